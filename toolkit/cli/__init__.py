@@ -1,0 +1,5 @@
+"""The command line. Commands live one to a file and are imported when called, so that --help answers at once."""
+
+from toolkit.cli.main import main
+
+__all__ = ["main"]

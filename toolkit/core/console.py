@@ -1,0 +1,79 @@
+"""What a person sees: one console, and progress that is a bar on a terminal and plain lines elsewhere."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["Progress", "console", "progress"]
+
+_SECONDS_BETWEEN_LINES = 10.0
+
+
+def console() -> "Console":
+    """The console on standard output; made on demand, since importing rich costs start-up time."""
+    from rich.console import Console
+
+    return Console(highlight=False, soft_wrap=True)
+
+
+class Progress(Protocol):
+    """A running count of work done."""
+
+    def update(self, completed: float, note: str = "") -> None:
+        """Say how much is done so far, and what else is worth knowing (a rate, a loss)."""
+
+
+class _Lines:
+    """Plain lines, for logs: at most one in ten seconds."""
+
+    def __init__(self, label: str, total: float | None, unit: str) -> None:
+        self._label, self._total, self._unit = label, total, unit
+        self._start = self._last = time.monotonic()
+
+    def update(self, completed: float, note: str = "") -> None:
+        now = time.monotonic()
+        if now - self._last < _SECONDS_BETWEEN_LINES:
+            return
+        self._last = now
+        rate = completed / max(now - self._start, 1e-9)
+        of_total, left = "", ""
+        if self._total:
+            of_total = f"/{self._total:,.0f}"
+            left = f", {max(self._total - completed, 0) / max(rate, 1e-9):,.0f} s left"
+        suffix = f", {note}" if note else ""
+        text = f"{self._label}: {completed:,.0f}{of_total} {self._unit}, {rate:,.1f} {self._unit}/s{left}{suffix}"
+        print(text, flush=True)
+
+
+class _Bar:
+    """A Rich bar."""
+
+    def __init__(self, bar: object, task: object) -> None:
+        self._bar, self._task = bar, task
+
+    def update(self, completed: float, note: str = "") -> None:
+        self._bar.update(self._task, completed=completed, note=note)  # type: ignore[attr-defined]
+
+
+@contextmanager
+def progress(label: str, *, total: float | None, unit: str) -> Iterator[Progress]:
+    """Show progress with rate and time left. `total` in `unit`s, None where it is not known."""
+    screen = console()
+    if not screen.is_terminal:
+        yield _Lines(label, total, unit)
+        return
+    from rich import progress as rich_progress
+
+    columns = (
+        rich_progress.TextColumn("{task.description}"),
+        rich_progress.BarColumn(),
+        rich_progress.TaskProgressColumn(show_speed=True),
+        rich_progress.TimeRemainingColumn(),
+        rich_progress.TextColumn("{task.fields[note]}"),
+    )
+    with rich_progress.Progress(*columns, console=screen) as bar:
+        yield _Bar(bar, bar.add_task(f"{label} ({unit})", total=total, note=""))

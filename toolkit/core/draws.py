@@ -1,0 +1,58 @@
+"""Random numbers that belong to the sample: a counter-based hash, not a generator with state.
+
+A number depends on (seed, stream, sample position, column) and on nothing else, so masks do not change with the
+rank, the worker, the micro-batch, the topology or a restart; the first and the last pipeline stage draw the same
+ones without talking.
+
+The mixing function is the finaliser of SplitMix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom number
+generators", section 3), applied to a counter that advances by the golden gamma from a key per (seed, stream, sample).
+"""
+
+import hashlib
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Draws", "keyed_uint64", "mix64"]
+
+_GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+_TWO_TO_MINUS_24 = np.float32(2.0**-24)
+
+
+def mix64(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Scramble 64-bit integers, elementwise; a bijection."""
+    mixed = values ^ (values >> np.uint64(30))
+    mixed *= np.uint64(0xBF58476D1CE4E5B9)
+    mixed ^= mixed >> np.uint64(27)
+    mixed *= np.uint64(0x94D049BB133111EB)
+    mixed ^= mixed >> np.uint64(31)
+    return mixed
+
+
+def keyed_uint64(*parts: int | str) -> int:
+    """One 64-bit key from a sequence of integers and words; ("ab", 1) and ("a", "b1") differ."""
+    text = "\x1f".join(f"{type(part).__name__}:{part}" for part in parts)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+class Draws:
+    """Random numbers for a micro-batch of rows.
+
+    Args:
+        seed: the run's seed.
+        positions_B: global sample position of each row, (B,).
+        num_columns: S, positions in a row.
+    """
+
+    def __init__(self, seed: int, positions_B: npt.NDArray[np.integer], *, num_columns: int) -> None:
+        self._seed = seed
+        self._positions_B = positions_B.astype(np.uint64)
+        self._num_columns = num_columns
+
+    def uniform_BS(self, stream: str) -> npt.NDArray[np.float32]:
+        """Uniform float32 in [0, 1), shape (B, S): 24 random bits each. `stream` names what they are for."""
+        key = np.uint64(keyed_uint64(self._seed, stream))
+        starts_B = mix64(self._positions_B * _GOLDEN_GAMMA + key)
+        columns_S = np.arange(1, self._num_columns + 1, dtype=np.uint64) * _GOLDEN_GAMMA
+        bits_BS = mix64(starts_B[:, None] + columns_S[None, :])
+        return (bits_BS >> np.uint64(40)).astype(np.float32) * _TWO_TO_MINUS_24

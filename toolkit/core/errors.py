@@ -1,0 +1,57 @@
+"""What can go wrong, and the exit code each family leaves with.
+
+ToolkitError                 1  a bug, unless a child says otherwise
+├── UserError                2  something the user can fix: what was asked, what was found, what to do
+│   ├── SettingsError           a run file, a --set or a combination of settings
+│   ├── CorpusError             a corpus that is missing, damaged or does not fit
+│   ├── CheckpointError         a checkpoint that is missing, damaged or does not fit
+│   └── NotAvailableError       named by the documentation, not built yet
+└── NonFiniteError           3  training met a loss or a gradient that is not finite
+"""
+
+__all__ = [
+    "CheckpointError",
+    "CorpusError",
+    "NonFiniteError",
+    "NotAvailableError",
+    "SettingsError",
+    "ToolkitError",
+    "UserError",
+]
+
+
+class ToolkitError(Exception):
+    """Root of the family."""
+
+    exit_code = 1
+
+
+class UserError(ToolkitError):
+    """Something the user can fix; its text is shown as it is, without a traceback."""
+
+    exit_code = 2
+
+
+class SettingsError(UserError):
+    """A setting, or a combination of settings, that cannot run."""
+
+
+class CorpusError(UserError):
+    """A corpus that is missing, damaged or does not fit the run."""
+
+
+class CheckpointError(UserError):
+    """A checkpoint that is missing, damaged or does not fit."""
+
+
+class NotAvailableError(UserError):
+    """Something the documentation names and nobody has built yet."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what} is not available yet.")
+
+
+class NonFiniteError(ToolkitError):
+    """A loss or a gradient norm that is not finite; the state it came from is not saved."""
+
+    exit_code = 3

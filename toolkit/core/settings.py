@@ -1,0 +1,11 @@
+"""The base of every settings class: frozen, and an unknown key is an error."""
+
+from pydantic import BaseModel, ConfigDict
+
+__all__ = ["Settings"]
+
+
+class Settings(BaseModel):
+    """A group of settings. Each field carries its meaning in a string below it; validation never changes a value."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)

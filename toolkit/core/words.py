@@ -1,0 +1,51 @@
+"""The words all packages share.
+
+Letters in array names are the shape legend of the project: B rows in a micro-batch, S positions in a row,
+N target tokens.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["AttentionKind", "IntArray", "Targets", "Vocabulary"]
+
+IntArray = npt.NDArray[np.integer]
+
+
+class AttentionKind(StrEnum):
+    """Which positions of its own segment a position may look at."""
+
+    CAUSAL = "causal"
+    BIDIRECTIONAL = "bidirectional"
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The ids an objective may need to know.
+
+    `size` counts every id, the mask token included. `special_ids` are the ids the tokenizer declares special,
+    ascending; an objective that hides tokens leaves them alone.
+    """
+
+    size: int
+    mask_id: int | None
+    pad_id: int
+    bos_id: int | None
+    eos_id: int | None
+    special_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Targets:
+    """A supervised problem: inputs of shape (B, S), and what to predict at N of its positions.
+
+    `positions_N` are flat positions in the micro-batch (row * S + column), ascending and unique; `labels_N` are the
+    token ids expected there.
+    """
+
+    input_ids_BS: IntArray
+    positions_N: IntArray
+    labels_N: IntArray
