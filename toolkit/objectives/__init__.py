@@ -1,0 +1,30 @@
+"""Objectives: what the model is asked. The one package an author of a new objective imports.
+
+An objective turns token rows into inputs and a list of targets, and names the attention kind; nothing below it asks
+which one is running. `schedule` says which objective trains at which step.
+"""
+
+from toolkit.core.draws import Draws
+from toolkit.core.settings import Settings
+from toolkit.core.words import AttentionKind, IntArray, Targets, Vocabulary
+from toolkit.objectives.base import Objective, ObjectiveClass
+from toolkit.objectives.registry import build, get, known, register
+from toolkit.objectives.schedule import Phase, PhaseSettings, Schedule
+
+__all__ = [
+    "AttentionKind",
+    "Draws",
+    "IntArray",
+    "Objective",
+    "ObjectiveClass",
+    "Phase",
+    "PhaseSettings",
+    "Schedule",
+    "Settings",
+    "Targets",
+    "Vocabulary",
+    "build",
+    "get",
+    "known",
+    "register",
+]

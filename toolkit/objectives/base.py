@@ -1,0 +1,63 @@
+"""What an objective is: a pure function from token rows to inputs and a list of targets, plus one attention kind.
+
+A new one is a class of this shape with a settings class, in one file:
+
+    class FirstToken:
+        '''Predict the first token of every segment from the rest.'''
+
+        name = "first-token"
+        attention = AttentionKind.BIDIRECTIONAL
+
+        class Settings(Settings):
+            '''Nothing to set.'''
+
+        def __init__(self, settings, vocabulary): ...
+        def build(self, tokens_BS, segments_BS, draws): ...
+
+It is found by an entry point of the group `toolkit.objectives` (name = kind, value = the class), or by `register`.
+"""
+
+from typing import Any, ClassVar, Protocol
+
+from pydantic import BaseModel
+
+from toolkit.core.draws import Draws
+from toolkit.core.words import AttentionKind, IntArray, Targets, Vocabulary
+
+__all__ = ["Objective", "ObjectiveClass"]
+
+
+class Objective(Protocol):
+    """Turns token rows into a supervised problem. Pure: equal arguments give equal results."""
+
+    @property
+    def name(self) -> str:
+        """The kind it is known by."""
+
+    @property
+    def attention(self) -> AttentionKind:
+        """How the model has to look at the inputs this objective makes."""
+
+    def build(self, tokens_BS: IntArray, segments_BS: IntArray, draws: Draws) -> Targets:
+        """Inputs and targets for a micro-batch.
+
+        Args:
+            tokens_BS: token ids, (B, S). Never written to.
+            segments_BS: 1..k along a row, 0 where there is padding, (B, S). Never written to.
+            draws: random numbers of these rows, (B, S) per stream.
+
+        Returns:
+            Inputs of shape (B, S) and N targets; N = 0 is legal. No target lies on padding, and what is asked of a
+            segment depends on that segment alone.
+        """
+
+
+class ObjectiveClass(Protocol):
+    """A class that makes an objective from its own settings and the vocabulary of the data."""
+
+    name: ClassVar[str]
+    attention: ClassVar[AttentionKind]
+    Settings: ClassVar[type[BaseModel]]
+
+    def __call__(self, settings: Any, vocabulary: Vocabulary) -> Objective:
+        """Make one; raises SettingsError where settings and vocabulary do not fit."""

@@ -1,0 +1,161 @@
+"""Kinds of objective, by name.
+
+A kind comes from an entry point of the group `toolkit.objectives` (ours are declared the same way, in
+pyproject.toml), or from `register` in this process. A class is imported when it is asked for, not before: one broken
+package does not hurt a run that does not use it.
+"""
+
+import difflib
+from collections.abc import Mapping
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, TypeVar, cast
+
+from pydantic import BaseModel, ValidationError
+
+from toolkit.core.errors import SettingsError
+from toolkit.core.words import AttentionKind, Vocabulary
+from toolkit.objectives.base import Objective, ObjectiveClass
+
+__all__ = ["build", "get", "known", "register"]
+
+_GROUP = "toolkit.objectives"
+_registered: dict[str, ObjectiveClass] = {}
+
+ClassT = TypeVar("ClassT", bound=type)
+
+
+def register(objective_class: ClassT) -> ClassT:
+    """Make a class known under its `name` in this process; usable as a decorator.
+
+    Raises:
+        SettingsError: the class lacks something, or another class already has the name.
+    """
+    kind = getattr(objective_class, "name", objective_class.__name__)
+    checked = _check(objective_class, kind=kind, origin=_path(objective_class))
+    owners = {point.value for point in _points() if point.name == kind}
+    if kind in _registered:
+        owners.add(_path(_registered[kind]))
+    # The same class may come twice: by entry point and by a `register` line in its file, or by a module run again.
+    if owners - {_path(objective_class)}:
+        raise SettingsError(
+            f"the objective kind {kind!r} is already taken by {', '.join(sorted(owners))}. "
+            f"Give {_path(objective_class)} another name."
+        )
+    _registered[kind] = checked
+    return objective_class
+
+
+def known() -> tuple[str, ...]:
+    """Every kind there is, ascending; nothing is imported to answer."""
+    return tuple(sorted({*_registered, *(point.name for point in _points())}))
+
+
+def get(kind: str) -> ObjectiveClass:
+    """The class of a kind.
+
+    Raises:
+        SettingsError: nobody offers the kind, two packages do, or the one that does fails on import.
+    """
+    if kind in _registered:
+        return _registered[kind]
+    points = {point.value: point for point in _points() if point.name == kind}
+    if not points:
+        raise SettingsError(_unknown(kind))
+    if len(points) > 1:
+        origins = " and ".join(sorted(_origin(point) for point in points.values()))
+        raise SettingsError(f"the objective kind {kind!r} is offered by {origins}; uninstall one of them.")
+    (point,) = points.values()
+    try:
+        loaded = point.load()
+    except Exception as error:  # A plugin may raise anything, and the user has to learn which one it was.
+        raise SettingsError(
+            f"the objective kind {kind!r} comes from {_origin(point)}, which cannot be imported: "
+            f"{type(error).__name__}: {error}\nRepair or uninstall it, or choose another kind: {_others(kind)}."
+        ) from error
+    return _check(loaded, kind=kind, origin=_origin(point))
+
+
+def build(kind: str, settings: Mapping[str, Any], vocabulary: Vocabulary, *, where: str | None = None) -> Objective:
+    """Make an objective from plain settings.
+
+    Args:
+        kind: the name it is registered under.
+        settings: the fields of its settings class, as a run file gives them (without `kind`).
+        vocabulary: the ids of the data's tokenizer.
+        where: how messages call these settings, `objectives.<kind>` unless given.
+
+    Raises:
+        SettingsError: an unknown kind, or settings that the class refuses.
+    """
+    objective_class = get(kind)
+    try:
+        checked = objective_class.Settings.model_validate(dict(settings))
+    except ValidationError as error:
+        raise SettingsError(_refusal(error, objective_class.Settings, where=where or f"objectives.{kind}")) from None
+    return objective_class(checked, vocabulary)
+
+
+def _points() -> tuple[EntryPoint, ...]:
+    return tuple(entry_points(group=_GROUP))
+
+
+def _path(objective_class: object) -> str:
+    """How an entry point would spell the class."""
+    return f"{getattr(objective_class, '__module__', '?')}:{getattr(objective_class, '__qualname__', '?')}"
+
+
+def _origin(point: EntryPoint) -> str:
+    package = f"package {point.dist.name} {point.dist.version}" if point.dist else "an unnamed package"
+    return f"{package} ({point.value})"
+
+
+def _others(kind: str) -> str:
+    return ", ".join(name for name in known() if name != kind) or "none"
+
+
+def _unknown(kind: str) -> str:
+    close = difflib.get_close_matches(kind, known(), n=1)
+    suggestion = f" Did you mean {close[0]!r}?" if close else ""
+    return (
+        f"there is no objective kind {kind!r}.{suggestion} Known kinds: {_others(kind)}.\n"
+        f"A package adds one through the entry-point group {_GROUP!r}."
+    )
+
+
+def _check(candidate: object, *, kind: str, origin: str) -> ObjectiveClass:
+    """The candidate, if it has what the contract asks for."""
+    missing = []
+    if not isinstance(candidate, type):
+        missing.append("it is not a class")
+    if not isinstance(getattr(candidate, "name", None), str):
+        missing.append("`name` is not a string")
+    if getattr(candidate, "attention", None) not in tuple(AttentionKind):
+        missing.append("`attention` is not an AttentionKind")
+    settings = getattr(candidate, "Settings", None)
+    if not (isinstance(settings, type) and issubclass(settings, BaseModel)):
+        missing.append("`Settings` is not a pydantic class")
+    if not callable(getattr(candidate, "build", None)):
+        missing.append("`build` is missing")
+    if missing:
+        raise SettingsError(f"the objective kind {kind!r} from {origin} breaks the contract: {'; '.join(missing)}.")
+    return cast("ObjectiveClass", candidate)
+
+
+def _refusal(error: ValidationError, settings: type[BaseModel], *, where: str) -> str:
+    """One line for each thing that is wrong."""
+    lines = []
+    for found in error.errors(include_url=False):
+        path = ".".join([where, *map(str, found["loc"])])
+        field = str(found["loc"][0]) if found["loc"] else ""
+        if found["type"] == "extra_forbidden":
+            close = difflib.get_close_matches(field, settings.model_fields, n=1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            fields = ", ".join(settings.model_fields) or "none"
+            lines.append(f"{path} is not a setting.{hint} Settings of this kind: {fields}.")
+            continue
+        given = f" = {found['input']!r}" if found["loc"] else ""
+        description = settings.model_fields[field].description if field in settings.model_fields else None
+        meaning = f" Meaning: {description}" if description else ""
+        problem = found["msg"].removeprefix("Value error, ").rstrip(".")
+        lines.append(f"{path}{given} is refused: {problem}.{meaning}")
+    return "\n".join(lines)

@@ -1,0 +1,141 @@
+"""Which objective trains at which step: a list of phases, and a pure function of the step.
+
+Lengths are steps, tokens (positions: a step is global_batch_rows x sequence_length of them, rounded up to whole
+steps) or fractions of the whole budget. Nothing here has state, so no resume can land in the wrong phase.
+"""
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from toolkit.core.errors import SettingsError
+from toolkit.core.settings import Settings
+
+__all__ = ["Phase", "PhaseSettings", "Schedule"]
+
+
+class PhaseSettings(Settings):
+    """One phase of the schedule: an objective, and exactly one length."""
+
+    objective: str = Field(min_length=1)
+    """Name of an objective: a key of `objectives`, or a kind such as `clm` or `mlm`."""
+    steps: int | None = Field(default=None, gt=0)
+    """Length in updates."""
+    tokens: int | None = Field(default=None, gt=0)
+    """Length in positions (global_batch_rows x sequence_length a step), rounded up to whole steps."""
+    fraction: float | None = Field(default=None, gt=0, le=1)
+    """Length as a share of `train.steps`; if one phase has it, all have."""
+
+    @model_validator(mode="after")
+    def _has_one_length(self) -> Self:
+        given = [name for name in ("steps", "tokens", "fraction") if getattr(self, name) is not None]
+        if len(given) != 1:
+            found = " and ".join(f"{name} = {getattr(self, name)}" for name in given) or "no length"
+            raise ValueError(
+                f"the phase {self.objective!r} has {found}. Give it exactly one of steps, tokens and fraction."
+            )
+        return self
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A stretch of steps with one objective: updates `start` to `stop` - 1, counted from 0 over the run."""
+
+    index: int
+    objective: str
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The phases of a run, one after another without a gap."""
+
+    phases: tuple[Phase, ...]
+
+    @classmethod
+    def resolve(
+        cls,
+        phases: Sequence[PhaseSettings],
+        *,
+        total_steps: int | None,
+        global_batch_rows: int,
+        sequence_length: int,
+    ) -> "Schedule":
+        """Turn lengths into steps.
+
+        Args:
+            phases: as the run file lists them.
+            total_steps: `train.steps`: the budget that fractions share; otherwise it may be left out.
+            global_batch_rows: rows in one step.
+            sequence_length: positions in a row.
+
+        Raises:
+            SettingsError: no phase, lengths that do not fit together, or a phase without a step.
+        """
+        if not phases:
+            raise SettingsError("the schedule is empty. Give at least one [[schedule]] with an objective and a length.")
+        if any(phase.fraction is not None for phase in phases):
+            stops = _stops_of_fractions(phases, total_steps)
+        else:
+            stops = _stops_of_lengths(phases, total_steps, tokens_in_step=global_batch_rows * sequence_length)
+        starts = [0, *stops[:-1]]
+        for number, (phase, start, stop) in enumerate(zip(phases, starts, stops, strict=True), start=1):
+            if start == stop:
+                raise SettingsError(
+                    f"phase {number} of the schedule ({phase.objective}, fraction {phase.fraction}) gets none of "
+                    f"train.steps = {total_steps}. Raise its fraction or train.steps."
+                )
+        return cls(
+            phases=tuple(
+                Phase(index=index, objective=phase.objective, start=start, stop=stop)
+                for index, (phase, start, stop) in enumerate(zip(phases, starts, stops, strict=True))
+            )
+        )
+
+    @property
+    def total_steps(self) -> int:
+        """Updates in the run."""
+        return self.phases[-1].stop
+
+    def phase_at(self, step: int) -> Phase:
+        """The phase that update `step` (0-based) belongs to; a pure function."""
+        assert 0 <= step < self.total_steps, f"step {step} lies outside 0..{self.total_steps - 1}"
+        return self.phases[bisect_right([phase.stop for phase in self.phases], step)]
+
+
+def _stops_of_fractions(phases: Sequence[PhaseSettings], total_steps: int | None) -> list[int]:
+    """Where each phase ends: rounded cumulative sums, so that the last ends at the budget."""
+    without = [number for number, phase in enumerate(phases, start=1) if phase.fraction is None]
+    if without:
+        raise SettingsError(
+            f"some phases of the schedule have a fraction and phase {without[0]} ({phases[without[0] - 1].objective}) "
+            f"has none. Give every phase a fraction, or none."
+        )
+    if total_steps is None:
+        raise SettingsError("the schedule has fractions, and they are shares of train.steps. Set train.steps.")
+    fractions = [phase.fraction or 0.0 for phase in phases]
+    whole = math.fsum(fractions)
+    if not math.isclose(whole, 1.0, abs_tol=1e-6):
+        arithmetic = " + ".join(f"{fraction:g}" for fraction in fractions)
+        raise SettingsError(f"the fractions of the schedule sum to {arithmetic} = {whole:g}. They have to sum to 1.")
+    ends = [math.fsum(fractions[: count + 1]) for count in range(len(fractions))]
+    return [*(round(total_steps * end) for end in ends[:-1]), total_steps]
+
+
+def _stops_of_lengths(phases: Sequence[PhaseSettings], total_steps: int | None, *, tokens_in_step: int) -> list[int]:
+    """Where each phase ends, from steps and tokens."""
+    lengths = [phase.steps if phase.steps else math.ceil((phase.tokens or 0) / tokens_in_step) for phase in phases]
+    stops = list(accumulate(lengths))
+    if total_steps is not None and total_steps != stops[-1]:
+        arithmetic = " + ".join(f"{length} ({phase.objective})" for length, phase in zip(lengths, phases, strict=True))
+        raise SettingsError(
+            f"train.steps = {total_steps}, and the phases of the schedule have {arithmetic} = {stops[-1]} steps. "
+            f"Leave train.steps out, or make the two equal."
+        )
+    return stops
