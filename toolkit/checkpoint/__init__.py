@@ -1,0 +1,49 @@
+"""The canonical checkpoint: safetensors by Hugging Face name plus a manifest, whole or not there at all.
+
+A folder `step-NNNNNNNN` holds, for each part, the fp32 weights and both AdamW moments (`weights-…`, `exp_avg-…`,
+`exp_avg_sq-…`), the tokenizer in `tokenizer/`, and `manifest.json` with where the run stood and the hash of every file.
+It does not depend on how the run was spread, and reads without a process group, DeepSpeed or pickle.
+"""
+
+from toolkit.checkpoint.manifest import (
+    FORMAT_VERSION,
+    CheckpointManifest,
+    FileEntry,
+    LayoutEntry,
+    TensorEntry,
+    VocabularyEntry,
+)
+from toolkit.checkpoint.read import (
+    CHECKPOINTS_FOLDER,
+    Checkpoint,
+    newest_intact,
+    open_checkpoint,
+    open_unverified,
+)
+from toolkit.checkpoint.retain import retain
+from toolkit.checkpoint.settings import CheckpointSettings
+from toolkit.checkpoint.state import ParameterState
+from toolkit.checkpoint.write import PartEntry, abandon, begin, finish, merge_parts, write_part
+
+__all__ = [
+    "CHECKPOINTS_FOLDER",
+    "FORMAT_VERSION",
+    "Checkpoint",
+    "CheckpointManifest",
+    "CheckpointSettings",
+    "FileEntry",
+    "LayoutEntry",
+    "ParameterState",
+    "PartEntry",
+    "TensorEntry",
+    "VocabularyEntry",
+    "abandon",
+    "begin",
+    "finish",
+    "merge_parts",
+    "newest_intact",
+    "open_checkpoint",
+    "open_unverified",
+    "retain",
+    "write_part",
+]

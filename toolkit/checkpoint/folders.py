@@ -1,0 +1,65 @@
+"""Names below a folder of checkpoints: which are whole, which are hidden leftovers."""
+
+import re
+import shutil
+import uuid
+from pathlib import Path
+
+__all__ = [
+    "LATEST_NAME",
+    "WRITING_PREFIX",
+    "remove_folder",
+    "remove_leftovers",
+    "set_aside",
+    "step_folders",
+    "step_name",
+]
+
+LATEST_NAME = "latest"
+WRITING_PREFIX = ".writing-"
+_REMOVING_PREFIX = ".removing-"
+_STEP_NAME = re.compile(r"step-(\d{8,})")
+
+
+def step_name(step: int) -> str:
+    """Name of the folder of a step: `step-00000020`."""
+    return f"step-{step:08d}"
+
+
+def step_folders(root: Path) -> list[tuple[int, Path]]:
+    """Visible checkpoint folders below `root` as (step, folder), newest first; empty if there is no `root`."""
+    if not root.is_dir():
+        return []
+    matches = ((_STEP_NAME.fullmatch(path.name), path) for path in root.iterdir())
+    found = [(int(match.group(1)), path) for match, path in matches if match and path.is_dir()]
+    return sorted(found, reverse=True)
+
+
+def set_aside(folder: Path) -> Path | None:
+    """Hide a visible checkpoint in one step and say where it is now; None if there is none.
+
+    Deleting in place would show a half checkpoint to whoever looks meanwhile, or for ever after a crash.
+    """
+    if not folder.exists():
+        return None
+    return folder.rename(folder.parent / f"{_REMOVING_PREFIX}{folder.name}-{uuid.uuid4().hex[:12]}")
+
+
+def remove_folder(folder: Path) -> None:
+    """Delete a visible checkpoint; at no moment is a part of it visible."""
+    hidden = set_aside(folder)
+    if hidden is not None:
+        shutil.rmtree(hidden, ignore_errors=True)
+
+
+def remove_leftovers(root: Path) -> None:
+    """Delete hidden folders and files that an unfinished write or removal left below `root`.
+
+    To be called when nothing is being written there.
+    """
+    for path in root.iterdir():
+        if path.name.startswith((WRITING_PREFIX, _REMOVING_PREFIX)):
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)

@@ -1,0 +1,190 @@
+"""The manifest of a checkpoint: where the run stood, and what every file of the folder must be.
+
+`manifest.json` is canonical JSON (sorted keys, fixed layout, one trailing newline) and carries the SHA-256 of itself
+without that key. A reader demands that the bytes equal the canonical form of what they say, so a single changed byte
+anywhere in the manifest, white space included, is found.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from toolkit.core.errors import CheckpointError
+from toolkit.core.words import Vocabulary
+
+__all__ = [
+    "FORMAT_VERSION",
+    "MANIFEST_NAME",
+    "CheckpointManifest",
+    "FileEntry",
+    "LayoutEntry",
+    "TensorEntry",
+    "TensorKind",
+    "VocabularyEntry",
+    "manifest_bytes",
+    "read_manifest",
+    "tensor_file",
+]
+
+FORMAT_VERSION = 1
+MANIFEST_NAME = "manifest.json"
+TensorKind = Literal["weights", "exp_avg", "exp_avg_sq"]
+_HASH_KEY = "manifest_sha256"
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+
+class FileEntry(_Entry):
+    """What a file of the checkpoint must be."""
+
+    bytes: int
+    sha256: str
+
+
+class TensorEntry(_Entry):
+    """Where a parameter is: `weights-FILE`, `exp_avg-FILE` and `exp_avg_sq-FILE` each hold one tensor of `shape`."""
+
+    shape: tuple[int, ...]
+    file: str
+
+
+class LayoutEntry(_Entry):
+    """How the run that wrote the checkpoint was spread. For the reader's information: any layout can read it."""
+
+    world_size: int
+    zero_stage: int
+
+
+class VocabularyEntry(_Entry):
+    """The ids of the tokenizer, and its fingerprint."""
+
+    size: int
+    mask_id: int | None
+    pad_id: int
+    bos_id: int | None
+    eos_id: int | None
+    special_ids: tuple[int, ...]
+    fingerprint: str
+
+    @classmethod
+    def of(cls, vocabulary: Vocabulary, fingerprint: str) -> "VocabularyEntry":
+        """The entry that describes `vocabulary`."""
+        return cls(
+            size=vocabulary.size,
+            mask_id=vocabulary.mask_id,
+            pad_id=vocabulary.pad_id,
+            bos_id=vocabulary.bos_id,
+            eos_id=vocabulary.eos_id,
+            special_ids=vocabulary.special_ids,
+            fingerprint=fingerprint,
+        )
+
+    def vocabulary(self) -> Vocabulary:
+        """The ids without the fingerprint, as objectives know them."""
+        return Vocabulary(
+            size=self.size,
+            mask_id=self.mask_id,
+            pad_id=self.pad_id,
+            bos_id=self.bos_id,
+            eos_id=self.eos_id,
+            special_ids=self.special_ids,
+        )
+
+
+class CheckpointManifest(_Entry):
+    """Everything of a checkpoint that is not a tensor or a tokenizer file."""
+
+    format_version: int = FORMAT_VERSION
+    """Version of the format; a reader refuses one it does not know."""
+
+    toolkit_version: str
+    """Version of the toolkit that wrote it."""
+
+    step: int
+    """Updates made so far."""
+
+    optimizer_step: int
+    """AdamW's own count of updates, which starts again where a schedule resets the optimizer."""
+
+    tokens: int
+    """Non-padding tokens trained on so far."""
+
+    data_position: int
+    """Global sample position of the next row."""
+
+    data_digest: str
+    """Digest of all rows so far, hexadecimal."""
+
+    settings: dict[str, Any]
+    """The resolved settings of the run, with the model's `vocab_size` filled in."""
+
+    vocabulary: VocabularyEntry
+    """Ids and fingerprint of the tokenizer, whose files lie in `tokenizer/`."""
+
+    layout: LayoutEntry
+    """How the writing run was spread."""
+
+    tensors: dict[str, TensorEntry]
+    """Every parameter by its Hugging Face name."""
+
+    files: dict[str, FileEntry]
+    """Every file of the folder but the manifest, by its path inside the folder."""
+
+    losses: dict[str, float]
+    """The last known losses, by name; nats per target token."""
+
+
+def tensor_file(kind: TensorKind, file: str) -> str:
+    """Name of the file that holds the tensors of one kind, for `file` of a tensor's entry."""
+    return f"{kind}-{file}"
+
+
+def manifest_bytes(manifest: CheckpointManifest) -> bytes:
+    """The manifest as it stands in the folder."""
+    content = manifest.model_dump(mode="json")
+    content[_HASH_KEY] = hashlib.sha256(_canonical(content)).hexdigest()
+    return _canonical(content)
+
+
+def read_manifest(folder: Path) -> CheckpointManifest:
+    """Read and check the manifest of a checkpoint folder.
+
+    Raises:
+        CheckpointError: the manifest is missing, unreadable, damaged or of a newer format.
+    """
+    path = folder / MANIFEST_NAME
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}.") from error
+    try:
+        content = json.loads(raw)
+    except ValueError as error:
+        raise CheckpointError(f"{path} is damaged: it is not JSON.") from error
+    if not isinstance(content, dict) or _canonical(content) != raw:
+        raise CheckpointError(f"{path} is damaged: it is not in the form in which it was written.")
+    recorded = content.pop(_HASH_KEY, None)
+    found = hashlib.sha256(_canonical(content)).hexdigest()
+    if recorded != found:
+        raise CheckpointError(f"{path} is damaged: its SHA-256 is {found}, it was written with {recorded}.")
+    version = content.get("format_version")
+    if version != FORMAT_VERSION:
+        raise CheckpointError(
+            f"{path} has format version {version}; this toolkit reads version {FORMAT_VERSION}. "
+            f"It was written by toolkit {content.get('toolkit_version')}: use that version or a newer one."
+        )
+    try:
+        return CheckpointManifest.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise CheckpointError(f"{path} does not describe a checkpoint: {place}: {first['msg']}.") from error
+
+
+def _canonical(content: dict[str, Any]) -> bytes:
+    return (json.dumps(content, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()

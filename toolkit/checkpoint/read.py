@@ -1,0 +1,174 @@
+"""Reading checkpoints: one tensor at a time, on any layout, with nothing trusted before it was hashed."""
+
+import logging
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from toolkit.checkpoint.durable import hash_file
+from toolkit.checkpoint.folders import step_folders
+from toolkit.checkpoint.manifest import (
+    MANIFEST_NAME,
+    CheckpointManifest,
+    FileEntry,
+    TensorKind,
+    read_manifest,
+    tensor_file,
+)
+from toolkit.checkpoint.state import TOKENIZER_FOLDER, ParameterState
+from toolkit.core.errors import CheckpointError
+
+__all__ = ["CHECKPOINTS_FOLDER", "Checkpoint", "newest_intact", "open_checkpoint", "open_unverified"]
+
+CHECKPOINTS_FOLDER = "checkpoints"
+
+_log = logging.getLogger(__name__)
+
+
+class Checkpoint:
+    """A checkpoint folder. Made by `open_checkpoint`, `newest_intact` or `open_unverified`.
+
+    Attributes:
+        path: the folder.
+        manifest: its manifest.
+    """
+
+    def __init__(self, path: Path, manifest: CheckpointManifest) -> None:
+        self.path = path
+        self.manifest = manifest
+
+    @property
+    def tokenizer_folder(self) -> Path:
+        """The tokenizer the run used, as a folder."""
+        return self.path / TOKENIZER_FOLDER
+
+    @property
+    def names(self) -> list[str]:
+        """Names of all parameters, sorted."""
+        return sorted(self.manifest.tensors)
+
+    def weight(self, name: str) -> torch.Tensor:
+        """One parameter's weight, fp32 on the CPU.
+
+        Raises:
+            CheckpointError: there is no such parameter, or its file cannot be read.
+        """
+        return self._tensor("weights", name)
+
+    def parameter(self, name: str) -> ParameterState:
+        """One parameter with both moments, fp32 on the CPU.
+
+        Raises:
+            CheckpointError: there is no such parameter, or a file cannot be read.
+        """
+        return ParameterState(
+            name=name,
+            weight=self._tensor("weights", name),
+            exp_avg=self._tensor("exp_avg", name),
+            exp_avg_sq=self._tensor("exp_avg_sq", name),
+        )
+
+    def verify(self) -> None:
+        """Hash every file.
+
+        Raises:
+            CheckpointError: a file is missing, unreadable or not what was written; the first in order is named.
+        """
+        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+            problems = pool.map(self._problem, sorted(self.manifest.files.items()))
+        for problem in problems:
+            if problem is not None:
+                raise CheckpointError(problem)
+
+    def _problem(self, item: tuple[str, FileEntry]) -> str | None:
+        name, expected = item
+        path = self.path / name
+        try:
+            # A wrong size is told apart cheaply, and more clearly than by a hash.
+            size = path.stat().st_size
+            found = hash_file(path) if size == expected.bytes else None
+        except OSError as error:
+            return f"{path} cannot be read: {error.strerror}."
+        if found is None:
+            return f"{path} is damaged: it has {size} bytes, {expected.bytes} were written."
+        if found.sha256 != expected.sha256:
+            return f"{path} is damaged: its SHA-256 is {found.sha256}, it was written with {expected.sha256}."
+        return None
+
+    def _tensor(self, kind: TensorKind, name: str) -> torch.Tensor:
+        entry = self.manifest.tensors.get(name)
+        if entry is None:
+            raise CheckpointError(f"{self.path} has no parameter {name}.")
+        path = self.path / tensor_file(kind, entry.file)
+        try:
+            with safe_open(path, framework="pt") as file:
+                tensor = file.get_tensor(name)
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(f"{path} cannot be read: {error}.") from error
+        assert isinstance(tensor, torch.Tensor)
+        if tuple(tensor.shape) != entry.shape or tensor.dtype != torch.float32:
+            raise CheckpointError(
+                f"{path}: {name} is {tensor.dtype} of shape {tuple(tensor.shape)}, not {entry.shape}."
+            )
+        return tensor
+
+
+def open_checkpoint(path: Path | str) -> Checkpoint:
+    """Open a checkpoint folder, or the newest intact one of a run folder or of a folder of checkpoints.
+
+    Newer ones that were passed over are logged as warnings.
+
+    Raises:
+        CheckpointError: it is damaged (the file is named), or there is none.
+    """
+    path = Path(path)
+    roots = [root for root in (path / CHECKPOINTS_FOLDER, path) if step_folders(root)]
+    if roots and not (path / MANIFEST_NAME).exists():
+        newest, skipped = newest_intact(roots[0])
+        if newest is None:
+            raise CheckpointError("\n".join([f"{roots[0]} holds no intact checkpoint.", *skipped]))
+        for message in skipped:
+            _log.warning(message)
+        return newest
+    if not path.is_dir():
+        raise CheckpointError(f"{path} is not a folder. A checkpoint is RUN_DIR/{CHECKPOINTS_FOLDER}/step-NNNNNNNN.")
+    if not (path / MANIFEST_NAME).exists():
+        raise CheckpointError(
+            f"{path} holds no checkpoint: it has neither {MANIFEST_NAME} nor {CHECKPOINTS_FOLDER}/step-NNNNNNNN."
+        )
+    checkpoint = open_unverified(path)
+    checkpoint.verify()
+    return checkpoint
+
+
+def newest_intact(root: Path) -> tuple[Checkpoint | None, list[str]]:
+    """The newest checkpoint below `root` whose every file is as it was written.
+
+    Args:
+        root: the folder that holds the `step-NNNNNNNN` folders; it need not exist.
+
+    Returns:
+        The checkpoint, or None if there is none, and a message for each newer one that was passed over.
+    """
+    skipped: list[str] = []
+    for _, folder in step_folders(root):
+        try:
+            checkpoint = open_unverified(folder)
+            checkpoint.verify()
+        except CheckpointError as error:
+            skipped.append(f"{folder.name} is passed over: {error}")
+        else:
+            return checkpoint, skipped
+    return None, skipped
+
+
+def open_unverified(path: Path) -> Checkpoint:
+    """Open a checkpoint folder whose files another process has hashed just now; only the manifest is checked.
+
+    Raises:
+        CheckpointError: the manifest is missing or damaged.
+    """
+    return Checkpoint(path, read_manifest(path))

@@ -1,0 +1,49 @@
+"""Which checkpoints stay."""
+
+from pathlib import Path
+
+from toolkit.checkpoint.folders import remove_folder, step_folders
+from toolkit.checkpoint.read import open_unverified
+from toolkit.core.errors import CheckpointError
+
+__all__ = ["retain"]
+
+
+def retain(root: Path, keep: int, *, keep_every: int | None) -> list[Path]:
+    """Remove checkpoints that need not stay.
+
+    The `keep` newest ones with all their files stay, and every one whose step is a multiple of `keep_every`. One that
+    lacks files does not count among the newest, so that it cannot push out a good one. Files are not hashed here.
+
+    Args:
+        root: the folder that holds the `step-NNNNNNNN` folders.
+        keep: how many of the newest stay, at least 1.
+        keep_every: multiples of this step stay for ever; None for none.
+
+    Returns:
+        The folders removed, newest first.
+
+    Raises:
+        CheckpointError: one cannot be removed.
+    """
+    assert keep >= 1, "at least one checkpoint stays"
+    removed: list[Path] = []
+    num_complete = 0
+    for step, folder in step_folders(root):
+        if num_complete < keep:
+            num_complete += _is_complete(folder)
+        elif keep_every is None or step % keep_every:
+            try:
+                remove_folder(folder)
+            except OSError as error:
+                raise CheckpointError(f"{folder} cannot be removed: {error.strerror}.") from error
+            removed.append(folder)
+    return removed
+
+
+def _is_complete(folder: Path) -> bool:
+    try:
+        files = open_unverified(folder).manifest.files
+        return all((folder / name).stat().st_size == entry.bytes for name, entry in files.items())
+    except (CheckpointError, OSError):
+        return False

@@ -1,0 +1,201 @@
+"""How a checkpoint comes to be.
+
+One process calls `begin`, which makes a hidden folder beside the finished ones. Every writing process then calls
+`write_part` with the parameters that are its own, at the same time if it likes. When all have returned, one process
+merges their entries into a manifest and calls `finish`: the tokenizer and the manifest are added, everything is forced
+to the disk, and one rename makes the folder visible. Whoever dies before that rename leaves only a hidden folder,
+which the next `begin` removes; whoever dies after it leaves a whole checkpoint. `latest` names the newest and is
+replaced in one step too; readers do not depend on it.
+
+A run folder has one run at a time. Should two write to it, the second one's `begin` removes the folder of the first,
+whose `finish` then fails: nothing half-made becomes visible.
+"""
+
+import errno
+import shutil
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+import torch
+
+from toolkit.checkpoint.durable import copy_tree, sync_folder, write_file, write_safetensors
+from toolkit.checkpoint.folders import LATEST_NAME, WRITING_PREFIX, remove_leftovers, set_aside, step_name
+from toolkit.checkpoint.manifest import (
+    MANIFEST_NAME,
+    CheckpointManifest,
+    FileEntry,
+    TensorEntry,
+    TensorKind,
+    manifest_bytes,
+    tensor_file,
+)
+from toolkit.checkpoint.read import open_checkpoint
+from toolkit.checkpoint.state import TOKENIZER_FOLDER, ParameterState
+from toolkit.core.errors import CheckpointError
+
+__all__ = ["PartEntry", "abandon", "begin", "finish", "merge_parts", "write_part"]
+
+
+@dataclass(frozen=True)
+class PartEntry:
+    """What one or several parts hold: tensors by name, files by name."""
+
+    tensors: dict[str, TensorEntry]
+    files: dict[str, FileEntry]
+
+
+def begin(root: Path, step: int) -> Path:
+    """Make a fresh hidden folder for the checkpoint of `step` below `root`, and remove what dead runs left there.
+
+    Raises:
+        CheckpointError: `root` cannot be written.
+    """
+    folder = root / f"{WRITING_PREFIX}{step_name(step)}-{uuid.uuid4().hex[:12]}"
+    with _explained(folder):
+        root.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(root)
+        folder.mkdir()
+    return folder
+
+
+def write_part(folder: Path, *, part: int, num_parts: int, parameters: Iterable[ParameterState]) -> PartEntry:
+    """Write one part, from one of `num_parts` writers, into a folder that `begin` made.
+
+    Args:
+        folder: what `begin` returned.
+        part: number of this writer, from 0.
+        num_parts: how many writers there are.
+        parameters: this writer's share of the parameters; read once, held in memory until written.
+
+    Raises:
+        CheckpointError: the disk is full or the folder cannot be written; the folder is removed.
+    """
+    file = f"{part:05d}-of-{num_parts:05d}.safetensors"
+    with _explained(folder):
+        states = list(parameters)
+        tensors: dict[str, TensorEntry] = {}
+        for state in states:
+            shape = tuple(state.weight.shape)
+            assert state.exp_avg.shape == shape == state.exp_avg_sq.shape, (
+                f"the moments of {state.name} differ in shape"
+            )
+            assert state.name not in tensors, f"{state.name} was given twice"
+            tensors[state.name] = TensorEntry(shape=shape, file=file)
+        kinds: dict[TensorKind, dict[str, torch.Tensor]] = {
+            "weights": {state.name: state.weight for state in states},
+            "exp_avg": {state.name: state.exp_avg for state in states},
+            "exp_avg_sq": {state.name: state.exp_avg_sq for state in states},
+        }
+        # Hashing and writing leave the interpreter lock, so the three files proceed together.
+        with ThreadPoolExecutor(len(kinds)) as pool:
+            written = {
+                tensor_file(kind, file): pool.submit(write_safetensors, folder / tensor_file(kind, file), content)
+                for kind, content in kinds.items()
+            }
+        return PartEntry(tensors=tensors, files={name: entry.result() for name, entry in written.items()})
+
+
+def merge_parts(parts: Sequence[PartEntry]) -> PartEntry:
+    """The union of what all writers wrote, for the manifest."""
+    tensors: dict[str, TensorEntry] = {}
+    files: dict[str, FileEntry] = {}
+    for part in parts:
+        assert not tensors.keys() & part.tensors.keys(), "a parameter was written by two parts"
+        assert not files.keys() & part.files.keys(), "two writers had the same part number"
+        tensors.update(part.tensors)
+        files.update(part.files)
+    return PartEntry(tensors=tensors, files=files)
+
+
+def finish(folder: Path, manifest: CheckpointManifest, *, tokenizer_folder: Path) -> Path:
+    """Make the checkpoint visible. All writers must have returned.
+
+    Args:
+        folder: what `begin` returned.
+        manifest: with `tensors` and `files` of `merge_parts`; the tokenizer's files are added here.
+        tokenizer_folder: copied to `tokenizer/`.
+
+    Returns:
+        The visible folder. If an intact checkpoint of this step is already there, it stays and the new one is dropped;
+        a damaged one is replaced.
+
+    Raises:
+        CheckpointError: the disk is full, the folder cannot be written, or it is gone; the folder is removed.
+    """
+    root, final = folder.parent, folder.parent / step_name(manifest.step)
+    with _explained(folder):
+        expected = {
+            tensor_file(kind, entry.file) for entry in manifest.tensors.values() for kind in get_args(TensorKind)
+        }
+        assert expected <= manifest.files.keys(), "the manifest lists tensors whose files it does not list"
+        for name, entry in manifest.files.items():
+            if (size := (folder / name).stat().st_size) != entry.bytes:
+                raise CheckpointError(f"{folder / name} has {size} bytes, {entry.bytes} were written.")
+        copied = copy_tree(tokenizer_folder, folder / TOKENIZER_FOLDER)
+        tokenizer_files = {f"{TOKENIZER_FOLDER}/{name}": entry for name, entry in copied.items()}
+        whole = manifest.model_copy(update={"files": {**manifest.files, **tokenizer_files}})
+        write_file(folder / MANIFEST_NAME, [manifest_bytes(whole)])
+        sync_folder(folder)
+        if final.exists() and _is_intact(final):
+            shutil.rmtree(folder)
+        else:
+            damaged = set_aside(final)
+            folder.rename(final)
+            if damaged is not None:
+                shutil.rmtree(damaged, ignore_errors=True)
+        sync_folder(root)
+        _point_latest(root, final.name)
+    return final
+
+
+def abandon(folder: Path) -> None:
+    """Remove a folder that `begin` made and that will not be finished."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_intact(folder: Path) -> bool:
+    try:
+        open_checkpoint(folder)
+    except CheckpointError:
+        return False
+    return True
+
+
+def _point_latest(root: Path, name: str) -> None:
+    temporary = root / f"{WRITING_PREFIX}{LATEST_NAME}-{uuid.uuid4().hex[:12]}"
+    write_file(temporary, [f"{name}\n".encode()])
+    temporary.replace(root / LATEST_NAME)
+    sync_folder(root)
+
+
+@contextmanager
+def _explained(folder: Path) -> Iterator[None]:
+    """Remove the temporary folder if anything fails, and say what the system's error means here."""
+    try:
+        yield
+    except OSError as error:
+        message = _explanation(folder, error)
+        abandon(folder)
+        raise CheckpointError(message) from error
+    except BaseException:
+        abandon(folder)
+        raise
+
+
+def _explanation(folder: Path, error: OSError) -> str:
+    root = folder.parent
+    problem = f"the checkpoint cannot be written to {root}: {error.strerror or error}"
+    if error.filename is not None:
+        problem += f" ({error.filename})"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        problem += f"; {shutil.disk_usage(root).free / 1e9:.2f} GB are free. Free space there"
+    elif root.exists() and not folder.exists():
+        problem += "; its temporary folder is gone. See whether another process failed or another run writes there"
+    else:
+        problem += ". Make that folder writable"
+    return f"{problem}, or set run.dir to another place. Checkpoints already there are untouched."
