@@ -1,0 +1,42 @@
+"""The model: a EuroBERT-shaped encoder with both attention kinds, packed segments and a head at the targets only.
+
+Knows torch; knows no ranks. `ModelSettings` and the presets need no torch, so they are imported eagerly and the
+rest on first use.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from toolkit.model.config import ModelSettings
+from toolkit.model.presets import MODEL_PRESETS, model_settings, parameter_counts
+
+if TYPE_CHECKING:
+    from toolkit.model.attention import SegmentLayout
+    from toolkit.model.encoder import Encoder, compile_blocks_
+    from toolkit.model.initialize import initialize_
+
+__all__ = [
+    "MODEL_PRESETS",
+    "Encoder",
+    "ModelSettings",
+    "SegmentLayout",
+    "compile_blocks_",
+    "initialize_",
+    "model_settings",
+    "parameter_counts",
+]
+
+_WITH_TORCH = {
+    "Encoder": "toolkit.model.encoder",
+    "SegmentLayout": "toolkit.model.attention",
+    "compile_blocks_": "toolkit.model.encoder",
+    "initialize_": "toolkit.model.initialize",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what needs torch when it is asked for."""
+    if name not in _WITH_TORCH:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_WITH_TORCH[name]), name)

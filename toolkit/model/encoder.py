@@ -1,0 +1,227 @@
+"""The whole model: token ids and segments in, one scaled sum of cross-entropies out.
+
+EuroBERT's architecture (Llama's, without the causal mask as a fixture): pre-norm blocks of grouped-query attention
+with rotary positions and a SwiGLU feed-forward, RMSNorm, no biases. Parameters carry their Hugging Face names. Rows
+are packed with segments, so everything between embedding and head works on the T = B x S positions of a micro-batch
+as one list. Weights may be fp32 or bf16; norms, rotations and the loss are computed in fp32 either way.
+
+Each parameter is used only inside the forward of the module that owns it, and the loss is computed inside
+`Encoder.forward`: an engine that takes weights away between modules (ZeRO-3) needs both.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear, silu
+
+from toolkit.core.errors import SettingsError
+from toolkit.core.words import AttentionKind
+from toolkit.model.attention import SegmentLayout, attend
+from toolkit.model.config import ModelSettings
+from toolkit.model.loss import cross_entropy_sum
+
+__all__ = ["Block", "Encoder", "Head", "compile_blocks_"]
+
+
+class Encoder(nn.Module):
+    """A masked or causal language model over packed segments; which of the two is an argument of `forward`.
+
+    Weights are not initialised: use `initialize_`, or load some.
+
+    Raises:
+        SettingsError: `settings.vocab_size` is None.
+    """
+
+    def __init__(self, settings: ModelSettings) -> None:
+        super().__init__()
+        if settings.vocab_size is None:
+            raise SettingsError("model.vocab_size is not known. Give it a number, or take the tokenizer's size.")
+        self.settings = settings
+        self.model = Body(settings, settings.vocab_size)
+        self.lm_head = Head(settings.hidden_size, settings.vocab_size)
+        if settings.tie_word_embeddings:
+            self.model.embed_tokens.weight = self.lm_head.weight
+
+    def forward(
+        self,
+        input_ids_BS: Tensor,
+        segments_BS: Tensor | SegmentLayout,
+        attention: AttentionKind,
+        *,
+        positions_N: Tensor,
+        labels_N: Tensor,
+        scale: float | Tensor,
+    ) -> Tensor:
+        """The loss: `scale` x the sum of the cross-entropies at the targets, a 0-dim fp32 tensor.
+
+        Args:
+            input_ids_BS: (B, S) int64.
+            segments_BS: (B, S), 0 is padding; or their layout, made beforehand, which on a GPU saves waiting for it.
+            attention: the kind.
+            positions_N: (N,) int64, flat positions in the micro-batch (row * S + column). N = 0 is legal: the loss
+                is 0 and every gradient is zero.
+            labels_N: (N,) int64, what is expected there; a negative one weighs nothing.
+            scale: a number, or a 0-dim tensor.
+        """
+        hidden_ND = self.model(input_ids_BS, segments_BS, attention, positions_N)
+        loss: Tensor = self.lm_head(hidden_ND, labels_N)
+        return loss * scale
+
+    def logits(
+        self,
+        input_ids_BS: Tensor,
+        segments_BS: Tensor | SegmentLayout,
+        attention: AttentionKind,
+        *,
+        positions_N: Tensor | None = None,
+    ) -> Tensor:
+        """What the model expects at `positions_N`, by default everywhere: (N, V) fp32. Not for use under ZeRO-3."""
+        hidden_ND = self.model(input_ids_BS, segments_BS, attention, positions_N)
+        return linear(hidden_ND, self.lm_head.weight).float()
+
+
+class Body(nn.Module):
+    """Embedding, blocks and final norm."""
+
+    def __init__(self, settings: ModelSettings, vocab_size: int) -> None:
+        super().__init__()
+        self.head_size, self.rope_theta = settings.head_size, settings.rope_theta
+        # No padding index: the pad is often also the end of text, whose row must be trained.
+        self.embed_tokens = nn.Embedding(vocab_size, settings.hidden_size)
+        self.layers = nn.ModuleList(Block(settings) for _ in range(settings.num_hidden_layers))
+        self.norm = RMSNorm(settings.hidden_size, settings.rms_norm_eps)
+
+    def forward(
+        self,
+        input_ids_BS: Tensor,
+        segments_BS: Tensor | SegmentLayout,
+        attention: AttentionKind,
+        positions_N: Tensor | None,
+    ) -> Tensor:
+        """Hidden states after the final norm at `positions_N`, (N, D); at all T positions if None."""
+        layout = segments_BS if isinstance(segments_BS, SegmentLayout) else SegmentLayout.from_segments(segments_BS)
+        rope_TE = rotary_angles(layout.positions_T, self.head_size, theta=self.rope_theta)
+        hidden_TD = self.embed_tokens(input_ids_BS.flatten())
+        last = len(self.layers) - 1
+        for number, layer in enumerate(self.layers):
+            hidden_TD = layer(hidden_TD, rope_TE, attention, layout, positions_N if number == last else None)
+        normed: Tensor = self.norm(hidden_TD)
+        return normed
+
+
+class Block(nn.Module):
+    """One layer: attention, then feed-forward, each on a normed copy and added to the stream."""
+
+    def __init__(self, settings: ModelSettings) -> None:
+        super().__init__()
+        self.input_layernorm = RMSNorm(settings.hidden_size, settings.rms_norm_eps)
+        self.self_attn = SelfAttention(settings)
+        self.post_attention_layernorm = RMSNorm(settings.hidden_size, settings.rms_norm_eps)
+        self.mlp = FeedForward(settings)
+
+    def forward(
+        self,
+        hidden_TD: Tensor,
+        rope_TE: Tensor,
+        attention: AttentionKind,
+        layout: SegmentLayout,
+        positions_N: Tensor | None,
+    ) -> Tensor:
+        """(T, D) -> (T, D); or (N, D), where only `positions_N` are wanted: in the last block, exact and cheaper."""
+        mixed: Tensor = self.self_attn(self.input_layernorm(hidden_TD), rope_TE, attention, layout, positions_N)
+        hidden = (hidden_TD if positions_N is None else hidden_TD[positions_N]) + mixed
+        fed: Tensor = self.mlp(self.post_attention_layernorm(hidden))
+        return hidden + fed
+
+
+class SelfAttention(nn.Module):
+    """Grouped-query attention inside segments."""
+
+    def __init__(self, settings: ModelSettings) -> None:
+        super().__init__()
+        self.head_size = settings.head_size
+        key_value_width = settings.key_value_heads * settings.head_size
+        self.q_proj = nn.Linear(settings.hidden_size, settings.hidden_size, bias=False)
+        self.k_proj = nn.Linear(settings.hidden_size, key_value_width, bias=False)
+        self.v_proj = nn.Linear(settings.hidden_size, key_value_width, bias=False)
+        self.o_proj = nn.Linear(settings.hidden_size, settings.hidden_size, bias=False)
+
+    def forward(
+        self,
+        normed_TD: Tensor,
+        rope_TE: Tensor,
+        attention: AttentionKind,
+        layout: SegmentLayout,
+        positions_N: Tensor | None,
+    ) -> Tensor:
+        """(T, D) -> (T, D), or (N, D)."""
+        query_THE = rotate(self.q_proj(normed_TD).unflatten(-1, (-1, self.head_size)), rope_TE)
+        key_TKE = rotate(self.k_proj(normed_TD).unflatten(-1, (-1, self.head_size)), rope_TE)
+        value_TKE = self.v_proj(normed_TD).unflatten(-1, (-1, self.head_size))
+        mixed = attend(query_THE, key_TKE, value_TKE, attention, layout).flatten(1)
+        projected: Tensor = self.o_proj(mixed if positions_N is None else mixed[positions_N])
+        return projected
+
+
+class FeedForward(nn.Module):
+    """SwiGLU (Shazeer 2020, "GLU Variants Improve Transformer")."""
+
+    def __init__(self, settings: ModelSettings) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(settings.hidden_size, settings.intermediate_size, bias=False)
+        self.up_proj = nn.Linear(settings.hidden_size, settings.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(settings.intermediate_size, settings.hidden_size, bias=False)
+
+    def forward(self, normed_TD: Tensor) -> Tensor:
+        """(T, D) -> (T, D)."""
+        fed: Tensor = self.down_proj(silu(self.gate_proj(normed_TD)) * self.up_proj(normed_TD))
+        return fed
+
+
+class RMSNorm(nn.Module):
+    """x / rms(x) in fp32, cast back, times a weight."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.eps = eps
+
+    def forward(self, hidden_TD: Tensor) -> Tensor:
+        """(T, D) -> (T, D)."""
+        wide_TD = hidden_TD.float()
+        normed_TD = wide_TD * torch.rsqrt(wide_TD.square().mean(-1, keepdim=True) + self.eps)
+        return self.weight * normed_TD.to(hidden_TD.dtype)
+
+
+class Head(nn.Module):
+    """The vocabulary projection and the loss in one, so that the weights are used in one place."""
+
+    def __init__(self, hidden_size: int, vocab_size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(vocab_size, hidden_size))
+
+    def forward(self, hidden_ND: Tensor, labels_N: Tensor) -> Tensor:
+        """Sum of the cross-entropies, 0-dim fp32."""
+        return cross_entropy_sum(hidden_ND, self.weight, labels_N)
+
+
+def rotary_angles(positions_T: Tensor, head_size: int, *, theta: float) -> Tensor:
+    """Cosines, then sines, of the rotary angles (Su et al. 2021, RoFormer, section 3.4): (T, E) fp32.
+
+    Made for each micro-batch rather than kept: a buffer would be cast to bf16 with the module.
+    """
+    steps = torch.arange(0, head_size, 2, dtype=torch.float32, device=positions_T.device)
+    angles = positions_T[:, None].float() * (1.0 / theta ** (steps / head_size))
+    return torch.cat((angles.cos(), angles.sin()), dim=-1)
+
+
+def rotate(tensor_THE: Tensor, rope_TE: Tensor) -> Tensor:
+    """Rotate number i of a head with number i + E/2 ("half-split"), in fp32, cast back."""
+    cos, sin = rope_TE[:, None].chunk(2, dim=-1)
+    first, second = tensor_THE.float().chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(tensor_THE.dtype)
+
+
+def compile_blocks_(encoder: Encoder) -> None:
+    """Compile each block by itself, in place; names stay. The first step then takes many seconds longer."""
+    for layer in encoder.model.layers:
+        layer.compile(dynamic=False)

@@ -1,0 +1,36 @@
+"""Initial weights, a function of (seed, parameter name) alone: no topology and no order of building changes them."""
+
+import torch
+from torch import Tensor, nn
+
+from toolkit.core.draws import keyed_uint64
+from toolkit.model.encoder import Encoder
+
+__all__ = ["initial_weight", "initialize_"]
+
+
+def initial_weight(name: str, shape: tuple[int, ...], *, standard_deviation: float, seed: int) -> Tensor:
+    """The initial value of one parameter, fp32 on the CPU: ones for a norm, else N(0, standard_deviation^2).
+
+    Args:
+        name: its Hugging Face name.
+        shape: of the whole parameter; one who holds a slice slices the result.
+        standard_deviation: of the normal distribution.
+        seed: of the run.
+    """
+    if name.endswith("norm.weight"):
+        return torch.ones(shape)
+    generator = torch.Generator().manual_seed(keyed_uint64(seed, "initialize", name) >> 1)
+    return torch.empty(shape).normal_(std=standard_deviation, generator=generator)
+
+
+@torch.no_grad()
+def initialize_(encoder: Encoder, seed: int) -> None:
+    """Give every parameter its initial value, in place. A tied head has the embedding's."""
+    standard_deviation = encoder.settings.initializer_range
+    for name, parameter in encoder.named_parameters():
+        _copy(parameter, initial_weight(name, tuple(parameter.shape), standard_deviation=standard_deviation, seed=seed))
+
+
+def _copy(parameter: nn.Parameter, value: Tensor) -> None:
+    parameter.copy_(value)

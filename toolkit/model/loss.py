@@ -1,0 +1,69 @@
+"""Head and cross-entropy in chunks: the (N, V) logits never exist as a whole.
+
+Per chunk: logits in the weights' dtype, softmax and loss in fp32, and at once the gradients of hidden states and
+weights. Backward only multiplies them by the incoming gradient. So the weights are not kept for the backward pass,
+which is what lets an engine take them away after the head's forward (ZeRO-3).
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["cross_entropy_sum"]
+
+_CHUNK_ROWS = 512
+
+
+def cross_entropy_sum(hidden_ND: Tensor, weight_VD: Tensor, labels_N: Tensor) -> Tensor:
+    """Sum of the cross-entropies of `hidden_ND @ weight_VD.T` against `labels_N`, as a 0-dim fp32 tensor.
+
+    Args:
+        hidden_ND: (N, D); N = 0 is legal, gives 0 and zero gradients.
+        weight_VD: (V, D), of the same dtype.
+        labels_N: (N,) int64; a negative label weighs nothing.
+    """
+    with_gradients = torch.is_grad_enabled() and (hidden_ND.requires_grad or weight_VD.requires_grad)
+    loss: Tensor = _CrossEntropySum.apply(hidden_ND, weight_VD, labels_N, with_gradients)  # type: ignore[no-untyped-call]
+    return loss
+
+
+class _CrossEntropySum(torch.autograd.Function):
+    """See `cross_entropy_sum`. Sums are fp32, or fp64 where the weights are."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, labels_N: Tensor, with_gradients: bool) -> Tensor:
+        sum_dtype = torch.promote_types(hidden_ND.dtype, torch.float32)
+        total = torch.zeros((), dtype=sum_dtype, device=hidden_ND.device)
+        d_hidden_ND = torch.empty_like(hidden_ND) if with_gradients else None
+        d_weight_VD = torch.zeros_like(weight_VD, dtype=sum_dtype) if with_gradients else None
+        for start in range(0, len(hidden_ND), _CHUNK_ROWS):
+            rows = slice(start, start + _CHUNK_ROWS)
+            hidden_CD, labels_C = hidden_ND[rows], labels_N[rows]
+            is_target_C = labels_C >= 0
+            label_C1 = labels_C.clamp(min=0)[:, None]
+            log_probs_CV = torch.log_softmax((hidden_CD @ weight_VD.T).to(sum_dtype), dim=-1)
+            losses_C = -log_probs_CV.gather(1, label_C1).squeeze(1)
+            total += torch.where(is_target_C, losses_C, 0).sum()
+            if d_hidden_ND is None or d_weight_VD is None:
+                continue
+            d_logits_CV = log_probs_CV.exp_()
+            d_logits_CV.scatter_add_(1, label_C1, -torch.ones_like(label_C1, dtype=sum_dtype))
+            d_logits_CV *= is_target_C[:, None]
+            d_logits_CV = d_logits_CV.to(weight_VD.dtype)
+            torch.mm(d_logits_CV, weight_VD, out=d_hidden_ND[rows])
+            if sum_dtype == weight_VD.dtype:
+                d_weight_VD.addmm_(d_logits_CV.T, hidden_CD)
+            else:
+                d_weight_VD += d_logits_CV.T @ hidden_CD
+        if d_hidden_ND is not None and d_weight_VD is not None:
+            ctx.save_for_backward(d_hidden_ND, d_weight_VD)
+            ctx.weight_dtype = weight_VD.dtype
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        (gradient,) = grad_outputs
+        d_hidden_ND, d_weight_VD = ctx.saved_tensors
+        d_hidden_ND = (d_hidden_ND * gradient).to(d_hidden_ND.dtype)
+        return d_hidden_ND, (d_weight_VD * gradient).to(ctx.weight_dtype), None, None
