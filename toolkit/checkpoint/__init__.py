@@ -2,8 +2,11 @@
 
 A folder `step-NNNNNNNN` holds, for each part, the fp32 weights and both AdamW moments (`weights-…`, `exp_avg-…`,
 `exp_avg_sq-…`), the tokenizer in `tokenizer/`, and `manifest.json` with where the run stood and the hash of every file.
-It does not depend on how the run was spread, and reads without a process group, DeepSpeed or pickle.
+It does not depend on how the run was spread, and reads without a process group, DeepSpeed or pickle. Settings and
+manifest need no torch, so they are imported eagerly and the rest on first use.
 """
+
+from typing import TYPE_CHECKING, Any
 
 from toolkit.checkpoint.manifest import (
     FORMAT_VERSION,
@@ -13,17 +16,19 @@ from toolkit.checkpoint.manifest import (
     TensorEntry,
     VocabularyEntry,
 )
-from toolkit.checkpoint.read import (
-    CHECKPOINTS_FOLDER,
-    Checkpoint,
-    newest_intact,
-    open_checkpoint,
-    open_unverified,
-)
-from toolkit.checkpoint.retain import retain
 from toolkit.checkpoint.settings import CheckpointSettings
-from toolkit.checkpoint.state import ParameterState
-from toolkit.checkpoint.write import PartEntry, abandon, begin, finish, merge_parts, write_part
+
+if TYPE_CHECKING:
+    from toolkit.checkpoint.read import (
+        CHECKPOINTS_FOLDER,
+        Checkpoint,
+        newest_intact,
+        open_checkpoint,
+        open_unverified,
+    )
+    from toolkit.checkpoint.retention import retain
+    from toolkit.checkpoint.state import ParameterState
+    from toolkit.checkpoint.write import PartEntry, abandon, begin, finish, merge_parts, write_part
 
 __all__ = [
     "CHECKPOINTS_FOLDER",
@@ -47,3 +52,20 @@ __all__ = [
     "retain",
     "write_part",
 ]
+
+_WITH_TORCH = {
+    "read": ("CHECKPOINTS_FOLDER", "Checkpoint", "newest_intact", "open_checkpoint", "open_unverified"),
+    "retention": ("retain",),
+    "state": ("ParameterState",),
+    "write": ("PartEntry", "abandon", "begin", "finish", "merge_parts", "write_part"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what needs torch when it is asked for."""
+    from importlib import import_module
+
+    for module, names in _WITH_TORCH.items():
+        if name in names:
+            return getattr(import_module(f"toolkit.checkpoint.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
