@@ -4,6 +4,7 @@ import math
 from typing import ClassVar, Self
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import Field, model_validator
 
 from toolkit.core.draws import Draws
@@ -14,7 +15,7 @@ from toolkit.core.words import AttentionKind, IntArray, Targets, Vocabulary
 __all__ = ["MaskedLanguageModeling", "MlmSettings"]
 
 # Names of the random streams. They are part of a run's identity: another name gives other masks.
-_CHOICE, _TREATMENT, _REPLACEMENT = "mlm.choice", "mlm.treatment", "mlm.replacement"
+_CHOICE, _REPLACEMENT = "mlm.choice", "mlm.replacement"
 
 
 class MlmSettings(Settings):
@@ -61,7 +62,8 @@ class MaskedLanguageModeling:
                 f"(or id:N), or set mask_fraction to 0 and random_fraction to 1."
             )
         self._settings = settings
-        self._mask_id = vocabulary.mask_id
+        # Without a mask token the mask share is 0 and the id is never written.
+        self._mask_id = -1 if vocabulary.mask_id is None else vocabulary.mask_id
         self._is_ordinary_V = np.ones(vocabulary.size, dtype=bool)
         self._is_ordinary_V[list(vocabulary.special_ids)] = False
         if vocabulary.mask_id is not None:
@@ -70,28 +72,33 @@ class MaskedLanguageModeling:
 
     def build(self, tokens_BS: IntArray, segments_BS: IntArray, draws: Draws) -> Targets:
         """Draw the targets and hide them; see `Objective.build`."""
-        is_target_BS = draws.uniform_BS(_CHOICE) < self._settings.mask_ratio
+        choice_BS = draws.uniform_BS(_CHOICE)
+        is_target_BS = choice_BS < self._settings.mask_ratio
         is_target_BS &= self._is_ordinary_V.take(tokens_BS)
         is_target_BS &= segments_BS != 0
         positions_N = np.flatnonzero(is_target_BS)
         labels_N = tokens_BS.reshape(-1).take(positions_N)
         input_ids_BS = tokens_BS.copy()
-        input_ids_BS.reshape(-1)[positions_N] = self._replacements(positions_N, labels_N, draws)
+        inputs_T = input_ids_BS.reshape(-1)
+        if self._settings.mask_fraction == 1:
+            inputs_T[positions_N] = self._mask_id
+        else:
+            # Below the ratio, choice / ratio is again uniform on [0, 1): no second draw is needed.
+            share_N = choice_BS.reshape(-1).take(positions_N) / np.float32(self._settings.mask_ratio)
+            self._replace(inputs_T, positions_N, share_N, draws)
         return Targets(input_ids_BS=input_ids_BS, positions_N=positions_N, labels_N=labels_N)
 
-    def _replacements(self, positions_N: IntArray, labels_N: IntArray, draws: Draws) -> IntArray | int:
-        """What the input carries at the targets: one id for all, or one for each."""
-        settings = self._settings
-        if settings.mask_fraction == 1 and self._mask_id is not None:
-            return self._mask_id
-        treatment_N = draws.uniform_BS(_TREATMENT).reshape(-1).take(positions_N)
-        replacements_N = labels_N.copy()
-        # The shares lie one after another on [0, 1): mask, random, keep.
-        is_random_N = treatment_N < settings.mask_fraction + settings.random_fraction
-        if settings.random_fraction > 0:
-            drawn_N = draws.uniform_BS(_REPLACEMENT).reshape(-1).take(positions_N)
-            index_N = (drawn_N.astype(np.float64) * len(self._ordinary_ids)).astype(np.int64)
-            replacements_N = np.where(is_random_N, self._ordinary_ids.take(index_N), replacements_N)
-        if self._mask_id is not None:
-            replacements_N[treatment_N < settings.mask_fraction] = self._mask_id
-        return replacements_N
+    def _replace(
+        self, inputs_T: IntArray, positions_N: IntArray, share_N: npt.NDArray[np.float32], draws: Draws
+    ) -> None:
+        """Write into `inputs_T`. The three treatments lie one after another on [0, 1): mask, random, keep."""
+        mask_end = self._settings.mask_fraction
+        random_end = mask_end + self._settings.random_fraction
+        if mask_end > 0:
+            inputs_T[positions_N[share_N < mask_end]] = self._mask_id
+        if random_end > mask_end:
+            random_positions = positions_N[(share_N >= mask_end) & (share_N < random_end)]
+            drawn = draws.uniform_BS(_REPLACEMENT).reshape(-1).take(random_positions)
+            # In float64, where drawn x size cannot round up to size.
+            index = (drawn.astype(np.float64) * len(self._ordinary_ids)).astype(np.int64)
+            inputs_T[random_positions] = self._ordinary_ids.take(index)

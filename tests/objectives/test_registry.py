@@ -1,0 +1,194 @@
+"""The registry: packages installed for real, and what happens when they are broken."""
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from toolkit.core.errors import SettingsError
+from toolkit.objectives import Draws, Vocabulary, build, get, known, register, registry
+
+VOCABULARY = Vocabulary(size=100, mask_id=4, pad_id=2, bos_id=1, eos_id=2, special_ids=(1, 2))
+
+PLUGIN = '''
+"""An objective from outside, in one file."""
+
+import numpy as np
+from pydantic import BaseModel
+
+from toolkit.objectives import AttentionKind, Settings, Targets
+
+
+class EveryNthSettings(Settings):
+    every: int = 2
+    """Distance between two targets."""
+
+
+class EveryNth:
+    """Ask for every n-th token of the row."""
+
+    name = "every-nth"
+    attention = AttentionKind.BIDIRECTIONAL
+    Settings = EveryNthSettings
+
+    def __init__(self, settings, vocabulary):
+        self.every, self.mask_id = settings.every, vocabulary.mask_id
+
+    def build(self, tokens_BS, segments_BS, draws):
+        chosen_BS = (segments_BS != 0) & (np.arange(tokens_BS.shape[1]) % self.every == 0)
+        positions_N = np.flatnonzero(chosen_BS)
+        return Targets(
+            input_ids_BS=np.where(chosen_BS, self.mask_id, tokens_BS),
+            positions_N=positions_N,
+            labels_N=tokens_BS.reshape(-1)[positions_N],
+        )
+'''
+
+
+def _install(folder: Path, package: str, *, source: str, points: dict[str, str]) -> None:
+    """Lay a package down as an installer does: a module and its metadata."""
+    (folder / f"{package}.py").write_text(source)
+    metadata = folder / f"{package}-1.5.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.5\n")
+    lines = "\n".join(f"{kind} = {value}" for kind, value in points.items())
+    (metadata / "entry_points.txt").write_text(f"[toolkit.objectives]\n{lines}\n")
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that packages can be installed into, on sys.path."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def _forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test registers is gone after it."""
+    monkeypatch.setattr(registry, "_registered", {})
+
+
+def test_a_plugin_is_found_and_used(site: Path) -> None:
+    _install(site, "plugin_good", source=PLUGIN, points={"every-nth": "plugin_good:EveryNth"})
+    assert "every-nth" in known()
+    objective = build("every-nth", {"every": 3}, VOCABULARY)
+    tokens_BS = np.array([[10, 11, 12, 13, 14, 2, 2]])
+    segments_BS = np.array([[1, 1, 1, 1, 1, 1, 0]])
+    targets = objective.build(tokens_BS, segments_BS, Draws(0, np.arange(1), num_columns=7))
+    assert targets.positions_N.tolist() == [0, 3]
+    assert targets.labels_N.tolist() == [10, 13]
+    assert targets.input_ids_BS.tolist() == [[4, 11, 12, 4, 14, 2, 2]]
+
+
+def test_a_plugin_passes_the_contract_suite_from_its_own_tests(tmp_path: Path) -> None:
+    """In a process of its own, as the plugin's author would run it."""
+    _install(tmp_path, "plugin_tested", source=PLUGIN, points={"every-nth": "plugin_tested:EveryNth"})
+    (tmp_path / "test_plugin.py").write_text(
+        textwrap.dedent(
+            """
+            from toolkit.testing.contracts import ObjectiveContract
+
+            class TestEveryNth(ObjectiveContract):
+                kind = "every-nth"
+            """
+        )
+    )
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    finished = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_plugin.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stdout
+    assert "8 passed" in finished.stdout
+
+
+def test_a_plugin_that_breaks_on_import_is_named(site: Path) -> None:
+    _install(site, "plugin_broken", source="import no_such_module\n", points={"broken": "plugin_broken:Broken"})
+    with pytest.raises(SettingsError) as caught:
+        get("broken")
+    message = str(caught.value)
+    assert "'broken' comes from package plugin_broken 1.5 (plugin_broken:Broken)" in message
+    assert "ModuleNotFoundError: No module named 'no_such_module'" in message
+    assert caught.value.exit_code == 2
+
+
+def test_a_broken_plugin_hurts_nobody_who_does_not_use_it(site: Path) -> None:
+    _install(site, "plugin_bad", source="raise RuntimeError('at import')\n", points={"bad": "plugin_bad:Bad"})
+    assert {"bad", "clm", "mlm"} <= set(known())
+    assert build("mlm", {}, VOCABULARY).name == "mlm"
+    assert "plugin_bad" not in sys.modules
+
+
+def test_a_plugin_without_the_named_class_is_named(site: Path) -> None:
+    _install(site, "plugin_empty", source="", points={"empty": "plugin_empty:Missing"})
+    with pytest.raises(SettingsError, match=r"plugin_empty 1\.5 .*AttributeError"):
+        get("empty")
+
+
+def test_a_class_that_breaks_the_contract_is_told_how(site: Path) -> None:
+    source = "class Half:\n    name = 'half'\n    attention = 'sideways'\n"
+    _install(site, "plugin_half", source=source, points={"half": "plugin_half:Half"})
+    with pytest.raises(SettingsError) as caught:
+        get("half")
+    for complaint in ("plugin_half 1.5", "`attention` is not", "`Settings` is not", "`build` is missing"):
+        assert complaint in str(caught.value)
+
+
+def test_two_packages_with_one_kind_are_both_named(site: Path) -> None:
+    _install(site, "plugin_one", source=PLUGIN, points={"every-nth": "plugin_one:EveryNth"})
+    _install(site, "plugin_two", source=PLUGIN, points={"every-nth": "plugin_two:EveryNth"})
+    with pytest.raises(SettingsError, match=r"plugin_one 1\.5 .* and .*plugin_two 1\.5"):
+        get("every-nth")
+
+
+def test_a_plugin_cannot_take_the_name_of_ours_in_silence(site: Path) -> None:
+    _install(site, "plugin_thief", source=PLUGIN, points={"mlm": "plugin_thief:EveryNth"})
+    with pytest.raises(SettingsError, match=r"encoder-pretraining-toolkit .* and .*plugin_thief 1\.5"):
+        get("mlm")
+
+
+def test_a_plugin_may_also_register_itself(site: Path) -> None:
+    source = PLUGIN + "\nfrom toolkit.objectives import register\nregister(EveryNth)\n"
+    _install(site, "plugin_twice", source=source, points={"every-nth": "plugin_twice:EveryNth"})
+    assert get("every-nth") is get("every-nth")
+
+
+def test_register_makes_a_class_known_in_this_process() -> None:
+    namespace: dict[str, object] = {"__name__": "here"}
+    exec(PLUGIN, namespace)
+    every_nth = namespace["EveryNth"]
+    assert isinstance(every_nth, type)
+    assert register(every_nth) is every_nth
+    assert get("every-nth") is every_nth
+    assert "every-nth" in known()
+
+
+def test_register_refuses_a_taken_name() -> None:
+    impostor = type("Impostor", (get("mlm"),), {})
+    with pytest.raises(SettingsError, match=r"'mlm' is already taken by toolkit\.objectives\.mlm"):
+        register(impostor)
+
+
+def test_an_unknown_kind_gets_a_suggestion() -> None:
+    with pytest.raises(SettingsError, match=r"no objective kind 'mln'\. Did you mean 'mlm'\? Known kinds: clm, mlm"):
+        get("mln")
+
+
+def test_an_unknown_setting_gets_a_suggestion() -> None:
+    with pytest.raises(
+        SettingsError, match=r"objectives\.hard\.mask_ration is not a setting\. Did you mean 'mask_ratio'"
+    ):
+        build("mlm", {"mask_ration": 0.3}, VOCABULARY, where="objectives.hard")
+
+
+def test_every_wrong_setting_is_listed_at_once() -> None:
+    with pytest.raises(SettingsError) as caught:
+        build("mlm", {"mask_ratio": 2, "keep_fraction": -1}, VOCABULARY)
+    assert len(str(caught.value).splitlines()) == 2

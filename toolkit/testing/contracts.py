@@ -1,0 +1,167 @@
+"""The contract of an objective, as tests that run over any of them.
+
+A package that adds an objective checks it so:
+
+    from toolkit.testing.contracts import ObjectiveContract
+
+    class TestMine(ObjectiveContract):
+        kind = "mine"
+        settings = {"ratio": 0.3}
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pydantic
+
+from toolkit.objectives import AttentionKind, Draws, IntArray, Objective, Targets, Vocabulary, build, get
+
+__all__ = ["CONTRACT_VOCABULARY", "ObjectiveContract", "contract_rows"]
+
+_PAD, _BOS, _MASK = 2, 1, 4
+
+CONTRACT_VOCABULARY = Vocabulary(
+    size=50, mask_id=_MASK, pad_id=_PAD, bos_id=_BOS, eos_id=_PAD, special_ids=(_BOS, _PAD, _MASK)
+)
+"""Its pad is its end-of-text, as in the recipe: padding can only be told by the segment."""
+
+
+def contract_rows() -> tuple[IntArray, IntArray]:
+    """Rows of 16 with what is awkward in them, as (tokens, segments): read-only, (6, 16).
+
+    A full row of one segment; several segments and padding; segments of one token; the end-of-text inside a segment
+    and before padding; special tokens only; nothing but padding.
+    """
+    tokens_BS = np.arange(6 * 16, dtype=np.int32).reshape(6, 16) % 45 + 5
+    segments_BS = np.zeros((6, 16), dtype=np.int32)
+    segments_BS[0] = 1
+    segments_BS[1] = [1] * 5 + [2] * 4 + [3] * 4 + [0] * 3
+    segments_BS[2] = range(1, 17)
+    segments_BS[3] = [1] * 8 + [2] * 6 + [0] * 2
+    segments_BS[4] = [1] * 16
+    tokens_BS[3, [0, 8]] = _BOS
+    tokens_BS[3, [4, 7, 13]] = _PAD
+    tokens_BS[4] = _PAD
+    tokens_BS[segments_BS == 0] = _PAD
+    tokens_BS.flags.writeable = False
+    segments_BS.flags.writeable = False
+    return tokens_BS, segments_BS
+
+
+def _draws(positions: list[int] | range, *, seed: int = 3) -> Draws:
+    return Draws(seed, np.array(positions, dtype=np.int64), num_columns=16)
+
+
+def _assert_equal(left: Targets, right: Targets) -> None:
+    np.testing.assert_array_equal(left.input_ids_BS, right.input_ids_BS)
+    np.testing.assert_array_equal(left.positions_N, right.positions_N)
+    np.testing.assert_array_equal(left.labels_N, right.labels_N)
+
+
+class ObjectiveContract:
+    """What every objective has to hold; subclass it and name the kind."""
+
+    kind: ClassVar[str]
+    settings: ClassVar[Mapping[str, Any]] = {}
+
+    def make(self, vocabulary: Vocabulary = CONTRACT_VOCABULARY) -> Objective:
+        """A fresh objective of the kind."""
+        return build(self.kind, self.settings, vocabulary)
+
+    def test_it_names_itself_and_its_attention(self) -> None:
+        """Logs and errors call it by its kind."""
+        objective = self.make()
+        assert objective.name == self.kind
+        assert objective.attention in tuple(AttentionKind)
+        assert get(self.kind).__doc__
+
+    def test_settings_are_frozen_closed_and_explained(self) -> None:
+        """A misspelt key must not pass in silence, and --help has to say what a key means."""
+        settings_class = get(self.kind).Settings
+        assert settings_class.model_config.get("frozen")
+        assert settings_class.model_config.get("extra") == "forbid"
+        unexplained = [name for name, field in settings_class.model_fields.items() if not field.description]
+        assert unexplained == []
+        try:
+            settings_class.model_validate({**self.settings, "no_such_setting": 1})
+        except pydantic.ValidationError:
+            return
+        raise AssertionError("an unknown setting was taken")
+
+    def test_shapes_and_ranges(self) -> None:
+        """Inputs keep their shape; targets are ascending and unique; every id lies in the vocabulary."""
+        tokens_BS, segments_BS = contract_rows()
+        targets = self.make().build(tokens_BS, segments_BS, _draws(range(6)))
+        assert targets.input_ids_BS.shape == tokens_BS.shape
+        assert targets.positions_N.ndim == targets.labels_N.ndim == 1
+        assert len(targets.positions_N) == len(targets.labels_N)
+        for array in (targets.input_ids_BS, targets.positions_N, targets.labels_N):
+            assert np.issubdtype(array.dtype, np.integer)
+        assert (np.diff(targets.positions_N) > 0).all()
+        assert ((targets.positions_N >= 0) & (targets.positions_N < tokens_BS.size)).all()
+        for ids in (targets.labels_N, targets.input_ids_BS):
+            assert ((ids >= 0) & (ids < CONTRACT_VOCABULARY.size)).all()
+
+    def test_padding_is_left_alone(self) -> None:
+        """No target on padding, told by its segment; a row without a token asks nothing."""
+        tokens_BS, segments_BS = contract_rows()
+        targets = self.make().build(tokens_BS, segments_BS, _draws(range(6)))
+        assert (segments_BS.reshape(-1)[targets.positions_N] != 0).all()
+        is_pad_BS = segments_BS == 0
+        np.testing.assert_array_equal(targets.input_ids_BS[is_pad_BS], tokens_BS[is_pad_BS])
+        nothing = self.make().build(tokens_BS[5:], segments_BS[5:], _draws([5]))
+        assert len(nothing.positions_N) == len(nothing.labels_N) == 0
+
+    def test_it_is_pure(self) -> None:
+        """Equal arguments give equal results, whoever asks, and the arguments stay as they were."""
+        tokens_BS, segments_BS = contract_rows()  # Read-only: writing to them raises.
+        objective = self.make()
+        state_before = str(np.random.get_state())
+        first = objective.build(tokens_BS, segments_BS, _draws(range(6)))
+        assert str(np.random.get_state()) == state_before, "it used numpy's global generator"
+        objective.build(tokens_BS[:2], segments_BS[:2], _draws([8, 9]))
+        _assert_equal(first, objective.build(tokens_BS, segments_BS, _draws(range(6))))
+        _assert_equal(first, self.make().build(tokens_BS, segments_BS, _draws(range(6))))
+
+    def test_rows_do_not_depend_on_their_micro_batch(self) -> None:
+        """Six rows at once, or one by one, or in another order: the same targets."""
+        tokens_BS, segments_BS = contract_rows()
+        objective = self.make()
+        together = objective.build(tokens_BS, segments_BS, _draws(range(6)))
+        for row in reversed(range(6)):
+            alone = objective.build(tokens_BS[row : row + 1], segments_BS[row : row + 1], _draws([row]))
+            of_row = together.positions_N // 16 == row
+            np.testing.assert_array_equal(alone.input_ids_BS[0], together.input_ids_BS[row])
+            np.testing.assert_array_equal(alone.positions_N, together.positions_N[of_row] - 16 * row)
+            np.testing.assert_array_equal(alone.labels_N, together.labels_N[of_row])
+
+    def test_segments_do_not_touch(self) -> None:
+        """Other tokens in one segment change nothing in the others."""
+        tokens_BS, segments_BS = contract_rows()
+        objective = self.make()
+        before = objective.build(tokens_BS, segments_BS, _draws(range(6)))
+        changed_BS = tokens_BS.copy()
+        changed_BS[segments_BS == 2] = 49
+        after = objective.build(changed_BS, segments_BS, _draws(range(6)))
+        elsewhere_T = (segments_BS != 2).reshape(-1)
+        kept = []
+        for targets in (before, after):
+            is_kept_N = elsewhere_T[targets.positions_N]
+            kept.append(
+                replace(
+                    targets,
+                    input_ids_BS=targets.input_ids_BS.reshape(-1)[elsewhere_T],
+                    positions_N=targets.positions_N[is_kept_N],
+                    labels_N=targets.labels_N[is_kept_N],
+                )
+            )
+        _assert_equal(*kept)
+
+    def test_an_empty_micro_batch_is_legal(self) -> None:
+        """No row, no target."""
+        empty_BS = np.zeros((0, 16), dtype=np.int32)
+        targets = self.make().build(empty_BS, empty_BS, _draws([]))
+        assert targets.input_ids_BS.shape == (0, 16)
+        assert len(targets.positions_N) == len(targets.labels_N) == 0
