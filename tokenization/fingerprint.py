@@ -1,0 +1,47 @@
+"""What a vocabulary is, in one hash that does not depend on the format of the file it came from."""
+
+import hashlib
+import struct
+from collections.abc import Mapping, Sequence
+
+__all__ = ["byte_level_bytes", "fingerprint"]
+
+
+def _byte_of_character() -> dict[str, int]:
+    """The inverse of the printable alphabet in which byte-level BPE files spell bytes (GPT-2's `bytes_to_unicode`).
+
+    Printable Latin-1 characters stand for themselves; the other bytes, in order, for the characters from U+0100 on.
+    """
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in set(printable)]
+    return {chr(byte): byte for byte in printable} | {chr(256 + rank): byte for rank, byte in enumerate(others)}
+
+
+_BYTES = _byte_of_character()
+
+
+def byte_level_bytes(token: str) -> bytes:
+    """The bytes that a token of a byte-level vocabulary stands for; UTF-8 where it is not spelled in that alphabet."""
+    try:
+        return bytes([_BYTES[character] for character in token])
+    except KeyError:
+        return token.encode("utf-8")
+
+
+def fingerprint(vocabulary: Mapping[int, bytes], roles: Mapping[str, int | None], *, special_ids: Sequence[int]) -> str:
+    """Sha256, hex, over every id with its bytes, the ids in a role, and all special ids.
+
+    Args:
+        vocabulary: the bytes of each id, the mask token included.
+        roles: the id in each role, None where it has none.
+        special_ids: all ids that are special.
+    """
+    digest = hashlib.sha256()
+    for token_id in sorted(vocabulary):
+        content = vocabulary[token_id]
+        digest.update(struct.pack("<II", token_id, len(content)))
+        digest.update(content)
+    for role in sorted(roles):
+        digest.update(f"\n{role}={roles[role]}".encode())
+    digest.update(f"\nspecial={sorted(special_ids)}".encode())
+    return digest.hexdigest()

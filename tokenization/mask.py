@@ -1,0 +1,95 @@
+"""Which id hides a token: the one the tokenizer names, else a reserved slot, else one id more."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tokenization.errors import TokenizationError
+
+__all__ = ["MaskOrigin", "MaskToken", "choose_mask"]
+
+_RESERVED = ("<|reserved_special_token_", "[unused")
+_NEW_TEXTS = ("<mask>", "<|mask|>", "[MASK]", "<|toolkit_mask|>")
+
+
+class MaskOrigin(StrEnum):
+    """Where a mask token comes from."""
+
+    NAMED = "named by the tokenizer"
+    RESERVED = "first reserved slot of the vocabulary"
+    APPENDED = "appended to the vocabulary"
+    CHOSEN = "chosen by the user"
+
+
+@dataclass(frozen=True)
+class MaskToken:
+    """The mask token of a tokenizer.
+
+    `passed_over` is a token that looks like a mask (`[MASK]`) and was not taken, since no file names it.
+    """
+
+    id: int
+    text: str
+    origin: MaskOrigin
+    passed_over: str | None = None
+
+
+def choose_mask(
+    policy: str, ids: Mapping[str, int], *, named: str | None, roles: Mapping[str, int], next_id: int
+) -> MaskToken:
+    """Apply a policy.
+
+    Args:
+        policy: `auto`, `token:TEXT` or `id:N`.
+        ids: the id of every token of the vocabulary, by text.
+        named: the text of the mask token that the tokenizer's files name, if any.
+        roles: ids that have another role, by role; none of them can be the mask.
+        next_id: the id that an appended token gets.
+
+    Raises:
+        TokenizationError: a policy that cannot be read, a token that does not exist, or one with another role.
+    """
+    kind, _, value = policy.partition(":")
+    if policy == "auto":
+        return _automatic(ids, named=named, roles=roles, next_id=next_id)
+    if kind == "token" and value:
+        if value not in ids:
+            raise TokenizationError(
+                f"The mask token {value!r} is not in the vocabulary ({len(ids):,} tokens). "
+                "Use one that is, or 'auto' (--mask-token)."
+            )
+        chosen = MaskToken(ids[value], value, MaskOrigin.CHOSEN)
+    elif kind == "id" and value.isascii() and value.isdigit():
+        found = [text for text, token_id in ids.items() if token_id == int(value)]
+        if not found:
+            raise TokenizationError(
+                f"The mask token id {int(value):,} is not in the vocabulary (its ids end at {next_id - 1:,}). "
+                "Use one that is, or 'auto' (--mask-token)."
+            )
+        chosen = MaskToken(int(value), found[0], MaskOrigin.CHOSEN)
+    else:
+        raise TokenizationError(f"The mask token {policy!r} is not one of auto, token:TEXT, id:N (--mask-token).")
+    for role, token_id in roles.items():
+        if token_id == chosen.id:
+            raise TokenizationError(
+                f"The token {chosen.text!r} (id {chosen.id}) cannot be the mask: it is the tokenizer's {role} token. "
+                "Choose another one (--mask-token)."
+            )
+    return chosen
+
+
+def _automatic(ids: Mapping[str, int], *, named: str | None, roles: Mapping[str, int], next_id: int) -> MaskToken:
+    if named is not None:
+        return MaskToken(ids[named], named, MaskOrigin.NAMED) if named in ids else _appended(named, next_id)
+    lookalike = next((text for text in _NEW_TEXTS if text in ids), None)
+    taken = set(roles.values())
+    reserved = [(token_id, text) for text, token_id in ids.items() if text.startswith(_RESERVED)]
+    free = [(token_id, text) for token_id, text in reserved if token_id not in taken]
+    if free:
+        token_id, text = min(free)
+        return MaskToken(token_id, text, MaskOrigin.RESERVED, lookalike)
+    return _appended(next(text for text in _NEW_TEXTS if text not in ids), next_id, passed_over=lookalike)
+
+
+def _appended(text: str, next_id: int, *, passed_over: str | None = None) -> MaskToken:
+    return MaskToken(next_id, text, MaskOrigin.APPENDED, passed_over)
