@@ -13,7 +13,7 @@ import torch
 
 from toolkit.checkpoint.manifest import FileEntry
 
-__all__ = ["copy_tree", "hash_file", "sync_folder", "write_file", "write_safetensors"]
+__all__ = ["copy_tree", "hash_file", "sync", "write_file", "write_safetensors"]
 
 _BLOCK_BYTES = 1 << 22
 
@@ -87,7 +87,7 @@ def copy_tree(source: Path, target: Path) -> dict[str, FileEntry]:
         else:
             entries[item.name] = write_file(target / item.name, _read_blocks(item))
             shutil.copymode(item, target / item.name)
-    sync_folder(target)
+    sync(target)
     return entries
 
 
@@ -105,9 +105,9 @@ def hash_file(path: Path) -> FileEntry:
     return FileEntry(bytes=num_bytes, sha256=digest.hexdigest())
 
 
-def sync_folder(folder: Path) -> None:
-    """Force a folder's entries to the disk: a rename is not safe before this."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def sync(path: Path) -> None:
+    """Force a file's content, or a folder's entries, to the disk: a rename is not safe before this."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

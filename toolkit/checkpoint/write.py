@@ -23,7 +23,7 @@ from typing import get_args
 
 import torch
 
-from toolkit.checkpoint.durable import copy_tree, sync_folder, write_file, write_safetensors
+from toolkit.checkpoint.durable import copy_tree, sync, write_file, write_safetensors
 from toolkit.checkpoint.folders import LATEST_NAME, WRITING_PREFIX, remove_leftovers, set_aside, step_name
 from toolkit.checkpoint.manifest import (
     MANIFEST_NAME,
@@ -140,7 +140,7 @@ def finish(folder: Path, manifest: CheckpointManifest, *, tokenizer_folder: Path
         tokenizer_files = {f"{TOKENIZER_FOLDER}/{name}": entry for name, entry in copied.items()}
         whole = manifest.model_copy(update={"files": {**manifest.files, **tokenizer_files}})
         write_file(folder / MANIFEST_NAME, [manifest_bytes(whole)])
-        sync_folder(folder)
+        sync(folder)
         if final.exists() and _is_intact(final):
             shutil.rmtree(folder)
         else:
@@ -148,7 +148,7 @@ def finish(folder: Path, manifest: CheckpointManifest, *, tokenizer_folder: Path
             folder.rename(final)
             if damaged is not None:
                 shutil.rmtree(damaged, ignore_errors=True)
-        sync_folder(root)
+        sync(root)
         _point_latest(root, final.name)
     return final
 
@@ -170,7 +170,7 @@ def _point_latest(root: Path, name: str) -> None:
     temporary = root / f"{WRITING_PREFIX}{LATEST_NAME}-{uuid.uuid4().hex[:12]}"
     write_file(temporary, [f"{name}\n".encode()])
     temporary.replace(root / LATEST_NAME)
-    sync_folder(root)
+    sync(root)
 
 
 @contextmanager

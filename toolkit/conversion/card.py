@@ -1,0 +1,117 @@
+"""The model card: what was trained, on what, for how long, and how to load it; all taken from the manifest."""
+
+from collections.abc import Iterator
+from pathlib import PurePath
+from typing import Any
+
+from toolkit.checkpoint.manifest import CheckpointManifest
+from toolkit.conversion.forms import ExportForm
+
+__all__ = ["model_card"]
+
+_PIPELINE_TAG = {ExportForm.BIDIRECTIONAL: "fill-mask", ExportForm.CAUSAL: "text-generation"}
+_ABOUT = {
+    ExportForm.BIDIRECTIONAL: "A text encoder (bidirectional attention) with its masked-language-modeling head, "
+    "in transformers' EuroBERT architecture.",
+    ExportForm.CAUSAL: "A decoder (causal attention) with its next-token head, in transformers' Llama architecture.",
+}
+_LOADING = {
+    ExportForm.BIDIRECTIONAL: """\
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("{name}")
+model = AutoModelForMaskedLM.from_pretrained("{name}")
+inputs = tokenizer(f"The cat sat on the {{tokenizer.mask_token}}.", return_tensors="pt")
+logits = model(**inputs).logits
+""",
+    ExportForm.CAUSAL: """\
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("{name}")
+model = AutoModelForCausalLM.from_pretrained("{name}")
+inputs = tokenizer("The cat sat on", return_tensors="pt")
+tokens = model.generate(**inputs, max_new_tokens=20)
+""",
+}
+_NOTES = {
+    ExportForm.BIDIRECTIONAL: """\
+Sentence embeddings: average `AutoModel`'s last hidden states over the attention mask. The head of
+`AutoModelForSequenceClassification` pools the same way (`classifier_pooling: mean`); it is new and has to be trained.
+
+transformers' EuroBERT gives the embedding of the padding token (id {pad_id}) no gradient. The weight stored here was
+trained like any other and is used as it is; only further training through that class leaves it where it stands.
+""",
+    ExportForm.CAUSAL: "",
+}
+
+
+def model_card(manifest: CheckpointManifest, form: ExportForm, *, name: str) -> str:
+    """The text of README.md.
+
+    Args:
+        manifest: of the converted checkpoint.
+        form: what was exported.
+        name: of the written folder, as title and in the example.
+    """
+    front = f"---\nlibrary_name: transformers\npipeline_tag: {_PIPELINE_TAG[form]}\n---\n"
+    rows = "\n".join(f"| {key} | {value} |" for key, value in _facts(manifest))
+    parts = [
+        front,
+        f"# {name}\n",
+        f"{_ABOUT[form]} Loads with stock transformers >= 5.3, without remote code.\n",
+        f"## Use\n\n```python\n{_LOADING[form].format(name=name)}```\n",
+        _NOTES[form].format(pad_id=manifest.vocabulary.pad_id),
+        f"## Training\n\n| | |\n|---|---|\n{rows}\n",
+        f"Written by encoder-pretraining-toolkit {manifest.toolkit_version}.\n",
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def _facts(manifest: CheckpointManifest) -> Iterator[tuple[str, str]]:
+    model, data = _group(manifest, "model"), _group(manifest, "data")
+    train, rate = _group(manifest, "train"), _group(manifest, "lr")
+    total = train.get("steps")
+    yield "updates", f"{manifest.step:,} of {total:,}" if isinstance(total, int) else f"{manifest.step:,}"
+    yield "tokens seen", f"{manifest.tokens:,}"
+    yield "schedule", ", then ".join(_phases(manifest))
+    parameters = sum(_size(entry.shape) for entry in manifest.tensors.values())
+    yield "parameters", f"{parameters:,}"
+    yield "layers x width", f"{model.get('num_hidden_layers')} x {model.get('hidden_size')}"
+    yield "vocabulary", f"{manifest.vocabulary.size:,} tokens, fingerprint `{manifest.vocabulary.fingerprint[:16]}`"
+    yield "data", ", ".join(_corpora(data.get("train")))
+    yield "data digest", f"`{manifest.data_digest}`"
+    yield "positions in a row", f"{data.get('sequence_length')} ({data.get('windows')})"
+    yield "rows in a step", f"{train.get('global_batch_rows')}"
+    yield "peak learning rate", f"{rate.get('peak')}"
+    yield "precision", str(manifest.settings.get("precision"))
+    yield "seed", str(_group(manifest, "run").get("seed"))
+    for key, loss in sorted(manifest.losses.items()):
+        yield f"loss, {key}", f"{loss:.4f} nats per token"
+
+
+def _group(manifest: CheckpointManifest, key: str) -> dict[str, Any]:
+    group = manifest.settings.get(key)
+    return group if isinstance(group, dict) else {}
+
+
+def _phases(manifest: CheckpointManifest) -> Iterator[str]:
+    objectives = _group(manifest, "objectives")
+    for phase in manifest.settings.get("schedule", ()):
+        name = phase.get("objective")
+        length = [f"{phase[unit]} {unit}" for unit in ("steps", "tokens", "fraction") if phase.get(unit)]
+        own = objectives.get(name) or {}
+        yield f"{name} ({', '.join([*length, *(f'{key} {value}' for key, value in sorted(own.items()))])})"
+
+
+def _corpora(train: Any) -> Iterator[str]:
+    """Names of the corpora, without the paths of the machine that trained."""
+    for entry in train if isinstance(train, list | tuple) else [train]:
+        path = entry.get("path") if isinstance(entry, dict) else entry
+        yield PurePath(str(path)).name
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    size = 1
+    for length in shape:
+        size *= length
+    return size

@@ -1,0 +1,171 @@
+"""From a checkpoint to a Hugging Face folder that loads with stock transformers.
+
+The folder is made beside its final place under a hidden name, checked there, and renamed: a failure leaves nothing.
+"""
+
+import json
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import ValidationError
+from safetensors import SafetensorError
+
+from toolkit.checkpoint.durable import sync
+from toolkit.checkpoint.read import Checkpoint, open_checkpoint
+from toolkit.conversion.card import model_card
+from toolkit.conversion.forms import ExportDtype, ExportForm, configuration
+from toolkit.conversion.parity import largest_difference, load_encoder
+from toolkit.core.errors import CheckpointError, ToolkitError, UserError
+from toolkit.model.config import ModelSettings
+from toolkit.model.encoder import Encoder
+
+__all__ = ["ConversionReport", "to_hf"]
+
+_TOLERANCE = 2e-5
+_LARGEST_FILE = "5GB"
+_Word = TypeVar("_Word", bound=StrEnum)
+
+
+@dataclass(frozen=True)
+class ConversionReport:
+    """What a conversion did."""
+
+    checkpoint: Path
+    """The checkpoint folder that was converted."""
+    out: Path
+    """The folder that was written."""
+    step: int
+    """Updates behind the weights."""
+    form: ExportForm
+    """What the exported model is."""
+    dtype: ExportDtype
+    """Numbers of the exported weights."""
+    max_difference: float
+    """Largest absolute difference between a logit of the written folder and ours."""
+    files: tuple[str, ...]
+    """Files written, relative to `out`, sorted."""
+
+
+def to_hf(
+    checkpoint: Path | str, out: Path | str, *, form: ExportForm | str, dtype: ExportDtype | str
+) -> ConversionReport:
+    """Write a checkpoint as a Hugging Face folder, and check the written folder's logits against ours.
+
+    Args:
+        checkpoint: a checkpoint folder, or a run folder (its newest intact checkpoint).
+        out: must not exist, or be an empty folder.
+        form: `"bidirectional"` (EuroBertForMaskedLM) or `"causal"` (LlamaForCausalLM).
+        dtype: `"fp32"` or `"bf16"`; bf16 weights are rounded, and checked against ours rounded alike.
+
+    Raises:
+        UserError: `out` holds something or cannot be written, or `form` or `dtype` is unknown.
+        CheckpointError: the checkpoint is missing or damaged, or does not fit the form.
+        ToolkitError: the written model computes something else. Nothing is left at `out`.
+    """
+    out, form, dtype = Path(out), _member(ExportForm, form), _member(ExportDtype, dtype)
+    _refuse_occupied(out)
+    source = open_checkpoint(checkpoint)
+    settings = _model_settings(source)
+    with _built_beside(out) as folder:
+        encoder = load_encoder(source, settings, rounded_to=dtype.torch_dtype)
+        _write_model(folder, encoder, source=source, form=form, dtype=dtype)
+        _write_tokenizer(folder, source.tokenizer_folder, longest=settings.max_position_embeddings)
+        (folder / "README.md").write_text(model_card(source.manifest, form, name=out.name), encoding="utf-8")
+        difference = largest_difference(folder, encoder, form=form, pad_id=source.manifest.vocabulary.pad_id)
+        # Written so that NaN fails too.
+        if not difference <= _TOLERANCE:
+            raise ToolkitError(
+                f"converting {source.path} to {form} {dtype}: the logits of the written model differ from ours by "
+                f"{difference:.2e}, more than {_TOLERANCE:.0e}. Nothing was written to {out}. This is a bug."
+            )
+        files = tuple(sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()))
+    return ConversionReport(
+        checkpoint=source.path,
+        out=out,
+        step=source.manifest.step,
+        form=form,
+        dtype=dtype,
+        max_difference=difference,
+        files=files,
+    )
+
+
+def _write_model(folder: Path, encoder: Encoder, *, source: Checkpoint, form: ExportForm, dtype: ExportDtype) -> None:
+    from huggingface_hub import save_torch_state_dict
+    from transformers import GenerationConfig
+
+    config = configuration(form, encoder.settings, vocabulary=source.manifest.vocabulary.vocabulary(), dtype=dtype)
+    config.save_pretrained(folder)
+    # Readers of Llama folders other than transformers 5 know the base of the angles by its old place only.
+    _update_json(folder / "config.json", {"rope_theta": encoder.settings.rope_theta})
+    if form is ExportForm.CAUSAL:
+        GenerationConfig.from_model_config(config).save_pretrained(folder)
+    # `named_parameters` lists a tied head once, under the embedding's name, which is where transformers expects it.
+    weights = {name: parameter.detach().to(dtype.torch_dtype) for name, parameter in encoder.named_parameters()}
+    save_torch_state_dict(weights, folder, filename_pattern="model{suffix}.safetensors", max_shard_size=_LARGEST_FILE)
+
+
+def _write_tokenizer(folder: Path, tokenizer_folder: Path, *, longest: int) -> None:
+    """Copy the tokenizer. Its settings are told the model's limits: Llama and EuroBERT take no token types."""
+    shutil.copytree(tokenizer_folder, folder, dirs_exist_ok=True)
+    _update_json(
+        folder / "tokenizer_config.json",
+        {"model_max_length": longest, "model_input_names": ["input_ids", "attention_mask"]},
+    )
+
+
+def _update_json(path: Path, changes: dict[str, object]) -> None:
+    content = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    path.write_text(json.dumps(content | changes, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _model_settings(source: Checkpoint) -> ModelSettings:
+    model = source.manifest.settings.get("model")
+    try:
+        settings = ModelSettings.model_validate(model)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in ("settings", "model", *first["loc"]))
+        raise CheckpointError(
+            f"{source.path}/manifest.json does not describe a model: {place}: {first['msg']}."
+        ) from error
+    if settings.vocab_size is None:
+        raise CheckpointError(f"{source.path}/manifest.json does not say settings.model.vocab_size.")
+    return settings
+
+
+def _member(kind: type[_Word], value: str) -> _Word:
+    try:
+        return kind(value)
+    except ValueError as error:
+        raise UserError(f"{value!r} is none of {', '.join(kind)}.") from error
+
+
+def _refuse_occupied(out: Path) -> None:
+    if out.is_dir() and not any(out.iterdir()):
+        return
+    if out.exists() or out.is_symlink():
+        raise UserError(f"{out} exists already. Name a new folder, or remove it first.")
+
+
+@contextmanager
+def _built_beside(out: Path) -> Iterator[Path]:
+    """A hidden folder that becomes `out` when the block succeeds, and is removed when it does not."""
+    folder = out.absolute().parent / f".converting-{out.name}-{uuid.uuid4().hex[:12]}"
+    try:
+        folder.mkdir(parents=True)
+        yield folder
+        for path in (*folder.rglob("*"), folder):
+            sync(path)
+        folder.rename(out)
+        sync(folder.parent)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{out} cannot be written: {error}.") from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

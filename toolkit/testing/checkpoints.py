@@ -1,0 +1,81 @@
+"""Checkpoints without a run, for the tests of all packages."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from toolkit.checkpoint import (
+    CheckpointManifest,
+    LayoutEntry,
+    ParameterState,
+    VocabularyEntry,
+    begin,
+    finish,
+    merge_parts,
+    write_part,
+)
+from toolkit.core.words import Vocabulary
+from toolkit.model.config import ModelSettings
+from toolkit.model.encoder import Encoder
+
+__all__ = ["TINY_VOCABULARY", "model_states", "write_checkpoint"]
+
+TINY_VOCABULARY = Vocabulary(size=384, mask_id=2, pad_id=1, bos_id=None, eos_id=0, special_ids=(0, 1, 2))
+"""The ids of `toolkit.testing.text.tiny_tokenizer`."""
+
+
+def model_states(encoder: Encoder) -> list[ParameterState]:
+    """An encoder's parameters with made-up moments, as an engine would collect them."""
+    return [
+        ParameterState(name, weight.detach(), torch.full_like(weight, 0.25), torch.full_like(weight, 0.5))
+        for name, weight in encoder.named_parameters()
+    ]
+
+
+def write_checkpoint(
+    root: Path,
+    step: int,
+    *,
+    states: Sequence[ParameterState],
+    tokenizer_folder: Path,
+    model: ModelSettings | None = None,
+    vocabulary: Vocabulary = TINY_VOCABULARY,
+    num_parts: int = 1,
+    settings: dict[str, Any] | None = None,
+) -> Path:
+    """Write `states` as `num_parts` ranks would; returns the checkpoint's folder.
+
+    Args:
+        root: the folder that holds the `step-NNNNNNNN` folders.
+        step: of the checkpoint.
+        states: all parameters.
+        tokenizer_folder: copied in.
+        model: goes into the manifest's settings.
+        vocabulary: of the tokenizer.
+        num_parts: how many writers to play.
+        settings: further settings for the manifest.
+    """
+    folder = begin(root, step)
+    parts = [
+        write_part(folder, part=part, num_parts=num_parts, parameters=states[part::num_parts])
+        for part in range(num_parts)
+    ]
+    whole = merge_parts(parts)
+    own = {} if model is None else {"model": model.model_dump(mode="json")}
+    manifest = CheckpointManifest(
+        toolkit_version="0.0.0",
+        step=step,
+        optimizer_step=step,
+        tokens=1000 * step,
+        data_position=8 * step,
+        data_digest=f"{step:032x}",
+        settings=own | (settings or {}),
+        vocabulary=VocabularyEntry.of(vocabulary, "f" * 64),
+        layout=LayoutEntry(world_size=num_parts, zero_stage=2),
+        tensors=whole.tensors,
+        files=whole.files,
+        losses={"clm": 5.5, "mlm": 4.25},
+    )
+    return finish(folder, manifest, tokenizer_folder=tokenizer_folder)
