@@ -1,0 +1,44 @@
+"""From a corpus on disk to rows of tokens in a seeded order. numpy only: no torch, no tokenizer, no process group."""
+
+from toolkit.data.corpus import Corpus, open_corpus
+from toolkit.data.digest import DIGEST_START, advance_digest, row_hashes
+from toolkit.data.manifest import (
+    MANIFEST_NAME,
+    CorpusManifest,
+    ShardEntry,
+    SpecialIds,
+    TokenizerEntry,
+    read_manifest,
+    write_manifest,
+)
+from toolkit.data.order import Order
+from toolkit.data.settings import BlendEntry, DataSettings
+from toolkit.data.shards import Shard, ShardFiles, ShardWriter, token_dtype
+from toolkit.data.stream import RowStream
+from toolkit.data.windows import Rows, TokenRows, open_rows
+
+__all__ = [
+    "DIGEST_START",
+    "MANIFEST_NAME",
+    "BlendEntry",
+    "Corpus",
+    "CorpusManifest",
+    "DataSettings",
+    "Order",
+    "RowStream",
+    "Rows",
+    "Shard",
+    "ShardEntry",
+    "ShardFiles",
+    "ShardWriter",
+    "SpecialIds",
+    "TokenRows",
+    "TokenizerEntry",
+    "advance_digest",
+    "open_corpus",
+    "open_rows",
+    "read_manifest",
+    "row_hashes",
+    "token_dtype",
+    "write_manifest",
+]

@@ -1,0 +1,131 @@
+"""A corpus on disk: shards of tokens, a manifest and the tokenizer that made them. Opening it reads no tokens."""
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import overload
+
+from toolkit.core.errors import CorpusError, NotAvailableError
+from toolkit.core.words import Vocabulary
+from toolkit.data.manifest import CorpusManifest, read_manifest
+from toolkit.data.settings import BlendEntry
+from toolkit.data.shards import Shard, file_names
+
+__all__ = ["Corpus", "open_corpus"]
+
+# Each mapped file holds a descriptor, and 1,024 of them is a common limit for a process.
+_OPEN_SHARDS = 128
+
+
+class Corpus:
+    """A corpus folder, opened for reading.
+
+    Attributes:
+        path: the folder.
+        manifest: what `corpus.json` says.
+        shards: the shards, opened when first used; only the last ones used stay open.
+
+    Raises:
+        CorpusError: the folder is no corpus, or a file is missing or has the wrong size; the message names it.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.manifest: CorpusManifest = read_manifest(self.path)
+        self.shards: Sequence[Shard] = _Shards(self.path, self.manifest)
+
+    @property
+    def num_documents(self) -> int:
+        """Documents in all shards."""
+        return self.manifest.documents
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens in all shards."""
+        return self.manifest.tokens
+
+    @property
+    def fingerprint(self) -> str:
+        """Fingerprint of the tokenizer that made the ids."""
+        return self.manifest.tokenizer.fingerprint
+
+    @property
+    def tokenizer_folder(self) -> Path:
+        """The tokenizer, as transformers load it."""
+        return self.path / "tokenizer"
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """The ids an objective may need; padding is the eos id where the tokenizer names no pad."""
+        tokenizer = self.manifest.tokenizer
+        named = tokenizer.special_ids
+        pads = (named.pad, named.eos, 0)
+        return Vocabulary(
+            size=tokenizer.vocab_size,
+            mask_id=named.mask,
+            pad_id=next(pad_id for pad_id in pads if pad_id is not None),
+            bos_id=named.bos,
+            eos_id=named.eos,
+            special_ids=tokenizer.all_special_ids,
+        )
+
+
+def open_corpus(path: str | tuple[BlendEntry, ...]) -> Corpus:
+    """Open what `data.train` names.
+
+    Raises:
+        CorpusError: as `Corpus` does.
+        NotAvailableError: it names a blend.
+    """
+    if not isinstance(path, str):
+        raise NotAvailableError("a blend of corpora (data.train as a list)")
+    return Corpus(path)
+
+
+class _Shards(Sequence[Shard]):
+    """The shards of a corpus, opened on demand. Their sizes are checked at once, without opening any."""
+
+    def __init__(self, folder: Path, manifest: CorpusManifest) -> None:
+        self._folder, self._manifest = folder, manifest
+        itemsize = {"uint16": 2, "int32": 4}[manifest.dtype]
+        for entry in manifest.shards:
+            bin_path, idx_path = file_names(folder / entry.name)
+            for path, expected in ((bin_path, entry.tokens * itemsize), (idx_path, None)):
+                try:
+                    size = path.stat().st_size
+                except OSError as error:
+                    raise CorpusError(
+                        f"cannot read {path}, which {folder / 'corpus.json'} names: {error.strerror}. "
+                        "The corpus is not complete: copy or make it again."
+                    ) from error
+                if expected is not None and size != expected:
+                    raise CorpusError(
+                        f"{path} is damaged: {size:,} bytes, where {entry.tokens:,} {manifest.dtype} tokens need "
+                        f"{expected:,}. Copy the corpus again."
+                    )
+        self._open = lru_cache(maxsize=_OPEN_SHARDS)(self._open_one)
+
+    def __len__(self) -> int:
+        return len(self._manifest.shards)
+
+    @overload
+    def __getitem__(self, index: int) -> Shard: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Shard]: ...
+    def __getitem__(self, index: int | slice) -> Shard | Sequence[Shard]:
+        numbers = range(len(self))[index]
+        return self._open(numbers) if isinstance(numbers, int) else [self._open(number) for number in numbers]
+
+    def __iter__(self) -> Iterator[Shard]:
+        return (self._open(number) for number in range(len(self)))
+
+    def _open_one(self, number: int) -> Shard:
+        entry = self._manifest.shards[number]
+        shard = Shard(self._folder / entry.name)
+        found = (shard.num_documents, shard.num_tokens, shard.dtype.name)
+        if found != (expected := (entry.documents, entry.tokens, self._manifest.dtype)):
+            raise CorpusError(
+                f"{file_names(shard.prefix)[1]} does not belong to this corpus: (documents, tokens, type) are {found}, "
+                f"corpus.json says {expected}. Copy the corpus again."
+            )
+        return shard

@@ -1,0 +1,179 @@
+"""Pieces of documents, and best-fit packing of pieces into rows.
+
+Packing is best-fit decreasing: the longest piece first, each into the row with the least space that still takes it
+(Ding et al. 2024, "Fewer Truncations Improve Language Modeling", section 3). Rows wait in buckets by the space they
+have left, and all pieces of one length are dealt to all rows of one bucket in a single array operation, as in packing
+by histogram (Krell et al. 2021, "Efficient Sequence Packing without Cross-contamination", section 3.2). The cost hence
+grows with the number of different lengths rather than with the number of pieces.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["PackedRows", "Pieces", "count_pieces", "iterate_pieces", "pack"]
+
+_DOCUMENTS_AT_ONCE = 1 << 18
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Runs of tokens of one shard: position of the first token and number of tokens, P of each."""
+
+    firsts: npt.NDArray[np.int64]
+    lengths: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class PackedRows:
+    """Rows of pieces: row r has the pieces row_starts[r] .. row_starts[r + 1] - 1, in the order of the text."""
+
+    pieces: Pieces
+    row_starts: npt.NDArray[np.int64]
+
+
+def count_pieces(lengths: npt.NDArray[np.integer], *, sequence_length: int, min_length: int) -> int:
+    """How many pieces documents of these lengths give."""
+    total = 0
+    for start in range(0, lengths.size, _DOCUMENTS_AT_ONCE):
+        some = lengths[start : start + _DOCUMENTS_AT_ONCE]
+        total += int(_pieces_per_document(some, sequence_length, min_length).sum())
+    return total
+
+
+def iterate_pieces(
+    lengths: npt.NDArray[np.integer], *, sequence_length: int, min_length: int, block: int
+) -> Iterator[Pieces]:
+    """Cut documents that follow one another into pieces, `block` at a time (fewer in the last block).
+
+    A document gives pieces of `sequence_length` and what is left; what is shorter than `min_length` is dropped.
+    Needs memory for `block` pieces and a fixed number of documents, whatever their sizes.
+    """
+    waiting: list[Pieces] = []
+    num_waiting = offset = 0
+    for start in range(0, lengths.size, _DOCUMENTS_AT_ONCE):
+        some = lengths[start : start + _DOCUMENTS_AT_ONCE].astype(np.int64)
+        ends = np.cumsum(some)
+        piece_ends = np.cumsum(_pieces_per_document(some, sequence_length, min_length))
+        num_pieces, first = int(piece_ends[-1]), 0
+        while first < num_pieces:
+            last = min(num_pieces, first + block - num_waiting)
+            numbers = np.arange(first, last)
+            documents = np.searchsorted(piece_ends, numbers, side="right")
+            piece_starts = np.concatenate(([0], piece_ends[:-1]))
+            within = (numbers - piece_starts[documents]) * sequence_length
+            firsts = offset + (ends - some)[documents] + within
+            waiting.append(Pieces(firsts, np.minimum(some[documents] - within, sequence_length)))
+            num_waiting += last - first
+            first = last
+            if num_waiting == block:
+                yield _joined(waiting)
+                waiting, num_waiting = [], 0
+        offset += int(ends[-1])
+    if num_waiting:
+        yield _joined(waiting)
+
+
+def pack(pieces: Pieces, *, sequence_length: int) -> PackedRows:
+    """Pack pieces into rows of `sequence_length` by best fit. Deterministic; no piece is lost or split.
+
+    Rows come in the order of their longest pieces in the text, so the first rows are no different from the rest.
+    """
+    rows, openers = _best_fit(pieces.lengths, sequence_length)
+    rank = np.empty_like(openers)
+    rank[np.argsort(openers)] = np.arange(openers.size)
+    rows = rank[rows]
+    order = np.argsort(rows, kind="stable")
+    row_starts = np.zeros(openers.size + 1, np.int64)
+    np.cumsum(np.bincount(rows, minlength=openers.size), out=row_starts[1:])
+    return PackedRows(Pieces(pieces.firsts[order], pieces.lengths[order]), row_starts)
+
+
+def _pieces_per_document(
+    lengths: npt.NDArray[np.integer], sequence_length: int, min_length: int
+) -> npt.NDArray[np.int64]:
+    whole, rest = np.divmod(lengths.astype(np.int64), sequence_length)
+    return whole + (rest >= min_length)
+
+
+def _joined(waiting: list[Pieces]) -> Pieces:
+    if len(waiting) == 1:
+        return waiting[0]
+    return Pieces(
+        np.concatenate([pieces.firsts for pieces in waiting]),
+        np.concatenate([pieces.lengths for pieces in waiting]),
+    )
+
+
+def _best_fit(
+    lengths: npt.NDArray[np.int64], sequence_length: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The row of each piece, and the piece that opened each row."""
+    descending = np.argsort(-lengths, kind="stable")
+    counts = np.bincount(lengths, minlength=sequence_length + 1)
+    dealt = np.empty(lengths.size, np.int64)  # row of each piece, longest piece first
+    openers: list[npt.NDArray[np.int64]] = []
+    space = _Buckets(sequence_length)
+    num_rows = done = 0
+    for length in range(sequence_length, 0, -1):
+        stop = done + int(counts[length])
+        while done < stop:
+            left = space.least_at_least(length)
+            if left is None:
+                left, fits = sequence_length, sequence_length // length
+                num_new = -(-(stop - done) // fits)
+                rows = np.arange(num_rows, num_rows + num_new)
+                num_rows += num_new
+                openers.append(descending[done:stop:fits])
+            else:
+                rows = space.take(left)
+            done += _deal(dealt[done:stop], rows, space, left=left, length=length)
+    rows = np.empty_like(dealt)
+    rows[descending] = dealt
+    return rows, np.concatenate([np.empty(0, np.int64), *openers])
+
+
+class _Buckets:
+    """Rows by the space they have left."""
+
+    def __init__(self, sequence_length: int) -> None:
+        self._rows: list[list[npt.NDArray[np.int64]]] = [[] for _ in range(sequence_length + 1)]
+        self._occupied = bytearray(sequence_length + 1)  # searched by one call in C
+
+    def least_at_least(self, length: int) -> int | None:
+        """The smallest space that takes a piece of `length`."""
+        left = self._occupied.find(1, length)
+        return None if left < 0 else left
+
+    def take(self, left: int) -> npt.NDArray[np.int64]:
+        """Take some rows with exactly this space out."""
+        rows = self._rows[left].pop()
+        self._occupied[left] = bool(self._rows[left])
+        return rows
+
+    def put(self, left: int, rows: npt.NDArray[np.int64]) -> None:
+        """Put rows with this space in."""
+        if left and rows.size:
+            self._rows[left].append(rows)
+            self._occupied[left] = 1
+
+
+def _deal(dealt: npt.NDArray[np.int64], rows: npt.NDArray[np.int64], space: _Buckets, *, left: int, length: int) -> int:
+    """Fill `rows`, which have `left` each, with pieces of `length`; returns how many pieces were placed.
+
+    Best fit fills one row before it turns to the next: a row that took a piece has the least space of all.
+    """
+    fits = left // length
+    num_full = min(rows.size, dealt.size // fits)
+    placed = num_full * fits
+    dealt[:placed] = np.repeat(rows[:num_full], fits)
+    space.put(left - fits * length, rows[:num_full])
+    if num_full == rows.size:
+        return placed
+    num_last = dealt.size - placed  # too few to fill one more row
+    dealt[placed:] = rows[num_full]
+    space.put(left - num_last * length, rows[num_full : num_full + 1])
+    space.put(left, rows[num_full + 1 :])
+    return dealt.size

@@ -1,0 +1,198 @@
+"""The packing plan of one shard: a file that says which pieces of documents make up each row.
+
+    header       what it is a plan of, its sizes, a hash of the rest and a hash of itself
+    firsts       int64 (P,): position of each piece's first token in the shard, rows one after the other
+    lengths      int32 (P,): number of tokens of each piece
+    row_starts   int64 (R + 1,): row r has the pieces row_starts[r] .. row_starts[r + 1] - 1
+
+All little-endian. It is written in one pass over the index of the shard, in memory that does not grow with the shard,
+and read through memory maps.
+"""
+
+import hashlib
+import mmap
+import os
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from toolkit.data.packing import count_pieces, iterate_pieces, pack
+
+__all__ = [
+    "ALGORITHM_VERSION",
+    "PackingPlan",
+    "PlanKey",
+    "PlanSizes",
+    "is_intact",
+    "map_plan",
+    "read_sizes",
+    "write_plan",
+]
+
+ALGORITHM_VERSION = 1
+"""Raised whenever the same documents would be packed differently, so that old plans are not taken for new ones."""
+
+_MAGIC = b"ETKPLAN\x00"
+_FIELDS = struct.Struct("<8s6Q32s32s")
+_HEADER_BYTES = _FIELDS.size + 16
+# Pieces packed together: enough that half-empty last rows do not count, few enough to fit in 50 MB.
+_MOST_PIECES_AT_ONCE = 1 << 18
+
+
+@dataclass(frozen=True)
+class PlanKey:
+    """What a plan depends on: documents (through the hash of the shard's index), S, shortest piece."""
+
+    sha256_idx: str
+    sequence_length: int
+    min_length: int
+
+    def file_name(self, shard_name: str) -> str:
+        """Name of the plan's file."""
+        return (
+            f"{shard_name}.plan-S{self.sequence_length}-m{self.min_length}-v{ALGORITHM_VERSION}-{self.sha256_idx[:16]}"
+        )
+
+
+@dataclass(frozen=True)
+class PlanSizes:
+    """What the header says: number of rows, pieces and tokens in them."""
+
+    num_rows: int
+    num_pieces: int
+    num_tokens: int
+
+    @property
+    def starts_offset(self) -> int:
+        """Where row_starts begin in the file, aligned to 8 bytes."""
+        return _HEADER_BYTES + -(-12 * self.num_pieces // 8) * 8
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the file."""
+        return self.starts_offset + 8 * (self.num_rows + 1)
+
+
+@dataclass(frozen=True)
+class PackingPlan:
+    """A plan as arrays on a memory map; see the module's docstring."""
+
+    firsts: npt.NDArray[np.int64]
+    lengths: npt.NDArray[np.int32]
+    row_starts: npt.NDArray[np.int64]
+
+
+def write_plan(path: Path, key: PlanKey, *, document_lengths: npt.NDArray[np.integer]) -> PlanSizes:
+    """Pack the documents of a shard and write the plan to `path`, atomically.
+
+    Raises:
+        OSError: the file cannot be written; nothing is left behind.
+    """
+    temporary = path.with_name(f".{path.name}.partial")
+    try:
+        with temporary.open("w+b") as file:
+            sizes = _write_body(file, key, document_lengths)
+            file.seek(_HEADER_BYTES)
+            fields = _pack_fields(key, sizes, hashlib.file_digest(file, _body_hash).digest())
+            file.seek(0)
+            file.write(fields + _header_digest(fields))
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return sizes
+
+
+def read_sizes(path: Path, key: PlanKey) -> PlanSizes | None:
+    """The sizes in the header; None if there is no such plan, it is of something else, or not as long as it says."""
+    opened = _read_header(path, key)
+    return opened[0] if opened else None
+
+
+def is_intact(path: Path, key: PlanKey) -> bool:
+    """Whether this plan is there and its content has the hash that the header names; reads it through once."""
+    opened = _read_header(path, key)
+    if not opened:
+        return False
+    with path.open("rb") as file:
+        file.seek(_HEADER_BYTES)
+        return hashlib.file_digest(file, _body_hash).digest() == opened[1]
+
+
+def map_plan(path: Path, sizes: PlanSizes) -> PackingPlan:
+    """Map a plan that is intact."""
+    with path.open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), sizes.num_bytes, access=mmap.ACCESS_READ)
+    return PackingPlan(
+        np.frombuffer(mapped, "<i8", sizes.num_pieces, _HEADER_BYTES),
+        np.frombuffer(mapped, "<i4", sizes.num_pieces, _HEADER_BYTES + 8 * sizes.num_pieces),
+        np.frombuffer(mapped, "<i8", sizes.num_rows + 1, sizes.starts_offset),
+    )
+
+
+def _write_body(file: BinaryIO, key: PlanKey, document_lengths: npt.NDArray[np.integer]) -> PlanSizes:
+    cutting = {"sequence_length": key.sequence_length, "min_length": key.min_length}
+    num_pieces = count_pieces(document_lengths, **cutting)
+    # Equal blocks: a small last one would pack badly.
+    num_blocks = max(1, -(-num_pieces // _MOST_PIECES_AT_ONCE))
+    block = max(1, -(-num_pieces // num_blocks))
+    sizes = PlanSizes(0, num_pieces, 0)
+    file.seek(sizes.starts_offset)
+    file.write(bytes(8))
+    num_rows = num_tokens = done = 0
+    for pieces in iterate_pieces(document_lengths, block=block, **cutting):
+        packed = pack(pieces, sequence_length=key.sequence_length)
+        for array, start, width in (
+            (packed.pieces.firsts.astype("<i8"), 0, 8),
+            (packed.pieces.lengths.astype("<i4"), 8 * num_pieces, 4),
+        ):
+            file.seek(_HEADER_BYTES + start + width * done)
+            file.write(array.data)
+        file.seek(sizes.starts_offset + 8 * (num_rows + 1))
+        file.write((packed.row_starts[1:] + done).astype("<i8").data)
+        num_rows += packed.row_starts.size - 1
+        num_tokens += int(pieces.lengths.sum())
+        done += pieces.firsts.size
+    return PlanSizes(num_rows, num_pieces, num_tokens)
+
+
+def _read_header(path: Path, key: PlanKey) -> tuple[PlanSizes, bytes] | None:
+    try:
+        with path.open("rb") as file:
+            header, file_size = file.read(_HEADER_BYTES), os.fstat(file.fileno()).st_size
+    except OSError:
+        return None
+    fields = header[: _FIELDS.size]
+    if len(header) != _HEADER_BYTES or header[_FIELDS.size :] != _header_digest(fields):
+        return None
+    *_, num_rows, num_pieces, num_tokens, _, body_digest = _FIELDS.unpack(fields)
+    sizes = PlanSizes(num_rows, num_pieces, num_tokens)
+    is_ours = fields == _pack_fields(key, sizes, body_digest) and file_size == sizes.num_bytes
+    return (sizes, body_digest) if is_ours else None
+
+
+def _pack_fields(key: PlanKey, sizes: PlanSizes, body_digest: bytes) -> bytes:
+    return _FIELDS.pack(
+        _MAGIC,
+        ALGORITHM_VERSION,
+        key.sequence_length,
+        key.min_length,
+        sizes.num_rows,
+        sizes.num_pieces,
+        sizes.num_tokens,
+        bytes.fromhex(key.sha256_idx),
+        body_digest,
+    )
+
+
+def _header_digest(fields: bytes) -> bytes:
+    return hashlib.blake2b(fields, digest_size=16).digest()
+
+
+def _body_hash() -> hashlib.blake2b:
+    return hashlib.blake2b(digest_size=32)

@@ -1,0 +1,124 @@
+"""Where packing plans live: beside their shard, or in a cache folder where the corpus cannot be written.
+
+A plan is made once, by whoever needs it first, under a file lock; it appears by a rename, so a reader sees a whole
+plan or none. A damaged one is made again, and comes out the same.
+"""
+
+import hashlib
+import os
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from filelock import FileLock
+
+from toolkit.core.errors import CorpusError
+from toolkit.data.corpus import Corpus
+from toolkit.data.plan import PackingPlan, PlanKey, PlanSizes, is_intact, map_plan, read_sizes, write_plan
+from toolkit.data.shards import file_names
+
+__all__ = ["PlanStore"]
+
+# Each mapped plan holds a file descriptor; see the shards of a corpus.
+_OPEN_PLANS = 128
+
+
+class PlanStore:
+    """The packing plans of a corpus; what is missing is made when the store is opened.
+
+    Args:
+        corpus: the corpus whose documents are packed.
+        sequence_length: S, tokens in a row.
+        min_length: shorter pieces of documents are dropped.
+        cache_folder: where plans go if they cannot be beside their shards; by default below `$XDG_CACHE_HOME`.
+
+    Attributes:
+        sizes: rows, pieces and tokens of the plan of each shard.
+
+    Raises:
+        CorpusError: an index is damaged, or a plan can be written nowhere.
+    """
+
+    def __init__(
+        self, corpus: Corpus, *, sequence_length: int, min_length: int, cache_folder: Path | None = None
+    ) -> None:
+        self._corpus, self._sequence_length, self._min_length = corpus, sequence_length, min_length
+        self._cache_folder = cache_folder or default_cache_folder()
+        self._intact: dict[int, Path] = {}  # plans are read through once, not each time they are mapped again
+        self._mapped = lru_cache(maxsize=_OPEN_PLANS)(self._map)
+        self.sizes: tuple[PlanSizes, ...] = tuple(self._find_or_make(number) for number in range(len(corpus.shards)))
+
+    def plan(self, number: int) -> PackingPlan:
+        """The plan of the shard with this number; checked when first used, and made again if it is damaged.
+
+        Raises:
+            CorpusError: it is damaged and cannot be made again.
+        """
+        return self._mapped(number)
+
+    def _find_or_make(self, number: int) -> PlanSizes:
+        for path in self._places(number):
+            sizes = read_sizes(path, self._key(number))
+            if sizes:
+                return sizes
+        return self._make(number)
+
+    def _map(self, number: int) -> PackingPlan:
+        path = self._intact.get(number) or self._find_intact(number)
+        if path is None:
+            self._make(number)
+            path = self._find_intact(number)
+        if path is None:
+            raise CorpusError(
+                f"the packing plan of {self._prefix(number)} does not stay intact: what was written a moment ago "
+                "reads back differently. Check the disk."
+            )
+        self._intact[number] = path
+        return map_plan(path, self.sizes[number])
+
+    def _find_intact(self, number: int) -> Path | None:
+        return next((path for path in self._places(number) if is_intact(path, self._key(number))), None)
+
+    def _make(self, number: int) -> PlanSizes:
+        key, failures = self._key(number), []
+        for path in self._places(number):
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with FileLock(path.with_name(".plans.lock")):
+                    # Another process may have made it while this one waited.
+                    found = read_sizes(path, key) if is_intact(path, key) else None
+                    return found or write_plan(path, key, document_lengths=self._checked_lengths(number))
+            except OSError as error:
+                failures.append(f"{path.parent}: {error.strerror or error}")
+        raise CorpusError(
+            f"the packing plan of {self._prefix(number)} can be written nowhere ({'; '.join(failures)}). "
+            "Make one of these folders writable, or set XDG_CACHE_HOME to one that is."
+        )
+
+    def _checked_lengths(self, number: int) -> npt.NDArray[np.int32]:
+        shard = self._corpus.shards[number]
+        index = file_names(shard.prefix)[1]
+        with index.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != self._key(number).sha256_idx:
+            raise CorpusError(f"{index} is damaged: its hash is not the one in corpus.json. Copy the corpus again.")
+        return shard.lengths
+
+    def _key(self, number: int) -> PlanKey:
+        entry = self._corpus.manifest.shards[number]
+        return PlanKey(entry.sha256_idx, self._sequence_length, self._min_length)
+
+    def _prefix(self, number: int) -> Path:
+        return self._corpus.path / self._corpus.manifest.shards[number].name
+
+    def _places(self, number: int) -> tuple[Path, Path]:
+        prefix = self._prefix(number)
+        name = self._key(number).file_name(prefix.name)
+        return prefix.with_name(name), self._cache_folder / name
+
+
+def default_cache_folder() -> Path:
+    """The folder for files that can be made again, by the XDG base directory specification."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "encoder-pretraining-toolkit"

@@ -1,0 +1,179 @@
+"""Three ways to make rows of S tokens with segment ids; nothing is held in memory but numbers of rows per shard.
+
+`documents`: pieces of documents packed by best fit, each a segment. `random-cut`: the token stream of a shard in rows
+of S, each cut once more at a uniform random point, two segments. `blocks`: rows of S, one segment. The last two leave
+out the tokens after the last whole row of a shard. A row never crosses a shard.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from toolkit.core.draws import keyed_uint64
+from toolkit.core.errors import CorpusError
+from toolkit.data.corpus import Corpus
+from toolkit.data.hashing import hash_numbers
+from toolkit.data.plan_store import PlanStore
+from toolkit.data.settings import DataSettings
+
+__all__ = ["Rows", "TokenRows", "open_rows"]
+
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class TokenRows:
+    """Rows as training gets them: token ids and segment ids, both int32 (B, S).
+
+    Segments count 1..k along a row; 0 is padding, whose token is the vocabulary's pad id.
+    """
+
+    tokens_BS: npt.NDArray[np.int32]
+    segments_BS: npt.NDArray[np.int32]
+
+
+class Rows(Protocol):
+    """The rows of a corpus, numbered from 0.
+
+    Attributes:
+        num_rows: rows in one epoch.
+        sequence_length: S, positions in a row.
+        num_tokens: tokens in one epoch, padding excluded.
+        fill: share of the positions of an epoch that hold a token.
+    """
+
+    num_rows: int
+    sequence_length: int
+    num_tokens: int
+    fill: float
+
+    def read(self, rows_B: Numbers, epochs_B: Numbers) -> TokenRows:
+        """The rows with these numbers, as they are in these epochs.
+
+        Raises:
+            CorpusError: a file turns out to be damaged.
+        """
+
+
+def open_rows(corpus: Corpus, settings: DataSettings, *, seed: int, cache_folder: Path | None = None) -> Rows:
+    """Open the rows of a corpus as `settings.windows` says; `documents` makes the packing plan where there is none.
+
+    Args:
+        corpus: where the tokens are.
+        settings: how rows are made.
+        seed: the run's seed; decides where `random-cut` cuts.
+        cache_folder: where packing plans go if the corpus cannot be written; by default below `$XDG_CACHE_HOME`.
+
+    Raises:
+        CorpusError: the corpus has not one row, is damaged, or a packing plan can be written nowhere.
+    """
+    length = settings.sequence_length
+    rows: Rows
+    if settings.windows == "documents":
+        plans = PlanStore(corpus, sequence_length=length, min_length=settings.min_length, cache_folder=cache_folder)
+        rows = DocumentRows(corpus, plans, sequence_length=length)
+    elif settings.windows == "random-cut":
+        rows = RandomCutRows(corpus, sequence_length=length, min_length=settings.min_length, seed=seed)
+    else:
+        rows = BlockRows(corpus, sequence_length=length)
+    if rows.num_rows == 0:
+        what = f"a document of at least data.min_length={settings.min_length} tokens"
+        if settings.windows != "documents":
+            what = (
+                f"one whole row of data.sequence_length={length} tokens in a shard (data.windows={settings.windows!r})"
+            )
+        raise CorpusError(
+            f"{corpus.path} does not have {what}: {corpus.num_documents:,} documents, {corpus.num_tokens:,} tokens, "
+            f"{len(corpus.shards):,} shards. Use a larger corpus, or shorter rows."
+        )
+    return rows
+
+
+class BlockRows:
+    """Rows of S tokens, each one segment; the same in every epoch."""
+
+    def __init__(self, corpus: Corpus, *, sequence_length: int) -> None:
+        self._shards = corpus.shards
+        self._table = _RowTable([entry.tokens // sequence_length for entry in corpus.manifest.shards])
+        self.num_rows, self.sequence_length = self._table.num_rows, sequence_length
+        self.num_tokens = self.num_rows * sequence_length
+        self.fill = 1.0
+
+    def read(self, rows_B: Numbers, epochs_B: Numbers) -> TokenRows:
+        """The rows with these numbers."""
+        length = self.sequence_length
+        tokens_BS = np.empty((rows_B.size, length), np.int32)
+        for tokens_S, (shard, row) in zip(tokens_BS, self._table.locate(rows_B), strict=True):
+            tokens_S[:] = self._shards[shard].tokens[row * length : (row + 1) * length]
+        return TokenRows(tokens_BS, np.ones_like(tokens_BS))
+
+
+class RandomCutRows:
+    """Rows of S tokens, each cut once at a point drawn from (seed, epoch, row): two segments."""
+
+    def __init__(self, corpus: Corpus, *, sequence_length: int, min_length: int, seed: int) -> None:
+        self._blocks = BlockRows(corpus, sequence_length=sequence_length)
+        self.num_rows, self.sequence_length = self._blocks.num_rows, sequence_length
+        self.num_tokens, self.fill = self._blocks.num_tokens, self._blocks.fill
+        self._min_length = min_length
+        self._key = np.uint64(keyed_uint64(seed, "cut"))
+
+    def read(self, rows_B: Numbers, epochs_B: Numbers) -> TokenRows:
+        """The rows with these numbers, cut as they are in these epochs."""
+        columns_S = np.arange(self.sequence_length)
+        segments_BS = np.where(columns_S < self._cuts(rows_B, epochs_B)[:, None], np.int32(1), np.int32(2))
+        return TokenRows(self._blocks.read(rows_B, epochs_B).tokens_BS, segments_BS)
+
+    def _cuts(self, rows_B: Numbers, epochs_B: Numbers) -> Numbers:
+        """Length of each row's first segment, uniform in min_length .. S - min_length."""
+        bits_B = hash_numbers(hash_numbers(self._key, epochs_B), rows_B)
+        num_points = np.uint64(self.sequence_length - 2 * self._min_length + 1)
+        return self._min_length + (bits_B % num_points).astype(np.int64)
+
+
+class DocumentRows:
+    """Pieces of documents packed into rows as the packing plans say, each a segment; the same in every epoch."""
+
+    def __init__(self, corpus: Corpus, plans: PlanStore, *, sequence_length: int) -> None:
+        self._shards, self._plans = corpus.shards, plans
+        self._pad_id = corpus.vocabulary.pad_id
+        self._table = _RowTable([sizes.num_rows for sizes in plans.sizes])
+        self.num_rows, self.sequence_length = self._table.num_rows, sequence_length
+        self.num_tokens = sum(sizes.num_tokens for sizes in plans.sizes)
+        self.fill = self.num_tokens / max(1, self.num_rows * sequence_length)
+
+    def read(self, rows_B: Numbers, epochs_B: Numbers) -> TokenRows:
+        """The rows with these numbers."""
+        shape = (rows_B.size, self.sequence_length)
+        tokens_BS, segments_BS = np.empty(shape, np.int32), np.empty(shape, np.int32)
+        for tokens_S, segments_S, (shard, row) in zip(tokens_BS, segments_BS, self._table.locate(rows_B), strict=True):
+            plan, tokens = self._plans.plan(shard), self._shards[shard].tokens
+            first, last = plan.row_starts[row : row + 2].tolist()
+            pieces = zip(plan.firsts[first:last].tolist(), plan.lengths[first:last].tolist(), strict=True)
+            column = 0
+            for segment, (start, length) in enumerate(pieces, 1):
+                tokens_S[column : column + length] = tokens[start : start + length]
+                segments_S[column : column + length] = segment
+                column += length
+            tokens_S[column:] = self._pad_id
+            segments_S[column:] = 0
+        return TokenRows(tokens_BS, segments_BS)
+
+
+class _RowTable:
+    """Which shard a row is in."""
+
+    def __init__(self, rows_per_shard: Sequence[int]) -> None:
+        self._ends = np.cumsum(np.array(rows_per_shard, np.int64))
+        self.num_rows = int(self._ends[-1]) if self._ends.size else 0
+
+    def locate(self, rows_B: Numbers) -> list[tuple[int, int]]:
+        """(Number of the shard, row in that shard) for each row."""
+        assert rows_B.size == 0 or 0 <= rows_B.min() <= rows_B.max() < self.num_rows, "no such row"
+        shards_B = np.searchsorted(self._ends, rows_B, side="right")
+        starts = np.concatenate(([0], self._ends[:-1]))
+        return list(zip(shards_B.tolist(), (rows_B - starts[shards_B]).tolist(), strict=True))
