@@ -1,0 +1,170 @@
+"""Imports point down: the table of layers, held over every import of the product."""
+
+import subprocess
+import sys
+
+import pytest
+
+from toolkit.testing.sources import Import, Module, imports, modules
+
+LAYERS = {
+    "toolkit.core": 0,
+    "tokenization": 0,
+    "toolkit.model": 1,
+    "toolkit.objectives": 1,
+    "toolkit.data": 1,
+    "toolkit.checkpoint": 1,
+    "toolkit.parallel": 2,
+    "toolkit.engine": 3,
+    "toolkit.settings": 4,
+    "toolkit.preprocess": 5,
+    "toolkit.training": 5,
+    "toolkit.planning": 5,
+    "toolkit.finetuning": 5,
+    "toolkit.conversion": 5,
+    "toolkit.workflows": 6,
+    "toolkit.cli": 7,
+    "launchers": 7,
+}
+"""A package may import packages of lower layers; those of one layer know nothing of one another."""
+
+UNLAYERED = {
+    "toolkit": "its __init__ holds the version and imports nothing",
+    "toolkit.testing": "may import anything, and is imported by tests alone",
+    "toolkit.quickstart": "is data",
+}
+
+NARROWER = {
+    "toolkit.parallel": {"toolkit.core", "toolkit.model"},
+    "toolkit.core": set(),
+    "tokenization": set(),
+}
+"""Packages that may know less of ours than their layer would allow."""
+
+THIRD_PARTY = {
+    "toolkit.objectives": {"numpy", "pydantic"},
+    "toolkit.data": {"numpy", "pydantic", "filelock"},
+    # rich only where a person looks on; it is imported inside the functions that draw.
+    "toolkit.core": {"numpy", "pydantic", "rich"},
+}
+"""Packages that may use these from outside the standard library and nothing else."""
+
+ONLY_IN = {
+    "deepspeed": {"toolkit.engine"},
+    "torch.distributed": {"toolkit.engine", "toolkit.parallel", "toolkit.testing"},
+}
+
+EXCEPTIONS = {
+    ("launchers/pretrain.py", "toolkit.cli.exit_codes.guarded"): "both ways in map errors to exit codes by one table",
+}
+"""(file, what it imports): the reason why it may."""
+
+LIGHT = ("toolkit", "toolkit.cli", "toolkit.objectives", "toolkit.data", "tokenization")
+"""Importing these loads no torch and none of what takes seconds."""
+
+
+def _ours(name: str) -> str | None:
+    """The package of the table that an imported name belongs to."""
+    parts = name.split(".")
+    if parts[0] == "toolkit":
+        prefix = ".".join(parts[:2])
+        return prefix if prefix in LAYERS or prefix in UNLAYERED else "toolkit"
+    return parts[0] if parts[0] in ("tokenization", "launchers") else None
+
+
+def _is_below(name: str, package: str) -> bool:
+    return name == package or name.startswith(f"{package}.")
+
+
+def _violation(module: Module, found: Import) -> str | None:
+    """Why a module may not import a name, or None."""
+    package, target = module.package, _ours(found.name)
+    for restricted, homes in ONLY_IN.items():
+        if _is_below(found.name, restricted) and package not in homes:
+            return f"{restricted} belongs to {', '.join(sorted(homes))}"
+    if target is None:
+        top = found.name.split(".")[0]
+        allowed = THIRD_PARTY.get(package)
+        if allowed is not None and top not in allowed and top not in sys.stdlib_module_names:
+            return f"{package} uses {', '.join(sorted(allowed))} only"
+        return None
+    if package in UNLAYERED or target == package:
+        return None
+    if target == "toolkit" and package != "tokenization":
+        return None
+    if target == "toolkit.testing":
+        return "toolkit.testing is imported by tests alone"
+    if package in NARROWER and target not in NARROWER[package]:
+        return f"{package} may know {', '.join(sorted(NARROWER[package])) or 'nothing of ours'}"
+    if LAYERS.get(target, -1) >= LAYERS[package]:
+        return f"layer {LAYERS[package]} does not import {target} of layer {LAYERS.get(target)}"
+    return None
+
+
+def test_imports_point_down() -> None:
+    wrong = [
+        f"{module.path}:{found.line} imports {found.name}: {reason}"
+        for module in modules()
+        for found in imports(module)
+        if (reason := _violation(module, found)) and (module.path, found.name) not in EXCEPTIONS
+    ]
+    assert wrong == []
+
+
+def test_every_package_is_in_the_table() -> None:
+    """A new package has to be given its layer here."""
+    assert {module.package for module in modules()} <= set(LAYERS) | set(UNLAYERED)
+
+
+def test_exceptions_are_still_needed() -> None:
+    used = {(module.path, found.name) for module in modules() for found in imports(module) if _violation(module, found)}
+    assert set(EXCEPTIONS) <= used
+
+
+@pytest.mark.parametrize(
+    ("path", "imported", "is_allowed"),
+    [
+        ("toolkit.model.encoder", "toolkit.core.words.Targets", True),
+        ("toolkit.model.encoder", "toolkit.objectives.clm.CausalLanguageModeling", False),
+        ("toolkit.model.encoder", "torch.distributed.all_reduce", False),
+        ("toolkit.parallel.topology", "torch.distributed", True),
+        ("toolkit.parallel.topology", "toolkit.data.Corpus", False),
+        ("toolkit.training.loop", "deepspeed", False),
+        ("toolkit.training.loop", "toolkit.conversion.to_hf", False),
+        ("toolkit.training.loop", "toolkit.engine.Engine", True),
+        ("toolkit.training.loop", "toolkit.__version__", True),
+        ("toolkit.data.corpus", "torch", False),
+        ("toolkit.data.corpus", "pathlib.Path", True),
+        ("toolkit.core.draws", "toolkit.model.Encoder", False),
+        ("toolkit.cli.train", "toolkit.testing.models", False),
+        ("toolkit.cli.train", "toolkit.training.pretrain", True),
+        ("tokenization.load", "toolkit.core.errors.UserError", False),
+        ("tokenization.load", "toolkit", False),
+    ],
+)
+def test_the_rules_can_tell(path: str, imported: str, is_allowed: bool) -> None:
+    """The test above would notice: cases on both sides of each rule."""
+    module = Module(path=path, name=path, text="", tree=modules()[0].tree)
+    assert (_violation(module, Import(imported, 1)) is None) == is_allowed
+
+
+def test_the_model_does_not_know_about_ranks() -> None:
+    """No environment and no process in the model: it is the same on one device and on a thousand."""
+    words = ("environ", "getenv", "world_size", "local_rank", "process_group")
+    found = [
+        f"{module.path}: {word}"
+        for module in modules()
+        if module.package == "toolkit.model"
+        for word in words
+        if word in module.text
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize("name", LIGHT)
+def test_importing_it_loads_nothing_heavy(name: str) -> None:
+    heavy = "torch", "deepspeed", "transformers", "datasets", "pyarrow", "tokenizers", "rich", "matplotlib"
+    code = f"import sys, {name}; print(*sorted(set(sys.modules) & {set(heavy)!r}))"
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.strip() == ""
