@@ -57,10 +57,11 @@ def test_nesting_is_shallow() -> None:
 
 
 def test_the_loop_fits_on_a_screen() -> None:
+    """The functions of the loop together: phase, batch, step, hooks. Extras are hooks."""
     (loop,) = (module for module in modules() if module.path == "toolkit/training/loop.py")
-    lengths = {function.name: function.num_lines for function in functions(loop)}
-    assert lengths
-    assert max(lengths.values()) <= MAX_LOOP_LINES
+    lengths = {function.name: function.num_lines for function in functions(loop) if "." not in function.name}
+    assert "train" in lengths
+    assert sum(lengths.values()) <= MAX_LOOP_LINES
 
 
 def test_there_is_no_drawer_for_everything() -> None:

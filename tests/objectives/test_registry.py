@@ -133,7 +133,7 @@ def test_a_plugin_without_the_named_class_is_named(site: Path) -> None:
 
 
 def test_a_class_that_breaks_the_contract_is_told_how(site: Path) -> None:
-    source = "class Half:\n    name = 'half'\n    attention = 'sideways'\n"
+    source = "class Half:\n    name = 'half'\n    attention = 'causal'\n"
     _install(site, "plugin_half", source=source, points={"half": "plugin_half:Half"})
     with pytest.raises(SettingsError) as caught:
         get("half")

@@ -129,8 +129,9 @@ def _check(candidate: object, *, kind: str, origin: str) -> ObjectiveClass:
         missing.append("it is not a class")
     if not isinstance(getattr(candidate, "name", None), str):
         missing.append("`name` is not a string")
-    if getattr(candidate, "attention", None) not in tuple(AttentionKind):
-        missing.append("`attention` is not an AttentionKind")
+    # A plain string equals a kind without being one; kernels compare by identity and would take the wrong branch.
+    if not isinstance(getattr(candidate, "attention", None), AttentionKind):
+        missing.append("`attention` is not AttentionKind.CAUSAL or AttentionKind.BIDIRECTIONAL")
     settings = getattr(candidate, "Settings", None)
     if not (isinstance(settings, type) and issubclass(settings, BaseModel)):
         missing.append("`Settings` is not a pydantic class")

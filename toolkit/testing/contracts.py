@@ -74,7 +74,7 @@ class ObjectiveContract:
         """Logs and errors call it by its kind."""
         objective = self.make()
         assert objective.name == self.kind
-        assert objective.attention in tuple(AttentionKind)
+        assert isinstance(objective.attention, AttentionKind)
         assert get(self.kind).__doc__
 
     def test_settings_are_frozen_closed_and_explained(self) -> None:
