@@ -1,0 +1,172 @@
+"""Every kernel against the dense definition, both kinds, several segments, padding, shared heads."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from toolkit.core.words import AttentionKind
+from toolkit.model import attention as module
+from toolkit.model.attention import SegmentLayout, attend, attend_by_bmm, attend_by_sdpa
+from toolkit.testing.models import dense_visibility
+from toolkit.testing.tolerances import tolerance
+
+KERNELS = [attend_by_bmm, attend_by_sdpa]
+Kernel = Callable[[Tensor, Tensor, Tensor, AttentionKind, SegmentLayout], Tensor]
+
+
+def _segments(*rows: list[int]) -> Tensor:
+    """Rows as lists of lengths, positive: a segment, negative: padding."""
+    built = []
+    for row in rows:
+        segment, ids = 0, []
+        for length in row:
+            segment += length > 0
+            ids += [segment if length > 0 else 0] * abs(length)
+        built.append(ids)
+    return torch.tensor(built)
+
+
+LAYOUTS = {
+    "blocks": _segments([12], [12]),
+    "two cuts": _segments([5, 7], [3, 9]),
+    "equal neighbours": _segments([4, 4, 4], [6, 6]),
+    "short ones, padding at the end": _segments([1, 2, 3, -6], [1, 11]),
+    "padding inside and a row of padding": _segments([2, -3, 4, -3], [-12], [12]),
+}
+
+
+def _inputs(segments_BS: Tensor, num_heads: int, num_key_value_heads: int, *, dtype: torch.dtype) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    shape = (segments_BS.numel(), 8)
+    return [
+        torch.randn(shape[0], heads, shape[1], generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
+        for heads in (num_heads, num_key_value_heads, num_key_value_heads)
+    ]
+
+
+def _dense(query: Tensor, key: Tensor, value: Tensor, kind: AttentionKind, segments_BS: Tensor) -> Tensor:
+    """Attention by the dense mask, row by row; 0 where nothing is seen."""
+    num_rows, num_columns = segments_BS.shape
+    group = query.shape[1] // key.shape[1]
+    query, key, value = (
+        part.view(num_rows, num_columns, *part.shape[1:]).transpose(1, 2) for part in (query, key, value)
+    )
+    key, value = key.repeat_interleave(group, dim=1), value.repeat_interleave(group, dim=1)
+    visible = dense_visibility(segments_BS, kind)[:, None]
+    scores = (query @ key.transpose(2, 3) / query.shape[-1] ** 0.5).masked_fill(~visible, float("-inf"))
+    probs = torch.where(visible, scores.softmax(-1), 0)
+    return (probs @ value).transpose(1, 2).flatten(0, 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("heads", [(4, 4), (4, 2), (3, 1)])
+@pytest.mark.parametrize("kind", AttentionKind)
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_kernels_equal_the_definition(
+    kernel: Kernel,
+    name: str,
+    kind: AttentionKind,
+    heads: tuple[int, int],
+    dtype: torch.dtype,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_CAUSAL_CHUNK", 5)
+    segments_BS = LAYOUTS[name]
+    ours, theirs = _inputs(segments_BS, *heads, dtype=dtype), _inputs(segments_BS, *heads, dtype=dtype)
+    output = kernel(*ours, kind, SegmentLayout.from_segments(segments_BS))
+    expected = _dense(*theirs, kind, segments_BS)
+    torch.testing.assert_close(output, expected, **tolerance(dtype))
+    weights = torch.randn(output.shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64).to(dtype)
+    (output * weights).sum().backward()
+    (expected * weights).sum().backward()
+    for our, their in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(our.grad, their.grad.nan_to_num(), **tolerance(dtype))
+
+
+@pytest.mark.parametrize("kind", AttentionKind)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_bf16_is_close_to_fp64(kernel: Kernel, kind: AttentionKind) -> None:
+    segments_BS = LAYOUTS["two cuts"]
+    inputs = _inputs(segments_BS, 4, 2, dtype=torch.bfloat16)
+    output = kernel(*inputs, kind, SegmentLayout.from_segments(segments_BS))
+    expected = _dense(*(part.double() for part in inputs), kind, segments_BS)
+    assert output.dtype == torch.bfloat16
+    torch.testing.assert_close(output.double(), expected, **tolerance(torch.bfloat16))
+
+
+@pytest.mark.parametrize("heads", [(4, 4), (4, 2)])
+@pytest.mark.parametrize("kind", AttentionKind)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_nothing_leaks(
+    kernel: Kernel, kind: AttentionKind, heads: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Changing one position changes exactly the outputs that may see it, bit for bit."""
+    monkeypatch.setattr(module, "_CAUSAL_CHUNK", 3)
+    segments_BS = _segments([3, 4, -2, 5, -1], [8, 7])
+    layout = SegmentLayout.from_segments(segments_BS)
+    visible = torch.block_diag(*dense_visibility(segments_BS, kind))
+    with torch.no_grad():
+        inputs = _inputs(segments_BS, *heads, dtype=torch.float32)
+        before = kernel(*inputs, kind, layout)
+        for position in range(segments_BS.numel()):
+            changed = [part.detach().clone() for part in inputs]
+            for part in changed[1:]:
+                part[position] += 1.0
+            is_changed = (kernel(*changed, kind, layout) != before).any(-1).any(-1)
+            assert torch.equal(is_changed, visible[:, position] != 0), f"position {position}"
+
+
+@pytest.mark.parametrize("kind", AttentionKind)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_padding_gives_zero_even_where_it_is_not_a_number(kernel: Kernel, kind: AttentionKind) -> None:
+    segments_BS = _segments([3, 5, -4], [-12])
+    is_padding = segments_BS.flatten() == 0
+    inputs = _inputs(segments_BS, 4, 2, dtype=torch.float32)
+    with torch.no_grad():
+        for part in inputs:
+            part[is_padding] = float("nan")
+    output = kernel(*inputs, kind, SegmentLayout.from_segments(segments_BS))
+    output.sum().backward()
+    assert not output[is_padding].any()
+    assert output[~is_padding].isfinite().all()
+    for part in inputs:
+        assert not part.grad[is_padding].any()
+        assert part.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("kind", AttentionKind)
+def test_long_segments_take_the_other_kernel_and_agree(kind: AttentionKind, monkeypatch: pytest.MonkeyPatch) -> None:
+    segments_BS = LAYOUTS["two cuts"]
+    layout = SegmentLayout.from_segments(segments_BS)
+    inputs = _inputs(segments_BS, 4, 2, dtype=torch.float64)
+    short = attend(*inputs, kind, layout)
+    monkeypatch.setattr(module, "_LONGEST_FOR_BMM", 8)
+    monkeypatch.setattr(module, "attend_by_bmm", None)
+    torch.testing.assert_close(attend(*inputs, kind, layout), short, **tolerance(torch.float64))
+
+
+def test_layout_by_hand() -> None:
+    layout = SegmentLayout.from_segments(torch.tensor([[1, 1, 2, 2, 3, 0], [1, 1, 1, 0, 0, 0]]))
+    assert [(run.start, run.length, run.count, run.is_padding) for run in layout.runs] == [
+        (0, 2, 2, False),
+        (4, 1, 1, False),
+        (5, 1, 1, True),
+        (6, 3, 1, False),
+        (9, 3, 1, True),
+    ]
+    assert layout.positions_T.tolist() == [0, 1, 0, 1, 0, 0, 0, 1, 2, 0, 1, 2]
+    assert layout.longest == 3
+
+
+def test_layout_of_nothing_but_padding() -> None:
+    assert SegmentLayout.from_segments(torch.zeros(2, 3, dtype=torch.int64)).longest == 0
+
+
+def test_layout_from_numpy_equals_layout_from_torch() -> None:
+    for segments_BS in LAYOUTS.values():
+        ours, theirs = SegmentLayout.from_segments(segments_BS), SegmentLayout.from_segments(segments_BS.numpy())
+        assert ours.runs == theirs.runs
+        assert torch.equal(ours.positions_T, theirs.positions_T)

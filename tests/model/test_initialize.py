@@ -1,0 +1,57 @@
+"""Initial weights: what they depend on, and the allocator's switch."""
+
+import platform
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from toolkit.model import Encoder, initialize_
+from toolkit.model.initialize import initial_weight
+from toolkit.testing.models import tiny_settings
+
+
+def _weights(seed: int, **changes: object) -> dict[str, torch.Tensor]:
+    encoder = Encoder(tiny_settings(**changes))
+    initialize_(encoder, seed)
+    return encoder.state_dict()
+
+
+def test_a_weight_depends_on_seed_and_name_alone() -> None:
+    shallow, deep, other = _weights(1), _weights(1, num_hidden_layers=3), _weights(2)
+    for name, weight in shallow.items():
+        assert torch.equal(weight, deep[name]), name
+        assert torch.equal(weight, other[name]) == name.endswith("norm.weight"), name
+    assert not torch.equal(shallow["model.layers.0.mlp.up_proj.weight"], shallow["model.layers.1.mlp.up_proj.weight"])
+
+
+def test_distribution() -> None:
+    weights = _weights(3, vocab_size=2000)
+    embedding = weights["model.embed_tokens.weight"]
+    assert abs(embedding.mean().item()) < 3e-4
+    assert embedding.std().item() == pytest.approx(0.02, rel=0.01)
+    norms = [weight for name, weight in weights.items() if name.endswith("norm.weight")]
+    assert len(norms) == 5
+    assert all(torch.equal(norm, torch.ones(64)) for norm in norms)
+
+
+def test_tied_head_is_the_embedding() -> None:
+    weights = _weights(4, tie_word_embeddings=True)
+    assert weights["lm_head.weight"].data_ptr() == weights["model.embed_tokens.weight"].data_ptr()
+    expected = initial_weight("model.embed_tokens.weight", (97, 64), standard_deviation=0.02, seed=4)
+    assert torch.equal(weights["lm_head.weight"], expected)
+
+
+def test_narrow_weights_are_the_rounded_wide_ones() -> None:
+    encoder = Encoder(tiny_settings()).bfloat16()
+    initialize_(encoder, 5)
+    assert torch.equal(encoder.lm_head.weight, _weights(5)["lm_head.weight"].bfloat16())
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the switch is glibc's")
+def test_allocator_can_be_set() -> None:
+    """In a process of its own: it cannot be unset."""
+    code = "from toolkit.model.allocator import keep_freed_memory; print(keep_freed_memory())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "True"

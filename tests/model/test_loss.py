@@ -1,0 +1,106 @@
+"""The chunked cross-entropy against torch's own, on whole logits."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, linear
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from toolkit.model import loss as module
+from toolkit.model.loss import cross_entropy_sum
+from toolkit.testing.tolerances import tolerance
+
+NUM_TARGETS, WIDTH, VOCABULARY = 11, 6, 13
+
+
+def _problem(dtype: torch.dtype, *, num_targets: int = NUM_TARGETS) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(num_targets, WIDTH, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
+    weight = torch.randn(VOCABULARY, WIDTH, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
+    labels = torch.randint(0, VOCABULARY, (num_targets,), generator=generator)
+    labels[2:4] = -1
+    return hidden, weight, labels
+
+
+@pytest.mark.parametrize("chunk_rows", [1, 4, 100])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_loss_and_gradients_equal_torchs(dtype: torch.dtype, chunk_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_CHUNK_ROWS", chunk_rows)
+    hidden, weight, labels = _problem(dtype)
+    ours = cross_entropy_sum(hidden, weight, labels) * 0.37
+    our_gradients = torch.autograd.grad(ours, (hidden, weight))
+    theirs = cross_entropy(linear(hidden, weight), labels, ignore_index=-1, reduction="sum") * 0.37
+    their_gradients = torch.autograd.grad(theirs, (hidden, weight))
+    torch.testing.assert_close(ours, theirs, **tolerance(dtype))
+    for our, their in zip(our_gradients, their_gradients, strict=True):
+        torch.testing.assert_close(our, their, **tolerance(dtype))
+
+
+def test_bf16_loss_is_summed_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The weights are rounded, the sum is not: it stays within rounding of the logits, however many terms it has."""
+    monkeypatch.setattr(module, "_CHUNK_ROWS", 64)
+    hidden, weight, labels = _problem(torch.bfloat16, num_targets=3000)
+    ours = cross_entropy_sum(hidden, weight, labels)
+    our_gradients = torch.autograd.grad(ours, (hidden, weight))
+    wide_hidden, wide_weight = (part.detach().double().requires_grad_() for part in (hidden, weight))
+    exact = cross_entropy(linear(wide_hidden, wide_weight), labels, ignore_index=-1, reduction="sum")
+    exact_gradients = torch.autograd.grad(exact, (wide_hidden, wide_weight))
+    assert ours.dtype == torch.float32
+    assert abs(ours.item() / exact.item() - 1) < 2e-4
+    for our, their in zip(our_gradients, exact_gradients, strict=True):
+        assert our.dtype == torch.bfloat16
+        assert (our.double() - their).norm() < 4e-3 * their.norm()
+
+
+def test_large_logits_do_not_overflow() -> None:
+    hidden = torch.tensor([[1000.0, -1000.0]], requires_grad=True)
+    weight = torch.eye(2, requires_grad=True)
+    loss = cross_entropy_sum(hidden, weight, torch.tensor([1]))
+    (d_hidden,) = torch.autograd.grad(loss, hidden)
+    assert loss.item() == 2000.0
+    assert d_hidden.tolist() == [[1.0, -1.0]]
+
+
+@pytest.mark.parametrize("num_targets", [0, 2])
+def test_no_target_gives_zero_and_zero_gradients(num_targets: int) -> None:
+    """An empty list, and a list of padding."""
+    hidden = torch.randn(num_targets, WIDTH, requires_grad=True)
+    weight = torch.randn(VOCABULARY, WIDTH, requires_grad=True)
+    loss = cross_entropy_sum(hidden, weight, torch.full((num_targets,), -1))
+    loss.backward()
+    assert loss.item() == 0.0
+    assert hidden.grad.shape == (num_targets, WIDTH)
+    assert not hidden.grad.any()
+    assert weight.grad.shape == (VOCABULARY, WIDTH)
+    assert not weight.grad.any()
+
+
+class _ProductCounter(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        self.count += func.overloadpacket in (torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.addmm_)
+        return func(*args, **(kwargs or {}))
+
+
+def test_no_gradient_is_computed_without_need() -> None:
+    """One product for the logits; with gradients, two more."""
+    hidden, weight, labels = _problem(torch.float32)
+    with torch.no_grad(), _ProductCounter() as without:
+        loss = cross_entropy_sum(hidden, weight, labels)
+    with _ProductCounter() as with_gradients:
+        same = cross_entropy_sum(hidden, weight, labels)
+    assert (without.count, with_gradients.count) == (1, 3)
+    assert not loss.requires_grad
+    assert loss.item() == same.item()
+
+
+def test_frozen_weights_get_no_gradient() -> None:
+    hidden, weight, labels = _problem(torch.float64)
+    weight.requires_grad_(False)
+    cross_entropy_sum(hidden, weight, labels).backward()
+    assert weight.grad is None
+    expected = cross_entropy(linear(hidden, weight), labels, ignore_index=-1, reduction="sum")
+    torch.testing.assert_close(hidden.grad, *torch.autograd.grad(expected, hidden), **tolerance(torch.float64))

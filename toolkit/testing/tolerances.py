@@ -1,0 +1,25 @@
+"""How equal is equal: the one table of tolerances.
+
+A value is compared with `torch.testing.assert_close(..., **tolerance(dtype))`. A test that needs a looser figure says
+in a sentence why.
+"""
+
+import torch
+
+__all__ = ["HUGGING_FACE_LOGITS", "tolerance"]
+
+HUGGING_FACE_LOGITS = 2e-5
+"""Largest difference of logits between a model of ours and its Hugging Face twin, fp32."""
+
+_TOLERANCES = {
+    torch.float64: (1e-10, 1e-12),
+    torch.float32: (2e-5, 2e-6),
+    # Eight bits of mantissa, and a few roundings one after the other.
+    torch.bfloat16: (3e-2, 3e-2),
+}
+
+
+def tolerance(dtype: torch.dtype) -> dict[str, float]:
+    """`rtol` and `atol` for two ways of computing the same in `dtype`."""
+    relative, absolute = _TOLERANCES[dtype]
+    return {"rtol": relative, "atol": absolute}
