@@ -2,9 +2,9 @@
 
     python benchmarks/quickstart_data.py SOURCE... --output toolkit/quickstart
 
-SOURCE: files of Wikipedia articles, `.jsonl.gz` or `.parquet`, with the columns id, url, title, text. Articles are drawn
-by the hash of their id, so that the same sources give the same files whatever order they come in; validation articles are
-never training articles. The tokenizer sees the training text alone.
+SOURCE: files of Wikipedia articles, `.jsonl.gz` or `.parquet`, with the columns id, url, title, text. Articles are
+drawn by the hash of their id, so that the same sources give the same files whatever order they come in; validation
+articles are never training articles. The tokenizer sees the training text alone.
 """
 
 import argparse

@@ -1,0 +1,180 @@
+"""Task `sc`: one label for a text or a pair of texts.
+
+Read the files -> fix the set of labels from the training file -> load the encoder and draw a head -> train -> predict
+the validation and the test file -> write the model, the predictions and the scores.
+"""
+
+import inspect
+from collections import Counter
+from pathlib import Path
+
+from torch import nn
+from transformers import PretrainedConfig, PreTrainedTokenizerBase, set_seed
+
+from toolkit.core.console import console
+from toolkit.core.errors import UserError
+from toolkit.finetuning.classifier import encoder_of, new_classifier, save_classifier
+from toolkit.finetuning.examples import Example, LabelSet, text_columns_of, to_examples
+from toolkit.finetuning.inputs import Collator, EncodedExamples, TextEncoder
+from toolkit.finetuning.metrics import SEQUENCE_CLASSIFICATION_METRIC, classification_scores
+from toolkit.finetuning.result import FinetuningResult, write_labels, write_predictions, write_result
+from toolkit.finetuning.settings import FinetuningSettings, Initialization
+from toolkit.finetuning.source import longest_input, model_loading, open_source
+from toolkit.finetuning.tables import read_table
+from toolkit.finetuning.trainer import predict, train_classifier
+
+__all__ = ["finetune_sequence_classification"]
+
+_TRAIN, _VALIDATION, _TEST = "train", "validation", "test"
+
+
+def finetune_sequence_classification(
+    model: str | Path,
+    *,
+    train: Path,
+    test: Path,
+    output: Path,
+    validation: Path | None = None,
+    settings: FinetuningSettings | None = None,
+    initialization: Initialization = Initialization.PRETRAINED,
+    model_name: str | None = None,
+) -> FinetuningResult:
+    """Fine-tune an encoder on labelled texts and score it.
+
+    Args:
+        model: folder or hub id of a Hugging Face encoder.
+        train: `.tsv`, `.csv`, `.jsonl` or `.parquet`; its labels are the classes.
+        test: scored at the end.
+        output: folder that gets `result.json`, `predictions.jsonl` (one row per test row, in order) and `model/`.
+        validation: scored at the end as well, if given.
+        settings: None stands for the defaults.
+        initialization: `RANDOM` trains a twin of the same configuration whose weights are drawn from the seed.
+        model_name: how results name the model, where that is not `model`.
+
+    Raises:
+        UserError: a file, a column, a label or the model does not fit; nothing has been trained then.
+        NonFiniteError: the training diverged.
+    """
+    settings = settings or FinetuningSettings()
+    files = {_TRAIN: train, _TEST: test} | ({} if validation is None else {_VALIDATION: validation})
+    examples = _read(files, settings)
+    labels = _label_set(files, examples)
+    config, tokenizer = open_source(str(model))
+    _make_folder(output)
+
+    set_seed(settings.seed)
+    classifier = _load(str(model), config, labels=labels, initialization=initialization)
+    encoded = _encode(files, examples, classifier=classifier, tokenizer=tokenizer, labels=labels, settings=settings)
+    collator = Collator(pad_id=_pad_id(tokenizer), accepted=_arguments_of(classifier))
+    train_classifier(classifier, encoded[_TRAIN], collator=collator, settings=settings)
+
+    answers = {
+        name: predict(classifier, encoded[name], collator=collator, batch_rows=settings.batch_rows).tolist()
+        for name in files
+        if name != _TRAIN
+    }
+    scores = {name: classification_scores(encoded[name].classes, answers[name]) for name in answers}
+    result = FinetuningResult(
+        task="sc",
+        model=model_name or str(model),
+        dataset=train.resolve().parent.name if train.stem == _TRAIN else train.stem,
+        initialization=initialization,
+        seed=settings.seed,
+        learning_rate=settings.learning_rate,
+        steps=settings.steps,
+        metric=SEQUENCE_CLASSIFICATION_METRIC,
+        validation=scores.get(_VALIDATION),
+        test=scores[_TEST],
+        majority=_majority_accuracy(encoded[_TRAIN].classes, encoded[_TEST].classes),
+    )
+    _save(classifier, output / "model", tokenizer=tokenizer, labels=labels)
+    pairs = zip(answers[_TEST], examples[_TEST], strict=True)
+    write_predictions(({"prediction": labels.labels[answer], "label": row.label} for answer, row in pairs), output)
+    write_result(result, output)
+    return result
+
+
+def _read(files: dict[str, Path], settings: FinetuningSettings) -> dict[str, list[Example]]:
+    tables = {name: read_table(path) for name, path in files.items()}
+    columns = settings.text_columns or text_columns_of(tables[_TRAIN])
+    return {
+        name: to_examples(table, text_columns=columns, label_column=settings.label_column)
+        for name, table in tables.items()
+    }
+
+
+def _label_set(files: dict[str, Path], examples: dict[str, list[Example]]) -> LabelSet:
+    labels = LabelSet([example.label for example in examples[_TRAIN]])
+    if len(labels) < 2:
+        raise UserError(f"{files[_TRAIN]}: every row has the label {labels.labels[0]!r}; two classes are needed.")
+    for name, path in files.items():
+        for number, example in enumerate(examples[name], start=1):
+            if example.label not in labels:
+                known = ", ".join(map(repr, labels.labels[:10])) + (", ..." if len(labels) > 10 else "")
+                raise UserError(
+                    f"{path}, row {number}: the label {example.label!r} does not occur in the training file "
+                    f"{files[_TRAIN]}, which has {known}."
+                )
+    return labels
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"the output folder {folder} cannot be made: {error}") from error
+
+
+def _load(model: str, config: PretrainedConfig, *, labels: LabelSet, initialization: Initialization) -> nn.Module:
+    config.id2label = {index: str(label) for index, label in enumerate(labels.labels)}
+    config.label2id = {str(label): index for index, label in enumerate(labels.labels)}
+    with model_loading(model):
+        classifier, missing = new_classifier(model, config, initialization=initialization)
+    if missing:
+        raise UserError(
+            f"{model} lacks {len(missing)} weights of its encoder ({missing[0]} is the first), so it cannot be loaded."
+        )
+    return classifier
+
+
+def _encode(
+    files: dict[str, Path],
+    examples: dict[str, list[Example]],
+    *,
+    classifier: nn.Module,
+    tokenizer: PreTrainedTokenizerBase,
+    labels: LabelSet,
+    settings: FinetuningSettings,
+) -> dict[str, EncodedExamples]:
+    longest = longest_input(encoder_of(classifier), tokenizer)
+    max_length = min(longest, settings.max_length or longest)
+    encode = TextEncoder(tokenizer, max_length=max_length)
+    encoded: dict[str, EncodedExamples] = {}
+    for name, path in files.items():
+        rows, num_cut = encode(examples[name])
+        encoded[name] = EncodedExamples(rows, [labels.index(example.label) for example in examples[name]])
+        encoded[name].check_not_empty(str(path))
+        if num_cut:
+            console().print(f"{path}: {num_cut:,} of {len(rows):,} texts are longer than {max_length:,} tokens; cut.")
+    return encoded
+
+
+def _pad_id(tokenizer: PreTrainedTokenizerBase) -> int:
+    # Without a padding token any id will do: the attention mask hides it.
+    return 0 if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id)
+
+
+def _arguments_of(classifier: nn.Module) -> frozenset[str]:
+    return frozenset(inspect.signature(encoder_of(classifier).forward).parameters)
+
+
+def _majority_accuracy(train_classes: list[int], test_classes: list[int]) -> float:
+    [(majority, _)] = Counter(train_classes).most_common(1)
+    return test_classes.count(majority) / len(test_classes)
+
+
+def _save(classifier: nn.Module, folder: Path, *, tokenizer: PreTrainedTokenizerBase, labels: LabelSet) -> None:
+    with model_loading(str(folder)):
+        save_classifier(classifier, folder)
+        tokenizer.save_pretrained(folder)
+    write_labels(labels.labels, folder)

@@ -1,0 +1,119 @@
+r"""Rows of the four table formats, as dictionaries.
+
+`.tsv` is cut at tabs and has no quoting: a quotation mark is a character like any other. `.csv` is quoted as RFC 4180
+says. In both every value is a string; `.jsonl` and `.parquet` keep their types. Lines end at `\n` (or `\r\n`) only.
+"""
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from toolkit.core.errors import UserError
+
+__all__ = ["Table", "read_table"]
+
+Row = dict[str, object]
+
+
+@dataclass(frozen=True)
+class Table:
+    """The rows of a file, and the names of its columns."""
+
+    path: Path
+    columns: tuple[str, ...]
+    rows: list[Row]
+
+
+def read_table(path: Path) -> Table:
+    """Read a `.tsv`, `.csv`, `.jsonl` or `.parquet` file.
+
+    Raises:
+        UserError: the file is missing, broken, empty or of another kind; the message names the place.
+    """
+    reader = _READERS.get(path.suffix.lower())
+    if reader is None:
+        raise UserError(f"{path}: examples are read from {', '.join(_READERS)} files, not from '{path.suffix}'.")
+    if not path.is_file():
+        raise UserError(f"{path}: there is no such file.")
+    try:
+        columns, rows = reader(path)
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 at byte {error.start}.") from error
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error}") from error
+    if not rows:
+        raise UserError(f"{path}: the file holds no examples.")
+    return Table(path, columns, rows)
+
+
+def _read_tsv(path: Path) -> tuple[tuple[str, ...], list[Row]]:
+    lines = path.read_bytes().decode("utf-8-sig").split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    cells = [line.removesuffix("\r").split("\t") for line in lines]
+    return _with_header(path, list(enumerate(cells, start=1)))
+
+
+def _read_csv(path: Path) -> tuple[tuple[str, ...], list[Row]]:
+    text = path.read_bytes().decode("utf-8-sig")
+    # The module's own limit of 131,072 characters refuses long documents.
+    csv.field_size_limit(2**31 - 1)
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    numbered: list[tuple[int, list[str]]] = []
+    try:
+        numbered.extend((reader.line_num, cells) for cells in reader if cells)
+    except csv.Error as error:
+        raise UserError(f"{path}, line {reader.line_num}: not valid CSV: {error}") from error
+    return _with_header(path, numbered)
+
+
+def _with_header(path: Path, lines: list[tuple[int, list[str]]]) -> tuple[tuple[str, ...], list[Row]]:
+    if not lines:
+        raise UserError(f"{path}: the file is empty; its first line must name the columns.")
+    (_, header), *body = lines
+    if len(set(header)) < len(header):
+        raise UserError(f"{path}: two columns have the same name: {', '.join(header)}.")
+    for number, cells in body:
+        if len(cells) != len(header):
+            raise UserError(
+                f"{path}, line {number}: {len(cells)} fields, but the header names {len(header)}: {', '.join(header)}."
+            )
+    return tuple(header), [dict(zip(header, cells, strict=True)) for _, cells in body]
+
+
+def _read_jsonl(path: Path) -> tuple[tuple[str, ...], list[Row]]:
+    rows: list[Row] = []
+    # Not splitlines(): U+0085 and U+2028 may stand inside a JSON string.
+    for number, line in enumerate(path.read_bytes().decode("utf-8-sig").split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise UserError(f"{path}, line {number}: not valid JSON: {error}") from error
+        if not isinstance(row, dict):
+            raise UserError(f"{path}, line {number}: a JSON object is expected, found {type(row).__name__}.")
+        rows.append(row)
+    return tuple(dict.fromkeys(key for row in rows for key in row)), rows
+
+
+def _read_parquet(path: Path) -> tuple[tuple[str, ...], list[Row]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(path)
+    except pa.ArrowException as error:
+        raise UserError(f"{path}: not a readable Parquet file: {error}") from error
+    return tuple(table.column_names), table.to_pylist()
+
+
+_READERS: dict[str, Callable[[Path], tuple[tuple[str, ...], list[Row]]]] = {
+    ".tsv": _read_tsv,
+    ".csv": _read_csv,
+    ".jsonl": _read_jsonl,
+    ".parquet": _read_parquet,
+}

@@ -1,0 +1,92 @@
+"""Fine-tuning of whatever MODEL is: a run or a checkpoint is converted first, an encoder is taken as it stands."""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+
+from toolkit.core.errors import NotAvailableError, UserError
+from toolkit.finetuning import (
+    FinetuningResult,
+    FinetuningSettings,
+    Initialization,
+    finetune_sequence_classification,
+)
+
+__all__ = ["Task", "finetune"]
+
+
+class Task(StrEnum):
+    """What an encoder can be fine-tuned for."""
+
+    SEQUENCE_CLASSIFICATION = "sc"
+    TOKEN_CLASSIFICATION = "tc"
+    QUESTION_ANSWERING = "qa"
+    RETRIEVAL = "ir"
+
+
+def finetune(
+    task: Task | str,
+    model: str | Path,
+    *,
+    train: Path,
+    test: Path,
+    output: Path,
+    validation: Path | None = None,
+    settings: FinetuningSettings | None = None,
+    initialization: Initialization = Initialization.PRETRAINED,
+) -> FinetuningResult:
+    """Fine-tune and score; see `toolkit.finetuning` for the files and what `output` gets.
+
+    Args:
+        task: only `sc` so far.
+        model: a Hugging Face folder or hub id, or a run or checkpoint folder of this toolkit.
+        train: labelled training data.
+        test: labelled data to score on.
+        output: folder of the results.
+        validation: more data to score on.
+        settings: None stands for the defaults.
+        initialization: `RANDOM` trains a randomly initialised twin.
+
+    Raises:
+        NotAvailableError: the task is not built yet.
+        UserError: an unknown task, or an input that does not fit.
+    """
+    if task not in list(Task):
+        raise UserError(f"there is no task {str(task)!r}; known: {', '.join(Task)}.")
+    if task != Task.SEQUENCE_CLASSIFICATION:
+        raise NotAvailableError(f"fine-tuning for the task `{task}`")
+    with _as_encoder(model) as encoder:
+        return finetune_sequence_classification(
+            encoder,
+            train=train,
+            test=test,
+            output=output,
+            validation=validation,
+            settings=settings,
+            initialization=initialization,
+            model_name=str(model),
+        )
+
+
+@contextmanager
+def _as_encoder(model: str | Path) -> Iterator[str | Path]:
+    """The Hugging Face form of MODEL, for as long as the context lasts."""
+    if not _is_checkpoint(model):
+        yield model
+        return
+    from toolkit.conversion import ExportDtype, ExportForm, to_hf
+
+    with tempfile.TemporaryDirectory(prefix="toolkit-finetune-") as scratch:
+        encoder = Path(scratch) / "encoder"
+        to_hf(model, encoder, form=ExportForm.BIDIRECTIONAL, dtype=ExportDtype.FP32)
+        yield encoder
+
+
+def _is_checkpoint(model: str | Path) -> bool:
+    """Whether this is a folder of ours: a run, a folder of checkpoints or one checkpoint."""
+    folder = Path(model)
+    if not folder.is_dir() or (folder / "config.json").exists():
+        return False
+    return (folder / "manifest.json").is_file() or (folder / "checkpoints").is_dir() or any(folder.glob("step-*"))
