@@ -200,13 +200,8 @@ class Tokenizer:
             )
         return complete
 
-    def save(self, folder: Path) -> None:
-        """Write a folder that `transformers.AutoTokenizer` and `tokenization.load` read; equal tokenizers, equal files.
-
-        The decided tokens are named in it, so that loading it decides the same again. A pad token is not invented.
-        """
-        folder.mkdir(parents=True, exist_ok=True)
-        self._complete.save(str(folder / "tokenizer.json"))
+    def files(self) -> dict[str, str]:
+        """Name and content of the files that `save` writes; equal tokenizers, equal files."""
         config: dict[str, object] = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "clean_up_tokenization_spaces": False,
@@ -214,8 +209,19 @@ class Tokenizer:
         }
         if self._names.extra:
             config["extra_special_tokens"] = list(self._names.extra)
-        text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
-        (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
+        return {
+            "tokenizer.json": self._complete.to_str(pretty=True),
+            "tokenizer_config.json": json.dumps(config, indent=2, ensure_ascii=False) + "\n",
+        }
+
+    def save(self, folder: Path) -> None:
+        """Write a folder that `transformers.AutoTokenizer` and `tokenization.load` read.
+
+        The decided tokens are named in it, so that loading it decides the same again. A pad token is not invented.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in self.files().items():
+            (folder / name).write_text(content, encoding="utf-8")
 
 
 def _settled(backend: "tokenizers.Tokenizer", names: SpecialNames) -> "tokenizers.Tokenizer":

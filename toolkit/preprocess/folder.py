@@ -1,0 +1,113 @@
+"""The folder of a corpus before it is finished: who may write in it, what of it can be kept."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from toolkit.core.errors import CorpusError, UserError
+from toolkit.data.manifest import MANIFEST_NAME, CorpusManifest, ShardEntry, read_manifest
+from toolkit.data.shards import file_names
+from toolkit.preprocess.ledger import LEDGER_NAME, Ledger, read_ledger, write_ledger
+
+__all__ = ["TOKENIZER_FOLDER", "finish", "locked", "prepare"]
+
+TOKENIZER_FOLDER = "tokenizer"
+
+_LOCK = ".preprocess.lock"
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Make the folder, and keep other processes from writing a corpus into it meanwhile.
+
+    Raises:
+        UserError: it cannot be made, or another process is at it.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / _LOCK)
+        lock.acquire(timeout=0)
+    except FileExistsError as error:
+        raise UserError(f"The output {folder} is a file. Name a folder.") from error
+    except Timeout as error:
+        raise UserError(
+            f"Another process is writing a corpus into {folder}. Wait for it, or name another folder."
+        ) from error
+    except OSError as error:
+        raise UserError(f"The output folder {folder} cannot be written: {error.strerror}.") from error
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            (folder / _LOCK).unlink()
+            if not any(folder.iterdir()):
+                folder.rmdir()
+        lock.release()
+
+
+def prepare(folder: Path, key: str, *, overwrite: bool) -> tuple[Ledger, CorpusManifest | None]:
+    """Decide what of the folder stays: the ledger to go on from, and the manifest if only the last touches are missing.
+
+    Args:
+        folder: the corpus folder, locked.
+        key: hash of everything that decides the corpus.
+        overwrite: a finished corpus may be replaced.
+
+    Raises:
+        UserError: the folder holds a finished corpus, or something else.
+    """
+    ledger = read_ledger(folder)
+    if (folder / MANIFEST_NAME).exists():
+        manifest = _manifest(folder)
+        is_finished = manifest is None or ledger is None or ledger.shards == manifest.shards
+        if is_finished and ledger is not None and ledger.key == key:
+            return ledger, manifest
+        if is_finished and not overwrite:
+            what = "a damaged corpus" if manifest is None else f"a finished corpus of {manifest.documents:,} documents"
+            raise UserError(f"{folder} holds {what}. Name another folder, or replace it with --overwrite.")
+    elif not (folder / LEDGER_NAME).exists():
+        others = sorted(path.name for path in folder.iterdir() if path.name not in (_LOCK, f".{LEDGER_NAME}.partial"))
+        if others:
+            raise UserError(
+                f"The output folder {folder} is not empty and holds no corpus (but {', '.join(others[:5])}"
+                f"{', ...' if len(others) > 5 else ''}). Name another folder."
+            )
+    elif ledger is not None and ledger.key == key and _are_there(folder, ledger.shards):
+        _remove(folder, keep=ledger.shards)
+        return ledger, None
+    # From the first ledger on the folder counts as an unfinished corpus, whatever of the old one is still there.
+    ledger = Ledger(key=key)
+    write_ledger(folder, ledger)
+    _remove(folder, keep=())
+    return ledger, None
+
+
+def finish(folder: Path) -> None:
+    """Remove what is there only while a corpus is not finished."""
+    (folder / LEDGER_NAME).unlink(missing_ok=True)
+
+
+def _manifest(folder: Path) -> CorpusManifest | None:
+    try:
+        return read_manifest(folder)
+    except CorpusError:
+        return None
+
+
+def _are_there(folder: Path, shards: tuple[ShardEntry, ...]) -> bool:
+    return all(path.is_file() for shard in shards for path in file_names(folder / shard.name))
+
+
+def _remove(folder: Path, *, keep: tuple[ShardEntry, ...]) -> None:
+    """Remove what an earlier run wrote, but for some shards. The manifest goes first."""
+    kept = {path for shard in keep for path in file_names(folder / shard.name)}
+    (folder / MANIFEST_NAME).unlink(missing_ok=True)
+    for pattern in ("shard-[0-9]*", ".shard-*.partial", ".plans.lock"):
+        for path in folder.glob(pattern):
+            if path not in kept:
+                path.unlink()
+    if (folder / TOKENIZER_FOLDER).is_dir():
+        shutil.rmtree(folder / TOKENIZER_FOLDER)

@@ -1,0 +1,46 @@
+"""What a user can say about preparing a corpus."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from toolkit.core.settings import Settings
+
+__all__ = ["PreprocessSettings", "TxtDocuments"]
+
+TxtDocuments = Literal["file", "paragraph", "line"]
+
+_AtLeastOne = Annotated[int, Field(ge=1)]
+
+
+class PreprocessSettings(Settings):
+    """How texts become a corpus."""
+
+    tokenizer: str
+    """Folder with a Hugging Face tokenizer.json, or such a file."""
+    text_field: Annotated[str, Field(min_length=1)] = "text"
+    """Key (JSON lines) or column (Parquet) that holds the text."""
+    txt_documents: TxtDocuments = "file"
+    """What is one document in a .txt file: the "file", a "paragraph" between blank lines, or a "line"."""
+    limit_documents: _AtLeastOne | None = None
+    """Stop after this many documents."""
+    limit_tokens: _AtLeastOne | None = None
+    """Stop after the document that reaches this many tokens."""
+    shard_tokens: _AtLeastOne = 2**28
+    """A shard closes after the document that reaches this many tokens, or at the end of a source file."""
+    sequence_length: Annotated[int, Field(ge=2)] | None = None
+    """Also build the packing plans for rows of this many tokens; otherwise training does on first use."""
+    special_text: Literal["parse", "literal"] = "parse"
+    """Strings of special tokens inside a text: parse them as tokens, as Megatron-LM does, or as ordinary text."""
+    eod: str | None = None
+    """Token that ends a document; by default the tokenizer's eos token, else its sep token."""
+    add_eod: bool = True
+    """End every document with a token."""
+    add_bos: bool = True
+    """Keep what the tokenizer itself puts in front of a text."""
+    mask_token: str = "auto"
+    """auto: the tokenizer's own, else the first reserved slot, else one id more; or token:TEXT, or id:N."""
+    max_bad_fraction: Annotated[float, Field(ge=0, le=1)] = 0.01
+    """Give up when more than this share of the rows cannot be used; looked at after each file."""
+    overwrite: bool = False
+    """Replace a finished corpus."""

@@ -1,0 +1,84 @@
+"""What was made, as a table for a person."""
+
+from typing import TYPE_CHECKING
+
+from tokenization import MaskOrigin, Tokenizer
+from toolkit.preprocess.program import PreprocessResult
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["notes", "summary_table"]
+
+
+def summary_table(result: PreprocessResult) -> "Table":
+    """The closing table of `toolkit preprocess`."""
+    from rich.table import Table
+
+    manifest, tally = result.manifest, result.tally
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_row("documents", f"{manifest.documents:,}")
+    table.add_row(
+        "tokens", f"{manifest.tokens:,} ({manifest.dtype}), {manifest.tokens / manifest.documents:,.0f} a document"
+    )
+    table.add_row("text", f"{tally.text_bytes / 1e6:,.1f} MB, {tally.text_bytes / manifest.tokens:.2f} bytes a token")
+    table.add_row("shards", _shards(result))
+    table.add_row(
+        "vocabulary", f"{manifest.tokenizer.vocab_size:,} ids, fingerprint {manifest.tokenizer.fingerprint[:12]}"
+    )
+    table.add_row("end of document", _end(result.tokenizer))
+    table.add_row("mask token", _mask(result.tokenizer))
+    if result.rows is not None:
+        table.add_row(
+            "packed rows",
+            f"{result.rows.num_rows:,} of {result.rows.sequence_length:,} tokens, {result.rows.fill:.2%} full",
+        )
+    for reason, count in manifest.skipped.items():
+        first = tally.first_bad.get(reason)
+        where = f"; first {first.source} row {first.row:,}: {first.found}" if first else ""
+        table.add_row("skipped", f"{count:,} {reason}{where}")
+    table.add_row("speed", _speed(result))
+    return table
+
+
+def notes(result: PreprocessResult) -> list[str]:
+    """What the user should know besides, one sentence or two each."""
+    manifest, mask = result.manifest, result.tokenizer.mask
+    found = []
+    if mask.passed_over is not None:
+        found.append(
+            f"The vocabulary has {mask.passed_over!r}, which no configuration file names as its mask. To mask with it, "
+            f"run again with --mask-token token:{mask.passed_over}."
+        )
+    if manifest.special_text_hits:
+        parsed = result.tokenizer.rules.parse_special_text
+        found.append(
+            f"Strings of special tokens stand in the text {manifest.special_text_hits:,} times and were "
+            + ("read as these tokens (--special-text literal reads them as text)." if parsed else "read as plain text.")
+        )
+    return found
+
+
+def _shards(result: PreprocessResult) -> str:
+    kept = f", {result.num_kept_shards:,} kept from an interrupted run" if result.num_kept_shards else ""
+    return f"{len(result.manifest.shards):,}{kept}"
+
+
+def _end(tokenizer: Tokenizer) -> str:
+    return f"{tokenizer.eod_text} (id {tokenizer.eod_id})" if tokenizer.rules.add_eod else "none (--no-eod)"
+
+
+def _mask(tokenizer: Tokenizer) -> str:
+    mask = tokenizer.mask
+    origin = "" if mask.origin is MaskOrigin.CHOSEN else f", {mask.origin}"
+    return f"{mask.text} (id {mask.id}){origin}"
+
+
+def _speed(result: PreprocessResult) -> str:
+    seconds = max(result.seconds, 1e-9)
+    return (
+        f"{result.documents / seconds:,.0f} documents/s, {result.text_bytes / 1e6 / seconds:,.1f} MB/s, "
+        f"{result.tokens / seconds:,.0f} tokens/s, {result.seconds:,.1f} s"
+    )
