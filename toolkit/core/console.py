@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress as RichProgress
+    from rich.progress import TaskID
 
 __all__ = ["Progress", "console", "progress"]
 
@@ -25,6 +27,9 @@ class Progress(Protocol):
 
     def update(self, completed: float, note: str = "") -> None:
         """Say how much is done so far, and what else is worth knowing (a rate, a loss)."""
+
+    def say(self, text: str) -> None:
+        """Print a line that stays."""
 
 
 class _Lines:
@@ -46,17 +51,23 @@ class _Lines:
             left = f", {max(self._total - completed, 0) / max(rate, 1e-9):,.0f} s left"
         suffix = f", {note}" if note else ""
         text = f"{self._label}: {completed:,.0f}{of_total} {self._unit}, {rate:,.1f} {self._unit}/s{left}{suffix}"
+        self.say(text)
+
+    def say(self, text: str) -> None:
         print(text, flush=True)
 
 
 class _Bar:
     """A Rich bar."""
 
-    def __init__(self, bar: object, task: object) -> None:
+    def __init__(self, bar: "RichProgress", task: "TaskID") -> None:
         self._bar, self._task = bar, task
 
     def update(self, completed: float, note: str = "") -> None:
-        self._bar.update(self._task, completed=completed, note=note)  # type: ignore[attr-defined]
+        self._bar.update(self._task, completed=completed, note=note)
+
+    def say(self, text: str) -> None:
+        self._bar.console.print(text)
 
 
 @contextmanager

@@ -1,0 +1,24 @@
+"""The engine's own way in: `deepspeed launchers/pretrain.py --ds_config FILE [--config RUN.toml] [--set a.b=value]`."""
+
+import argparse
+import sys
+
+from toolkit.cli.exit_codes import guarded
+
+
+def main() -> None:
+    """One rank: read the arguments, prepare the bundled corpus where the quickstart preset is run, pretrain."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ds_config", required=True, help="a DeepSpeed JSON, or the name of a shipped one (zero2)")
+    parser.add_argument("--config", help="a run file or the name of a preset; default: the quickstart preset")
+    parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="a.b=value")
+    parser.add_argument("--local_rank", type=int, help="set by the deepspeed launcher")
+    arguments = parser.parse_args()
+
+    from toolkit.workflows.rank import run_rank
+
+    run_rank(arguments.config, arguments.overrides, ds_config=arguments.ds_config)
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(main, is_quiet_rank=True))

@@ -1,0 +1,56 @@
+"""From an error to one message and an exit code; the only place that knows both."""
+
+import errno
+import os
+import sys
+import traceback
+from collections.abc import Callable
+
+from toolkit.core.errors import ToolkitError
+
+__all__ = ["DEBUG_VARIABLE", "INTERRUPTED", "guarded"]
+
+DEBUG_VARIABLE = "TOOLKIT_DEBUG"
+INTERRUPTED = 130
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
+
+def guarded(program: Callable[[], object], *, is_quiet_rank: bool = False) -> int:
+    """Run a program and return its exit code; print what went wrong to standard error.
+
+    Args:
+        program: called without arguments.
+        is_quiet_rank: print from rank 0 only, for programs that a launcher starts several times.
+    """
+    is_speaker = not is_quiet_rank or os.environ.get("RANK", "0") == "0"
+    try:
+        program()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:
+        if _is_debugging():
+            traceback.print_exc()
+        code, message = _judged(error)
+        if code == 1 and not _is_debugging():
+            traceback.print_exc()
+        elif is_speaker:
+            print(f"error: {message}", file=sys.stderr, flush=True)
+        return code
+    return 0
+
+
+def _is_debugging() -> bool:
+    return bool(os.environ.get(DEBUG_VARIABLE))
+
+
+def _judged(error: Exception) -> tuple[int, str]:
+    """Exit code and message of an error; 1 means a bug."""
+    if isinstance(error, ToolkitError):
+        return error.exit_code, str(error)
+    # Its own package raises its own family, which knows nothing of exit codes.
+    if any(base.__module__.split(".")[0] == "tokenization" for base in type(error).__mro__[:-1]):
+        return 2, str(error)
+    if isinstance(error, OSError) and (error.errno in _NO_ROOM or isinstance(error, PermissionError)):
+        place = f" ({error.filename})" if error.filename else ""
+        return 2, f"{error.strerror}{place}. Free space or choose another folder; what was finished before is whole."
+    return 1, str(error)

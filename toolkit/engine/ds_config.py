@@ -1,0 +1,120 @@
+"""The DeepSpeed JSON: found, read, its "auto" values filled in, contradictions refused with the arithmetic shown.
+
+A file stays what it is in DeepSpeed's ecosystem. Values that belong to the run (batch sizes, clipping, precision) are
+"auto" there, or equal to the run's. The optimizer and the learning-rate schedule are ours, so a file that brings its
+own is refused. All of this happens before any process group exists.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from toolkit.core.errors import NotAvailableError, SettingsError
+from toolkit.core.shipped import shipped_folder
+from toolkit.parallel.topology import BatchLayout, ParallelSettings
+
+__all__ = ["check_parallel", "read_ds_config", "resolve_ds_config", "shipped_ds_configs", "zero_stage"]
+
+_OURS = {
+    "optimizer": "AdamW is set by [train] (train.weight_decay, train.beta1, ...)",
+    "scheduler": "the learning rate is set by [lr]",
+    "fp16": 'use precision = "bf16" or "fp32"',
+    "tensor_parallel": "tensor parallelism is set by parallel.tp",
+}
+
+
+def shipped_ds_configs() -> tuple[str, ...]:
+    """Names of the DeepSpeed files that travel with the package."""
+    return tuple(sorted(path.stem for path in shipped_folder("ds_configs").glob("*.json")))
+
+
+def read_ds_config(source: str) -> dict[str, Any]:
+    """Read a DeepSpeed JSON by path, or by the name of a shipped one (`zero2`).
+
+    Raises:
+        SettingsError: if there is none, it is not a JSON object, or it sets what belongs to the run.
+    """
+    path = Path(source)
+    if not path.is_file():
+        path = shipped_folder("ds_configs") / f"{Path(source).stem}.json"
+        if not path.is_file() or source not in (path.stem, f"ds_configs/{path.name}"):
+            raise SettingsError(
+                f"DeepSpeed file {source!r} does not exist.\n"
+                f"Give a path, or one of the shipped names: {', '.join(shipped_ds_configs())}."
+            )
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise SettingsError(f"{path} is not a readable JSON file: {error}.") from None
+    if not isinstance(config, dict):
+        raise SettingsError(f"{path} holds a {type(config).__name__}, but a DeepSpeed file is one JSON object.")
+    for block, instead in _OURS.items():
+        given = config.get(block)
+        if given and not (isinstance(given, dict) and given.get("enabled") is False):
+            raise SettingsError(f"{path} has a {block!r} block, but {instead}.\nTake the block out of the file.")
+    zero_stage(config)
+    return config
+
+
+def zero_stage(config: Mapping[str, Any]) -> int:
+    """The ZeRO stage that a DeepSpeed file asks for; 0 where it is silent."""
+    stage = config.get("zero_optimization", {}).get("stage", 0)
+    if stage not in (0, 1, 2, 3):
+        raise SettingsError(f"zero_optimization.stage is {stage!r}; DeepSpeed knows 0, 1, 2 and 3.")
+    return int(stage)
+
+
+def check_parallel(config: Mapping[str, Any], parallel: ParallelSettings, *, source: str) -> None:
+    """Refuse degrees of model parallelism that the file's ZeRO stage cannot run, or that are not built yet."""
+    stage = zero_stage(config)
+    if parallel.pp > 1 and stage > 1:
+        raise SettingsError(
+            f"pipeline parallelism (parallel.pp={parallel.pp}) cannot run with ZeRO stage {stage} ({source}).\n"
+            "Use a file with stage 1, or set parallel.pp=1."
+        )
+    if parallel.pp > 1:
+        raise NotAvailableError(f"pipeline parallelism (parallel.pp={parallel.pp})")
+    if parallel.tp > 1:
+        raise NotAvailableError(f"tensor parallelism (parallel.tp={parallel.tp})")
+
+
+def resolve_ds_config(
+    config: Mapping[str, Any], *, batch: BatchLayout, grad_clip: float, precision: str, source: str
+) -> dict[str, Any]:
+    """The file with every value that belongs to the run filled in.
+
+    Raises:
+        SettingsError: where the file says something else than the run, or asks for bf16 at stage 0.
+    """
+    if precision == "bf16" and zero_stage(config) == 0:
+        raise SettingsError(
+            f'precision="bf16" cannot run with ZeRO stage 0 ({source}): DeepSpeed would accumulate gradients in '
+            'bf16 there.\nUse stage 1 (ds_configs/zero1.json), which costs nothing on one rank, or precision="fp32".'
+        )
+    resolved = dict(config)
+    arithmetic = (
+        f"{batch.global_batch_rows} rows a step = {batch.micro_batch_rows} a micro-batch x {batch.accumulation} "
+        f"micro-batches x {batch.data_parallel} ranks"
+    )
+    _own(resolved, "train_batch_size", batch.global_batch_rows, why=arithmetic, source=source)
+    _own(resolved, "train_micro_batch_size_per_gpu", batch.micro_batch_rows, why=arithmetic, source=source)
+    _own(resolved, "gradient_accumulation_steps", batch.accumulation, why=arithmetic, source=source)
+    _own(resolved, "gradient_clipping", grad_clip, why=f"train.grad_clip={grad_clip}", source=source)
+    bf16 = dict(resolved.get("bf16", {}))
+    _own(bf16, "enabled", precision == "bf16", why=f"precision={precision!r}", source=source, group="bf16.")
+    types = dict(resolved.get("data_types", {}))
+    _own(types, "grad_accum_dtype", "fp32", why="gradients are accumulated in fp32", source=source, group="data_types.")
+    resolved["bf16"], resolved["data_types"] = bf16, types
+    resolved["zero_allow_untested_optimizer"] = True
+    return resolved
+
+
+def _own(group_values: dict[str, Any], key: str, value: Any, *, why: str, source: str, group: str = "") -> None:
+    found = group_values.get(key, "auto")
+    if found not in ("auto", value):
+        raise SettingsError(
+            f"{source} sets {group}{key} to {found!r}, but the run needs {value!r}: {why}.\n"
+            f'Write "auto" in the file, or change the run.'
+        )
+    group_values[key] = value

@@ -1,0 +1,171 @@
+"""One training step and one evaluation pass through DeepSpeed.
+
+The loss is exact: N, the number of targets over all micro-batches and data-parallel ranks, is known before the first
+forward pass. A micro-batch's loss is its sum of cross-entropies times gas x dp / N, which undoes the engine's two
+divisions (by accumulation steps in backward, by ranks in the all-reduce), so gradient and reported loss are the mean
+over target tokens whatever the micro-batch, the accumulation and the number of ranks. It is computed inside the
+module's forward, because a head used outside loses its gradient under DeepSpeed's bf16 optimizer without a word.
+
+A value that is not finite never reaches a checkpoint: the reduced loss is tested before the update; the gradient norm
+and the engine's skipped steps after it, or before it at stage 0, where the engine would step on NaN silently.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from toolkit.core.errors import SettingsError
+from toolkit.core.words import AttentionKind
+from toolkit.engine.ds_config import zero_stage
+from toolkit.engine.optimizer import OptimizerSettings, build_optimizer
+from toolkit.engine.ranks import Ranks
+from toolkit.model.attention import SegmentLayout
+from toolkit.model.encoder import Encoder
+
+__all__ = ["Engine", "MicroBatch", "NonFiniteStep", "StepResult"]
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """What one forward pass of one rank gets: inputs (B, S) and targets (N,), int64; and where segments lie."""
+
+    input_ids_BS: torch.Tensor
+    layout: SegmentLayout
+    positions_N: torch.Tensor
+    labels_N: torch.Tensor
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """Exact token mean of the loss before the update, and the global gradient norm before clipping."""
+
+    loss: float
+    grad_norm: float
+
+
+class NonFiniteStep(Exception):
+    """A step met a value that is not finite; `micro_batches` are this rank's with a non-finite loss."""
+
+    def __init__(self, what: str, micro_batches: tuple[int, ...]) -> None:
+        super().__init__(what)
+        self.what = what
+        self.micro_batches = micro_batches
+
+
+class Engine:
+    """An encoder under DeepSpeed.
+
+    Args:
+        encoder: with its initial weights, equal on all ranks.
+        config: a resolved DeepSpeed configuration.
+        optimizer: AdamW's numbers.
+        ranks: the process group.
+    """
+
+    def __init__(self, encoder: Encoder, *, config: dict[str, Any], optimizer: OptimizerSettings, ranks: Ranks) -> None:
+        import deepspeed
+        from deepspeed.runtime.config import DeepSpeedConfigError
+
+        self.ranks = ranks
+        self.zero_stage = zero_stage(config)
+        self._accumulation = int(config["gradient_accumulation_steps"])
+        self._optimizer = build_optimizer(encoder, optimizer)
+        try:
+            self.deepspeed, *_ = deepspeed.initialize(model=encoder, optimizer=self._optimizer, config=config)
+        except (DeepSpeedConfigError, AssertionError, ValueError) as error:
+            raise SettingsError(f"DeepSpeed refuses the configuration: {error}") from error
+
+    @property
+    def module(self) -> Encoder:
+        """The encoder as DeepSpeed holds it; its parameters may be partitioned."""
+        module: Encoder = self.deepspeed.module
+        return module
+
+    def train_step(
+        self,
+        micro_batches: Sequence[MicroBatch],
+        *,
+        attention: AttentionKind,
+        num_targets: int,
+        learning_rate: float,
+    ) -> StepResult:
+        """Run one step: every micro-batch of this rank, then the update.
+
+        Args:
+            micro_batches: this rank's, as many as the accumulation.
+            attention: the objective's kind.
+            num_targets: N over all micro-batches and ranks; 0 is legal and gives loss 0.
+            learning_rate: of this update.
+
+        Raises:
+            NonFiniteStep: the loss or the gradient is not finite; nothing of this step may be saved.
+        """
+        for group in self.deepspeed.optimizer.param_groups:
+            group["lr"] = learning_rate
+        scale = self._accumulation * self.ranks.world_size / max(num_targets, 1)
+        self.deepspeed.train()
+        losses = []
+        for number, batch in enumerate(micro_batches):
+            loss = self._forward(batch, attention, scale)
+            self.deepspeed.backward(loss)
+            losses.append(loss.detach())
+            if number < len(micro_batches) - 1:
+                self.deepspeed.step()
+        stacked = torch.stack(losses)
+        loss_mean = self.ranks.sum_on_device(stacked.double().sum()) / (self._accumulation * self.ranks.world_size)
+        if not math.isfinite(loss_mean):
+            bad = torch.nonzero(~torch.isfinite(stacked)).flatten().tolist()
+            raise NonFiniteStep("the loss", tuple(bad))
+        return StepResult(loss=loss_mean, grad_norm=self._update())
+
+    @torch.no_grad()
+    def loss_sum(self, micro_batches: Iterable[MicroBatch], *, attention: AttentionKind) -> float:
+        """Sum of cross-entropies over the micro-batches of all ranks, without a gradient.
+
+        Every rank must bring equally many micro-batches, since ZeRO-3 gathers weights in step.
+        """
+        self.deepspeed.eval()
+        total = torch.zeros((), dtype=torch.float64, device=self.ranks.device)
+        for batch in micro_batches:
+            total += self._forward(batch, attention, 1.0)
+        return self.ranks.sum_on_device(total)
+
+    def close(self) -> None:
+        """Free what DeepSpeed holds; needed where one process builds several engines."""
+        self.deepspeed.destroy()
+
+    def _forward(self, batch: MicroBatch, attention: AttentionKind, scale: float) -> torch.Tensor:
+        loss: torch.Tensor = self.deepspeed(
+            batch.input_ids_BS,
+            batch.layout,
+            attention,
+            positions_N=batch.positions_N,
+            labels_N=batch.labels_N,
+            scale=scale,
+        )
+        return loss
+
+    def _update(self) -> float:
+        """The optimizer's step; returns the gradient norm before clipping."""
+        skipped = self.deepspeed.skipped_steps
+        # Stage 0 in fp32 reports no norm and would step on a NaN gradient: look before the step.
+        norm = self._stage0_norm() if self.zero_stage == 0 else None
+        if norm is not None and not math.isfinite(norm):
+            raise NonFiniteStep("the gradient norm", ())
+        self.deepspeed.step()
+        if norm is None:
+            norm = float(self.deepspeed.get_global_grad_norm())
+        if not math.isfinite(norm) or self.deepspeed.skipped_steps > skipped:
+            raise NonFiniteStep("the gradient norm", ())
+        return norm
+
+    def _stage0_norm(self) -> float:
+        squares = [
+            parameter.grad.detach().double().square().sum()
+            for parameter in self.module.parameters()
+            if parameter.grad is not None
+        ]
+        return math.sqrt(float(torch.stack(squares).sum()))

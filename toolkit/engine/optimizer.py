@@ -1,0 +1,45 @@
+"""torch AdamW as the recipe sets it: one place for its numbers."""
+
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from toolkit.core.settings import Settings
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["OptimizerSettings", "build_optimizer"]
+
+
+class OptimizerSettings(Settings):
+    """AdamW and gradient clipping (arXiv 2507.00994, appendix)."""
+
+    weight_decay: float = Field(0.1, ge=0, allow_inf_nan=False)
+    """Decoupled weight decay."""
+    decay_norms_and_embeddings: bool = True
+    """Whether weight decay also hits norm weights and embeddings, as in the paper's code."""
+    beta1: float = Field(0.9, ge=0, lt=1)
+    """Decay of the first moment."""
+    beta2: float = Field(0.95, ge=0, lt=1)
+    """Decay of the second moment."""
+    epsilon: float = Field(1e-5, gt=0)
+    """Added to the root of the second moment."""
+    grad_clip: float = Field(1.0, ge=0, allow_inf_nan=False)
+    """Largest global norm of the gradient; 0 switches clipping off."""
+
+
+def build_optimizer(module: "torch.nn.Module", settings: OptimizerSettings) -> "torch.optim.AdamW":
+    """AdamW over all parameters of `module`. The learning rate is set before each step by the engine."""
+    import torch
+
+    decayed: list[torch.nn.Parameter] = []
+    undecayed: list[torch.nn.Parameter] = []
+    for name, parameter in module.named_parameters():
+        exempt = parameter.ndim < 2 or "embed_tokens" in name
+        is_decayed = settings.decay_norms_and_embeddings or not exempt
+        (decayed if is_decayed else undecayed).append(parameter)
+    groups = [{"params": decayed, "weight_decay": settings.weight_decay}]
+    if undecayed:
+        groups.append({"params": undecayed, "weight_decay": 0.0})
+    return torch.optim.AdamW(groups, lr=0.0, betas=(settings.beta1, settings.beta2), eps=settings.epsilon, fused=True)

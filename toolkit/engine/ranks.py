@@ -1,0 +1,119 @@
+"""The ranks of a run: starting and leaving the process group, and the few small exchanges the loop makes.
+
+Host exchanges (counts, hashes, flags, messages) travel over gloo, so that on a GPU they neither wait for the device
+nor make it wait.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.distributed as dist
+
+from toolkit.core.errors import ToolkitError
+
+__all__ = ["Ranks", "joined_ranks"]
+
+_T = TypeVar("_T")
+_SINGLE_PROCESS = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
+
+
+class Ranks:
+    """Who we are among the processes of the run."""
+
+    def __init__(self) -> None:
+        self.rank = dist.get_rank()
+        self.world_size = dist.get_world_size()
+        self.device = _device()
+        self._host_group = dist.new_group(backend="gloo") if dist.get_backend() != "gloo" else None
+
+    def sum_counts(self, *counts: int) -> tuple[int, ...]:
+        """Element-wise sum over all ranks."""
+        total = torch.tensor(counts, dtype=torch.int64)
+        dist.all_reduce(total, group=self._host_group)
+        return tuple(int(count) for count in total)
+
+    def sum_on_device(self, value: torch.Tensor) -> float:
+        """Sum of a scalar that lives on the device, over all ranks, in fp64."""
+        total = value.detach().double()
+        dist.all_reduce(total)
+        return float(total)
+
+    def gather_bytes(self, mine: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        """Every rank's array of bytes, equal shapes, stacked in rank order: (world, ...)."""
+        sent = torch.from_numpy(np.ascontiguousarray(mine))
+        received = [torch.empty_like(sent) for _ in range(self.world_size)]
+        dist.all_gather(received, sent, group=self._host_group)
+        return np.stack([part.numpy() for part in received])
+
+    def gather(self, mine: _T) -> list[_T]:
+        """Every rank's object, in rank order."""
+        received: list[Any] = [None] * self.world_size
+        dist.all_gather_object(received, mine, group=self._host_group)
+        return received
+
+    def broadcast(self, value: _T) -> _T:
+        """Rank 0's object, on every rank."""
+        box: list[Any] = [value]
+        dist.broadcast_object_list(box, src=0, group=self._host_group)
+        received: _T = box[0]
+        return received
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        dist.barrier(group=self._host_group)
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """If the body fails on any rank, every rank raises the first one's error, so that all leave the same way."""
+        error: Exception | None = None
+        try:
+            yield
+        except Exception as raised:
+            error = raised
+        failed = next((found for found in self.gather(_portable(error)) if found is not None), None)
+        if failed is not None:
+            raise failed from error
+
+
+@contextmanager
+def joined_ranks() -> Iterator[Ranks]:
+    """Join the process group that the launcher described in the environment; alone where there is no launcher."""
+    import deepspeed
+    from deepspeed.ops import __compatible_ops__ as compatible_ops
+
+    # On a CPU, DeepSpeed would first compile a shared-memory all-reduce (most of a minute) that only inference uses.
+    compatible_ops["deepspeed_shm_comm"] = False
+    alone = "RANK" not in os.environ
+    if alone:
+        os.environ.update(_SINGLE_PROCESS)
+        os.environ["MASTER_PORT"] = "0"
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    deepspeed.init_distributed(dist_backend="nccl" if torch.cuda.is_available() else "gloo", verbose=False)
+    try:
+        yield Ranks()
+    finally:
+        # Always: without it a ZeRO-3 process aborts at exit.
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        if alone:
+            for name in (*_SINGLE_PROCESS, "MASTER_PORT"):
+                os.environ.pop(name, None)
+
+
+def _device() -> torch.device:
+    if torch.cuda.is_available():
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")
+
+
+def _portable(error: Exception | None) -> Exception | None:
+    """An error that survives the trip to another process: ours as they are, others as their text."""
+    if error is None or isinstance(error, ToolkitError):
+        return error
+    return ToolkitError(f"{type(error).__name__}: {error}")

@@ -1,0 +1,61 @@
+"""Canonical checkpoints of an engine: written by all ranks at once, each its share of the parameters by name."""
+
+from pathlib import Path
+
+from toolkit.checkpoint.manifest import CheckpointManifest
+from toolkit.checkpoint.read import Checkpoint
+from toolkit.checkpoint.write import abandon, begin, finish, merge_parts, write_part
+from toolkit.core.errors import CheckpointError
+from toolkit.engine.engine import Engine
+from toolkit.engine.state import collect, restore
+
+__all__ = ["load_checkpoint", "save_checkpoint"]
+
+
+def save_checkpoint(engine: Engine, root: Path, *, manifest: CheckpointManifest, tokenizer_folder: Path) -> Path:
+    """Write the state of the engine below `root`; collective. The checkpoint appears whole or not at all.
+
+    Args:
+        engine: all ranks', between two steps and after at least one.
+        root: the run's checkpoints folder, seen by all ranks.
+        manifest: where the run stands; its `tensors` and `files` are filled in here.
+        tokenizer_folder: copied into the checkpoint.
+
+    Raises:
+        CheckpointError: on every rank, if any could not write; earlier checkpoints are untouched.
+    """
+    ranks = engine.ranks
+    world = ranks.world_size
+    with ranks.together():
+        mine = begin(root, manifest.step) if ranks.rank == 0 else None
+    folder = ranks.broadcast(mine)
+    assert folder is not None
+    states = list(collect(engine, is_mine=lambda number: number % world == ranks.rank))
+    try:
+        with ranks.together():
+            part = write_part(folder, part=ranks.rank, num_parts=world, parameters=states)
+        del states
+        merged = merge_parts(ranks.gather(part))
+        with ranks.together():
+            if ranks.rank == 0:
+                whole = manifest.model_copy(update={"tensors": merged.tensors, "files": merged.files})
+                finish(folder, whole, tokenizer_folder=tokenizer_folder)
+    except BaseException:
+        if ranks.rank == 0:
+            abandon(folder)
+        raise
+    return root / f"step-{manifest.step:08d}"
+
+
+def load_checkpoint(engine: Engine, checkpoint: Checkpoint) -> None:
+    """Restore weights and optimizer into a fresh engine of any layout; collective, every rank reads.
+
+    Raises:
+        CheckpointError: if the checkpoint's parameters are not the engine's.
+    """
+    expected = {name for name, _ in engine.module.named_parameters()}
+    found = checkpoint.manifest.tensors.keys()
+    if expected != found:
+        differing = ", ".join(sorted(expected ^ found)[:5])
+        raise CheckpointError(f"{checkpoint.path} holds other parameters than the model; for example {differing}.")
+    restore(engine, checkpoint.parameter, optimizer_step=checkpoint.manifest.optimizer_step)

@@ -1,0 +1,124 @@
+"""Taking the state of training out of DeepSpeed's engines, and putting it back, by parameter name.
+
+Whole tensors go through the public `safe_get_full_*` and `safe_set_full_*`. Three things have no public way in
+DeepSpeed 0.19.8 and reach for names of its optimizer classes: making the moments exist before they can be set,
+pushing restored master weights into the bf16 copies, and setting partitions of stage 3, where the public function
+fails on the last rank when the size of a parameter is no multiple of the ranks.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from toolkit.checkpoint.state import ParameterState
+from toolkit.engine.engine import Engine
+
+__all__ = ["collect", "restore"]
+
+# Where each optimizer class keeps its flat fp32 partitions.
+_FLAT_PARTITIONS = (
+    "single_partition_of_fp32_groups",  # DeepSpeedZeroOptimizer, stages 1 and 2
+    "fp32_groups_flat_partition",  # BF16_Optimizer, stage 1 with fp32 accumulation
+    "fp32_partitioned_groups_flat",  # DeepSpeedZeroOptimizer_Stage3
+)
+
+
+def collect(engine: Engine, *, is_mine: Callable[[int], bool]) -> Iterator[ParameterState]:
+    """The full state of every parameter for which `is_mine(number)` holds, on the CPU in fp32.
+
+    Collective: all ranks must run it to its end, each keeping its own share.
+    """
+    for number, (name, parameter) in enumerate(engine.module.named_parameters()):
+        weight, exp_avg, exp_avg_sq = _full(engine, parameter)
+        if is_mine(number):
+            yield ParameterState(name, _on_cpu(weight), _on_cpu(exp_avg), _on_cpu(exp_avg_sq))
+
+
+def restore(engine: Engine, read: Callable[[str], ParameterState], *, optimizer_step: int) -> None:
+    """Put weights, moments and the optimizer's step into a fresh engine. `read` gives a parameter's state by name."""
+    if engine.zero_stage == 0:
+        _restore_unpartitioned(engine, read, optimizer_step)
+        return
+    optimizer = engine.deepspeed.optimizer
+    _make_moments_exist(optimizer, optimizer_step)
+    for name, parameter in engine.module.named_parameters():
+        state = read(name)
+        if engine.zero_stage == 3:
+            _set_partition(engine, parameter, state)
+        else:
+            _set_full(parameter, state)
+    if hasattr(optimizer, "update_lp_params"):
+        optimizer.update_lp_params()
+
+
+def _full(engine: Engine, parameter: torch.nn.Parameter) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
+
+    if engine.zero_stage == 0:
+        state = engine.deepspeed.optimizer.state[parameter]
+        return parameter.data, state["exp_avg"], state["exp_avg_sq"]
+    return (
+        safe_get_full_fp32_param(parameter),
+        safe_get_full_optimizer_state(parameter, "exp_avg"),
+        safe_get_full_optimizer_state(parameter, "exp_avg_sq"),
+    )
+
+
+def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy: the engine goes on writing to what it returned."""
+    return tensor.detach().to(device="cpu", dtype=torch.float32, copy=True).contiguous()
+
+
+def _restore_unpartitioned(engine: Engine, read: Callable[[str], ParameterState], optimizer_step: int) -> None:
+    for name, parameter in engine.module.named_parameters():
+        state = read(name)
+        parameter.data.copy_(state.weight)
+        engine.deepspeed.optimizer.state[parameter] = {
+            "step": torch.tensor(float(optimizer_step), device=parameter.device),
+            "exp_avg": state.exp_avg.to(parameter.device, copy=True),
+            "exp_avg_sq": state.exp_avg_sq.to(parameter.device, copy=True),
+        }
+
+
+def _make_moments_exist(optimizer: Any, optimizer_step: int) -> None:
+    """The functions that set state look it up first, and a fresh optimizer has none."""
+    attribute = next(name for name in _FLAT_PARTITIONS if hasattr(optimizer, name))
+    for flat in getattr(optimizer, attribute):
+        optimizer.optimizer.state[flat] = {
+            "step": torch.tensor(float(optimizer_step), device=flat.device),
+            "exp_avg": torch.zeros_like(flat),
+            "exp_avg_sq": torch.zeros_like(flat),
+        }
+    if hasattr(optimizer, "_lazy_init_hp_params_optimizer_state"):
+        optimizer._lazy_init_hp_params_optimizer_state()
+
+
+def _set_full(parameter: torch.nn.Parameter, state: ParameterState) -> None:
+    from deepspeed.utils import safe_set_full_fp32_param, safe_set_full_optimizer_state
+
+    device = parameter.device
+    safe_set_full_fp32_param(parameter, state.weight.to(device))
+    safe_set_full_optimizer_state(parameter, state.exp_avg.to(device), "exp_avg")
+    safe_set_full_optimizer_state(parameter, state.exp_avg_sq.to(device), "exp_avg_sq")
+
+
+def _set_partition(engine: Engine, parameter: torch.nn.Parameter, state: ParameterState) -> None:
+    """Stage 3: this rank's slice of the flattened parameter, padded with zeros to a multiple of the ranks."""
+    from deepspeed.utils import safe_get_local_fp32_param, safe_set_local_fp32_param, safe_set_local_optimizer_state
+    from deepspeed.zero import GatheredParameters
+
+    ranks = engine.ranks
+    share = safe_get_local_fp32_param(parameter).numel()
+
+    def mine(full: torch.Tensor) -> torch.Tensor:
+        padded = torch.zeros(share * ranks.world_size)
+        padded[: full.numel()] = full.flatten()
+        return padded.narrow(0, share * ranks.rank, share).to(ranks.device)
+
+    with GatheredParameters([parameter], modifier_rank=0):
+        if ranks.rank == 0:
+            parameter.data.copy_(state.weight)
+    safe_set_local_fp32_param(parameter, mine(state.weight))
+    safe_set_local_optimizer_state(parameter, mine(state.exp_avg), "exp_avg")
+    safe_set_local_optimizer_state(parameter, mine(state.exp_avg_sq), "exp_avg_sq")

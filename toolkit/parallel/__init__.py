@@ -1,0 +1,1 @@
+"""How work is divided over ranks. Knows the model and process groups; not deepspeed."""

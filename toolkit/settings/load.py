@@ -1,0 +1,132 @@
+"""From a run file or a preset and --set options to checked settings."""
+
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from pydantic import ValidationError
+
+from toolkit.core.errors import NotAvailableError, SettingsError
+from toolkit.model.presets import MODEL_PRESETS
+from toolkit.settings.messages import explain, nearest
+from toolkit.settings.rules import check_run
+from toolkit.settings.run import RunSettings
+
+__all__ = ["load_run", "run_presets", "to_toml"]
+
+_PRESETS = Path(__file__).parent / "presets"
+_REQUIRED = {
+    "data": "data.train: the folder of a corpus, as `toolkit preprocess` writes it",
+    "schedule": '[[schedule]]: the phases of the run, for example objective = "clm", steps = 1000',
+    "model": "model.preset, or the keys of [model]",
+}
+
+
+def run_presets() -> tuple[str, ...]:
+    """Names of the run files that travel with the package."""
+    return tuple(sorted(path.stem for path in _PRESETS.glob("*.toml")))
+
+
+def load_run(source: str, overrides: Sequence[str] = ()) -> RunSettings:
+    """Settings from a run file or the name of a shipped preset, with `a.b=value` overrides on top.
+
+    Raises:
+        SettingsError: naming each key that is wrong, what was found and what would be right.
+    """
+    path = _find(source)
+    raw = _read(path)
+    for override in overrides:
+        _apply(raw, override)
+    _refuse_what_is_not_built(raw)
+    _expand_model_preset(raw)
+    _name_run_folder(raw, path.stem)
+    for key, meaning in _REQUIRED.items():
+        if key not in raw:
+            raise SettingsError(f"{path}: {key} is missing. A run needs {meaning}.")
+    try:
+        settings = RunSettings.model_validate(raw)
+    except ValidationError as error:
+        raise SettingsError(f"{path}: {explain(error, RunSettings)}") from None
+    check_run(settings)
+    return settings
+
+
+def to_toml(settings: RunSettings) -> str:
+    """The settings as a run file; keys without a value are left out, since TOML has none."""
+    return tomli_w.dumps(settings.model_dump(mode="json", exclude_none=True))
+
+
+def _find(source: str) -> Path:
+    path = Path(source)
+    if path.is_file():
+        return path
+    shipped = _PRESETS / f"{source}.toml"
+    if shipped.is_file():
+        return shipped
+    hint = nearest(source, run_presets())
+    raise SettingsError(
+        f"run file {source!r} does not exist, and no preset has that name.{hint}\n"
+        f"Give a .toml file or one of: {', '.join(run_presets())}."
+    )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path} is not valid TOML: {error}.") from None
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read: {error.strerror}.") from None
+
+
+def _apply(raw: dict[str, Any], override: str) -> None:
+    """Set one `a.b=value`; the value is TOML, else a string. List items are reached by number: schedule.0.steps."""
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise SettingsError(f"--set {override!r} has no key=value form. Write, for example, --set train.steps=100.")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    *parents, last = key.split(".")
+    place: Any = raw
+    for depth, parent in enumerate(parents):
+        place = place[_item(place, parent, override)] if isinstance(place, list) else place.setdefault(parent, {})
+        if not isinstance(place, dict | list):
+            raise SettingsError(f"--set {override}: {'.'.join(parents[: depth + 1])} is a value, not a group of keys.")
+    if isinstance(place, list):
+        place[_item(place, last, override)] = value
+    else:
+        place[last] = value
+
+
+def _item(items: list[Any], text: str, override: str) -> int:
+    if text.isdecimal() and int(text) < len(items):
+        return int(text)
+    raise SettingsError(f"--set {override}: {text!r} is no item of a list of {len(items)}; items count from 0.")
+
+
+def _refuse_what_is_not_built(raw: dict[str, Any]) -> None:
+    if "init" in raw:
+        raise NotAvailableError("[init] (starting from another model)")
+
+
+def _expand_model_preset(raw: dict[str, Any]) -> None:
+    """Replace model.preset by its keys; other keys of [model] win over them."""
+    model = raw.get("model")
+    if not isinstance(model, dict) or "preset" not in model:
+        return
+    name = model.pop("preset")
+    if name not in MODEL_PRESETS:
+        hint = nearest(str(name), MODEL_PRESETS)
+        raise SettingsError(f"model.preset={name!r} is unknown.{hint}\nThere are: {', '.join(sorted(MODEL_PRESETS))}.")
+    preset = MODEL_PRESETS[name].model_dump(exclude_unset=True)
+    raw["model"] = {**preset, **model}
+
+
+def _name_run_folder(raw: dict[str, Any], name: str) -> None:
+    run = raw.setdefault("run", {})
+    if isinstance(run, dict):
+        run.setdefault("dir", f"runs/{name}")

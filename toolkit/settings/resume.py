@@ -1,0 +1,44 @@
+"""Which settings may change when a run is resumed, and the refusal of all others."""
+
+from typing import Any
+
+from toolkit.core.errors import SettingsError
+from toolkit.settings.run import RunSettings
+
+__all__ = ["check_resume", "snapshot"]
+
+_FREE = ("parallel.", "train.micro_batch_rows", "train.compile", "checkpoint.", "log.", "eval.", "run.dir")
+
+
+def snapshot(settings: RunSettings) -> dict[str, Any]:
+    """The settings as plain data, for the checkpoint's manifest."""
+    return settings.model_dump(mode="json")
+
+
+def check_resume(saved: dict[str, Any], settings: RunSettings) -> None:
+    """Refuse to go on with settings that would make another run of it.
+
+    Raises:
+        SettingsError: naming every key that differs, with both values.
+    """
+    before, now = _flat(saved), _flat(snapshot(settings))
+    missing = object()
+    changed = [
+        f"  {key}: was {before.get(key)!r}, now {now.get(key)!r}"
+        for key in sorted(before.keys() | now.keys())
+        if not key.startswith(_FREE) and before.get(key, missing) != now.get(key, missing)
+    ]
+    if changed:
+        raise SettingsError(
+            f"the run in {settings.run.dir} was started with other settings:\n" + "\n".join(changed) + "\n"
+            "Resume with the same ones, or give the new run its own run.dir. "
+            "(`toolkit branch`, which starts another schedule or other data from a step of a run, "
+            "is not available yet.)"
+        )
+
+
+def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
+    if items is None or not value:
+        return {prefix.removesuffix("."): value}
+    return {key: leaf for name, part in items for key, leaf in _flat(part, f"{prefix}{name}.").items()}

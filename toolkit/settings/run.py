@@ -1,0 +1,85 @@
+"""The settings of one pretraining run, composed; and the loop's own: run, train, log, eval."""
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from toolkit.checkpoint.settings import CheckpointSettings
+from toolkit.core.settings import Settings
+from toolkit.data.settings import DataSettings
+from toolkit.engine.lr import LearningRateSettings
+from toolkit.engine.optimizer import OptimizerSettings
+from toolkit.model.config import ModelSettings
+from toolkit.objectives.schedule import PhaseSettings
+from toolkit.parallel.topology import ParallelSettings
+
+__all__ = ["EvaluationSettings", "LogSettings", "RunFolderSettings", "RunSettings", "TrainSettings"]
+
+
+class RunFolderSettings(Settings):
+    """Where the run lives, and its seed."""
+
+    dir: str = Field(min_length=1)
+    """The run folder; default: runs/<name of the run file>."""
+    seed: int = Field(0, ge=0, lt=2**63)
+    """Seed of the weights, the order of rows and every draw."""
+
+
+class TrainSettings(OptimizerSettings):
+    """The budget, the batch, and the optimizer's numbers."""
+
+    steps: int | None = Field(None, gt=0)
+    """Updates in the run; needed where phases are fractions, otherwise the sum of the phases."""
+    global_batch_rows: int = Field(1152, gt=0)
+    """Rows of a step over all ranks; 1,152 rows of 2,048 are the paper's 2,359,296 positions."""
+    micro_batch_rows: int | None = Field(None, gt=0)
+    """Rows of one forward pass on one rank; unset: the largest even share of a step up to 12, the paper's."""
+    compile: bool = False
+    """Whether blocks go through torch.compile; pays on a GPU and on CPU runs longer than about 5 minutes."""
+
+
+class LogSettings(Settings):
+    """What is written down while training."""
+
+    every: int = Field(10, gt=0)
+    """Steps between logged steps."""
+    tensorboard: bool = True
+    """Whether RUN_DIR/tensorboard is written too."""
+
+
+class EvaluationSettings(Settings):
+    """Validation losses; they need `data.validation`."""
+
+    every: int | None = Field(None, gt=0)
+    """Steps between evaluations; unset: before the first step and after each phase only."""
+    rows: int | None = Field(None, gt=0)
+    """How many of the first validation rows are used; unset: all."""
+
+
+class RunSettings(Settings):
+    """One pretraining run."""
+
+    run: RunFolderSettings
+    """Folder and seed."""
+    precision: Literal["fp32", "bf16"] = "bf16"
+    """Numbers in the forward and backward pass; bf16 keeps fp32 master weights."""
+    model: ModelSettings
+    """Shape of the encoder."""
+    data: DataSettings
+    """Corpora and how rows are made from them."""
+    objectives: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Objectives by name: `kind` (default: the name) and that kind's settings."""
+    schedule: tuple[PhaseSettings, ...]
+    """Phases, in order."""
+    train: TrainSettings = TrainSettings()
+    """Budget, batch, optimizer."""
+    lr: LearningRateSettings = LearningRateSettings()
+    """Learning rate."""
+    parallel: ParallelSettings = ParallelSettings()
+    """How the model is divided over ranks."""
+    checkpoint: CheckpointSettings = CheckpointSettings()
+    """When state is saved and what stays."""
+    log: LogSettings = LogSettings()
+    """What is written down."""
+    eval: EvaluationSettings = EvaluationSettings()
+    """Validation."""

@@ -1,0 +1,178 @@
+"""Putting a run together from its settings: data and objectives first, then the hooks around an engine."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+import toolkit
+from toolkit.checkpoint.manifest import CheckpointManifest, LayoutEntry, VocabularyEntry
+from toolkit.checkpoint.read import CHECKPOINTS_FOLDER
+from toolkit.core.errors import SettingsError
+from toolkit.data.corpus import Corpus
+from toolkit.data.order import Order
+from toolkit.data.stream import RowStream
+from toolkit.data.windows import Rows, open_rows
+from toolkit.engine.engine import Engine
+from toolkit.objectives import registry
+from toolkit.objectives.base import Objective
+from toolkit.objectives.schedule import Schedule
+from toolkit.parallel.topology import BatchLayout
+from toolkit.settings.corpora import training_corpus, validation_corpus, with_corpora
+from toolkit.settings.load import to_toml
+from toolkit.settings.resume import snapshot
+from toolkit.settings.rules import schedule_of
+from toolkit.settings.run import RunSettings
+from toolkit.training.batching import Batcher
+from toolkit.training.hooks import CheckpointHook, ConsoleHook, EvaluationHook, MetricsHook, TensorBoardHook
+from toolkit.training.loop import Hook, Run
+from toolkit.training.metrics import MetricsFile
+from toolkit.training.state import RunState
+
+__all__ = ["RunData", "assemble", "open_run_data"]
+
+
+@dataclass(frozen=True)
+class RunData:
+    """Everything of a run that needs no process group. `settings` have the vocabulary filled in."""
+
+    settings: RunSettings
+    corpus: Corpus
+    rows: Rows
+    validation_rows: Rows | None
+    schedule: Schedule
+    objectives: dict[str, Objective]
+    """Every scheduled objective, by the run's name for it."""
+    evaluated: dict[str, Objective]
+    """Those whose validation loss is taken: scheduled ones, `clm`, and `mlm` where there is a mask token."""
+
+    def describe(self) -> str:
+        """What the run reads and how often, in one line."""
+        needed = self.schedule.total_steps * self.settings.train.global_batch_rows
+        return (
+            f"{self.corpus.path}: {self.corpus.num_documents:,} documents, {self.corpus.num_tokens:,} tokens, "
+            f"{self.rows.num_rows:,} rows of {self.rows.sequence_length:,}; "
+            f"the run takes {needed:,} rows, {needed / self.rows.num_rows:.2f} epochs"
+        )
+
+
+def open_run_data(settings: RunSettings) -> RunData:
+    """Open corpora, make or find packing plans, build objectives.
+
+    Raises:
+        UserError: if anything is missing, damaged or does not fit.
+    """
+    settings = with_corpora(settings)
+    corpus, validation = training_corpus(settings), validation_corpus(settings)
+    seed, schedule = settings.run.seed, schedule_of(settings)
+    names = {phase.objective for phase in schedule.phases}
+    evaluated = {"clm"} | names | ({"mlm"} if corpus.vocabulary.mask_id is not None else set())
+    built = {name: _objective(settings, name, corpus) for name in sorted(evaluated | set(settings.objectives))}
+    return RunData(
+        settings=settings,
+        corpus=corpus,
+        rows=open_rows(corpus, settings.data, seed=seed),
+        validation_rows=None if validation is None else open_rows(validation, settings.data, seed=seed),
+        schedule=schedule,
+        objectives={name: built[name] for name in sorted(names)},
+        evaluated={name: built[name] for name in sorted(evaluated)},
+    )
+
+
+def assemble(
+    data: RunData, engine: Engine, layout: BatchLayout, *, state: RunState, is_stop_requested: Callable[[], bool]
+) -> Run:
+    """The run as the loop wants it; writes run.toml on rank 0."""
+    settings, ranks = data.settings, engine.ranks
+    order = Order(data.rows.num_rows, seed=settings.run.seed, shuffle=settings.data.shuffle)
+    batcher = Batcher(
+        RowStream(data.rows, order),
+        layout,
+        rank=ranks.rank,
+        seed=settings.run.seed,
+        device=ranks.device,
+        has_static_shapes=settings.train.compile or ranks.device.type == "cuda",
+    )
+
+    def name_rows(step: int, micro_batches: tuple[int, ...]) -> str:
+        positions = batcher.positions(step)
+        rows, epochs = order.locate(positions[list(micro_batches)].ravel() if micro_batches else positions.ravel())
+        return f"rank {ranks.rank}, epoch {epochs[0]}: " + ", ".join(str(row) for row in np.unique(rows))
+
+    return Run(
+        engine=engine,
+        batcher=batcher,
+        layout=layout,
+        schedule=data.schedule,
+        objectives=data.objectives,
+        learning_rate=settings.lr,
+        hooks=_hooks(data, engine, layout, state),
+        is_stop_requested=is_stop_requested,
+        name_rows=name_rows,
+    )
+
+
+def _objective(settings: RunSettings, name: str, corpus: Corpus) -> Objective:
+    given = dict(settings.objectives.get(name, {}))
+    kind = given.pop("kind", name)
+    if not isinstance(kind, str):
+        raise SettingsError(f"objectives.{name}.kind = {kind!r}: give the name of a kind of objective.")
+    return registry.build(kind, given, corpus.vocabulary, where=f"objectives.{name}")
+
+
+def _hooks(data: RunData, engine: Engine, layout: BatchLayout, state: RunState) -> list[Hook]:
+    """In the order in which they run: evaluation first, since others show it; checkpoints last."""
+    settings, folder = data.settings, Path(data.settings.run.dir)
+    hooks: list[Hook] = []
+    if data.validation_rows is not None:
+        wanted = settings.eval.rows or data.validation_rows.num_rows
+        hooks.append(
+            EvaluationHook(
+                engine,
+                data.validation_rows,
+                data.evaluated,
+                num_rows=min(wanted, data.validation_rows.num_rows),
+                micro_batch_rows=layout.micro_batch_rows,
+                every=settings.eval.every,
+                seed=settings.run.seed,
+            )
+        )
+    if engine.ranks.rank == 0:
+        (folder / "run.toml").write_text(to_toml(settings), encoding="utf-8")
+        print(data.describe(), flush=True)
+        hooks.append(MetricsHook(MetricsFile(folder, resumed_step=state.step), every=settings.log.every))
+        hooks.append(ConsoleHook(data.schedule, first_step=state.step))
+        if settings.log.tensorboard:
+            board = folder / "tensorboard"
+            hooks.append(TensorBoardHook(board, first_step=state.step, every=settings.log.every))
+    hooks.append(
+        CheckpointHook(
+            engine,
+            folder / CHECKPOINTS_FOLDER,
+            settings.checkpoint,
+            manifest=_manifest(data, engine),
+            tokenizer_folder=data.corpus.tokenizer_folder,
+            first_step=state.step,
+            rows_per_step=layout.global_batch_rows,
+        )
+    )
+    return hooks
+
+
+def _manifest(data: RunData, engine: Engine) -> CheckpointManifest:
+    """The manifest of the run's checkpoints, but for where the run stands."""
+    return CheckpointManifest(
+        toolkit_version=toolkit.__version__,
+        step=0,
+        optimizer_step=0,
+        tokens=0,
+        data_position=0,
+        data_digest="",
+        settings=snapshot(data.settings),
+        vocabulary=VocabularyEntry.of(data.corpus.vocabulary, data.corpus.fingerprint),
+        layout=LayoutEntry(world_size=engine.ranks.world_size, zero_stage=engine.zero_stage),
+        tensors={},
+        files={},
+        losses={},
+    )

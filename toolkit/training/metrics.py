@@ -1,0 +1,53 @@
+"""RUN_DIR/metrics.jsonl: one JSON object per logged step, never two for one step over the life of a run."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+__all__ = ["MetricsFile"]
+
+
+class MetricsFile:
+    """Appends lines, each on the disk before the next step.
+
+    Opening it for a run that goes on from `resumed_step` moves the lines past that step, which the run will write
+    again, to `metrics.superseded.jsonl`; so does a fresh start (step 0) with all lines of an earlier try.
+    """
+
+    def __init__(self, folder: Path, *, resumed_step: int) -> None:
+        self._path = folder / "metrics.jsonl"
+        if self._path.exists():
+            self._supersede(folder / "metrics.superseded.jsonl", resumed_step)
+
+    def append(self, line: dict[str, Any]) -> None:
+        """Add a line."""
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line, allow_nan=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _supersede(self, superseded: Path, resumed_step: int) -> None:
+        kept: list[str] = []
+        moved: list[str] = []
+        for line in self._path.read_text(encoding="utf-8").splitlines():
+            step = _step_of(line)
+            (kept if step is not None and step <= resumed_step and resumed_step > 0 else moved).append(line)
+        if not moved:
+            return
+        with superseded.open("a", encoding="utf-8") as file:
+            file.writelines(line + "\n" for line in moved)
+        temporary = self._path.with_suffix(".jsonl.new")
+        with temporary.open("w", encoding="utf-8") as file:
+            file.writelines(line + "\n" for line in kept)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self._path)
+
+
+def _step_of(line: str) -> int | None:
+    """The step of a line, or None for one that was cut off while it was written."""
+    try:
+        return int(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return None

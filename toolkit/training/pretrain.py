@@ -1,0 +1,164 @@
+"""The pretraining program: what one rank of a run does, from settings to the last checkpoint.
+
+1. Before any process group exists: open the corpora, make the packing plans, fill in the DeepSpeed file. All of it can
+   fail with a message, and some of it takes longer than a process group waits.
+2. Join the other ranks, build the encoder and its engine, and restore the newest intact checkpoint, if there is one.
+3. Loop. Leave together, with the same exit code on every rank.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from toolkit.checkpoint.read import CHECKPOINTS_FOLDER, Checkpoint, newest_intact, open_unverified
+from toolkit.core.errors import SettingsError
+from toolkit.engine.ds_config import check_parallel, read_ds_config, resolve_ds_config
+from toolkit.engine.engine import Engine
+from toolkit.engine.ranks import Ranks, joined_ranks
+from toolkit.engine.saving import load_checkpoint
+from toolkit.model.allocator import keep_freed_memory
+from toolkit.model.encoder import Encoder, compile_blocks_
+from toolkit.model.initialize import initialize_
+from toolkit.parallel.topology import BatchLayout, batch_layout
+from toolkit.settings.resume import check_resume
+from toolkit.settings.run import RunSettings
+from toolkit.training.assembly import assemble, open_run_data
+from toolkit.training.loop import train
+from toolkit.training.state import RunState
+from toolkit.training.stopping import StopRequest
+
+__all__ = ["Outcome", "pretrain"]
+
+_SECONDS_FOR_A_DYING_RUN = 15.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: the step it stands at, of how many, and whether it had to do anything."""
+
+    step: int
+    total_steps: int
+    was_finished: bool
+
+    def __str__(self) -> str:
+        if self.was_finished:
+            return f"already finished at step {self.step}"
+        return f"finished at step {self.step}" if self.step == self.total_steps else f"stopped at step {self.step}"
+
+
+def pretrain(settings: RunSettings, *, ds_config: str = "zero2") -> Outcome:
+    """Run, or resume, a pretraining run as one of its ranks; alone where no launcher set RANK in the environment.
+
+    Args:
+        settings: as `load_run` gives them.
+        ds_config: path of a DeepSpeed JSON, or the name of a shipped one.
+
+    Raises:
+        UserError: settings, corpus or checkpoint do not fit; on every rank.
+        NonFiniteError: the loss or a gradient is not finite; on every rank.
+    """
+    is_stop_requested = StopRequest()
+    data = open_run_data(settings)
+    config, layout = _resolved(data.settings, ds_config, world_size=int(os.environ.get("WORLD_SIZE", "1")))
+    _use_cores()
+    with joined_ranks() as ranks, _run_folder(Path(settings.run.dir), ranks):
+        checkpoint = _newest_checkpoint(data.settings, ranks)
+        total_steps = data.schedule.total_steps
+        if checkpoint is not None and checkpoint.manifest.step == total_steps:
+            return Outcome(total_steps, total_steps, was_finished=True)
+        engine = _build_engine(data.settings, config, ranks)
+        try:
+            state = _restore(engine, checkpoint)
+            run = assemble(data, engine, layout, state=state, is_stop_requested=is_stop_requested)
+            state = train(run, state)
+        finally:
+            engine.close()
+        return Outcome(state.step, total_steps, was_finished=False)
+
+
+def _resolved(settings: RunSettings, source: str, *, world_size: int) -> tuple[dict[str, Any], BatchLayout]:
+    """The DeepSpeed configuration for this many ranks, and how they share a step."""
+    config = read_ds_config(source)
+    check_parallel(config, settings.parallel, source=source)
+    train_settings = settings.train
+    layout = batch_layout(train_settings.global_batch_rows, train_settings.micro_batch_rows, data_parallel=world_size)
+    resolved = resolve_ds_config(
+        config, batch=layout, grad_clip=train_settings.grad_clip, precision=settings.precision, source=source
+    )
+    return resolved, layout
+
+
+def _use_cores() -> None:
+    """On a CPU run: share the cores among the ranks of this machine, and keep freed memory."""
+    import torch
+
+    if torch.cuda.is_available():
+        return
+    keep_freed_memory()
+    if "OMP_NUM_THREADS" not in os.environ:
+        local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("LOCAL_SIZE", "0")) or 0)
+        local_ranks = local_ranks or int(os.environ.get("WORLD_SIZE", "1"))
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // local_ranks))
+
+
+@contextmanager
+def _run_folder(folder: Path, ranks: Ranks) -> Iterator[None]:
+    """The run folder, made, and held against a second run in it."""
+    from filelock import FileLock, Timeout
+
+    lock = nullcontext() if ranks.rank else FileLock(folder / ".lock", timeout=_SECONDS_FOR_A_DYING_RUN)
+    with ranks.together():
+        if isinstance(lock, FileLock):
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                lock.acquire()
+            except Timeout:
+                raise SettingsError(
+                    f"another run is training in {folder}.\nWait for it, stop it, or set run.dir to another folder."
+                ) from None
+            except OSError as error:
+                raise SettingsError(
+                    f"the run folder {folder} cannot be written: {error.strerror}.\nSet run.dir to one that can."
+                ) from None
+    try:
+        yield
+    finally:
+        if isinstance(lock, FileLock):
+            lock.release()
+
+
+def _newest_checkpoint(settings: RunSettings, ranks: Ranks) -> Checkpoint | None:
+    """The checkpoint to go on from, hashed by rank 0, after checking that it is of this run."""
+    path: Path | None = None
+    with ranks.together():
+        if ranks.rank == 0:
+            newest, skipped = newest_intact(Path(settings.run.dir) / CHECKPOINTS_FOLDER)
+            for message in skipped:
+                print(message, flush=True)
+            if newest is not None:
+                check_resume(newest.manifest.settings, settings)
+                path = newest.path
+    path = ranks.broadcast(path)
+    return None if path is None else open_unverified(path)
+
+
+def _build_engine(settings: RunSettings, config: dict[str, Any], ranks: Ranks) -> Engine:
+    encoder = Encoder(settings.model)
+    initialize_(encoder, settings.run.seed)
+    if settings.train.compile:
+        compile_blocks_(encoder)
+    return Engine(encoder, config=config, optimizer=settings.train, ranks=ranks)
+
+
+def _restore(engine: Engine, checkpoint: Checkpoint | None) -> RunState:
+    if checkpoint is None:
+        return RunState()
+    with engine.ranks.together():
+        load_checkpoint(engine, checkpoint)
+    manifest = checkpoint.manifest
+    if engine.ranks.rank == 0:
+        print(f"resuming from step {manifest.step}", flush=True)
+    return RunState(manifest.step, manifest.tokens, bytes.fromhex(manifest.data_digest))

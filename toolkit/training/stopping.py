@@ -1,0 +1,61 @@
+"""Asking a run to stop after the step it is in.
+
+Two ways in: a signal to any rank (SIGTERM, SIGUSR1), for a run under the bare `deepspeed` launcher; and a stop file,
+which the process that started the run makes when it gets such a signal itself. The file also covers the seconds in
+which ranks are still importing, when a signal would end them.
+
+A rank whose starter is gone (killed, so that it could not ask for anything) ends at once: a run without its starter
+would keep the run folder and the machine.
+"""
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from types import FrameType
+
+import psutil
+
+__all__ = ["STARTER_VARIABLE", "STOP_FILE_VARIABLE", "StopRequest", "end_with_starter"]
+
+STOP_FILE_VARIABLE = "TOOLKIT_STOP_FILE"
+STARTER_VARIABLE = "TOOLKIT_STARTER_PID"
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+
+
+class StopRequest:
+    """Whether this process was asked to stop. Listens from the moment it is made."""
+
+    def __init__(self) -> None:
+        self._is_signalled = False
+        file = os.environ.get(STOP_FILE_VARIABLE)
+        self._file = Path(file) if file else None
+        if threading.current_thread() is threading.main_thread():
+            for number in _STOP_SIGNALS:
+                signal.signal(number, self._on_signal)
+
+    def __call__(self) -> bool:
+        """True once a stop was requested."""
+        return self._is_signalled or (self._file is not None and self._file.exists())
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._is_signalled = True
+
+
+def end_with_starter() -> None:
+    """Watch, in a thread, the process that started the run, where there is one; when it is gone, end this one."""
+    pid = os.environ.get(STARTER_VARIABLE)
+    if pid is None:
+        return
+
+    def watch() -> None:
+        try:
+            starter = psutil.Process(int(pid))
+            while starter.is_running() and starter.status() != psutil.STATUS_ZOMBIE:
+                time.sleep(0.5)
+        except psutil.Error:
+            pass
+        os._exit(1)
+
+    threading.Thread(target=watch, name="end-with-starter", daemon=True).start()

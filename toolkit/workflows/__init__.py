@@ -1,0 +1,1 @@
+"""What runs several programs in a row."""

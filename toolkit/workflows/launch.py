@@ -1,0 +1,99 @@
+"""`toolkit train`: start the deepspeed launcher on this machine, and own the signals.
+
+The launcher and its ranks get a session of their own, so a Ctrl-C on the terminal reaches this process alone. A stop
+(SIGTERM, SIGUSR1) becomes a stop file, which ranks look at between steps and which is safe while they still import;
+a second SIGTERM or a Ctrl-C ends everything at once. If this process is killed, ranks notice and end themselves.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from toolkit.core.shipped import shipped_folder
+from toolkit.training.stopping import STARTER_VARIABLE, STOP_FILE_VARIABLE
+
+__all__ = ["launch_ranks", "num_devices"]
+
+
+def num_devices() -> int:
+    """Ranks that `toolkit train` starts by default: one a GPU, else one."""
+    import torch
+
+    return max(1, torch.cuda.device_count())
+
+
+def launch_ranks(source: str, overrides: Sequence[str], *, ds_config: str, num_procs: int) -> int:
+    """Run `launchers/pretrain.py` under the deepspeed launcher and return its exit code.
+
+    Args:
+        source: run file or preset.
+        overrides: `a.b=value`.
+        ds_config: a DeepSpeed JSON, or the name of a shipped one.
+        num_procs: ranks on this machine.
+    """
+    command = [sys.executable, "-m", "deepspeed.launcher.runner", "--log_level", "critical"]
+    command += ["--num_gpus", str(num_procs), "--master_port", str(_free_port())]
+    command += [str(shipped_folder("launchers") / "pretrain.py"), "--ds_config", ds_config, "--config", source]
+    for override in overrides:
+        command += ["--set", override]
+    with tempfile.TemporaryDirectory(prefix="toolkit-train-") as folder:
+        stop_file = Path(folder) / "stop"
+        environment = {
+            **os.environ,
+            STOP_FILE_VARIABLE: str(stop_file),
+            STARTER_VARIABLE: str(os.getpid()),
+            "DS_ACCELERATOR": os.environ.get("DS_ACCELERATOR", _accelerator()),
+        }
+        launcher = _start_listening(stop_file, command, environment)
+        try:
+            code = launcher.wait()
+        except KeyboardInterrupt:
+            _end(launcher)
+            raise
+    # A negative code is a signal; shells say 128 + its number.
+    return code if code >= 0 else 128 - code
+
+
+def _start_listening(stop_file: Path, command: list[str], environment: dict[str, str]) -> "subprocess.Popen[bytes]":
+    """Start the launcher, with the stop signals turned into the stop file from before it starts."""
+    launchers: list[subprocess.Popen[bytes]] = []
+
+    def on_stop(number: int, frame: FrameType | None) -> None:
+        if stop_file.exists():
+            for launcher in launchers:
+                _end(launcher)
+        stop_file.touch()
+
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, on_stop)
+    launchers.append(subprocess.Popen(command, env=environment, start_new_session=True))
+    return launchers[0]
+
+
+def _end(launcher: "subprocess.Popen[bytes]") -> None:
+    """End the launcher and every rank at once."""
+    try:
+        os.killpg(launcher.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    launcher.wait()
+
+
+def _accelerator() -> str:
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _free_port() -> int:
+    """A port nobody listens on now; two runs on one machine must not share the launcher's fixed default."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

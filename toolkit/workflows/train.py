@@ -1,0 +1,58 @@
+"""`toolkit train` from settings to ranks: everything that can be refused is refused before anything is started."""
+
+from collections.abc import Sequence
+
+from toolkit.engine.ds_config import check_parallel, read_ds_config, resolve_ds_config
+from toolkit.parallel.topology import batch_layout
+from toolkit.settings import load_run
+from toolkit.settings.load import to_toml
+from toolkit.settings.run import RunSettings
+from toolkit.training.assembly import RunData, open_run_data
+from toolkit.workflows.bundled import prepare_bundled_corpus
+from toolkit.workflows.launch import launch_ranks, num_devices
+
+__all__ = ["train_run"]
+
+_DEFAULT_DS_CONFIG = "zero2"
+
+
+def train_run(
+    source: str, overrides: Sequence[str], *, ds_config: str | None, num_procs: int | None, is_dry_run: bool
+) -> int:
+    """Check a run, start it, and return its exit code.
+
+    Args:
+        source: run file or preset.
+        overrides: `a.b=value`.
+        ds_config: a DeepSpeed JSON or the name of a shipped one; None: zero2.
+        num_procs: ranks on this machine; None: one a GPU, else one.
+        is_dry_run: show the resolved settings instead of starting.
+
+    Raises:
+        UserError: what the ranks would refuse, before they are started.
+    """
+    settings = load_run(source, overrides)
+    ds_config = ds_config or _DEFAULT_DS_CONFIG
+    ranks = num_procs or num_devices()
+    config = read_ds_config(ds_config)
+    check_parallel(config, settings.parallel, source=ds_config)
+    layout = batch_layout(settings.train.global_batch_rows, settings.train.micro_batch_rows, data_parallel=ranks)
+    resolve_ds_config(
+        config, batch=layout, grad_clip=settings.train.grad_clip, precision=settings.precision, source=ds_config
+    )
+    if source == "quickstart":
+        prepare_bundled_corpus(settings)
+    data = open_run_data(settings)
+    if is_dry_run:
+        _show(data, ds_config, ranks)
+        return 0
+    return launch_ranks(source, overrides, ds_config=ds_config, num_procs=ranks)
+
+
+def _show(data: RunData, ds_config: str, ranks: int) -> None:
+    settings: RunSettings = data.settings
+    print(to_toml(settings))
+    print(f"# {data.describe()}")
+    for phase in data.schedule.phases:
+        print(f"# steps {phase.start + 1:,} to {phase.stop:,}: {phase.objective}")
+    print(f"# {ranks} rank(s), {ds_config}")
