@@ -23,9 +23,9 @@ __all__ = ["CONTRACT_VOCABULARY", "ObjectiveContract", "contract_rows"]
 _PAD, _BOS, _MASK = 2, 1, 4
 
 CONTRACT_VOCABULARY = Vocabulary(
-    size=50, mask_id=_MASK, pad_id=_PAD, bos_id=_BOS, eos_id=_PAD, special_ids=(_BOS, _PAD, _MASK)
+    size=50, mask_id=_MASK, pad_id=_PAD, bos_id=_BOS, eos_id=_PAD, special_ids=(_BOS, _MASK)
 )
-"""Its pad is its end-of-text, as in the recipe: padding can only be told by the segment."""
+"""Its pad is its end-of-text and is not declared special, as it may be in the recipe: only the segment tells padding."""
 
 
 def contract_rows() -> tuple[IntArray, IntArray]:

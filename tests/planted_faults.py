@@ -1,0 +1,260 @@
+"""Is the suite worth its name? Plants faults one at a time in a copy of the source and expects tests to fail.
+
+    python tests/planted_faults.py             all faults, two at a time
+    python tests/planted_faults.py mask rope   only those with a word in their name
+    python tests/planted_faults.py --check     only see that every fault still fits the source
+
+Each fault is a text in a file, what replaces it, and the test files that have to notice. A fault is caught when those
+tests fail; tests that cannot even be collected, or that hang, prove nothing and count as a miss. Leaves with 0 when
+all but `ALLOWED_MISSES` are caught, 1 when more slip through, 2 when a fault no longer fits or the tests fail without
+any fault.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+
+ROOT = Path(__file__).resolve().parents[1]
+COPIED = ("toolkit", "tokenization", "launchers", "ds_configs", "tests", "pyproject.toml", "README.md", "LICENSE")
+ALLOWED_MISSES = 1
+SECONDS_FOR_ONE_FAULT = 150
+WORKERS = 2
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One mistake somebody could make: `old` (found exactly once in `path`) becomes `new`; `tests` have to notice."""
+
+    name: str
+    path: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+FAULTS = (
+    Fault(
+        name="clm: the label is the token itself, not the next",
+        path="toolkit/objectives/clm.py",
+        old="take(positions_N + 1)",
+        new="take(positions_N)",
+        tests=("tests/objectives/test_clm.py",),
+    ),
+    Fault(
+        name="clm: the last token of a segment predicts the first of the next",
+        path="toolkit/objectives/clm.py",
+        old="np.equal(now, following, out=has_next_BS[:, :-1])",
+        new="np.not_equal(following, 0, out=has_next_BS[:, :-1])",
+        tests=("tests/objectives/test_clm.py",),
+    ),
+    Fault(
+        name="mlm: special tokens are masked",
+        path="toolkit/objectives/mlm.py",
+        old="self._is_ordinary_V[list(vocabulary.special_ids)] = False",
+        new="pass",
+        tests=("tests/objectives/test_mlm.py",),
+    ),
+    Fault(
+        name="mlm: padding is masked",
+        path="toolkit/objectives/mlm.py",
+        old="is_target_BS &= segments_BS != 0",
+        new="pass",
+        tests=("tests/contracts/test_objectives.py",),
+    ),
+    Fault(
+        name="draws: masks follow the place in the micro-batch, not the sample",
+        path="toolkit/core/draws.py",
+        old="keys_B = mix64(self._positions_B * _GOLDEN_GAMMA + key)",
+        new="keys_B = mix64(np.arange(len(self._positions_B), dtype=np.uint64) * _GOLDEN_GAMMA + key)",
+        tests=("tests/contracts/test_objectives.py",),
+    ),
+    Fault(
+        name="schedule: the step after a boundary is still in the old phase",
+        path="toolkit/objectives/schedule.py",
+        old="for phase in self.phases], step)]",
+        new="for phase in self.phases], step - 1)]",
+        tests=("tests/objectives/test_schedule.py",),
+    ),
+    Fault(
+        name="attention by products: a position sees one token ahead",
+        path="toolkit/model/attention.py",
+        old=".triu_(1), float",
+        new=".triu_(2), float",
+        tests=("tests/model/test_attention.py",),
+    ),
+    Fault(
+        name="attention by torch: the causal mask is left out",
+        path="toolkit/model/attention.py",
+        old="is_causal=kind is AttentionKind.CAUSAL,",
+        new="is_causal=False,",
+        tests=("tests/model/test_attention.py",),
+    ),
+    Fault(
+        name="attention: neighbouring segments see each other",
+        path="toolkit/model/attention.py",
+        old="is_first_BS[:, 1:] = segments_BS[:, 1:] != segments_BS[:, :-1]",
+        new="is_first_BS[:, 1:] = (segments_BS[:, 1:] == 0) != (segments_BS[:, :-1] == 0)",
+        tests=("tests/model/test_attention.py",),
+    ),
+    Fault(
+        name="rope: positions go on across segments",
+        path="toolkit/model/attention.py",
+        old="positions_T = np.arange(segments_BS.size) - np.repeat(starts, lengths)",
+        new="positions_T = np.arange(segments_BS.size) % segments_BS.shape[1]",
+        tests=("tests/model/test_attention.py", "tests/model/test_encoder.py"),
+    ),
+    Fault(
+        name="norm: eps ten times too large",
+        path="toolkit/model/encoder.py",
+        old="keepdim=True) + self.eps)",
+        new="keepdim=True) + 10 * self.eps)",
+        tests=("tests/model/test_encoder.py",),
+    ),
+    Fault(
+        name="loss: padding of the target list has a gradient",
+        path="toolkit/model/loss.py",
+        old="d_logits_CV *= is_target_C[:, None]",
+        new="pass",
+        tests=("tests/model/test_loss.py",),
+    ),
+)
+
+
+def misfits(faults: Iterable[Fault], root: Path = ROOT) -> list[str]:
+    """Faults that no longer fit the source: moved text, missing tests, or a replacement that is not Python."""
+    problems = []
+    for fault in faults:
+        source = (root / fault.path).read_text(encoding="utf-8") if (root / fault.path).is_file() else ""
+        if (times := source.count(fault.old)) != 1:
+            problems.append(f"{fault.name}: {fault.path} has its text {times} times, not once: {fault.old!r}")
+            continue
+        problems += [f"{fault.name}: there is no {test}" for test in fault.tests if not (root / test).is_file()]
+        try:
+            compile(source.replace(fault.old, fault.new), fault.path, "exec")
+        except SyntaxError as error:
+            problems.append(f"{fault.name}: with it, {fault.path} is not Python any more: {error}")
+    return problems
+
+
+def _copy_tree(target: Path) -> Path:
+    """The source without caches and without the environment."""
+    for name in COPIED:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, target / name, ignore=shutil.ignore_patterns("__pycache__"))
+        elif (ROOT / name).is_file():
+            shutil.copy(ROOT / name, target / name)
+    return target
+
+
+def _environment(copy: Path) -> dict[str, str]:
+    # No bytecode: it is told apart by size and second, and a fault may keep both.
+    mine = {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+    return {**os.environ, **mine}
+
+
+def _run_tests(copy: Path, tests: Sequence[str]) -> tuple[int | None, str]:
+    """Exit status of pytest (None: it hung) and what it printed."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+    process = subprocess.Popen(
+        command,
+        cwd=copy,
+        env=_environment(copy),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=SECONDS_FOR_ONE_FAULT)
+    except subprocess.TimeoutExpired:
+        # Tests start processes of their own; the session is theirs alone.
+        os.killpg(process.pid, 9)
+        return None, process.communicate()[0]
+    return process.returncode, output
+
+
+def _plant(fault: Fault, copy: Path) -> tuple[bool, str]:
+    """Whether the tests notice, and one line about it."""
+    path, started = copy / fault.path, time.monotonic()
+    original = path.read_text(encoding="utf-8")
+    path.write_text(original.replace(fault.old, fault.new), encoding="utf-8")
+    try:
+        status, output = _run_tests(copy, fault.tests)
+    finally:
+        path.write_text(original, encoding="utf-8")
+    seconds = f"{time.monotonic() - started:5.1f} s"
+    if status == 1:
+        by = next((line for line in output.splitlines() if line.startswith(("FAILED", "ERROR"))), "").split(" - ")[0]
+        return True, f"caught  {seconds}  {fault.name}  ({by})"
+    why = {0: "all tests passed", None: "the tests hung"}.get(status, f"pytest left with {status}:\n{output[-2000:]}")
+    return False, f"MISSED  {seconds}  {fault.name}  ({why})"
+
+
+def _imports_the_copy(copy: Path) -> bool:
+    code = "import toolkit, tokenization; print(toolkit.__file__, tokenization.__file__)"
+    finished = subprocess.run(
+        [sys.executable, "-c", code], cwd=copy, env=_environment(copy), capture_output=True, text=True, check=True
+    )
+    return all(name.startswith(str(copy)) for name in finished.stdout.split())
+
+
+def _failing_without_faults(copies: Sequence[Path], faults: Sequence[Fault]) -> list[str]:
+    """What fails before any fault is planted; such tests would seem to catch everything."""
+    tests = sorted({test for fault in faults for test in fault.tests})
+    shares = [tests[number :: len(copies)] for number in range(len(copies))]
+    with ThreadPoolExecutor(len(copies)) as pool:
+        results = pool.map(lambda pair: _run_tests(*pair) if pair[1] else (0, ""), zip(copies, shares, strict=True))
+    return [output for status, output in results if status != 0]
+
+
+def plant_all(faults: Sequence[Fault]) -> int:
+    """Plant them all; returns the exit status."""
+    with tempfile.TemporaryDirectory(prefix="planted-faults-") as folder:
+        copies = [_copy_tree(Path(folder).resolve() / str(number)) for number in range(WORKERS)]
+        assert all(_imports_the_copy(copy) for copy in copies), "tests would run on another checkout"
+        if failing := _failing_without_faults(copies, faults):
+            print("The tests fail without any fault:\n", *failing, sep="\n")
+            return 2
+        free: SimpleQueue[Path] = SimpleQueue()
+        for copy in copies:
+            free.put(copy)
+
+        def plant_one(fault: Fault) -> bool:
+            copy = free.get()
+            try:
+                is_caught, line = _plant(fault, copy)
+            finally:
+                free.put(copy)
+            print(line, flush=True)
+            return is_caught
+
+        with ThreadPoolExecutor(WORKERS) as pool:
+            num_caught = sum(pool.map(plant_one, faults))
+    print(f"{num_caught} of {len(faults)} faults caught; {len(faults) - ALLOWED_MISSES} are needed.")
+    return 0 if num_caught >= len(faults) - ALLOWED_MISSES else 1
+
+
+def main() -> int:
+    """Read the command line and do what it says."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("words", nargs="*", help="plant only faults with one of these in their name")
+    parser.add_argument("--check", action="store_true", help="plant nothing; see that every fault fits the source")
+    arguments = parser.parse_args()
+    chosen = [fault for fault in FAULTS if not arguments.words or any(word in fault.name for word in arguments.words)]
+    if problems := misfits(chosen):
+        print("These faults no longer fit the source; repair them in tests/planted_faults.py:", *problems, sep="\n")
+        return 2
+    return 0 if arguments.check else plant_all(chosen)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
