@@ -25,7 +25,7 @@ _PAD, _BOS, _MASK = 2, 1, 4
 CONTRACT_VOCABULARY = Vocabulary(
     size=50, mask_id=_MASK, pad_id=_PAD, bos_id=_BOS, eos_id=_PAD, special_ids=(_BOS, _MASK)
 )
-"""Its pad is its end-of-text and is not declared special, as it may be in the recipe: only the segment tells padding."""
+"""Its pad is its end-of-text and not declared special, as in the recipe: padding is told by the segment alone."""
 
 
 def contract_rows() -> tuple[IntArray, IntArray]:
