@@ -10,6 +10,8 @@ from a.b import c
 
 class Outer:
     def method(self):
+        '''Two
+        lines.'''
         from inside import late
         if late:
             for _ in late:

@@ -52,8 +52,15 @@ class Function:
 
     @property
     def num_lines(self) -> int:
-        """From `def` to the last line; decorators are not counted."""
-        return (self.node.end_lineno or self.node.lineno) - self.node.lineno + 1
+        """From `def` to the last line, without the docstring, which may be as long as it needs."""
+        first = self.node.body[0]
+        is_docstring = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+        docstring = _num_lines(first) if is_docstring else 0
+        return _num_lines(self.node) - docstring
+
+
+def _num_lines(node: ast.stmt) -> int:
+    return (node.end_lineno or node.lineno) - node.lineno + 1
 
 
 @cache
