@@ -16,13 +16,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
+
+from tokenization import train_bpe
 
 TRAIN_BYTES = 10_000_000
 VALIDATION_BYTES = 400_000
 VOCABULARY_SIZE = 8192
-END_OF_TEXT, PAD, MASK = "<|endoftext|>", "<|pad|>", "<|mask|>"
 COLUMNS = ("id", "url", "title", "text")
 # Shorter ones are stubs; a longer one would be a noticeable share of the whole.
 ARTICLE_CHARACTERS = range(500, 50_001)
@@ -66,28 +65,6 @@ def write_parquet(articles: list[dict[str, str]], path: Path) -> None:
     print(f"{path}: {len(articles):,} articles, {text_bytes:,} bytes of text, {path.stat().st_size:,} bytes")
 
 
-def write_tokenizer(texts: list[str], folder: Path) -> None:
-    """A byte-level BPE with its specials at ids 0, 1, 2, as a Hugging Face tokenizer folder."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY_SIZE,
-        special_tokens=[END_OF_TEXT, PAD, MASK],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    assert tokenizer.get_vocab_size() == VOCABULARY_SIZE
-    named = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, eos_token=END_OF_TEXT, pad_token=PAD, mask_token=MASK,
-        clean_up_tokenization_spaces=False,
-    )  # fmt: skip
-    named.save_pretrained(folder)
-    num_tokens = sum(len(encoding) for encoding in tokenizer.encode_batch(texts))
-    print(f"{folder}: {num_tokens:,} tokens of training text")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", nargs="+", type=Path)
@@ -99,7 +76,9 @@ def main() -> None:
     train = take(articles, num_bytes=TRAIN_BYTES)
     write_parquet(train, arguments.output / "wikipedia-train.parquet")
     write_parquet(validation, arguments.output / "wikipedia-validation.parquet")
-    write_tokenizer([article["text"] for article in train], arguments.output / "tokenizer")
+    train_bpe(
+        [article["text"] for article in train], vocabulary_size=VOCABULARY_SIZE, folder=arguments.output / "tokenizer"
+    )
 
 
 if __name__ == "__main__":

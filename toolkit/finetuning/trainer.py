@@ -67,7 +67,7 @@ def _arguments(settings: FinetuningSettings, scratch: str) -> TrainingArguments:
         learning_rate=settings.learning_rate,
         lr_scheduler_type="linear",
         warmup_steps=round(settings.warmup_fraction * settings.steps),
-        optim="adamw_torch",
+        optim="adamw_torch_fused",
         adam_beta1=settings.adam_betas[0],
         adam_beta2=settings.adam_betas[1],
         adam_epsilon=settings.adam_eps,

@@ -1,0 +1,61 @@
+import pytest
+import torch
+
+from toolkit.core.errors import UserError
+from toolkit.finetuning.examples import Example
+from toolkit.finetuning.inputs import Collator, EncodedExamples, TextEncoder
+from toolkit.testing.hf_encoders import CLS, EOS, PAD, SPECIALS, UNK, plain_tokenizer, template_tokenizer
+
+W = len(SPECIALS)
+
+
+def ids_of(tokenizer, *examples, max_length=100):
+    rows, num_cut = TextEncoder(tokenizer, max_length=max_length)([Example(*texts, 0) for texts in examples])
+    return [row["input_ids"] for row in rows], num_cut
+
+
+def test_the_end_token_is_added_where_the_tokenizer_adds_none():
+    assert ids_of(plain_tokenizer(), ("w1 w2", None), ("", None)) == ([[W + 1, W + 2, EOS], [EOS]], 0)
+
+
+def test_the_tokenizers_own_template_is_left_alone():
+    assert ids_of(template_tokenizer(), ("w1 w2", None)) == ([[CLS, W + 1, W + 2, EOS]], 0)
+
+
+def test_a_pair_uses_the_template_or_a_line_break():
+    assert ids_of(template_tokenizer(), ("w1", "w2"))[0] == [[CLS, W + 1, EOS, W + 2, EOS]]
+    assert ids_of(plain_tokenizer(), ("w1", "w2"))[0] == [[W + 1, W + 2, EOS]]
+    by_character = plain_tokenizer()
+    by_character.backend_tokenizer.pre_tokenizer = None
+    assert ids_of(by_character, ("w1", "w2"))[0] == [[W + 1, UNK, EOS]], "the second text begins with a line break"
+
+
+def test_long_texts_lose_their_end_and_keep_the_end_token():
+    ids, num_cut = ids_of(plain_tokenizer(), ("w1 w2 w3 w4 w5", None), ("w1 w2 w3", None), max_length=4)
+    assert ids == [[W + 1, W + 2, W + 3, EOS], [W + 1, W + 2, W + 3, EOS]]
+    assert num_cut == 1
+    ids, num_cut = ids_of(template_tokenizer(), ("w1 w2 w3 w4", "w5 w6"), max_length=7)
+    assert ids == [[CLS, W + 1, W + 2, EOS, W + 5, W + 6, EOS]]
+    assert num_cut == 1
+
+
+def test_a_batch_is_padded_on_the_right_and_masked():
+    rows = [
+        {"input_ids": [7, 8, 9], "attention_mask": [1, 1, 1], "token_type_ids": [0, 1, 1], "labels": 1},
+        {"input_ids": [5], "attention_mask": [1], "token_type_ids": [0], "labels": 0},
+    ]
+    batch = Collator(pad_id=PAD, accepted=frozenset({"input_ids", "attention_mask"}))(rows)
+    assert set(batch) == {"input_ids", "attention_mask", "labels"}
+    assert torch.equal(batch["input_ids"], torch.tensor([[7, 8, 9], [5, PAD, PAD]]))
+    assert torch.equal(batch["attention_mask"], torch.tensor([[1, 1, 1], [1, 0, 0]]))
+    assert torch.equal(batch["labels"], torch.tensor([1, 0]))
+    every = Collator(pad_id=PAD, accepted=frozenset({"input_ids", "attention_mask", "token_type_ids"}))(rows)
+    assert torch.equal(every["token_type_ids"], torch.tensor([[0, 1, 1], [0, 0, 0]]))
+
+
+def test_a_text_without_a_token_is_refused():
+    bare = plain_tokenizer()
+    bare.eos_token = None
+    rows, _ = TextEncoder(bare, max_length=9)([Example("w1", None, 0), Example(" ", None, 0)])
+    with pytest.raises(UserError, match=r"test\.tsv, row 2: the text is empty"):
+        EncodedExamples(rows, [0, 0]).check_not_empty("test.tsv")

@@ -1,0 +1,74 @@
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import BartConfig, BartModel, LlamaConfig, LlamaForCausalLM, ViTConfig
+
+from toolkit.core.errors import UserError
+from toolkit.finetuning import FinetuningSettings, finetune_sequence_classification
+from toolkit.finetuning.source import longest_input, open_source
+from toolkit.testing.hf_encoders import plain_tokenizer, save_encoder
+
+TINY = {"vocab_size": 45, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+
+
+def test_a_decoder_is_refused(tmp_path):
+    LlamaForCausalLM(LlamaConfig(**TINY)).save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=r"is a decoder \(llama\)[\s\S]*toolkit convert --to-hf"):
+        open_source(str(tmp_path))
+
+
+def test_a_decoder_that_says_it_is_bidirectional_passes(tmp_path):
+    LlamaConfig(**TINY, is_causal=False).save_pretrained(tmp_path)
+    plain_tokenizer().save_pretrained(tmp_path)
+    config, _ = open_source(str(tmp_path))
+    assert config.model_type == "llama"
+
+
+def test_an_encoder_decoder_is_refused(tmp_path):
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    BartModel(BartConfig(vocab_size=9, d_model=8, encoder_layers=1, decoder_layers=1, **heads)).save_pretrained(
+        tmp_path
+    )
+    with pytest.raises(UserError, match=r"is an encoder-decoder \(bart\)"):
+        open_source(str(tmp_path))
+
+
+def test_other_modalities_and_other_folders_are_refused(tmp_path):
+    ViTConfig().save_pretrained(tmp_path / "vit")
+    with pytest.raises(UserError, match=r"vit"):
+        open_source(str(tmp_path / "vit"))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match=r"empty holds no config\.json[\s\S]*toolkit convert --to-hf"):
+        open_source(str(tmp_path / "empty"))
+
+
+def test_a_name_that_is_nowhere_is_refused(monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(UserError, match=r"no-such-folder/model cannot be loaded as an encoder"):
+        open_source("no-such-folder/model")
+
+
+def test_missing_weights_are_counted(tmp_path):
+    folder = save_encoder("bert", tmp_path / "model")
+    weights = load_file(folder / "model.safetensors")
+    del weights["bert.encoder.layer.1.output.dense.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    rows = tmp_path / "rows.tsv"
+    rows.write_text("text\tlabel\nw1\ta\nw2\tb\n", "utf-8")
+    with pytest.raises(UserError, match=r"lacks 1 weights .*encoder\.layer\.1\.output\.dense\.weight"):
+        finetune_sequence_classification(
+            folder, train=rows, test=rows, output=tmp_path / "out", settings=FinetuningSettings(steps=1)
+        )
+
+
+@pytest.mark.parametrize(("family", "longest"), [("eurobert", 34), ("bert", 34), ("roberta", 33), ("modernbert", 34)])
+def test_longest_input_leaves_out_positions_kept_for_padding(tmp_path, family, longest):
+    from transformers import AutoModel, AutoTokenizer
+
+    folder = save_encoder(family, tmp_path / family)
+    encoder, tokenizer = AutoModel.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    assert longest_input(encoder, tokenizer) == longest
+    ids = torch.full((1, longest), 7)
+    assert encoder(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state.shape[1] == longest
+    tokenizer.model_max_length = 12
+    assert longest_input(encoder, tokenizer) == 12

@@ -1,0 +1,68 @@
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from toolkit.core.errors import UserError
+from toolkit.finetuning.tables import read_table
+
+
+def test_tsv_has_no_quoting(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_bytes(b'\xef\xbb\xbftext\tlabel\r\n"Quote me\tyes\r\nsay "no"\tno\r\na\xe2\x80\xa8b\tyes\r\n')
+    table = read_table(path)
+    assert table.columns == ("text", "label")
+    assert table.rows == [
+        {"text": '"Quote me', "label": "yes"},
+        {"text": 'say "no"', "label": "no"},
+        {"text": "a\u2028b", "label": "yes"},
+    ]
+
+
+def test_csv_is_quoted(tmp_path):
+    path = tmp_path / "a.csv"
+    long = "x" * 200_000
+    path.write_text(f'text,label\n"one, ""two""\nthree",1\n{long},0\n', encoding="utf-8")
+    assert read_table(path).rows == [{"text": 'one, "two"\nthree', "label": "1"}, {"text": long, "label": "0"}]
+
+
+def test_jsonl_keeps_types_and_ends_lines_at_newline_only(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "a\u2028b\x85c", "label": 1}\n\n{"text": "d", "label": true, "extra": 0}\n', "utf-8")
+    table = read_table(path)
+    assert table.columns == ("text", "label", "extra")
+    assert table.rows[0] == {"text": "a\u2028b\x85c", "label": 1}
+    assert table.rows[1]["label"] is True
+
+
+def test_parquet_keeps_types(tmp_path):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["a", "b"], "label": pa.array([3, 4], pa.int8())}), path)
+    assert read_table(path).rows == [{"text": "a", "label": 3}, {"text": "b", "label": 4}]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.txt", b"x", r"a\.txt: examples are read from \.tsv, \.csv, \.jsonl, \.parquet files, not from '\.txt'"),
+        ("a.tsv", b"", r"a\.tsv: the file is empty"),
+        ("a.csv", b"", r"a\.csv: the file is empty"),
+        ("a.tsv", b"text\tlabel\n", r"a\.tsv: the file holds no examples"),
+        ("a.jsonl", b"\n", r"a\.jsonl: the file holds no examples"),
+        ("a.tsv", b"text\tlabel\na\tb\nc\n", r"a\.tsv, line 3: 1 fields, but the header names 2: text, label"),
+        ("a.tsv", b"text\ttext\na\tb\n", r"a\.tsv: two columns have the same name"),
+        ("a.csv", b'text,label\n"a,b\n', r"a\.csv, line 2: not valid CSV"),
+        ("a.jsonl", b'{"text": "a"}\n{"text":\n', r"a\.jsonl, line 2: not valid JSON"),
+        ("a.jsonl", b'["a"]\n', r"a\.jsonl, line 1: a JSON object is expected, found list"),
+        ("a.tsv", b"text\tlabel\n\xff\tb\n", r"a\.tsv: not UTF-8 at byte 11"),
+        ("a.parquet", b"PAR1, it is not", r"a\.parquet: not a readable Parquet file"),
+    ],
+)
+def test_a_bad_file_is_named_with_the_place(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        read_table(tmp_path / name)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(UserError, match=r"nowhere\.tsv: there is no such file"):
+        read_table(tmp_path / "nowhere.tsv")
