@@ -20,14 +20,13 @@ from toolkit.checkpoint.durable import sync
 from toolkit.checkpoint.read import Checkpoint, open_checkpoint
 from toolkit.conversion.card import model_card
 from toolkit.conversion.forms import ExportDtype, ExportForm, configuration
-from toolkit.conversion.parity import largest_difference, load_encoder
+from toolkit.conversion.parity import compare_logits, load_encoder
 from toolkit.core.errors import CheckpointError, ToolkitError, UserError
 from toolkit.model.config import ModelSettings
 from toolkit.model.encoder import Encoder
 
 __all__ = ["ConversionReport", "to_hf"]
 
-_TOLERANCE = 2e-5
 _LARGEST_FILE = "5GB"
 _Word = TypeVar("_Word", bound=StrEnum)
 
@@ -48,6 +47,8 @@ class ConversionReport:
     """Numbers of the exported weights."""
     max_difference: float
     """Largest absolute difference between a logit of the written folder and ours."""
+    max_logit: float
+    """Largest absolute logit of ours."""
     files: tuple[str, ...]
     """Files written, relative to `out`, sorted."""
 
@@ -77,12 +78,12 @@ def to_hf(
         _write_model(folder, encoder, source=source, form=form, dtype=dtype)
         _write_tokenizer(folder, source.tokenizer_folder, longest=settings.max_position_embeddings)
         (folder / "README.md").write_text(model_card(source.manifest, form, name=out.name), encoding="utf-8")
-        difference = largest_difference(folder, encoder, form=form, pad_id=source.manifest.vocabulary.pad_id)
-        # Written so that NaN fails too.
-        if not difference <= _TOLERANCE:
+        parity = compare_logits(folder, encoder, form=form, pad_id=source.manifest.vocabulary.pad_id)
+        if not parity.is_within_tolerance:
             raise ToolkitError(
                 f"converting {source.path} to {form} {dtype}: the logits of the written model differ from ours by "
-                f"{difference:.2e}, more than {_TOLERANCE:.0e}. Nothing was written to {out}. This is a bug."
+                f"{parity.max_difference:.2e}, more than {parity.tolerance:.1e} (the largest logit is "
+                f"{parity.max_logit:.3g}). Nothing was written to {out}. This is a bug."
             )
         files = tuple(sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()))
     return ConversionReport(
@@ -91,7 +92,8 @@ def to_hf(
         step=source.manifest.step,
         form=form,
         dtype=dtype,
-        max_difference=difference,
+        max_difference=parity.max_difference,
+        max_logit=parity.max_logit,
         files=files,
     )
 
