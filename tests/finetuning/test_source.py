@@ -48,6 +48,15 @@ def test_a_name_that_is_nowhere_is_refused(monkeypatch):
         open_source("no-such-folder/model")
 
 
+def test_damaged_weights_are_said(tmp_path):
+    folder = save_encoder("bert", tmp_path / "model")
+    (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:-100])
+    rows = tmp_path / "rows.tsv"
+    rows.write_text("text\tlabel\nw1\ta\nw2\tb\n", "utf-8")
+    with pytest.raises(UserError, match=r"model cannot be loaded as an encoder: "):
+        finetune_sequence_classification(folder, train=rows, test=rows, output=tmp_path / "out")
+
+
 def test_missing_weights_are_counted(tmp_path):
     folder = save_encoder("bert", tmp_path / "model")
     weights = load_file(folder / "model.safetensors")

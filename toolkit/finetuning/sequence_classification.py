@@ -8,6 +8,7 @@ import inspect
 from collections import Counter
 from pathlib import Path
 
+from safetensors import SafetensorError
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedTokenizerBase, set_seed
 
@@ -19,7 +20,7 @@ from toolkit.finetuning.inputs import Collator, EncodedExamples, TextEncoder
 from toolkit.finetuning.metrics import SEQUENCE_CLASSIFICATION_METRIC, classification_scores
 from toolkit.finetuning.result import FinetuningResult, write_labels, write_predictions, write_result
 from toolkit.finetuning.settings import FinetuningSettings, Initialization
-from toolkit.finetuning.source import longest_input, model_loading, open_source
+from toolkit.finetuning.source import hushed, longest_input, model_loading, open_source
 from toolkit.finetuning.tables import read_table
 from toolkit.finetuning.trainer import predict, train_classifier
 
@@ -174,7 +175,10 @@ def _majority_accuracy(train_classes: list[int], test_classes: list[int]) -> flo
 
 
 def _save(classifier: nn.Module, folder: Path, *, tokenizer: PreTrainedTokenizerBase, labels: LabelSet) -> None:
-    with model_loading(str(folder)):
-        save_classifier(classifier, folder)
+    try:
+        with hushed():
+            save_classifier(classifier, folder)
         tokenizer.save_pretrained(folder)
-    write_labels(labels.labels, folder)
+        write_labels(labels.labels, folder)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"the model cannot be written to {folder}: {error}") from error

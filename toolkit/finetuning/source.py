@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from logging import ERROR
 from pathlib import Path
 
+from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoConfig, AutoTokenizer, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.models.auto.modeling_auto import (
@@ -15,7 +16,7 @@ from transformers.utils import logging
 
 from toolkit.core.errors import UserError
 
-__all__ = ["longest_input", "model_loading", "open_source"]
+__all__ = ["hushed", "longest_input", "model_loading", "open_source"]
 
 _NO_LIMIT = 10**6
 
@@ -40,18 +41,26 @@ def open_source(model: str) -> tuple[PretrainedConfig, PreTrainedTokenizerBase]:
 
 @contextmanager
 def model_loading(model: str) -> Iterator[None]:
-    """Hush transformers while it loads, and turn what it raises about `model` into one message."""
-    level, had_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity(ERROR)
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    """Turn what transformers raises about `model` into one message."""
     try:
-        yield
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        with hushed():
+            yield
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         reason = str(error).strip().split("\n")[0]
         raise UserError(
             f"{model} cannot be loaded as an encoder: {reason}\n"
             "MODEL is a folder with config.json, weights and a tokenizer, or the id of such a model on the hub."
         ) from error
+
+
+@contextmanager
+def hushed() -> Iterator[None]:
+    """Keep transformers' progress bars and advice off the screen for a while."""
+    level, had_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity(ERROR)
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
     finally:
         logging.set_verbosity(level)
         if had_bars:
