@@ -4,7 +4,8 @@
 
 DEV and TEST: `en_ewt-ud-dev.iob2` and `en_ewt-ud-test.iob2` of UNER English-EWT (<https://www.universalner.org>), whose
 entities were marked by people. The text of a sentence is its `# text` line; its label is `entity` where any token bears
-a tag other than O, and `none` elsewhere. Sentences of fewer than five words are left out.
+a tag other than O, and `none` elsewhere. Sentences of fewer than five words are left out, and from DEV those that stand
+in TEST as well.
 """
 
 import argparse
@@ -43,6 +44,8 @@ def main() -> None:
     arguments.output.mkdir(parents=True, exist_ok=True)
     dev, test = list(read_sentences(arguments.dev)), list(read_sentences(arguments.test))
     random.Random(0).shuffle(dev)
+    tested = {text for text, _ in test}
+    dev = [(text, label) for text, label in dev if text not in tested]
     write_tsv(dev[NUM_VALIDATION : NUM_VALIDATION + NUM_TRAIN], arguments.output / "train.tsv")
     write_tsv(dev[:NUM_VALIDATION], arguments.output / "validation.tsv")
     write_tsv(test, arguments.output / "test.tsv")

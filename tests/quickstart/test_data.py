@@ -42,6 +42,9 @@ def test_the_labelled_set_is_disjoint_and_of_two_classes():
     tables = {name: read_table(DATA / "entity" / f"{name}.tsv").rows for name in ("train", "validation", "test")}
     assert {name: len(rows) for name, rows in tables.items()} == {"train": 300, "validation": 200, "test": 1417}
     assert all({row["label"] for row in rows} == {"entity", "none"} for rows in tables.values())
+    texts = {name: {row["text"] for row in rows} for name, rows in tables.items()}
+    assert not texts["train"] & texts["validation"]
+    assert not (texts["train"] | texts["validation"]) & texts["test"]
     assert sum(row["label"] == "entity" for row in tables["test"]) == 524
 
 
