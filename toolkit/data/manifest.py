@@ -6,10 +6,11 @@ The file is canonical: one way to write it, checked byte for byte when it is rea
 import hashlib
 import json
 import os
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from toolkit.core.errors import CorpusError
 from toolkit.core.settings import Settings
@@ -28,7 +29,6 @@ MANIFEST_NAME = "corpus.json"
 
 _Count = Annotated[int, Field(ge=0)]
 _Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-_HASH_KEY = "manifest_sha256"
 
 
 class SpecialIds(Settings):
@@ -53,21 +53,27 @@ class TokenizerEntry(Settings):
     """Every special id, ascending."""
 
 
-class ShardEntry(Settings):
-    """One pair of .bin and .idx files."""
+@dataclass(frozen=True, slots=True)
+class ShardEntry:
+    """One pair of .bin and .idx files. A plain class with slots: a large corpus has tens of thousands.
+
+    Attributes:
+        name: file name without its ending, relative to the corpus folder.
+        documents: number of documents.
+        tokens: number of tokens.
+        sha256_bin: hash of the tokens file.
+        sha256_idx: hash of the index file.
+        source: where its text came from.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
     name: Annotated[str, Field(min_length=1)]
-    """File name without its ending, relative to the corpus folder."""
     documents: _Count
-    """Number of documents."""
     tokens: _Count
-    """Number of tokens."""
     sha256_bin: _Sha256
-    """Hash of the tokens file."""
     sha256_idx: _Sha256
-    """Hash of the index file."""
     source: str
-    """Where its text came from."""
 
 
 class CorpusManifest(Settings):
@@ -109,18 +115,18 @@ def write_manifest(folder: Path, manifest: CorpusManifest) -> CorpusManifest:
     Raises:
         CorpusError: the file cannot be written.
     """
-    content = manifest.model_dump(mode="json", exclude={_HASH_KEY})
-    content[_HASH_KEY] = hashlib.sha256(_canonical(content)).hexdigest()
+    content = _render(manifest)
+    digest = hashlib.sha256(content).hexdigest()
     path, temporary = folder / MANIFEST_NAME, folder / f".{MANIFEST_NAME}.partial"
     try:
         with temporary.open("wb") as file:
-            file.write(_canonical(content))
+            file.write(content[: -len(_END)] + _hash_line(digest))
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
         raise CorpusError(f"cannot write {path}: {error.strerror}.") from error
-    return manifest.model_copy(update={_HASH_KEY: content[_HASH_KEY]})
+    return manifest.model_copy(update={"manifest_sha256": digest})
 
 
 def read_manifest(folder: Path) -> CorpusManifest:
@@ -139,13 +145,10 @@ def read_manifest(folder: Path) -> CorpusManifest:
         ) from error
     except OSError as error:
         raise CorpusError(f"cannot read {path}: {error.strerror}.") from error
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise CorpusError(f"{path} is damaged: not JSON. {_REMEDY}") from error
-    if not isinstance(content, dict):
-        raise CorpusError(f"{path} is damaged: not a JSON object. {_REMEDY}")
-    _check_hash(path, text, content)
+    hash_line = _hash_line(text[-len(_END) - 65 : -len(_END) - 1].decode(errors="replace"))
+    content = text[: -len(hash_line)] + _END
+    if hash_line != _hash_line(hashlib.sha256(content).hexdigest()) or not text.endswith(hash_line):
+        raise CorpusError(f"{path} is damaged: its content does not have the hash that it names. {_REMEDY}")
     try:
         return CorpusManifest.model_validate_json(text)
     except ValidationError as error:
@@ -157,16 +160,14 @@ def read_manifest(folder: Path) -> CorpusManifest:
 _REMEDY = "Copy the corpus again, or make it anew with `toolkit preprocess --overwrite`."
 
 
-def _check_hash(path: Path, text: bytes, content: dict[str, Any]) -> None:
-    without_hash = {key: value for key, value in content.items() if key != _HASH_KEY}
-    try:
-        found = hashlib.sha256(_canonical(without_hash)).hexdigest()
-        is_intact = content.get(_HASH_KEY) == found and text == _canonical(content)
-    except (ValueError, RecursionError):  # lone surrogates and the like: json reads what UTF-8 cannot write
-        is_intact = False
-    if not is_intact:
-        raise CorpusError(f"{path} is damaged: its content does not have the hash it names. {_REMEDY}")
+# How the file ends, with and without the hash: the hash is that of the file as it would be without it.
+_END = b"\n}\n"
 
 
-def _canonical(content: dict[str, Any]) -> bytes:
+def _hash_line(digest: str) -> bytes:
+    return b',\n "manifest_sha256": "' + digest.encode() + b'"' + _END
+
+
+def _render(manifest: CorpusManifest) -> bytes:
+    content = manifest.model_dump(mode="json", exclude={"manifest_sha256"})
     return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()

@@ -163,10 +163,16 @@ def _write_body(file: BinaryIO, key: PlanKey, document_lengths: npt.NDArray[np.i
 
 def _read_header(path: Path, key: PlanKey) -> tuple[PlanSizes, bytes] | None:
     try:
-        with path.open("rb") as file:
-            header, file_size = file.read(_HEADER_BYTES), os.fstat(file.fileno()).st_size
+        # Bare calls: a large corpus has tens of thousands of plans, and all of their headers are read at the start.
+        descriptor = os.open(path, os.O_RDONLY)
     except OSError:
         return None
+    try:
+        header, file_size = os.pread(descriptor, _HEADER_BYTES, 0), os.fstat(descriptor).st_size
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
     fields = header[: _FIELDS.size]
     if len(header) != _HEADER_BYTES or header[_FIELDS.size :] != _header_digest(fields):
         return None

@@ -6,6 +6,7 @@ plan or none. A damaged one is made again, and comes out the same.
 
 import hashlib
 import os
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
@@ -112,10 +113,11 @@ class PlanStore:
     def _prefix(self, number: int) -> Path:
         return self._corpus.path / self._corpus.manifest.shards[number].name
 
-    def _places(self, number: int) -> tuple[Path, Path]:
+    def _places(self, number: int) -> Iterator[Path]:
         prefix = self._prefix(number)
         name = self._key(number).file_name(prefix.name)
-        return prefix.with_name(name), self._cache_folder / name
+        yield prefix.with_name(name)
+        yield self._cache_folder / name
 
 
 def default_cache_folder() -> Path:
