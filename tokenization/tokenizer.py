@@ -18,6 +18,7 @@ import numpy.typing as npt
 from tokenization.errors import TokenizationError
 from tokenization.fingerprint import byte_level_bytes, fingerprint
 from tokenization.mask import choose_mask
+from tokenization.memory import release_freed_memory
 from tokenization.names import ROLES, SpecialNames
 from tokenization.special_text import SpecialTextCounter
 
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     import tokenizers
 
 __all__ = ["EncodingRules", "Tokenizer"]
+
+# Characters of a text whose encoding takes some 25 MB of working memory, most of which stays with a thread.
+_LONG_TEXT = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -125,8 +129,8 @@ class Tokenizer:
         """Encode texts, each as the tokenizer's post-processor leaves it, then the end-of-document token.
 
         `tokenizers` (0.23) hands ids out as a Python list only, no buffer; so the ids of one text at a time pass
-        through a list, and it is dropped before the next. Its own working memory is about 300 bytes per token of
-        the batch, so callers pass blocks of a few megabytes.
+        through a list, and it is dropped before the next. Its own working memory is about 100 bytes per character
+        of each text in work, and it takes a text whole; so callers pass blocks of a few megabytes.
 
         Returns:
             The ids of all texts one after the other, and the number of ids of each text, end included. A text
@@ -153,6 +157,8 @@ class Tokenizer:
                 ids[start : start + size] = array("I", encoding.ids)[num_front:]
                 ids[start + size : start + length] = ends
             start += length
+        if any(len(text) > _LONG_TEXT for text in texts):
+            release_freed_memory()
         return ids, lengths
 
     @cached_property

@@ -7,8 +7,8 @@ from toolkit.preprocess.readers import Row
 
 __all__ = ["Block", "gather"]
 
-# The tokenizer works with some 300 bytes a token, so a block costs it about 300 MB.
-_BLOCK_CHARACTERS = 4 << 20
+# The tokenizer works with some 100 bytes a character, so a block costs it about 200 MB.
+_BLOCK_CHARACTERS = 2 << 20
 _MOST_ROWS = 8192
 
 
