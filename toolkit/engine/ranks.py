@@ -4,7 +4,9 @@ Host exchanges (counts, hashes, flags, messages) travel over gloo, so that on a 
 nor make it wait.
 """
 
+import atexit
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -16,10 +18,10 @@ import torch.distributed as dist
 
 from toolkit.core.errors import ToolkitError
 
-__all__ = ["Ranks", "joined_ranks"]
+__all__ = ["Ranks", "join_ranks", "leave_ranks"]
 
 _T = TypeVar("_T")
-_SINGLE_PROCESS = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
+_SINGLE_PROCESS = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
 
 
 class Ranks:
@@ -80,30 +82,36 @@ class Ranks:
             raise failed from error
 
 
-@contextmanager
-def joined_ranks() -> Iterator[Ranks]:
-    """Join the process group that the launcher described in the environment; alone where there is no launcher."""
+def join_ranks() -> Ranks:
+    """Join the process group that the launcher described in the environment; alone where there is no launcher.
+
+    The group stays until the process ends, since DeepSpeed keeps references to it; a second call gets the same one.
+    """
     import deepspeed
     from deepspeed.ops import __compatible_ops__ as compatible_ops
 
+    if dist.is_initialized():
+        return Ranks()
+    # DeepSpeed calls collectives by names that torch 2.13 renames, and torch warns of each, on each rank.
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
     # On a CPU, DeepSpeed would first compile a shared-memory all-reduce (most of a minute) that only inference uses.
     compatible_ops["deepspeed_shm_comm"] = False
-    alone = "RANK" not in os.environ
-    if alone:
-        os.environ.update(_SINGLE_PROCESS)
-        os.environ["MASTER_PORT"] = "0"
+    alone = {} if "RANK" in os.environ else _SINGLE_PROCESS
+    os.environ.update(alone)
     if torch.cuda.is_available():
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     deepspeed.init_distributed(dist_backend="nccl" if torch.cuda.is_available() else "gloo", verbose=False)
-    try:
-        yield Ranks()
-    finally:
-        # Always: without it a ZeRO-3 process aborts at exit.
-        if dist.is_initialized():
-            dist.destroy_process_group()
-        if alone:
-            for name in (*_SINGLE_PROCESS, "MASTER_PORT"):
-                os.environ.pop(name, None)
+    for name in alone:
+        del os.environ[name]
+    # Always: without it a ZeRO-3 process aborts at exit.
+    atexit.register(leave_ranks)
+    return Ranks()
+
+
+def leave_ranks() -> None:
+    """Leave the process group, at the end of the process."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def _device() -> torch.device:

@@ -105,8 +105,8 @@ def _set_full(parameter: torch.nn.Parameter, state: ParameterState) -> None:
 
 def _set_partition(engine: Engine, parameter: torch.nn.Parameter, state: ParameterState) -> None:
     """Stage 3: this rank's slice of the flattened parameter, padded with zeros to a multiple of the ranks."""
+    from deepspeed import zero
     from deepspeed.utils import safe_get_local_fp32_param, safe_set_local_fp32_param, safe_set_local_optimizer_state
-    from deepspeed.zero import GatheredParameters
 
     ranks = engine.ranks
     share = safe_get_local_fp32_param(parameter).numel()
@@ -116,7 +116,7 @@ def _set_partition(engine: Engine, parameter: torch.nn.Parameter, state: Paramet
         padded[: full.numel()] = full.flatten()
         return padded.narrow(0, share * ranks.rank, share).to(ranks.device)
 
-    with GatheredParameters([parameter], modifier_rank=0):
+    with zero.GatheredParameters([parameter], modifier_rank=0):
         if ranks.rank == 0:
             parameter.data.copy_(state.weight)
     safe_set_local_fp32_param(parameter, mine(state.weight))

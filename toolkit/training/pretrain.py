@@ -17,7 +17,7 @@ from toolkit.checkpoint.read import CHECKPOINTS_FOLDER, Checkpoint, newest_intac
 from toolkit.core.errors import SettingsError
 from toolkit.engine.ds_config import check_parallel, read_ds_config, resolve_ds_config
 from toolkit.engine.engine import Engine
-from toolkit.engine.ranks import Ranks, joined_ranks
+from toolkit.engine.ranks import Ranks, join_ranks
 from toolkit.engine.saving import load_checkpoint
 from toolkit.model.allocator import keep_freed_memory
 from toolkit.model.encoder import Encoder, compile_blocks_
@@ -64,7 +64,8 @@ def pretrain(settings: RunSettings, *, ds_config: str = "zero2") -> Outcome:
     data = open_run_data(settings)
     config, layout = _resolved(data.settings, ds_config, world_size=int(os.environ.get("WORLD_SIZE", "1")))
     _use_cores()
-    with joined_ranks() as ranks, _run_folder(Path(settings.run.dir), ranks):
+    ranks = join_ranks()
+    with _run_folder(Path(settings.run.dir), ranks):
         checkpoint = _newest_checkpoint(data.settings, ranks)
         total_steps = data.schedule.total_steps
         if checkpoint is not None and checkpoint.manifest.step == total_steps:

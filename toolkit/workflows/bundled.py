@@ -20,8 +20,9 @@ def prepare_bundled_corpus(settings: RunSettings) -> None:
         settings: of a run from the quickstart preset; corpora that the user replaced by others are left alone.
     """
     from toolkit.data.manifest import MANIFEST_NAME
-    from toolkit.preprocess import preprocess
+    from toolkit.preprocess import PreprocessSettings, preprocess
 
+    how = PreprocessSettings(tokenizer=str(QUICKSTART_DATA / "tokenizer"))
     folders = {"train": settings.data.train, "validation": settings.data.validation}
     for split, folder in folders.items():
         if not isinstance(folder, str):
@@ -33,4 +34,4 @@ def prepare_bundled_corpus(settings: RunSettings) -> None:
             raise SettingsError(f"{target.parent} cannot be made: {error.strerror}.") from None
         with FileLock(target.parent / f".{target.name}.lock"):
             if not (target / MANIFEST_NAME).exists():
-                preprocess(QUICKSTART_DATA / _SPLITS[split], target, tokenizer=QUICKSTART_DATA / "tokenizer")
+                preprocess([str(QUICKSTART_DATA / _SPLITS[split])], target, settings=how)

@@ -1,0 +1,32 @@
+"""All objectives, and any number of ranks, see the same rows in the same order."""
+
+from toolkit.testing.distributed import run_distributed
+from toolkit.testing.runs import RunCase, write_run
+
+
+def test_equal_digests_for_clm_mlm_and_both(tmp_path):
+    run_file = write_run(tmp_path)
+    schedules = {
+        "both": (),
+        "clm": ("schedule.1.objective=clm",),
+        "mlm": ("schedule.0.objective=mlm",),
+    }
+    digests = {}
+    for world_size in (1, 2):
+        cases = [
+            RunCase(str(run_file), "zero1", (f"run.dir={tmp_path / name}-{world_size}", *overrides))
+            for name, overrides in schedules.items()
+        ]
+        for name, results in zip(schedules, run_distributed(cases, world_size=world_size), strict=True):
+            lines = results[0][1]
+            digests[name, world_size] = [line["data_digest"] for line in lines if line["step"]]
+            assert {line["objective"] for line in lines} == ({"clm", "mlm"} if name == "both" else {name})
+    assert len(digests["both", 1]) == len(set(digests["both", 1])) == 20
+    assert all(sequence == digests["both", 1] for sequence in digests.values())
+
+
+def test_another_seed_gives_another_order(tmp_path):
+    run_file = write_run(tmp_path)
+    cases = [RunCase(str(run_file), "zero0", (f"run.dir={tmp_path / str(s)}", f"run.seed={s}")) for s in (1, 2)]
+    one, other = (results[0][1] for results in run_distributed(cases, world_size=1))
+    assert one[-1]["data_digest"] != other[-1]["data_digest"]

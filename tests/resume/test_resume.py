@@ -1,0 +1,176 @@
+"""A run that is cut off and started again equals the one that was not, bit for bit."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from toolkit.checkpoint.read import open_checkpoint
+from toolkit.core.errors import SettingsError
+from toolkit.testing.distributed import run_distributed
+from toolkit.testing.runs import RunCase, read_metrics, write_run
+
+_SWITCH = 10
+_KEEP_ALL = ("checkpoint.every=1", "checkpoint.keep=100")
+
+
+@dataclass(frozen=True)
+class CutOff:
+    """Runs to the end, then goes on once more from each step in `steps` as if killed there; rank 0 compares."""
+
+    run_file: str
+    folder: str
+    ds_config: str
+    overrides: tuple[str, ...]
+    steps: tuple[int, ...] = (_SWITCH - 1, _SWITCH, _SWITCH + 1)
+
+    def __call__(self) -> dict[int, list[str]]:
+        from toolkit.engine.ranks import join_ranks
+
+        ranks = join_ranks()
+        whole = Path(self.folder) / "whole"
+        self._run(whole)
+        differences = {}
+        for step in self.steps:
+            again = Path(self.folder) / f"again-{step}"
+            if ranks.rank == 0:
+                shutil.copytree(whole, again)
+                for checkpoint in (again / "checkpoints").glob("step-*"):
+                    if int(checkpoint.name.removeprefix("step-")) > step:
+                        shutil.rmtree(checkpoint)
+            ranks.barrier()
+            self._run(again)
+            ranks.barrier()
+            differences[step] = compare(whole, again)
+        return differences
+
+    def _run(self, folder: Path) -> None:
+        RunCase(self.run_file, self.ds_config, (*_KEEP_ALL, *self.overrides, f"run.dir={folder}"))()
+
+
+def compare(whole: Path, again: Path) -> list[str]:
+    """What differs between two finished run folders: lines of metrics, and every tensor of the last checkpoint."""
+    found = [
+        f"metrics: {one} is not {other}"
+        for one, other in zip(_comparable(whole), _comparable(again), strict=True)
+        if one != other
+    ]
+    first, second = open_checkpoint(whole), open_checkpoint(again)
+    for name in first.names:
+        one, other = first.parameter(name), second.parameter(name)
+        found += [
+            f"{name}.{kind}"
+            for kind in ("weight", "exp_avg", "exp_avg_sq")
+            if not torch.equal(getattr(one, kind), getattr(other, kind))
+        ]
+    return found
+
+
+def _comparable(folder: Path) -> list[dict[str, Any]]:
+    return [{key: value for key, value in line.items() if key != "tokens_per_second"} for line in read_metrics(folder)]
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_resume_before_at_and_after_the_switch(tmp_path, world_size):
+    run_file = write_run(tmp_path)
+    partitioned = tmp_path / "zero3.json"
+    partitioned.write_text('{"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0}}')
+    layouts = [("zero0", "fp32"), ("zero2", "fp32"), ("zero1", "bf16"), (str(partitioned), "bf16")]
+    cases = []
+    for ds_config, precision in layouts:
+        folder = tmp_path / f"{Path(ds_config).stem}-{precision}"
+        folder.mkdir()
+        cases.append(CutOff(str(run_file), str(folder), ds_config, (f'precision="{precision}"',)))
+    for layout, results in zip(layouts, run_distributed(cases, world_size=world_size), strict=True):
+        assert results[0] == {9: [], 10: [], 11: []}, layout
+
+
+def test_metrics_past_the_checkpoint_are_set_aside(tmp_path):
+    run_file = write_run(tmp_path)
+    folder = tmp_path / "cut"
+    folder.mkdir()
+    case = CutOff(str(run_file), str(folder), "zero0", (), steps=(7,))
+    run_distributed([case], world_size=1)
+    again = folder / "again-7"
+    assert [line["step"] for line in read_metrics(again)] == list(range(21))
+    superseded = (again / "metrics.superseded.jsonl").read_text().splitlines()
+    assert len(superseded) == 13
+
+
+@dataclass(frozen=True)
+class ChangedLayout:
+    """Half a run in one layout, the other half in another."""
+
+    run_file: str
+    folder: str
+    first: str
+    second: str
+
+    def __call__(self) -> list[float]:
+        common = (f"run.dir={self.folder}", "checkpoint.every=10", "checkpoint.keep=9")
+        RunCase(self.run_file, self.first, common)()
+        from toolkit.engine.ranks import join_ranks
+
+        ranks = join_ranks()
+        if ranks.rank == 0:
+            shutil.rmtree(Path(self.folder) / "checkpoints" / "step-00000020")
+        ranks.barrier()
+        changed = (*common, "train.micro_batch_rows=1")
+        _, lines = RunCase(self.run_file, self.second, changed)()
+        return [line["loss"] for line in lines if "loss" in line]
+
+
+def test_the_layout_may_change_between_two_halves(tmp_path):
+    run_file = write_run(tmp_path)
+    crosses = [("zero0", "zero3"), ("zero3", "zero1"), ("zero2", "zero0"), ("zero1", "zero2")]
+    cases = [
+        ChangedLayout(str(run_file), str(tmp_path / f"{first}-{second}"), first, second) for first, second in crosses
+    ]
+    reference = RunCase(str(run_file), "zero0", (f"run.dir={tmp_path / 'reference'}",))
+    (expected, *others) = run_distributed([reference, *cases], world_size=2)
+    losses = [line["loss"] for line in expected[0][1] if "loss" in line]
+    for cross, results in zip(crosses, others, strict=True):
+        assert results[0] == pytest.approx(losses, rel=1e-5), cross
+
+
+def test_the_number_of_ranks_may_change(tmp_path):
+    run_file = write_run(tmp_path)
+    common = (f"run.dir={tmp_path / 'run'}", "checkpoint.every=10", "checkpoint.keep=9")
+    ((_, whole),) = run_distributed([RunCase(str(run_file), "zero2", common)], world_size=2)[0][:1]
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-00000020")
+    ((outcome, lines),) = run_distributed([RunCase(str(run_file), "zero1", common)], world_size=1)[0]
+    assert outcome == "finished at step 20"
+    assert [line["data_digest"] for line in lines] == [line["data_digest"] for line in whole]
+    assert lines[20]["loss"] == pytest.approx(whole[20]["loss"], rel=1e-5)
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A finished run, then the same folder with another setting."""
+
+    run_file: str
+    override: str
+
+    def __call__(self) -> str:
+        RunCase(self.run_file)()
+        try:
+            RunCase(self.run_file, "zero0", (self.override,))()
+        except SettingsError as error:
+            return str(error)
+        return ""
+
+
+def test_other_settings_are_refused_by_name(tmp_path):
+    (message,) = run_distributed([Refused(str(write_run(tmp_path)), "lr.peak=0.5")], world_size=1)[0]
+    assert "lr.peak: was 0.01, now 0.5" in message
+    assert "toolkit branch" in message
+
+
+def test_a_finished_run_says_so(tmp_path):
+    case = RunCase(str(write_run(tmp_path)))
+    first, second = run_distributed([case, case], world_size=1)
+    assert (first[0][0], second[0][0]) == ("finished at step 20", "already finished at step 20")
+    assert len(second[0][1]) == 21

@@ -1,0 +1,98 @@
+"""Several ranks in one test: forked from a server that has imported everything, a group for a whole list of cases.
+
+A launch through `deepspeed` takes 10 seconds, nearly all imports; a fork from a warm server takes less than one. Cases
+run one after another in one process group; DeepSpeed leaks a little with each engine, so keep a list to about 20.
+"""
+
+import multiprocessing
+import os
+import socket
+import traceback
+from collections.abc import Callable, Sequence
+from multiprocessing.context import ForkServerContext
+from typing import Any
+
+__all__ = ["Case", "run_distributed"]
+
+Case = Callable[[], Any]
+"""Runs on every rank, with RANK and WORLD_SIZE in the environment; a picklable callable, its result comes back."""
+
+_PRELOADED = ["torch", "torch._dynamo", "deepspeed", "deepspeed.runtime.zero.muon.muon_optimizer", "toolkit.training"]
+_context: ForkServerContext | None = None
+
+
+def run_distributed(cases: Sequence[Case], *, world_size: int, timeout: float = 300.0) -> list[list[Any]]:
+    """Run cases on `world_size` CPU ranks over gloo.
+
+    Returns:
+        For each case, the results of all ranks in rank order.
+
+    Raises:
+        AssertionError: a case failed on some rank, with that rank's traceback; later cases were not run.
+    """
+    global _context
+    if _context is None:
+        _context = multiprocessing.get_context("forkserver")
+        _context.set_forkserver_preload(_PRELOADED)
+    receivers, processes = [], []
+    port = _free_port()
+    for rank in range(world_size):
+        receiver, sender = _context.Pipe(duplex=False)
+        process = _context.Process(target=_rank, args=(rank, world_size, port, list(cases), sender), daemon=True)
+        process.start()
+        sender.close()
+        receivers.append(receiver)
+        processes.append(process)
+    try:
+        answers = [_answer(receiver, timeout) for receiver in receivers]
+    finally:
+        for process in processes:
+            process.join(timeout=10)
+            if process.is_alive():
+                process.kill()
+    failures = [answer for answer in answers if isinstance(answer, str)]
+    assert not failures, "\n".join(failures)
+    return [list(results) for results in zip(*answers, strict=True)]
+
+
+def _answer(receiver: Any, timeout: float) -> list[Any] | str:
+    if not receiver.poll(timeout):
+        return f"a rank did not answer within {timeout:.0f} s"
+    try:
+        answer: list[Any] | str = receiver.recv()
+    except EOFError:
+        return "a rank ended without an answer"
+    return answer
+
+
+def _rank(rank: int, world_size: int, port: int, cases: list[Case], sender: Any) -> None:
+    import torch
+
+    os.environ.update(
+        RANK=str(rank),
+        LOCAL_RANK=str(rank),
+        WORLD_SIZE=str(world_size),
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port),
+        OMP_NUM_THREADS="1",
+        DS_ACCELERATOR="cpu",
+    )
+    torch.set_num_threads(1)
+    from toolkit.engine.ranks import join_ranks, leave_ranks
+
+    try:
+        join_ranks()
+        results = [case() for case in cases]
+        leave_ranks()
+    except BaseException:
+        sender.send(f"rank {rank} of {world_size}:\n{traceback.format_exc()}")
+        # The other ranks may wait for this one in a collective: leave, so that the test ends them.
+        os._exit(1)
+    sender.send(results)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

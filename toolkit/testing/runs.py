@@ -1,0 +1,85 @@
+"""Tiny pretraining runs for tests, as picklable cases that any number of ranks can run."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from toolkit.settings import load_run
+from toolkit.testing.corpora import random_documents, write_token_corpus
+
+__all__ = ["RunCase", "read_metrics", "write_run"]
+
+_VOCABULARY = 97
+
+
+def write_run(folder: Path) -> Path:
+    """A corpus of random ids and a run file below `folder`: 20 steps of 8 rows of 64, the switch at 10, fp32.
+
+    Returns the run file; its run folder is `folder`/run.
+    """
+    ids = {"eos": 0, "pad": 1, "mask": 2, "bos": None}
+    documents = random_documents(160, vocabulary_size=_VOCABULARY, max_length=90, first_id=3, seed=1)
+    corpus = write_token_corpus(folder / "corpus", documents, vocabulary_size=_VOCABULARY, **ids)
+    held_out = random_documents(20, vocabulary_size=_VOCABULARY, max_length=90, first_id=3, seed=2)
+    validation = write_token_corpus(folder / "validation", held_out, vocabulary_size=_VOCABULARY, **ids)
+    text = f"""
+precision = "fp32"
+[run]
+dir = "{folder / "run"}"
+seed = 7
+[model]
+hidden_size = 32
+intermediate_size = 48
+num_hidden_layers = 2
+num_attention_heads = 4
+num_key_value_heads = 2
+[data]
+train = "{corpus}"
+validation = "{validation}"
+sequence_length = 64
+[[schedule]]
+objective = "clm"
+steps = 10
+[[schedule]]
+objective = "mlm"
+steps = 10
+[train]
+global_batch_rows = 8
+micro_batch_rows = 2
+[lr]
+peak = 1e-2
+warmup_steps = 2
+decay_steps = 4
+[log]
+every = 1
+tensorboard = false
+[eval]
+rows = 4
+"""
+    path = folder / "run.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@dataclass(frozen=True)
+class RunCase:
+    """One pretraining run; call it on every rank. Returns how it ended and what metrics.jsonl holds."""
+
+    run_file: str
+    ds_config: str = "zero0"
+    overrides: tuple[str, ...] = field(default=())
+
+    def __call__(self) -> tuple[str, list[dict[str, Any]]]:
+        """Run it."""
+        from toolkit.training import pretrain
+
+        settings = load_run(self.run_file, self.overrides)
+        outcome = pretrain(settings, ds_config=self.ds_config)
+        return str(outcome), read_metrics(Path(settings.run.dir))
+
+
+def read_metrics(run_folder: Path) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl."""
+    path = run_folder / "metrics.jsonl"
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
