@@ -168,8 +168,12 @@ def _is_intact(folder: Path) -> bool:
 
 def _point_latest(root: Path, name: str) -> None:
     temporary = root / f"{WRITING_PREFIX}{LATEST_NAME}-{uuid.uuid4().hex[:12]}"
-    write_file(temporary, [f"{name}\n".encode()])
-    temporary.replace(root / LATEST_NAME)
+    try:
+        write_file(temporary, [f"{name}\n".encode()])
+        temporary.replace(root / LATEST_NAME)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
     sync(root)
 
 

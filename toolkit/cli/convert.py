@@ -32,7 +32,5 @@ def command(
 
     report = convert(source, out, form=form, dtype=dtype)
     print(f"{report.checkpoint} (step {report.step:,}) as a {report.form} model in {report.dtype}:")
-    print(
-        f"  checked in transformers: logits at most {report.max_difference:.1e} off, the largest is {report.max_logit:.3g}"
-    )
+    print(f"  checked in transformers: logits up to {report.max_logit:.3g}, at most {report.max_difference:.1e} off")
     print(f"wrote {report.out}: {', '.join(report.files)}")

@@ -20,7 +20,7 @@ from toolkit.core.words import Vocabulary
 from toolkit.model.config import ModelSettings
 from toolkit.model.encoder import Encoder
 
-__all__ = ["TINY_VOCABULARY", "model_states", "write_checkpoint"]
+__all__ = ["TINY_VOCABULARY", "model_states", "states_of", "write_checkpoint"]
 
 TINY_VOCABULARY = Vocabulary(size=384, mask_id=2, pad_id=1, bos_id=None, eos_id=0, special_ids=(0, 1, 2))
 """The ids of `toolkit.testing.text.tiny_tokenizer`."""
@@ -31,6 +31,17 @@ def model_states(encoder: Encoder) -> list[ParameterState]:
     return [
         ParameterState(name, weight.detach(), torch.full_like(weight, 0.25), torch.full_like(weight, 0.5))
         for name, weight in encoder.named_parameters()
+    ]
+
+
+def states_of(step: int, sizes: Sequence[tuple[int, ...]] = ((3, 4), (5,), (2, 2))) -> list[ParameterState]:
+    """Parameters `layer.I.weight` whose every number says its step, its place and which of the three tensors it is in.
+
+    Number = 100 x step + 10 x place + (0 weight, 1 exp_avg, 2 exp_avg_sq).
+    """
+    return [
+        ParameterState(f"layer.{i}.weight", *(torch.full(size, 100.0 * step + 10 * i + k) for k in range(3)))
+        for i, size in enumerate(sizes)
     ]
 
 
