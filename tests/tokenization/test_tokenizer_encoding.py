@@ -1,0 +1,129 @@
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+
+import tokenization
+from tokenization import EncodingRules, TokenizationError
+from toolkit.testing.text import sample_documents
+
+END, PAD, MASK = "<|endoftext|>", "<|pad|>", "<|mask|>"
+
+
+def reference(folder, texts, *, eod):
+    """One text at a time, as Megatron-LM's loop does: the tokenizer's own ids, then the end."""
+    backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    return [[*backend.encode(text).ids, eod] for text in texts]
+
+
+def split(ids, lengths):
+    return [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])]
+
+
+@pytest.mark.parametrize("bos", [None, PAD])
+def test_ids_are_those_of_the_reference_then_the_end(make_folder, bos):
+    folder = make_folder(config={"eos_token": END}, bos=bos)
+    texts = [*sample_documents(50, seed=3), "x", "\n", f"a {END} b", "日本語 🙂"]
+
+    ids, lengths = tokenization.load(folder).encode_batch(texts)
+
+    assert ids.dtype == np.uint32
+    assert lengths.dtype == np.int64
+    assert split(ids, lengths) == reference(folder, texts, eod=0)
+
+
+def test_a_text_without_ids_has_no_end(trained):
+    ids, lengths = tokenization.load(trained).encode_batch(["ab", "", "c"])
+
+    assert lengths[1] == 0
+    assert ids.size == lengths.sum()
+    assert ids[-1] == 0
+
+
+def test_no_texts_give_no_ids(trained):
+    ids, lengths = tokenization.load(trained).encode_batch([])
+
+    assert (ids.size, lengths.size) == (0, 0)
+
+
+def test_the_front_and_the_end_can_be_left_out(make_folder):
+    folder = make_folder(config={"eos_token": END}, bos=PAD)
+    plain = Tokenizer.from_file(str(folder / "tokenizer.json")).encode("the river", add_special_tokens=False).ids
+
+    def encoded(**rules):
+        return tokenization.load(folder, rules=EncodingRules(**rules)).encode_batch(["the river"])[0].tolist()
+
+    assert encoded() == [1, *plain, 0]
+    assert encoded(add_bos=False) == [*plain, 0]
+    assert encoded(add_eod=False) == [1, *plain]
+    assert encoded(add_bos=False, add_eod=False) == plain
+
+
+def test_special_text_is_parsed_or_literal(trained):
+    text = f"a{END}b"
+
+    parsed, _ = tokenization.load(trained).encode_batch([text])
+    literal, _ = tokenization.load(trained, rules=EncodingRules(parse_special_text=False)).encode_batch([text])
+
+    assert parsed.tolist().count(0) == 2
+    assert literal.tolist().count(0) == 1
+    assert tokenization.load(trained).decode(literal) == text + END
+
+
+def test_special_text_is_counted_in_both_ways(trained):
+    texts = [f"{END}{PAD}", "nothing <| here |>", f"{MASK}", "<|endoftext"]
+
+    for parse in (True, False):
+        tokenizer = tokenization.load(trained, rules=EncodingRules(parse_special_text=parse))
+        assert tokenizer.count_special_text(texts) == 3
+
+
+def test_the_longest_special_string_counts_once(make_folder):
+    folder = make_folder(config={"additional_special_tokens": ["<s>", "<s><s>"]})
+
+    assert tokenization.load(folder).count_special_text(["<s><s>", "<s> <s>"]) == 3
+
+
+def test_truncation_and_padding_in_the_file_are_ignored(make_folder):
+    def shorten(backend):
+        backend.enable_truncation(4)
+        backend.enable_padding(length=8)
+
+    folder = make_folder(config={"eos_token": END}, change=shorten)
+    text = "the river and the red door and that song"
+
+    ids, _ = tokenization.load(folder).encode_batch([text, "a"])
+
+    assert tokenization.load(folder).decode(ids) == f"{text}{END}a{END}"
+
+
+def test_dropout_in_the_file_is_off(make_folder):
+    def drop(backend):
+        backend.model.dropout = 0.9
+
+    tokenizer = tokenization.load(make_folder(config={"eos_token": END}, change=drop))
+    first, _ = tokenizer.encode_batch(["the river and the red door"] * 20)
+
+    assert np.array_equal(first.reshape(20, -1), np.tile(first.reshape(20, -1)[0], (20, 1)))
+
+
+def test_decoding_gives_the_text_back_with_special_tokens_written_out(trained):
+    tokenizer = tokenization.load(trained)
+    text = "A letter from Orléans — at last.\n"
+
+    ids, _ = tokenizer.encode_batch([text])
+
+    assert tokenizer.decode(ids) == text + END
+    assert tokenizer.decode([2, 1]) == MASK + PAD
+
+
+def test_what_the_vocabulary_cannot_spell_is_an_error(make_folder, tmp_path):
+    from tokenizers import models, pre_tokenizers
+
+    backend = Tokenizer(models.WordLevel({"a": 0}, unk_token="?"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    backend.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = tokenization.load(tmp_path, rules=EncodingRules(add_eod=False))
+
+    assert tokenizer.encode_batch(["a a"])[0].tolist() == [0, 0]
+    with pytest.raises(TokenizationError, match="cannot encode this text"):
+        tokenizer.encode_batch(["b"])

@@ -1,0 +1,172 @@
+import pytest
+
+import tokenization
+from tokenization import MaskOrigin, TokenizationError, UnsupportedTokenizerError
+
+END, PAD, MASK = "<|endoftext|>", "<|pad|>", "<|mask|>"
+
+
+def test_names_come_from_the_files_beside_it(trained):
+    tokenizer = tokenization.load(trained)
+
+    assert tokenizer.special_ids == {"bos": None, "eos": 0, "pad": 1, "mask": 2}
+    assert (tokenizer.eod_id, tokenizer.eod_text) == (0, END)
+    assert tokenizer.all_special_ids == (0, 1, 2)
+    assert tokenizer.vocabulary_size == tokenizer.encoded_vocabulary_size == 384
+    assert tokenizer.mask.origin is MaskOrigin.NAMED
+
+
+def test_the_file_gives_what_its_folder_gives(trained):
+    assert tokenization.load(trained / "tokenizer.json").special_ids == tokenization.load(trained).special_ids
+
+
+def test_files_beside_another_name_are_not_its_own(trained, tmp_path):
+    for file in trained.iterdir():
+        name = "other.json" if file.name == "tokenizer.json" else file.name
+        (tmp_path / name).write_bytes(file.read_bytes())
+
+    assert tokenization.load(tmp_path / "other.json").special_ids == {
+        "bos": None,
+        "eos": None,
+        "pad": None,
+        "mask": 384,
+    }
+
+
+def test_nothing_is_guessed_from_texts_that_look_like_names(make_folder):
+    tokenizer = tokenization.load(make_folder())
+
+    assert tokenizer.eod_id is None
+    assert tokenizer.special_ids["pad"] is None
+    assert tokenizer.mask.origin is MaskOrigin.APPENDED
+    assert tokenizer.mask.passed_over == MASK
+    with pytest.raises(TokenizationError, match=r"--eod TOKEN.*<\|endoftext\|>") as failure:
+        tokenizer.encode_batch(["text"])
+    assert "tokenizer_config.json" in str(failure.value)
+
+
+def test_sep_ends_a_document_where_there_is_no_eos(make_folder):
+    tokenizer = tokenization.load(make_folder(config={"sep_token": PAD}))
+
+    assert tokenizer.eod_id == 1
+    assert tokenizer.special_ids["eos"] is None
+
+
+def test_a_given_end_wins_and_is_named_only_where_no_eos_is(make_folder):
+    unnamed = tokenization.load(make_folder("unnamed"), eod=PAD)
+    named = tokenization.load(make_folder("named", config={"eos_token": END}), eod=PAD)
+
+    assert (unnamed.eod_id, unnamed.special_ids["eos"]) == (1, 1)
+    assert (named.eod_id, named.special_ids["eos"]) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("config", "special_map", "eos"),
+    [
+        ({"eos_token": END}, None, 0),
+        ({"eos_token": {"content": END, "lstrip": False}}, None, 0),
+        (None, {"eos_token": PAD}, 1),
+        ({"eos_token": END}, {"eos_token": PAD}, 1),
+        ({"eos_token": END, "added_tokens_decoder": {}}, {"eos_token": PAD}, 0),
+        ({"eos_token": None}, {"eos_token": None}, None),
+    ],
+)
+def test_the_two_files_rank_as_in_transformers(make_folder, config, special_map, eos):
+    assert tokenization.load(make_folder(config=config, special_map=special_map)).special_ids["eos"] == eos
+
+
+def test_the_first_reserved_slot_by_id_becomes_the_mask(make_folder):
+    folder = make_folder(extra_tokens=("<|reserved_special_token_7|>", "<|reserved_special_token_0|>"))
+    tokenizer = tokenization.load(folder, eod=END)
+
+    assert (tokenizer.mask.id, tokenizer.mask.text) == (384, "<|reserved_special_token_7|>")
+    assert tokenizer.mask.origin is MaskOrigin.RESERVED
+    assert tokenizer.vocabulary_size == 386
+
+
+def test_a_reserved_slot_with_another_role_is_passed(make_folder):
+    folder = make_folder(config={"pad_token": "[unused0]"}, extra_tokens=("[unused0]", "[unused1]"))
+
+    assert tokenization.load(folder).mask.text == "[unused1]"
+
+
+def test_an_appended_mask_grows_the_vocabulary_but_not_the_one_that_is_encoded_with(make_folder):
+    tokenizer = tokenization.load(make_folder(), eod=END)
+
+    assert (tokenizer.mask.id, tokenizer.vocabulary_size, tokenizer.encoded_vocabulary_size) == (384, 385, 384)
+    assert 384 not in tokenizer.encode_batch(["a <mask> b"])[0]
+
+
+def test_a_named_mask_that_is_missing_is_appended_under_its_name(make_folder):
+    tokenizer = tokenization.load(make_folder(config={"eos_token": END, "mask_token": "<hidden>"}))
+
+    assert (tokenizer.mask.id, tokenizer.mask.text, tokenizer.mask.origin) == (384, "<hidden>", MaskOrigin.APPENDED)
+
+
+@pytest.mark.parametrize("policy", [f"token:{MASK}", "id:2"])
+def test_a_mask_can_be_chosen(make_folder, policy):
+    mask = tokenization.load(make_folder(), mask_token=policy).mask
+
+    assert (mask.id, mask.text, mask.origin) == (2, MASK, MaskOrigin.CHOSEN)
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        ("token:<nowhere>", "not in the vocabulary"),
+        ("id:384", "ids end at 383"),
+        ("id:-1", "not one of auto, token:TEXT, id:N"),
+        ("id:x", "not one of auto"),
+        ("token:", "not one of auto"),
+        ("reserved", "not one of auto"),
+        ("id:0", "it is the tokenizer's eos token"),
+        (f"token:{PAD}", "it is the tokenizer's pad token"),
+    ],
+)
+def test_a_mask_that_cannot_be_is_refused(trained, policy, message):
+    with pytest.raises(TokenizationError, match=message):
+        tokenization.load(trained, mask_token=policy)
+
+
+def test_an_end_that_does_not_exist_is_refused(trained):
+    with pytest.raises(TokenizationError, match=r"'<nowhere>' is not in the vocabulary .384 tokens"):
+        tokenization.load(trained, eod="<nowhere>")
+
+
+@pytest.mark.parametrize("name", ["vocab.txt", "tokenizer.model", "ranks.tiktoken", "spec.toml"])
+def test_other_kinds_are_not_available_yet(tmp_path, name):
+    (tmp_path / name).write_text("x")
+
+    with pytest.raises(UnsupportedTokenizerError, match="not available yet"):
+        tokenization.load(tmp_path / name)
+
+
+def test_a_hub_id_is_not_available_yet():
+    with pytest.raises(UnsupportedTokenizerError, match="hub id is not available yet"):
+        tokenization.load("someone/some-tokenizer")
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("tokenizer.json", b"{", "is not a Hugging Face tokenizer.json that can be read"),
+        ("tokenizer.json", b"\xff\xfe", "not UTF-8"),
+        ("tokenizer.json", b'{"a": 1}', "is not a Hugging Face tokenizer.json that can be read"),
+        ("tokenizer_config.json", b"{", "cannot be read as JSON"),
+        ("special_tokens_map.json", b"[]", "should hold a JSON object and holds list"),
+    ],
+)
+def test_a_damaged_file_is_named(make_folder, file, content, message):
+    folder = make_folder()
+    (folder / file).write_bytes(content)
+
+    with pytest.raises(TokenizationError, match=message) as failure:
+        tokenization.load(folder)
+    assert str(folder / file) in str(failure.value)
+
+
+def test_a_folder_without_a_tokenizer_says_what_it_holds(tmp_path):
+    (tmp_path / "vocab.txt").write_text("x")
+
+    with pytest.raises(TokenizationError, match=r"has no tokenizer\.json; it holds: vocab\.txt"):
+        tokenization.load(tmp_path)
