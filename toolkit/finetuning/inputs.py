@@ -37,10 +37,11 @@ class TextEncoder:
         first = [example.text for example in examples]
         pairs = [example.text_pair for example in examples if example.text_pair is not None]
         second = [self._pair_prefix + text for text in pairs] if pairs else None
-        whole = self._tokenizer(first, second, verbose=False).input_ids
-        cut = self._tokenizer(first, second, truncation="longest_first", max_length=self._max_length)
-        num_cut = sum(len(ids) > self._max_length for ids in whole)
-        columns: dict[str, list[list[int]]] = dict(cut)
+        encoded = self._tokenizer(first, second, verbose=False)
+        num_cut = sum(len(ids) > self._max_length for ids in encoded.input_ids)
+        if num_cut:
+            encoded = self._tokenizer(first, second, truncation="longest_first", max_length=self._max_length)
+        columns: dict[str, list[list[int]]] = dict(encoded)
         rows = [{name: list(values[row]) for name, values in columns.items()} for row in range(len(first))]
         return [self._closed(row) for row in rows], num_cut
 

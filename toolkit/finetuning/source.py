@@ -45,7 +45,7 @@ def model_loading(model: str) -> Iterator[None]:
     try:
         with hushed():
             yield
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+    except (ImportError, OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         reason = str(error).strip().split("\n")[0]
         raise UserError(
             f"{model} cannot be loaded as an encoder: {reason}\n"

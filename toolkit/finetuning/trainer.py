@@ -1,5 +1,6 @@
 """One training run through transformers' Trainer, and prediction in file order."""
 
+import os
 import tempfile
 
 import numpy as np
@@ -37,6 +38,9 @@ def train_classifier(
     Raises:
         NonFiniteError: the weights did not stay finite.
     """
+    if not torch.cuda.is_available():
+        # The Trainer imports DeepSpeed, which warns where it finds no GPU, unless it is told.
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
     with (
         tempfile.TemporaryDirectory() as scratch,
         progress("fine-tuning", total=settings.steps, unit="steps") as bar,
