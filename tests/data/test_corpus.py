@@ -1,0 +1,81 @@
+"""A corpus folder: what opening it checks, and what it says about ids."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from toolkit.core.errors import CorpusError, NotAvailableError
+from toolkit.core.words import Vocabulary
+from toolkit.data import BlendEntry, Corpus, open_corpus
+from toolkit.testing.corpora import random_documents, write_token_corpus
+
+DOCUMENTS = random_documents(40, vocabulary_size=50, max_length=30)
+
+
+def _write(folder: Path, **special: int) -> Path:
+    return write_token_corpus(folder, DOCUMENTS, vocabulary_size=52, shards=3, **special)
+
+
+def test_documents_come_back_in_order(tmp_path: Path) -> None:
+    corpus = Corpus(_write(tmp_path))
+    found = [shard.document(number) for shard in corpus.shards for number in range(shard.num_documents)]
+    assert [document.tolist() for document in found] == [document.tolist() for document in DOCUMENTS]
+    assert corpus.num_documents == 40
+    assert corpus.num_tokens == sum(document.size for document in DOCUMENTS)
+    assert corpus.tokenizer_folder == tmp_path / "tokenizer"
+    assert [shard.num_documents for shard in corpus.shards[1:]] == [13, 14]
+
+
+def test_its_vocabulary(tmp_path: Path) -> None:
+    assert Corpus(_write(tmp_path, bos=1, eos=2, pad=3, mask=51)).vocabulary == Vocabulary(
+        size=52, mask_id=51, pad_id=3, bos_id=1, eos_id=2, special_ids=(1, 2, 3, 51)
+    )
+
+
+@pytest.mark.parametrize(("special", "pad_id"), [({"pad": 3, "eos": 2}, 3), ({"eos": 2}, 2), ({}, 0), ({"pad": 0}, 0)])
+def test_padding_is_pad_else_eos_else_zero(tmp_path: Path, special: dict[str, int], pad_id: int) -> None:
+    assert Corpus(_write(tmp_path, **special)).vocabulary.pad_id == pad_id
+
+
+def test_different_tokenizers_have_different_fingerprints(tmp_path: Path) -> None:
+    first, second = (Corpus(_write(tmp_path / str(eos), eos=eos)) for eos in (1, 2))
+    assert first.fingerprint != second.fingerprint
+
+
+@pytest.mark.parametrize("name", ["shard-00001.bin", "shard-00002.idx"])
+def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
+    (_write(tmp_path) / name).unlink()
+    with pytest.raises(CorpusError, match=name):
+        Corpus(tmp_path)
+
+
+def test_a_truncated_file_is_named(tmp_path: Path) -> None:
+    path = _write(tmp_path) / "shard-00001.bin"
+    path.write_bytes(path.read_bytes()[:-2])
+    with pytest.raises(CorpusError, match=r"shard-00001\.bin is damaged"):
+        Corpus(tmp_path)
+
+
+def test_a_shard_of_another_corpus_is_named(tmp_path: Path) -> None:
+    _write(tmp_path / "mine")
+    tokens = np.concatenate(DOCUMENTS[:13])
+    write_token_corpus(tmp_path / "other", [tokens], vocabulary_size=52)
+    for ending in ("bin", "idx"):
+        (tmp_path / f"other/shard-00000.{ending}").replace(tmp_path / f"mine/shard-00000.{ending}")
+    with pytest.raises(CorpusError, match=r"shard-00000\.idx does not belong to this corpus"):
+        _ = Corpus(tmp_path / "mine").shards[0]
+
+
+def test_a_long_run_through_many_shards_keeps_few_files_open(tmp_path: Path) -> None:
+    write_token_corpus(tmp_path, random_documents(400, vocabulary_size=9), vocabulary_size=9, shards=400)
+    corpus = Corpus(tmp_path)
+    assert sum(shard.tokens.size for shard in corpus.shards) == corpus.num_tokens
+    open_files = [path.resolve() for path in Path("/proc/self/fd").iterdir()]
+    assert 0 < sum(tmp_path in path.parents for path in open_files) <= 128
+
+
+def test_a_blend_is_not_there_yet(tmp_path: Path) -> None:
+    assert open_corpus(str(_write(tmp_path))).num_documents == 40
+    with pytest.raises(NotAvailableError, match="blend"):
+        open_corpus((BlendEntry(path=str(tmp_path), weight=1.0),))

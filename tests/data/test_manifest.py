@@ -1,0 +1,87 @@
+"""corpus.json: what it says, and that any change to it is noticed."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from toolkit.core.errors import CorpusError
+from toolkit.data import read_manifest, write_manifest
+from toolkit.testing.corpora import write_token_corpus
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    documents = [np.arange(3), np.arange(5), np.arange(7)]
+    return write_token_corpus(tmp_path / "corpus", documents, vocabulary_size=10, shards=2, eos=9, mask=8)
+
+
+def test_it_says_what_is_in_the_folder(corpus: Path) -> None:
+    content = json.loads((corpus / "corpus.json").read_text())
+    assert list(content) == [
+        "documents",
+        "tokens",
+        "dtype",
+        "toolkit_version",
+        "tokenizer",
+        "special_text_hits",
+        "skipped",
+        "shards",
+        "manifest_sha256",
+    ]
+    assert (content["documents"], content["tokens"], content["dtype"]) == (3, 15, "uint16")
+    assert content["tokenizer"]["special_ids"] == {"bos": None, "eos": 9, "pad": None, "mask": 8}
+    assert content["tokenizer"]["all_special_ids"] == [8, 9]
+    assert [(shard["name"], shard["documents"], shard["tokens"]) for shard in content["shards"]] == [
+        ("shard-00000", 1, 3),
+        ("shard-00001", 2, 12),
+    ]
+    for shard in content["shards"]:
+        for ending in ("bin", "idx"):
+            data = (corpus / f"{shard['name']}.{ending}").read_bytes()
+            assert shard[f"sha256_{ending}"] == hashlib.sha256(data).hexdigest()
+
+
+def test_its_hash_is_that_of_the_file_without_the_hash(corpus: Path) -> None:
+    text = (corpus / "corpus.json").read_text()
+    start = text.index(',\n "manifest_sha256"')
+    digest = json.loads(text)["manifest_sha256"]
+    assert hashlib.sha256((text[:start] + "\n}\n").encode()).hexdigest() == digest
+
+
+def test_what_is_read_is_written_again_byte_for_byte(corpus: Path) -> None:
+    before = (corpus / "corpus.json").read_bytes()
+    manifest = read_manifest(corpus)
+    assert write_manifest(corpus, manifest) == manifest
+    assert (corpus / "corpus.json").read_bytes() == before
+
+
+def test_every_changed_byte_is_noticed(corpus: Path) -> None:
+    path = corpus / "corpus.json"
+    intact = path.read_bytes()
+    for position in range(0, len(intact), 7):
+        path.write_bytes(intact[:position] + bytes([intact[position] ^ 1]) + intact[position + 1 :])
+        with pytest.raises(CorpusError, match=r"corpus\.json is damaged"):
+            read_manifest(corpus)
+
+
+@pytest.mark.parametrize("text", [b"", b"{}", b"[]\n", b"\xff\xfe", b'{"manifest_sha256": "0"}\n', b"[" * 100_000])
+def test_another_file_is_refused(corpus: Path, text: bytes) -> None:
+    (corpus / "corpus.json").write_bytes(text)
+    with pytest.raises(CorpusError, match=r"corpus\.json is damaged"):
+        read_manifest(corpus)
+
+
+def test_sums_that_do_not_agree_are_refused(corpus: Path) -> None:
+    write_manifest(corpus, read_manifest(corpus).model_copy(update={"tokens": 16}))
+    with pytest.raises(CorpusError, match="tokens is 16, but the shards hold 15"):
+        read_manifest(corpus)
+
+
+def test_a_folder_without_one_is_no_corpus(tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match=r"it has no corpus\.json"):
+        read_manifest(tmp_path)
+    with pytest.raises(CorpusError, match="it is no folder"):
+        read_manifest(tmp_path / "nothing")
