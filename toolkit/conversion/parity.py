@@ -41,7 +41,7 @@ SENTENCES = (
     "them and found the bones as soft as cheese. The inventor had to add a valve soon afterwards, since more than one "
     "of his pots had ended in the ceiling; valves of that kind later made steam engines safe.",
 )
-"""Real English of 4 to 150 words."""
+"""Real English of 3 to 147 words."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,46 @@
+from collections.abc import Callable
+from pathlib import Path
+
+from toolkit.checkpoint import open_checkpoint
+from toolkit.conversion.card import model_card
+from toolkit.conversion.forms import ExportForm
+
+
+def test_the_card_tells_recipe_data_losses_and_use(make_checkpoint: Callable[..., Path]) -> None:
+    manifest = open_checkpoint(make_checkpoint()).manifest
+
+    card = model_card(manifest, ExportForm.BIDIRECTIONAL, name="wiki-encoder")
+
+    assert card.startswith("---\nlibrary_name: transformers\npipeline_tag: fill-mask\n---\n\n# wiki-encoder\n")
+    for row in (
+        "| updates | 20 of 40 |",
+        "| tokens seen | 20,000 |",
+        "| schedule | clm (10 steps), then mlm (30 steps, mask_ratio 0.4) |",
+        "| parameters | 123,200 |",
+        "| data | wiki |",
+        "| positions in a row | 128 (documents) |",
+        "| peak learning rate | 0.001 |",
+        "| loss, mlm | 4.2500 nats per token |",
+        "padding token (id 1) no gradient",
+    ):
+        assert row in card
+    # Where the training machine keeps its files is nobody's business.
+    assert "someone" not in card
+
+
+def test_the_example_in_the_card_runs(make_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+    from toolkit.conversion import to_hf
+
+    for form, result in (("bidirectional", "logits"), ("causal", "tokens")):
+        out = tmp_path / form
+        to_hf(make_checkpoint(), out, form=form, dtype="fp32")
+        code = (out / "README.md").read_text().split("```python\n")[1].split("```")[0]
+        names: dict[str, object] = {}
+        exec(code.replace(f'"{form}"', repr(str(out))), names)
+        assert names[result].shape[0] == 1  # type: ignore[attr-defined]
+
+
+def test_a_manifest_of_a_checkpoint_without_a_run_still_has_a_card(make_checkpoint: Callable[..., Path]) -> None:
+    manifest = open_checkpoint(make_checkpoint()).manifest
+    bare = manifest.model_copy(update={"settings": {"model": manifest.settings["model"]}})
+    assert "| updates | 20 |" in model_card(bare, ExportForm.CAUSAL, name="bare")

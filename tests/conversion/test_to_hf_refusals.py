@@ -1,0 +1,187 @@
+"""What cannot be converted: one message, and nothing at the place of the result."""
+
+import errno
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from toolkit.conversion import exporting, forms, parity, to_hf
+from toolkit.core.errors import CheckpointError, ToolkitError, UserError
+from toolkit.core.words import Vocabulary
+from toolkit.model import model_settings
+from toolkit.model.encoder import Encoder
+from toolkit.testing.checkpoints import model_states, write_checkpoint
+
+
+def left_beside(out: Path) -> list[str]:
+    return sorted(path.name for path in out.parent.iterdir() if path.name.startswith((".", out.name)))
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+def test_a_place_that_holds_something_is_refused_an_empty_folder_is_not(
+    make_checkpoint: Callable[..., Path], out: Path
+) -> None:
+    checkpoint = make_checkpoint()
+    out.mkdir()
+    to_hf(checkpoint, out, form="causal", dtype="fp32")
+    before = sorted(out.iterdir())
+    with pytest.raises(UserError, match="out exists already"):
+        to_hf(checkpoint, out, form="causal", dtype="fp32")
+    assert sorted(out.iterdir()) == before
+    with pytest.raises(UserError, match=r"config\.json exists already"):
+        to_hf(checkpoint, out / "config.json", form="causal", dtype="fp32")
+
+
+def test_unknown_words_are_refused_with_the_known_ones(make_checkpoint: Callable[..., Path], out: Path) -> None:
+    with pytest.raises(UserError, match="'prefix' is none of bidirectional, causal"):
+        to_hf(make_checkpoint(), out, form="prefix", dtype="fp32")
+    with pytest.raises(UserError, match="'fp16' is none of fp32, bf16"):
+        to_hf(make_checkpoint(), out, form="causal", dtype="fp16")
+
+
+def test_a_damaged_checkpoint_is_refused(make_checkpoint: Callable[..., Path], out: Path) -> None:
+    checkpoint = make_checkpoint()
+    with (checkpoint / "weights-00001-of-00002.safetensors").open("r+b") as file:
+        file.seek(-3, 2)
+        file.write(b"\x01")
+    with pytest.raises(CheckpointError, match=r"weights-00001-of-00002\.safetensors is damaged"):
+        to_hf(checkpoint, out, form="bidirectional", dtype="fp32")
+    assert left_beside(out) == []
+
+
+@pytest.mark.parametrize("form", ["bidirectional", "causal"])
+@pytest.mark.parametrize("fault", ["angles", "epsilon", "a norm", "one weight", "attention", "not a number"])
+def test_a_model_that_computes_something_else_is_an_error_and_nothing_is_left(
+    make_checkpoint: Callable[..., Path], out: Path, monkeypatch: pytest.MonkeyPatch, form: str, fault: str
+) -> None:
+    """Faults of a converter, or of our model, that the check must see."""
+    checkpoint = make_checkpoint()
+    configuration, compare = forms.configuration, parity.compare_logits
+
+    def other_configuration(*arguments: object, **named: object) -> object:
+        config = configuration(*arguments, **named)  # type: ignore[arg-type]
+        if fault == "angles":
+            config.rope_parameters["rope_theta"] = 9_000.0
+        if fault == "epsilon":
+            config.rms_norm_eps = 1e-4
+        return config
+
+    def other_weights(folder: Path, encoder: Encoder, **named: object) -> parity.Parity:
+        with torch.no_grad():
+            if fault == "a norm":
+                encoder.model.norm.weight.fill_(1)
+            if fault == "one weight":
+                encoder.model.layers[1].mlp.up_proj.weight[3, 5] += 0.05
+            if fault == "not a number":
+                encoder.lm_head.weight[7, 7] = float("nan")
+        if fault == "attention":
+            other = {"bidirectional": forms.ExportForm.CAUSAL, "causal": forms.ExportForm.BIDIRECTIONAL}[form]
+            monkeypatch.setattr(forms.ExportForm, "attention", property(lambda _: other.value))
+        return compare(folder, encoder, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(exporting, "configuration", other_configuration)
+    monkeypatch.setattr(exporting, "compare_logits", other_weights)
+    with pytest.raises(ToolkitError, match=r"differ from ours by .* This is a bug\.") as caught:
+        to_hf(checkpoint, out, form=form, dtype="fp32")
+    assert caught.value.exit_code == 1
+    assert left_beside(out) == []
+
+
+def test_a_folder_that_does_not_load_whole_is_an_error(
+    make_checkpoint: Callable[..., Path], out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compare = parity.compare_logits
+
+    def without_a_tensor(folder: Path, encoder: Encoder, **named: object) -> parity.Parity:
+        from safetensors.torch import load_file, save_file
+
+        tensors = load_file(folder / "model.safetensors")
+        del tensors["lm_head.weight"]
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        return compare(folder, encoder, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(exporting, "compare_logits", without_a_tensor)
+    with pytest.raises(ToolkitError, match=r"does not load .* whole: .*lm_head\.weight"):
+        to_hf(make_checkpoint(), out, form="causal", dtype="fp32")
+    assert left_beside(out) == []
+
+
+def test_a_full_disk_is_told_and_nothing_is_left(
+    make_checkpoint: Callable[..., Path], out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: object, **named: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    checkpoint = make_checkpoint()
+    monkeypatch.setattr(shutil, "copytree", full)
+    with pytest.raises(UserError, match=r"out cannot be written: .*No space left on device"):
+        to_hf(checkpoint, out, form="bidirectional", dtype="fp32")
+    assert left_beside(out) == []
+
+
+def test_an_encoder_without_a_mask_token_is_refused_a_decoder_is_not(
+    tmp_path: Path, tokenizer_folder: Path, out: Path
+) -> None:
+    settings = model_settings("test", vocab_size=384)
+    encoder = Encoder(settings)
+    torch.nn.init.normal_(encoder.model.embed_tokens.weight)
+    checkpoint = write_checkpoint(
+        tmp_path / "checkpoints",
+        1,
+        states=model_states(encoder),
+        tokenizer_folder=tokenizer_folder,
+        model=settings,
+        vocabulary=Vocabulary(size=384, mask_id=None, pad_id=1, bos_id=None, eos_id=0, special_ids=(0, 1)),
+    )
+    with pytest.raises(CheckpointError, match="needs a mask token, and the tokenizer of this checkpoint has none"):
+        to_hf(checkpoint, out, form="bidirectional", dtype="fp32")
+    assert left_beside(out) == []
+    to_hf(checkpoint, out, form="causal", dtype="fp32")
+    assert json.loads((out / "config.json").read_text())["model_type"] == "llama"
+
+
+def test_settings_that_do_not_fit_the_tensors_are_refused(tmp_path: Path, tokenizer_folder: Path, out: Path) -> None:
+    encoder = Encoder(model_settings("test", vocab_size=384))
+    cases = {
+        "holds other parameters than its settings.model, such as model.layers.2": {"num_hidden_layers": 3},
+        r"model\.layers\.0\.mlp\.gate_proj\.weight has shape \(128, 64\)": {"intermediate_size": 64},
+        r"does not say settings\.model\.vocab_size": {"vocab_size": None},
+        "the tokenizer gives id": {"vocab_size": 100},
+    }
+    for step, (message, changes) in enumerate(cases.items(), 1):
+        states = model_states(Encoder(model_settings("test", vocab_size=100)) if "vocab_size" in changes else encoder)
+        checkpoint = write_checkpoint(
+            tmp_path / "checkpoints",
+            step,
+            states=states,
+            tokenizer_folder=tokenizer_folder,
+            model=model_settings("test", **({"vocab_size": 384} | changes)),
+        )
+        with pytest.raises(CheckpointError, match=message):
+            to_hf(checkpoint, out, form="causal", dtype="fp32")
+        assert left_beside(out) == []
+    bare = write_checkpoint(tmp_path / "bare", 1, states=model_states(encoder), tokenizer_folder=tokenizer_folder)
+    with pytest.raises(CheckpointError, match=r"manifest\.json does not describe a model: settings\.model"):
+        to_hf(bare, out, form="causal", dtype="fp32")
+
+
+def test_the_tolerance_is_the_projects_and_grows_with_the_logits() -> None:
+    assert parity.Parity(max_difference=0, max_logit=3.9).tolerance == 2e-5
+    assert parity.Parity(max_difference=0, max_logit=40).tolerance == pytest.approx(2e-4)
+    assert parity.Parity(max_difference=1.9e-5, max_logit=1).is_within_tolerance
+    assert not parity.Parity(max_difference=2.1e-5, max_logit=1).is_within_tolerance
+    assert not parity.Parity(max_difference=float("nan"), max_logit=1).is_within_tolerance
+
+
+def test_the_checks_sentences_have_different_lengths() -> None:
+    lengths = [len(sentence.split()) for sentence in parity.SENTENCES]
+    assert (min(lengths), max(lengths)) == (3, 147)
+    assert len(set(lengths)) == len(lengths)
