@@ -11,9 +11,9 @@ from toolkit.testing.checkpoints import model_states, write_checkpoint
 from toolkit.testing.text import tiny_tokenizer
 
 SETTINGS = {
-    "run": {"dir": "/home/someone/runs/first", "seed": 7},
+    "run": {"dir": "/srv/someone/runs/first", "seed": 7},
     "precision": "bf16",
-    "data": {"train": "/home/someone/data/wiki", "sequence_length": 128, "windows": "documents"},
+    "data": {"train": "/srv/someone/data/wiki", "sequence_length": 128, "windows": "documents"},
     "objectives": {"mlm": {"mask_ratio": 0.4}},
     "schedule": [{"objective": "clm", "steps": 10, "tokens": None}, {"objective": "mlm", "steps": 30, "tokens": None}],
     "train": {"steps": 40, "global_batch_rows": 8},

@@ -1,44 +1,53 @@
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from toolkit.cli import main
 from toolkit.cli.convert import command
 from toolkit.conversion.forms import ExportDtype, ExportForm
 from toolkit.core.errors import NotAvailableError, UserError
 
-
-def toolkit(*arguments: object) -> subprocess.CompletedProcess[str]:
-    code = "from toolkit.cli import main; main()"
-    return subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False
-    )
+Run = Callable[..., tuple[int, str, str]]
 
 
-def test_the_command_converts_and_reports(make_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+@pytest.fixture
+def toolkit(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs a command line in this process: exit code, output, errors."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["toolkit", *map(str, arguments)])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        code = caught.value.code
+        return code if isinstance(code, int) else 0, *capsys.readouterr()
+
+    return run
+
+
+def test_the_command_converts_and_reports(toolkit: Run, make_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
     checkpoint, out = make_checkpoint(), tmp_path / "out"
-    done = toolkit("convert", "--to-hf", checkpoint, out, "--form", "causal", "--dtype", "bf16")
-    assert done.returncode == 0, done.stderr
-    assert f"{checkpoint} (step 20) as a causal model in bf16:" in done.stdout
-    assert "checked in transformers: logits up to" in done.stdout
-    assert f"wrote {out}: README.md, config.json," in done.stdout
+    code, output, _ = toolkit("convert", "--to-hf", checkpoint, out, "--form", "causal", "--dtype", "bf16")
+    assert code == 0
+    assert f"{checkpoint} (step 20) as a causal model in bf16:" in output
+    assert "checked in transformers: logits up to" in output
+    assert f"wrote {out}: README.md, config.json," in output
 
 
-def test_a_missing_checkpoint_is_one_message_and_exit_2(tmp_path: Path) -> None:
-    done = toolkit("convert", "--to-hf", tmp_path / "nothing", tmp_path / "out")
-    assert done.returncode == 2
-    assert "nothing is not a folder" in done.stderr
-    assert "Traceback" not in done.stderr
+def test_a_missing_checkpoint_is_one_message_and_exit_2(toolkit: Run, tmp_path: Path) -> None:
+    code, _, errors = toolkit("convert", "--to-hf", tmp_path / "nothing", tmp_path / "out")
+    assert code == 2
+    assert "nothing is not a folder" in errors
+    assert "Traceback" not in errors
 
 
-def test_help_hides_what_is_not_built() -> None:
-    done = toolkit("convert", "--help")
-    assert done.returncode == 0
-    assert "--to-hf" in done.stdout
-    assert "--from-hf" not in done.stdout
-    assert "--mask-token" not in done.stdout
+def test_help_hides_what_is_not_built(toolkit: Run) -> None:
+    code, output, _ = toolkit("convert", "--help")
+    assert code == 0
+    assert "--to-hf" in output
+    assert "--from-hf" not in output
+    assert "--mask-token" not in output
 
 
 def test_defaults_are_the_encoder_in_fp32(
