@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from toolkit.core.errors import CorpusError, NotAvailableError
+from toolkit.core.errors import CorpusError
 from toolkit.core.words import Vocabulary
-from toolkit.data import BlendEntry, Corpus, open_corpus
+from toolkit.data import Corpus
 from toolkit.testing.corpora import random_documents, write_token_corpus
 
 DOCUMENTS = random_documents(40, vocabulary_size=50, max_length=30)
@@ -73,9 +73,3 @@ def test_a_long_run_through_many_shards_keeps_few_files_open(tmp_path: Path) -> 
     assert sum(shard.tokens.size for shard in corpus.shards) == corpus.num_tokens
     open_files = [path.resolve() for path in Path("/proc/self/fd").iterdir()]
     assert 0 < sum(tmp_path in path.parents for path in open_files) <= 128
-
-
-def test_a_blend_is_not_there_yet(tmp_path: Path) -> None:
-    assert open_corpus(str(_write(tmp_path))).num_documents == 40
-    with pytest.raises(NotAvailableError, match="blend"):
-        open_corpus((BlendEntry(path=str(tmp_path), weight=1.0),))

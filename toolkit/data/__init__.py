@@ -1,6 +1,6 @@
 """From a corpus on disk to rows of tokens in a seeded order. numpy only: no torch, no tokenizer, no process group."""
 
-from toolkit.data.corpus import Corpus, open_corpus
+from toolkit.data.corpus import Corpus
 from toolkit.data.digest import DIGEST_START, advance_digest, row_hashes
 from toolkit.data.manifest import (
     MANIFEST_NAME,
@@ -35,7 +35,6 @@ __all__ = [
     "TokenRows",
     "TokenizerEntry",
     "advance_digest",
-    "open_corpus",
     "open_rows",
     "read_manifest",
     "row_hashes",

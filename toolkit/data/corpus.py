@@ -6,13 +6,12 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import overload
 
-from toolkit.core.errors import CorpusError, NotAvailableError
+from toolkit.core.errors import CorpusError
 from toolkit.core.words import Vocabulary
 from toolkit.data.manifest import CorpusManifest, read_manifest
-from toolkit.data.settings import BlendEntry
 from toolkit.data.shards import Shard, file_names
 
-__all__ = ["Corpus", "open_corpus"]
+__all__ = ["Corpus"]
 
 # Each mapped file holds a descriptor, and 1,024 of them is a common limit for a process.
 _OPEN_SHARDS = 128
@@ -69,18 +68,6 @@ class Corpus:
             eos_id=named.eos,
             special_ids=tokenizer.all_special_ids,
         )
-
-
-def open_corpus(path: str | tuple[BlendEntry, ...]) -> Corpus:
-    """Open what `data.train` names.
-
-    Raises:
-        CorpusError: as `Corpus` does.
-        NotAvailableError: it names a blend.
-    """
-    if not isinstance(path, str):
-        raise NotAvailableError("a blend of corpora (data.train as a list)")
-    return Corpus(path)
 
 
 class _Shards(Sequence[Shard]):
