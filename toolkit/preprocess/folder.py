@@ -1,11 +1,11 @@
 """The folder of a corpus before it is finished: who may write in it, what of it can be kept."""
 
+import fcntl
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-
-from filelock import FileLock, Timeout
 
 from toolkit.core.errors import CorpusError, UserError
 from toolkit.data.manifest import MANIFEST_NAME, CorpusManifest, ShardEntry, read_manifest
@@ -15,8 +15,6 @@ from toolkit.preprocess.ledger import LEDGER_NAME, Ledger, read_ledger, write_le
 __all__ = ["TOKENIZER_FOLDER", "finish", "locked", "prepare"]
 
 TOKENIZER_FOLDER = "tokenizer"
-
-_LOCK = ".preprocess.lock"
 
 
 @contextmanager
@@ -28,24 +26,31 @@ def locked(folder: Path) -> Iterator[None]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / _LOCK)
-        lock.acquire(timeout=0)
+        descriptor = os.open(folder, os.O_RDONLY)
     except FileExistsError as error:
         raise UserError(f"The output {folder} is a file. Name a folder.") from error
-    except Timeout as error:
-        raise UserError(
-            f"Another process is writing a corpus into {folder}. Wait for it, or name another folder."
-        ) from error
     except OSError as error:
         raise UserError(f"The output folder {folder} cannot be written: {error.strerror}.") from error
     try:
+        _lock(folder, descriptor)
         yield
     finally:
-        with suppress(OSError):
-            (folder / _LOCK).unlink()
-            if not any(folder.iterdir()):
-                folder.rmdir()
-        lock.release()
+        with suppress(OSError):  # not empty: the usual case
+            folder.rmdir()
+        os.close(descriptor)
+
+
+def _lock(folder: Path, descriptor: int) -> None:
+    """Lock the folder itself: a lock that ends with the process and leaves no file behind."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise UserError(
+            f"Another process is writing a corpus into {folder}. Wait for it, or name another folder."
+        ) from error
+    except OSError:
+        # Some network file systems lock no folders; then it is up to the user.
+        return
 
 
 def prepare(folder: Path, key: str, *, overwrite: bool) -> tuple[Ledger, CorpusManifest | None]:
@@ -69,7 +74,7 @@ def prepare(folder: Path, key: str, *, overwrite: bool) -> tuple[Ledger, CorpusM
             what = "a damaged corpus" if manifest is None else f"a finished corpus of {manifest.documents:,} documents"
             raise UserError(f"{folder} holds {what}. Name another folder, or replace it with --overwrite.")
     elif not (folder / LEDGER_NAME).exists():
-        others = sorted(path.name for path in folder.iterdir() if path.name not in (_LOCK, f".{LEDGER_NAME}.partial"))
+        others = sorted(path.name for path in folder.iterdir() if path.name != f".{LEDGER_NAME}.partial")
         if others:
             raise UserError(
                 f"The output folder {folder} is not empty and holds no corpus (but {', '.join(others[:5])}"

@@ -62,7 +62,7 @@ def _paths(name: str) -> Iterable[str]:
         matches = [match for match in glob.glob(name, recursive=True) if os.path.exists(match)]
         if not matches:
             raise UserError(f"The pattern {name!r} matches no file.")
-        return [inner for match in matches for inner in _paths(glob.escape(match) if glob.has_magic(match) else match)]
+        return [inner for match in matches for inner in _paths(match)]
     if name in _HUB_NAMES:
         raise NotAvailableError(f"The hub source {name!r}")
     if os.path.exists(path):

@@ -54,10 +54,8 @@ def notes(result: PreprocessResult) -> list[str]:
         )
     if manifest.special_text_hits:
         parsed = result.tokenizer.rules.parse_special_text
-        found.append(
-            f"Strings of special tokens stand in the text {manifest.special_text_hits:,} times and were "
-            + ("read as these tokens (--special-text literal reads them as text)." if parsed else "read as plain text.")
-        )
+        how = "read as these tokens (--special-text literal reads plain text)" if parsed else "read as plain text"
+        found.append(f"Strings of special tokens inside the text: {manifest.special_text_hits:,}, {how}.")
     return found
 
 

@@ -78,7 +78,8 @@ def row_view(number: int, segments: Sequence[Segment]) -> "Text":
     )
     for segment in segments:
         if segment.number:
-            text.append(f"\n  [{segment.number}] {segment.num_tokens:,} tokens: ", style="not bold dim")
+            counted = f"{segment.num_tokens:,} token{'' if segment.num_tokens == 1 else 's'}"
+            text.append(f"\n  [{segment.number}] {counted}: ", style="not bold dim")
             colour = _COLOURS[(segment.number - 1) % len(_COLOURS)]
             text.append(_shortened(_visible(segment.text)), style=f"not bold {colour}")
         else:

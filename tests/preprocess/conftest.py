@@ -1,0 +1,39 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolkit.preprocess import PreprocessResult, PreprocessSettings, preprocess
+from toolkit.testing.text import tiny_tokenizer
+
+
+@pytest.fixture(scope="session")
+def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_tokenizer(tmp_path_factory.mktemp("tokenizer"))
+
+
+@pytest.fixture
+def prepare(tokenizer_folder: Path, tmp_path: Path) -> Callable[..., PreprocessResult]:
+    """Preprocess sources into `tmp_path/corpus` (or another folder) with the tiny tokenizer."""
+
+    def run(*sources: Path | str, output: Path | None = None, **given: Any) -> PreprocessResult:
+        settings = PreprocessSettings(**{"tokenizer": str(tokenizer_folder), **given})
+        return preprocess([str(source) for source in sources], output or tmp_path / "corpus", settings=settings)
+
+    return run
+
+
+@pytest.fixture
+def write_jsonl(tmp_path: Path) -> Callable[..., Path]:
+    """Write texts, or raw lines given as bytes, as JSON lines."""
+
+    def write(name: str, rows: list[str | bytes]) -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines = [row if isinstance(row, bytes) else json.dumps({"text": row}).encode() for row in rows]
+        path.write_bytes(b"".join(line + b"\n" for line in lines))
+        return path
+
+    return write

@@ -1,0 +1,134 @@
+import sys
+
+import pytest
+
+from toolkit.cli.main import main
+from toolkit.testing.text import sample_documents
+
+LATER = ["--workers", "--subset", "--engine", "--holdout"]
+
+
+@pytest.fixture
+def toolkit(monkeypatch, capsys):
+    """Run the command line in this process: (exit code, standard output, standard error)."""
+
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["toolkit", *map(str, words)])
+        with pytest.raises(SystemExit) as left:
+            main()
+        captured = capsys.readouterr()
+        return left.value.code or 0, captured.out, captured.err
+
+    return run
+
+
+def test_preprocess_then_inspect(toolkit, write_jsonl, tokenizer_folder, tmp_path):
+    source = write_jsonl("a.jsonl", [*sample_documents(200), "a <|mask|> b", b"{"])
+    code, out, _ = toolkit(
+        "preprocess", source, "--tokenizer", tokenizer_folder, "--output", tmp_path / "c", "--sequence-length", 128
+    )
+
+    assert code == 0
+    for part in (
+        "documents        201",
+        "<|endoftext|> (id 0)",
+        "<|mask|> (id 2), named by the tokenizer",
+        "128 tokens",
+        "1 broken JSON; first",
+        "documents/s",
+        "MB/s",
+        "tokens/s",
+        "special tokens inside the text: 1, read as these tokens",
+    ):
+        assert part in out
+    assert f"toolkit inspect {tmp_path / 'c'}" in out
+
+    code, out, _ = toolkit("inspect", tmp_path / "c", "--rows", 1, "--set", "data.sequence_length=32")
+    assert code == 0
+    for part in ("201 in 1 shards", "Length of documents", "####", "rows of 32 tokens", "Row 0: 32 tokens", "[1] "):
+        assert part in out
+    assert "Row 1" not in out
+
+
+def test_what_is_passed_over_is_said(toolkit, write_jsonl, tokenizer_folder, tmp_path):
+    source = write_jsonl("a.jsonl", ["a"])
+    code, out, _ = toolkit(
+        "preprocess", source, "--tokenizer", tokenizer_folder / "tokenizer.json", "--output", tmp_path / "c"
+    )
+    assert code == 0
+    assert "<|mask|> (id 2), named" in out
+
+    (tmp_path / "bare.json").write_bytes((tokenizer_folder / "tokenizer.json").read_bytes())
+    code, out, _ = toolkit(
+        "preprocess",
+        source,
+        "--tokenizer",
+        tmp_path / "bare.json",
+        "--output",
+        tmp_path / "d",
+        "--eod",
+        "<|endoftext|>",
+    )
+    assert code == 0
+    assert "<mask> (id 384), appended to the vocabulary" in out
+    assert "--mask-token token:<|mask|>" in out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((), "--tokenizer and --output must be given"),
+        (("--output", "c"), "--tokenizer must be given"),
+        (("--tokenizer", "nowhere/here/there", "--output", "c"), "There is no tokenizer at nowhere/here/there"),
+        (("--tokenizer", "TOK", "--output", "c", "--limit-documents", "0"), "--limit-documents 0: input should be"),
+        (("--tokenizer", "TOK", "--output", "c", "--max-bad-fraction", "2"), "--max-bad-fraction 2.0: input should be"),
+        (
+            ("--tokenizer", "TOK", "--output", "c", "--special-text", "x"),
+            "--special-text x: input should be 'parse' or",
+        ),
+        (("--tokenizer", "TOK", "--output", "c", "--txt-documents", "x"), "'file', 'paragraph' or 'line'"),
+        (("--tokenizer", "TOK", "--output", "c", "--eod", "<nowhere>"), "'<nowhere>' is not in the vocabulary"),
+        (("--tokenizer", "TOK", "--output", "c", "--mask-token", "x"), "not one of auto, token:TEXT, id:N"),
+        *[((option, "1", "--tokenizer", "TOK", "--output", "c"), f"{option} (") for option in LATER],
+    ],
+)
+def test_what_the_user_can_fix_leaves_with_2_and_one_message(
+    toolkit, write_jsonl, tokenizer_folder, tmp_path, monkeypatch, options, message
+):
+    monkeypatch.chdir(tmp_path)
+    source = write_jsonl("a.jsonl", ["a"])
+    words = [str(tokenizer_folder) if word == "TOK" else word for word in options]
+
+    code, out, err = toolkit("preprocess", source, *words)
+
+    assert code == 2
+    assert message in err
+    assert err.count("error:") == 1
+    assert "Traceback" not in err + out
+    assert not (tmp_path / "c").exists()
+
+
+def test_the_hub_is_not_available_yet_even_with_nothing_else_given(toolkit, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = toolkit("preprocess", "fineweb-edu")
+
+    assert code == 2
+    assert "fineweb-edu" in err
+    assert "not available yet" in err
+
+
+def test_inspect_says_what_is_missing(toolkit, tmp_path):
+    code, _, err = toolkit("inspect", tmp_path)
+
+    assert code == 2
+    assert "no corpus at" in err
+
+
+def test_help_lists_what_is_built_and_nothing_else(toolkit):
+    code, out, _ = toolkit("preprocess", "--help")
+
+    assert code == 0
+    for option in ("--tokenizer", "--txt-documents", "--mask-token", "[default: 0.01]"):
+        assert option in out
+    for option in LATER:
+        assert option not in out

@@ -1,0 +1,250 @@
+import json
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, processors
+
+from toolkit.core.errors import UserError
+from toolkit.data import Corpus
+from toolkit.preprocess import blocks
+from toolkit.testing.text import sample_documents, tiny_tokenizer
+
+END = "<|endoftext|>"
+
+
+def megatron_files(folder: Path, texts: list[str], *, eod: int, dtype: str) -> tuple[bytes, bytes]:
+    """What Megatron-LM's `preprocess_data.py --append-eod` writes, as its published layout says."""
+    backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    documents = [np.array([*backend.encode(text).ids, eod], dtype=dtype) for text in texts]
+    lengths = [document.size for document in documents]
+    itemsize = np.dtype(dtype).itemsize
+    pointers = [itemsize * sum(lengths[:number]) for number in range(len(lengths))]
+    idx = b"MMIDIDX\x00\x00" + struct.pack("<Q", 1) + struct.pack("<B", {"uint16": 8, "int32": 4}[dtype])
+    idx += struct.pack("<QQ", len(lengths), len(lengths) + 1)
+    idx += struct.pack(f"<{len(lengths)}i", *lengths) + struct.pack(f"<{len(lengths)}q", *pointers)
+    idx += struct.pack(f"<{len(lengths) + 1}q", *range(len(lengths) + 1))
+    return b"".join(document.tobytes() for document in documents), idx
+
+
+def widen(folder: Path, size: int) -> Path:
+    """Give the tokenizer in `folder` ids that no text reaches, but for the last: the special token `<last>`."""
+    path = folder / "tokenizer.json"
+    content = json.loads(path.read_text())
+    vocabulary = content["model"]["vocab"]
+    vocabulary.update({f"unreachable {token_id}": token_id for token_id in range(len(vocabulary), size - 1)})
+    path.write_text(json.dumps(content))
+    backend = Tokenizer.from_file(str(path))
+    assert backend.add_special_tokens(["<last>"]) == 1
+    assert backend.get_vocab_size() == size
+    backend.save(str(path))
+    return folder
+
+
+@pytest.fixture
+def wide_tokenizer(tmp_path):
+    """The tiny tokenizer with BOS and ids up to 65,499, so that its tokens need 32 bits."""
+    folder = widen(tiny_tokenizer(tmp_path / "wide"), 65500)
+    backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    backend.post_processor = processors.TemplateProcessing(single="<|pad|> $A", special_tokens=[("<|pad|>", 1)])
+    backend.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def shard_bytes(folder: Path, name: str = "shard-00000") -> tuple[bytes, bytes]:
+    return (folder / f"{name}.bin").read_bytes(), (folder / f"{name}.idx").read_bytes()
+
+
+def all_files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_shard_is_what_megatron_writes(prepare, write_jsonl, tokenizer_folder, tmp_path):
+    texts = [*sample_documents(300, seed=1), f"inside {END} text", "\u2028 x", " "]
+    prepare(write_jsonl("a.jsonl", texts))
+
+    assert shard_bytes(tmp_path / "corpus") == megatron_files(tokenizer_folder, texts, eod=0, dtype="uint16")
+
+
+def test_a_shard_of_a_wide_vocabulary_with_bos_is_what_megatron_writes(prepare, write_jsonl, wide_tokenizer, tmp_path):
+    texts = [*sample_documents(50, seed=2), "<last>"]
+    result = prepare(write_jsonl("a.jsonl", texts), tokenizer=str(wide_tokenizer))
+
+    assert result.manifest.dtype == "int32"
+    assert shard_bytes(tmp_path / "corpus") == megatron_files(wide_tokenizer, texts, eod=0, dtype="int32")
+
+
+def test_the_dtype_does_not_depend_on_an_appended_mask(prepare, write_jsonl, tmp_path):
+    folder = widen(tiny_tokenizer(tmp_path / "edge"), 65499)
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": END}))
+
+    manifest = prepare(write_jsonl("a.jsonl", ["a"]), tokenizer=str(folder)).manifest
+
+    assert (manifest.dtype, manifest.tokenizer.vocab_size) == ("uint16", 65500)
+
+
+def test_shards_do_not_depend_on_the_mask_token(prepare, write_jsonl, tmp_path):
+    source = write_jsonl("a.jsonl", ["a <mask> b <|mask|>", "the river"])
+    named = prepare(source, output=tmp_path / "named")
+    chosen = prepare(source, output=tmp_path / "chosen", mask_token="token:r")
+
+    assert shard_bytes(tmp_path / "named") == shard_bytes(tmp_path / "chosen")
+    assert named.manifest.tokenizer.special_ids.mask != chosen.manifest.tokenizer.special_ids.mask
+    assert named.manifest.tokenizer.fingerprint != chosen.manifest.tokenizer.fingerprint
+
+
+def test_the_manifest_says_what_is_there(prepare, write_jsonl, tmp_path):
+    source = write_jsonl("a.jsonl", ["the river", f"a{END}b", "", b"{"])
+    prepare(source, max_bad_fraction=0.5)
+
+    content = json.loads((tmp_path / "corpus" / "corpus.json").read_text())
+    corpus = Corpus(tmp_path / "corpus")
+
+    assert (content["documents"], content["tokens"]) == (2, corpus.shards[0].num_tokens)
+    assert content["special_text_hits"] == 1
+    assert content["skipped"] == {"broken JSON": 1, "empty": 1}
+    assert content["tokenizer"]["special_ids"] == {"bos": None, "eos": 0, "pad": 1, "mask": 2}
+    assert [(shard["name"], shard["source"]) for shard in content["shards"]] == [("shard-00000", str(source))]
+    assert sorted(all_files(tmp_path / "corpus")) == [
+        "corpus.json",
+        "shard-00000.bin",
+        "shard-00000.idx",
+        "tokenizer/tokenizer.json",
+        "tokenizer/tokenizer_config.json",
+    ]
+
+
+def test_sources_of_all_formats_are_taken_in_one_order(prepare, write_jsonl, tmp_path, tokenizer_folder):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table({"text": ["three", "four"]}), tmp_path / "in" / "b.parquet")
+    write_jsonl("in/c.jsonl", ["five"])
+    (tmp_path / "in" / "a.txt").write_text("one\n\ntwo\n")
+
+    manifest = prepare(tmp_path / "in" / "c.jsonl", tmp_path / "in", txt_documents="paragraph").manifest
+
+    backend = Tokenizer.from_file(str(tokenizer_folder / "tokenizer.json"))
+    found = [backend.decode(shard.document(number)[:-1]) for shard in Corpus(tmp_path / "corpus").shards
+             for number in range(shard.num_documents)]  # fmt: skip
+    assert found == ["one", "two", "three", "four", "five"]
+    assert [Path(shard.source).name for shard in manifest.shards] == ["a.txt", "b.parquet", "c.jsonl"]
+
+
+def test_the_result_does_not_depend_on_the_blocks(prepare, write_jsonl, tmp_path, monkeypatch):
+    rows = [row for text in sample_documents(60, seed=4) for row in (text, "", b"[]")]
+    sources = [write_jsonl("a.jsonl", rows), write_jsonl("b.jsonl", rows[::-1])]
+    found = []
+    for name, characters, most_rows in (("one", 1, 8192), ("few", 700, 7), ("all", 1 << 30, 8192)):
+        monkeypatch.setattr(blocks, "_BLOCK_CHARACTERS", characters)
+        monkeypatch.setattr(blocks, "_MOST_ROWS", most_rows)
+        prepare(*sources, output=tmp_path / name, shard_tokens=500, limit_documents=100, max_bad_fraction=1)
+        found.append(all_files(tmp_path / name))
+
+    assert found[0] == found[1] == found[2]
+    assert json.loads(found[0]["corpus.json"])["documents"] == 100
+
+
+def lengths_by_shard(folder):
+    return [shard.lengths.tolist() for shard in Corpus(folder).shards]
+
+
+def test_a_shard_closes_after_the_document_that_reaches_its_size_or_at_the_end_of_a_source(
+    prepare, write_jsonl, tmp_path
+):
+    """With one token a byte and the end, "aaaa" has 5 tokens."""
+    first, second = write_jsonl("a.jsonl", ["qqqq"] * 5), write_jsonl("b.jsonl", ["qqqq", "q", "qqqqqqqqqqqqqqqqqqq"])
+    prepare(first, second, shard_tokens=10)
+
+    assert lengths_by_shard(tmp_path / "corpus") == [[5, 5], [5, 5], [5], [5, 2, 20]]
+
+
+@pytest.mark.parametrize(
+    ("limits", "kept"),
+    [
+        ({"limit_documents": 3}, 3),
+        ({"limit_tokens": 10}, 2),
+        ({"limit_tokens": 11}, 3),
+        ({"limit_tokens": 1}, 1),
+        ({"limit_documents": 2, "limit_tokens": 1000}, 2),
+        ({"limit_documents": 1000, "limit_tokens": 12}, 3),
+        ({"limit_documents": 6}, 6),
+        ({"limit_documents": 100}, 6),
+    ],
+)
+def test_limits_count_kept_documents_and_their_tokens(prepare, write_jsonl, limits, kept):
+    rows = ["qqqq", "", "qqqq", b"{}", "qqqq"]
+    result = prepare(write_jsonl("a.jsonl", rows), write_jsonl("b.jsonl", rows), max_bad_fraction=1, **limits)
+
+    assert (result.manifest.documents, result.manifest.tokens) == (kept, 5 * kept)
+    # Rows behind the last document are not looked at: after 3 documents the first file's skipped rows only.
+    assert sum(result.manifest.skipped.values()) == {1: 0, 2: 1, 3: 2, 6: 4}[kept]
+
+
+def test_no_bos_no_eod_and_literal_text_reach_the_ids(prepare, write_jsonl, tmp_path, wide_tokenizer):
+    source = write_jsonl("a.jsonl", [f"a{END}"])
+    backend = Tokenizer.from_file(str(wide_tokenizer / "tokenizer.json"))
+    prepare(source, tokenizer=str(wide_tokenizer), add_bos=False, add_eod=False, special_text="literal")
+
+    found = Corpus(tmp_path / "corpus").shards[0].document(0).tolist()
+    backend.encode_special_tokens = True
+    assert found == backend.encode(f"a{END}", add_special_tokens=False).ids
+    assert 0 not in found
+
+
+def test_packing_plans_are_built_on_request(prepare, write_jsonl, tmp_path):
+    result = prepare(write_jsonl("a.jsonl", sample_documents(50)), sequence_length=64)
+    before = all_files(tmp_path / "corpus")
+
+    assert result.rows is not None
+    assert result.rows.sequence_length == 64
+    assert any(name.startswith("shard-00000.plan-S64") for name in before)
+
+
+def test_texts_that_give_no_ids_are_empty_rows(prepare, write_jsonl, tmp_path):
+    from tokenizers import models, pre_tokenizers
+
+    backend = Tokenizer(models.WordLevel({"a": 0, "end": 1}, unk_token="a"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    backend.save(str(tmp_path / "words.json"))
+    source = write_jsonl("a.jsonl", ["a", "   ", "a a", b"{}", " "])
+    result = prepare(source, tokenizer=str(tmp_path / "words.json"), eod="end", max_bad_fraction=1, shard_tokens=1)
+
+    assert lengths_by_shard(tmp_path / "corpus") == [[2], [3]]
+    assert result.manifest.skipped == {"empty": 2, "missing field": 1}
+    assert result.tally.rows == 5
+    assert result.tally.first_bad["missing field"].row == 4
+
+
+def test_too_many_bad_rows_stop_it_with_every_reason(prepare, write_jsonl, tmp_path):
+    good = write_jsonl("a.jsonl", ["x"] * 90)
+    bad = write_jsonl("b.jsonl", ["x"] * 6 + [b"{", b'{"txt": 1}', b'{"txt": 2}', ""])
+
+    with pytest.raises(UserError, match=r"3 of 100 rows read so far \(3\.0%\)") as failure:
+        prepare(good, bad)
+    message = str(failure.value)
+    assert f"broken JSON: 1 row; first {bad} row 7: Expecting property name" in message
+    assert f"missing field: 2 rows; first {bad} row 8: no 'text'; its keys: 'txt'" in message
+    assert "--text-field" in message
+    assert not (tmp_path / "corpus" / "corpus.json").exists()
+
+    assert prepare(good, bad, max_bad_fraction=0.03).manifest.documents == 96
+
+
+def test_bad_rows_are_looked_at_after_each_source(prepare, write_jsonl):
+    first = write_jsonl("a.jsonl", ["x"] * 9 + [b"{"])
+    later = write_jsonl("b.jsonl", ["x"] * 990)
+
+    with pytest.raises(UserError, match="1 of 10 rows read so far"):
+        prepare(first, later)
+
+
+def test_empty_rows_are_not_bad(prepare, write_jsonl):
+    assert prepare(write_jsonl("a.jsonl", ["x"] + [""] * 50), max_bad_fraction=0).manifest.skipped == {"empty": 50}
+
+
+def test_no_document_at_all_is_an_error(prepare, write_jsonl):
+    with pytest.raises(UserError, match=r"There is no document in .*a\.jsonl: 2 empty"):
+        prepare(write_jsonl("a.jsonl", ["", ""]))
