@@ -22,7 +22,6 @@ from toolkit.model.encoder import Encoder
 __all__ = ["SENTENCES", "Parity", "compare_logits", "load_encoder"]
 
 _TOLERANCE = 2e-5
-_LOGIT_OF_TOLERANCE = 4.0
 _MOST_TOKENS = 256
 
 SENTENCES = (
@@ -55,12 +54,12 @@ class Parity:
 
     @property
     def tolerance(self) -> float:
-        """The largest difference that rounding explains.
+        """The largest difference that rounding explains: 2e-5, times the largest logit where that is above 1.
 
-        It grows with the logits: EuroBERT-210m's shape in fp32 differed by 2e-6 where logits reached 2.3, by 6e-5 at
-        26 and by 2.4e-4 at 104, between kernels that are all correct.
+        Measured between kernels that are all correct, in fp32: 1e-6 to 2e-6 of the largest logit in EuroBERT-210m's
+        shape, 2e-6 to 7e-6 in that of 28 layers, more with larger weights. Faults move logits by far more.
         """
-        return _TOLERANCE * max(1.0, self.max_logit / _LOGIT_OF_TOLERANCE)
+        return _TOLERANCE * max(1.0, self.max_logit)
 
     @property
     def is_within_tolerance(self) -> bool:
