@@ -1,0 +1,43 @@
+# Two commands: `make quickstart` shows the whole path at work, `make test` runs the suite. Both install what they need.
+# PIP_ARGS is passed to every pip install, for example PIP_ARGS="--index-url <a CPU-only index>".
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet -c constraints-cpu.txt $(PIP_ARGS)
+ONE_THREAD := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1
+
+.PHONY: quickstart test test-slow lint bench
+
+quickstart: $(VENV)/installed
+	$(BIN)/toolkit quickstart
+
+test: $(VENV)/tests-installed
+	$(ONE_THREAD) $(BIN)/python -m pytest
+
+test-slow: $(VENV)/tests-installed
+	$(ONE_THREAD) $(BIN)/python -m pytest -m slow
+	$(ONE_THREAD) $(BIN)/python -m tests.planted_faults
+
+lint: $(VENV)/lint-installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/installed
+	$(BIN)/python benchmarks/training_step.py
+
+# torch first: alone, pip takes the CPU build that the constraints name; as somebody's dependency, it may not.
+$(VENV)/installed: pyproject.toml constraints-cpu.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) torch
+	$(PIP) --editable .
+	touch $@
+
+$(VENV)/tests-installed: $(VENV)/installed
+	$(PIP) --editable ".[test]"
+	touch $@
+
+$(VENV)/lint-installed: $(VENV)/tests-installed
+	$(PIP) --editable ".[test,lint]"
+	touch $@

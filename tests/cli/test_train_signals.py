@@ -1,0 +1,106 @@
+"""`toolkit train` as a user runs it: signals, kills, exit codes. Real launches, about ten seconds each."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.resume.test_resume import compare
+from toolkit.testing.runs import read_metrics, write_run
+
+_LONG = ("schedule.0.steps=60", "schedule.1.steps=60", "checkpoint.every=20", "log.every=5")
+
+
+def _train(run_file: Path, folder: Path, *overrides: str, num_procs: int = 1) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "toolkit.cli", "train", str(run_file), "--num-procs", str(num_procs)]
+    for override in (f"run.dir={folder}", *overrides):
+        command += ["--set", override]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
+    )
+
+
+def _wait_for_step(folder: Path, step: int, process: "subprocess.Popen[str]") -> None:
+    deadline = time.monotonic() + 180
+    while not any(line["step"] >= step for line in read_metrics(folder)):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline, "the run did not get that far"
+        time.sleep(0.05)
+
+
+def _output(process: "subprocess.Popen[str]") -> str:
+    out, err = process.communicate(timeout=240)
+    assert process.returncode == 0, (process.returncode, out, err)
+    return out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stop_at", [20, 55])
+def test_a_stopped_and_resumed_run_equals_the_whole_one(tmp_path, stop_at):
+    run_file = write_run(tmp_path)
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    assert _output(_train(run_file, whole, *_LONG)).splitlines()[-1] == "finished at step 120"
+    process = _train(run_file, cut, *_LONG)
+    _wait_for_step(cut, stop_at, process)
+    process.send_signal(signal.SIGTERM)
+    last = _output(process).splitlines()[-1]
+    assert last.startswith("stopped at step ")
+    step = int(last.removeprefix("stopped at step "))
+    assert stop_at <= step < 120
+    out = _output(_train(run_file, cut, *_LONG))
+    assert f"resuming from step {step}" in out
+    assert compare(whole, cut) == []
+
+
+@pytest.mark.slow
+def test_a_killed_run_leaves_nothing_behind_and_resumes(tmp_path):
+    run_file = write_run(tmp_path)
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    _output(_train(run_file, whole, *_LONG, num_procs=2))
+    process = _train(run_file, cut, *_LONG, num_procs=2)
+    _wait_for_step(cut, 55, process)
+    process.kill()
+    process.communicate()
+    out = _output(_train(run_file, cut, *_LONG, num_procs=2))
+    assert "resuming from step " in out
+    assert compare(whole, cut) == []
+    steps = [line["step"] for line in read_metrics(cut)]
+    assert steps == sorted(set(steps))
+
+
+def test_a_stop_before_the_first_step_saves_nothing(tmp_path):
+    run_file = write_run(tmp_path)
+    process = _train(run_file, tmp_path / "run")
+    deadline = time.monotonic() + 120
+    # The launcher's process is the sign that the signals are in hand.
+    while not Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGUSR1)
+    assert _output(process).splitlines()[-1] == "stopped at step 0"
+    assert not list((tmp_path / "run").glob("checkpoints/step-*"))
+
+
+def test_ctrl_c_leaves_with_130_and_no_traceback(tmp_path):
+    run_file = write_run(tmp_path)
+    process = _train(run_file, tmp_path / "run", *_LONG)
+    _wait_for_step(tmp_path / "run", 10, process)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+
+
+def test_a_value_that_is_not_finite_ends_the_run_with_3(tmp_path):
+    run_file = write_run(tmp_path)
+    process = _train(run_file, tmp_path / "run", "lr.peak=1e30", "checkpoint.every=1", "lr.warmup_steps=0")
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 3
+    assert "step " in err
+    assert "not finite" in err
+    assert "Traceback" not in err

@@ -1,0 +1,117 @@
+"""The DeepSpeed JSON: what ships loads, what contradicts the run is refused with the numbers."""
+
+import json
+
+import pytest
+
+from toolkit.core.errors import NotAvailableError, SettingsError
+from toolkit.engine.ds_config import check_parallel, read_ds_config, resolve_ds_config, shipped_ds_configs, zero_stage
+from toolkit.parallel.topology import ParallelSettings, batch_layout
+
+_BATCH = batch_layout(24, 3, data_parallel=2)
+
+
+def _resolve(config, precision="bf16"):
+    return resolve_ds_config(config, batch=_BATCH, grad_clip=1.0, precision=precision, source="file.json")
+
+
+def _write(tmp_path, content):
+    path = tmp_path / "file.json"
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return str(path)
+
+
+def test_the_shipped_files():
+    assert shipped_ds_configs() == ("zero0", "zero1", "zero2", "zero3")
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_a_shipped_file_is_filled_in(stage):
+    config = read_ds_config(f"zero{stage}")
+    assert zero_stage(config) == stage
+    resolved = _resolve(config, precision="fp32" if stage == 0 else "bf16")
+    assert resolved["train_batch_size"] == 24
+    assert resolved["train_micro_batch_size_per_gpu"] == 3
+    assert resolved["gradient_accumulation_steps"] == 4
+    assert resolved["gradient_clipping"] == 1.0
+    assert resolved["bf16"] == {"enabled": stage != 0}
+    assert resolved["data_types"] == {"grad_accum_dtype": "fp32"}
+    assert "auto" not in json.dumps(resolved)
+
+
+def test_a_shipped_file_is_found_from_any_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert read_ds_config("ds_configs/zero1.json") == read_ds_config("zero1")
+
+
+def test_deepspeed_itself_accepts_every_shipped_file():
+    from deepspeed.runtime.config import DeepSpeedConfig
+
+    for name in shipped_ds_configs():
+        resolved = resolve_ds_config(
+            read_ds_config(name),
+            batch=batch_layout(8, 4, data_parallel=1),
+            grad_clip=1.0,
+            precision="fp32" if name == "zero0" else "bf16",
+            source=name,
+        )
+        assert DeepSpeedConfig(resolved).zero_config.stage == zero_stage(resolved)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"optimizer": {"type": "AdamW"}}, "'optimizer' block"),
+        ({"scheduler": {"type": "WarmupLR"}}, "'scheduler' block"),
+        ({"fp16": {"enabled": True}}, "'fp16' block"),
+        ({"zero_optimization": {"stage": 4}}, "stage is 4"),
+        ("{not json", "not a readable JSON"),
+        ("[1]", "holds a list"),
+    ],
+)
+def test_what_belongs_to_the_run_or_is_broken_is_refused(tmp_path, content, message):
+    with pytest.raises(SettingsError, match=message):
+        read_ds_config(_write(tmp_path, content))
+
+
+def test_a_file_that_does_not_exist_names_the_shipped_ones():
+    with pytest.raises(SettingsError, match="zero0, zero1, zero2, zero3"):
+        read_ds_config("zero7")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            {"train_batch_size": 32},
+            "train_batch_size to 32, but the run needs 24: 24 rows a step = 3 a micro-batch x 4",
+        ),
+        ({"gradient_accumulation_steps": 1}, "gradient_accumulation_steps to 1"),
+        ({"gradient_clipping": 0.5}, "gradient_clipping to 0.5"),
+        ({"bf16": {"enabled": False}}, "bf16.enabled to False"),
+        ({"data_types": {"grad_accum_dtype": "bf16"}}, "data_types.grad_accum_dtype to 'bf16'"),
+    ],
+)
+def test_contradictions_are_refused(content, message):
+    with pytest.raises(SettingsError, match=message):
+        _resolve({"zero_optimization": {"stage": 1}, **content})
+
+
+def test_equal_numbers_are_no_contradiction():
+    assert _resolve({"zero_optimization": {"stage": 1}, "train_batch_size": 24})["train_batch_size"] == 24
+
+
+def test_bf16_at_stage_0_is_refused():
+    with pytest.raises(SettingsError, match="stage 0"):
+        _resolve({})
+
+
+def test_pipeline_with_zero2_is_refused_with_what_to_do():
+    with pytest.raises(SettingsError, match=r"parallel.pp=4\) cannot run with ZeRO stage 2 \(zero2\)"):
+        check_parallel(read_ds_config("zero2"), ParallelSettings(pp=4), source="zero2")
+
+
+@pytest.mark.parametrize("parallel", [ParallelSettings(pp=2), ParallelSettings(tp=2)])
+def test_what_is_not_built_says_so(parallel):
+    with pytest.raises(NotAvailableError, match="not available yet"):
+        check_parallel(read_ds_config("zero1"), parallel, source="zero1")

@@ -1,0 +1,139 @@
+"""Run files, presets, --set: every wrong key in one message."""
+
+import tomllib
+
+import pytest
+
+from toolkit.core.errors import NotAvailableError, SettingsError
+from toolkit.model.presets import MODEL_PRESETS
+from toolkit.settings import load_run, run_presets
+from toolkit.settings.load import to_toml
+from toolkit.settings.rules import schedule_of
+
+_RUN = """
+[model]
+preset = "test"
+[data]
+train = "corpus"
+[[schedule]]
+objective = "clm"
+steps = 6
+[[schedule]]
+objective = "mlm"
+steps = 4
+"""
+
+
+@pytest.fixture
+def run_file(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(_RUN)
+    return str(path)
+
+
+def test_defaults_are_the_recipe(run_file):
+    settings = load_run(run_file)
+    assert settings.run.dir == "runs/mine"
+    assert settings.precision == "bf16"
+    assert (settings.train.weight_decay, settings.train.beta1, settings.train.beta2) == (0.1, 0.9, 0.95)
+    assert (settings.train.epsilon, settings.train.grad_clip) == (1e-5, 1.0)
+    assert settings.train.decay_norms_and_embeddings
+    assert settings.lr.peak == 5e-4
+    assert settings.train.global_batch_rows * settings.data.sequence_length == 2_359_296
+
+
+def test_set_reaches_groups_lists_and_strings(run_file):
+    settings = load_run(
+        run_file, ["lr.peak=0.1", "schedule.1.steps=7", "data.windows=blocks", "objectives.mlm.mask_ratio=0.3"]
+    )
+    assert settings.lr.peak == 0.1
+    assert schedule_of(settings).total_steps == 13
+    assert settings.data.windows == "blocks"
+    assert settings.objectives == {"mlm": {"mask_ratio": 0.3}}
+
+
+def test_model_keys_win_over_the_preset(run_file):
+    settings = load_run(run_file, ["model.num_hidden_layers=5"])
+    assert settings.model.num_hidden_layers == 5
+    assert settings.model.hidden_size == MODEL_PRESETS["test"].hidden_size
+
+
+def test_resolved_settings_run_again(run_file, tmp_path):
+    settings = load_run(run_file, ["train.micro_batch_rows=4"])
+    again = tmp_path / "again.toml"
+    again.write_text(to_toml(settings))
+    assert load_run(str(again)) == settings
+
+
+@pytest.mark.parametrize("name", run_presets())
+def test_every_preset_loads(name):
+    settings = load_run(name)
+    assert schedule_of(settings).phases[0].objective == "clm"
+    if name in ("210m", "610m", "1b"):
+        assert schedule_of(settings).total_steps == 42_000
+        assert settings.model.vocab_size == 128_256
+        assert settings.data.windows == "random-cut"
+
+
+@pytest.mark.parametrize(
+    ("override", "messages"),
+    [
+        ("train.micro_batch_row=4", ["unknown key 'train.micro_batch_row'", "Did you mean 'micro_batch_rows'?"]),
+        ("trian.steps=4", ["unknown key 'trian'", "Did you mean 'train'?"]),
+        ("schedule.0.objectiv=clm", ["unknown key 'schedule.0.objectiv'", "Did you mean 'objective'?"]),
+        ("model.preset=nanno", ["model.preset='nanno' is unknown", "Did you mean 'nano'?"]),
+        ("precision=fp8", ["precision = 'fp8'", "'fp32' or 'bf16'"]),
+        ("lr.peak=-1", ["lr.peak = -1", "greater than 0"]),
+        ("lr.peak=inf", ["lr.peak", "finite"]),
+        ("train.steps=11", ["train.steps = 11", "6 (clm) + 4 (mlm) = 10"]),
+        ("schedule.0.tokens=5", ["schedule.0", "exactly one of steps, tokens and fraction"]),
+        ("schedule=[]", ["the schedule is empty"]),
+        ("lr.warmup_steps=11", ["longer than the run"]),
+        ("eval.every=2", ["eval.every=2", "data.validation is not set"]),
+        ("run.dir.x=1", ["run.dir is a value"]),
+        ("schedule.9.steps=1", ["'9' is no item of a list of 2"]),
+        ("nothing", ["no key=value form"]),
+    ],
+)
+def test_what_is_wrong_is_named(run_file, override, messages):
+    overrides = ["run.dir=x", override] if override.startswith("run.dir.") else [override]
+    with pytest.raises(SettingsError) as raised:
+        load_run(run_file, overrides)
+    for message in messages:
+        assert message in str(raised.value)
+
+
+@pytest.mark.parametrize("missing", ["model", "data", "schedule"])
+def test_a_missing_group_is_named(tmp_path, missing):
+    raw = tomllib.loads(_RUN)
+    del raw[missing]
+    path = tmp_path / "part.toml"
+    import tomli_w
+
+    path.write_text(tomli_w.dumps(raw))
+    with pytest.raises(SettingsError, match=f"{missing} is missing"):
+        load_run(str(path))
+
+
+def test_data_without_train_is_named(run_file, tmp_path):
+    path = tmp_path / "part.toml"
+    path.write_text(_RUN.replace('train = "corpus"', "sequence_length = 64"))
+    with pytest.raises(SettingsError, match=r"data.train is missing"):
+        load_run(str(path))
+
+
+def test_several_findings_come_in_one_message(run_file):
+    with pytest.raises(SettingsError) as raised:
+        load_run(run_file, ["lr.peek=1", "train.step=3"])
+    assert "lr.peek" in str(raised.value)
+    assert "train.step" in str(raised.value)
+
+
+def test_no_such_run_file_lists_the_presets():
+    with pytest.raises(SettingsError, match="Did you mean 'smoke'"):
+        load_run("smok")
+
+
+def test_init_is_not_available_yet(run_file):
+    with pytest.raises(NotAvailableError, match="not available yet"):
+        load_run(run_file, ["init.from=somewhere"])

@@ -1,0 +1,29 @@
+"""metrics.jsonl: one line a step over the life of a run."""
+
+import json
+
+from toolkit.training.metrics import MetricsFile
+
+
+def _steps(path):
+    return [json.loads(line)["step"] for line in path.read_text().splitlines()]
+
+
+def test_lines_past_the_checkpoint_move_and_half_lines_too(tmp_path):
+    file = MetricsFile(tmp_path, resumed_step=0)
+    for step in range(6):
+        file.append({"step": step})
+    with (tmp_path / "metrics.jsonl").open("a") as cut:
+        cut.write('{"step": 6, "lo')
+    again = MetricsFile(tmp_path, resumed_step=3)
+    again.append({"step": 4})
+    assert _steps(tmp_path / "metrics.jsonl") == [0, 1, 2, 3, 4]
+    superseded = (tmp_path / "metrics.superseded.jsonl").read_text().splitlines()
+    assert superseded == ['{"step": 4}', '{"step": 5}', '{"step": 6, "lo']
+
+
+def test_a_fresh_start_sets_every_line_of_an_earlier_try_aside(tmp_path):
+    MetricsFile(tmp_path, resumed_step=0).append({"step": 0})
+    MetricsFile(tmp_path, resumed_step=0).append({"step": 0})
+    assert _steps(tmp_path / "metrics.jsonl") == [0]
+    assert _steps(tmp_path / "metrics.superseded.jsonl") == [0]

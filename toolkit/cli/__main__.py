@@ -1,0 +1,5 @@
+"""`python -m toolkit.cli`, where the `toolkit` script is not on the path."""
+
+from toolkit.cli.main import main
+
+main()
