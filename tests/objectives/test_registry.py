@@ -182,10 +182,8 @@ def test_an_unknown_kind_gets_a_suggestion() -> None:
 
 
 def test_an_unknown_setting_gets_a_suggestion() -> None:
-    with pytest.raises(
-        SettingsError, match=r"objectives\.hard\.mask_ration is not a setting\. Did you mean 'mask_ratio'"
-    ):
-        build("mlm", {"mask_ration": 0.3}, VOCABULARY, where="objectives.hard")
+    with pytest.raises(SettingsError, match=r"unknown key 'objectives\.hard\.mask_ration'\. Did you mean 'mask_ratio'"):
+        build("mlm", {"mask_ration": 0.3}, VOCABULARY, name="hard")
 
 
 def test_every_wrong_setting_is_listed_at_once() -> None:

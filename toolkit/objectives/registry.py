@@ -5,7 +5,6 @@ pyproject.toml), or from `register` in this process. A class is imported when it
 package does not hurt a run that does not use it.
 """
 
-import difflib
 from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar, cast
@@ -13,6 +12,7 @@ from typing import Any, TypeVar, cast
 from pydantic import BaseModel, ValidationError
 
 from toolkit.core.errors import SettingsError
+from toolkit.core.validation import explain, nearest
 from toolkit.core.words import AttentionKind, Vocabulary
 from toolkit.objectives.base import Objective, ObjectiveClass
 
@@ -75,14 +75,14 @@ def get(kind: str) -> ObjectiveClass:
     return _check(loaded, kind=kind, origin=_origin(point))
 
 
-def build(kind: str, settings: Mapping[str, Any], vocabulary: Vocabulary, *, where: str | None = None) -> Objective:
+def build(kind: str, settings: Mapping[str, Any], vocabulary: Vocabulary, *, name: str | None = None) -> Objective:
     """Make an objective from plain settings.
 
     Args:
         kind: the name it is registered under.
         settings: the fields of its settings class, as a run file gives them (without `kind`).
         vocabulary: the ids of the data's tokenizer.
-        where: how messages call these settings, `objectives.<kind>` unless given.
+        name: what the run calls this objective, for messages; the kind unless given.
 
     Raises:
         SettingsError: an unknown kind, or settings that the class refuses.
@@ -91,7 +91,8 @@ def build(kind: str, settings: Mapping[str, Any], vocabulary: Vocabulary, *, whe
     try:
         checked = objective_class.Settings.model_validate(dict(settings))
     except ValidationError as error:
-        raise SettingsError(_refusal(error, objective_class.Settings, where=where or f"objectives.{kind}")) from None
+        message = explain(error, objective_class.Settings, prefix=f"objectives.{name or kind}.")
+        raise SettingsError(message) from None
     return objective_class(checked, vocabulary)
 
 
@@ -114,10 +115,8 @@ def _others(kind: str) -> str:
 
 
 def _unknown(kind: str) -> str:
-    close = difflib.get_close_matches(kind, known(), n=1)
-    suggestion = f" Did you mean {close[0]!r}?" if close else ""
     return (
-        f"there is no objective kind {kind!r}.{suggestion} Known kinds: {_others(kind)}.\n"
+        f"there is no objective kind {kind!r}.{nearest(kind, known())} Known kinds: {_others(kind)}.\n"
         f"A package adds one through the entry-point group {_GROUP!r}."
     )
 
@@ -140,23 +139,3 @@ def _check(candidate: object, *, kind: str, origin: str) -> ObjectiveClass:
     if missing:
         raise SettingsError(f"the objective kind {kind!r} from {origin} breaks the contract: {'; '.join(missing)}.")
     return cast("ObjectiveClass", candidate)
-
-
-def _refusal(error: ValidationError, settings: type[BaseModel], *, where: str) -> str:
-    """One line for each thing that is wrong."""
-    lines = []
-    for found in error.errors(include_url=False):
-        path = ".".join([where, *map(str, found["loc"])])
-        field = str(found["loc"][0]) if found["loc"] else ""
-        if found["type"] == "extra_forbidden":
-            close = difflib.get_close_matches(field, settings.model_fields, n=1)
-            hint = f" Did you mean {close[0]!r}?" if close else ""
-            fields = ", ".join(settings.model_fields) or "none"
-            lines.append(f"{path} is not a setting.{hint} Settings of this kind: {fields}.")
-            continue
-        given = f" = {found['input']!r}" if found["loc"] else ""
-        description = settings.model_fields[field].description if field in settings.model_fields else None
-        meaning = f" Meaning: {description}" if description else ""
-        problem = found["msg"].removeprefix("Value error, ").rstrip(".")
-        lines.append(f"{path}{given} is refused: {problem}.{meaning}")
-    return "\n".join(lines)

@@ -9,8 +9,8 @@ import tomli_w
 from pydantic import ValidationError
 
 from toolkit.core.errors import NotAvailableError, SettingsError
+from toolkit.core.validation import explain, nearest
 from toolkit.model.presets import MODEL_PRESETS
-from toolkit.settings.messages import explain, nearest
 from toolkit.settings.rules import check_run
 from toolkit.settings.run import RunSettings
 

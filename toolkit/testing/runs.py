@@ -1,9 +1,13 @@
 """Tiny pretraining runs for tests, as picklable cases that any number of ranks can run."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from toolkit.settings import load_run
 from toolkit.testing.corpora import random_documents, write_token_corpus
@@ -18,11 +22,10 @@ def write_run(folder: Path) -> Path:
 
     Returns the run file; its run folder is `folder`/run.
     """
-    ids = {"eos": 0, "pad": 1, "mask": 2, "bos": None}
     documents = random_documents(160, vocabulary_size=_VOCABULARY, max_length=90, first_id=3, seed=1)
-    corpus = write_token_corpus(folder / "corpus", documents, vocabulary_size=_VOCABULARY, **ids)
+    corpus = _corpus(folder / "corpus", documents)
     held_out = random_documents(20, vocabulary_size=_VOCABULARY, max_length=90, first_id=3, seed=2)
-    validation = write_token_corpus(folder / "validation", held_out, vocabulary_size=_VOCABULARY, **ids)
+    validation = _corpus(folder / "validation", held_out)
     text = f"""
 precision = "fp32"
 [run]
@@ -60,6 +63,10 @@ rows = 4
     path = folder / "run.toml"
     path.write_text(text, encoding="utf-8")
     return path
+
+
+def _corpus(folder: Path, documents: Sequence[npt.NDArray[np.integer]]) -> Path:
+    return write_token_corpus(folder, documents, vocabulary_size=_VOCABULARY, eos=0, pad=1, mask=2)
 
 
 @dataclass(frozen=True)

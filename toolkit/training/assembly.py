@@ -118,7 +118,7 @@ def _objective(settings: RunSettings, name: str, corpus: Corpus) -> Objective:
     kind = given.pop("kind", name)
     if not isinstance(kind, str):
         raise SettingsError(f"objectives.{name}.kind = {kind!r}: give the name of a kind of objective.")
-    return registry.build(kind, given, corpus.vocabulary, where=f"objectives.{name}")
+    return registry.build(kind, given, corpus.vocabulary, name=name)
 
 
 def _hooks(data: RunData, engine: Engine, layout: BatchLayout, state: RunState) -> list[Hook]:

@@ -31,8 +31,16 @@ def _explain_one(finding: Any, root: type[BaseModel], prefix: str) -> str:
         return f"unknown key {key!r}.{nearest(str(location[-1]), known)}{listed}"
     if finding["type"] == "missing":
         return f"{key} is missing."
-    message = finding["msg"].removeprefix("Value error, ")
-    return f"{key} = {finding['input']!r}: {message[0].lower()}{message[1:]}."
+    message = finding["msg"].removeprefix("Value error, ").rstrip(".")
+    given = f" = {finding['input']!r}" if not isinstance(finding["input"], dict) else ""
+    return f"{key}{given} is refused: {message[0].lower()}{message[1:]}.{_meaning(root, location)}"
+
+
+def _meaning(root: type[BaseModel], location: tuple[Any, ...]) -> str:
+    """What the setting is for, from the string below its field."""
+    group = _class_at(root, location[:-1])
+    field = group.model_fields.get(str(location[-1])) if group and location else None
+    return f" Meaning: {field.description}" if field and field.description else ""
 
 
 def _class_at(root: type[BaseModel], location: tuple[Any, ...]) -> type[BaseModel] | None:
