@@ -68,8 +68,10 @@ def kill_writers(root: Path, tokenizer_folder: Path, *, times: int, seed: int) -
         num_interrupted += any(root.glob(".writing-*"))
         done = [int(line) for line in acknowledged.read_text().split()]
         trunk = {step for step in done if step and step % 5 == 0}
-        # What was acknowledged is there: the newest two, and the trunk for ever.
-        assert trunk | {step for step in done[-2:] if step} <= visible(root).keys()
+        # What was acknowledged is there: the newest, one more (a writer may have died before it could acknowledge
+        # that one), and the trunk for ever.
+        assert trunk | {step for step in done[-1:] if step} <= visible(root).keys()
+        assert len(visible(root)) >= min(2, len(done) - 1)
         assert_whole(root)
     return num_interrupted
 
@@ -80,7 +82,7 @@ def test_kill_at_random_moments(root: Path, tokenizer_folder: Path) -> None:
 
 @pytest.mark.slow
 def test_kill_at_many_random_moments(root: Path, tokenizer_folder: Path) -> None:
-    assert kill_writers(root, tokenizer_folder, times=400, seed=2) >= 80
+    assert kill_writers(root, tokenizer_folder, times=150, seed=2) >= 30
 
 
 def write_until_call(number: int, root: Path, tokenizer_folder: Path) -> None:
