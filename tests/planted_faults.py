@@ -26,7 +26,7 @@ from queue import SimpleQueue
 ROOT = Path(__file__).resolve().parents[1]
 COPIED = ("toolkit", "tokenization", "launchers", "ds_configs", "tests", "pyproject.toml", "README.md", "LICENSE")
 ALLOWED_MISSES = 1
-SECONDS_FOR_ONE_FAULT = 150
+SECONDS_FOR_ONE_FAULT = 200
 WORKERS = 2
 
 
@@ -212,6 +212,13 @@ FAULTS = (
         old="ends = [self.require_eod()] if self.rules.add_eod else []",
         new="ends: list[int] = []",
         tests=("tests/tokenization/test_tokenizer_encoding.py",),
+    ),
+    Fault(
+        name="learning rate: the warm-up starts at zero, one step late",
+        path="toolkit/engine/lr.py",
+        old="return settings.peak * (step + 1) / warmup",
+        new="return settings.peak * step / warmup",
+        tests=("tests/engine/test_lr.py",),
     ),
 )
 
