@@ -31,7 +31,7 @@ def command(
     from toolkit.core.console import console
     from toolkit.core.errors import SettingsError
     from toolkit.finetuning import FinetuningSettings
-    from toolkit.settings.messages import explain
+    from toolkit.core.validation import explain
     from toolkit.workflows.finetune import finetune
 
     given = {
