@@ -30,8 +30,8 @@ def command(
 
     from toolkit.core.console import console
     from toolkit.core.errors import SettingsError
-    from toolkit.finetuning import FinetuningSettings
     from toolkit.core.validation import explain
+    from toolkit.finetuning import FinetuningSettings
     from toolkit.workflows.finetune import finetune
 
     given = {
