@@ -168,6 +168,7 @@ def _built_beside(out: Path) -> Iterator[Path]:
         folder.rename(out)
         sync(folder.parent)
     except (OSError, SafetensorError) as error:
-        raise UserError(f"{out} cannot be written: {error}.") from error
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UserError(f"{out} cannot be written: {reason}. Free space there, or name another folder.") from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
