@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, processors
 
-from toolkit.core.errors import UserError
+from toolkit.core.errors import CorpusError, UserError
 from toolkit.data import Corpus
 from toolkit.preprocess import blocks
 from toolkit.testing.text import sample_documents, tiny_tokenizer
@@ -201,6 +201,14 @@ def test_packing_plans_are_built_on_request(prepare, write_jsonl, tmp_path):
     assert result.rows is not None
     assert result.rows.sequence_length == 64
     assert any(name.startswith("shard-00000.plan-S64") for name in before)
+
+
+def test_a_corpus_too_small_to_pack_can_still_be_finished(prepare, write_jsonl):
+    source = write_jsonl("a.jsonl", ["q"])
+
+    with pytest.raises(CorpusError, match="without --sequence-length finishes the corpus"):
+        prepare(source, sequence_length=64)
+    assert prepare(source).num_kept_shards == 1
 
 
 def test_texts_that_give_no_ids_are_empty_rows(prepare, write_jsonl, tmp_path):

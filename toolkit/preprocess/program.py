@@ -13,7 +13,7 @@ from pathlib import Path
 import tokenization
 import toolkit
 from toolkit.core.console import progress
-from toolkit.core.errors import UserError
+from toolkit.core.errors import CorpusError, UserError
 from toolkit.data.corpus import Corpus
 from toolkit.data.manifest import CorpusManifest, SpecialIds, TokenizerEntry, write_manifest
 from toolkit.data.settings import DataSettings
@@ -190,7 +190,12 @@ def _describe(sequence: ShardSequence, tokenizer: tokenization.Tokenizer) -> Cor
 def _pack(output: Path, sequence_length: int) -> Rows:
     """Build the packing plans as training would on first use."""
     settings = DataSettings(train=str(output), sequence_length=sequence_length)
-    return open_rows(Corpus(output), settings, seed=0)
+    try:
+        return open_rows(Corpus(output), settings, seed=0)
+    except CorpusError as error:
+        raise CorpusError(
+            f"{error}\nAll shards are written; the same command without --sequence-length finishes the corpus."
+        ) from error
 
 
 def _key(files: Sequence[Source], tokenizer: tokenization.Tokenizer, settings: PreprocessSettings) -> str:

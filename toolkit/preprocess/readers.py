@@ -3,6 +3,7 @@ r"""Read a source file row by row, in memory that does not grow with the file: a
 Lines end at `\\n` only: text may hold U+2028, U+0085 and other characters that some readers take for line ends.
 """
 
+import codecs
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Reason", "Row", "read_rows"]
 
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # Parquet is decoded in steps of about this many bytes of text, whatever the size of its row groups.
 _BATCH_BYTES = 4 << 20
 _MOST_BATCH_ROWS = 8192
@@ -59,7 +59,8 @@ def read_rows(source: Source, *, text_field: str, txt_documents: TxtDocuments) -
         return
     try:
         with source.path.open("rb") as file:
-            if file.read(3) != _BYTE_ORDER_MARK:
+            # A byte-order mark signs the file as UTF-8; it is neither JSON nor part of a text.
+            if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
                 file.seek(0)
             if source.format is Format.JSON_LINES:
                 yield from _read_json_lines(file, text_field)
@@ -70,7 +71,7 @@ def read_rows(source: Source, *, text_field: str, txt_documents: TxtDocuments) -
 
 
 def _read_json_lines(file: BinaryIO, text_field: str) -> Iterator[Row]:
-    end = 0
+    end = file.tell()
     for line in file:
         end += len(line)
         if line.isspace():
@@ -80,6 +81,8 @@ def _read_json_lines(file: BinaryIO, text_field: str) -> Iterator[Row]:
             row = json.loads(line.decode("utf-8"))
         except UnicodeDecodeError as error:
             yield Row("", end, Reason.NOT_UTF8, f"{error.reason} at byte {error.start}")
+        except json.JSONDecodeError as error:  # its text would count lines, and this is always line 1
+            yield Row("", end, Reason.BROKEN_JSON, f"{error.msg} at character {error.pos + 1}")
         except (ValueError, RecursionError) as error:
             yield Row("", end, Reason.BROKEN_JSON, str(error))
         else:
@@ -125,9 +128,9 @@ def _from_bytes(content: bytes, end: int) -> Row:
 def _read_txt(file: BinaryIO, documents: TxtDocuments) -> Iterator[Row]:
     if documents == "file":
         content = file.read()
-        yield _from_bytes(content, len(content))
+        yield _from_bytes(content, file.tell())
         return
-    end = 0
+    end = file.tell()
     if documents == "line":
         for line in file:
             end += len(line)
