@@ -15,7 +15,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from toolkit.core.words import AttentionKind, IntArray
 
-__all__ = ["SegmentLayout", "attend", "attend_by_bmm", "attend_by_sdpa"]
+__all__ = ["SegmentAttention", "SegmentLayout", "attend", "attend_by_bmm", "attend_by_sdpa"]
 
 _LONGEST_FOR_BMM = 1024
 _CAUSAL_CHUNK = 128
@@ -77,7 +77,22 @@ class SegmentLayout:
         return cls(tuple(runs), torch.from_numpy(positions_T).to(device, non_blocking=True), longest)
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
+@dataclass(frozen=True, eq=False)
+class SegmentAttention:
+    """`attend` for one forward pass, as its blocks call it.
+
+    A compiled block does not look inside, so that neither a new layout nor the other kind compiles it again.
+    """
+
+    kind: AttentionKind
+    layout: SegmentLayout
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def __call__(self, query_THE: Tensor, key_TKE: Tensor, value_TKE: Tensor) -> Tensor:
+        """See `attend`."""
+        return attend(query_THE, key_TKE, value_TKE, self.kind, self.layout)
+
+
 def attend(query_THE: Tensor, key_TKE: Tensor, value_TKE: Tensor, kind: AttentionKind, layout: SegmentLayout) -> Tensor:
     """Attention of every position over its own segment, (T, H, E); 0 at padding.
 
@@ -160,14 +175,15 @@ class _BmmAttention(torch.autograd.Function):
         for run in layout.runs:
             if run.is_padding:
                 continue
-            query = _heads_first(query_THE, run, num_key_value_heads)
+            # Scaling queries here and their gradients there spares two passes over the probabilities.
+            query = _heads_first(query_THE, run, num_key_value_heads) * scale
             key = _heads_first(key_TKE, run, num_key_value_heads).squeeze(1)
             value = _heads_first(value_TKE, run, num_key_value_heads).squeeze(1)
             output = torch.empty_like(query)
             kept += [query, key, value]
             for first, stop, last_key in _query_chunks(run.length, kind):
                 rows = query[:, :, first:stop].flatten(1, 2)
-                scores = torch.bmm(rows, key[:, :last_key].transpose(1, 2)).mul_(scale)
+                scores = torch.bmm(rows, key[:, :last_key].transpose(1, 2))
                 if kind is AttentionKind.CAUSAL:
                     _hide_later_(scores.view(*query.shape[:2], stop - first, last_key)[..., first:])
                 probs = torch.softmax(scores, dim=-1)
@@ -197,10 +213,10 @@ class _BmmAttention(torch.autograd.Function):
                 d_rows = d_output[:, :, first:stop].flatten(1, 2)
                 d_value[:, :last_key] += torch.bmm(probs.transpose(1, 2), d_rows)
                 d_probs = torch.bmm(d_rows, value[:, :last_key].transpose(1, 2))
-                d_scores = torch.ops.aten._softmax_backward_data(d_probs, probs, -1, probs.dtype).mul_(ctx.scale)
+                d_scores = torch.ops.aten._softmax_backward_data(d_probs, probs, -1, probs.dtype)
                 d_query[:, :, first:stop] = torch.bmm(d_scores, key[:, :last_key]).view_as(d_query[:, :, first:stop])
                 d_key[:, :last_key] += torch.bmm(d_scores.transpose(1, 2), query[:, :, first:stop].flatten(1, 2))
-            _put_back(d_query_THE, run, d_query)
+            _put_back(d_query_THE, run, d_query.mul_(ctx.scale))
             _put_back(d_key_TKE, run, d_key[:, None])
             _put_back(d_value_TKE, run, d_value[:, None])
         return d_query_THE, d_key_TKE, d_value_TKE, None, None

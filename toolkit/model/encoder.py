@@ -15,9 +15,10 @@ from torch.nn.functional import linear, silu
 
 from toolkit.core.errors import SettingsError
 from toolkit.core.words import AttentionKind
-from toolkit.model.attention import SegmentLayout, attend
+from toolkit.model.attention import SegmentAttention, SegmentLayout
 from toolkit.model.config import ModelSettings
 from toolkit.model.loss import cross_entropy_sum
+from toolkit.model.pointwise import Rotation, rms_norm, rotate, rotation
 
 __all__ = ["Block", "Encoder", "Head", "compile_blocks_"]
 
@@ -99,11 +100,12 @@ class Body(nn.Module):
     ) -> Tensor:
         """Hidden states after the final norm at `positions_N`, (N, D); at all T positions if None."""
         layout = segments_BS if isinstance(segments_BS, SegmentLayout) else SegmentLayout.from_segments(segments_BS)
-        rope_TE = rotary_angles(layout.positions_T, self.head_size, theta=self.rope_theta)
+        attend = SegmentAttention(attention, layout)
+        angles = rotation(layout.positions_T, self.head_size, theta=self.rope_theta)
         hidden_TD = self.embed_tokens(input_ids_BS.flatten())
         last = len(self.layers) - 1
         for number, layer in enumerate(self.layers):
-            hidden_TD = layer(hidden_TD, rope_TE, attention, layout, positions_N if number == last else None)
+            hidden_TD = layer(hidden_TD, angles, attend, positions_N if number == last else None)
         normed: Tensor = self.norm(hidden_TD)
         return normed
 
@@ -121,13 +123,12 @@ class Block(nn.Module):
     def forward(
         self,
         hidden_TD: Tensor,
-        rope_TE: Tensor,
-        attention: AttentionKind,
-        layout: SegmentLayout,
+        angles: Rotation,
+        attention: SegmentAttention,
         positions_N: Tensor | None,
     ) -> Tensor:
         """(T, D) -> (T, D); or (N, D), where only `positions_N` are wanted: in the last block, exact and cheaper."""
-        mixed: Tensor = self.self_attn(self.input_layernorm(hidden_TD), rope_TE, attention, layout, positions_N)
+        mixed: Tensor = self.self_attn(self.input_layernorm(hidden_TD), angles, attention, positions_N)
         hidden = (hidden_TD if positions_N is None else hidden_TD[positions_N]) + mixed
         fed: Tensor = self.mlp(self.post_attention_layernorm(hidden))
         return hidden + fed
@@ -148,16 +149,15 @@ class SelfAttention(nn.Module):
     def forward(
         self,
         normed_TD: Tensor,
-        rope_TE: Tensor,
-        attention: AttentionKind,
-        layout: SegmentLayout,
+        angles: Rotation,
+        attention: SegmentAttention,
         positions_N: Tensor | None,
     ) -> Tensor:
         """(T, D) -> (T, D), or (N, D)."""
-        query_THE = rotate(self.q_proj(normed_TD).unflatten(-1, (-1, self.head_size)), rope_TE)
-        key_TKE = rotate(self.k_proj(normed_TD).unflatten(-1, (-1, self.head_size)), rope_TE)
+        query_THE = rotate(self.q_proj(normed_TD).unflatten(-1, (-1, self.head_size)), angles)
+        key_TKE = rotate(self.k_proj(normed_TD).unflatten(-1, (-1, self.head_size)), angles)
         value_TKE = self.v_proj(normed_TD).unflatten(-1, (-1, self.head_size))
-        mixed = attend(query_THE, key_TKE, value_TKE, attention, layout).flatten(1)
+        mixed = attention(query_THE, key_TKE, value_TKE).flatten(1)
         projected: Tensor = self.o_proj(mixed if positions_N is None else mixed[positions_N])
         return projected
 
@@ -178,7 +178,7 @@ class FeedForward(nn.Module):
 
 
 class RMSNorm(nn.Module):
-    """x / rms(x) in fp32, cast back, times a weight."""
+    """Root-mean-square norm with a weight (Zhang and Sennrich 2019)."""
 
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
@@ -187,9 +187,7 @@ class RMSNorm(nn.Module):
 
     def forward(self, hidden_TD: Tensor) -> Tensor:
         """(T, D) -> (T, D)."""
-        wide_TD = hidden_TD.float()
-        normed_TD = wide_TD * torch.rsqrt(wide_TD.square().mean(-1, keepdim=True) + self.eps)
-        return self.weight * normed_TD.to(hidden_TD.dtype)
+        return rms_norm(hidden_TD, self.weight, eps=self.eps)
 
 
 class Head(nn.Module):
@@ -204,24 +202,12 @@ class Head(nn.Module):
         return cross_entropy_sum(hidden_ND, self.weight, labels_N)
 
 
-def rotary_angles(positions_T: Tensor, head_size: int, *, theta: float) -> Tensor:
-    """Cosines, then sines, of the rotary angles (Su et al. 2021, RoFormer, section 3.4): (T, E) fp32.
-
-    Made for each micro-batch rather than kept: a buffer would be cast to bf16 with the module.
-    """
-    steps = torch.arange(0, head_size, 2, dtype=torch.float32, device=positions_T.device)
-    angles = positions_T[:, None].float() * (1.0 / theta ** (steps / head_size))
-    return torch.cat((angles.cos(), angles.sin()), dim=-1)
-
-
-def rotate(tensor_THE: Tensor, rope_TE: Tensor) -> Tensor:
-    """Rotate number i of a head with number i + E/2 ("half-split"), in fp32, cast back."""
-    cos, sin = rope_TE[:, None].chunk(2, dim=-1)
-    first, second = tensor_THE.float().chunk(2, dim=-1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(tensor_THE.dtype)
-
-
 def compile_blocks_(encoder: Encoder) -> None:
-    """Compile each block by itself, in place; names stay. The first step then takes many seconds longer."""
-    for layer in encoder.model.layers:
+    """Compile each block by itself, in place; names stay. The first step then takes many seconds longer.
+
+    One graph serves all blocks and both kinds. The last block has another number of positions in every micro-batch.
+    """
+    *others, last = encoder.model.layers
+    for layer in others:
         layer.compile(dynamic=False)
+    last.compile()

@@ -12,7 +12,8 @@ from torch import Tensor
 
 __all__ = ["cross_entropy_sum"]
 
-_CHUNK_ROWS = 512
+# Large enough for products at full speed; a chunk's logits in fp32 are V x this x 4 bytes.
+_CHUNK_ROWS = 1024
 
 
 def cross_entropy_sum(hidden_ND: Tensor, weight_VD: Tensor, labels_N: Tensor) -> Tensor:
@@ -49,9 +50,10 @@ class _CrossEntropySum(torch.autograd.Function):
                 continue
             d_logits_CV = log_probs_CV.exp_()
             d_logits_CV.scatter_add_(1, label_C1, -torch.ones_like(label_C1, dtype=sum_dtype))
-            d_logits_CV *= is_target_C[:, None]
             d_logits_CV = d_logits_CV.to(weight_VD.dtype)
-            torch.mm(d_logits_CV, weight_VD, out=d_hidden_ND[rows])
+            # A padded target is left out here, where it is D numbers, and not above, where it is V.
+            d_hidden_ND[rows] = (d_logits_CV @ weight_VD) * is_target_C[:, None]
+            hidden_CD = hidden_CD * is_target_C[:, None]
             if sum_dtype == weight_VD.dtype:
                 d_weight_VD.addmm_(d_logits_CV.T, hidden_CD)
             else:
