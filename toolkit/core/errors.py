@@ -21,9 +21,15 @@ __all__ = [
 
 
 class ToolkitError(Exception):
-    """Root of the family."""
+    """Root of the family.
+
+    Attributes:
+        exit_code: what the process leaves with.
+        is_agreed: whether every rank of a run raises it, so that rank 0 alone may speak.
+    """
 
     exit_code = 1
+    is_agreed = False
 
 
 class UserError(ToolkitError):
@@ -52,6 +58,7 @@ class NotAvailableError(UserError):
 
 
 class NonFiniteError(ToolkitError):
-    """A loss or a gradient norm that is not finite; the state it came from is not saved."""
+    """A loss or a gradient norm that is not finite, on every rank; the state it came from is not saved."""
 
     exit_code = 3
+    is_agreed = True

@@ -79,6 +79,7 @@ class Ranks:
             error = raised
         failed = next((found for found in self.gather(_portable(error)) if found is not None), None)
         if failed is not None:
+            failed.is_agreed = True
             raise failed from error
 
 
@@ -87,6 +88,9 @@ def join_ranks() -> Ranks:
 
     The group stays until the process ends, since DeepSpeed keeps references to it; a second call gets the same one.
     """
+    if not torch.cuda.is_available():
+        # Else DeepSpeed warns, on each rank, that it found no accelerator.
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
     import deepspeed
     from deepspeed.ops import __compatible_ops__ as compatible_ops
 
@@ -120,7 +124,7 @@ def _device() -> torch.device:
     return torch.device("cpu")
 
 
-def _portable(error: Exception | None) -> Exception | None:
+def _portable(error: Exception | None) -> ToolkitError | None:
     """An error that survives the trip to another process: ours as they are, others as their text."""
     if error is None or isinstance(error, ToolkitError):
         return error

@@ -1,8 +1,9 @@
 """Putting a run together from its settings: data and objectives first, then the hooks around an engine."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +36,7 @@ __all__ = ["RunData", "assemble", "open_run_data"]
 
 @dataclass(frozen=True)
 class RunData:
-    """Everything of a run that needs no process group. `settings` have the vocabulary filled in."""
+    """Everything of a run that needs no process group. `settings` have vocabulary and objectives filled in."""
 
     settings: RunSettings
     corpus: Corpus
@@ -68,7 +69,9 @@ def open_run_data(settings: RunSettings) -> RunData:
     seed, schedule = settings.run.seed, schedule_of(settings)
     names = {phase.objective for phase in schedule.phases}
     evaluated = {"clm"} | names | ({"mlm"} if corpus.vocabulary.mask_id is not None else set())
-    built = {name: _objective(settings, name, corpus) for name in sorted(evaluated | set(settings.objectives))}
+    declared = names | set(settings.objectives)
+    built = {name: _objective(settings, name, corpus) for name in sorted(evaluated | declared)}
+    settings = _with_objectives(settings, sorted(declared))
     return RunData(
         settings=settings,
         corpus=corpus,
@@ -114,11 +117,26 @@ def assemble(
 
 
 def _objective(settings: RunSettings, name: str, corpus: Corpus) -> Objective:
+    kind, given = _declared(settings, name)
+    return registry.build(kind, given, corpus.vocabulary, name=name)
+
+
+def _with_objectives(settings: RunSettings, names: Sequence[str]) -> RunSettings:
+    """The settings with every number of these objectives written out, so that later defaults cannot change the run."""
+    whole = {}
+    for name in names:
+        kind, given = _declared(settings, name)
+        whole[name] = {"kind": kind, **registry.get(kind).Settings.model_validate(given).model_dump(mode="json")}
+    return settings.model_copy(update={"objectives": whole})
+
+
+def _declared(settings: RunSettings, name: str) -> tuple[str, dict[str, Any]]:
+    """Kind and settings of what the run calls `name`; the kind is the name unless given."""
     given = dict(settings.objectives.get(name, {}))
     kind = given.pop("kind", name)
     if not isinstance(kind, str):
         raise SettingsError(f"objectives.{name}.kind = {kind!r}: give the name of a kind of objective.")
-    return registry.build(kind, given, corpus.vocabulary, name=name)
+    return kind, given
 
 
 def _hooks(data: RunData, engine: Engine, layout: BatchLayout, state: RunState) -> list[Hook]:

@@ -4,7 +4,7 @@ Evaluation comes first, since the others show its losses; checkpoints last, so t
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from toolkit.checkpoint.settings import CheckpointSettings
 from toolkit.core.console import progress
 from toolkit.core.errors import NonFiniteError
 from toolkit.data.windows import Rows
-from toolkit.engine.engine import Engine
+from toolkit.engine.engine import Engine, MicroBatch
 from toolkit.engine.saving import save_checkpoint
 from toolkit.objectives.base import Objective
 from toolkit.objectives.schedule import Schedule
@@ -63,9 +63,8 @@ class EvaluationHook:
 
     def _loss(self, name: str, step: int) -> float:
         objective = self._objectives[name]
-        ranks, num_targets = self._engine.ranks, 0
-        batches = []
-        for batch, count in evaluation_batches(
+        ranks, counts = self._engine.ranks, []
+        shares = evaluation_batches(
             self._rows,
             objective,
             num_rows=self._num_rows,
@@ -74,11 +73,16 @@ class EvaluationHook:
             world_size=ranks.world_size,
             seed=self._seed,
             device=ranks.device,
-        ):
-            batches.append(batch)
-            num_targets += count
-        (total,) = ranks.sum_counts(num_targets)
-        loss = self._engine.loss_sum(batches, attention=objective.attention) / max(total, 1)
+        )
+
+        def batches() -> Iterator[MicroBatch]:
+            for batch, count in shares:
+                counts.append(count)
+                yield batch
+
+        loss_sum = self._engine.loss_sum(batches(), attention=objective.attention)
+        (num_targets,) = ranks.sum_counts(sum(counts))
+        loss = loss_sum / max(num_targets, 1)
         if not math.isfinite(loss):
             raise NonFiniteError(
                 f"step {step}: the validation loss of {name} is not finite: the weights are beyond repair.\n"

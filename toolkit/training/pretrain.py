@@ -7,6 +7,7 @@
 """
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.checkpoint.read import CHECKPOINTS_FOLDER, Checkpoint, newest_intact, open_unverified
-from toolkit.core.errors import SettingsError
+from toolkit.core.errors import SettingsError, UserError
 from toolkit.engine.ds_config import check_parallel, read_ds_config, resolve_ds_config
 from toolkit.engine.engine import Engine
 from toolkit.engine.ranks import Ranks, join_ranks
@@ -75,6 +76,10 @@ def pretrain(settings: RunSettings, *, ds_config: str = "zero2") -> Outcome:
             state = _restore(engine, checkpoint)
             run = assemble(data, engine, layout, state=state, is_stop_requested=is_stop_requested)
             state = train(run, state)
+        except UserError as error:
+            if ranks.rank and not error.is_agreed:
+                print(f"error: rank {ranks.rank}: {error}", file=sys.stderr, flush=True)
+            raise
         finally:
             engine.close()
         return Outcome(state.step, total_steps, was_finished=False)
