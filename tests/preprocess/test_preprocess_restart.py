@@ -90,9 +90,9 @@ def test_killed_while_it_replaces_a_corpus_and_started_again_it_ends_with_the_sa
 def test_a_killed_process_leaves_what_the_next_one_goes_on_from(sources, tokenizer_folder, tmp_path, prepare):
     code = (
         "import sys, time; from pathlib import Path; from toolkit.preprocess import *\n"
-        "import toolkit.preprocess.program as p; kept = p.write_ledger\n"
+        "import toolkit.preprocess.program as p; kept = p.record_step\n"
         "def slow(*args):\n kept(*args); print('shard', flush=True); time.sleep(0.2)\n"
-        "p.write_ledger = slow\n"
+        "p.record_step = slow\n"
         "settings = PreprocessSettings(tokenizer=sys.argv[1], shard_tokens=400, max_bad_fraction=1)\n"
         "preprocess(sys.argv[3:], Path(sys.argv[2]), settings=settings)"
     )
@@ -150,6 +150,26 @@ def test_a_lost_shard_of_an_unfinished_corpus_begins_it_anew(prepare, sources, t
     output = tmp_path / "killed"
     assert not run_and_die(20, lambda: prepare(*sources, output=output, **GIVEN))
     (output / "shard-00000.idx").unlink()
+
+    assert prepare(*sources, output=output, **GIVEN).num_kept_shards == 0
+
+
+def test_a_line_of_the_ledger_that_was_being_written_is_left_out(prepare, sources, tmp_path):
+    prepare(*sources, output=tmp_path / "whole", **GIVEN)
+    output = tmp_path / "killed"
+    assert not run_and_die(10, lambda: prepare(*sources, output=output, **GIVEN))
+    with (output / LEDGER_NAME).open("ab") as ledger:
+        ledger.write(b'{"shard": {"name": "sha')
+    assert not run_and_die(8, lambda: prepare(*sources, output=output, **GIVEN))
+
+    assert prepare(*sources, output=output, **GIVEN).num_kept_shards == 2
+    assert all_files(output) == all_files(tmp_path / "whole")
+
+
+def test_a_damaged_ledger_begins_the_corpus_anew(prepare, sources, tmp_path):
+    output = tmp_path / "killed"
+    assert not run_and_die(20, lambda: prepare(*sources, output=output, **GIVEN))
+    (output / LEDGER_NAME).write_bytes((output / LEDGER_NAME).read_bytes().replace(b'"tally"', b'"telly"', 1))
 
     assert prepare(*sources, output=output, **GIVEN).num_kept_shards == 0
 

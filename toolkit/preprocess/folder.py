@@ -10,7 +10,7 @@ from pathlib import Path
 from toolkit.core.errors import CorpusError, UserError
 from toolkit.data.manifest import MANIFEST_NAME, CorpusManifest, ShardEntry, read_manifest
 from toolkit.data.shards import file_names
-from toolkit.preprocess.ledger import LEDGER_NAME, Ledger, read_ledger, write_ledger
+from toolkit.preprocess.ledger import LEDGER_NAME, Ledger, begin_ledger, read_ledger, resume_ledger
 
 __all__ = ["TOKENIZER_FOLDER", "finish", "locked", "prepare"]
 
@@ -68,7 +68,7 @@ def prepare(folder: Path, key: str, *, overwrite: bool) -> tuple[Ledger, CorpusM
     if (folder / MANIFEST_NAME).exists():
         manifest = _manifest(folder)
         is_finished = manifest is None or ledger is None or ledger.shards == manifest.shards
-        if is_finished and ledger is not None and ledger.key == key:
+        if manifest is not None and is_finished and ledger is not None and ledger.key == key:
             return ledger, manifest
         if is_finished and not overwrite:
             what = "a damaged corpus" if manifest is None else f"a finished corpus of {manifest.documents:,} documents"
@@ -82,10 +82,10 @@ def prepare(folder: Path, key: str, *, overwrite: bool) -> tuple[Ledger, CorpusM
             )
     elif ledger is not None and ledger.key == key and _are_there(folder, ledger.shards):
         _remove(folder, keep=ledger.shards)
+        resume_ledger(folder, ledger)
         return ledger, None
     # From the first ledger on the folder counts as an unfinished corpus, whatever of the old one is still there.
-    ledger = Ledger(key=key)
-    write_ledger(folder, ledger)
+    ledger = begin_ledger(folder, key)
     _remove(folder, keep=())
     return ledger, None
 

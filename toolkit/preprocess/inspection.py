@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from tokenization import Tokenizer, load
 from toolkit.core.errors import CorpusError, SettingsError
-from toolkit.data import Corpus, DataSettings, Rows
 from toolkit.core.validation import explain
+from toolkit.data import Corpus, DataSettings, Rows
 
 __all__ = ["MOST_COUNTED", "Lengths", "Segment", "load_tokenizer", "measure_lengths", "read_segments", "row_settings"]
 

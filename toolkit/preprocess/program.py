@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -20,7 +20,7 @@ from toolkit.data.settings import DataSettings
 from toolkit.data.windows import Rows, open_rows
 from toolkit.preprocess.blocks import gather
 from toolkit.preprocess.folder import TOKENIZER_FOLDER, finish, locked, prepare
-from toolkit.preprocess.ledger import Ledger, Tally, write_ledger
+from toolkit.preprocess.ledger import Ledger, Tally, record_step
 from toolkit.preprocess.readers import read_rows
 from toolkit.preprocess.settings import PreprocessSettings
 from toolkit.preprocess.shard_sequence import ShardSequence
@@ -97,7 +97,7 @@ def _make(
     if manifest is None:
         tokenizer.save(output / TOKENIZER_FOLDER)
         sequence = ShardSequence(
-            output, ledger, tokenizer=tokenizer, settings=settings, on_shard=partial(write_ledger, output)
+            output, ledger, tokenizer=tokenizer, settings=settings, on_shard=partial(record_step, output)
         )
         try:
             _write_shards(files, ledger, sequence, tokenizer=tokenizer, settings=settings)
@@ -126,8 +126,7 @@ def _write_shards(
 ) -> None:
     """Read, encode and write, from where the ledger ends to the last source or a limit."""
     remaining = files[ledger.source :]
-    start, tally = time.monotonic(), sequence.tally
-    first = (tally.documents, tally.tokens)
+    tally, note = sequence.tally, _rates(sequence.tally)
     num_bytes_done = 0
     with progress("Preparing", total=sum(file.num_bytes for file in remaining) / 1e6, unit="MB") as shown:
         for number, file in enumerate(remaining, start=ledger.source):
@@ -139,18 +138,31 @@ def _write_shards(
             for block in gather(itertools.islice(rows, rows_done, None), first_row=rows_done):
                 ids, lengths = tokenizer.encode_batch(block.texts)
                 sequence.add(block, ids, lengths)
-                seconds = max(time.monotonic() - start, 1e-9)
-                rates = ((tally.documents - first[0]) / seconds, (tally.tokens - first[1]) / seconds)
-                shown.update(
-                    (num_bytes_done + block.end) / 1e6, f"{rates[0]:,.0f} documents/s, {rates[1]:,.0f} tokens/s"
-                )
+                shown.update((num_bytes_done + block.end) / 1e6, note())
                 if sequence.is_full:
                     break
             sequence.end_source()
             num_bytes_done += file.num_bytes
             _check_bad_rows(tally, settings.max_bad_fraction)
+    # Once more for a run that was cut off between its last shard and the look at it.
+    _check_bad_rows(tally, settings.max_bad_fraction)
     if not tally.documents:
         raise UserError(_nothing_found(files, tally))
+
+
+def _rates(tally: Tally) -> Callable[[], str]:
+    """How fast the tally grows from now on, whenever it is asked."""
+    start, documents, tokens, text_bytes = time.monotonic(), tally.documents, tally.tokens, tally.text_bytes
+
+    def note() -> str:
+        seconds = max(time.monotonic() - start, 1e-9)
+        return (
+            f"{(tally.documents - documents) / seconds:,.0f} documents/s, "
+            f"{(tally.text_bytes - text_bytes) / 1e6 / seconds:,.1f} MB/s of text, "
+            f"{(tally.tokens - tokens) / seconds:,.0f} tokens/s"
+        )
+
+    return note
 
 
 def _check_bad_rows(tally: Tally, most: float) -> None:

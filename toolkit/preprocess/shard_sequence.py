@@ -10,7 +10,7 @@ from tokenization import Tokenizer
 from toolkit.data.manifest import ShardEntry
 from toolkit.data.shards import ShardWriter, token_dtype
 from toolkit.preprocess.blocks import Block
-from toolkit.preprocess.ledger import Ledger
+from toolkit.preprocess.ledger import Ledger, Step
 from toolkit.preprocess.readers import Reason
 from toolkit.preprocess.settings import PreprocessSettings
 
@@ -27,7 +27,7 @@ class ShardSequence:
         ledger: what is finished already; the sequence goes on behind it.
         tokenizer: decides the type of the tokens; counts special text.
         settings: limits and size of a shard.
-        on_shard: called with the new ledger whenever a shard is finished.
+        on_shard: called whenever a shard is finished.
 
     Attributes:
         shards: the finished shards.
@@ -41,11 +41,11 @@ class ShardSequence:
         *,
         tokenizer: Tokenizer,
         settings: PreprocessSettings,
-        on_shard: Callable[[Ledger], None],
+        on_shard: Callable[[Step], None],
     ) -> None:
         self.shards = list(ledger.shards)
         self.tally = ledger.tally
-        self._folder, self._ledger, self._on_shard = folder, ledger, on_shard
+        self._folder, self._on_shard = folder, on_shard
         self._tokenizer, self._settings = tokenizer, settings
         self.dtype = token_dtype(tokenizer.encoded_vocabulary_size)
         self._writer: ShardWriter | None = None
@@ -143,5 +143,4 @@ class ShardSequence:
         )
         self.shards.append(entry)
         self._writer, self._tokens_in_shard = None, 0
-        done = {"shards": tuple(self.shards), "source": self._source, "rows": self._rows, "tally": self.tally}
-        self._on_shard(self._ledger.model_copy(update=done))
+        self._on_shard(Step(shard=entry, source=self._source, rows=self._rows, tally=self.tally))
