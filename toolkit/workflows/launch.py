@@ -11,14 +11,14 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
 from toolkit.core.shipped import shipped_folder
 from toolkit.training.stopping import STARTER_VARIABLE, STOP_FILE_VARIABLE
 
-__all__ = ["launch_ranks", "num_devices"]
+__all__ = ["device_options", "launch_ranks", "num_devices"]
 
 
 def num_devices() -> int:
@@ -38,7 +38,7 @@ def launch_ranks(source: str, overrides: Sequence[str], *, ds_config: str, num_p
         num_procs: ranks on this machine.
     """
     command = [sys.executable, "-m", "deepspeed.launcher.runner", "--log_level", "critical"]
-    command += ["--num_gpus", str(num_procs), "--master_port", str(_free_port())]
+    command += [*device_options(num_procs, os.environ), "--master_port", str(_free_port())]
     command += [str(shipped_folder("launchers") / "pretrain.py"), "--ds_config", ds_config, "--config", source]
     for override in overrides:
         command += ["--set", override]
@@ -58,6 +58,17 @@ def launch_ranks(source: str, overrides: Sequence[str], *, ds_config: str, num_p
             raise
     # A negative code is a signal; shells say 128 + its number.
     return code if code >= 0 else 128 - code
+
+
+def device_options(num_procs: int, environment: Mapping[str, str]) -> list[str]:
+    """The launcher's options for `num_procs` ranks; of the GPUs that CUDA_VISIBLE_DEVICES names, the first ones.
+
+    With `--num_gpus` the launcher would drop that variable and take GPUs that were not meant for the run.
+    """
+    visible = [device for device in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if device.strip()]
+    if visible and num_procs <= len(visible):
+        return ["--include", f"localhost:{','.join(visible[:num_procs])}"]
+    return ["--num_gpus", str(num_procs)]
 
 
 def _start_listening(stop_file: Path, command: list[str], environment: dict[str, str]) -> "subprocess.Popen[bytes]":

@@ -1,0 +1,56 @@
+"""Small exchanges between ranks, and leaving together."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from toolkit.core.errors import CheckpointError
+from toolkit.testing.distributed import run_distributed
+
+
+@dataclass(frozen=True)
+class Exchanges:
+    """Every exchange once."""
+
+    def __call__(self) -> dict[str, object]:
+        from toolkit.engine.ranks import join_ranks
+
+        ranks = join_ranks()
+        return {
+            "counts": ranks.sum_counts(ranks.rank + 1, 10),
+            "bytes": ranks.gather_bytes(np.full((2, 3), ranks.rank, dtype=np.uint8)).tolist(),
+            "objects": ranks.gather(f"rank {ranks.rank}"),
+            "broadcast": ranks.broadcast("from 0" if ranks.rank == 0 else None),
+        }
+
+
+@dataclass(frozen=True)
+class FailsOnOneRank:
+    """Rank 1 fails; all have to raise its error."""
+
+    is_ours: bool
+
+    def __call__(self) -> tuple[str, str, bool]:
+        from toolkit.engine.ranks import join_ranks
+
+        ranks = join_ranks()
+        try:
+            with ranks.together():
+                if ranks.rank == 1:
+                    raise CheckpointError("disk full") if self.is_ours else ZeroDivisionError("oops")
+        except Exception as error:
+            return type(error).__name__, str(error), error.is_agreed
+        return "", "", False
+
+
+def test_exchanges_and_shared_failures():
+    exchanges, ours, other = run_distributed([Exchanges(), FailsOnOneRank(True), FailsOnOneRank(False)], world_size=2)
+    expected = {
+        "counts": (3, 20),
+        "bytes": [[[0] * 3] * 2, [[1] * 3] * 2],
+        "objects": ["rank 0", "rank 1"],
+        "broadcast": "from 0",
+    }
+    assert exchanges == [expected, expected]
+    assert ours == [("CheckpointError", "disk full", True)] * 2
+    assert other == [("ToolkitError", "ZeroDivisionError: oops", True)] * 2

@@ -1,0 +1,51 @@
+"""A loss or gradient that is not finite: all ranks leave with one error, the rows named, nothing saved."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from toolkit.core.errors import NonFiniteError
+from toolkit.testing.distributed import run_distributed
+from toolkit.testing.runs import RunCase, read_metrics, write_run
+
+
+@dataclass(frozen=True)
+class Diverges:
+    """A run with a learning rate that no weights survive."""
+
+    run_file: str
+    folder: str
+    ds_config: str
+    precision: str = "fp32"
+
+    def __call__(self) -> str:
+        overrides = (
+            f"run.dir={self.folder}",
+            f"precision={self.precision}",
+            "lr.peak=1e38",
+            "lr.warmup_steps=0",
+            "checkpoint.every=1",
+            "checkpoint.keep=50",
+        )
+        try:
+            RunCase(self.run_file, self.ds_config, overrides)()
+        except NonFiniteError as error:
+            return str(error)
+        return "finished"
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_the_run_ends_and_the_rows_are_named(tmp_path, world_size):
+    run_file = str(write_run(tmp_path))
+    layouts = [("zero0", "fp32"), ("zero1", "bf16"), ("zero2", "fp32"), ("zero3", "bf16")]
+    cases = [Diverges(run_file, str(tmp_path / stage), stage, precision) for stage, precision in layouts]
+    for case, messages in zip(cases, run_distributed(cases, world_size=world_size), strict=True):
+        assert len(set(messages)) == 1, case
+        assert "is not finite" in messages[0], case
+        folder = Path(case.folder)
+        step = int(messages[0].split(":")[0].removeprefix("step "))
+        assert not (folder / "checkpoints" / f"step-{step:08d}").exists(), case
+        assert all(line["step"] < step for line in read_metrics(folder)), case
+        if "validation" not in messages[0]:
+            assert all(f"rank {rank}, epoch 0: " in messages[0] for rank in range(world_size)), case
