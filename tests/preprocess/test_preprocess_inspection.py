@@ -77,8 +77,9 @@ def test_segments_are_marked_without_a_terminal_and_coloured_on_one():
 
 
 def test_long_segments_are_shortened_in_the_middle():
-    (line,) = row_view(0, [Segment(1, 1, "a" * 1000 + "b" * 1000)]).plain.splitlines()[1:]
+    header, line = row_view(0, [Segment(1, 1, "a" * 1000 + "b" * 1000)]).plain.splitlines()
 
+    assert header == "Row 0: 1 tokens in 1 segment, 0 padding"
     assert line == f"  [1] 1 token: {'a' * 200} [...] {'b' * 200}"
 
 

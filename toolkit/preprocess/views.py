@@ -73,9 +73,8 @@ def row_view(number: int, segments: Sequence[Segment]) -> "Text":
     num_tokens = sum(segment.num_tokens for segment in segments if segment.number)
     num_pads = sum(segment.num_tokens for segment in segments if not segment.number)
     num_segments = sum(segment.number > 0 for segment in segments)
-    text = Text(
-        f"Row {number:,}: {num_tokens:,} tokens in {num_segments:,} segments, {num_pads:,} padding", style="bold"
-    )
+    counted = f"{num_segments:,} segment{'' if num_segments == 1 else 's'}"
+    text = Text(f"Row {number:,}: {num_tokens:,} tokens in {counted}, {num_pads:,} padding", style="bold")
     for segment in segments:
         if segment.number:
             counted = f"{segment.num_tokens:,} token{'' if segment.num_tokens == 1 else 's'}"
