@@ -1,10 +1,10 @@
 """Look into a corpus: how long its documents are, what its rows read like."""
 
 import itertools
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ from tokenization import Tokenizer, load
 from toolkit.core.errors import CorpusError, SettingsError
 from toolkit.core.validation import explain
 from toolkit.data import Corpus, DataSettings, Rows
+from toolkit.settings.overrides import apply_override
 
 __all__ = ["MOST_COUNTED", "Lengths", "Segment", "load_tokenizer", "measure_lengths", "read_segments", "row_settings"]
 
@@ -104,19 +105,14 @@ def row_settings(folder: Path, overrides: Sequence[str]) -> DataSettings:
     Raises:
         SettingsError: an override that cannot be read or does not fit.
     """
-    given: dict[str, object] = {"train": str(folder)}
+    raw: dict[str, Any] = {"data": {"train": str(folder)}}
     for override in overrides:
-        key, equals, text = override.partition("=")
-        group, _, name = key.partition(".")
-        if not equals or group != "data" or not name:
+        apply_override(raw, override)
+        if set(raw) != {"data"}:
             raise SettingsError(
                 f"--set {override}: only data.* can be set here, for example --set data.windows=blocks."
             )
-        try:
-            given[name] = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
-            given[name] = text
     try:
-        return DataSettings.model_validate(given)
+        return DataSettings.model_validate(raw["data"])
     except ValidationError as error:
         raise SettingsError(f"--set: {explain(error, DataSettings, prefix='data.')}") from error

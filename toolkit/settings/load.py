@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from toolkit.core.errors import NotAvailableError, SettingsError
 from toolkit.core.validation import explain, nearest
 from toolkit.model.presets import MODEL_PRESETS
+from toolkit.settings.overrides import apply_override
 from toolkit.settings.rules import check_run
 from toolkit.settings.run import RunSettings
 
@@ -38,7 +39,7 @@ def load_run(source: str, overrides: Sequence[str] = ()) -> RunSettings:
     path = _find(source)
     raw = _read(path)
     for override in overrides:
-        _apply(raw, override)
+        apply_override(raw, override)
     _refuse_what_is_not_built(raw)
     _expand_model_preset(raw)
     _name_run_folder(raw, path.stem)
@@ -79,33 +80,6 @@ def _read(path: Path) -> dict[str, Any]:
         raise SettingsError(f"{path} is not valid TOML: {error}.") from None
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error.strerror}.") from None
-
-
-def _apply(raw: dict[str, Any], override: str) -> None:
-    """Set one `a.b=value`; the value is TOML, else a string. List items are reached by number: schedule.0.steps."""
-    key, equals, text = override.partition("=")
-    if not equals or not key:
-        raise SettingsError(f"--set {override!r} has no key=value form. Write, for example, --set train.steps=100.")
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text
-    *parents, last = key.split(".")
-    place: Any = raw
-    for depth, parent in enumerate(parents):
-        place = place[_item(place, parent, override)] if isinstance(place, list) else place.setdefault(parent, {})
-        if not isinstance(place, dict | list):
-            raise SettingsError(f"--set {override}: {'.'.join(parents[: depth + 1])} is a value, not a group of keys.")
-    if isinstance(place, list):
-        place[_item(place, last, override)] = value
-    else:
-        place[last] = value
-
-
-def _item(items: list[Any], text: str, override: str) -> int:
-    if text.isdecimal() and int(text) < len(items):
-        return int(text)
-    raise SettingsError(f"--set {override}: {text!r} is no item of a list of {len(items)}; items count from 0.")
 
 
 def _refuse_what_is_not_built(raw: dict[str, Any]) -> None:
