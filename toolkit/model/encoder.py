@@ -11,7 +11,7 @@ Each parameter is used only inside the forward of the module that owns it, and t
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear, silu
+from torch.nn.functional import silu
 
 from toolkit.core.errors import SettingsError
 from toolkit.core.words import AttentionKind
@@ -19,6 +19,7 @@ from toolkit.model.attention import SegmentAttention, SegmentLayout
 from toolkit.model.config import ModelSettings
 from toolkit.model.loss import cross_entropy_sum
 from toolkit.model.pointwise import Rotation, rms_norm, rotate, rotation
+from toolkit.model.products import Linear, times_transposed
 
 __all__ = ["Block", "Encoder", "Head", "compile_blocks_"]
 
@@ -77,7 +78,7 @@ class Encoder(nn.Module):
     ) -> Tensor:
         """What the model expects at `positions_N`, by default everywhere: (N, V) fp32. Not for use under ZeRO-3."""
         hidden_ND = self.model(input_ids_BS, segments_BS, attention, positions_N)
-        return linear(hidden_ND, self.lm_head.weight).float()
+        return times_transposed(hidden_ND, self.lm_head.weight).float()
 
 
 class Body(nn.Module):
@@ -141,10 +142,10 @@ class SelfAttention(nn.Module):
         super().__init__()
         self.head_size = settings.head_size
         key_value_width = settings.key_value_heads * settings.head_size
-        self.q_proj = nn.Linear(settings.hidden_size, settings.hidden_size, bias=False)
-        self.k_proj = nn.Linear(settings.hidden_size, key_value_width, bias=False)
-        self.v_proj = nn.Linear(settings.hidden_size, key_value_width, bias=False)
-        self.o_proj = nn.Linear(settings.hidden_size, settings.hidden_size, bias=False)
+        self.q_proj = Linear(settings.hidden_size, settings.hidden_size)
+        self.k_proj = Linear(settings.hidden_size, key_value_width)
+        self.v_proj = Linear(settings.hidden_size, key_value_width)
+        self.o_proj = Linear(settings.hidden_size, settings.hidden_size)
 
     def forward(
         self,
@@ -167,9 +168,9 @@ class FeedForward(nn.Module):
 
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__()
-        self.gate_proj = nn.Linear(settings.hidden_size, settings.intermediate_size, bias=False)
-        self.up_proj = nn.Linear(settings.hidden_size, settings.intermediate_size, bias=False)
-        self.down_proj = nn.Linear(settings.intermediate_size, settings.hidden_size, bias=False)
+        self.gate_proj = Linear(settings.hidden_size, settings.intermediate_size)
+        self.up_proj = Linear(settings.hidden_size, settings.intermediate_size)
+        self.down_proj = Linear(settings.intermediate_size, settings.hidden_size)
 
     def forward(self, normed_TD: Tensor) -> Tensor:
         """(T, D) -> (T, D)."""

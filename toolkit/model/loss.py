@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from toolkit.model.products import times_transposed
+
 __all__ = ["cross_entropy_sum"]
 
 # Large enough for products at full speed; a chunk's logits in fp32 are V x this x 4 bytes.
@@ -43,7 +45,7 @@ class _CrossEntropySum(torch.autograd.Function):
             hidden_CD, labels_C = hidden_ND[rows], labels_N[rows]
             is_target_C = labels_C >= 0
             label_C1 = labels_C.clamp(min=0)[:, None]
-            log_probs_CV = torch.log_softmax((hidden_CD @ weight_VD.T).to(sum_dtype), dim=-1)
+            log_probs_CV = torch.log_softmax(times_transposed(hidden_CD, weight_VD).to(sum_dtype), dim=-1)
             losses_C = -log_probs_CV.gather(1, label_C1).squeeze(1)
             total += torch.where(is_target_C, losses_C, 0).sum()
             if d_hidden_ND is None or d_weight_VD is None:
@@ -52,12 +54,9 @@ class _CrossEntropySum(torch.autograd.Function):
             d_logits_CV.scatter_add_(1, label_C1, -torch.ones_like(label_C1, dtype=sum_dtype))
             d_logits_CV = d_logits_CV.to(weight_VD.dtype)
             # A padded target is left out here, where it is D numbers, and not above, where it is V.
-            d_hidden_ND[rows] = (d_logits_CV @ weight_VD) * is_target_C[:, None]
+            d_hidden_ND[rows] = times_transposed(d_logits_CV, weight_VD.T) * is_target_C[:, None]
             hidden_CD = hidden_CD * is_target_C[:, None]
-            if sum_dtype == weight_VD.dtype:
-                d_weight_VD.addmm_(d_logits_CV.T, hidden_CD)
-            else:
-                d_weight_VD += d_logits_CV.T @ hidden_CD
+            d_weight_VD += times_transposed(d_logits_CV.T, hidden_CD.T)
         if d_hidden_ND is not None and d_weight_VD is not None:
             ctx.save_for_backward(d_hidden_ND, d_weight_VD)
             ctx.weight_dtype = weight_VD.dtype
