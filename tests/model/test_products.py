@@ -21,7 +21,6 @@ def test_libraries_agree(num_rows: int, is_transposed: bool, monkeypatch: pytest
         product = times_transposed(left.T if is_transposed else left, right)
         results.append((product, *torch.autograd.grad(product, (left, right), upstream)))
     for plain, other in zip(*results, strict=True):
-        assert other.is_contiguous()
         torch.testing.assert_close(other, plain, **tolerance(torch.float32))
     expected = (left.T if is_transposed else left).double() @ right.double().T
     torch.testing.assert_close(results[1][0].double(), expected, **tolerance(torch.float32))
