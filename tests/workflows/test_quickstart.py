@@ -1,0 +1,209 @@
+"""The job's own decisions: what is done again, what is reused, when it ends. Its programs are small or played."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from toolkit.core.errors import SettingsError
+from toolkit.finetuning import FinetuningResult
+from toolkit.finetuning.result import write_result
+from toolkit.model.encoder import Encoder
+from toolkit.model.initialize import initialize_
+from toolkit.preprocess import PreprocessSettings, preprocess
+from toolkit.settings import load_run
+from toolkit.settings.load import to_toml
+from toolkit.settings.resume import snapshot
+from toolkit.testing.checkpoints import model_states, write_checkpoint
+from toolkit.testing.text import sample_documents, tiny_tokenizer
+from toolkit.training.assembly import open_run_data
+from toolkit.workflows import quickstart
+
+
+class _Programs:
+    """Stands in for the programs: small corpora, checkpoints without training, scores without fine-tuning."""
+
+    def __init__(self, folder: Path) -> None:
+        self.tokenizer = tiny_tokenizer(folder / "tokenizer")
+        self.source = folder / "text.jsonl"
+        self.source.write_text("".join(json.dumps({"text": text}) + "\n" for text in sample_documents(60)))
+        self.calls: list[str] = []
+        self.exit_code, self.stops_early = 0, False
+
+    def prepare(self, settings):
+        self.calls.append("prepare")
+        how = PreprocessSettings(tokenizer=str(self.tokenizer))
+        for folder in (settings.data.train, settings.data.validation):
+            if not (Path(folder) / "corpus.json").exists():
+                preprocess([str(self.source)], Path(folder), settings=how)
+
+    def train(self, source, overrides, *, ds_config, num_procs, is_dry_run):
+        assert (source, ds_config, is_dry_run) == ("quickstart", "zero2", False)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        data = open_run_data(load_run(source, overrides))
+        folder, last_step = Path(data.settings.run.dir), data.schedule.total_steps
+        self.calls.append(f"train {folder.name}")
+        if self.exit_code or self.stops_early:
+            return self.exit_code
+        encoder = Encoder(data.settings.model)
+        initialize_(encoder, 0)
+        write_checkpoint(
+            folder / "checkpoints",
+            last_step,
+            states=model_states(encoder),
+            tokenizer_folder=self.tokenizer,
+            num_parts=num_procs,
+            settings=snapshot(data.settings),
+        )
+        with (folder / "metrics.jsonl").open("w") as file:
+            for phase in data.schedule.phases:
+                for step in {0, phase.stop} if phase.index == 0 else {phase.stop}:
+                    line = {"step": step, "phase": phase.index, "objective": phase.objective, "attention": "causal"}
+                    more = {"eval_loss": {"clm": 6.0, "mlm": 6.0}} | (
+                        {"loss": 6.0, "tokens_per_second": 1.0} if step else {}
+                    )
+                    file.write(json.dumps(line | more) + "\n")
+        (folder / "run.toml").write_text(to_toml(data.settings))
+        return 0
+
+    def finetune(self, task, model, *, train, test, validation, output, settings, initialization):
+        self.calls.append(f"finetune {initialization} {settings.seed}")
+        assert all(path.is_file() for path in (train, test, validation, Path(model) / "model.safetensors"))
+        output.mkdir(parents=True, exist_ok=True)
+        (output / "predictions.jsonl").write_text("")
+        (output / "model").mkdir(exist_ok=True)
+        scores = {"accuracy": 0.8}
+        write_result(
+            FinetuningResult(
+                task=task, model=str(model), dataset="entity", initialization=initialization, seed=settings.seed,
+                learning_rate=settings.learning_rate, steps=settings.steps, metric="accuracy", validation=scores,
+                test=scores, majority=0.6,
+            ),
+            output,
+        )  # fmt: skip
+
+
+ALL = ["prepare", "train job", "finetune pretrained 0", *(f"finetune random {seed}" for seed in (0, 1, 2))]
+
+
+@pytest.fixture
+def programs(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    played = _Programs(tmp_path)
+    monkeypatch.setattr(quickstart, "prepare_bundled_corpus", played.prepare)
+    monkeypatch.setattr(quickstart, "train_run", played.train)
+    monkeypatch.setattr("toolkit.workflows.finetune.finetune", played.finetune)
+    return played
+
+
+def test_everything_is_made_once(programs, tmp_path, capsys):
+    job, handler = tmp_path / "job", signal.getsignal(signal.SIGTERM)
+    assert quickstart.run_quickstart(job) == 0
+    assert programs.calls == ALL
+    assert os.environ["HF_HUB_OFFLINE"] == "1"
+    assert signal.getsignal(signal.SIGTERM) is handler
+    made = {path.name for path in job.iterdir() if not path.name.startswith(".")}
+    wanted = {
+        "corpus",
+        "checkpoints",
+        "metrics.jsonl",
+        "run.toml",
+        "hf-encoder",
+        "hf-decoder",
+        "finetune",
+        "report.html",
+    }
+    assert wanted <= made
+    assert (job / "finetune" / "result.json").is_file()
+    out = capsys.readouterr().out
+    assert [line[:3] for line in out.splitlines() if line[1:3] == "/6"] == [f"{number}/6" for number in range(1, 7)]
+    assert out.count("done in") == 6
+    assert f"Open {job / 'report.html'} in a browser." in out
+
+    (job / "report.html").unlink()
+    assert quickstart.run_quickstart(job) == 0
+    assert programs.calls == ALL
+    assert (job / "report.html").is_file()
+    out = capsys.readouterr().out
+    assert out.count("finished before") == 6
+    assert "Everything was finished before" in out
+
+
+def test_what_is_damaged_is_made_again_and_nothing_else(programs, tmp_path):
+    job = tmp_path / "job"
+    quickstart.run_quickstart(job)
+    whole = (job / "hf-encoder" / "model.safetensors").read_bytes()
+    shard = (job / "corpus" / "shard-00000.bin").read_bytes()
+    (job / "hf-encoder" / "model.safetensors").write_bytes(b"")
+    (job / "corpus" / "shard-00000.bin").write_bytes(shard[::-1])
+    (job / "finetune" / "random-1" / "result.json").unlink()
+    assert quickstart.run_quickstart(job) == 0
+    assert programs.calls == [*ALL, "prepare", *(f"finetune random {seed}" for seed in (0, 1, 2))]
+    assert (job / "hf-encoder" / "model.safetensors").read_bytes() == whole
+    assert (job / "corpus" / "shard-00000.bin").read_bytes() == shard
+
+
+def test_the_twin_is_trained_when_asked_for_and_stays_in_the_report(programs, tmp_path):
+    job = tmp_path / "job"
+    quickstart.run_quickstart(job)
+    assert quickstart.run_quickstart(job, compare=True) == 0
+    assert programs.calls == [*ALL, "train mlm-only"]
+    settings = load_run(str(job / "mlm-only" / "run.toml"))
+    assert [(phase.objective, phase.fraction) for phase in settings.schedule] == [("mlm", 1.0)]
+    assert quickstart.run_quickstart(job) == 0
+    assert programs.calls == [*ALL, "train mlm-only"]
+    assert "Does CLM first help?" in (job / "report.html").read_text()
+
+
+@pytest.mark.parametrize("code", [0, 2, 3])
+def test_a_run_that_ends_early_ends_the_job(programs, tmp_path, code):
+    """Stopped (0), refused (2) or not finite (3): the code goes on to the caller, and nothing is converted."""
+    programs.exit_code, programs.stops_early = code, True
+    assert quickstart.run_quickstart(tmp_path / "job") == code
+    assert programs.calls == ["prepare", "train job"]
+    programs.exit_code, programs.stops_early = 0, False
+    assert quickstart.run_quickstart(tmp_path / "job") == 0
+    assert programs.calls == ["prepare", "train job", *ALL[1:]]
+
+
+def test_a_folder_with_another_run_is_refused(programs, tmp_path, monkeypatch):
+    job = tmp_path / "job"
+    quickstart.run_quickstart(job)
+    monkeypatch.setattr(quickstart, "load_run", lambda source, changes: load_run(source, [*changes, "train.steps=500"]))
+    with pytest.raises(SettingsError, match=r"train\.steps: was \d+, now 500\n.*: remove or rename") as refused:
+        quickstart.run_quickstart(job)
+    assert str(job) in str(refused.value)
+    assert programs.calls == ALL
+
+
+def test_a_second_quickstart_in_the_folder_is_refused(programs, tmp_path):
+    with quickstart._held(tmp_path / "job"), pytest.raises(SettingsError, match="another quickstart is at work"):
+        quickstart.run_quickstart(tmp_path / "job")
+
+
+def test_a_folder_that_cannot_be_made_is_refused(programs, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SettingsError, match="cannot be written"):
+        quickstart.run_quickstart(tmp_path / "file" / "job")
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_with_130_and_no_traceback(tmp_path):
+    """The real command, interrupted once while it prepares and once while ranks start."""
+    for stage, seconds in (("1/6", 1.0), ("2/6", 4.0)):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "toolkit.cli", "quickstart"],
+            cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert process.stdout is not None
+        while not process.stdout.readline().startswith(stage):
+            assert process.poll() is None
+        time.sleep(seconds)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+        assert (process.returncode, "Traceback" in err) == (130, False), err

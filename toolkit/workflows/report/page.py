@@ -1,0 +1,219 @@
+"""The report as one HTML file: readable on a phone, on paper and in ten years, since it loads nothing."""
+
+import math
+from collections.abc import Mapping
+from html import escape
+from importlib.resources import files
+from statistics import fmean, median
+
+from toolkit.workflows.report.curves import comparison_section, final_loss, loss_section
+from toolkit.workflows.report.facts import Facts, HiddenWord
+from toolkit.workflows.report.next_commands import next_commands
+
+__all__ = ["duration", "render"]
+
+# Questions of the bundled labelled sets, by the name that results give them.
+_QUESTIONS = {"entity": "does a sentence mention a named entity (a person, a place, an organisation)?"}
+
+
+def render(facts: Facts) -> str:
+    """The whole page."""
+    style = files("toolkit.workflows.report").joinpath("style.css").read_text(encoding="utf-8")
+    sections = (
+        _head(facts),
+        loss_section(facts),
+        comparison_section(facts),
+        _hidden_words(facts),
+        _scores(facts),
+        _made(facts),
+        _settings(facts),
+        _time(facts),
+        next_commands(facts),
+        _foot(facts),
+    )
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>Quickstart: from text to an encoder</title>\n<style>\n{style}</style>\n</head>\n"
+        f"<body>\n<main>\n{''.join(sections)}\n</main>\n</body>\n</html>\n"
+    )
+
+
+def duration(seconds: float) -> str:
+    """A time as a person says it."""
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s"
+
+
+def _head(facts: Facts) -> str:
+    ours, twins = _test_score(facts), fmean(_twin_scores(facts))
+    model = facts.settings.model
+    tiles = (
+        (
+            "Held-out MLM loss",
+            f"{final_loss(facts.metrics, 'mlm'):.2f}",
+            f"nats a token; token frequencies alone: {facts.frequency_loss['mlm']:.2f}",
+        ),
+        (
+            "Test accuracy",
+            f"{ours:.1%}",
+            f"random twins {twins:.1%}, most frequent label {facts.result.majority:.1%}",
+        ),
+        (
+            "Encoder",
+            f"{facts.parameters / 1e6:.1f} M",
+            f"parameters; {model.num_hidden_layers} layers of width {model.hidden_size}",
+        ),
+        ("Whole job", duration(facts.seconds), escape(facts.machine["processor"])),
+    )
+    items = "".join(
+        f'<div><dt>{name}</dt><dd><div class="number">{number}</div><div class="fine">{note}</div></dd></div>'
+        for name, number, note in tiles
+    )
+    return f"""
+<h1>From text to an encoder, on this machine</h1>
+<p class="lead">An encoder was pretrained on {facts.tokens / 1e6:.1f} million tokens of Wikipedia, first to predict the
+next token, then to fill in hidden ones; it was exported to Hugging Face and fine-tuned on labelled sentences.
+This is what happens on your laptop in minutes, not a reproduction of the paper
+(<a href="https://arxiv.org/abs/2507.00994">arXiv 2507.00994</a>), whose models are 70 to 330 times as large.</p>
+<dl class="tiles">{items}</dl>"""
+
+
+def _hidden_words(facts: Facts) -> str:
+    items = "".join(f"<li><div>{_sentence(word)}</div><div>{_guesses(word)}</div></li>" for word in facts.hidden_words)
+    found = sum(word.guesses[0][0] == word.hidden for word in facts.hidden_words)
+    return f"""
+<h2>What it fills in</h2>
+<p>Simple sentences that are not in the training text, each with one word hidden from the encoder. Its first guess is
+the hidden word in {found} of {len(facts.hidden_words)}. At this size it has learnt which kind of word fits and a few
+fixed expressions, hardly any facts.</p>
+<ul class="words">{items}</ul>"""
+
+
+def _sentence(word: HiddenWord) -> str:
+    space = " " if word.hidden.startswith(" ") else ""
+    return f"{escape(word.before)}{space}<mark>{escape(word.hidden.strip())}</mark>{escape(word.after)}"
+
+
+def _guesses(word: HiddenWord) -> str:
+    return "".join(
+        f'<div class="guess{" right-one" if text == word.hidden else ""}"><span>{escape(text.strip() or text)}</span>'
+        f'<div class="bar"><i style="width:{share:.1%}"></i></div><div class="share">{_share(share)}</div></div>'
+        for text, share in word.guesses
+    )
+
+
+def _share(share: float) -> str:
+    return f"{share:.0%}" if share >= 0.005 else "&lt;1%"
+
+
+def _scores(facts: Facts) -> str:
+    ours, twins, num_test = _test_score(facts), _twin_scores(facts), facts.num_labelled["test"]
+    # One standard deviation of a share that is counted over so many independent answers.
+    spread = math.sqrt(ours * (1 - ours) / num_test)
+    question = _QUESTIONS.get(facts.result.dataset, f"the labels of the set {facts.result.dataset}")
+    rows = [
+        ("pretrained here", ours, ours, "ours"),
+        *(
+            (f"random weights, seed {twin.seed}", score, score, "")
+            for twin, score in zip(facts.twins, twins, strict=True)
+        ),
+        ("always the most frequent label", facts.result.majority, facts.result.majority, ""),
+    ]
+    bars = "".join(
+        f'<div><span>{name}</span><div class="bar"><i class="{css}" style="width:{score:.2%}"></i></div>'
+        f'<div class="share">{shown:.1%}</div></div>'
+        for name, score, shown, css in rows
+    )
+    return f"""
+<h2>What that is good for</h2>
+<p>The task: {question} The encoder was fine-tuned on {facts.num_labelled["train"]:,} labelled sentences and tested on
+{num_test:,} others. Its twins have the same shape and the same fine-tuning, but start from random weights.
+Pretraining is worth <strong>{(ours - fmean(twins)) * 100:+.1f} points</strong> over the mean of the
+{len(twins)} twins ({fmean(twins):.1%}), and {(ours - facts.result.majority) * 100:+.1f} over always giving the most
+frequent label.</p>
+<div class="scores">{bars}</div>
+<p class="fine">Accuracy on the test sentences. One fine-tuning run each; with {num_test:,} test sentences, chance
+alone moves a score by about {spread * 100:.1f} points. Learning rates were chosen on the validation sentences, for the
+pretrained encoder ({facts.result.learning_rate:g}) and for the twins ({facts.twins[0].learning_rate:g}) by themselves.
+</p>"""
+
+
+def _made(facts: Facts) -> str:
+    rows = "".join(
+        f'<tr><td><code>{escape(path)}</code></td><td>{escape(what)}</td><td class="right">{_size(size)}</td></tr>'
+        for path, what, size in facts.files
+    )
+    return f"""
+<h2>What was made</h2>
+<p>Both exported folders hold the same weights and load in stock transformers without remote code. Their logits were
+compared with the checkpoint's on real sentences: the largest difference is {facts.max_logit_difference:.1e}.</p>
+<div class="scroll"><table><tbody>{rows}</tbody></table></div>"""
+
+
+def _settings(facts: Facts) -> str:
+    settings, phases = facts.settings, facts.phases
+    train, rate, data = settings.train, settings.lr, settings.data
+    tokens_a_step = train.global_batch_rows * data.sequence_length
+    schedule = ", then ".join(f"{phase.stop - phase.start:,} steps of {phase.objective.upper()}" for phase in phases)
+    rates = [line["tokens_per_second"] for line in facts.metrics if "tokens_per_second" in line]
+    warmup, decay = rate.ramps(phases[-1].stop)
+    pairs = {
+        "schedule": schedule,
+        "text": f"{facts.documents:,} Wikipedia articles, {facts.tokens:,} tokens; {facts.epochs:.2f} epochs are read",
+        "a step": f"{train.global_batch_rows} rows of {data.sequence_length} positions = {tokens_a_step:,}",
+        "learning rate": f"{rate.peak:g}, after {warmup:,} steps of warm-up; falls in the last {decay:,} steps",
+        "optimizer": f"AdamW, weight decay {train.weight_decay:g}, gradients clipped at {train.grad_clip:g}",
+        "numbers": f"{settings.precision} with fp32 master weights" if settings.precision == "bf16" else "fp32",
+        "engine": f"DeepSpeed, ZeRO-2, {facts.ranks} ranks",
+        "speed": f"{median(rates):,.0f} tokens a second (median of the logged steps)",
+        "seed": str(settings.run.seed),
+    }
+    return f"""
+<h2>Settings</h2>
+{_pairs(pairs)}
+<details><summary>All settings: run.toml, which <code>toolkit train</code> takes as it is</summary>
+<pre>{escape(facts.settings_text)}</pre></details>"""
+
+
+def _time(facts: Facts) -> str:
+    rows = "".join(
+        f'<tr><th>{escape(stage.title)}</th><td class="right">{duration(stage.record.seconds)}</td>'
+        f'<td class="right">{duration(stage.record.cpu_seconds)}</td></tr>'
+        for stage in facts.stages
+    )
+    return f"""
+<h2>How long it took, and on what</h2>
+<div class="scroll"><table><thead>
+<tr><th>Stage</th><th class="right">time</th><th class="right">processor time</th></tr></thead>
+<tbody>{rows}<tr class="total"><th>together</th><td class="right">{duration(facts.seconds)}</td>
+<td class="right">{duration(facts.cpu_seconds)}</td></tr></tbody></table></div>
+<p class="fine">Time is what a clock on the wall shows; on a machine that is busy with other things it is longer than
+the work needs. Processor time adds up the cores.</p>
+{_pairs(facts.machine)}"""
+
+
+def _foot(facts: Facts) -> str:
+    return f"""
+<footer>Written {escape(facts.date)} by encoder-pretraining-toolkit {escape(facts.machine["toolkit"])}.
+Text: English Wikipedia, CC BY-SA 3.0. Labels: Universal NER, English EWT, CC BY-SA 4.0. Authors and changes are named
+in ATTRIBUTION.md, in the package's folder <code>toolkit/quickstart</code>.</footer>"""
+
+
+def _pairs(pairs: Mapping[str, str]) -> str:
+    rows = "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in pairs.items())
+    return f'<table class="pairs"><tbody>{rows}</tbody></table>'
+
+
+def _test_score(facts: Facts) -> float:
+    return facts.result.test[facts.result.metric]
+
+
+def _twin_scores(facts: Facts) -> list[float]:
+    return [twin.test[twin.metric] for twin in facts.twins]
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / 1e6:.1f} MB" if num_bytes >= 1e5 else f"{num_bytes / 1e3:.1f} kB"
