@@ -1,0 +1,128 @@
+"""The tables of settings in the documentation, made from the settings classes.
+
+    python -m tests.docs.settings_tables      writes them into the pages
+
+A page names a table between `<!-- settings: NAME -->` and `<!-- end -->`.
+"""
+
+import re
+import types
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from tests.docs.pages import PAGES
+from toolkit.data.settings import BlendEntry
+from toolkit.finetuning.settings import FinetuningSettings
+from toolkit.objectives.mlm import MlmSettings
+from toolkit.objectives.schedule import PhaseSettings
+from toolkit.settings.run import RunSettings
+
+__all__ = ["TABLES", "filled", "keys", "table"]
+
+TABLES: dict[str, type[BaseModel]] = {
+    "run": RunSettings,
+    "schedule": PhaseSettings,
+    "mlm": MlmSettings,
+    "finetuning": FinetuningSettings,
+}
+
+_PLACE = re.compile(r"(<!-- settings: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_HEAD = "| setting | values | default | meaning |\n|---|---|---|---|\n"
+_WORDS = {int: "whole number", float: "number", bool: "true, false", str: "text", dict: "table"}
+_SIGNS = {Gt: ("gt", ">"), Ge: ("ge", ">="), Lt: ("lt", "<"), Le: ("le", "<=")}
+# Decided before the class sees them, so that the class cannot say it.
+_DEFAULTS = {"run.dir": "`runs/<name of the run file>`"}
+_PRESET = (
+    "| `model.preset` | text | unset | A shape by name, in place of the sizes; other keys of `[model]` win over it. |\n"
+)
+
+
+def keys(group: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Every key of a group and the groups in it, as `--set` names them; N stands for the number of an item."""
+    for name, field in group.model_fields.items():
+        inner, is_list = _group_in(field.annotation)
+        if inner is None:
+            yield f"{prefix}{name}", field
+        else:
+            yield from keys(inner, f"{prefix}{name}.N." if is_list else f"{prefix}{name}.")
+
+
+def table(name: str) -> str:
+    """One table as Markdown."""
+    rows = [_row(key, field) for key, field in keys(TABLES[name])]
+    if name == "run":
+        rows.insert(next(number for number, row in enumerate(rows) if row.startswith("| `model.")), _PRESET)
+    return _HEAD + "".join(rows)
+
+
+def filled(text: str) -> str:
+    """A page with all its tables as the classes say."""
+    return _PLACE.sub(lambda found: found.group(1) + table(found.group(2)) + found.group(3), text)
+
+
+def _row(key: str, field: FieldInfo) -> str:
+    default = _DEFAULTS.get(key) or (
+        "required" if field.is_required() else _shown(field.get_default(call_default_factory=True))
+    )
+    meaning = " ".join((field.description or "").split()).replace("|", "\\|")
+    return f"| `{key}` | {_values(field)} | {default} | {meaning} |\n"
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "unset"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, tuple):
+        return f"`{list(value)}`"
+    return f'`"{value}"`' if isinstance(value, str) else f"`{value}`"
+
+
+def _values(field: FieldInfo) -> str:
+    kind, limits = field.annotation, list(field.metadata)
+    choices = [part for part in get_args(kind) if part is not type(None)]
+    if get_origin(kind) in (Union, types.UnionType):
+        words = [_word(part, limits) for part in choices]
+    else:
+        words = [_word(kind, limits)]
+    signs = [
+        f"{sign} {getattr(limit, name)}"
+        for limit in limits
+        for is_, (name, sign) in _SIGNS.items()
+        if isinstance(limit, is_)
+    ]
+    return " or ".join(words) + (f" {', '.join(signs)}" if signs else "")
+
+
+def _word(kind: Any, limits: list[Any]) -> str:
+    if get_origin(kind) is Annotated:
+        kind, *more = get_args(kind)
+        for extra in more:
+            limits += getattr(extra, "metadata", [])
+    if get_origin(kind) is Literal:
+        return ", ".join(f'`"{value}"`' for value in get_args(kind))
+    origin = get_origin(kind) or kind
+    if origin is tuple:
+        inside = get_args(kind)[0]
+        return "list of {path, weight}" if inside is BlendEntry else f"list of {_WORDS.get(inside, 'text')}s"
+    return _WORDS[origin]
+
+
+def _group_in(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
+    """The settings class that a field holds, and whether it holds a list of them."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation, False
+    if get_origin(annotation) is tuple and get_args(annotation)[0] is PhaseSettings:
+        return PhaseSettings, True
+    return None, False
+
+
+if __name__ == "__main__":
+    for page in PAGES:
+        if filled(page.text) != page.text:
+            page.path.write_text(filled(page.text), encoding="utf-8")
+            print(page.name)

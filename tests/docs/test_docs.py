@@ -1,0 +1,253 @@
+"""What the documentation says is so: snippets load and run, commands and links exist, tables equal the classes."""
+
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+import typer
+from typer.main import get_command
+
+from tests.docs.pages import PAGES, ROOT, Page, Snippet
+from tests.docs.settings_tables import TABLES, filled, keys
+from toolkit.conversion import to_hf
+from toolkit.data.manifest import CorpusManifest
+from toolkit.engine.ds_config import read_ds_config, resolve_ds_config
+from toolkit.finetuning.result import FinetuningResult
+from toolkit.model import model_settings
+from toolkit.model.encoder import Encoder
+from toolkit.model.initialize import initialize_
+from toolkit.parallel.topology import batch_layout
+from toolkit.preprocess import PreprocessSettings, preprocess
+from toolkit.settings import load_run
+from toolkit.settings.run import RunSettings
+from toolkit.testing.checkpoints import model_states, write_checkpoint
+from toolkit.testing.text import sample_documents, tiny_tokenizer
+
+_COMMANDS = importlib.import_module("toolkit.cli.main")._COMMANDS
+# Options of the launcher, of the batch system and of scripts, which the text names beside our own.
+_OTHERS_OPTIONS = {"--num_gpus", "--master_port", "--signal", "--ds_config", "--config", "--check", "--editable"}
+_LABELLED = "text\tlabel\nThe old miller counts.\tyes\nA young fox paints.\tno\nNobody in the village counts.\tyes\n"
+_PATH = re.compile(r"(?:toolkit|tokenization|tests|ds_configs|launchers|benchmarks)/[\w./-]*")
+
+by_name = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+
+
+def _page(name: str) -> Page:
+    return next(page for page in PAGES if page.name == name)
+
+
+def _all(language: str) -> list[Snippet]:
+    return [snippet for page in PAGES for snippet in page.snippets(language)]
+
+
+@pytest.mark.parametrize("snippet", _all("toml"), ids=lambda snippet: snippet.name)
+def test_run_files_load(snippet: Snippet, tmp_path: Path) -> None:
+    """A whole run file as it stands; a fragment together with the groups that it lacks."""
+    raw = tomllib.loads(snippet.text)
+    if "pyproject" in snippet.marks:
+        return
+    if "fragment" in snippet.marks:
+        phases = [{"objective": "clm", "steps": 1}]
+        raw = {"model": {"preset": "test"}, "data": {"train": "data/corpus"}, "schedule": phases, **raw}
+    path = tmp_path / "run.toml"
+    path.write_text(tomli_w.dumps(raw))
+    settings = load_run(str(path))
+    assert [phase.objective for phase in settings.schedule] == [phase["objective"] for phase in raw["schedule"]]
+
+
+def test_the_readme_shows_a_preset_of_the_size_it_says() -> None:
+    sizes = model_settings("nano", vocab_size=8192)
+    assert sum(parameter.numel() for parameter in Encoder(sizes).parameters()) // 10**5 == 31
+
+
+def test_json_examples_are_what_they_show() -> None:
+    examples = {
+        page: [json.loads(snippet.text) for snippet in _all("json") if snippet.page == f"docs/{page}.md"]
+        for page in ("data", "training", "finetuning")
+    }
+    assert sum(map(len, examples.values())) == len(_all("json"))
+    (corpus,), (ds_config, metrics), (result,) = examples.values()
+    assert CorpusManifest.model_validate(corpus).documents == 2
+    FinetuningResult.model_validate(result)
+    table = _page("docs/training.md").text.partition("### metrics.jsonl")[2].partition("###")[0]
+    assert set(metrics) == set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE))
+    path = ROOT / "ds_configs" / "zero1.json"
+    assert ds_config.keys() == read_ds_config(str(path)).keys()
+    batch = batch_layout(8, 4, data_parallel=1)
+    assert "auto" not in str(resolve_ds_config(ds_config, batch=batch, grad_clip=1.0, precision="bf16", source="docs"))
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with all that the Python snippets name: a corpus, a run, its encoder, labelled files."""
+    folder = tmp_path_factory.mktemp("workplace")
+    text, tokenizer = folder / "text.jsonl", tiny_tokenizer(folder / "tokenizer")
+    text.write_text("".join(json.dumps({"text": document}) + "\n" for document in sample_documents(200)))
+    preprocess([str(text)], folder / "data/corpus", settings=PreprocessSettings(tokenizer=str(tokenizer)))
+    settings = model_settings("test", vocab_size=384)
+    encoder = Encoder(settings)
+    initialize_(encoder, seed=0)
+    states = model_states(encoder)
+    write_checkpoint(folder / "runs/first/checkpoints", 20, states=states, tokenizer_folder=tokenizer, model=settings)
+    to_hf(folder / "runs/first", folder / "hf-encoder", form="bidirectional", dtype="fp32")
+    for name in ("train.tsv", "test.tsv"):
+        (folder / name).write_text(_LABELLED)
+    return folder
+
+
+def _run(code: list[str], folder: Path, **environment: str) -> None:
+    done = subprocess.run(
+        [sys.executable, *code],
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.snippets("python")], ids=lambda page: page.name)
+def test_python_snippets_run(page: Page, workplace: Path) -> None:
+    """Those of a page one after another, in one process."""
+    for number, snippet in enumerate(page.snippets("python")):
+        name = next((mark.removeprefix("file=") for mark in snippet.marks if mark.startswith("file=")), None)
+        (workplace / (name or f"snippet_{page.path.stem}_{number}.py")).write_text(snippet.text)
+    snippets = sorted(path.stem for path in workplace.glob(f"snippet_{page.path.stem}_*.py"))
+    _run(["-c", "\n".join(f"import {name}" for name in snippets) or "pass"], workplace)
+
+
+def test_the_plugin_keeps_the_contract(tmp_path: Path) -> None:
+    """Laid down as an installer does, with the entry point of its pyproject, and tested by its own test file."""
+    page = _page("docs/objectives.md")
+    for snippet in page.snippets("python"):
+        for mark in snippet.marks:
+            (tmp_path / mark.removeprefix("file=")).write_text(snippet.text)
+    (project,) = (tomllib.loads(toml.text)["project"] for toml in page.snippets("toml") if "pyproject" in toml.marks)
+    metadata = tmp_path / "span_masking-0.1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+    )
+    points = project["entry-points"]["toolkit.objectives"]
+    lines = "".join(f"{kind} = {value}\n" for kind, value in points.items())
+    (metadata / "entry_points.txt").write_text(f"[toolkit.objectives]\n{lines}")
+    (run,) = (tomllib.loads(toml.text) for toml in page.snippets("toml") if "plugin" in toml.marks)
+    assert points.keys() == run["objectives"].keys()
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    _run(["-m", "pytest", "-q", "test_span_masking.py"], tmp_path, PYTHONPATH=str(tmp_path))
+    code = (
+        "import numpy as np\n"
+        "from toolkit.objectives import Draws, Vocabulary, build\n"
+        "words = Vocabulary(size=9000, mask_id=2, pad_id=1, bos_id=None, eos_id=0, special_ids=(0, 1, 2))\n"
+        f"objective = build('span-mlm', {run['objectives']['span-mlm']}, words)\n"
+        "tokens = np.arange(40 * 200).reshape(40, 200) % 8000 + 3\n"
+        "found = objective.build(tokens, np.ones_like(tokens), Draws(0, np.arange(40), num_columns=200))\n"
+        "neighbours = np.isin(found.positions_N + 1, found.positions_N).mean()\n"
+        "share = found.positions_N.size / tokens.size\n"
+        "assert 0.24 < share < 0.30 and neighbours > 0.75, (share, neighbours)\n"
+    )
+    _run(["-c", code], tmp_path, PYTHONPATH=str(tmp_path))
+
+
+def _options(command: str) -> dict[str, bool]:
+    """Options of a command, and whether its help shows them."""
+    app = typer.Typer(add_completion=False)
+    app.command(command)(importlib.import_module(f"toolkit.cli.{command}").command)
+    parameters: list[Any] = get_command(app).params
+    return {option: not getattr(parameter, "hidden", False) for parameter in parameters for option in parameter.opts}
+
+
+def _wrong_options(command: str, words: str, around: str) -> list[str]:
+    """Options that the command does not show; one that is not built yet may be named where the text says so."""
+    options = {"--help": True, **_options(command)}
+    named = re.findall(r"(?<!\S)--[\w-]+", words)
+    is_announced = "not yet" in around
+    return [option for option in named if not (options.get(option) or (is_announced and option in options))]
+
+
+@by_name
+def test_commands_and_their_options_exist(page: Page) -> None:
+    wrong = []
+    for code, around in page.code():
+        for command, words in re.findall(r"(?:^|\s)toolkit (?:--debug )?([a-z]+)\b(.*)", code):
+            if command in _COMMANDS:
+                wrong += [f"toolkit {command} {option}" for option in _wrong_options(command, words, around)]
+            else:
+                wrong.append(f"toolkit {command}")
+    assert wrong == []
+
+
+@by_name
+def test_options_named_alone_exist(page: Page) -> None:
+    every = dict.fromkeys(_OTHERS_OPTIONS, True)
+    for command in _COMMANDS:
+        for option, is_shown in _options(command).items():
+            every[option] = every.get(option, False) or is_shown
+    lone = [(code.split()[0], around) for code, around in page.code() if code.startswith("--") and len(code) > 2]
+    wrong = [option for option, around in lone if not (every.get(option) or ("not yet" in around and option in every))]
+    assert wrong == []
+
+
+def test_the_launchers_options_exist() -> None:
+    source = (ROOT / "launchers/pretrain.py").read_text()
+    commands = [code for page in PAGES for code, _ in page.code() if "launchers/pretrain.py --" in code]
+    assert len(commands) >= 2
+    for code in commands:
+        for option in re.findall(r"--[\w-]+", code.partition("launchers/pretrain.py")[2]):
+            assert f'"{option}"' in source, option
+
+
+@by_name
+def test_make_targets_and_paths_exist(page: Page) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    wrong = []
+    for code, _ in page.code():
+        wrong += [f"make {target}" for target in re.findall(r"(?:^|\s)make ([a-z-]+)", code) if target not in targets]
+        if _PATH.fullmatch(code) and not (ROOT / code).exists():
+            wrong.append(code)
+    assert wrong == []
+
+
+@by_name
+def test_links_resolve(page: Page) -> None:
+    wrong = []
+    for link in page.links():
+        if link.startswith("https://"):
+            continue
+        place, _, anchor = link.partition("#")
+        target = (page.path.parent / place).resolve() if place else page.path
+        other = next((found for found in PAGES if found.path == target), None)
+        if not target.exists() or (anchor and (other is None or anchor not in other.anchors())):
+            wrong.append(link)
+    assert wrong == []
+
+
+@by_name
+def test_tables_are_those_of_the_settings_classes(page: Page) -> None:
+    """If this fails: python -m tests.docs.settings_tables."""
+    assert page.text == filled(page.text)
+
+
+def test_every_setting_is_in_a_table() -> None:
+    text = _page("docs/training.md").text
+    documented = set(re.findall(r"^\| `([\w.]+)` \|", text, re.MULTILINE))
+    named = {key for key, _ in keys(RunSettings)}
+    assert named <= documented
+    assert {key.split(".")[0] for key in named} == set(RunSettings.model_fields)
+    placed = {name for page in PAGES for name in re.findall(r"<!-- settings: (\w+) -->", page.text)}
+    assert placed == set(TABLES)
+
+
+def test_every_page_is_reached_from_the_readme() -> None:
+    linked = {(ROOT / link).resolve() for link in _page("README.md").links() if link.startswith("docs/")}
+    assert linked == {page.path for page in PAGES if page.path.parent.name == "docs"}
