@@ -73,6 +73,7 @@ def make_facts() -> Callable[..., Facts]:
                 _result(score, seed=seed, initialization=Initialization.RANDOM, rate=1e-3)
                 for seed, score in random_twins
             ),
+            "bag_of_words": 0.7,
             "num_labelled": {"train": 300, "validation": 200, "test": 1417},
             "files": (("runs/quickstart/run.toml", "all settings", 1234),),
             "max_logit_difference": 9.1e-6,

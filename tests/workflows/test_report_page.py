@@ -6,6 +6,7 @@ from html.parser import HTMLParser
 import pytest
 from rich.console import Console
 
+from toolkit.workflows.report.bag_of_words import bag_of_words_accuracy
 from toolkit.workflows.report.page import duration, render
 from toolkit.workflows.report.summary import summary
 
@@ -86,6 +87,7 @@ def test_points_over_the_twins_and_the_majority(make_facts):
     assert "+10.0 points over the mean of the 3 twins (67.0%)" in text
     assert "+14.0 over always giving" in text
     assert "about 1.1 points" in text
+    assert "counted words, no network70.0%" in text
 
 
 def test_a_worse_model_is_reported_as_worse(make_facts):
@@ -135,3 +137,17 @@ def test_the_terminal_gets_the_numbers_too(make_facts, mlm_only_metrics):
     assert any("held-out MLM loss" in line and "5.84" in line and "8.98" in line for line in lines)
     assert any("with MLM only" in line and "6.47" in line for line in lines)
     assert any("test accuracy" in line and "77.0%" in line and "67.0%" in line and "63.0%" in line for line in lines)
+
+
+def test_counted_words_are_scored_on_the_test_file(tmp_path):
+    """Four test sentences, one of which says the opposite of its words."""
+    rows = {
+        "train": [("red apple", "fruit"), ("green apple", "fruit"), ("red car", "car"), ("green car", "car")],
+        "validation": [("apple", "fruit"), ("car", "car")],
+        "test": [("apple", "fruit"), ("old apple", "fruit"), ("car", "car"), ("my car", "fruit")],
+    }
+    files = {}
+    for split, labelled in rows.items():
+        files[split] = tmp_path / f"{split}.tsv"
+        files[split].write_text("text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in labelled))
+    assert bag_of_words_accuracy(files) == 0.75

@@ -81,6 +81,7 @@ class _Job:
 
     def run(self) -> None:
         """All stages."""
+        self._screen.print(f"From text to a fine-tuned encoder, below {self._folder}, without a network.")
         self._prepare()
         self._pretrain("pretrain", self._folder, [])
         if self._compare:

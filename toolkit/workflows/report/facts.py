@@ -55,6 +55,8 @@ class Facts:
     result: FinetuningResult
     twins: tuple[FinetuningResult, ...]
     """The same fine-tuning from random weights."""
+    bag_of_words: float
+    """Test accuracy of counted words without any network."""
     num_labelled: dict[str, int]
     """Rows of the labelled files: train, validation, test."""
     files: tuple[tuple[str, str, int], ...]

@@ -10,6 +10,7 @@ from toolkit.core.errors import UserError
 from toolkit.finetuning import FinetuningResult
 from toolkit.model.presets import parameter_counts
 from toolkit.training.assembly import RunData
+from toolkit.workflows.report.bag_of_words import bag_of_words_accuracy
 from toolkit.workflows.report.facts import Facts, Metrics
 from toolkit.workflows.report.frequencies import frequency_losses
 from toolkit.workflows.report.hidden_words import guess_hidden_words
@@ -72,6 +73,7 @@ def gather(
         hidden_words=guess_hidden_words(folder / "hf-encoder"),
         result=scores[0],
         twins=tuple(scores[1:]),
+        bag_of_words=bag_of_words_accuracy(labelled),
         num_labelled={split: _num_rows(path) for split, path in labelled.items()},
         files=tuple(
             (f"{folder}/{name}", what, _size(folder / name))
