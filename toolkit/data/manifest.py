@@ -141,7 +141,8 @@ def read_manifest(folder: Path) -> CorpusManifest:
     except (FileNotFoundError, NotADirectoryError) as error:
         what = "has no corpus.json" if folder.is_dir() else "is no folder"
         raise CorpusError(
-            f"no corpus at {folder}: it {what}. Make one with `toolkit preprocess SOURCE --output {folder}`."
+            f"no corpus at {folder}: it {what}. "
+            f"Make one with `toolkit preprocess SOURCE --tokenizer TOK --output {folder}`."
         ) from error
     except OSError as error:
         raise CorpusError(f"cannot read {path}: {error.strerror}.") from error

@@ -31,7 +31,8 @@ class DataSettings(Settings):
     """How rows are made: pieces of documents packed by best fit; the token stream in rows of S, each cut once more at
     a random point; or plain rows of S."""
     min_length: Annotated[int, Field(ge=1)] = 12
-    """The shortest segment: shorter pieces of documents are dropped, random cuts keep this far from both ends."""
+    """The shortest segment: shorter pieces of documents are dropped, random cuts keep this far from both ends.
+    `blocks` does not use it."""
     shuffle: Literal["global", "blocks"] = "global"
     """Shuffle rows over the whole corpus, or blocks of rows and then rows inside a window of blocks."""
 

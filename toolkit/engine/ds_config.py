@@ -93,10 +93,7 @@ def resolve_ds_config(
             'bf16 there.\nUse stage 1 (ds_configs/zero1.json), which costs nothing on one rank, or precision="fp32".'
         )
     resolved = dict(config)
-    arithmetic = (
-        f"{batch.global_batch_rows} rows a step = {batch.micro_batch_rows} a micro-batch x {batch.accumulation} "
-        f"micro-batches x {batch.data_parallel} ranks"
-    )
+    arithmetic = batch.describe()
     _own(resolved, "train_batch_size", batch.global_batch_rows, why=arithmetic, source=source)
     _own(resolved, "train_micro_batch_size_per_gpu", batch.micro_batch_rows, why=arithmetic, source=source)
     _own(resolved, "gradient_accumulation_steps", batch.accumulation, why=arithmetic, source=source)

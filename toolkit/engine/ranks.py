@@ -100,13 +100,11 @@ def join_ranks() -> Ranks:
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
     # On a CPU, DeepSpeed would first compile a shared-memory all-reduce (most of a minute) that only inference uses.
     compatible_ops["deepspeed_shm_comm"] = False
-    alone = {} if "RANK" in os.environ else _SINGLE_PROCESS
-    os.environ.update(alone)
+    if "RANK" not in os.environ:
+        os.environ.update(_SINGLE_PROCESS)
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     deepspeed.init_distributed(dist_backend="nccl" if torch.cuda.is_available() else "gloo", verbose=False)
-    for name in alone:
-        del os.environ[name]
     # Always: without it a ZeRO-3 process aborts at exit.
     atexit.register(leave_ranks)
     return Ranks()

@@ -36,6 +36,13 @@ class BatchLayout:
         """Micro-batches that one rank runs in a step."""
         return self.global_batch_rows // (self.micro_batch_rows * self.data_parallel)
 
+    def describe(self) -> str:
+        """The deal in words."""
+        return (
+            f"{self.global_batch_rows} rows a step = {self.micro_batch_rows} a micro-batch x {self.accumulation} "
+            f"micro-batches x {self.data_parallel} ranks"
+        )
+
     def row_numbers(self, rank: int) -> npt.NDArray[np.int64]:
         """Rows of the step, numbered 0..G-1, that `rank` gets: (accumulation, micro_batch_rows)."""
         return self._dealt()[:, rank]

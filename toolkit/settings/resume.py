@@ -22,11 +22,10 @@ def check_resume(saved: dict[str, Any], settings: RunSettings) -> None:
         SettingsError: naming every key that differs, with both values.
     """
     before, now = _flat(saved), _flat(snapshot(settings))
-    missing = object()
     changed = [
-        f"  {key}: was {before.get(key)!r}, now {now.get(key)!r}"
+        f"  {key}: was {_shown(before, key)}, now {_shown(now, key)}"
         for key in sorted(before.keys() | now.keys())
-        if not key.startswith(_FREE) and before.get(key, missing) != now.get(key, missing)
+        if not key.startswith(_FREE) and before.get(key) != now.get(key)
     ]
     if changed:
         raise SettingsError(
@@ -37,8 +36,12 @@ def check_resume(saved: dict[str, Any], settings: RunSettings) -> None:
         )
 
 
+def _shown(settings: dict[str, Any], key: str) -> str:
+    return "not set" if settings.get(key) is None else repr(settings[key])
+
+
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
-    if items is None or not value:
+    if items is None:
         return {prefix.removesuffix("."): value}
     return {key: leaf for name, part in items for key, leaf in _flat(part, f"{prefix}{name}.").items()}

@@ -103,5 +103,5 @@ def _give_up(run: Run, step: int, error: NonFiniteStep) -> NoReturn:
     raise NonFiniteError(
         f"step {step + 1}: {error.what} is not finite. Rows of the step: {'; '.join(named)}.\n"
         "Nothing of this step was saved; the last checkpoint is whole. Try a smaller lr.peak, a longer warm-up, "
-        'or precision="fp32", and look at the rows with `toolkit inspect`.'
+        'or precision="fp32".'
     ) from error

@@ -5,6 +5,7 @@ The launcher and its ranks get a session of their own, so a Ctrl-C on the termin
 a second SIGTERM or a Ctrl-C ends everything at once. If this process is killed, ranks notice and end themselves.
 """
 
+import contextlib
 import os
 import signal
 import socket
@@ -54,7 +55,8 @@ def launch_ranks(source: str, overrides: Sequence[str], *, ds_config: str, num_p
         try:
             code = launcher.wait()
         except KeyboardInterrupt:
-            _end(launcher)
+            _kill(launcher)
+            launcher.wait()
             raise
     # A negative code is a signal; shells say 128 + its number.
     return code if code >= 0 else 128 - code
@@ -78,7 +80,7 @@ def _start_listening(stop_file: Path, command: list[str], environment: dict[str,
     def on_stop(number: int, frame: FrameType | None) -> None:
         if stop_file.exists():
             for launcher in launchers:
-                _end(launcher)
+                _kill(launcher)
         stop_file.touch()
 
     for number in (signal.SIGTERM, signal.SIGUSR1):
@@ -87,13 +89,10 @@ def _start_listening(stop_file: Path, command: list[str], environment: dict[str,
     return launchers[0]
 
 
-def _end(launcher: "subprocess.Popen[bytes]") -> None:
-    """End the launcher and every rank at once."""
-    try:
+def _kill(launcher: "subprocess.Popen[bytes]") -> None:
+    """End the launcher and every rank at once; without waiting, since a signal handler may interrupt a wait."""
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(launcher.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-    launcher.wait()
 
 
 def _accelerator() -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from toolkit.settings import load_run
 from toolkit.training import pretrain
 from toolkit.training.stopping import end_with_starter
-from toolkit.workflows.bundled import prepare_bundled_corpus
+from toolkit.workflows.bundled import prepare_if_named
 
 __all__ = ["run_rank"]
 
@@ -25,8 +25,7 @@ def run_rank(source: str | None, overrides: Sequence[str], *, ds_config: str) ->
     if source is None:
         source, overrides = "quickstart", [f"run.dir={_DEFAULT_FOLDER}", *overrides]
     settings = load_run(source, overrides)
-    if source == "quickstart":
-        prepare_bundled_corpus(settings)
+    prepare_if_named(settings)
     outcome = pretrain(settings, ds_config=ds_config)
     if os.environ.get("RANK", "0") == "0":
         print(outcome, flush=True)

@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 
 from toolkit.engine.ds_config import check_parallel, read_ds_config, resolve_ds_config
-from toolkit.parallel.topology import batch_layout
+from toolkit.parallel.topology import BatchLayout, batch_layout
 from toolkit.settings import load_run
 from toolkit.settings.load import to_toml
-from toolkit.settings.run import RunSettings
 from toolkit.training.assembly import RunData, open_run_data
-from toolkit.workflows.bundled import prepare_bundled_corpus
+from toolkit.workflows.bundled import prepare_if_named
 from toolkit.workflows.launch import launch_ranks, num_devices
 
 __all__ = ["train_run"]
@@ -40,19 +39,20 @@ def train_run(
     resolve_ds_config(
         config, batch=layout, grad_clip=settings.train.grad_clip, precision=settings.precision, source=ds_config
     )
-    if source == "quickstart":
-        prepare_bundled_corpus(settings)
+    prepare_if_named(settings)
     data = open_run_data(settings)
     if is_dry_run:
-        _show(data, ds_config, ranks)
+        _show(data, layout, ds_config=ds_config)
         return 0
     return launch_ranks(source, overrides, ds_config=ds_config, num_procs=ranks)
 
 
-def _show(data: RunData, ds_config: str, ranks: int) -> None:
-    settings: RunSettings = data.settings
-    print(to_toml(settings))
+def _show(data: RunData, layout: BatchLayout, *, ds_config: str) -> None:
+    """The resolved settings as a run file, and below them what follows from them."""
+    print(to_toml(data.settings))
     print(f"# {data.describe()}")
     for phase in data.schedule.phases:
         print(f"# steps {phase.start + 1:,} to {phase.stop:,}: {phase.objective}")
-    print(f"# {ranks} rank(s), {ds_config}")
+    warmup, decay = data.settings.lr.ramps(data.schedule.total_steps)
+    print(f"# learning rate: {warmup:,} steps of warm-up, {decay:,} of decay")
+    print(f"# {layout.describe()}, {ds_config}")
