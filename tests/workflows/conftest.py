@@ -6,8 +6,8 @@ import pytest
 from toolkit.finetuning import FinetuningResult, Initialization
 from toolkit.settings import load_run
 from toolkit.settings.rules import schedule_of
-from toolkit.workflows.report.facts import Facts, HiddenWord, Metrics, TimedStage
-from toolkit.workflows.stages import Stage
+from toolkit.workflows.report.facts import Facts, HiddenWord, Metrics
+from toolkit.workflows.stages import Stage, TimedStage
 
 
 def _metrics(steps: int, *, switch: int, final_mlm: float) -> Metrics:

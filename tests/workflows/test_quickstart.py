@@ -23,6 +23,7 @@ from toolkit.testing.checkpoints import model_states, write_checkpoint
 from toolkit.testing.text import sample_documents, tiny_tokenizer
 from toolkit.training.assembly import open_run_data
 from toolkit.workflows import quickstart
+from toolkit.workflows.job import held
 
 
 class _Programs:
@@ -182,7 +183,7 @@ def test_a_folder_with_another_run_is_refused(programs, tmp_path, monkeypatch):
 
 
 def test_a_second_quickstart_in_the_folder_is_refused(programs, tmp_path):
-    with quickstart._held(tmp_path / "job"), pytest.raises(SettingsError, match="another quickstart is at work"):
+    with held(tmp_path / "job"), pytest.raises(SettingsError, match=r"at work in .*job already"):
         quickstart.run_quickstart(tmp_path / "job")
 
 

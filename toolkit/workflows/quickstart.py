@@ -12,20 +12,18 @@ import os
 import shutil
 import signal
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from toolkit.checkpoint.folders import step_name
 from toolkit.checkpoint.read import CHECKPOINTS_FOLDER, newest_intact
-from toolkit.core.console import console
 from toolkit.core.errors import SettingsError
 from toolkit.settings import load_run
 from toolkit.settings.resume import check_resume, snapshot
 from toolkit.training.assembly import RunData, open_run_data
 from toolkit.workflows.bundled import QUICKSTART_DATA, prepare_bundled_corpus
+from toolkit.workflows.job import Job, held
 from toolkit.workflows.stages import Stages, hash_of
 from toolkit.workflows.train import train_run
 
@@ -60,28 +58,26 @@ def run_quickstart(folder: Path = QUICKSTART_FOLDER, *, compare: bool = False) -
     """
     # The hub's client reads it once, when it is imported; ranks inherit it.
     os.environ["HF_HUB_OFFLINE"] = "1"
-    with _held(folder):
+    with held(folder):
         try:
-            _Job(folder, compare=compare).run()
+            _Quickstart(folder, compare=compare).run()
         except _Ended as ended:
             return ended.code
     return 0
 
 
-class _Job:
+class _Quickstart:
     """The stages, in order, over one folder."""
 
     def __init__(self, folder: Path, *, compare: bool) -> None:
-        self._folder, self._stages, self._screen = folder, Stages(folder), console()
         # A twin trained earlier stays in the report.
-        twin = self._stages.get(_MLM_ONLY)
+        twin = Stages(folder).get(_MLM_ONLY)
         self._compare = compare or (twin is not None and twin.files is not None)
-        self._titles: dict[str, str] = {}
-        self._num_made = 0
+        self._folder, self._job = folder, Job(folder, num_stages=7 if self._compare else 6)
 
     def run(self) -> None:
         """All stages."""
-        self._screen.print(f"From text to a fine-tuned encoder, below {self._folder}, without a network.")
+        self._job.screen.print(f"From text to a fine-tuned encoder, below {self._folder}, without a network.")
         self._prepare()
         self._pretrain("pretrain", self._folder, [])
         if self._compare:
@@ -91,32 +87,11 @@ class _Job:
         self._finetune("random twins", "random", seeds=_TWIN_SEEDS)
         self._report()
 
-    def _stage(
-        self,
-        name: str,
-        title: str,
-        *,
-        key: str,
-        outputs: Sequence[Path],
-        work: Callable[[], dict[str, float] | None],
-    ) -> None:
-        """Do one stage, unless it is done; say what, and how long it took."""
-        self._titles[name] = title
-        self._screen.print(f"{len(self._titles)}/{self._num_stages}  {title}", style="bold")
-        if self._stages.is_intact(name, key):
-            self._screen.print(f"     finished before, in {self._stages[name].seconds:.1f} s")
-            return
-        with self._stages.working(name, key):
-            facts = work()
-        stage = self._stages.finish(name, outputs, facts=facts)
-        self._num_made += 1
-        self._screen.print(f"     done in {stage.seconds:.1f} s")
-
     def _prepare(self) -> None:
         folder, settings = self._folder / "corpus", load_run(_PRESET, self._overrides(self._folder))
         files = [*QUICKSTART_DATA.glob("*.parquet"), *QUICKSTART_DATA.glob("tokenizer/*")]
         key = hash_of(*sorted(files))
-        before = self._stages.get("prepare")
+        before = self._job.stages.get("prepare")
         if before is not None and before.key != key:
             raise self._is_of_another("was made from another version of the bundled text.")
 
@@ -127,7 +102,7 @@ class _Job:
             prepare_bundled_corpus(settings)
             open_run_data(settings)
 
-        self._stage("prepare", "Prepare: Wikipedia text into a corpus", key=key, outputs=[folder], work=work)
+        self._job.stage("prepare", "Prepare: Wikipedia text into a corpus", key=key, outputs=[folder], work=work)
 
     def _pretrain(self, name: str, folder: Path, changes: list[str]) -> None:
         overrides = [*self._overrides(folder), *changes]
@@ -148,7 +123,7 @@ class _Job:
             if code or not last.is_dir():
                 raise _Ended(code)
 
-        self._stage(
+        self._job.stage(
             name,
             _phases(data),
             key=hash_of(snapshot(data.settings)),
@@ -173,7 +148,7 @@ class _Job:
         assert newest is not None
         key = hash_of(newest.path / "manifest.json")
         title = "Convert: to Hugging Face, as encoder and as decoder"
-        self._stage("convert", title, key=key, outputs=list(outputs), work=work)
+        self._job.stage("convert", title, key=key, outputs=list(outputs), work=work)
 
     def _finetune(self, name: str, initialization: str, *, seeds: Sequence[int]) -> None:
         from toolkit.finetuning import FinetuningSettings, Initialization
@@ -199,7 +174,7 @@ class _Job:
 
         whose = f"{len(seeds)} randomly initialised twins" if is_random else "the encoder, on labelled sentences"
         names = ("result.json", "predictions.jsonl", "model")
-        self._stage(
+        self._job.stage(
             name,
             f"Fine-tune: {whose}",
             key=hash_of(encoder / "config.json", encoder / "model.safetensors", *files.values(), chosen, list(seeds)),
@@ -208,38 +183,30 @@ class _Job:
         )
 
     def _report(self) -> None:
-        from toolkit.workflows.report.facts import TimedStage
         from toolkit.workflows.report.gather import gather
         from toolkit.workflows.report.page import render
         from toolkit.workflows.report.summary import summary
 
         path, root = self._folder / "report.html", self._folder / "finetune"
-        self._screen.print(f"{self._num_stages}/{self._num_stages}  Report", style="bold")
-        with self._stages.working("report", key=""):
+        with self._job.always("report", "Report"):
             facts = gather(
                 self._folder,
                 open_run_data(load_run(_PRESET, self._overrides(self._folder))),
                 labelled=_labelled(),
                 results=[root, *(root / f"random-{seed}" for seed in _TWIN_SEEDS)],
                 mlm_only=self._folder / _MLM_ONLY if self._compare else None,
-                max_logit_difference=self._stages["convert"].facts["max_difference"],
+                max_logit_difference=self._job.stages["convert"].facts["max_difference"],
             )
-        self._screen.print(f"     done in {self._stages['report'].seconds:.1f} s")
-        self._titles["report"] = "Report"
-        stages = tuple(TimedStage(title, self._stages[name]) for name, title in self._titles.items())
-        facts = dataclasses.replace(facts, stages=stages)
+        facts = dataclasses.replace(facts, stages=self._job.timed_stages())
         unfinished = path.with_name(".report.html")
         unfinished.write_text(render(facts), encoding="utf-8")
         unfinished.replace(path)
-        self._screen.print()
-        self._screen.print(summary(facts))
-        if not self._num_made:
-            self._screen.print("Everything was finished before; the report was written anew.")
-        self._screen.print(f"Open {path} in a browser.")
-
-    @property
-    def _num_stages(self) -> int:
-        return 7 if self._compare else 6
+        screen = self._job.screen
+        screen.print()
+        screen.print(summary(facts))
+        if not self._job.num_made:
+            screen.print("Everything was finished before; the report was written anew.")
+        screen.print(f"Open {path} in a browser.")
 
     def _overrides(self, run_folder: Path) -> list[str]:
         """The preset, with everything below this job's folder."""
@@ -273,25 +240,6 @@ def _num_ranks() -> int:
     import torch
 
     return min(_RANKS, torch.cuda.device_count()) or _RANKS
-
-
-@contextmanager
-def _held(folder: Path) -> Iterator[None]:
-    """The folder, made, and kept from a second quickstart."""
-    lock = FileLock(folder / ".quickstart.lock", timeout=0)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
-    except Timeout:
-        raise SettingsError(f"another quickstart is at work in {folder}. Wait for it.") from None
-    except OSError as error:
-        raise SettingsError(
-            f"{folder} cannot be written: {error.strerror}. Start the quickstart in a folder where you may write."
-        ) from None
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 @contextmanager

@@ -10,13 +10,14 @@ import resource
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import Field, TypeAdapter, ValidationError
 
 from toolkit.core.settings import Settings
 
-__all__ = ["Stage", "Stages", "hash_of"]
+__all__ = ["Stage", "Stages", "TimedStage", "hash_of"]
 
 
 class Stage(Settings):
@@ -32,6 +33,14 @@ class Stage(Settings):
     """SHA-256 of each file it wrote, by path below the job's folder; None: not finished."""
     facts: dict[str, float] = Field(default_factory=dict)
     """Numbers worth keeping that its files do not hold."""
+
+
+@dataclass(frozen=True)
+class TimedStage:
+    """A stage as people read about it."""
+
+    title: str
+    record: Stage
 
 
 _STAGES = TypeAdapter(dict[str, Stage])

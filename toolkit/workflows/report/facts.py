@@ -6,9 +6,9 @@ from typing import Any
 from toolkit.finetuning import FinetuningResult
 from toolkit.objectives.schedule import Phase
 from toolkit.settings.run import RunSettings
-from toolkit.workflows.stages import Stage
+from toolkit.workflows.stages import TimedStage
 
-__all__ = ["Facts", "HiddenWord", "Metrics", "TimedStage"]
+__all__ = ["Facts", "HiddenWord", "Metrics"]
 
 Metrics = tuple[dict[str, Any], ...]
 """The lines of a metrics.jsonl, in order."""
@@ -23,14 +23,6 @@ class HiddenWord:
     after: str
     guesses: tuple[tuple[str, float], ...]
     """Words and their probabilities, the likeliest first."""
-
-
-@dataclass(frozen=True)
-class TimedStage:
-    """A stage of the job as the report lists it."""
-
-    title: str
-    record: Stage
 
 
 @dataclass(frozen=True)
