@@ -191,7 +191,7 @@ def test_bf16_weights_stay_close_to_fp32(kind: AttentionKind) -> None:
 
 
 def test_rotation_angles_are_not_rounded_with_the_module() -> None:
-    """A late position's angle needs more than the 8 bits of bf16: two segments that differ only in rotation show it."""
+    """A late position's angle is wrong by radians where the rates were cast to bf16 with the weights."""
     encoder = tiny_encoder(seed=9, dtype=torch.bfloat16)
     wide = tiny_encoder(seed=9)
     wide.load_state_dict(encoder.state_dict())

@@ -68,3 +68,10 @@ def test_rotation_turns_the_halves_and_its_gradient_turns_back() -> None:
     (ours,) = torch.autograd.grad(found, tensor, upstream)
     (theirs,) = torch.autograd.grad(expected, tensor, upstream)
     torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
+
+
+def test_bf16_is_rotated_in_fp32_and_rounded_once() -> None:
+    tensor = _random(4, 2, 8, seed=5, dtype=torch.bfloat16).detach()
+    angles = rotation(torch.tensor([0, 1, 900, 2047]), 8, theta=10_000.0)
+    assert {part.dtype for part in angles} == {torch.float32}
+    assert torch.equal(rotate(tensor, angles), rotate(tensor.float(), angles).bfloat16())
