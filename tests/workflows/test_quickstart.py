@@ -22,7 +22,7 @@ from toolkit.settings.resume import snapshot
 from toolkit.testing.checkpoints import model_states, write_checkpoint
 from toolkit.testing.text import sample_documents, tiny_tokenizer
 from toolkit.training.assembly import open_run_data
-from toolkit.workflows import quickstart
+from toolkit.workflows import quickstart, quickstart_stages
 from toolkit.workflows.job import held
 
 
@@ -95,9 +95,10 @@ ALL = ["prepare", "train job", "finetune pretrained 0", *(f"finetune random {see
 @pytest.fixture
 def programs(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
     played = _Programs(tmp_path)
-    monkeypatch.setattr(quickstart, "prepare_bundled_corpus", played.prepare)
-    monkeypatch.setattr(quickstart, "train_run", played.train)
+    monkeypatch.setattr(quickstart_stages, "prepare_bundled_corpus", played.prepare)
+    monkeypatch.setattr(quickstart_stages, "train_run", played.train)
     monkeypatch.setattr("toolkit.workflows.finetune.finetune", played.finetune)
     return played
 
@@ -175,7 +176,9 @@ def test_a_run_that_ends_early_ends_the_job(programs, tmp_path, code):
 def test_a_folder_with_another_run_is_refused(programs, tmp_path, monkeypatch):
     job = tmp_path / "job"
     quickstart.run_quickstart(job)
-    monkeypatch.setattr(quickstart, "load_run", lambda source, changes: load_run(source, [*changes, "train.steps=500"]))
+    monkeypatch.setattr(
+        quickstart_stages, "load_run", lambda source, changes: load_run(source, [*changes, "train.steps=500"])
+    )
     with pytest.raises(SettingsError, match=r"train\.steps: was \d+, now 500\n.*: remove or rename") as refused:
         quickstart.run_quickstart(job)
     assert str(job) in str(refused.value)
@@ -208,3 +211,10 @@ def test_ctrl_c_leaves_with_130_and_no_traceback(tmp_path):
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
         assert (process.returncode, "Traceback" in err) == (130, False), err
+
+
+def test_the_environment_is_ready_before_libraries_read_it():
+    """torch reads the one, the hub's client the other, when they are loaded."""
+    code = "import sys, toolkit.workflows.quickstart; print(*sorted({'torch', 'huggingface_hub'} & set(sys.modules)))"
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert finished.stdout.strip() == ""

@@ -6,44 +6,14 @@ again, stages that are finished and intact are used as they are, pretraining goe
 report is written anew.
 """
 
-import dataclasses
-import json
 import os
-import shutil
-import signal
-import tomllib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
-from toolkit.checkpoint.folders import step_name
-from toolkit.checkpoint.read import CHECKPOINTS_FOLDER, newest_intact
-from toolkit.core.errors import SettingsError
-from toolkit.settings import load_run
-from toolkit.settings.resume import check_resume, snapshot
-from toolkit.training.assembly import RunData, open_run_data
-from toolkit.workflows.bundled import QUICKSTART_DATA, prepare_bundled_corpus
-from toolkit.workflows.job import Job, held
-from toolkit.workflows.stages import Stages, hash_of
-from toolkit.workflows.train import train_run
+from toolkit.workflows.job import held
 
 __all__ = ["QUICKSTART_FOLDER", "run_quickstart"]
 
 QUICKSTART_FOLDER = Path("runs/quickstart")
-
-_PRESET, _DS_CONFIG = "quickstart", "zero2"
-_RANKS = 2
-_TWIN_SEEDS = (0, 1, 2)
-_LABELS = QUICKSTART_DATA / "entity"
-_MLM_ONLY, _MLM_ONLY_SCHEDULE = "mlm-only", 'schedule=[{objective = "mlm", fraction = 1.0}]'
-
-
-class _Ended(Exception):
-    """Pretraining did not reach its last step; the ranks have said why."""
-
-    def __init__(self, code: int) -> None:
-        super().__init__()
-        self.code = code
 
 
 def run_quickstart(folder: Path = QUICKSTART_FOLDER, *, compare: bool = False) -> int:
@@ -56,198 +26,19 @@ def run_quickstart(folder: Path = QUICKSTART_FOLDER, *, compare: bool = False) -
     Raises:
         UserError: the folder is in use, cannot be written, or holds something else.
     """
-    # The hub's client reads it once, when it is imported; ranks inherit it.
-    os.environ["HF_HUB_OFFLINE"] = "1"
+    _prepare_environment()
+    from toolkit.workflows.quickstart_stages import PretrainingEnded, Quickstart
+
     with held(folder):
         try:
-            _Quickstart(folder, compare=compare).run()
-        except _Ended as ended:
+            Quickstart(folder, compare=compare).run()
+        except PretrainingEnded as ended:
             return ended.code
     return 0
 
 
-class _Quickstart:
-    """The stages, in order, over one folder."""
-
-    def __init__(self, folder: Path, *, compare: bool) -> None:
-        # A twin trained earlier stays in the report.
-        twin = Stages(folder).get(_MLM_ONLY)
-        self._compare = compare or (twin is not None and twin.files is not None)
-        self._folder, self._job = folder, Job(folder, num_stages=7 if self._compare else 6)
-
-    def run(self) -> None:
-        """All stages."""
-        self._job.screen.print(f"From text to a fine-tuned encoder, below {self._folder}, without a network.")
-        self._prepare()
-        self._pretrain("pretrain", self._folder, [])
-        if self._compare:
-            self._pretrain(_MLM_ONLY, self._folder / _MLM_ONLY, [_MLM_ONLY_SCHEDULE])
-        self._convert()
-        self._finetune("finetune", "pretrained", seeds=(0,))
-        self._finetune("random twins", "random", seeds=_TWIN_SEEDS)
-        self._report()
-
-    def _prepare(self) -> None:
-        folder, settings = self._folder / "corpus", load_run(_PRESET, self._overrides(self._folder))
-        files = [*QUICKSTART_DATA.glob("*.parquet"), *QUICKSTART_DATA.glob("tokenizer/*")]
-        key = hash_of(*sorted(files))
-        before = self._job.stages.get("prepare")
-        if before is not None and before.key != key:
-            raise self._is_of_another("was made from another version of the bundled text.")
-
-        def work() -> None:
-            if before is not None and before.files is not None:
-                # Finished once, and no longer what it was. The same text gives the same bytes again.
-                shutil.rmtree(folder, ignore_errors=True)
-            prepare_bundled_corpus(settings)
-            open_run_data(settings)
-
-        self._job.stage("prepare", "Prepare: Wikipedia text into a corpus", key=key, outputs=[folder], work=work)
-
-    def _pretrain(self, name: str, folder: Path, changes: list[str]) -> None:
-        overrides = [*self._overrides(folder), *changes]
-        data = open_run_data(load_run(_PRESET, overrides))
-        newest, _ = newest_intact(folder / CHECKPOINTS_FOLDER)
-        if newest is not None:
-            try:
-                check_resume(newest.manifest.settings, data.settings)
-            except SettingsError as error:
-                changed = [line for line in str(error).splitlines() if line.startswith("  ")]
-                raise self._is_of_another("\n".join(["holds a run with other settings:", *changed])) from None
-        last = folder / CHECKPOINTS_FOLDER / step_name(data.schedule.total_steps)
-        ranks = _num_ranks()
-
-        def work() -> None:
-            with _signals_restored():
-                code = train_run(_PRESET, overrides, ds_config=_DS_CONFIG, num_procs=ranks, is_dry_run=False)
-            if code or not last.is_dir():
-                raise _Ended(code)
-
-        self._job.stage(
-            name,
-            _phases(data),
-            key=hash_of(snapshot(data.settings)),
-            outputs=[last, folder / "metrics.jsonl", folder / "run.toml"],
-            work=work,
-        )
-
-    def _convert(self) -> None:
-        from toolkit.conversion import ExportDtype, ExportForm, to_hf
-
-        forms = {"hf-encoder": ExportForm.BIDIRECTIONAL, "hf-decoder": ExportForm.CAUSAL}
-        outputs = {self._folder / name: form for name, form in forms.items()}
-
-        def work() -> dict[str, float]:
-            differences = []
-            for out, form in outputs.items():
-                shutil.rmtree(out, ignore_errors=True)
-                differences.append(to_hf(self._folder, out, form=form, dtype=ExportDtype.FP32).max_difference)
-            return {"max_difference": max(differences)}
-
-        newest, _ = newest_intact(self._folder / CHECKPOINTS_FOLDER)
-        assert newest is not None
-        key = hash_of(newest.path / "manifest.json")
-        title = "Convert: to Hugging Face, as encoder and as decoder"
-        self._job.stage("convert", title, key=key, outputs=list(outputs), work=work)
-
-    def _finetune(self, name: str, initialization: str, *, seeds: Sequence[int]) -> None:
-        from toolkit.finetuning import FinetuningSettings, Initialization
-        from toolkit.workflows.finetune import Task, finetune
-
-        encoder, root = self._folder / "hf-encoder", self._folder / "finetune"
-        chosen = tomllib.loads((QUICKSTART_DATA / "finetune.toml").read_text(encoding="utf-8"))[initialization]
-        files = _labelled()
-        is_random = Initialization(initialization) is Initialization.RANDOM
-        folders = {seed: root / f"random-{seed}" if is_random else root for seed in seeds}
-
-        def work() -> None:
-            for seed, output in folders.items():
-                settings = FinetuningSettings.model_validate({**chosen, "seed": seed})
-                finetune(
-                    Task.SEQUENCE_CLASSIFICATION,
-                    encoder,
-                    **files,
-                    output=output,
-                    settings=settings,
-                    initialization=Initialization(initialization),
-                )
-
-        whose = f"{len(seeds)} randomly initialised twins" if is_random else "the encoder, on labelled sentences"
-        names = ("result.json", "predictions.jsonl", "model")
-        self._job.stage(
-            name,
-            f"Fine-tune: {whose}",
-            key=hash_of(encoder / "config.json", encoder / "model.safetensors", *files.values(), chosen, list(seeds)),
-            outputs=[folder / each for folder in folders.values() for each in names],
-            work=work,
-        )
-
-    def _report(self) -> None:
-        from toolkit.workflows.report.gather import gather
-        from toolkit.workflows.report.page import render
-        from toolkit.workflows.report.summary import summary
-
-        path, root = self._folder / "report.html", self._folder / "finetune"
-        with self._job.always("report", "Report"):
-            facts = gather(
-                self._folder,
-                open_run_data(load_run(_PRESET, self._overrides(self._folder))),
-                labelled=_labelled(),
-                results=[root, *(root / f"random-{seed}" for seed in _TWIN_SEEDS)],
-                mlm_only=self._folder / _MLM_ONLY if self._compare else None,
-                max_logit_difference=self._job.stages["convert"].facts["max_difference"],
-            )
-        facts = dataclasses.replace(facts, stages=self._job.timed_stages())
-        unfinished = path.with_name(".report.html")
-        unfinished.write_text(render(facts), encoding="utf-8")
-        unfinished.replace(path)
-        screen = self._job.screen
-        screen.print()
-        screen.print(summary(facts))
-        if not self._job.num_made:
-            screen.print("Everything was finished before; the report was written anew.")
-        screen.print(f"Open {path} in a browser.")
-
-    def _overrides(self, run_folder: Path) -> list[str]:
-        """The preset, with everything below this job's folder."""
-        corpus = self._folder / "corpus"
-        places = {"run.dir": run_folder, "data.train": corpus, "data.validation": corpus / "validation"}
-        return [f"{key}={json.dumps(str(path))}" for key, path in places.items()]
-
-    def _is_of_another(self, what: str) -> SettingsError:
-        return SettingsError(
-            f"{self._folder} {what}\n"
-            f"The quickstart always does the same: remove or rename {self._folder} to start again."
-        )
-
-
-def _labelled() -> dict[str, Path]:
-    return {split: _LABELS / f"{split}.tsv" for split in ("train", "validation", "test")}
-
-
-def _phases(data: RunData) -> str:
-    """What a run does, as the name of a stage."""
-    steps = [(f"{phase.stop - phase.start:,}", phase.objective.upper()) for phase in data.schedule.phases]
-    if len(steps) == 1:
-        return "Compare: {} steps of {} alone".format(*steps[0])
-    return "Pretrain: {} steps of {}".format(*steps[0]) + "".join(
-        f", then {count} of {name}" for count, name in steps[1:]
-    )
-
-
-def _num_ranks() -> int:
-    """Two; on a machine with GPUs not more than it has."""
-    import torch
-
-    return min(_RANKS, torch.cuda.device_count()) or _RANKS
-
-
-@contextmanager
-def _signals_restored() -> Iterator[None]:
-    """Give the stop signals back after the launcher, which turns them into a stop between steps while ranks run."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
-    try:
-        yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+def _prepare_environment() -> None:
+    """What libraries read once, when they are loaded; ranks inherit it."""
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    # Threads that wait for one another by spinning made fine-tuning four times as slow on a busy machine.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

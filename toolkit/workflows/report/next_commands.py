@@ -18,7 +18,10 @@ def next_commands(facts: Facts) -> str:
             f'fill = pipeline("fill-mask", "{folder}/hf-encoder")\n'
             'fill("The film was released in the United<|mask|> in 1998.")',
         ),
-        ("Look at the rows it was trained on", f"toolkit inspect {folder}/corpus --rows 3"),
+        (
+            "Look at the rows it was trained on",
+            f"toolkit inspect {folder}/corpus --set data.sequence_length={facts.settings.data.sequence_length}",
+        ),
         (
             "Train on text of your own (.jsonl, .parquet, .txt), with the same tokenizer",
             f"toolkit preprocess my-text.jsonl --tokenizer {folder}/hf-encoder --output data/mine\n"
