@@ -75,10 +75,10 @@ def make_facts() -> Callable[..., Facts]:
             ),
             "bag_of_words": 0.7,
             "num_labelled": {"train": 300, "validation": 200, "test": 1417},
-            "files": (("runs/quickstart/run.toml", "all settings", 1234),),
+            "files": (("run.toml", "all settings", 1234),),
             "max_logit_difference": 9.1e-6,
             "date": "2026-01-02 03:04 UTC",
-            "machine": {"processor": "A & B, 2 core(s) to use", "toolkit": "0.1.0"},
+            "machine": {"processor": "A & B, 2 cores", "toolkit": "0.1.0"},
             "stages": (
                 TimedStage("Prepare", Stage(key="", seconds=12.34, cpu_seconds=20.0)),
                 TimedStage("Pretrain", Stage(key="", seconds=150.0, cpu_seconds=290.0)),

@@ -65,7 +65,7 @@ def test_it_says_what_the_contract_lists(make_facts):
         "toolkit train quickstart",
         "toolkit quickstart --compare",
         "checkpoints/step-00000200",
-        "A & B, 2 core(s) to use",
+        "A & B, 2 cores",
         "CC BY-SA",
     ):
         assert words in text, words

@@ -183,10 +183,10 @@ def _end_values(series: Sequence[Series], frame: _Frame) -> list[str]:
 
 
 def _tick_step(span: float, *, most: int) -> float:
-    """The smallest of 1, 2, 5 x 10^k that needs at most so many ticks."""
+    """The smallest of 1, 2, 3, 5 x 10^k that needs at most so many ticks."""
     rough = max(span, 1e-9) / most
     power = 10.0 ** math.floor(math.log10(rough))
-    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * (1 - 1e-9))
+    return next(factor * power for factor in (1, 2, 3, 5, 10) if factor * power >= rough * (1 - 1e-9))
 
 
 def _ticks(low: float, high: float, step: float) -> list[float]:

@@ -33,7 +33,8 @@ targets, and which positions a token may look at. Weights, optimizer, learning r
 <figure>
 {_legend(legend)}
 {responsive(lambda width, height: draw((width, height)))}
-<figcaption>Loss in nats per token, lower is better; point at a dot for its value.
+<figcaption>Loss in nats per token, lower is better; point at a dot for its value. Held-out text: articles that the
+run is not trained on.
 <em>{_LEVEL_LABEL.capitalize()}</em>: the loss of a model that knows how often each token occurs in the training text,
 and nothing else.</figcaption>
 </figure>

@@ -52,7 +52,7 @@ class Facts:
     num_labelled: dict[str, int]
     """Rows of the labelled files: train, validation, test."""
     files: tuple[tuple[str, str, int], ...]
-    """What was made: path, what it is, bytes."""
+    """What was made: name below the folder, what it is, bytes."""
     max_logit_difference: float
     """Between the exported folders, in transformers, and the checkpoint."""
     date: str

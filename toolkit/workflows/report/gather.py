@@ -75,11 +75,7 @@ def gather(
         twins=tuple(scores[1:]),
         bag_of_words=bag_of_words_accuracy(labelled),
         num_labelled={split: _num_rows(path) for split, path in labelled.items()},
-        files=tuple(
-            (f"{folder}/{name}", what, _size(folder / name))
-            for name, what in _FILES.items()
-            if (folder / name).exists()
-        ),
+        files=tuple((name, what, _size(folder / name)) for name, what in _FILES.items() if (folder / name).exists()),
         max_logit_difference=max_logit_difference,
         date=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
         machine=surroundings(),

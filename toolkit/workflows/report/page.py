@@ -128,7 +128,7 @@ def _scores(facts: Facts) -> str:
     return f"""
 <h2>What that is good for</h2>
 <p>The task: {question} The encoder was fine-tuned on {facts.num_labelled["train"]:,} labelled sentences and tested on
-{num_test:,} others. Its twins have the same shape and the same fine-tuning, but start from random weights.
+{num_test:,} others. Its twins have the same shape and are fine-tuned alike, but start from random weights.
 Pretraining is worth <strong>{(ours - fmean(twins)) * 100:+.1f} points</strong> over the mean of the
 {len(twins)} twins ({fmean(twins):.1%}), and {(ours - facts.result.majority) * 100:+.1f} over always giving the most
 frequent label.</p>
@@ -147,7 +147,8 @@ def _made(facts: Facts) -> str:
     return f"""
 <h2>What was made</h2>
 <p>Both exported folders hold the same weights and load in stock transformers without remote code. Their logits were
-compared with the checkpoint's on real sentences: the largest difference is {facts.max_logit_difference:.1e}.</p>
+compared with the checkpoint's on real sentences: the largest difference is {facts.max_logit_difference:.1e}.
+Everything lies in <code>{escape(facts.folder)}</code>:</p>
 <div class="scroll"><table><tbody>{rows}</tbody></table></div>"""
 
 

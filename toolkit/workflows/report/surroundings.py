@@ -18,7 +18,7 @@ def surroundings() -> dict[str, str]:
     """What the job runs on and with, by name."""
     memory = psutil.virtual_memory().total / 2**30
     return {
-        "processor": f"{_processor()}, {_num_cores()} core(s) to use",
+        "processor": f"{_processor()}, {_cores()}",
         "memory": f"{memory:.0f} GiB",
         "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
         "load": _load(),
@@ -28,8 +28,10 @@ def surroundings() -> dict[str, str]:
     }
 
 
-def _num_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def _cores() -> str:
+    """Those that this process may use."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return "1 core" if count == 1 else f"{count} cores"
 
 
 def _load() -> str:
