@@ -1,6 +1,6 @@
 """A training step on a CPU: our engine against the Hugging Face Trainer, on the same rows and masks.
 
-    python benchmarks/training_step.py [--shape d256|nano] [--dtypes fp32 bf16] [--steps 5] [--compile]
+    python benchmarks/training_step.py [--shape d256|nano] [--dtypes fp32 bf16] [--threads N] [--compile]
 
 Two inputs of 4,096 tokens a step, 40 % masked: `documents`, 8 rows of 512 with two documents each, which the Trainer
 gets as 16 sequences padded to the longest of the batch; and `blocks`, 8 rows of 512 that are one sequence each, the
@@ -65,6 +65,7 @@ class Contender:
     steps: int
     keeps_freed_memory: bool
     is_compiled: bool
+    num_threads: int
 
     @property
     def name(self) -> str:
@@ -235,6 +236,9 @@ def work(contender: Contender, pipe: Connection) -> None:
         from toolkit.model.allocator import keep_freed_memory
 
         assert keep_freed_memory()
+    import torch
+
+    torch.set_num_threads(contender.num_threads)
     started: list[tuple[float, float]] = []
 
     def gate() -> None:
@@ -303,6 +307,13 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=5, help="timed steps of each contender")
     parser.add_argument("--warm", type=int, default=2, help="steps before those")
     parser.add_argument("--compile", action="store_true", help="compile our blocks")
+    parser.add_argument(
+        "--threads",
+        type=int,
+        default=len(os.sched_getaffinity(0)),
+        help="of each contender; on a busy machine take 1 and trust CPU seconds: two threads that wait for one another "
+        "there burn several times the work",
+    )
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
     for dtype in options.dtypes:
@@ -316,6 +327,7 @@ def main() -> None:
                     steps=options.warm + options.steps,
                     keeps_freed_memory=side == "ours" or allocator == "both",
                     is_compiled=options.compile,
+                    num_threads=options.threads,
                 )
                 for rows in ("documents", "blocks")
                 for side in ("ours", "peer")
@@ -333,6 +345,7 @@ def main() -> None:
                 "allocator_set_by": allocator,
                 "compiled": options.compile,
                 "timed_steps": options.steps,
+                "threads": options.threads,
                 "ratios": ratios,
                 "contenders": found,
                 "machine": machine(),

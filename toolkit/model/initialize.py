@@ -1,7 +1,7 @@
 """Initial weights, a function of (seed, parameter name) alone: no topology and no order of building changes them."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from toolkit.core.draws import keyed_uint64
 from toolkit.model.encoder import Encoder
@@ -29,8 +29,5 @@ def initialize_(encoder: Encoder, seed: int) -> None:
     """Give every parameter its initial value, in place. A tied head has the embedding's."""
     standard_deviation = encoder.settings.initializer_range
     for name, parameter in encoder.named_parameters():
-        _copy(parameter, initial_weight(name, tuple(parameter.shape), standard_deviation=standard_deviation, seed=seed))
-
-
-def _copy(parameter: nn.Parameter, value: Tensor) -> None:
-    parameter.copy_(value)
+        value = initial_weight(name, tuple(parameter.shape), standard_deviation=standard_deviation, seed=seed)
+        parameter.copy_(value)
