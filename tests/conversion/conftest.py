@@ -33,7 +33,7 @@ def make_checkpoint(tmp_path: Path, tokenizer_folder: Path) -> Callable[..., Pat
     Keywords change the model's settings. Norm weights are drawn too: at 1 a norm left out would go unnoticed.
     """
 
-    def make(step: int = 20, **changes: object) -> Path:
+    def make(step: int = 20, *, tokenizer: Path = tokenizer_folder, **changes: object) -> Path:
         settings: ModelSettings = model_settings("test", **({"vocab_size": 384, "initializer_range": 0.15} | changes))
         encoder = Encoder(settings)
         initialize_(encoder, seed=step)
@@ -46,7 +46,7 @@ def make_checkpoint(tmp_path: Path, tokenizer_folder: Path) -> Callable[..., Pat
             tmp_path / "run" / "checkpoints",
             step,
             states=model_states(encoder),
-            tokenizer_folder=tokenizer_folder,
+            tokenizer_folder=tokenizer,
             model=settings,
             num_parts=2,
             settings=SETTINGS,

@@ -5,6 +5,7 @@ the test's own, and the tensors with the checkpoint's.
 """
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -210,3 +211,21 @@ def test_a_large_model_is_split_and_loads(
 def test_the_other_direction_is_not_available_yet(tmp_path: Path) -> None:
     with pytest.raises(NotAvailableError, match=r"converting from Hugging Face .* is not available yet"):
         from_hf("someone/model", tmp_path / "out")
+
+
+def test_a_tokenizer_without_a_pad_token_gets_the_models(
+    make_checkpoint: Callable[..., Path], tokenizer_folder: Path, tmp_path: Path
+) -> None:
+    without = tmp_path / "without-pad"
+    shutil.copytree(tokenizer_folder, without)
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        path = without / name
+        if path.exists():
+            content = {key: value for key, value in json.loads(path.read_text()).items() if key != "pad_token"}
+            path.write_text(json.dumps(content))
+    assert AutoTokenizer.from_pretrained(without).pad_token is None
+    out = tmp_path / "out"
+    to_hf(make_checkpoint(tokenizer=without), out)
+    tokenizer = AutoTokenizer.from_pretrained(out)
+    assert tokenizer.pad_token_id == json.loads((out / "config.json").read_text())["pad_token_id"]
+    assert len(tokenizer(["a", "a b c d"], padding=True)["input_ids"][0]) > 1

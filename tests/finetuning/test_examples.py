@@ -27,7 +27,7 @@ def test_labels_keep_their_type_and_equal_ones_of_two_types_differ():
     ]
     assert [labels.index(label) for label in (True, 1.0, 0, 1, "1", "b")] == [0, 1, 2, 3, 4, 5]
     assert False not in labels
-    assert "0" not in labels
+    assert "c" not in labels
 
 
 def test_order_of_rows_does_not_change_class_numbers():
@@ -65,3 +65,17 @@ def test_a_missing_column_is_named_with_those_found():
 def test_a_bad_row_is_named(row, message):
     with pytest.raises(UserError, match=message):
         examples_of({"text": "fine", "label": 0}, row)
+
+
+def test_a_label_of_a_format_without_types_stands_for_the_one_written_alike():
+    numbers = LabelSet([0, 1])
+    assert "1" in numbers
+    assert (numbers.index("1"), numbers.index(1)) == (1, 1)
+    assert "2" not in numbers
+    texts = LabelSet(["0", "1"])
+    assert texts.index(1) == 1
+
+
+def test_a_label_that_could_stand_for_two_is_unknown():
+    assert "1" in LabelSet([1, "1"])
+    assert True not in LabelSet([1, "1"])

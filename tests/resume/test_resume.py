@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from toolkit.checkpoint.read import open_checkpoint
-from toolkit.core.errors import SettingsError
+from toolkit.core.errors import SettingsError, UserError
+from toolkit.testing.corpora import random_documents, write_token_corpus
 from toolkit.testing.distributed import run_distributed
 from toolkit.testing.runs import RunCase, read_metrics, write_run
 
@@ -167,6 +168,41 @@ def test_other_settings_are_refused_by_name(tmp_path):
     (message,) = run_distributed([Refused(str(write_run(tmp_path)), "lr.peak=0.5")], world_size=1)[0]
     assert "lr.peak: was 0.01, now 0.5" in message
     assert "toolkit branch" in message
+
+
+@dataclass(frozen=True)
+class Changed:
+    """Half a run; then something below its folder is changed, and the run started again."""
+
+    run_file: str
+    folder: str
+    change: str
+
+    def __call__(self) -> str:
+        run = Path(self.folder) / "run"
+        RunCase(self.run_file, "zero0", ("checkpoint.every=10", "checkpoint.keep=9"))()
+        shutil.rmtree(run / "checkpoints" / "step-00000020")
+        if self.change == "corpus":
+            shutil.rmtree(Path(self.folder) / "corpus")
+            documents = random_documents(160, vocabulary_size=97, max_length=90, first_id=3, seed=5)
+            write_token_corpus(Path(self.folder) / "corpus", documents, vocabulary_size=97, eos=0, pad=1, mask=2)
+        else:
+            (run / "checkpoints" / "step-00000010" / "manifest.json").write_text("{}")
+        try:
+            return RunCase(self.run_file)()[0]
+        except UserError as error:
+            return f"{type(error).__name__}: {error}"
+
+
+def test_another_corpus_in_the_same_place_is_refused(tmp_path):
+    (message,) = run_distributed([Changed(str(write_run(tmp_path)), str(tmp_path), "corpus")], world_size=1)[0]
+    assert message.startswith("CorpusError: data.train names another corpus than when the run was started")
+
+
+def test_without_any_intact_checkpoint_nothing_is_started_over(tmp_path):
+    (message,) = run_distributed([Changed(str(write_run(tmp_path)), str(tmp_path), "checkpoint")], world_size=1)[0]
+    assert message.startswith("CheckpointError: no checkpoint in")
+    assert [line["step"] for line in read_metrics(tmp_path / "run")] == list(range(21))
 
 
 def test_a_finished_run_says_so(tmp_path):

@@ -84,6 +84,8 @@ def test_every_preset_loads(name):
         ("model.preset=nanno", ["model.preset='nanno' is unknown", "Did you mean 'nano'?"]),
         ("precision=fp8", ["precision = 'fp8'", "'fp32' or 'bf16'"]),
         ("lr.peak=-1", ["lr.peak = -1", "greater than 0", "Meaning: Learning rate"]),
+        ("lr.peak=true", ["lr.peak = True"]),
+        ('train.steps="10"', ["train.steps = '10'"]),
         ("lr.peak=inf", ["lr.peak", "finite"]),
         ("train.steps=11", ["train.steps = 11", "6 (clm) + 4 (mlm) = 10"]),
         ("schedule.0.tokens=5", ["schedule.0", "exactly one of steps, tokens and fraction"]),

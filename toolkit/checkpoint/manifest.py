@@ -123,6 +123,9 @@ class CheckpointManifest(_Entry):
     settings: dict[str, Any]
     """The resolved settings of the run, with the model's `vocab_size` filled in."""
 
+    corpora: dict[str, str] = {}
+    """Hash of the manifest of each corpus of the run, by the setting that names it."""
+
     vocabulary: VocabularyEntry
     """Ids and fingerprint of the tokenizer, whose files lie in `tokenizer/`."""
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from toolkit.conversion.forms import ExportDtype, ExportForm
+from toolkit.conversion.forms import DEFAULT_DTYPE, DEFAULT_FORM, ExportDtype, ExportForm
 from toolkit.core.errors import NotAvailableError, UserError
 
 __all__ = ["command"]
@@ -19,8 +19,8 @@ def command(
     from_hf: Annotated[bool, typer.Option("--from-hf", hidden=True)] = False,
     form: Annotated[
         ExportForm, typer.Option(help="An encoder (EuroBertForMaskedLM) or a decoder (LlamaForCausalLM).")
-    ] = ExportForm.BIDIRECTIONAL,
-    dtype: Annotated[ExportDtype, typer.Option(help="Numbers of the written weights.")] = ExportDtype.FP32,
+    ] = DEFAULT_FORM,
+    dtype: Annotated[ExportDtype, typer.Option(help="Numbers of the written weights.")] = DEFAULT_DTYPE,
     mask_token: Annotated[str | None, typer.Option("--mask-token", hidden=True)] = None,
 ) -> None:
     """Write a checkpoint as a folder that loads in stock transformers, and check its logits against ours."""

@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from toolkit.checkpoint.durable import sync
 from toolkit.checkpoint.read import Checkpoint, open_checkpoint
 from toolkit.conversion.card import model_card
-from toolkit.conversion.forms import ExportDtype, ExportForm, configuration
+from toolkit.conversion.forms import DEFAULT_DTYPE, DEFAULT_FORM, ExportDtype, ExportForm, configuration
 from toolkit.conversion.parity import compare_logits, load_encoder
 from toolkit.core.errors import CheckpointError, ToolkitError, UserError
 from toolkit.model.config import ModelSettings
@@ -54,7 +54,11 @@ class ConversionReport:
 
 
 def to_hf(
-    checkpoint: Path | str, out: Path | str, *, form: ExportForm | str, dtype: ExportDtype | str
+    checkpoint: Path | str,
+    out: Path | str,
+    *,
+    form: ExportForm | str = DEFAULT_FORM,
+    dtype: ExportDtype | str = DEFAULT_DTYPE,
 ) -> ConversionReport:
     """Write a checkpoint as a Hugging Face folder, and check the written folder's logits against ours.
 
@@ -76,7 +80,7 @@ def to_hf(
     with _built_beside(out) as folder:
         encoder = load_encoder(source, settings, rounded_to=dtype.torch_dtype)
         _write_model(folder, encoder, source=source, form=form, dtype=dtype)
-        _write_tokenizer(folder, source.tokenizer_folder, longest=settings.max_position_embeddings)
+        _write_tokenizer(folder, source, longest=settings.max_position_embeddings)
         (folder / "README.md").write_text(model_card(source.manifest, form, name=out.name), encoding="utf-8")
         parity = compare_logits(folder, encoder, form=form, pad_id=source.manifest.vocabulary.pad_id)
         if not parity.is_within_tolerance:
@@ -113,18 +117,33 @@ def _write_model(folder: Path, encoder: Encoder, *, source: Checkpoint, form: Ex
     save_torch_state_dict(weights, folder, filename_pattern="model{suffix}.safetensors", max_shard_size=_LARGEST_FILE)
 
 
-def _write_tokenizer(folder: Path, tokenizer_folder: Path, *, longest: int) -> None:
-    """Copy the tokenizer. Its settings are told the model's limits: Llama and EuroBERT take no token types."""
-    shutil.copytree(tokenizer_folder, folder, dirs_exist_ok=True)
-    _update_json(
-        folder / "tokenizer_config.json",
-        {"model_max_length": longest, "model_input_names": ["input_ids", "attention_mask"]},
-    )
+def _write_tokenizer(folder: Path, source: Checkpoint, *, longest: int) -> None:
+    """Copy the tokenizer, and tell its settings what the model is: Llama and EuroBERT take no token types.
+
+    Where the tokenizer names no pad token, the model's pad id is one of its other tokens; that one is named, since a
+    batch could not be padded otherwise.
+    """
+    shutil.copytree(source.tokenizer_folder, folder, dirs_exist_ok=True)
+    path = folder / "tokenizer_config.json"
+    changes: dict[str, object] = {
+        "model_max_length": longest,
+        "model_input_names": ["input_ids", "attention_mask"],
+    }
+    if _read_json(path).get("pad_token") is None:
+        import tokenizers
+
+        backend = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+        changes["pad_token"] = backend.id_to_token(source.manifest.vocabulary.pad_id)
+    _update_json(path, changes)
 
 
 def _update_json(path: Path, changes: dict[str, object]) -> None:
-    content = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    path.write_text(json.dumps(content | changes, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(_read_json(path) | changes, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _read_json(path: Path) -> dict[str, object]:
+    content: dict[str, object] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return content
 
 
 def _model_settings(source: Checkpoint) -> ModelSettings:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedConfig
 
-__all__ = ["ExportDtype", "ExportForm", "configuration"]
+__all__ = ["DEFAULT_DTYPE", "DEFAULT_FORM", "ExportDtype", "ExportForm", "configuration"]
 
 
 class ExportForm(StrEnum):
@@ -43,6 +43,10 @@ class ExportDtype(StrEnum):
         import torch
 
         return torch.float32 if self is ExportDtype.FP32 else torch.bfloat16
+
+
+DEFAULT_FORM = ExportForm.BIDIRECTIONAL
+DEFAULT_DTYPE = ExportDtype.FP32
 
 
 def configuration(

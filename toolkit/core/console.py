@@ -19,7 +19,8 @@ def console() -> "Console":
     """The console on standard output; made on demand, since importing rich costs start-up time."""
     from rich.console import Console
 
-    return Console(highlight=False, soft_wrap=True)
+    # No markup: paths and tokens hold square brackets.
+    return Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
 
 
 class Progress(Protocol):

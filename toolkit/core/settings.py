@@ -6,6 +6,9 @@ __all__ = ["Settings"]
 
 
 class Settings(BaseModel):
-    """A group of settings. Each field carries its meaning in a string below it; validation never changes a value."""
+    """A group of settings. Each field carries its meaning in a string below it; validation never changes a value.
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    Types are strict: `"4"` and `true` are no numbers. Fields that are tuples here and lists in files say so.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, strict=True)

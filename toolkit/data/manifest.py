@@ -8,7 +8,7 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
@@ -49,7 +49,7 @@ class TokenizerEntry(Settings):
     """Number of ids, the mask token included."""
     special_ids: SpecialIds
     """The named ones."""
-    all_special_ids: tuple[_Count, ...]
+    all_special_ids: Annotated[tuple[_Count, ...], Field(strict=False)]
     """Every special id, ascending."""
 
 
@@ -83,7 +83,7 @@ class CorpusManifest(Settings):
     """Number of documents in all shards."""
     tokens: _Count
     """Number of tokens in all shards."""
-    dtype: Literal["uint16", "int32"]
+    dtype: Annotated[str, Field(pattern="^(uint16|int32)$")]
     """numpy name of the type of the tokens."""
     toolkit_version: str
     """Version that wrote the corpus."""
@@ -93,7 +93,7 @@ class CorpusManifest(Settings):
     """How often text contained the string of a special token."""
     skipped: dict[str, _Count]
     """Number of rows left out, by reason."""
-    shards: tuple[ShardEntry, ...]
+    shards: Annotated[tuple[ShardEntry, ...], Field(strict=False)]
     """The files, in order."""
     manifest_sha256: str = ""
     """Hash of this file without this key."""

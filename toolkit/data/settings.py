@@ -21,7 +21,7 @@ class BlendEntry(Settings):
 class DataSettings(Settings):
     """Where the rows of a run come from, how they are cut and in which order they come."""
 
-    train: str | tuple[BlendEntry, ...]
+    train: str | Annotated[tuple[BlendEntry, ...], Field(strict=False)]
     """Folder of the training corpus, or a blend: a list of {path, weight}."""
     validation: str | None = None
     """Folder of the corpus that is evaluated; none: no evaluation."""

@@ -16,6 +16,7 @@ from toolkit.parallel.topology import BatchLayout, ParallelSettings
 
 __all__ = ["check_parallel", "read_ds_config", "resolve_ds_config", "shipped_ds_configs", "zero_stage"]
 
+_BLOCKS = ("bf16", "data_types", "zero_optimization")
 _OURS = {
     "optimizer": "AdamW is set by [train] (train.weight_decay, train.beta1, ...)",
     "scheduler": "the learning rate is set by [lr]",
@@ -49,6 +50,9 @@ def read_ds_config(source: str) -> dict[str, Any]:
         raise SettingsError(f"{path} is not a readable JSON file: {error}.") from None
     if not isinstance(config, dict):
         raise SettingsError(f"{path} holds a {type(config).__name__}, but a DeepSpeed file is one JSON object.")
+    for block in _BLOCKS:
+        if not isinstance(config.get(block, {}), dict):
+            raise SettingsError(f"{path} has {block} = {config[block]!r}, but DeepSpeed reads an object there.")
     for block, instead in _OURS.items():
         given = config.get(block)
         if given and not (isinstance(given, dict) and given.get("enabled") is False):

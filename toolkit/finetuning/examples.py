@@ -25,23 +25,28 @@ class Example:
 class LabelSet:
     """The classes of a task, in a fixed order, with the type each had in the file.
 
-    `1`, `1.0`, `True` and `"1"` are four labels, though Python calls the first three equal.
+    `1`, `1.0`, `True` and `"1"` are four labels, though Python calls the first three equal. A label that is none of
+    them stands for the one that is written alike, so that a file whose format knows text alone can go with one that
+    has numbers.
     """
 
     def __init__(self, labels: Sequence[Label]) -> None:
         distinct = {_key(label): label for label in labels}
         self.labels: tuple[Label, ...] = tuple(distinct[key] for key in sorted(distinct))
         self._index = {_key(label): index for index, label in enumerate(self.labels)}
+        written = [str(label) for label in self.labels]
+        self._index_of_written = {text: index for index, text in enumerate(written) if written.count(text) == 1}
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def __contains__(self, label: Label) -> bool:
-        return _key(label) in self._index
+        return _key(label) in self._index or str(label) in self._index_of_written
 
     def index(self, label: Label) -> int:
         """The class number of a label."""
-        return self._index[_key(label)]
+        exact = self._index.get(_key(label))
+        return self._index_of_written[str(label)] if exact is None else exact
 
 
 def _key(label: Label) -> tuple[str, Label]:

@@ -32,7 +32,7 @@ class FinetuningSettings(Settings):
     """Examples per update."""
     warmup_fraction: float = Field(default=0.1, ge=0, le=1)
     """Share of the steps over which the learning rate rises from 0."""
-    adam_betas: tuple[float, float] = (0.9, 0.95)
+    adam_betas: tuple[float, float] = Field(default=(0.9, 0.95), strict=False)
     """Decay of AdamW's two running means."""
     adam_eps: float = Field(default=1e-5, gt=0)
     """AdamW's denominator offset."""
@@ -42,7 +42,7 @@ class FinetuningSettings(Settings):
     """Largest gradient norm."""
     max_length: int | None = Field(default=None, ge=2)
     """Tokens of an input, specials included; longer ones are cut. None: what model and tokenizer allow."""
-    text_columns: tuple[Name, ...] | None = Field(default=None, min_length=1, max_length=2)
+    text_columns: tuple[Name, ...] | None = Field(default=None, min_length=1, max_length=2, strict=False)
     """The column of the text, or the two of a pair. None: `text`, with `text_pair` where the training file has it."""
     label_column: Name = "label"
     """The column of the label."""

@@ -1,11 +1,12 @@
 """Which settings may change when a run is resumed, and the refusal of all others."""
 
+from collections.abc import Mapping
 from typing import Any
 
-from toolkit.core.errors import SettingsError
+from toolkit.core.errors import CorpusError, SettingsError
 from toolkit.settings.run import RunSettings
 
-__all__ = ["check_resume", "snapshot"]
+__all__ = ["check_corpora", "check_resume", "snapshot"]
 
 _FREE = ("parallel.", "train.micro_batch_rows", "train.compile", "checkpoint.", "log.", "eval.", "run.dir")
 
@@ -34,6 +35,21 @@ def check_resume(saved: dict[str, Any], settings: RunSettings) -> None:
             "(`toolkit branch`, which starts another schedule or other data from a step of a run, "
             "is not available yet.)"
         )
+
+
+def check_corpora(saved: Mapping[str, str], found: Mapping[str, str]) -> None:
+    """Refuse to go on where another corpus lies in the place of the one that the run has read so far.
+
+    Raises:
+        CorpusError: naming the setting that names the corpus.
+    """
+    for key, manifest_hash in saved.items():
+        if found.get(key) != manifest_hash:
+            raise CorpusError(
+                f"{key} names another corpus than when the run was started: its corpus.json has SHA-256 "
+                f"{found.get(key)}, and the checkpoint was trained on {manifest_hash}.\n"
+                "Put the corpus back, or give the new run its own run.dir."
+            )
 
 
 def _shown(settings: dict[str, Any], key: str) -> str:

@@ -69,7 +69,7 @@ class RunSettings(Settings):
     """Corpora and how rows are made from them."""
     objectives: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Objectives by name: `kind` (default: the name) and that kind's settings."""
-    schedule: tuple[PhaseSettings, ...]
+    schedule: tuple[PhaseSettings, ...] = Field(strict=False)
     """Phases, in order."""
     train: TrainSettings = TrainSettings()
     """Budget, batch, optimizer."""

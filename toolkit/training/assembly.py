@@ -40,6 +40,7 @@ class RunData:
 
     settings: RunSettings
     corpus: Corpus
+    validation: Corpus | None
     rows: Rows
     validation_rows: Rows | None
     schedule: Schedule
@@ -47,6 +48,13 @@ class RunData:
     """Every scheduled objective, by the run's name for it."""
     evaluated: dict[str, Objective]
     """Those whose validation loss is taken: scheduled ones, `clm`, and `mlm` where there is a mask token."""
+
+    def corpora(self) -> dict[str, str]:
+        """Hash of each corpus's manifest, by the setting that names it: what may not change under way."""
+        found = {"data.train": self.corpus.manifest.manifest_sha256}
+        if self.validation is not None:
+            found["data.validation"] = self.validation.manifest.manifest_sha256
+        return found
 
     def describe(self) -> str:
         """What the run reads and how often, in one line."""
@@ -75,6 +83,7 @@ def open_run_data(settings: RunSettings) -> RunData:
     return RunData(
         settings=settings,
         corpus=corpus,
+        validation=validation,
         rows=open_rows(corpus, settings.data, seed=seed),
         validation_rows=None if validation is None else open_rows(validation, settings.data, seed=seed),
         schedule=schedule,
@@ -188,6 +197,7 @@ def _manifest(data: RunData, engine: Engine) -> CheckpointManifest:
         data_position=0,
         data_digest="",
         settings=snapshot(data.settings),
+        corpora=data.corpora(),
         vocabulary=VocabularyEntry.of(data.corpus.vocabulary, data.corpus.fingerprint),
         layout=LayoutEntry(world_size=engine.ranks.world_size, zero_stage=engine.zero_stage),
         tensors={},

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.checkpoint.read import CHECKPOINTS_FOLDER, Checkpoint, newest_intact, open_unverified
-from toolkit.core.errors import SettingsError, UserError
+from toolkit.core.errors import CheckpointError, SettingsError, UserError
 from toolkit.engine.ds_config import check_parallel, read_ds_config, resolve_ds_config
 from toolkit.engine.engine import Engine
 from toolkit.engine.ranks import Ranks, join_ranks
@@ -24,9 +24,9 @@ from toolkit.model.allocator import keep_freed_memory
 from toolkit.model.encoder import Encoder, compile_blocks_
 from toolkit.model.initialize import initialize_
 from toolkit.parallel.topology import BatchLayout, batch_layout
-from toolkit.settings.resume import check_resume
+from toolkit.settings.resume import check_corpora, check_resume
 from toolkit.settings.run import RunSettings
-from toolkit.training.assembly import assemble, open_run_data
+from toolkit.training.assembly import RunData, assemble, open_run_data
 from toolkit.training.loop import train
 from toolkit.training.state import RunState
 from toolkit.training.stopping import StopRequest
@@ -67,7 +67,7 @@ def pretrain(settings: RunSettings, *, ds_config: str = "zero2") -> Outcome:
     _use_cores()
     ranks = join_ranks()
     with _run_folder(Path(settings.run.dir), ranks):
-        checkpoint = _newest_checkpoint(data.settings, ranks)
+        checkpoint = _newest_checkpoint(data, ranks)
         total_steps = data.schedule.total_steps
         if checkpoint is not None and checkpoint.manifest.step == total_steps:
             return Outcome(total_steps, total_steps, was_finished=True)
@@ -136,17 +136,23 @@ def _run_folder(folder: Path, ranks: Ranks) -> Iterator[None]:
             lock.release()
 
 
-def _newest_checkpoint(settings: RunSettings, ranks: Ranks) -> Checkpoint | None:
+def _newest_checkpoint(data: RunData, ranks: Ranks) -> Checkpoint | None:
     """The checkpoint to go on from, hashed by rank 0, after checking that it is of this run."""
     path: Path | None = None
     with ranks.together():
         if ranks.rank == 0:
-            newest, skipped = newest_intact(Path(settings.run.dir) / CHECKPOINTS_FOLDER)
+            root = Path(data.settings.run.dir) / CHECKPOINTS_FOLDER
+            newest, skipped = newest_intact(root)
             for message in skipped:
                 print(message, flush=True)
             if newest is not None:
-                check_resume(newest.manifest.settings, settings)
+                check_resume(newest.manifest.settings, data.settings)
+                check_corpora(newest.manifest.corpora, data.corpora())
                 path = newest.path
+            elif skipped:
+                raise CheckpointError(
+                    f"no checkpoint in {root} is intact, see above.\nRepair one, or start again in another run.dir."
+                )
     path = ranks.broadcast(path)
     return None if path is None else open_unverified(path)
 
