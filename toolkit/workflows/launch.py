@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -20,6 +20,9 @@ from toolkit.core.shipped import shipped_folder
 from toolkit.training.stopping import STARTER_VARIABLE, STOP_FILE_VARIABLE
 
 __all__ = ["device_options", "launch_ranks", "num_devices"]
+
+_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 
 def num_devices() -> int:
@@ -38,8 +41,9 @@ def launch_ranks(source: str, overrides: Sequence[str], *, ds_config: str, num_p
         ds_config: a DeepSpeed JSON, or the name of a shipped one.
         num_procs: ranks on this machine.
     """
+    devices = device_options(num_procs, os.environ)
     command = [sys.executable, "-m", "deepspeed.launcher.runner", "--log_level", "critical"]
-    command += [*device_options(num_procs, os.environ), "--master_port", str(_free_port())]
+    command += [*devices, "--master_port", str(_free_port())]
     command += [str(shipped_folder("launchers") / "pretrain.py"), "--ds_config", ds_config, "--config", source]
     for override in overrides:
         command += ["--set", override]
@@ -51,13 +55,17 @@ def launch_ranks(source: str, overrides: Sequence[str], *, ds_config: str, num_p
             STARTER_VARIABLE: str(os.getpid()),
             "DS_ACCELERATOR": os.environ.get("DS_ACCELERATOR", _accelerator()),
         }
-        launcher = _start_listening(stop_file, command, environment)
-        try:
-            code = launcher.wait()
-        except KeyboardInterrupt:
-            _kill(launcher)
-            launcher.wait()
-            raise
+        if "--include" in devices:
+            # The launcher reads it as another wish for devices; it sets the variable anew for each rank.
+            del environment[_VISIBLE_DEVICES]
+        with _stop_signals_kept():
+            launcher = _start_listening(stop_file, command, environment)
+            try:
+                code = launcher.wait()
+            except KeyboardInterrupt:
+                _kill(launcher)
+                launcher.wait()
+                raise
     # A negative code is a signal; shells say 128 + its number.
     return code if code >= 0 else 128 - code
 
@@ -67,7 +75,7 @@ def device_options(num_procs: int, environment: Mapping[str, str]) -> list[str]:
 
     With `--num_gpus` the launcher would drop that variable and take GPUs that were not meant for the run.
     """
-    visible = [device for device in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if device.strip()]
+    visible = [device for device in environment.get(_VISIBLE_DEVICES, "").split(",") if device.strip()]
     if visible and num_procs <= len(visible):
         return ["--include", f"localhost:{','.join(visible[:num_procs])}"]
     return ["--num_gpus", str(num_procs)]
@@ -83,10 +91,21 @@ def _start_listening(stop_file: Path, command: list[str], environment: dict[str,
                 _kill(launcher)
         stop_file.touch()
 
-    for number in (signal.SIGTERM, signal.SIGUSR1):
+    for number in _STOP_SIGNALS:
         signal.signal(number, on_stop)
     launchers.append(subprocess.Popen(command, env=environment, start_new_session=True))
     return launchers[0]
+
+
+@contextlib.contextmanager
+def _stop_signals_kept() -> Iterator[None]:
+    """Give the stop signals back to whom they belonged, after ranks have run."""
+    handlers = {number: signal.getsignal(number) for number in _STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 def _kill(launcher: "subprocess.Popen[bytes]") -> None:

@@ -3,10 +3,8 @@
 import dataclasses
 import json
 import shutil
-import signal
 import tomllib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from toolkit.checkpoint.folders import step_name
@@ -99,8 +97,7 @@ class Quickstart:
         ranks = _num_ranks()
 
         def work() -> None:
-            with _signals_restored():
-                code = train_run(_PRESET, overrides, ds_config=_DS_CONFIG, num_procs=ranks, is_dry_run=False)
+            code = train_run(_PRESET, overrides, ds_config=_DS_CONFIG, num_procs=ranks, is_dry_run=False)
             if code or not last.is_dir():
                 raise PretrainingEnded(code)
 
@@ -221,14 +218,3 @@ def _num_ranks() -> int:
     import torch
 
     return min(_RANKS, torch.cuda.device_count()) or _RANKS
-
-
-@contextmanager
-def _signals_restored() -> Iterator[None]:
-    """Give the stop signals back after the launcher, which turns them into a stop between steps while ranks run."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
-    try:
-        yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
