@@ -27,7 +27,7 @@ lint: $(VENV)/lint-installed
 bench: $(VENV)/installed
 	$(BIN)/python benchmarks/training_step.py
 
-# torch first: alone, pip takes the CPU build that the constraints name; as somebody's dependency, it may not.
+# torch first: as somebody's dependency, pip might take a newer one than the constraints name.
 $(VENV)/installed: pyproject.toml constraints-cpu.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) torch

@@ -22,4 +22,4 @@ def test_it_is_made_once_and_only_where_it_is_named(tmp_path, monkeypatch):
     assert Corpus(made.parent).num_documents == 4020
     prepare_if_named(load_run("smoke"))
     assert made.stat().st_mtime_ns == before
-    assert not Path("runs/quickstart/corpus/validation").exists()
+    assert Corpus("runs/quickstart/corpus/validation").num_documents == 180

@@ -2,6 +2,7 @@
 
 import pytest
 
+from toolkit.core.errors import SettingsError
 from toolkit.workflows.launch import device_options
 
 
@@ -12,9 +13,19 @@ from toolkit.workflows.launch import device_options
         (2, "", ["--num_gpus", "2"]),
         (2, "4,5,6", ["--include", "localhost:4,5"]),
         (3, "4,5,6", ["--include", "localhost:4,5,6"]),
-        (4, "4,5,6", ["--num_gpus", "4"]),
     ],
 )
 def test_visible_devices_are_respected(num_procs, visible, options):
     environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
     assert device_options(num_procs, environment) == options
+
+
+@pytest.mark.parametrize(("num_procs", "visible"), [(4, "4,5,6"), (1, "GPU-ab12"), (1, "-1")])
+def test_what_the_launcher_cannot_take_is_refused(num_procs, visible):
+    with pytest.raises(SettingsError, match="CUDA_VISIBLE_DEVICES"):
+        device_options(num_procs, {"CUDA_VISIBLE_DEVICES": visible})
+
+
+def test_a_run_on_the_cpu_does_not_ask_for_gpus():
+    environment = {"CUDA_VISIBLE_DEVICES": "0", "DS_ACCELERATOR": "cpu"}
+    assert device_options(4, environment) == ["--num_gpus", "4"]

@@ -34,7 +34,7 @@ def test_a_shipped_file_is_filled_in(stage):
     assert resolved["train_micro_batch_size_per_gpu"] == 3
     assert resolved["gradient_accumulation_steps"] == 4
     assert resolved["gradient_clipping"] == 1.0
-    assert resolved["bf16"] == {"enabled": stage != 0}
+    assert resolved["bf16"] == {"enabled": stage != 0, "check_grad_overflow": True}
     assert resolved["data_types"] == {"grad_accum_dtype": "fp32"}
     assert "auto" not in json.dumps(resolved)
 
@@ -93,6 +93,7 @@ def test_a_file_that_does_not_exist_names_the_shipped_ones():
         ({"gradient_accumulation_steps": 1}, "gradient_accumulation_steps to 1"),
         ({"gradient_clipping": 0.5}, "gradient_clipping to 0.5"),
         ({"bf16": {"enabled": False}}, "bf16.enabled to False"),
+        ({"bf16": {"check_grad_overflow": False}}, "bf16.check_grad_overflow to False"),
         ({"data_types": {"grad_accum_dtype": "bf16"}}, "data_types.grad_accum_dtype to 'bf16'"),
     ],
 )

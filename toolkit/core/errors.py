@@ -55,6 +55,11 @@ class NotAvailableError(UserError):
 
     def __init__(self, what: str) -> None:
         super().__init__(f"{what} is not available yet.")
+        self._what = what
+
+    def __reduce__(self) -> tuple[type["NotAvailableError"], tuple[str]]:
+        """Errors travel between ranks; the default would put the whole text in place of `what`."""
+        return type(self), (self._what,)
 
 
 class NonFiniteError(ToolkitError):

@@ -104,6 +104,9 @@ def resolve_ds_config(
     _own(resolved, "gradient_clipping", grad_clip, why=f"train.grad_clip={grad_clip}", source=source)
     bf16 = dict(resolved.get("bf16", {}))
     _own(bf16, "enabled", precision == "bf16", why=f"precision={precision!r}", source=source, group="bf16.")
+    # Without it, stage 2 would turn a norm that is not finite into a number, and step.
+    overflow = "a value that is not finite has to be seen"
+    _own(bf16, "check_grad_overflow", True, why=overflow, source=source, group="bf16.")
     types = dict(resolved.get("data_types", {}))
     _own(types, "grad_accum_dtype", "fp32", why="gradients are accumulated in fp32", source=source, group="data_types.")
     resolved["bf16"], resolved["data_types"] = bf16, types

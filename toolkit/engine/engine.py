@@ -47,9 +47,12 @@ class StepResult:
 
 
 class NonFiniteStep(Exception):
-    """A step met a value that is not finite; `micro_batches` are this rank's with a non-finite loss."""
+    """A step met a value that is not finite.
 
-    def __init__(self, what: str, micro_batches: tuple[int, ...]) -> None:
+    `micro_batches` are this rank's with a non-finite loss, perhaps none; None where it cannot be told which they are.
+    """
+
+    def __init__(self, what: str, micro_batches: tuple[int, ...] | None) -> None:
         super().__init__(what)
         self.what = what
         self.micro_batches = micro_batches
@@ -154,12 +157,12 @@ class Engine:
         # Stage 0 in fp32 reports no norm and would step on a NaN gradient: look before the step.
         norm = self._stage0_norm() if self.zero_stage == 0 else None
         if norm is not None and not math.isfinite(norm):
-            raise NonFiniteStep("the gradient norm", ())
+            raise NonFiniteStep("the gradient norm", None)
         self.deepspeed.step()
         if norm is None:
             norm = float(self.deepspeed.get_global_grad_norm())
         if not math.isfinite(norm) or self.deepspeed.skipped_steps > skipped:
-            raise NonFiniteStep("the gradient norm", ())
+            raise NonFiniteStep("the gradient norm", None)
         return norm
 
     def _stage0_norm(self) -> float:

@@ -18,10 +18,20 @@ import torch.distributed as dist
 
 from toolkit.core.errors import ToolkitError
 
-__all__ = ["Ranks", "join_ranks", "leave_ranks"]
+__all__ = ["Ranks", "has_gpu", "has_joined", "join_ranks", "leave_ranks"]
 
 _T = TypeVar("_T")
 _SINGLE_PROCESS = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+
+
+def has_gpu() -> bool:
+    """Whether runs go to GPUs; DS_ACCELERATOR=cpu keeps them off, and so does a machine without one."""
+    return os.environ.get("DS_ACCELERATOR") != "cpu" and torch.cuda.is_available()
+
+
+def has_joined() -> bool:
+    """Whether this process is in a process group."""
+    return dist.is_initialized()
 
 
 class Ranks:
@@ -88,7 +98,7 @@ def join_ranks() -> Ranks:
 
     The group stays until the process ends, since DeepSpeed keeps references to it; a second call gets the same one.
     """
-    if not torch.cuda.is_available():
+    if not has_gpu():
         # Else DeepSpeed warns, on each rank, that it found no accelerator.
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     import deepspeed
@@ -102,9 +112,9 @@ def join_ranks() -> Ranks:
     compatible_ops["deepspeed_shm_comm"] = False
     if "RANK" not in os.environ:
         os.environ.update(_SINGLE_PROCESS)
-    if torch.cuda.is_available():
+    if has_gpu():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    deepspeed.init_distributed(dist_backend="nccl" if torch.cuda.is_available() else "gloo", verbose=False)
+    deepspeed.init_distributed(dist_backend="nccl" if has_gpu() else "gloo", verbose=False)
     # Always: without it a ZeRO-3 process aborts at exit.
     atexit.register(leave_ranks)
     return Ranks()
@@ -117,7 +127,7 @@ def leave_ranks() -> None:
 
 
 def _device() -> torch.device:
-    if torch.cuda.is_available():
+    if has_gpu():
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")
 

@@ -15,11 +15,12 @@ from toolkit.data.corpus import Corpus
 from toolkit.data.order import Order
 from toolkit.data.stream import RowStream
 from toolkit.data.windows import Rows, open_rows
+from toolkit.engine.ds_config import check_parallel, read_ds_config, resolve_ds_config
 from toolkit.engine.engine import Engine
 from toolkit.objectives import registry
 from toolkit.objectives.base import Objective
 from toolkit.objectives.schedule import Schedule
-from toolkit.parallel.topology import BatchLayout
+from toolkit.parallel.topology import BatchLayout, batch_layout
 from toolkit.settings.corpora import training_corpus, validation_corpus, with_corpora
 from toolkit.settings.load import to_toml
 from toolkit.settings.resume import snapshot
@@ -31,7 +32,7 @@ from toolkit.training.loop import Hook, Run
 from toolkit.training.metrics import MetricsFile
 from toolkit.training.state import RunState
 
-__all__ = ["RunData", "assemble", "open_run_data"]
+__all__ = ["RunData", "assemble", "open_run_data", "resolve_engine"]
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,22 @@ def open_run_data(settings: RunSettings) -> RunData:
     )
 
 
+def resolve_engine(settings: RunSettings, source: str, *, num_ranks: int) -> tuple[dict[str, Any], BatchLayout]:
+    """The DeepSpeed configuration `source` for this run on so many ranks, and how they share a step.
+
+    Raises:
+        SettingsError: where the file, the run and the ranks contradict one another.
+    """
+    config = read_ds_config(source)
+    check_parallel(config, settings.parallel, source=source)
+    numbers = settings.train
+    layout = batch_layout(numbers.global_batch_rows, numbers.micro_batch_rows, data_parallel=num_ranks)
+    resolved = resolve_ds_config(
+        config, batch=layout, grad_clip=numbers.grad_clip, precision=settings.precision, source=source
+    )
+    return resolved, layout
+
+
 def assemble(
     data: RunData, engine: Engine, layout: BatchLayout, *, state: RunState, is_stop_requested: Callable[[], bool]
 ) -> Run:
@@ -107,10 +124,15 @@ def assemble(
         has_static_shapes=settings.train.compile or ranks.device.type == "cuda",
     )
 
-    def name_rows(step: int, micro_batches: tuple[int, ...]) -> str:
+    def name_rows(step: int, micro_batches: tuple[int, ...] | None) -> str:
         positions = batcher.positions(step)
-        rows, epochs = order.locate(positions[list(micro_batches)].ravel() if micro_batches else positions.ravel())
-        return f"rank {ranks.rank}, epoch {epochs[0]}: " + ", ".join(str(row) for row in np.unique(rows))
+        chosen = positions if micro_batches is None else positions[list(micro_batches)]
+        rows, epochs = order.locate(chosen.ravel())
+        by_epoch = [
+            f"epoch {epoch}: " + ", ".join(str(row) for row in np.sort(rows[epochs == epoch]))
+            for epoch in np.unique(epochs)
+        ]
+        return f"rank {ranks.rank}, {', '.join(by_epoch)}" if by_epoch else ""
 
     return Run(
         engine=engine,

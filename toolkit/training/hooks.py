@@ -20,13 +20,14 @@ from toolkit.engine.saving import save_checkpoint
 from toolkit.objectives.base import Objective
 from toolkit.objectives.schedule import Schedule
 from toolkit.training.batching import evaluation_batches
+from toolkit.training.loop import Hook
 from toolkit.training.metrics import MetricsFile
 from toolkit.training.state import RunState, StepRecord
 
 __all__ = ["CheckpointHook", "ConsoleHook", "EvaluationHook", "MetricsHook", "TensorBoardHook"]
 
 
-class EvaluationHook:
+class EvaluationHook(Hook):
     """Validation losses before the first step, every `every` steps and at the end of each phase.
 
     Args:
@@ -58,9 +59,6 @@ class EvaluationHook:
         if record.step == 0 or record.is_phase_end or is_due:
             record.eval_loss = {name: self._loss(name, record.step) for name in self._objectives}
 
-    def on_end(self, state: RunState) -> None:
-        """Nothing."""
-
     def _loss(self, name: str, step: int) -> float:
         objective = self._objectives[name]
         ranks, counts = self._engine.ranks, []
@@ -91,7 +89,7 @@ class EvaluationHook:
         return loss
 
 
-class MetricsHook:
+class MetricsHook(Hook):
     """Writes metrics.jsonl, on rank 0: every `every`-th step, each evaluated one, the last of each phase."""
 
     def __init__(self, file: MetricsFile, *, every: int) -> None:
@@ -106,9 +104,6 @@ class MetricsHook:
             rate = self._tokens / self._seconds if self._seconds else 0.0
             self._file.append(_line(record, tokens_per_second=rate))
             self._tokens, self._seconds = 0, 0.0
-
-    def on_end(self, state: RunState) -> None:
-        """Nothing: every line is on the disk already."""
 
 
 def is_logged(record: StepRecord, *, every: int) -> bool:
@@ -142,7 +137,7 @@ def _line(record: StepRecord, *, tokens_per_second: float) -> dict[str, Any]:
     return line
 
 
-class ConsoleHook:
+class ConsoleHook(Hook):
     """Shows the run, on rank 0: progress, each change of phase, each evaluation."""
 
     def __init__(self, schedule: Schedule, *, first_step: int) -> None:
@@ -170,12 +165,12 @@ class ConsoleHook:
             losses = ", ".join(f"{name} {loss:.3f}" for name, loss in record.eval_loss.items())
             self._progress.say(f"step {record.step:,}: validation loss {losses}")
 
-    def on_end(self, state: RunState) -> None:
+    def close(self) -> None:
         """Take the bar off the screen."""
         self._stack.close()
 
 
-class TensorBoardHook:
+class TensorBoardHook(Hook):
     """Writes logged steps to RUN_DIR/tensorboard, on rank 0; steps after `first_step` of an earlier try are purged."""
 
     def __init__(self, folder: Path, *, first_step: int, every: int) -> None:
@@ -195,12 +190,12 @@ class TensorBoardHook:
         for name, loss in record.eval_loss.items():
             self._writer.add_scalar(f"validation/{name}", loss, record.step)
 
-    def on_end(self, state: RunState) -> None:
+    def close(self) -> None:
         """Close the file."""
         self._writer.close()
 
 
-class CheckpointHook:
+class CheckpointHook(Hook):
     """Saves every `every` steps, and where the process ends; collective.
 
     Args:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 from toolkit.core.errors import NonFiniteError
 from toolkit.data.digest import advance_digest
@@ -18,14 +18,17 @@ from toolkit.training.state import RunState, StepRecord
 __all__ = ["Hook", "Run", "train"]
 
 
-class Hook(Protocol):
-    """Something that watches a run. All hooks run on all ranks, in the order of the list."""
+class Hook:
+    """Something that watches a run. Hooks are called in the order of the list; what one does not need does nothing."""
 
     def after_step(self, state: RunState, record: StepRecord) -> None:
         """After each update; and once before the first one, with step 0 and no loss."""
 
     def on_end(self, state: RunState) -> None:
         """After the last step of this process, finished or stopped; not after an error."""
+
+    def close(self) -> None:
+        """At the very end, after an error too."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +43,8 @@ class Run:
     learning_rate: LearningRateSettings
     hooks: Sequence[Hook]
     is_stop_requested: Callable[[], bool]
-    name_rows: Callable[[int, tuple[int, ...]], str]
-    """Names the rows of a step's micro-batches, for the message about a value that is not finite."""
+    name_rows: Callable[[int, tuple[int, ...] | None], str]
+    """Names the rows of a step's micro-batches, None for all, for the message about a value that is not finite."""
 
 
 def train(run: Run, state: RunState) -> RunState:
@@ -50,6 +53,17 @@ def train(run: Run, state: RunState) -> RunState:
     Raises:
         NonFiniteError: on all ranks, if the loss or the gradient of a step is not finite.
     """
+    try:
+        state = _steps(run, state)
+        for hook in run.hooks:
+            hook.on_end(state)
+    finally:
+        for hook in run.hooks:
+            hook.close()
+    return state
+
+
+def _steps(run: Run, state: RunState) -> RunState:
     ranks, total_steps = run.engine.ranks, run.schedule.total_steps
     while state.step < total_steps:
         started = time.perf_counter()
@@ -76,8 +90,6 @@ def train(run: Run, state: RunState) -> RunState:
         record.targets, record.step_tokens = targets, tokens
         record.seconds = time.perf_counter() - started
         _tell(run, state, record)
-    for hook in run.hooks:
-        hook.on_end(state)
     return state
 
 

@@ -37,6 +37,8 @@ class MetricsFile:
             return
         with superseded.open("a", encoding="utf-8") as file:
             file.writelines(line + "\n" for line in moved)
+            file.flush()
+            os.fsync(file.fileno())
         temporary = self._path.with_suffix(".jsonl.new")
         with temporary.open("w", encoding="utf-8") as file:
             file.writelines(line + "\n" for line in kept)

@@ -16,17 +16,15 @@ from typing import Any
 
 from toolkit.checkpoint.read import CHECKPOINTS_FOLDER, Checkpoint, newest_intact, open_unverified
 from toolkit.core.errors import CheckpointError, SettingsError, UserError
-from toolkit.engine.ds_config import check_parallel, read_ds_config, resolve_ds_config
 from toolkit.engine.engine import Engine
-from toolkit.engine.ranks import Ranks, join_ranks
+from toolkit.engine.ranks import Ranks, has_gpu, has_joined, join_ranks
 from toolkit.engine.saving import load_checkpoint
 from toolkit.model.allocator import keep_freed_memory
 from toolkit.model.encoder import Encoder, compile_blocks_
 from toolkit.model.initialize import initialize_
-from toolkit.parallel.topology import BatchLayout, batch_layout
 from toolkit.settings.resume import check_corpora, check_resume
 from toolkit.settings.run import RunSettings
-from toolkit.training.assembly import RunData, assemble, open_run_data
+from toolkit.training.assembly import RunData, assemble, open_run_data, resolve_engine
 from toolkit.training.loop import train
 from toolkit.training.state import RunState
 from toolkit.training.stopping import StopRequest
@@ -61,9 +59,19 @@ def pretrain(settings: RunSettings, *, ds_config: str = "zero2") -> Outcome:
         UserError: settings, corpus or checkpoint do not fit; on every rank.
         NonFiniteError: the loss or a gradient is not finite; on every rank.
     """
+    try:
+        return _pretrain(settings, ds_config)
+    except UserError as error:
+        # Rank 0's error is the starter's to show; another rank's would be lost, unless rank 0 has it too.
+        if _speaks_for_itself() and not error.is_agreed:
+            print(f"error: rank {os.environ['RANK']}: {error}", file=sys.stderr, flush=True)
+        raise
+
+
+def _pretrain(settings: RunSettings, ds_config: str) -> Outcome:
     is_stop_requested = StopRequest()
     data = open_run_data(settings)
-    config, layout = _resolved(data.settings, ds_config, world_size=int(os.environ.get("WORLD_SIZE", "1")))
+    config, layout = resolve_engine(data.settings, ds_config, num_ranks=int(os.environ.get("WORLD_SIZE", "1")))
     _use_cores()
     ranks = join_ranks()
     with _run_folder(Path(settings.run.dir), ranks):
@@ -74,34 +82,24 @@ def pretrain(settings: RunSettings, *, ds_config: str = "zero2") -> Outcome:
         engine = _build_engine(data.settings, config, ranks)
         try:
             state = _restore(engine, checkpoint)
-            run = assemble(data, engine, layout, state=state, is_stop_requested=is_stop_requested)
+            with ranks.together():
+                run = assemble(data, engine, layout, state=state, is_stop_requested=is_stop_requested)
             state = train(run, state)
-        except UserError as error:
-            if ranks.rank and not error.is_agreed:
-                print(f"error: rank {ranks.rank}: {error}", file=sys.stderr, flush=True)
-            raise
         finally:
             engine.close()
         return Outcome(state.step, total_steps, was_finished=False)
 
 
-def _resolved(settings: RunSettings, source: str, *, world_size: int) -> tuple[dict[str, Any], BatchLayout]:
-    """The DeepSpeed configuration for this many ranks, and how they share a step."""
-    config = read_ds_config(source)
-    check_parallel(config, settings.parallel, source=source)
-    train_settings = settings.train
-    layout = batch_layout(train_settings.global_batch_rows, train_settings.micro_batch_rows, data_parallel=world_size)
-    resolved = resolve_ds_config(
-        config, batch=layout, grad_clip=train_settings.grad_clip, precision=settings.precision, source=source
-    )
-    return resolved, layout
+def _speaks_for_itself() -> bool:
+    """Whether this rank is not 0 and its error may be its own: in the process group, or the first of its machine."""
+    return os.environ.get("RANK", "0") != "0" and (has_joined() or os.environ.get("LOCAL_RANK") == "0")
 
 
 def _use_cores() -> None:
     """On a CPU run: share the cores among the ranks of this machine, and keep freed memory."""
     import torch
 
-    if torch.cuda.is_available():
+    if has_gpu():
         return
     keep_freed_memory()
     if "OMP_NUM_THREADS" not in os.environ:
@@ -154,7 +152,8 @@ def _newest_checkpoint(data: RunData, ranks: Ranks) -> Checkpoint | None:
                     f"no checkpoint in {root} is intact, see above.\nRepair one, or start again in another run.dir."
                 )
     path = ranks.broadcast(path)
-    return None if path is None else open_unverified(path)
+    with ranks.together():
+        return None if path is None else open_unverified(path)
 
 
 def _build_engine(settings: RunSettings, config: dict[str, Any], ranks: Ranks) -> Engine:
@@ -168,8 +167,7 @@ def _build_engine(settings: RunSettings, config: dict[str, Any], ranks: Ranks) -
 def _restore(engine: Engine, checkpoint: Checkpoint | None) -> RunState:
     if checkpoint is None:
         return RunState()
-    with engine.ranks.together():
-        load_checkpoint(engine, checkpoint)
+    load_checkpoint(engine, checkpoint)
     manifest = checkpoint.manifest
     if engine.ranks.rank == 0:
         print(f"resuming from step {manifest.step}", flush=True)

@@ -24,12 +24,13 @@ def prepare_bundled_corpus(settings: RunSettings) -> None:
 
 
 def prepare_if_named(settings: RunSettings) -> None:
-    """Make the bundled corpora that these settings name by the folder of the quickstart preset, where missing."""
-    shipped = load_run("quickstart").data
-    for split in _SPLITS:
-        folder = getattr(settings.data, split)
-        if folder is not None and folder == getattr(shipped, split):
-            _make(split, Path(folder))
+    """Make the bundled corpora, where missing, if these settings name one by its folder of the quickstart preset.
+
+    Both, and the training corpus first: the other lies inside its folder.
+    """
+    shipped = load_run("quickstart")
+    if any(getattr(settings.data, split) == getattr(shipped.data, split) for split in _SPLITS):
+        prepare_bundled_corpus(shipped)
 
 
 def _make(split: str, target: Path) -> None:

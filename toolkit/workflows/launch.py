@@ -16,7 +16,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
+from toolkit.core.errors import SettingsError
 from toolkit.core.shipped import shipped_folder
+from toolkit.engine.ranks import has_gpu
 from toolkit.training.stopping import STARTER_VARIABLE, STOP_FILE_VARIABLE
 
 __all__ = ["device_options", "launch_ranks", "num_devices"]
@@ -29,7 +31,7 @@ def num_devices() -> int:
     """Ranks that `toolkit train` starts by default: one a GPU, else one."""
     import torch
 
-    return max(1, torch.cuda.device_count())
+    return torch.cuda.device_count() if has_gpu() else 1
 
 
 def launch_ranks(source: str, overrides: Sequence[str], *, ds_config: str, num_procs: int) -> int:
@@ -53,7 +55,8 @@ def launch_ranks(source: str, overrides: Sequence[str], *, ds_config: str, num_p
             **os.environ,
             STOP_FILE_VARIABLE: str(stop_file),
             STARTER_VARIABLE: str(os.getpid()),
-            "DS_ACCELERATOR": os.environ.get("DS_ACCELERATOR", _accelerator()),
+            # Ranks must not decide otherwise: on a CPU the launcher gives them GPU numbers all the same.
+            "DS_ACCELERATOR": "cuda" if has_gpu() else "cpu",
         }
         if "--include" in devices:
             # The launcher reads it as another wish for devices; it sets the variable anew for each rank.
@@ -74,11 +77,20 @@ def device_options(num_procs: int, environment: Mapping[str, str]) -> list[str]:
     """The launcher's options for `num_procs` ranks; of the GPUs that CUDA_VISIBLE_DEVICES names, the first ones.
 
     With `--num_gpus` the launcher would drop that variable and take GPUs that were not meant for the run.
+
+    Raises:
+        SettingsError: more ranks than visible GPUs, or GPUs that are not named by number.
     """
-    visible = [device for device in environment.get(_VISIBLE_DEVICES, "").split(",") if device.strip()]
-    if visible and num_procs <= len(visible):
-        return ["--include", f"localhost:{','.join(visible[:num_procs])}"]
-    return ["--num_gpus", str(num_procs)]
+    visible = [device.strip() for device in environment.get(_VISIBLE_DEVICES, "").split(",") if device.strip()]
+    if not visible or environment.get("DS_ACCELERATOR") == "cpu":
+        return ["--num_gpus", str(num_procs)]
+    if num_procs > len(visible) or not all(device.isdecimal() for device in visible):
+        raise SettingsError(
+            f"{num_procs} ranks were asked for (--num-procs), and {_VISIBLE_DEVICES}={','.join(visible)} shows "
+            f"{len(visible)} device(s).\nThe deepspeed launcher takes one GPU a rank, named by number: ask for fewer "
+            "ranks, show more GPUs, or set DS_ACCELERATOR=cpu."
+        )
+    return ["--include", f"localhost:{','.join(visible[:num_procs])}"]
 
 
 def _start_listening(stop_file: Path, command: list[str], environment: dict[str, str]) -> "subprocess.Popen[bytes]":
@@ -112,12 +124,6 @@ def _kill(launcher: "subprocess.Popen[bytes]") -> None:
     """End the launcher and every rank at once; without waiting, since a signal handler may interrupt a wait."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(launcher.pid, signal.SIGKILL)
-
-
-def _accelerator() -> str:
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _free_port() -> int:

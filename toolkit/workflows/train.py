@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 
-from toolkit.engine.ds_config import check_parallel, read_ds_config, resolve_ds_config
-from toolkit.parallel.topology import BatchLayout, batch_layout
+from toolkit.parallel.topology import BatchLayout
 from toolkit.settings import load_run
 from toolkit.settings.load import to_toml
-from toolkit.training.assembly import RunData, open_run_data
+from toolkit.training.assembly import RunData, open_run_data, resolve_engine
 from toolkit.workflows.bundled import prepare_if_named
 from toolkit.workflows.launch import launch_ranks, num_devices
 
@@ -33,12 +32,7 @@ def train_run(
     settings = load_run(source, overrides)
     ds_config = ds_config or _DEFAULT_DS_CONFIG
     ranks = num_procs or num_devices()
-    config = read_ds_config(ds_config)
-    check_parallel(config, settings.parallel, source=ds_config)
-    layout = batch_layout(settings.train.global_batch_rows, settings.train.micro_batch_rows, data_parallel=ranks)
-    resolve_ds_config(
-        config, batch=layout, grad_clip=settings.train.grad_clip, precision=settings.precision, source=ds_config
-    )
+    _, layout = resolve_engine(settings, ds_config, num_ranks=ranks)
     prepare_if_named(settings)
     data = open_run_data(settings)
     if is_dry_run:
