@@ -1,9 +1,11 @@
 """How `toolkit train` asks the deepspeed launcher for ranks."""
 
+import signal
+
 import pytest
 
 from toolkit.core.errors import SettingsError
-from toolkit.workflows.launch import device_options
+from toolkit.workflows.launch import device_options, stop_signals_kept
 
 
 @pytest.mark.parametrize(
@@ -29,3 +31,10 @@ def test_what_the_launcher_cannot_take_is_refused(num_procs, visible):
 def test_a_run_on_the_cpu_does_not_ask_for_gpus():
     environment = {"CUDA_VISIBLE_DEVICES": "0", "DS_ACCELERATOR": "cpu"}
     assert device_options(4, environment) == ["--num_gpus", "4"]
+
+
+def test_stop_signals_go_back_to_whom_they_belonged():
+    before = signal.getsignal(signal.SIGTERM)
+    with stop_signals_kept():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    assert signal.getsignal(signal.SIGTERM) is before

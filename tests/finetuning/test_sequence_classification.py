@@ -166,8 +166,8 @@ def test_texts_longer_than_the_model_takes_are_cut_and_counted(tmp_path, files, 
 
 
 def test_an_unknown_label_in_the_test_file_is_named(tmp_path, files):
-    path = write_rows(tmp_path / "odd.jsonl", [{"text": "w1", "label": 1}, {"text": "w1", "label": "1"}])
-    with pytest.raises(UserError, match=r"odd\.jsonl, row 2: the label '1' does not occur .*train\.jsonl.*0, 1"):
+    path = write_rows(tmp_path / "odd.jsonl", [{"text": "w1", "label": 1}, {"text": "w1", "label": "2"}])
+    with pytest.raises(UserError, match=r"odd\.jsonl, row 2: the label '2' does not occur .*train\.jsonl.*0, 1"):
         finetune_sequence_classification("unused", train=files["train"], test=path, output=tmp_path / "out")
 
 

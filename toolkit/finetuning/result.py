@@ -4,6 +4,8 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from pydantic import Field
+
 from toolkit.core.settings import Settings
 from toolkit.finetuning.examples import Label
 from toolkit.finetuning.settings import Initialization
@@ -20,7 +22,7 @@ class FinetuningResult(Settings):
     """What was fine-tuned, as it was named."""
     dataset: str
     """Name of the data: the training file's, or its folder's where the file is called train."""
-    initialization: Initialization
+    initialization: Initialization = Field(strict=False)
     """Whether the encoder was pretrained or a random twin."""
     seed: int
     """Of head, order and random encoder."""

@@ -21,7 +21,7 @@ from toolkit.core.shipped import shipped_folder
 from toolkit.engine.ranks import has_gpu
 from toolkit.training.stopping import STARTER_VARIABLE, STOP_FILE_VARIABLE
 
-__all__ = ["device_options", "launch_ranks", "num_devices"]
+__all__ = ["device_options", "launch_ranks", "num_devices", "stop_signals_kept"]
 
 _VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
@@ -61,7 +61,7 @@ def launch_ranks(source: str, overrides: Sequence[str], *, ds_config: str, num_p
         if "--include" in devices:
             # The launcher reads it as another wish for devices; it sets the variable anew for each rank.
             del environment[_VISIBLE_DEVICES]
-        with _stop_signals_kept():
+        with stop_signals_kept():
             launcher = _start_listening(stop_file, command, environment)
             try:
                 code = launcher.wait()
@@ -110,7 +110,7 @@ def _start_listening(stop_file: Path, command: list[str], environment: dict[str,
 
 
 @contextlib.contextmanager
-def _stop_signals_kept() -> Iterator[None]:
+def stop_signals_kept() -> Iterator[None]:
     """Give the stop signals back to whom they belonged, after ranks have run."""
     handlers = {number: signal.getsignal(number) for number in _STOP_SIGNALS}
     try:
