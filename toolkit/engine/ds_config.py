@@ -14,7 +14,17 @@ from toolkit.core.errors import NotAvailableError, SettingsError
 from toolkit.core.shipped import shipped_folder
 from toolkit.parallel.topology import BatchLayout, ParallelSettings
 
-__all__ = ["check_parallel", "read_ds_config", "resolve_ds_config", "shipped_ds_configs", "zero_stage"]
+__all__ = [
+    "DEFAULT_DS_CONFIG",
+    "check_parallel",
+    "read_ds_config",
+    "resolve_ds_config",
+    "shipped_ds_configs",
+    "zero_stage",
+]
+
+DEFAULT_DS_CONFIG = "zero2"
+"""What a run uses where nobody names a file."""
 
 _BLOCKS = ("bf16", "data_types", "zero_optimization")
 _OURS = {

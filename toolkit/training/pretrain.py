@@ -16,6 +16,7 @@ from typing import Any
 
 from toolkit.checkpoint.read import CHECKPOINTS_FOLDER, Checkpoint, newest_intact, open_unverified
 from toolkit.core.errors import CheckpointError, SettingsError, UserError
+from toolkit.engine.ds_config import DEFAULT_DS_CONFIG
 from toolkit.engine.engine import Engine
 from toolkit.engine.ranks import Ranks, has_gpu, has_joined, join_ranks
 from toolkit.engine.saving import load_checkpoint
@@ -48,7 +49,7 @@ class Outcome:
         return f"finished at step {self.step}" if self.step == self.total_steps else f"stopped at step {self.step}"
 
 
-def pretrain(settings: RunSettings, *, ds_config: str = "zero2") -> Outcome:
+def pretrain(settings: RunSettings, *, ds_config: str = DEFAULT_DS_CONFIG) -> Outcome:
     """Run, or resume, a pretraining run as one of its ranks; alone where no launcher set RANK in the environment.
 
     Args:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from toolkit.engine.ds_config import DEFAULT_DS_CONFIG
 from toolkit.parallel.topology import BatchLayout
 from toolkit.settings import load_run
 from toolkit.settings.load import to_toml
@@ -10,8 +11,6 @@ from toolkit.workflows.bundled import prepare_if_named
 from toolkit.workflows.launch import launch_ranks, num_devices
 
 __all__ = ["train_run"]
-
-_DEFAULT_DS_CONFIG = "zero2"
 
 
 def train_run(
@@ -30,7 +29,7 @@ def train_run(
         UserError: what the ranks would refuse, before they are started.
     """
     settings = load_run(source, overrides)
-    ds_config = ds_config or _DEFAULT_DS_CONFIG
+    ds_config = ds_config or DEFAULT_DS_CONFIG
     ranks = num_procs or num_devices()
     _, layout = resolve_engine(settings, ds_config, num_ranks=ranks)
     prepare_if_named(settings)
