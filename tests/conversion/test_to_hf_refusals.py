@@ -14,6 +14,7 @@ from toolkit.core.errors import CheckpointError, ToolkitError, UserError
 from toolkit.core.words import Vocabulary
 from toolkit.model import model_settings
 from toolkit.model.encoder import Encoder
+from toolkit.model.initialize import initialize_
 from toolkit.testing.checkpoints import model_states, write_checkpoint
 
 
@@ -132,7 +133,7 @@ def test_an_encoder_without_a_mask_token_is_refused_a_decoder_is_not(
 ) -> None:
     settings = model_settings("test", vocab_size=384)
     encoder = Encoder(settings)
-    torch.nn.init.normal_(encoder.model.embed_tokens.weight)
+    initialize_(encoder, seed=0)
     checkpoint = write_checkpoint(
         tmp_path / "checkpoints",
         1,
