@@ -1,28 +1,18 @@
-r"""Read a source file row by row, in memory that does not grow with the file: a text, or why there is none.
+r"""What every reader gives: rows, each a text or the reason why there is none, in spans of a few megabytes.
 
-Lines end at `\\n` only: text may hold U+2028, U+0085 and other characters that some readers take for line ends.
+Lines end at `\n` only: text may hold U+2028, U+0085 and other characters that some readers take for line ends.
 """
 
-import codecs
+import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, BinaryIO
 
-from toolkit.core.errors import UserError
 from toolkit.preprocess.settings import TxtDocuments
-from toolkit.preprocess.sources import Format, Source
+from toolkit.preprocess.sources import Source
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-__all__ = ["Reason", "Row", "read_rows"]
-
-# Parquet is decoded in steps of about this many bytes of text, whatever the size of its row groups.
-_BATCH_BYTES = 4 << 20
-_MOST_BATCH_ROWS = 8192
+__all__ = ["Reason", "Row", "Span", "read_rows", "row_from_bytes", "row_from_json", "row_from_line", "row_from_text"]
 
 
 class Reason(StrEnum):
@@ -37,68 +27,73 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of a source: its text, or the reason why it has none and what was found.
-
-    `end` is how many bytes of the source are read by then; of a compressed one, about.
-    """
+    """One row of a source: its text, or the reason why it has none and what was found."""
 
     text: str
-    end: int
     reason: Reason | None = None
     found: str = ""
+    end: int = 0
+
+
+@dataclass(frozen=True)
+class Span:
+    """Consecutive rows of one source, not read yet.
+
+    Attributes:
+        start: where `iterate_spans` goes on with this span: a byte of the uncompressed text, or a row of a Parquet
+            file counted from 0.
+        end_bytes: how many bytes of the source file (of a compressed one, compressed bytes) are read by its end.
+        rows: reads the rows.
+    """
+
+    start: int
+    end_bytes: int
+    rows: Callable[[], list[Row]]
+
+    def read(self) -> list[Row]:
+        """The rows; called once, from any thread.
+
+        Raises:
+            UserError: the file cannot be read, or is not what its name says.
+        """
+        return self.rows()
 
 
 def read_rows(source: Source, *, text_field: str, txt_documents: TxtDocuments) -> Iterator[Row]:
-    """The rows of a source, in order.
+    """The rows of a source, in order, each with the bytes that are read by the end of its span."""
+    from toolkit.preprocess.spans import iterate_spans
 
-    Raises:
-        UserError: the file cannot be read, or is not the Parquet that its name says.
-    """
-    if source.format is Format.PARQUET:
-        yield from _read_parquet(source, text_field)
-        return
+    for span in iterate_spans(source, text_field=text_field, txt_documents=txt_documents):
+        for row in span.read():
+            yield dataclasses.replace(row, end=span.end_bytes)
+
+
+def row_from_line(line: bytes, text_field: str) -> Row:
+    """One line of a JSON-lines file."""
+    if not line or line.isspace():
+        return Row("", Reason.EMPTY)
     try:
-        with source.path.open("rb") as file:
-            # A byte-order mark signs the file as UTF-8; it is neither JSON nor part of a text.
-            if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
-                file.seek(0)
-            if source.format is Format.JSON_LINES:
-                yield from _read_json_lines(file, text_field)
-            else:
-                yield from _read_txt(file, txt_documents)
-    except OSError as error:
-        raise UserError(f"The source {source.path} cannot be read: {error.strerror}.") from error
+        value = json.loads(line.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        return Row("", Reason.NOT_UTF8, f"{error.reason} at byte {error.start}")
+    except json.JSONDecodeError as error:  # its text would count lines, and this is always line 1
+        return Row("", Reason.BROKEN_JSON, f"{error.msg} at character {error.pos + 1}")
+    except (ValueError, RecursionError) as error:
+        return Row("", Reason.BROKEN_JSON, str(error))
+    return row_from_json(value, text_field)
 
 
-def _read_json_lines(file: BinaryIO, text_field: str) -> Iterator[Row]:
-    end = file.tell()
-    for line in file:
-        end += len(line)
-        if line.isspace():
-            yield Row("", end, Reason.EMPTY)
-            continue
-        try:
-            row = json.loads(line.decode("utf-8"))
-        except UnicodeDecodeError as error:
-            yield Row("", end, Reason.NOT_UTF8, f"{error.reason} at byte {error.start}")
-        except json.JSONDecodeError as error:  # its text would count lines, and this is always line 1
-            yield Row("", end, Reason.BROKEN_JSON, f"{error.msg} at character {error.pos + 1}")
-        except (ValueError, RecursionError) as error:
-            yield Row("", end, Reason.BROKEN_JSON, str(error))
-        else:
-            yield _from_json(row, text_field, end)
-
-
-def _from_json(row: object, text_field: str, end: int) -> Row:
-    if not isinstance(row, dict):
-        return Row("", end, Reason.WRONG_TYPE, f"the row is a JSON {_json_type(row)}, not an object")
-    if text_field not in row:
-        keys = ", ".join(map(repr, list(row)[:6])) or "none"
-        return Row("", end, Reason.MISSING_FIELD, f"no {text_field!r}; its keys: {keys}")
-    text = row[text_field]
+def row_from_json(value: object, text_field: str) -> Row:
+    """A JSON value that stands for a row: an object with the text, if all is well."""
+    if not isinstance(value, dict):
+        return Row("", Reason.WRONG_TYPE, f"the row is a JSON {_json_type(value)}, not an object")
+    if text_field not in value:
+        keys = ", ".join(map(repr, list(value)[:6])) or "none"
+        return Row("", Reason.MISSING_FIELD, f"no {text_field!r}; its keys: {keys}")
+    text = value[text_field]
     if not isinstance(text, str):
-        return Row("", end, Reason.WRONG_TYPE, f"{text_field!r} is a JSON {_json_type(text)}, not a string")
-    return _from_text(text, end)
+        return Row("", Reason.WRONG_TYPE, f"{text_field!r} is a JSON {_json_type(text)}, not a string")
+    return row_from_text(text)
 
 
 def _json_type(value: object) -> str:
@@ -106,109 +101,22 @@ def _json_type(value: object) -> str:
     return names.get(type(value), "number")
 
 
-def _from_text(text: str, end: int) -> Row:
+def row_from_text(text: str) -> Row:
+    """A text, unless it is empty or cannot be written as UTF-8."""
     if not text:
-        return Row("", end, Reason.EMPTY)
+        return Row("", Reason.EMPTY)
     if not text.isascii():
         try:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
             # JSON can spell half of a surrogate pair, which is no character and has no UTF-8 form.
-            return Row("", end, Reason.NOT_UTF8, f"lone surrogate at character {error.start}")
-    return Row(text, end)
+            return Row("", Reason.NOT_UTF8, f"lone surrogate at character {error.start}")
+    return Row(text)
 
 
-def _from_bytes(content: bytes, end: int) -> Row:
+def row_from_bytes(content: bytes) -> Row:
+    """A text that stands as bytes."""
     try:
-        return _from_text(content.decode("utf-8"), end)
+        return row_from_text(content.decode("utf-8"))
     except UnicodeDecodeError as error:
-        return Row("", end, Reason.NOT_UTF8, f"{error.reason} at byte {error.start}")
-
-
-def _read_txt(file: BinaryIO, documents: TxtDocuments) -> Iterator[Row]:
-    if documents == "file":
-        content = file.read()
-        yield _from_bytes(content, file.tell())
-        return
-    end = file.tell()
-    if documents == "line":
-        for line in file:
-            end += len(line)
-            yield _from_bytes(_without_line_end(line), end)
-        return
-    paragraph: list[bytes] = []
-    for line in file:
-        end += len(line)
-        if not line.isspace():
-            paragraph.append(line)
-        elif paragraph:
-            yield _from_bytes(_without_line_end(b"".join(paragraph)), end)
-            paragraph = []
-    if paragraph:
-        yield _from_bytes(_without_line_end(b"".join(paragraph)), end)
-
-
-def _without_line_end(content: bytes) -> bytes:
-    r"""Without the `\n` at the end and the `\r` before it."""
-    return content.removesuffix(b"\n").removesuffix(b"\r") if content.endswith(b"\n") else content
-
-
-def _read_parquet(source: Source, text_field: str) -> Iterator[Row]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        # Streams column chunks in pieces; the default reads whole row groups ahead.
-        with pq.ParquetFile(source.path, buffer_size=1 << 20, pre_buffer=False) as file:
-            yield from _read_row_groups(file, source, text_field)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        first_line = str(error).partition("\n")[0] or type(error).__name__
-        raise UserError(f"The source {source.path} is not a Parquet file that can be read: {first_line}") from error
-
-
-def _read_row_groups(file: "pq.ParquetFile", source: Source, text_field: str) -> Iterator[Row]:
-    schema, metadata = file.schema_arrow, file.metadata
-    if text_field not in schema.names:
-        found = f"no column {text_field!r}; there are: {', '.join(schema.names)}"
-        yield from (Row("", source.num_bytes, Reason.MISSING_FIELD, found) for _ in range(metadata.num_rows))
-        return
-    arrow_type = schema.field(schema.names.index(text_field)).type
-    if not _holds_text(arrow_type):
-        found = f"column {text_field!r} has type {arrow_type}"
-        yield from (Row("", source.num_bytes, Reason.WRONG_TYPE, found) for _ in range(metadata.num_rows))
-        return
-    done = 0
-    for group in range(metadata.num_row_groups):
-        sizes = metadata.row_group(group)
-        per_row = max(1, sizes.total_byte_size // max(1, sizes.num_rows))
-        batch_size = min(_MOST_BATCH_ROWS, max(1, _BATCH_BYTES // per_row))
-        for batch in file.iter_batches(batch_size, row_groups=[group], columns=[text_field], use_threads=False):
-            for value in batch.column(0):
-                done += 1
-                yield _from_scalar(value, source.num_bytes * done // metadata.num_rows)
-
-
-def _holds_text(arrow_type: "pa.DataType") -> bool:
-    import pyarrow as pa
-
-    if pa.types.is_dictionary(arrow_type):
-        arrow_type = arrow_type.value_type
-    kinds = (
-        pa.types.is_string,
-        pa.types.is_large_string,
-        pa.types.is_string_view,
-        pa.types.is_binary,
-        pa.types.is_large_binary,
-        pa.types.is_binary_view,
-    )
-    return any(is_kind(arrow_type) for is_kind in kinds)
-
-
-def _from_scalar(value: "pa.Scalar", end: int) -> Row:
-    try:
-        text = value.as_py()
-    except UnicodeDecodeError as error:  # Arrow does not check the bytes of a string column.
-        return Row("", end, Reason.NOT_UTF8, f"{error.reason} at byte {error.start}")
-    if text is None:
-        return Row("", end, Reason.WRONG_TYPE, "null, not a string")
-    return _from_bytes(text, end) if isinstance(text, bytes) else _from_text(text, end)
+        return Row("", Reason.NOT_UTF8, f"{error.reason} at byte {error.start}")

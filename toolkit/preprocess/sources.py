@@ -25,28 +25,46 @@ class Format(StrEnum):
 
 @dataclass(frozen=True)
 class Source:
-    """One file to read; its absolute path is its name in the corpus."""
+    """One file to read.
 
-    path: Path
+    Attributes:
+        name: as corpus.json names it: its absolute path.
+        format: what is in it.
+        num_bytes: its size.
+        version: what changes when its content does; of a local file, when it was last modified.
+    """
+
+    name: str
     format: Format
     num_bytes: int
-    modified_ns: int
+    version: str
 
     @property
-    def name(self) -> str:
-        """As corpus.json names it."""
-        return str(self.path)
+    def path(self) -> Path:
+        """Where a local file is."""
+        return Path(self.name)
+
+    @property
+    def modified_ns(self) -> int:
+        """When a local file was last modified."""
+        return int(self.version)
 
 
-def find_sources(named: Sequence[str]) -> list[Source]:
+def find_sources(named: Sequence[str], *, subset: str | None = None) -> list[Source]:
     """The files behind paths, folders and globs: each once, bytewise by absolute path.
 
     A folder stands for the readable files below it, at any depth; names that begin with a dot are left out.
+
+    Args:
+        named: what the user gave.
+        subset: configuration of the data sets on the hub among them.
 
     Raises:
         UserError: nothing is there, or a file's format is unknown.
         NotAvailableError: a format or a source that the documentation names and nobody has built yet.
     """
+    if subset is not None:
+        raise NotAvailableError("--subset")
     found = {path for name in named for path in _paths(name)}
     return [_source(path) for path in sorted(found, key=os.fsencode)]
 
@@ -111,4 +129,4 @@ def _source(path: str) -> Source:
         status = os.stat(path)
     except OSError as error:
         raise UserError(f"The source {path} cannot be read: {error.strerror}.") from error
-    return Source(Path(path), Format(_ending(path)), status.st_size, status.st_mtime_ns)
+    return Source(path, Format(_ending(path)), status.st_size, str(status.st_mtime_ns))

@@ -1,0 +1,35 @@
+"""Cut a source file into spans that workers read at the same time, in memory that does not grow with the file.
+
+Finding the next span is cheap and done by one thread, in order; reading its rows is the work, and is done wherever
+`Span.read` is called. Where a span ends follows from where it starts, so a reader that goes on at a span's start
+meets the same spans as one that came from the beginning.
+"""
+
+from collections.abc import Iterator
+
+from toolkit.preprocess.lines import iterate_line_spans
+from toolkit.preprocess.parquet import iterate_parquet_spans
+from toolkit.preprocess.readers import Span
+from toolkit.preprocess.settings import TxtDocuments
+from toolkit.preprocess.sources import Format, Source
+
+__all__ = ["Span", "iterate_spans"]
+
+
+def iterate_spans(source: Source, *, text_field: str, txt_documents: TxtDocuments, start: int = 0) -> Iterator[Span]:
+    """The spans of a source, in order: about 4 MB of text each, or one document that is larger.
+
+    Called from one thread. The rows of all spans, in order, are the rows of the source.
+
+    Args:
+        source: the file.
+        text_field: key (JSON) or column (Parquet) that holds the text.
+        txt_documents: what is one document in a .txt file.
+        start: 0, or the `start` of a span of the same file, with which to go on.
+
+    Raises:
+        UserError: the file cannot be read, or is not what its name says; `Span.read` may raise it too.
+    """
+    if source.format is Format.PARQUET:
+        return iterate_parquet_spans(source, text_field, start=start)
+    return iterate_line_spans(source, text_field=text_field, txt_documents=txt_documents, start=start)
