@@ -1,5 +1,6 @@
 """Bad input to `toolkit train`: exit 2 and one message that says what was asked, what was found, what to do."""
 
+import re
 import subprocess
 import sys
 
@@ -60,6 +61,21 @@ def test_a_dry_run_shows_what_would_run(monkeypatch, capsys, tmp_path):
     assert "vocab_size = 97" in out
     assert "# steps 11 to 20: mlm" in out
     assert not (tmp_path / "run").exists()
+
+
+def test_a_dry_run_says_the_epochs_of_every_corpus_of_a_blend(monkeypatch, capsys, tmp_path):
+    run_file = write_run(tmp_path)
+    blend = ", ".join(f'{{path="{tmp_path / name}",weight={n}}}' for name, n in (("corpus", 3), ("validation", 1)))
+    options = ["--set", f"data.train=[{blend}]", "--set", "train.global_batch_rows=16", "--dry-run"]
+    monkeypatch.setattr(sys, "argv", ["toolkit", "train", str(run_file), *options])
+    with pytest.raises(SystemExit) as left:
+        main()
+    out = capsys.readouterr().out
+    assert left.value.code == 0, out
+    lines = [line for line in out.splitlines() if line.startswith("# ")]
+    assert lines[0] == "# a blend of 2 corpora, 320 rows in the run:"
+    assert re.search(rf"{tmp_path}/corpus: .* rows of 64; 75.00% of the run takes 240 rows, 1.98 epochs", lines[1])
+    assert re.search(rf"{tmp_path}/validation: .* 25.00% of the run takes 80 rows, \d.\d\d epochs", lines[2])
 
 
 @pytest.mark.parametrize("command", ["branch", "plan", "adopt", "verify", "doctor", "watch"])

@@ -25,6 +25,21 @@ def test_equal_digests_for_clm_mlm_and_both(tmp_path):
     assert all(sequence == digests["both", 1] for sequence in digests.values())
 
 
+def test_a_blend_gives_equal_digests_on_any_number_of_ranks(tmp_path):
+    run_file = write_run(tmp_path)
+    corpora = [(tmp_path / "corpus", 3), (tmp_path / "validation", 1)]
+    blend = ", ".join(f'{{path="{path}", weight={weight}}}' for path, weight in corpora)
+    found = set()
+    for world_size, micro_rows in ((1, 8), (2, 1), (2, 4)):
+        folder = tmp_path / f"blend-{world_size}-{micro_rows}"
+        overrides = (f"run.dir={folder}", f"data.train=[{blend}]", f"train.micro_batch_rows={micro_rows}")
+        ((_, lines),) = run_distributed([RunCase(str(run_file), "zero1", overrides)], world_size=world_size)[0][:1]
+        found.add(tuple(line["data_digest"] for line in lines))
+    assert len(found) == 1
+    alone = run_distributed([RunCase(str(run_file), "zero1", (f"run.dir={tmp_path / 'alone'}",))], world_size=1)
+    assert not set(found.pop()[1:]) & {line["data_digest"] for line in alone[0][0][1][1:]}
+
+
 def test_another_seed_gives_another_order(tmp_path):
     run_file = write_run(tmp_path)
     cases = [RunCase(str(run_file), "zero0", (f"run.dir={tmp_path / str(s)}", f"run.seed={s}")) for s in (1, 2)]

@@ -103,6 +103,7 @@ def test_overrides_are_toml_else_strings(tmp_path):
         ("data.window=blocks", r"unknown key 'data\.window'\. Did you mean 'windows'"),
         ("data.windows=rows", r"data\.windows = 'rows'"),
         ("train.steps=5", r"only data\.\* can be set here"),
+        ('data.train=[{path="a", weight=1}]', "Inspect the corpora of a blend one by one"),
         ("data.windows", r"has no key=value form"),
     ],
 )

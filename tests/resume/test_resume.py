@@ -89,6 +89,19 @@ def test_resume_before_at_and_after_the_switch(tmp_path, world_size):
         assert results[0] == {9: [], 10: [], 11: []}, layout
 
 
+def _blend(folder: Path) -> str:
+    corpora = [(folder / "corpus", 3), (folder / "validation", 1)]
+    return "data.train=[" + ", ".join(f'{{path="{path}", weight={weight}}}' for path, weight in corpora) + "]"
+
+
+def test_resume_in_the_middle_of_a_blend(tmp_path):
+    run_file = write_run(tmp_path)
+    folder = tmp_path / "blend"
+    folder.mkdir()
+    case = CutOff(str(run_file), str(folder), "zero1", (_blend(tmp_path),), steps=(7,))
+    assert run_distributed([case], world_size=2)[0][0] == {7: []}
+
+
 def test_metrics_past_the_checkpoint_are_set_aside(tmp_path):
     run_file = write_run(tmp_path)
     folder = tmp_path / "cut"
@@ -154,9 +167,10 @@ class Refused:
 
     run_file: str
     override: str
+    before: tuple[str, ...] = ()
 
     def __call__(self) -> str:
-        RunCase(self.run_file)()
+        RunCase(self.run_file, "zero0", self.before)()
         try:
             RunCase(self.run_file, "zero0", (self.override,))()
         except SettingsError as error:
@@ -177,10 +191,11 @@ class Changed:
     run_file: str
     folder: str
     change: str
+    overrides: tuple[str, ...] = ()
 
     def __call__(self) -> str:
         run = Path(self.folder) / "run"
-        RunCase(self.run_file, "zero0", ("checkpoint.every=10", "checkpoint.keep=9"))()
+        RunCase(self.run_file, "zero0", ("checkpoint.every=10", "checkpoint.keep=9", *self.overrides))()
         shutil.rmtree(run / "checkpoints" / "step-00000020")
         if self.change == "corpus":
             shutil.rmtree(Path(self.folder) / "corpus")
@@ -189,7 +204,7 @@ class Changed:
         else:
             (run / "checkpoints" / "step-00000010" / "manifest.json").write_text("{}")
         try:
-            return RunCase(self.run_file)()[0]
+            return RunCase(self.run_file, "zero0", self.overrides)()[0]
         except UserError as error:
             return f"{type(error).__name__}: {error}"
 
@@ -197,6 +212,19 @@ class Changed:
 def test_another_corpus_in_the_same_place_is_refused(tmp_path):
     (message,) = run_distributed([Changed(str(write_run(tmp_path)), str(tmp_path), "corpus")], world_size=1)[0]
     assert message.startswith("CorpusError: data.train names another corpus than when the run was started")
+
+
+def test_another_corpus_in_the_place_of_one_of_a_blend_is_refused(tmp_path):
+    case = Changed(str(write_run(tmp_path)), str(tmp_path), "corpus", (_blend(tmp_path),))
+    (message,) = run_distributed([case], world_size=1)[0]
+    assert message.startswith("CorpusError: data.train.0.path names another corpus than when the run was started")
+
+
+def test_other_weights_are_refused_by_name(tmp_path):
+    run_file, blend = str(write_run(tmp_path)), _blend(tmp_path)
+    case = Refused(run_file, blend.replace("weight=3", "weight=4"), (blend,))
+    (message,) = run_distributed([case], world_size=1)[0]
+    assert "data.train.0.weight: was 3.0, now 4.0" in message
 
 
 def test_without_any_intact_checkpoint_nothing_is_started_over(tmp_path):

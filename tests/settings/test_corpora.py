@@ -2,7 +2,7 @@
 
 import pytest
 
-from toolkit.core.errors import CorpusError, NotAvailableError, SettingsError
+from toolkit.core.errors import CorpusError, SettingsError
 from toolkit.settings import load_run, with_corpora
 from toolkit.testing.corpora import random_documents, write_token_corpus
 from toolkit.testing.runs import write_run
@@ -38,7 +38,39 @@ def test_corpora_of_different_tokenizers_are_refused(tmp_path):
         with_corpora(load_run(str(run_file), [f"data.validation={other}"]))
 
 
-def test_a_blend_is_not_available_yet(tmp_path):
-    settings = load_run(str(write_run(tmp_path)), ['data.train=[{path="x", weight=1.0}]'])
-    with pytest.raises(NotAvailableError, match="blend"):
+def _blend(*folders) -> str:
+    """`--set data.train=[...]` with these corpora, the second one with weight 2, and so on."""
+    entries = ", ".join(f'{{path="{folder}", weight={number}}}' for number, folder in enumerate(folders, start=1))
+    return f"data.train=[{entries}]"
+
+
+def test_a_blend_has_the_vocabulary_of_its_corpora(tmp_path):
+    settings = load_run(str(write_run(tmp_path)), [_blend(tmp_path / "corpus", tmp_path / "validation")])
+    assert [(entry.path, entry.weight) for entry in settings.data.train] == [
+        (str(tmp_path / "corpus"), 1.0),
+        (str(tmp_path / "validation"), 2.0),
+    ]
+    assert with_corpora(settings).model.vocab_size == 97
+
+
+def test_a_blend_of_different_tokenizers_is_refused_by_both_names(tmp_path):
+    run_file = write_run(tmp_path)
+    documents = random_documents(9, vocabulary_size=50, max_length=90)
+    other = write_token_corpus(tmp_path / "other", documents, vocabulary_size=50, eos=0, pad=1, mask=2)
+    with pytest.raises(SettingsError, match="different tokenizers") as refused:
+        with_corpora(load_run(str(run_file), [_blend(tmp_path / "corpus", other)]))
+    for part in (f"data.train.0.path ({tmp_path / 'corpus'})", f"data.train.1.path ({other})"):
+        assert part in str(refused.value)
+
+
+def test_one_corpus_twice_in_a_blend_is_refused(tmp_path):
+    run_file = write_run(tmp_path)
+    again = f"{tmp_path}/validation/../corpus/"
+    with pytest.raises(SettingsError, match=r"data.train.0.path and data.train.2.path both name"):
+        with_corpora(load_run(str(run_file), [_blend(tmp_path / "corpus", tmp_path / "validation", again)]))
+
+
+def test_a_missing_corpus_of_a_blend_is_named(tmp_path):
+    settings = load_run(str(write_run(tmp_path)), [_blend(tmp_path / "corpus", tmp_path / "nowhere")])
+    with pytest.raises(CorpusError, match="nowhere"):
         with_corpora(settings)

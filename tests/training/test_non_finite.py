@@ -18,6 +18,7 @@ class Diverges:
     folder: str
     ds_config: str
     precision: str = "fp32"
+    overrides: tuple[str, ...] = ()
 
     def __call__(self) -> str:
         overrides = (
@@ -27,6 +28,7 @@ class Diverges:
             "lr.warmup_steps=0",
             "checkpoint.every=1",
             "checkpoint.keep=50",
+            *self.overrides,
         )
         try:
             RunCase(self.run_file, self.ds_config, overrides)()
@@ -49,3 +51,13 @@ def test_the_run_ends_and_the_rows_are_named(tmp_path, world_size):
         assert all(line["step"] < step for line in read_metrics(folder)), case
         if "validation" not in messages[0]:
             assert all(f"rank {rank}, epoch 0: " in messages[0] for rank in range(world_size)), case
+
+
+def test_rows_of_a_blend_are_named_with_their_corpus(tmp_path):
+    run_file = str(write_run(tmp_path))
+    corpora = [str(tmp_path / name) for name in ("corpus", "validation")]
+    blend = ", ".join(f'{{path="{path}", weight=1}}' for path in corpora)
+    case = Diverges(run_file, str(tmp_path / "run"), "zero0", overrides=(f"data.train=[{blend}]",))
+    (message,) = run_distributed([case], world_size=1)[0]
+    assert message.startswith("step 2: the")
+    assert all(f"{path} epoch 0: " in message for path in corpora), message

@@ -1,5 +1,6 @@
 """From a corpus on disk to rows of tokens in a seeded order. numpy only: no torch, no tokenizer, no process group."""
 
+from toolkit.data.blend import Blend
 from toolkit.data.corpus import Corpus
 from toolkit.data.digest import DIGEST_START, advance_digest, row_hashes
 from toolkit.data.manifest import (
@@ -20,6 +21,7 @@ from toolkit.data.windows import Rows, TokenRows, open_rows
 __all__ = [
     "DIGEST_START",
     "MANIFEST_NAME",
+    "Blend",
     "BlendEntry",
     "Corpus",
     "CorpusManifest",

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from toolkit.core.draws import keyed_uint64
 from toolkit.data.hashing import Keys, hash_numbers
 
-__all__ = ["Order"]
+__all__ = ["Order", "permute"]
 
 _NUM_ROUNDS = 8
 # For `blocks`: rows that are read from one place, and how many such places are mixed at a time.
@@ -46,7 +46,7 @@ class Order:
         """Rows and epochs, both int64 (B,), of these positions, counted from 0 over the whole run."""
         epochs_B, indices_B = np.divmod(positions_B.astype(np.int64), self.num_rows)
         if self._shuffle == "global":
-            return _permute(indices_B, self.num_rows, keys_B=hash_numbers(self._rows_key, epochs_B)), epochs_B
+            return permute(indices_B, self.num_rows, keys_B=hash_numbers(self._rows_key, epochs_B)), epochs_B
         return self._in_blocks(indices_B, epochs_B), epochs_B
 
     def _in_blocks(self, indices_B: Numbers, epochs_B: Numbers) -> Numbers:
@@ -63,17 +63,17 @@ class Order:
             (~is_last_B, window_rows),
             (is_last_B, self.num_rows - (num_windows - 1) * window_rows),
         ):
-            shuffled_B[chosen] = _permute(within_B[chosen], size, keys_B=keys_B[chosen])
+            shuffled_B[chosen] = permute(within_B[chosen], size, keys_B=keys_B[chosen])
         slots_B, offsets_B = np.divmod(windows_B * window_rows + shuffled_B, _ROWS_PER_BLOCK)
         is_whole_B = slots_B < num_blocks  # the short block at the end keeps its place
         block_keys_B = hash_numbers(self._blocks_key, epochs_B[is_whole_B])
-        slots_B[is_whole_B] = _permute(slots_B[is_whole_B], num_blocks, keys_B=block_keys_B)
+        slots_B[is_whole_B] = permute(slots_B[is_whole_B], num_blocks, keys_B=block_keys_B)
         rows_B: Numbers = slots_B * _ROWS_PER_BLOCK + offsets_B
         return rows_B
 
 
-def _permute(values_B: Numbers, size: int, *, keys_B: Keys) -> Numbers:
-    """Apply the permutation of 0..size-1 that belongs to each value's key."""
+def permute(values_B: Numbers, size: int, *, keys_B: Keys) -> Numbers:
+    """Apply the permutation of 0..size-1 that belongs to each value's key; O(1) for each, without a table."""
     result_B = values_B.astype(np.uint64)
     base = np.uint64(math.isqrt(max(size, 1) - 1) + 1)
     walking = np.arange(values_B.size)

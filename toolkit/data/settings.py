@@ -8,6 +8,8 @@ from toolkit.core.settings import Settings
 
 __all__ = ["BlendEntry", "DataSettings"]
 
+_SMALLEST_SHARE = 1e-9
+
 
 class BlendEntry(Settings):
     """One corpus of a blend."""
@@ -21,7 +23,7 @@ class BlendEntry(Settings):
 class DataSettings(Settings):
     """Where the rows of a run come from, how they are cut and in which order they come."""
 
-    train: str | Annotated[tuple[BlendEntry, ...], Field(strict=False)]
+    train: str | Annotated[tuple[BlendEntry, ...], Field(strict=False, min_length=1)]
     """Folder of the training corpus, or a blend: a list of {path, weight}."""
     validation: str | None = None
     """Folder of the corpus that is evaluated; none: no evaluation."""
@@ -35,6 +37,18 @@ class DataSettings(Settings):
     `blocks` does not use it."""
     shuffle: Literal["global", "blocks"] = "global"
     """Shuffle rows over the whole corpus, or blocks of rows and then rows inside a window of blocks."""
+
+    @model_validator(mode="after")
+    def _every_corpus_has_a_share(self) -> Self:
+        entries = () if isinstance(self.train, str) else self.train
+        total = sum(entry.weight for entry in entries)
+        for entry in entries:
+            if entry.weight < total * _SMALLEST_SHARE:
+                raise ValueError(
+                    f"data.train gives {entry.path} a weight of {entry.weight:g} in {total:g}, less than one row in "
+                    f"{1 / _SMALLEST_SHARE:,.0f}. Leave that corpus out, or make its weight larger."
+                )
+        return self
 
     @model_validator(mode="after")
     def _row_holds_its_segments(self) -> Self:

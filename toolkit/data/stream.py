@@ -1,25 +1,82 @@
 """What training reads from: sample positions in, rows of tokens out."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
 import numpy as np
 import numpy.typing as npt
 
+from toolkit.data.blend import Blend
 from toolkit.data.order import Order
 from toolkit.data.windows import Rows, TokenRows
 
-__all__ = ["RowStream"]
+__all__ = ["Located", "RowStream"]
+
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Located:
+    """Where the rows at B sample positions are: number of the corpus, row in it, that corpus's own epoch; each (B,)."""
+
+    corpora_B: Numbers
+    rows_B: Numbers
+    epochs_B: Numbers
 
 
 class RowStream:
-    """The rows of a run, in order. It has no state: position p gives the same row whoever asks, and when."""
+    """The rows of a run, in order. It has no state: position p gives the same row whoever asks, and when.
+
+    Args:
+        rows: of the one corpus.
+        order: in which they come.
+    """
 
     def __init__(self, rows: Rows, order: Order) -> None:
         assert rows.num_rows == order.num_rows
-        self.rows, self.order = rows, order
+        self._parts: tuple[tuple[Rows, Order], ...] = ((rows, order),)
+        self._blend: Blend | None = None
 
-    def at(self, positions_B: npt.NDArray[np.int64]) -> TokenRows:
+    @classmethod
+    def of_blend(cls, parts: Sequence[tuple[Rows, Order]], blend: Blend) -> Self:
+        """The rows of several corpora, each in its own order and with its own epochs, mixed by `blend`."""
+        assert len(parts) == len(blend.shares)
+        stream = cls(*parts[0])
+        # A blend of one corpus is that corpus.
+        if len(parts) > 1:
+            stream._parts, stream._blend = tuple(parts), blend
+        return stream
+
+    @property
+    def sequence_length(self) -> int:
+        """S, positions in a row."""
+        return self._parts[0][0].sequence_length
+
+    def at(self, positions_B: Numbers) -> TokenRows:
         """The rows at these sample positions, counted from 0 over the whole run.
 
         Raises:
             CorpusError: a file turns out to be damaged.
         """
-        return self.rows.read(*self.order.locate(positions_B))
+        located = self.locate(positions_B)
+        if self._blend is None:
+            return self._parts[0][0].read(located.rows_B, located.epochs_B)
+        shape = (positions_B.size, self.sequence_length)
+        found = TokenRows(np.empty(shape, np.int32), np.empty(shape, np.int32))
+        for number in np.unique(located.corpora_B).tolist():
+            chosen = located.corpora_B == number
+            some = self._parts[number][0].read(located.rows_B[chosen], located.epochs_B[chosen])
+            found.tokens_BS[chosen], found.segments_BS[chosen] = some.tokens_BS, some.segments_BS
+        return found
+
+    def locate(self, positions_B: Numbers) -> Located:
+        """Where the rows at these sample positions are."""
+        if self._blend is None:
+            return Located(np.zeros(positions_B.size, np.int64), *self._parts[0][1].locate(positions_B))
+        corpora_B, own_B = self._blend.locate(positions_B)
+        rows_B, epochs_B = np.empty_like(own_B), np.empty_like(own_B)
+        for number in np.unique(corpora_B).tolist():
+            chosen = corpora_B == number
+            rows_B[chosen], epochs_B[chosen] = self._parts[number][1].locate(own_B[chosen])
+        return Located(corpora_B, rows_B, epochs_B)

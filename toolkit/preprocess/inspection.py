@@ -112,6 +112,10 @@ def row_settings(folder: Path, overrides: Sequence[str]) -> DataSettings:
             raise SettingsError(
                 f"--set {override}: only data.* can be set here, for example --set data.windows=blocks."
             )
+    if raw["data"].get("train") != str(folder):
+        raise SettingsError(
+            f"--set data.train: this shows the corpus {folder}. Inspect the corpora of a blend one by one."
+        )
     try:
         return DataSettings.model_validate(raw["data"])
     except ValidationError as error:

@@ -11,9 +11,10 @@ import toolkit
 from toolkit.checkpoint.manifest import CheckpointManifest, LayoutEntry, VocabularyEntry
 from toolkit.checkpoint.read import CHECKPOINTS_FOLDER
 from toolkit.core.errors import SettingsError
+from toolkit.data.blend import Blend
 from toolkit.data.corpus import Corpus
 from toolkit.data.order import Order
-from toolkit.data.stream import RowStream
+from toolkit.data.stream import Located, RowStream
 from toolkit.data.windows import Rows, open_rows
 from toolkit.engine.ds_config import check_parallel, read_ds_config, resolve_ds_config
 from toolkit.engine.engine import Engine
@@ -21,7 +22,7 @@ from toolkit.objectives import registry
 from toolkit.objectives.base import Objective
 from toolkit.objectives.schedule import Schedule
 from toolkit.parallel.topology import BatchLayout, batch_layout
-from toolkit.settings.corpora import training_corpus, validation_corpus, with_corpora
+from toolkit.settings.corpora import NamedCorpus, open_training, open_validation, with_vocabulary
 from toolkit.settings.load import to_toml
 from toolkit.settings.resume import snapshot
 from toolkit.settings.rules import schedule_of
@@ -40,9 +41,11 @@ class RunData:
     """Everything of a run that needs no process group. `settings` have vocabulary and objectives filled in."""
 
     settings: RunSettings
-    corpus: Corpus
-    validation: Corpus | None
-    rows: Rows
+    training: tuple[NamedCorpus, ...]
+    """The one corpus, or those of the blend."""
+    validation: NamedCorpus | None
+    training_rows: tuple[Rows, ...]
+    """Rows of each training corpus."""
     validation_rows: Rows | None
     schedule: Schedule
     objectives: dict[str, Objective]
@@ -50,21 +53,46 @@ class RunData:
     evaluated: dict[str, Objective]
     """Those whose validation loss is taken: scheduled ones, `clm`, and `mlm` where there is a mask token."""
 
+    @property
+    def corpus(self) -> Corpus:
+        """The training corpus; the first of a blend, all of which have its tokenizer."""
+        return self.training[0].corpus
+
+    @property
+    def rows(self) -> Rows:
+        """The rows of `corpus`."""
+        return self.training_rows[0]
+
+    def blend(self) -> Blend:
+        """How the training corpora are mixed."""
+        return Blend([named.weight for named in self.training], seed=self.settings.run.seed)
+
+    def stream(self) -> RowStream:
+        """The rows of the run by sample position."""
+        seed, shuffle = self.settings.run.seed, self.settings.data.shuffle
+        parts = [(rows, Order(rows.num_rows, seed=seed, shuffle=shuffle)) for rows in self.training_rows]
+        return RowStream.of_blend(parts, self.blend())
+
     def corpora(self) -> dict[str, str]:
         """Hash of each corpus's manifest, by the setting that names it: what may not change under way."""
-        found = {"data.train": self.corpus.manifest.manifest_sha256}
-        if self.validation is not None:
-            found["data.validation"] = self.validation.manifest.manifest_sha256
-        return found
+        named = [*self.training, *([] if self.validation is None else [self.validation])]
+        return {one.key: one.corpus.manifest.manifest_sha256 for one in named}
 
     def describe(self) -> str:
-        """What the run reads and how often, in one line."""
+        """What the run reads and how often: one line, or for a blend a line for each corpus below the first."""
         needed = self.schedule.total_steps * self.settings.train.global_batch_rows
-        return (
-            f"{self.corpus.path}: {self.corpus.num_documents:,} documents, {self.corpus.num_tokens:,} tokens, "
-            f"{self.rows.num_rows:,} rows of {self.rows.sequence_length:,}; "
-            f"the run takes {needed:,} rows, {needed / self.rows.num_rows:.2f} epochs"
-        )
+        lines = []
+        for named, rows, share in zip(self.training, self.training_rows, self.blend().shares, strict=True):
+            corpus, taken = named.corpus, round(needed * share)
+            part = "the run takes" if share == 1 else f"{float(share):.2%} of the run takes"
+            lines.append(
+                f"{corpus.path}: {corpus.num_documents:,} documents, {corpus.num_tokens:,} tokens, "
+                f"{rows.num_rows:,} rows of {rows.sequence_length:,}; "
+                f"{part} {taken:,} rows, {taken / rows.num_rows:.2f} epochs"
+            )
+        if len(lines) == 1:
+            return lines[0]
+        return "\n  ".join([f"a blend of {len(lines):,} corpora, {needed:,} rows in the run:", *lines])
 
 
 def open_run_data(settings: RunSettings) -> RunData:
@@ -73,8 +101,9 @@ def open_run_data(settings: RunSettings) -> RunData:
     Raises:
         UserError: if anything is missing, damaged or does not fit.
     """
-    settings = with_corpora(settings)
-    corpus, validation = training_corpus(settings), validation_corpus(settings)
+    training, validation = open_training(settings), open_validation(settings)
+    settings = with_vocabulary(settings, [*training, *([] if validation is None else [validation])])
+    corpus = training[0].corpus
     seed, schedule = settings.run.seed, schedule_of(settings)
     names = {phase.objective for phase in schedule.phases}
     evaluated = {"clm"} | names | ({"mlm"} if corpus.vocabulary.mask_id is not None else set())
@@ -83,10 +112,10 @@ def open_run_data(settings: RunSettings) -> RunData:
     settings = _with_objectives(settings, sorted(declared))
     return RunData(
         settings=settings,
-        corpus=corpus,
+        training=training,
         validation=validation,
-        rows=open_rows(corpus, settings.data, seed=seed),
-        validation_rows=None if validation is None else open_rows(validation, settings.data, seed=seed),
+        training_rows=tuple(open_rows(named.corpus, settings.data, seed=seed) for named in training),
+        validation_rows=None if validation is None else open_rows(validation.corpus, settings.data, seed=seed),
         schedule=schedule,
         objectives={name: built[name] for name in sorted(names)},
         evaluated={name: built[name] for name in sorted(evaluated)},
@@ -114,9 +143,9 @@ def assemble(
 ) -> Run:
     """The run as the loop wants it; writes run.toml on rank 0."""
     settings, ranks = data.settings, engine.ranks
-    order = Order(data.rows.num_rows, seed=settings.run.seed, shuffle=settings.data.shuffle)
+    stream = data.stream()
     batcher = Batcher(
-        RowStream(data.rows, order),
+        stream,
         layout,
         rank=ranks.rank,
         seed=settings.run.seed,
@@ -127,12 +156,8 @@ def assemble(
     def name_rows(step: int, micro_batches: tuple[int, ...] | None) -> str:
         positions = batcher.positions(step)
         chosen = positions if micro_batches is None else positions[list(micro_batches)]
-        rows, epochs = order.locate(chosen.ravel())
-        by_epoch = [
-            f"epoch {epoch}: " + ", ".join(str(row) for row in np.sort(rows[epochs == epoch]))
-            for epoch in np.unique(epochs)
-        ]
-        return f"rank {ranks.rank}, {', '.join(by_epoch)}" if by_epoch else ""
+        named = _name_rows(data, stream.locate(chosen.ravel()))
+        return f"rank {ranks.rank}, {named}" if named else ""
 
     return Run(
         engine=engine,
@@ -145,6 +170,16 @@ def assemble(
         is_stop_requested=is_stop_requested,
         name_rows=name_rows,
     )
+
+
+def _name_rows(data: RunData, located: Located) -> str:
+    """Rows by epoch, and by corpus where there are several."""
+    parts = []
+    for number, epoch in np.unique(np.stack([located.corpora_B, located.epochs_B], axis=1), axis=0).tolist():
+        rows = located.rows_B[(located.corpora_B == number) & (located.epochs_B == epoch)]
+        corpus = f"{data.training[number].corpus.path} " if len(data.training) > 1 else ""
+        parts.append(f"{corpus}epoch {epoch}: " + ", ".join(str(row) for row in np.sort(rows)))
+    return ", ".join(parts)
 
 
 def _objective(settings: RunSettings, name: str, corpus: Corpus) -> Objective:

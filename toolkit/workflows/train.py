@@ -43,7 +43,8 @@ def train_run(
 def _show(data: RunData, layout: BatchLayout, *, ds_config: str) -> None:
     """The resolved settings as a run file, and below them what follows from them."""
     print(to_toml(data.settings))
-    print(f"# {data.describe()}")
+    for line in data.describe().splitlines():
+        print(f"# {line}")
     for phase in data.schedule.phases:
         print(f"# steps {phase.start + 1:,} to {phase.stop:,}: {phase.objective}")
     warmup, decay = data.settings.lr.ramps(data.schedule.total_steps)
