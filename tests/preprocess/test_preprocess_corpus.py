@@ -8,7 +8,6 @@ from tokenizers import Tokenizer, processors
 
 from toolkit.core.errors import CorpusError, UserError
 from toolkit.data import Corpus
-from toolkit.preprocess import blocks
 from toolkit.testing.text import sample_documents, tiny_tokenizer
 
 END = "<|endoftext|>"
@@ -131,20 +130,6 @@ def test_sources_of_all_formats_are_taken_in_one_order(prepare, write_jsonl, tmp
              for number in range(shard.num_documents)]  # fmt: skip
     assert found == ["one", "two", "three", "four", "five"]
     assert [Path(shard.source).name for shard in manifest.shards] == ["a.txt", "b.parquet", "c.jsonl"]
-
-
-def test_the_result_does_not_depend_on_the_blocks(prepare, write_jsonl, tmp_path, monkeypatch):
-    rows = [row for text in sample_documents(60, seed=4) for row in (text, "", b"[]")]
-    sources = [write_jsonl("a.jsonl", rows), write_jsonl("b.jsonl", rows[::-1])]
-    found = []
-    for name, characters, most_rows in (("one", 1, 8192), ("few", 700, 7), ("all", 1 << 30, 8192)):
-        monkeypatch.setattr(blocks, "_BLOCK_CHARACTERS", characters)
-        monkeypatch.setattr(blocks, "_MOST_ROWS", most_rows)
-        prepare(*sources, output=tmp_path / name, shard_tokens=500, limit_documents=100, max_bad_fraction=1)
-        found.append(all_files(tmp_path / name))
-
-    assert found[0] == found[1] == found[2]
-    assert json.loads(found[0]["corpus.json"])["documents"] == 100
 
 
 def lengths_by_shard(folder):

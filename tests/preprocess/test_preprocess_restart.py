@@ -90,7 +90,7 @@ def test_killed_while_it_replaces_a_corpus_and_started_again_it_ends_with_the_sa
 def test_a_killed_process_leaves_what_the_next_one_goes_on_from(sources, tokenizer_folder, tmp_path, prepare):
     code = (
         "import sys, time; from pathlib import Path; from toolkit.preprocess import *\n"
-        "import toolkit.preprocess.program as p; kept = p.record_step\n"
+        "import toolkit.preprocess.writing as p; kept = p.record_step\n"
         "def slow(*args):\n kept(*args); print('shard', flush=True); time.sleep(0.2)\n"
         "p.record_step = slow\n"
         "settings = PreprocessSettings(tokenizer=sys.argv[1], shard_tokens=400, max_bad_fraction=1)\n"

@@ -9,12 +9,11 @@ from toolkit.preprocess.settings import PreprocessSettings
 
 __all__ = ["command"]
 
-# Documented, and built with the rest of the data path.
-_LATER = {
-    "workers": "--workers (parallel workers)",
-    "subset": "--subset (a configuration of a data set on the hub)",
-    "engine": "--engine (the fast batch encoder and its guard)",
-    "holdout": "--holdout (documents kept apart by hash)",
+# `toolkit preprocess fineweb-edu`, as it stands: the recipe's vocabulary with its mask token, on an open repository.
+_FINEWEB_EDU = {
+    "tokenizer": "EuroBERT/EuroBERT-210m",
+    "subset": "sample-10BT",
+    "output": Path("data/fineweb-edu"),
 }
 
 
@@ -27,11 +26,20 @@ def _option(key: str, metavar: str | None = None) -> Any:
 
 
 _Sources = Annotated[
-    list[str], typer.Argument(metavar="SOURCE...", help="Files, folders or globs: .jsonl, .parquet, .txt, mixed.")
+    list[str],
+    typer.Argument(
+        metavar="SOURCE...",
+        help="fineweb-edu, any data set with Parquet on the hub, and files, folders or globs of .parquet .jsonl .json "
+        ".txt, also .gz and .zst; mixed.",
+    ),
 ]
 _Tokenizer = Annotated[str | None, _option("tokenizer", "TOK")]
 _Output = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the corpus; made if missing.")]
 _TextField = Annotated[str | None, _option("text_field", "NAME")]
+_Subset = Annotated[str | None, _option("subset", "NAME")]
+_Workers = Annotated[int | None, _option("workers", "N")]
+_Engine = Annotated[str | None, _option("engine", "auto|reference")]
+_Holdout = Annotated[float | None, _option("holdout", "FRACTION")]
 _TxtDocuments = Annotated[str | None, _option("txt_documents", "KIND")]
 _LimitDocuments = Annotated[int | None, _option("limit_documents", "N")]
 _LimitTokens = Annotated[int | None, _option("limit_tokens", "N")]
@@ -44,7 +52,6 @@ _NoBos = Annotated[bool, typer.Option("--no-bos", help="Leave out what the token
 _MaskToken = Annotated[str | None, _option("mask_token", "MASK")]
 _MaxBadFraction = Annotated[float | None, _option("max_bad_fraction", "FRACTION")]
 _Overwrite = Annotated[bool, typer.Option("--overwrite", help=PreprocessSettings.model_fields["overwrite"].description)]
-_NotYet = Annotated[str | None, typer.Option(hidden=True)]
 
 
 def command(
@@ -52,46 +59,40 @@ def command(
     tokenizer: _Tokenizer = None,
     output: _Output = None,
     text_field: _TextField = None,
+    workers: _Workers = None,
+    subset: _Subset = None,
     txt_documents: _TxtDocuments = None,
     limit_documents: _LimitDocuments = None,
     limit_tokens: _LimitTokens = None,
     sequence_length: _SequenceLength = None,
     shard_tokens: _ShardTokens = None,
+    engine: _Engine = None,
     special_text: _SpecialText = None,
     eod: _Eod = None,
     no_eod: _NoEod = False,
     no_bos: _NoBos = False,
     mask_token: _MaskToken = None,
+    holdout: _Holdout = None,
     max_bad_fraction: _MaxBadFraction = None,
     overwrite: _Overwrite = False,
-    workers: _NotYet = None,
-    subset: _NotYet = None,
-    engine: _NotYet = None,
-    holdout: _NotYet = None,
 ) -> None:
     """Tokenise text into a corpus: Megatron .bin/.idx shards, corpus.json and the tokenizer.
 
     Interrupted and started again, it goes on behind the last finished shard and ends with the same bytes.
+    `toolkit preprocess fineweb-edu` alone prepares FineWeb-Edu's sample-10BT with EuroBERT's tokenizer into
+    data/fineweb-edu.
     """
     given = dict(locals())
-    _refuse_what_is_not_built(sources, given)
-    if tokenizer is None or output is None:
+    if sources == ["fineweb-edu"]:
+        given |= {key: value for key, value in _FINEWEB_EDU.items() if given[key] is None}
+    if missing := [f"--{key}" for key in ("tokenizer", "output") if given[key] is None]:
         from toolkit.core.errors import SettingsError
 
-        missing = " and ".join(option for option in ("--tokenizer", "--output") if given[option[2:]] is None)
-        raise SettingsError(f"{missing} must be given, for example --tokenizer FOLDER --output data/corpus.")
-    positive = {"add_eod": not given.pop("no_eod"), "add_bos": not given.pop("no_bos")}
-    _run(sources, output, {**positive, **{key: given[key] for key in given.keys() - _LATER - {"sources", "output"}}})
-
-
-def _refuse_what_is_not_built(sources: list[str], given: dict[str, Any]) -> None:
-    from toolkit.core.errors import NotAvailableError
-
-    for option, what in _LATER.items():
-        if given[option] is not None:
-            raise NotAvailableError(what)
-    if "fineweb-edu" in sources and not Path("fineweb-edu").exists():
-        raise NotAvailableError("Preparing fineweb-edu from the hub (give local .jsonl, .parquet or .txt files)")
+        raise SettingsError(
+            f"{' and '.join(missing)} must be given, for example --tokenizer FOLDER --output data/corpus."
+        )
+    given |= {"add_eod": not given.pop("no_eod"), "add_bos": not given.pop("no_bos")}
+    _run(given.pop("sources"), given.pop("output"), given)
 
 
 def _run(sources: list[str], output: Path, given: dict[str, Any]) -> None:

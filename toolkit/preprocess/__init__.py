@@ -1,11 +1,13 @@
-"""From text files to a corpus: find sources, read rows, tokenise blocks, write hashed shards.
+"""From text to a corpus: find sources, read and encode them ahead in threads, write hashed shards in order.
 
 sources.py          what the user named -> files in one order
-readers.py          a file -> rows: a text, or why there is none
-blocks.py           rows -> blocks of a few megabytes of text
-shard_sequence.py   encoded blocks -> shards, under the limits; counts every row once
+spans.py            a file -> spans of some megabytes, each read by itself
+encoders.py         the fast encoder where it is proven equal, else the tokenizer's own
+encoding.py         a span -> ids and counts, in worker threads
+shard_sequence.py   encoded spans -> shards of a corpus and its holdout, under the limits; counts every row once
 ledger.py           what is finished, so that an interrupted run goes on
 folder.py           who may write in the folder, what of it can be kept
+writing.py          all sources: workers ahead, one writer behind
 program.py          all of it: settings in, corpus folder out
 summary.py          what was made, for a person
 inspection.py       a corpus -> statistics and decoded rows

@@ -8,13 +8,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from toolkit.core.errors import CorpusError, UserError
-from toolkit.data.manifest import MANIFEST_NAME, CorpusManifest, ShardEntry, read_manifest
+from toolkit.data.manifest import MANIFEST_NAME, CorpusManifest, read_manifest
 from toolkit.data.shards import file_names
 from toolkit.preprocess.ledger import LEDGER_NAME, Ledger, begin_ledger, read_ledger, resume_ledger
 
-__all__ = ["TOKENIZER_FOLDER", "finish", "locked", "prepare"]
+__all__ = ["HOLDOUT_FOLDER", "TOKENIZER_FOLDER", "begin_anew", "finish", "locked", "prepare"]
 
 TOKENIZER_FOLDER = "tokenizer"
+HOLDOUT_FOLDER = "holdout"
 
 
 @contextmanager
@@ -80,14 +81,19 @@ def prepare(folder: Path, key: str, *, overwrite: bool) -> tuple[Ledger, CorpusM
                 f"The output folder {folder} is not empty and holds no corpus (but {', '.join(others[:5])}"
                 f"{', ...' if len(others) > 5 else ''}). Name another folder."
             )
-    elif ledger is not None and ledger.key == key and _are_there(folder, ledger.shards):
-        _remove(folder, keep=ledger.shards)
+    elif ledger is not None and ledger.key == key and _are_there(folder, ledger):
+        _remove(folder, keep=ledger)
         resume_ledger(folder, ledger)
         return ledger, None
+    return begin_anew(folder, key, reference_only=False), None
+
+
+def begin_anew(folder: Path, key: str, *, reference_only: bool) -> Ledger:
+    """Remove what an earlier run wrote, and note which corpus is begun."""
     # From the first ledger on the folder counts as an unfinished corpus, whatever of the old one is still there.
-    ledger = begin_ledger(folder, key)
-    _remove(folder, keep=())
-    return ledger, None
+    ledger = begin_ledger(folder, key, reference_only=reference_only)
+    _remove(folder, keep=ledger)
+    return ledger
 
 
 def finish(folder: Path) -> None:
@@ -102,17 +108,27 @@ def _manifest(folder: Path) -> CorpusManifest | None:
         return None
 
 
-def _are_there(folder: Path, shards: tuple[ShardEntry, ...]) -> bool:
-    return all(path.is_file() for shard in shards for path in file_names(folder / shard.name))
+def _are_there(folder: Path, ledger: Ledger) -> bool:
+    return all(path.is_file() for path in _files(folder, ledger))
 
 
-def _remove(folder: Path, *, keep: tuple[ShardEntry, ...]) -> None:
-    """Remove what an earlier run wrote, but for some shards. The manifest goes first."""
-    kept = {path for shard in keep for path in file_names(folder / shard.name)}
-    (folder / MANIFEST_NAME).unlink(missing_ok=True)
-    for pattern in ("shard-[0-9]*", ".shard-*.partial", ".plans.lock"):
-        for path in folder.glob(pattern):
-            if path not in kept:
-                path.unlink()
-    if (folder / TOKENIZER_FOLDER).is_dir():
-        shutil.rmtree(folder / TOKENIZER_FOLDER)
+def _files(folder: Path, ledger: Ledger) -> set[Path]:
+    """The shards' files that a ledger names."""
+    shards = {folder: ledger.shards, folder / HOLDOUT_FOLDER: ledger.held_out}
+    return {path for place, entries in shards.items() for entry in entries for path in file_names(place / entry.name)}
+
+
+def _remove(folder: Path, *, keep: Ledger) -> None:
+    """Remove what an earlier run wrote, but for the shards of a ledger. The manifests go first."""
+    kept, holdout = _files(folder, keep), folder / HOLDOUT_FOLDER
+    for place in (folder, holdout):
+        (place / MANIFEST_NAME).unlink(missing_ok=True)
+    for place in (folder, holdout):
+        for pattern in ("shard-[0-9]*", ".shard-*.partial", ".plans.lock"):
+            for path in place.glob(pattern):
+                if path not in kept:
+                    path.unlink()
+        if (place / TOKENIZER_FOLDER).is_dir():
+            shutil.rmtree(place / TOKENIZER_FOLDER)
+    with suppress(OSError):  # there is none, or shards are kept in it
+        holdout.rmdir()

@@ -16,7 +16,9 @@ from toolkit.preprocess.readers import Reason
 __all__ = [
     "LEDGER_NAME",
     "BadRow",
+    "Counts",
     "Ledger",
+    "Place",
     "Step",
     "Tally",
     "begin_ledger",
@@ -38,26 +40,54 @@ class BadRow(Settings):
 
 
 @dataclass
+class Counts:
+    """What the documents of one corpus add up to.
+
+    Attributes:
+        documents: number of documents.
+        tokens: tokens in these.
+        text_bytes: bytes of their text as UTF-8.
+        special_text_hits: how often a string of a special token stood in their text.
+    """
+
+    documents: int = 0
+    tokens: int = 0
+    text_bytes: int = 0
+    special_text_hits: int = 0
+
+
+@dataclass
 class Tally:
     """Counts over the rows read so far.
 
     Attributes:
         rows: rows of all kinds.
-        documents: those that became documents.
-        tokens: tokens in these.
-        text_bytes: bytes of their text as UTF-8.
-        special_text_hits: how often a string of a special token stood in their text.
+        kept: those that became documents of the corpus.
+        held_out: those that became documents of the holdout.
         skipped: the other rows by reason.
         first_bad: the first bad row for each reason.
     """
 
     rows: int = 0
-    documents: int = 0
-    tokens: int = 0
-    text_bytes: int = 0
-    special_text_hits: int = 0
+    kept: Counts = field(default_factory=Counts)
+    held_out: Counts = field(default_factory=Counts)
     skipped: dict[str, int] = field(default_factory=dict)
     first_bad: dict[str, BadRow] = field(default_factory=dict)
+
+    @property
+    def documents(self) -> int:
+        """Documents of both corpora."""
+        return self.kept.documents + self.held_out.documents
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of both corpora."""
+        return self.kept.tokens + self.held_out.tokens
+
+    @property
+    def text_bytes(self) -> int:
+        """Bytes of text of both corpora."""
+        return self.kept.text_bytes + self.held_out.text_bytes
 
     @property
     def num_bad(self) -> int:
@@ -82,15 +112,28 @@ class Tally:
         return "\n".join(lines)
 
 
-class Step(Settings):
-    """One line of the ledger: a shard that is finished, and where to go on behind it."""
+class Place(Settings):
+    """Where in the sources a run is; every row before it is done."""
 
-    shard: ShardEntry
-    """The shard."""
-    source: int
-    """Number of the source to go on with."""
-    rows: int
-    """How many of its rows are done."""
+    source: int = 0
+    """Number of the source."""
+    span_start: int = 0
+    """Where in it the span begins that is being read; see `Span`."""
+    rows_before_span: int = 0
+    """Rows of the source before that span."""
+    rows: int = 0
+    """Rows of the source that are done."""
+
+
+class Step(Settings):
+    """One line of the ledger: shards that are finished, and where to go on behind them."""
+
+    shard: ShardEntry | None
+    """The shard of the corpus; none if all documents since the last step are held out."""
+    held_out: ShardEntry | None
+    """The shard of the holdout, closed together with it."""
+    place: Place
+    """Where to go on."""
     tally: Tally
     """Counts up to there."""
 
@@ -101,31 +144,33 @@ class Ledger:
 
     Attributes:
         key: hash of everything that decides the corpus; another key, another corpus.
-        shards: the finished ones.
-        source: number of the source to go on with.
-        rows: how many of its rows are done.
+        reference_only: the fast encoder was found to differ; this corpus is made with the reference.
+        shards: the finished ones of the corpus.
+        held_out: the finished ones of the holdout.
+        place: where to go on.
         tally: counts up to there.
         num_bytes: size of the file up to the last whole line.
     """
 
     key: str
+    reference_only: bool = False
     shards: tuple[ShardEntry, ...] = ()
-    source: int = 0
-    rows: int = 0
+    held_out: tuple[ShardEntry, ...] = ()
+    place: Place = field(default_factory=Place)
     tally: Tally = field(default_factory=Tally)
     num_bytes: int = 0
 
 
-def begin_ledger(folder: Path, key: str) -> Ledger:
+def begin_ledger(folder: Path, key: str, *, reference_only: bool) -> Ledger:
     """Replace the ledger in `folder` by one without steps, durably and at once."""
     temporary = folder / f".{LEDGER_NAME}.partial"
-    content = json.dumps({"key": key}).encode() + b"\n"
+    content = json.dumps({"key": key, "reference_only": reference_only}).encode() + b"\n"
     with temporary.open("wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(folder / LEDGER_NAME)
-    return Ledger(key=key, num_bytes=len(content))
+    return Ledger(key, reference_only, num_bytes=len(content))
 
 
 def resume_ledger(folder: Path, ledger: Ledger) -> None:
@@ -145,7 +190,8 @@ def read_ledger(folder: Path) -> Ledger | None:
     """The ledger in `folder`; None where there is none that can be read (then nothing in it can be relied on)."""
     try:
         header, *lines = (folder / LEDGER_NAME).read_bytes().split(b"\n")
-        key = json.loads(header)["key"]
+        about = json.loads(header)
+        key, reference_only = str(about["key"]), about["reference_only"] is True
         steps, num_bytes = [], len(header) + 1
         for line in lines[:-1]:  # what stands behind the last line end is no whole line
             steps.append(Step.model_validate_json(line))
@@ -153,6 +199,13 @@ def read_ledger(folder: Path) -> Ledger | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     if not steps:
-        return Ledger(key=key, num_bytes=num_bytes)
-    shards, last = tuple(step.shard for step in steps), steps[-1]
-    return Ledger(key, shards, last.source, last.rows, last.tally, num_bytes)
+        return Ledger(key, reference_only, num_bytes=num_bytes)
+    return Ledger(
+        key,
+        reference_only,
+        shards=tuple(step.shard for step in steps if step.shard is not None),
+        held_out=tuple(step.held_out for step in steps if step.held_out is not None),
+        place=steps[-1].place,
+        tally=steps[-1].tally,
+        num_bytes=num_bytes,
+    )

@@ -17,11 +17,18 @@ class PreprocessSettings(Settings):
     """How texts become a corpus."""
 
     tokenizer: str
-    """Folder with a Hugging Face tokenizer.json, or such a file."""
+    """A folder or file with a Hugging Face tokenizer.json, a tiktoken rank file, a SentencePiece .model, a spec, a hub
+    id, or the name of a shipped spec."""
     text_field: Annotated[str, Field(min_length=1)] = "text"
     """Key (JSON lines) or column (Parquet) that holds the text."""
     txt_documents: TxtDocuments = "file"
     """What is one document in a .txt file: the "file", a "paragraph" between blank lines, or a "line"."""
+    subset: Annotated[str, Field(min_length=1)] | None = None
+    """Configuration of a data set on the hub."""
+    workers: _AtLeastOne | None = None
+    """Threads that read and encode; by default one for each core. The result does not depend on it."""
+    engine: Literal["auto", "reference"] = "auto"
+    """auto: the fast batch encoder where it is proven equal to the tokenizer's own; reference: the tokenizer's own."""
     limit_documents: _AtLeastOne | None = None
     """Stop after this many documents."""
     limit_tokens: _AtLeastOne | None = None
@@ -30,8 +37,9 @@ class PreprocessSettings(Settings):
     """A shard closes after the document that reaches this many tokens, or at the end of a source file."""
     sequence_length: Annotated[int, Field(ge=2)] | None = None
     """Also build the packing plans for rows of this many tokens; otherwise training does on first use."""
-    special_text: Literal["parse", "literal"] = "parse"
-    """Strings of special tokens inside a text: parse them as tokens, as Megatron-LM does, or as ordinary text."""
+    special_text: Literal["parse", "literal"] | None = None
+    """Strings of special tokens inside a text: parse them as tokens, as Megatron-LM does (the default for Hugging Face
+    tokenizers), or take them as ordinary text (always for tiktoken and SentencePiece)."""
     eod: str | None = None
     """Token that ends a document; by default the tokenizer's eos token, else its sep token."""
     add_eod: bool = True
@@ -40,6 +48,8 @@ class PreprocessSettings(Settings):
     """Keep what the tokenizer itself puts in front of a text."""
     mask_token: str = "auto"
     """auto: the tokenizer's own, else the first reserved slot, else one id more; or token:TEXT, or id:N."""
+    holdout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Put this share of the documents, chosen by the hash of their text, into a corpus of their own, DIR/holdout."""
     max_bad_fraction: Annotated[float, Field(ge=0, le=1)] = 0.01
     """Give up when more than this share of the rows cannot be used; looked at after each file."""
     overwrite: bool = False

@@ -1,56 +1,57 @@
-"""Encoded blocks become shards, one after the other, under the limits; every row is counted once."""
+"""Encoded spans become shards, one after the other, under the limits; every row is counted once.
 
+Two corpora may be written: the corpus, and its holdout with the documents that are held out. A shard of the holdout
+closes together with one of the corpus, so that one place in the sources says where to go on for both.
+"""
+
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from tokenization import Tokenizer
 from toolkit.data.manifest import ShardEntry
-from toolkit.data.shards import ShardWriter, token_dtype
-from toolkit.preprocess.blocks import Block
-from toolkit.preprocess.ledger import Ledger, Step
-from toolkit.preprocess.readers import Reason
+from toolkit.data.shards import ShardWriter
+from toolkit.preprocess.encoding import EncodedSpan
+from toolkit.preprocess.ledger import Counts, Ledger, Place, Step
 from toolkit.preprocess.settings import PreprocessSettings
 
 __all__ = ["ShardSequence"]
 
-Lengths = npt.NDArray[np.int64]
-
 
 class ShardSequence:
-    """Writes the shards of a corpus. Where a shard ends depends on the documents alone, not on the blocks.
+    """Writes the shards of a corpus and its holdout. Where one ends depends on the documents alone, not on the spans.
 
     Args:
         folder: where the shards go.
+        holdout_folder: where those of the holdout go.
         ledger: what is finished already; the sequence goes on behind it.
-        tokenizer: decides the type of the tokens; counts special text.
+        dtype: type of the tokens.
         settings: limits and size of a shard.
-        on_shard: called whenever a shard is finished.
+        on_step: called whenever a shard is finished.
 
     Attributes:
-        shards: the finished shards.
+        kept: the corpus.
+        held_out: the holdout.
         tally: counts so far.
     """
 
     def __init__(
         self,
         folder: Path,
+        holdout_folder: Path,
         ledger: Ledger,
         *,
-        tokenizer: Tokenizer,
+        dtype: npt.DTypeLike,
         settings: PreprocessSettings,
-        on_shard: Callable[[Step], None],
+        on_step: Callable[[Step], None],
     ) -> None:
-        self.shards = list(ledger.shards)
         self.tally = ledger.tally
-        self._folder, self._on_shard = folder, on_shard
-        self._tokenizer, self._settings = tokenizer, settings
-        self.dtype = token_dtype(tokenizer.encoded_vocabulary_size)
-        self._writer: ShardWriter | None = None
-        self._tokens_in_shard = 0
-        self._source, self._source_name, self._rows = ledger.source, "", ledger.rows
+        self.kept = OpenCorpus(folder, dtype, self.tally.kept, ledger.shards)
+        self.held_out = OpenCorpus(holdout_folder, dtype, self.tally.held_out, ledger.held_out)
+        self._settings, self._on_step = settings, on_step
+        self._place, self._source_name = ledger.place, ""
 
     @property
     def is_full(self) -> bool:
@@ -60,87 +61,135 @@ class ShardSequence:
         return any(limit is not None and count >= limit for limit, count in zip(limits, counts, strict=True))
 
     def begin_source(self, number: int, name: str) -> None:
-        """The blocks that follow are of this source."""
-        self._source, self._source_name = number, name
+        """The spans that follow are of this source; says nothing new while it is the same."""
+        if name == self._source_name:
+            return
+        self._source_name = name
+        if number != self._place.source:
+            self._place = Place(source=number)
+            self._next_span_rows = 0
+        else:  # the first source of a run that goes on
+            self._next_span_rows = self._place.rows_before_span
 
-    def add(self, block: Block, ids: npt.NDArray[np.uint32], lengths: Lengths) -> None:
-        """Add the rows of a block, up to the limits; `ids` and `lengths` are those of its texts."""
-        ends = np.cumsum(lengths)
-        num_taken = self._num_within_limits(lengths, ends)
-        start = 0
+    def add(self, encoded: EncodedSpan) -> None:
+        """Add the next span of the source, up to the limits, without the rows that are done."""
+        first_row = self._next_span_rows
+        self._next_span_rows += encoded.num_rows
+        self._move(span_start=encoded.start, rows_before_span=first_row)
+        ends_N = np.cumsum(encoded.lengths_N)
+        kept_ends_N = np.cumsum(np.where(encoded.is_held_out_N, 0, encoded.lengths_N))
+        start = int(np.searchsorted(encoded.rows_N, self._place.rows - first_row))
+        num_taken = self._num_within_limits(ends_N, start)
         while start < num_taken:
-            first_token = int(ends[start - 1]) if start else 0
+            done = int(kept_ends_N[start - 1]) if start else 0
             # The first document with which the shard reaches its size is its last.
-            missing = self._settings.shard_tokens - self._tokens_in_shard
-            stop = min(int(np.searchsorted(ends, first_token + missing)) + 1, num_taken)
-            self._append(block, ids[first_token : int(ends[stop - 1])], lengths, start, stop)
+            missing = self._settings.shard_tokens - self.kept.tokens_in_shard
+            stop = min(int(np.searchsorted(kept_ends_N, done + missing)) + 1, num_taken)
+            self._skip_until(encoded, first_row, int(encoded.rows_N[stop - 1]))
+            self._take(encoded, start, stop)
+            self._move(rows=first_row + int(encoded.rows_N[stop - 1]) + 1)
             start = stop
-            if self._tokens_in_shard >= self._settings.shard_tokens:
-                self._close_shard()
+            if self.kept.tokens_in_shard >= self._settings.shard_tokens:
+                self._close_shards()
         if not self.is_full:
-            self._skip(block, start, len(block.texts) + 1)
+            self._skip_until(encoded, first_row, encoded.num_rows)
+            self._move(rows=max(self._place.rows, self._next_span_rows))
 
     def end_source(self) -> None:
-        """Close the shard that is open: a shard never holds two sources."""
-        self._close_shard()
+        """Close the shards that are open: a shard never holds two sources."""
+        self._close_shards()
 
     def abort(self) -> None:
-        """Remove the shard that is open."""
+        """Remove the shards that are open."""
+        self.kept.abort()
+        self.held_out.abort()
+
+    def _num_within_limits(self, ends_N: npt.NDArray[np.int64], start: int) -> int:
+        """Behind which document of a span to stop: the one that reaches a limit, or the last."""
+        num_taken = ends_N.size
+        limit_documents, limit_tokens = self._settings.limit_documents, self._settings.limit_tokens
+        if limit_documents is not None:
+            num_taken = min(num_taken, start + limit_documents - self.tally.documents)
+        if limit_tokens is not None:
+            done = int(ends_N[start - 1]) if start else 0
+            num_taken = min(num_taken, int(np.searchsorted(ends_N, done + limit_tokens - self.tally.tokens)) + 1)
+        return num_taken
+
+    def _take(self, encoded: EncodedSpan, start: int, stop: int) -> None:
+        """Write the documents start..stop - 1, each to its corpus."""
+        first, last = (int(encoded.lengths_N[:number].sum()) for number in (start, stop))
+        ids, lengths, is_held_out = (
+            encoded.ids[first:last],
+            encoded.lengths_N[start:stop],
+            encoded.is_held_out_N[start:stop],
+        )
+        for corpus, is_its in ((self.kept, ~is_held_out), (self.held_out, is_held_out)):
+            if is_its.all():
+                its_ids = ids
+            elif is_its.any():
+                its_ids = ids[np.repeat(is_its, lengths)]
+            else:
+                continue
+            corpus.append(its_ids, lengths[is_its])
+            corpus.counts.text_bytes += int(encoded.text_bytes_N[start:stop][is_its].sum())
+            corpus.counts.special_text_hits += int(encoded.special_hits_N[start:stop][is_its].sum())
+        self.tally.rows += stop - start
+
+    def _skip_until(self, encoded: EncodedSpan, first_row: int, end: int) -> None:
+        """Count the rows without a document before row `end` of the span that are not done."""
+        for number, row in encoded.skipped:
+            if self._place.rows <= first_row + number < first_row + end:
+                assert row.reason is not None
+                self.tally.skip(row.reason, source=self._source_name, row=first_row + number + 1, found=row.found)
+
+    def _move(self, **changes: int) -> None:
+        self._place = self._place.model_copy(update=changes)
+
+    def _close_shards(self) -> None:
+        entries = [corpus.close(self._source_name) for corpus in (self.kept, self.held_out)]
+        if any(entries):
+            self._on_step(Step(shard=entries[0], held_out=entries[1], place=self._place, tally=self.tally))
+
+
+class OpenCorpus:
+    """One corpus that is being written.
+
+    Args:
+        folder: where its shards go; made when the first one is begun.
+        dtype: type of the tokens.
+        counts: what it holds so far; counted on.
+        shards: the finished ones.
+    """
+
+    def __init__(self, folder: Path, dtype: npt.DTypeLike, counts: Counts, shards: tuple[ShardEntry, ...]) -> None:
+        self.folder, self.dtype, self.counts, self.shards = folder, np.dtype(dtype), counts, list(shards)
+        self.tokens_in_shard = 0
+        self._writer: ShardWriter | None = None
+
+    def append(self, ids: npt.NDArray[np.uint32], lengths_N: npt.NDArray[np.int64]) -> None:
+        """Add documents to the open shard."""
+        if self._writer is None:
+            self.folder.mkdir(exist_ok=True)
+            self._writer = ShardWriter(self.folder / self._next_name(), dtype=self.dtype)
+        self._writer.append(ids, lengths_N)
+        self.tokens_in_shard += ids.size
+        self.counts.documents += lengths_N.size
+        self.counts.tokens += ids.size
+
+    def close(self, source: str) -> ShardEntry | None:
+        """Finish the open shard, if there is one; `source` is where its text came from."""
+        if self._writer is None:
+            return None
+        files = self._writer.close()
+        entry = ShardEntry(name=self._next_name(), source=source, **dataclasses.asdict(files))
+        self.shards.append(entry)
+        self._writer, self.tokens_in_shard = None, 0
+        return entry
+
+    def abort(self) -> None:
+        """Remove the open shard."""
         if self._writer is not None:
             self._writer.abort()
 
-    def _num_within_limits(self, lengths: Lengths, ends: Lengths) -> int:
-        """How many texts of a block may be taken: up to the one that reaches a limit."""
-        num_texts = lengths.size
-        limit_documents, limit_tokens = self._settings.limit_documents, self._settings.limit_tokens
-        if limit_documents is not None:
-            missing = limit_documents - self.tally.documents
-            num_texts = min(num_texts, int(np.searchsorted(np.cumsum(lengths > 0), missing)) + 1)
-        if limit_tokens is not None:
-            num_texts = min(num_texts, int(np.searchsorted(ends, limit_tokens - self.tally.tokens)) + 1)
-        return num_texts
-
-    def _append(self, block: Block, ids: npt.NDArray[np.uint32], lengths: Lengths, start: int, stop: int) -> None:
-        """Write the texts start..stop - 1 to the open shard; count their rows and the skipped ones before each."""
-        self._skip(block, start, stop)
-        for number in (np.flatnonzero(lengths[start:stop] == 0) + start).tolist():  # no character of it gave an id
-            self.tally.skip(Reason.EMPTY, source=self._source_name, row=block.row_number(number), found="")
-        self._rows = block.row_number(stop - 1)
-        kept = [text for text, length in zip(block.texts[start:stop], lengths[start:stop], strict=True) if length]
-        if not kept:
-            return
-        if self._writer is None:
-            self._writer = ShardWriter(self._folder / self._next_name(), dtype=self.dtype)
-        self._writer.append(ids, lengths[start:stop][lengths[start:stop] > 0])
-        self._tokens_in_shard += ids.size
-        self.tally.rows += len(kept)
-        self.tally.documents += len(kept)
-        self.tally.tokens += ids.size
-        self.tally.text_bytes += sum(len(text) if text.isascii() else len(text.encode()) for text in kept)
-        self.tally.special_text_hits += self._tokenizer.count_special_text(kept)
-
-    def _skip(self, block: Block, start: int, stop: int) -> None:
-        """Count the rows without a text that stand before the texts start..stop - 1."""
-        for number, row in block.skipped(start, stop):
-            assert row.reason is not None
-            self.tally.skip(row.reason, source=self._source_name, row=number, found=row.found)
-            self._rows = number
-
     def _next_name(self) -> str:
         return f"shard-{len(self.shards):05d}"
-
-    def _close_shard(self) -> None:
-        if self._writer is None:
-            return
-        files = self._writer.close()
-        entry = ShardEntry(
-            name=self._next_name(),
-            documents=files.documents,
-            tokens=files.tokens,
-            sha256_bin=files.sha256_bin,
-            sha256_idx=files.sha256_idx,
-            source=self._source_name,
-        )
-        self.shards.append(entry)
-        self._writer, self._tokens_in_shard = None, 0
-        self._on_shard(Step(shard=entry, source=self._source, rows=self._rows, tally=self.tally))

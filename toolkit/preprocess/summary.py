@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from tokenization import MaskOrigin, Tokenizer
+from toolkit.preprocess.encoders import EncoderChoice
 from toolkit.preprocess.program import PreprocessResult
 
 if TYPE_CHECKING:
@@ -20,14 +21,18 @@ def summary_table(result: PreprocessResult) -> "Table":
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     table.add_row("documents", f"{manifest.documents:,}")
-    table.add_row(
-        "tokens", f"{manifest.tokens:,} ({manifest.dtype}), {manifest.tokens / manifest.documents:,.0f} a document"
-    )
-    table.add_row("text", f"{tally.text_bytes / 1e6:,.1f} MB, {tally.text_bytes / manifest.tokens:.2f} bytes a token")
+    a_document = manifest.tokens / max(1, manifest.documents)
+    table.add_row("tokens", f"{manifest.tokens:,} ({manifest.dtype}), {a_document:,.0f} a document")
+    text_bytes = tally.kept.text_bytes
+    table.add_row("text", f"{text_bytes / 1e6:,.1f} MB, {text_bytes / max(1, manifest.tokens):.2f} bytes a token")
+    if result.holdout is not None:
+        table.add_row("held out", f"{result.holdout.documents:,} documents, {result.holdout.tokens:,} tokens")
     table.add_row("shards", _shards(result))
     table.add_row(
         "vocabulary", f"{manifest.tokenizer.vocab_size:,} ids, fingerprint {manifest.tokenizer.fingerprint[:12]}"
     )
+    if result.encoder is not None:
+        table.add_row("encoder", _encoder(result.encoder))
     table.add_row("end of document", _end(result.tokenizer))
     table.add_row("mask token", _mask(result.tokenizer))
     if result.rows is not None:
@@ -62,6 +67,12 @@ def notes(result: PreprocessResult) -> list[str]:
 def _shards(result: PreprocessResult) -> str:
     kept = f", {result.num_kept_shards:,} kept from an interrupted run" if result.num_kept_shards else ""
     return f"{len(result.manifest.shards):,}{kept}"
+
+
+def _encoder(choice: EncoderChoice) -> str:
+    if choice.is_fast:
+        return "fast, equal to the tokenizer's own on the vocabulary and on samples of the text"
+    return f"the tokenizer's own: {choice.why_reference}"
 
 
 def _end(tokenizer: Tokenizer) -> str:

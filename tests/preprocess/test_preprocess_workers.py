@@ -1,0 +1,172 @@
+"""Equal bytes whatever the number of workers; documents held out by hash; the ledger with both."""
+
+import itertools
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.preprocess.test_preprocess_restart import all_files, run_and_die
+from toolkit.core.errors import UserError
+from toolkit.data import Corpus
+from toolkit.preprocess import lines
+from toolkit.preprocess.encoding import ahead, is_held_out
+from toolkit.testing.text import sample_documents
+
+
+@pytest.fixture
+def sources(write_jsonl, tmp_path, monkeypatch):
+    """Three files of two formats, of some dozen spans together."""
+    monkeypatch.setattr(lines, "_SPAN_BYTES", 2000)
+    rows = [row for text in sample_documents(60, seed=3) for row in (text, "", b"[]")]
+    pq.write_table(pa.table({"text": list(sample_documents(80, seed=5))}), tmp_path / "b.parquet", row_group_size=7)
+    return [write_jsonl("a.jsonl", rows), tmp_path / "b.parquet", write_jsonl("c.jsonl", rows[::-1])]
+
+
+GIVEN = {"shard_tokens": 1500, "max_bad_fraction": 1.0}
+
+
+@pytest.mark.parametrize("limits", [{}, {"limit_documents": 100}, {"limit_tokens": 5000}, {"holdout": 0.3}])
+def test_the_bytes_do_not_depend_on_the_number_of_workers(prepare, sources, tmp_path, limits):
+    for workers in (1, 2, 4):
+        prepare(*sources, output=tmp_path / str(workers), workers=workers, **GIVEN, **limits)
+
+    one = all_files(tmp_path / "1")
+    assert len([name for name in one if name.endswith(".bin")]) > 3
+    assert one == all_files(tmp_path / "2") == all_files(tmp_path / "4")
+
+
+def test_the_bytes_do_not_depend_on_the_spans(prepare, sources, tmp_path, monkeypatch):
+    for name, size in (("line", 1), ("few", 700), ("all", 1 << 30)):
+        monkeypatch.setattr(lines, "_SPAN_BYTES", size)
+        prepare(*sources, output=tmp_path / name, limit_documents=150, **GIVEN)
+
+    assert all_files(tmp_path / "line") == all_files(tmp_path / "few") == all_files(tmp_path / "all")
+    assert Corpus(tmp_path / "all").num_documents == 150
+
+
+def texts(folder: Path, tokenizer_folder: Path) -> list[str]:
+    from tokenizers import Tokenizer
+
+    backend = Tokenizer.from_file(str(tokenizer_folder / "tokenizer.json"))
+    return [
+        backend.decode(shard.document(number)[:-1].tolist())
+        for shard in Corpus(folder).shards
+        for number in range(shard.num_documents)
+    ]
+
+
+def test_the_holdout_takes_its_share_by_hash_and_shares_no_text(prepare, write_jsonl, tmp_path, tokenizer_folder):
+    unique = [f"{text} {number}" for number, text in enumerate(itertools.islice(sample_documents(400, seed=1), 400))]
+    doubled = unique + unique[::-1]  # every text twice, far apart
+    result = prepare(write_jsonl("a.jsonl", doubled), holdout=0.25, shard_tokens=3000)
+
+    kept, held_out = (texts(folder, tokenizer_folder) for folder in (tmp_path / "corpus", tmp_path / "corpus/holdout"))
+    assert not set(kept) & set(held_out)
+    assert sorted(kept + held_out) == sorted(doubled)
+    assert kept == [text for text in doubled if not is_held_out(text, 0.25)]
+    assert 60 <= len(set(held_out)) <= 140
+    assert (result.manifest.documents, result.holdout.documents) == (len(kept), len(held_out))
+    assert result.holdout.tokenizer == result.manifest.tokenizer
+    assert {text for text in unique if is_held_out(text, 0.1)} < {text for text in unique if is_held_out(text, 0.25)}
+
+
+def test_limits_count_held_out_documents_too(prepare, write_jsonl):
+    result = prepare(write_jsonl("a.jsonl", list(sample_documents(90, seed=2))), holdout=0.5, limit_documents=40)
+
+    assert result.manifest.documents + result.holdout.documents == 40
+    assert result.holdout.documents > 5
+
+
+def test_killed_at_any_write_with_a_holdout_it_ends_with_the_same_bytes(prepare, sources, tmp_path):
+    given = {**GIVEN, "holdout": 0.4, "shard_tokens": 4000, "limit_documents": 120, "workers": 2}
+    prepare(*sources, output=tmp_path / "whole", **given)
+    expected, output = all_files(tmp_path / "whole"), tmp_path / "killed"
+    for number in itertools.count():
+        has_finished = run_and_die(number, lambda: prepare(*sources, output=output, **given))
+        if not (output / "corpus.json").exists() or (output / "unfinished.jsonl").exists():
+            prepare(*sources, output=output, **given)
+        assert all_files(output) == expected
+        if has_finished:
+            break
+        for path in sorted(output.rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() else path.unlink()
+    assert number > 20
+
+
+def test_a_holdout_of_an_earlier_corpus_does_not_stay(prepare, sources, tmp_path):
+    prepare(*sources, holdout=0.3, **GIVEN)
+    assert (tmp_path / "corpus" / "holdout" / "corpus.json").exists()
+    prepare(*sources, overwrite=True, **GIVEN)
+
+    assert not (tmp_path / "corpus" / "holdout").exists()
+
+
+@pytest.mark.slow
+def test_killed_20_times_at_random_moments_it_ends_with_the_same_bytes(tokenizer_folder, write_jsonl, tmp_path):
+    """The real command, ended by kill -9 with its threads."""
+    rows = [f"{text} {number}" for number in range(40) for text in sample_documents(250, seed=number)]
+    source = write_jsonl("a.jsonl", rows)
+    command = [sys.executable, "-m", "toolkit", "preprocess", str(source), "--tokenizer", str(tokenizer_folder),
+               "--shard-tokens", "10000", "--holdout", "0.1", "--workers", "2", "--output"]  # fmt: skip
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    started = time.monotonic()
+    subprocess.run([*command, whole], check=True, capture_output=True, timeout=300)
+    seconds, chance, kills = time.monotonic() - started, random.Random(0), 0
+    while kills < 20:
+        process = subprocess.Popen([*command, killed], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            process.wait(chance.uniform(0.3, 1.0) * seconds)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            kills += 1
+        else:  # it finished, so that the kills go on with a new one
+            assert all_files(killed) == all_files(whole)
+            for path in sorted(killed.rglob("*"), reverse=True):
+                path.rmdir() if path.is_dir() else path.unlink()
+    subprocess.run([*command, killed], check=(killed / "unfinished.jsonl").exists(), capture_output=True, timeout=300)
+    assert all_files(killed) == all_files(whole)
+
+
+def test_results_come_in_order_and_few_wait():
+    running, most, lock = 0, 0, threading.Lock()
+
+    def work(number: int) -> int:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        time.sleep(0.02 if number % 3 else 0.001)
+        with lock:
+            running -= 1
+        return number * number
+
+    taken = iter(range(40))
+    results = ahead(taken, work, num_workers=3)
+    assert next(results) == (0, 0)
+    assert next(taken) <= 7
+    assert [square for _, square in results] == [n * n for n in range(1, 40) if n != 6]
+    assert most == 3
+
+
+def test_an_error_of_a_worker_or_of_the_source_comes_at_its_place():
+    def items():
+        yield from range(5)
+        raise UserError("the source ends here")
+
+    results = ahead(items(), str, num_workers=2)
+    assert [next(results) for _ in range(5)] == [(number, str(number)) for number in range(5)]
+    with pytest.raises(UserError, match="the source ends here"):
+        next(results)
+    results = ahead(items(), lambda number: 1 // (3 - number), num_workers=2)
+    assert [next(results)[0] for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(ZeroDivisionError):
+        next(results)

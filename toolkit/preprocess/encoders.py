@@ -1,0 +1,66 @@
+"""Which encoder a corpus is made with: the fast one where it is proven to give the tokenizer's own ids."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from tokenization import Tokenizer
+from toolkit.preprocess.encoding import TextEncoder
+
+__all__ = ["EncoderChoice", "choose_encoder", "reference_encoder"]
+
+# The reference encoders need up to some 100 bytes of working memory a character, the fast one a few.
+_REFERENCE_CHARACTERS = 1 << 19
+_FAST_CHARACTERS = 8 << 20
+
+_TRIAL_CHARACTERS = 2_000_000
+
+
+@dataclass(frozen=True)
+class EncoderChoice:
+    """The encoder that is used.
+
+    Attributes:
+        encoder: it.
+        most_characters: texts are handed to it in batches of about this size.
+        why_reference: why it is the tokenizer's own; empty for the fast one.
+    """
+
+    encoder: TextEncoder
+    most_characters: int
+    why_reference: str = ""
+
+    @property
+    def is_fast(self) -> bool:
+        """Whether it is the fast one."""
+        return not self.why_reference
+
+
+def choose_encoder(
+    tokenizer: Tokenizer, *, engine: Literal["auto", "reference"], texts: Iterator[str]
+) -> EncoderChoice:
+    """Take the fast encoder if it equals the tokenizer's own on every vocabulary entry and on 2 MB of this input.
+
+    Args:
+        tokenizer: the reference.
+        engine: `auto`, or `reference` to take the tokenizer's own in any case.
+        texts: the documents from the first on; read as far as needed.
+    """
+    if engine == "reference":
+        return reference_encoder(tokenizer, "asked for with --engine reference")
+    return reference_encoder(tokenizer, "the fast encoder is not built yet")
+
+
+def reference_encoder(tokenizer: Tokenizer, why: str) -> EncoderChoice:
+    """The tokenizer's own encoder, and why it is taken."""
+    return EncoderChoice(tokenizer, _REFERENCE_CHARACTERS, why)
+
+
+def _trial(texts: Iterator[str]) -> Sequence[str]:
+    taken, missing = [], _TRIAL_CHARACTERS
+    for text in texts:
+        taken.append(text[:missing])
+        missing -= len(text)
+        if missing <= 0:
+            break
+    return taken

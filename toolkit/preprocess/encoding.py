@@ -1,0 +1,177 @@
+"""From spans of text to ids: what a worker thread does with one span, and the threads that work ahead of the writer.
+
+Threads are enough: the encoders, Parquet and decompression all release the interpreter's lock, and one process holds
+the vocabulary once. Results come in the order of the spans, so their number changes nothing but the speed.
+"""
+
+import hashlib
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from tokenization import Tokenizer
+from toolkit.preprocess.readers import Reason, Row
+from toolkit.preprocess.spans import Span
+
+__all__ = ["EncodedSpan", "SpanEncoder", "TextEncoder", "ahead", "is_held_out"]
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+
+class TextEncoder(Protocol):
+    """Texts to ids, on the calling thread; may be called by several threads at once."""
+
+    def encode_batch(self, texts: Sequence[str]) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
+        """The ids of all texts one after the other, and the number of ids of each text."""
+
+
+@dataclass(frozen=True)
+class EncodedSpan:
+    """The rows of a span: N documents as arrays, and the rows that give none.
+
+    Attributes:
+        start: where the span begins in its source; see `Span`.
+        end_bytes: bytes of the source that are read by its end.
+        num_rows: rows of both kinds.
+        ids: uint32, the tokens of all documents one after the other.
+        lengths_N: tokens of each document, none of them 0.
+        rows_N: its row in the span, counted from 0, ascending.
+        text_bytes_N: bytes of its text as UTF-8.
+        special_hits_N: how often a string of a special token stands in its text.
+        is_held_out_N: whether it belongs to the holdout corpus.
+        skipped: the other rows, each with its number in the span, ascending.
+    """
+
+    start: int
+    end_bytes: int
+    num_rows: int
+    ids: npt.NDArray[np.uint32]
+    lengths_N: npt.NDArray[np.int64]
+    rows_N: npt.NDArray[np.int64]
+    text_bytes_N: npt.NDArray[np.int64]
+    special_hits_N: npt.NDArray[np.int64]
+    is_held_out_N: npt.NDArray[np.bool_]
+    skipped: Sequence[tuple[int, Row]]
+
+
+@dataclass(frozen=True)
+class SpanEncoder:
+    """Reads and encodes spans.
+
+    Attributes:
+        tokenizer: counts special text.
+        encoder: makes the ids.
+        most_characters: texts are handed to the encoder in batches of about this many characters.
+        holdout: share of the documents that are held out.
+    """
+
+    tokenizer: Tokenizer
+    encoder: TextEncoder
+    most_characters: int
+    holdout: float
+
+    def __call__(self, span: Span) -> EncodedSpan:
+        """Read a span and encode its texts.
+
+        Raises:
+            UserError: the source cannot be read.
+            TokenizationError: the vocabulary cannot spell a text, or the fast encoder differs from the reference.
+        """
+        rows = span.read()
+        skipped = [(number, row) for number, row in enumerate(rows) if row.reason is not None]
+        numbers = [number for number, row in enumerate(rows) if row.reason is None]
+        texts = [rows[number].text for number in numbers]
+        encoded = [self.encoder.encode_batch(batch) for batch in _batches(texts, self.most_characters)]
+        lengths = np.concatenate([np.empty(0, np.int64), *(lengths for _, lengths in encoded)])
+        empty = np.flatnonzero(lengths == 0).tolist()  # no character of these texts gave an id
+        if empty:
+            skipped = sorted([*skipped, *((numbers[text], Row("", Reason.EMPTY)) for text in empty)], key=_number)
+        is_kept = lengths > 0
+        return EncodedSpan(
+            start=span.start,
+            end_bytes=span.end_bytes,
+            num_rows=len(rows),
+            ids=np.concatenate([np.empty(0, np.uint32), *(ids for ids, _ in encoded)]),
+            lengths_N=lengths[is_kept],
+            rows_N=np.array(numbers, np.int64)[is_kept],
+            text_bytes_N=_integers(map(_num_bytes, texts), len(texts))[is_kept],
+            special_hits_N=_integers((self.tokenizer.count_special_text([text]) for text in texts), len(texts))[
+                is_kept
+            ],
+            is_held_out_N=np.array([is_held_out(text, self.holdout) for text in texts], bool)[is_kept],
+            skipped=skipped,
+        )
+
+
+def is_held_out(text: str, fraction: float) -> bool:
+    """Whether a document goes to the holdout: by the hash of its text, so that equal texts never part."""
+    if not fraction:
+        return False
+    digest = hashlib.blake2b(text.encode(), digest_size=8, person=b"holdout").digest()
+    return int.from_bytes(digest, "little") < fraction * 2**64
+
+
+def ahead(
+    items: Iterator[_Item], work: Callable[[_Item], _Result], *, num_workers: int
+) -> Iterator[tuple[_Item, _Result]]:
+    """Items with the results of `work`, in order, while threads are at the next ones.
+
+    At most `num_workers` + 2 results wait. An error, also one of `items` itself, comes at its place in the order.
+    """
+    with ThreadPoolExecutor(num_workers, thread_name_prefix="encode") as pool:
+        waiting: deque[tuple[_Item, Future[_Result]]] = deque()
+        try:
+            failure: Exception | None = None
+            while True:
+                try:
+                    item = next(items)
+                except StopIteration:
+                    break
+                except Exception as error:  # whatever it is, it is raised below, behind the items before it
+                    failure = error
+                    break
+                waiting.append((item, pool.submit(work, item)))
+                if len(waiting) > num_workers + 2:
+                    yield _first(waiting)
+            while waiting:
+                yield _first(waiting)
+            if failure is not None:
+                raise failure
+        finally:
+            for _, future in waiting:
+                future.cancel()
+
+
+def _first(waiting: deque[tuple[_Item, Future[_Result]]]) -> tuple[_Item, _Result]:
+    item, future = waiting.popleft()
+    return item, future.result()
+
+
+def _batches(texts: Sequence[str], most_characters: int) -> Iterator[Sequence[str]]:
+    """Consecutive texts of about so many characters together; a longer one is alone."""
+    start = characters = 0
+    for number, text in enumerate(texts):
+        if number > start and characters + len(text) > most_characters:
+            yield texts[start:number]
+            start, characters = number, 0
+        characters += len(text)
+    if start < len(texts):
+        yield texts[start:]
+
+
+def _number(skipped: tuple[int, Row]) -> int:
+    return skipped[0]
+
+
+def _integers(values: Iterator[int], count: int) -> npt.NDArray[np.int64]:
+    return np.fromiter(values, np.int64, count)
+
+
+def _num_bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
