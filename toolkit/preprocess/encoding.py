@@ -125,32 +125,34 @@ def ahead(
     At most `num_workers` + 2 results wait. An error, also one of `items` itself, comes at its place in the order.
     """
     with ThreadPoolExecutor(num_workers, thread_name_prefix="encode") as pool:
-        waiting: deque[tuple[_Item, Future[_Result]]] = deque()
+        waiting: deque[Future[tuple[_Item, _Result]]] = deque()
         try:
-            failure: Exception | None = None
-            while True:
-                try:
-                    item = next(items)
-                except StopIteration:
-                    break
-                except Exception as error:  # whatever it is, it is raised below, behind the items before it
-                    failure = error
-                    break
-                waiting.append((item, pool.submit(work, item)))
+            for future in _submit(items, work, pool):
+                waiting.append(future)
                 if len(waiting) > num_workers + 2:
-                    yield _first(waiting)
+                    yield waiting.popleft().result()
             while waiting:
-                yield _first(waiting)
-            if failure is not None:
-                raise failure
+                yield waiting.popleft().result()
         finally:
-            for _, future in waiting:
+            for future in waiting:
                 future.cancel()
 
 
-def _first(waiting: deque[tuple[_Item, Future[_Result]]]) -> tuple[_Item, _Result]:
-    item, future = waiting.popleft()
-    return item, future.result()
+def _submit(
+    items: Iterator[_Item], work: Callable[[_Item], _Result], pool: ThreadPoolExecutor
+) -> Iterator[Future[tuple[_Item, _Result]]]:
+    """Hand out the items one by one; an error of `items` becomes the last result."""
+
+    def call(item: _Item) -> tuple[_Item, _Result]:
+        return item, work(item)
+
+    try:
+        for item in items:
+            yield pool.submit(call, item)
+    except Exception as error:  # whatever it is, it is raised again by whom it concerns, behind the items before it
+        failed: Future[tuple[_Item, _Result]] = Future()
+        failed.set_exception(error)
+        yield failed
 
 
 def _batches(texts: Sequence[str], most_characters: int) -> Iterator[Sequence[str]]:

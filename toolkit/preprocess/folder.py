@@ -124,10 +124,11 @@ def _remove(folder: Path, *, keep: Ledger) -> None:
     for place in (folder, holdout):
         (place / MANIFEST_NAME).unlink(missing_ok=True)
     for place in (folder, holdout):
-        for pattern in ("shard-[0-9]*", ".shard-*.partial", ".plans.lock"):
-            for path in place.glob(pattern):
-                if path not in kept:
-                    path.unlink()
+        written = [
+            path for pattern in ("shard-[0-9]*", ".shard-*.partial", ".plans.lock") for path in place.glob(pattern)
+        ]
+        for path in {*written} - kept:
+            path.unlink()
         if (place / TOKENIZER_FOLDER).is_dir():
             shutil.rmtree(place / TOKENIZER_FOLDER)
     with suppress(OSError):  # there is none, or shards are kept in it
