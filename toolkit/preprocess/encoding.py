@@ -6,8 +6,9 @@ the vocabulary once. Results come in the order of the spans, so their number cha
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -119,23 +120,21 @@ def is_held_out(text: str, fraction: float) -> bool:
 
 def ahead(
     items: Iterator[_Item], work: Callable[[_Item], _Result], *, num_workers: int
-) -> Iterator[tuple[_Item, _Result]]:
+) -> Generator[tuple[_Item, _Result]]:
     """Items with the results of `work`, in order, while threads are at the next ones.
 
     At most `num_workers` + 2 results wait. An error, also one of `items` itself, comes at its place in the order.
     """
-    with ThreadPoolExecutor(num_workers, thread_name_prefix="encode") as pool:
-        waiting: deque[Future[tuple[_Item, _Result]]] = deque()
-        try:
-            for future in _submit(items, work, pool):
-                waiting.append(future)
-                if len(waiting) > num_workers + 2:
-                    yield waiting.popleft().result()
-            while waiting:
+    waiting: deque[Future[tuple[_Item, _Result]]] = deque()
+    with ExitStack() as stack:
+        pool = ThreadPoolExecutor(num_workers, thread_name_prefix="encode")
+        stack.callback(pool.shutdown, cancel_futures=True)
+        for future in _submit(items, work, pool):
+            waiting.append(future)
+            if len(waiting) > num_workers + 2:
                 yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
+        while waiting:
+            yield waiting.popleft().result()
 
 
 def _submit(
