@@ -31,13 +31,13 @@ bench: $(VENV)/installed
 $(VENV)/installed: pyproject.toml constraints-cpu.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) torch
-	$(PIP) --editable .
+	$(PIP) --editable ".[fast]"
 	touch $@
 
 $(VENV)/tests-installed: $(VENV)/installed
-	$(PIP) --editable ".[test]"
+	$(PIP) --editable ".[fast,test]"
 	touch $@
 
 $(VENV)/lint-installed: $(VENV)/tests-installed
-	$(PIP) --editable ".[test,lint]"
+	$(PIP) --editable ".[fast,test,lint]"
 	touch $@
