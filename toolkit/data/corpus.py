@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import overload
@@ -11,7 +12,7 @@ from toolkit.core.words import Vocabulary
 from toolkit.data.manifest import CorpusManifest, read_manifest
 from toolkit.data.shards import Shard, file_names
 
-__all__ = ["Corpus"]
+__all__ = ["Corpus", "open_folder"]
 
 # Each mapped file holds a descriptor, and 1,024 of them is a common limit for a process.
 _OPEN_SHARDS = 128
@@ -76,16 +77,16 @@ class _Shards(Sequence[Shard]):
     def __init__(self, folder: Path, manifest: CorpusManifest) -> None:
         self._folder, self._manifest = folder, manifest
         itemsize = {"uint16": 2, "int32": 4}[manifest.dtype]
-        for entry in manifest.shards:
-            # Plain strings: with tens of thousands of shards, path objects would be half of the time.
-            prefix = os.path.join(folder, entry.name)
-            size = _size(prefix + ".bin")
-            _size(prefix + ".idx")
-            if size != entry.tokens * itemsize:
-                raise CorpusError(
-                    f"{prefix}.bin is damaged: {size:,} bytes, where {entry.tokens:,} {manifest.dtype} tokens need "
-                    f"{entry.tokens * itemsize:,}. Copy the corpus again."
-                )
+        with open_folder(folder) as descriptor:
+            # With tens of thousands of shards, path objects and whole paths would be half of the time.
+            for name, tokens in zip(manifest.table.names, manifest.table.tokens.tolist(), strict=True):
+                size = _size(folder, f"{name}.bin", descriptor)
+                _size(folder, f"{name}.idx", descriptor)
+                if size != tokens * itemsize:
+                    raise CorpusError(
+                        f"{folder / name}.bin is damaged: {size:,} bytes, where {tokens:,} {manifest.dtype} tokens "
+                        f"need {tokens * itemsize:,}. Copy the corpus again."
+                    )
         self._open = lru_cache(maxsize=_OPEN_SHARDS)(self._open_one)
 
     def __len__(self) -> int:
@@ -114,11 +115,28 @@ class _Shards(Sequence[Shard]):
         return shard
 
 
-def _size(path: str) -> int:
+@contextmanager
+def open_folder(folder: Path) -> Iterator[int]:
+    """A descriptor of the folder, for looking at many of its files by short names.
+
+    Raises:
+        CorpusError: it cannot be opened.
+    """
     try:
-        return os.stat(path).st_size
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise CorpusError(f"cannot read {folder}: {error.strerror}.") from error
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _size(folder: Path, name: str, descriptor: int) -> int:
+    try:
+        return os.stat(name, dir_fd=descriptor).st_size
     except OSError as error:
         raise CorpusError(
-            f"cannot read {path}, which corpus.json names: {error.strerror}. "
+            f"cannot read {folder / name}, which corpus.json names: {error.strerror}. "
             "The corpus is not complete: copy or make it again."
         ) from error

@@ -6,14 +6,15 @@ The file is canonical: one way to write it, checked byte for byte when it is rea
 import hashlib
 import json
 import os
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
-from pydantic import ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, PlainSerializer, ValidationError, WrapValidator, model_validator
 
 from toolkit.core.errors import CorpusError
 from toolkit.core.settings import Settings
+from toolkit.data.shard_table import Count, ShardEntry, ShardTable, read_entries
 
 __all__ = [
     "MANIFEST_NAME",
@@ -27,17 +28,14 @@ __all__ = [
 
 MANIFEST_NAME = "corpus.json"
 
-_Count = Annotated[int, Field(ge=0)]
-_Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-
 
 class SpecialIds(Settings):
     """The ids of the named special tokens; None where the tokenizer has none."""
 
-    bos: _Count | None
-    eos: _Count | None
-    pad: _Count | None
-    mask: _Count | None
+    bos: Count | None
+    eos: Count | None
+    pad: Count | None
+    mask: Count | None
 
 
 class TokenizerEntry(Settings):
@@ -49,39 +47,21 @@ class TokenizerEntry(Settings):
     """Number of ids, the mask token included."""
     special_ids: SpecialIds
     """The named ones."""
-    all_special_ids: Annotated[tuple[_Count, ...], Field(strict=False)]
+    all_special_ids: Annotated[tuple[Count, ...], Field(strict=False)]
     """Every special id, ascending."""
 
 
-@dataclass(frozen=True, slots=True)
-class ShardEntry:
-    """One pair of .bin and .idx files. A plain class with slots: a large corpus has tens of thousands.
-
-    Attributes:
-        name: file name without its ending, relative to the corpus folder.
-        documents: number of documents.
-        tokens: number of tokens.
-        sha256_bin: hash of the tokens file.
-        sha256_idx: hash of the index file.
-        source: where its text came from.
-    """
-
-    __pydantic_config__ = ConfigDict(extra="forbid")
-
-    name: Annotated[str, Field(min_length=1)]
-    documents: _Count
-    tokens: _Count
-    sha256_bin: _Sha256
-    sha256_idx: _Sha256
-    source: str
+def _as_table(value: Any, check: Callable[[Any], Sequence[ShardEntry]]) -> ShardTable:
+    """A table stays what it is; anything else is checked entry by entry and becomes one."""
+    return value if isinstance(value, ShardTable) else ShardTable(check(value))
 
 
 class CorpusManifest(Settings):
     """Everything `corpus.json` says; `manifest_sha256` is filled in when it is written."""
 
-    documents: _Count
+    documents: Count
     """Number of documents in all shards."""
-    tokens: _Count
+    tokens: Count
     """Number of tokens in all shards."""
     dtype: Annotated[str, Field(pattern="^(uint16|int32)$")]
     """numpy name of the type of the tokens."""
@@ -89,22 +69,29 @@ class CorpusManifest(Settings):
     """Version that wrote the corpus."""
     tokenizer: TokenizerEntry
     """The tokenizer that made the ids."""
-    special_text_hits: _Count
+    special_text_hits: Count
     """How often text contained the string of a special token."""
-    skipped: dict[str, _Count]
+    skipped: dict[str, Count]
     """Number of rows left out, by reason."""
-    shards: Annotated[tuple[ShardEntry, ...], Field(strict=False)]
+    shards: Annotated[Sequence[ShardEntry], WrapValidator(_as_table), PlainSerializer(ShardTable.as_dicts)]
     """The files, in order."""
     manifest_sha256: str = ""
     """Hash of this file without this key."""
 
+    @property
+    def table(self) -> ShardTable:
+        """The shards as columns."""
+        assert isinstance(self.shards, ShardTable)
+        return self.shards
+
     @model_validator(mode="after")
     def _sums_agree(self) -> Self:
         for what in ("documents", "tokens"):
-            total, in_shards = getattr(self, what), sum(getattr(shard, what) for shard in self.shards)
+            # Numbers of Python, which do not overflow.
+            total, in_shards = getattr(self, what), sum(getattr(self.table, what).tolist())
             if total != in_shards:
                 raise ValueError(f"{what} is {total:,}, but the shards hold {in_shards:,}")
-        if len({shard.name for shard in self.shards}) != len(self.shards):
+        if len(set(self.table.names)) != len(self.shards):
             raise ValueError("two shards have the same name")
         return self
 
@@ -150,11 +137,27 @@ def read_manifest(folder: Path) -> CorpusManifest:
     if not text.endswith(_hash_line(hashlib.sha256(without_hash).hexdigest())):
         raise CorpusError(f"{path} is damaged: its content does not have the hash that it names. {_REMEDY}")
     try:
-        return CorpusManifest.model_validate_json(text)
+        return _read_canonical(text) or CorpusManifest.model_validate_json(text)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         raise CorpusError(f"{path} does not describe a corpus: {where}: {first['msg']}. {_REMEDY}") from error
+
+
+def _read_canonical(text: bytes) -> CorpusManifest | None:
+    """The manifest, its shards read a few at a time; None if they are not as `write_manifest` writes them."""
+    start, stop = text.find(_SHARDS_START), text.find(_SHARDS_END)
+    if not 0 <= start < stop:
+        return None
+    try:
+        others = json.loads(text[: start + len(_SHARDS_START)] + text[stop:])
+        if others["shards"]:
+            return None
+        shards = ShardTable(read_entries(text, start + len(_SHARDS_START), stop))
+        return CorpusManifest.model_validate({**others, "shards": shards})
+    except (ValueError, RecursionError):
+        # Read as a whole it gives a message that names the place.
+        return None
 
 
 _REMEDY = "Copy the corpus again, or make it anew with `toolkit preprocess --overwrite`."
@@ -162,6 +165,7 @@ _REMEDY = "Copy the corpus again, or make it anew with `toolkit preprocess --ove
 
 # How the file ends, with and without the hash: the hash is that of the file as it would be without it.
 _END = b"\n}\n"
+_SHARDS_START, _SHARDS_END = b'\n "shards": [', b"\n ]"
 
 
 def _hash_line(digest: str) -> bytes:

@@ -15,7 +15,7 @@ import os
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,12 +29,15 @@ __all__ = [
     "PlanSizes",
     "is_intact",
     "map_plan",
+    "plan_bytes",
     "read_sizes",
     "write_plan",
 ]
 
 ALGORITHM_VERSION = 1
 """Raised whenever the same documents would be packed differently, so that old plans are not taken for new ones."""
+
+_Number = TypeVar("_Number", int, npt.NDArray[np.int64])
 
 _MAGIC = b"ETKPLAN\x00"
 _FIELDS = struct.Struct("<8s6Q32s32s")
@@ -68,13 +71,13 @@ class PlanSizes:
 
     @property
     def starts_offset(self) -> int:
-        """Where row_starts begin in the file, aligned to 8 bytes."""
-        return _HEADER_BYTES + -(-12 * self.num_pieces // 8) * 8
+        """Where row_starts begin in the file."""
+        return _starts_offset(self.num_pieces)
 
     @property
     def num_bytes(self) -> int:
         """Size of the file."""
-        return self.starts_offset + 8 * (self.num_rows + 1)
+        return plan_bytes(self.num_rows, self.num_pieces)
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,11 @@ class PackingPlan:
     firsts: npt.NDArray[np.int64]
     lengths: npt.NDArray[np.int32]
     row_starts: npt.NDArray[np.int64]
+
+
+def plan_bytes(num_rows: _Number, num_pieces: _Number) -> _Number:
+    """Size of the file of a plan, or of each of many."""
+    return _starts_offset(num_pieces) + 8 * (num_rows + 1)
 
 
 def write_plan(path: Path, key: PlanKey, *, document_lengths: npt.NDArray[np.integer]) -> PlanSizes:
@@ -133,6 +141,11 @@ def map_plan(path: Path, sizes: PlanSizes) -> PackingPlan:
         np.frombuffer(mapped, "<i4", sizes.num_pieces, _HEADER_BYTES + 8 * sizes.num_pieces),
         np.frombuffer(mapped, "<i8", sizes.num_rows + 1, sizes.starts_offset),
     )
+
+
+def _starts_offset(num_pieces: _Number) -> _Number:
+    # Aligned to 8 bytes.
+    return _HEADER_BYTES + -(-12 * num_pieces // 8) * 8
 
 
 def _write_body(file: BinaryIO, key: PlanKey, document_lengths: npt.NDArray[np.integer]) -> PlanSizes:

@@ -7,6 +7,8 @@ plan or none. A damaged one is made again, and comes out the same.
 import hashlib
 import os
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import astuple
 from functools import lru_cache
 from pathlib import Path
 
@@ -15,14 +17,17 @@ import numpy.typing as npt
 from filelock import FileLock
 
 from toolkit.core.errors import CorpusError
-from toolkit.data.corpus import Corpus
-from toolkit.data.plan import PackingPlan, PlanKey, PlanSizes, is_intact, map_plan, read_sizes, write_plan
+from toolkit.data.corpus import Corpus, open_folder
+from toolkit.data.plan import PackingPlan, PlanKey, PlanSizes, is_intact, map_plan, plan_bytes, read_sizes, write_plan
+from toolkit.data.plan_summary import PlanTable, SummaryKey, read_summary, write_summary
 from toolkit.data.shards import file_names
 
 __all__ = ["PlanStore"]
 
 # Each mapped plan holds a file descriptor; see the shards of a corpus.
 _OPEN_PLANS = 128
+# Below, the headers of all plans are read as fast.
+_FEWEST_SHARDS_SUMMARISED = 100
 
 
 class PlanStore:
@@ -35,7 +40,7 @@ class PlanStore:
         cache_folder: where plans go if they cannot be beside their shards; by default below `$XDG_CACHE_HOME`.
 
     Attributes:
-        sizes: rows, pieces and tokens of the plan of each shard.
+        table: rows, pieces and tokens of the plan of each shard.
 
     Raises:
         CorpusError: an index is damaged, or a plan can be written nowhere.
@@ -46,9 +51,10 @@ class PlanStore:
     ) -> None:
         self._corpus, self._sequence_length, self._min_length = corpus, sequence_length, min_length
         self._cache_folder = cache_folder or default_cache_folder()
+        self._summary_key = SummaryKey(corpus.manifest.manifest_sha256, len(corpus.shards), sequence_length, min_length)
         self._intact: dict[int, Path] = {}  # plans are read through once, not each time they are mapped again
         self._mapped = lru_cache(maxsize=_OPEN_PLANS)(self._map)
-        self.sizes: tuple[PlanSizes, ...] = tuple(self._find_or_make(number) for number in range(len(corpus.shards)))
+        self.table = self._summarised() or self._gathered()
 
     def plan(self, number: int) -> PackingPlan:
         """The plan of the shard with this number; checked when first used, and made again if it is damaged.
@@ -57,6 +63,47 @@ class PlanStore:
             CorpusError: it is damaged and cannot be made again.
         """
         return self._mapped(number)
+
+    def _summarised(self) -> PlanTable | None:
+        """What a summary says, if there is one, after making the plans that are missing."""
+        table = next((found for path in self._summaries() if (found := read_summary(path, self._summary_key))), None)
+        if table is None:
+            return None
+        for number in self._missing(plan_bytes(table.num_rows, table.num_pieces)):
+            if self._find_or_make(number) != table.sizes(number):
+                return None
+        return table
+
+    def _missing(self, num_bytes_N: npt.NDArray[np.int64]) -> list[int]:
+        """The shards that have no plan of that size, neither beside them nor in the cache."""
+        missing, names = [], self._corpus.manifest.table.names
+        with open_folder(self._corpus.path) as descriptor:
+            for number, (name, num_bytes) in enumerate(zip(names, num_bytes_N.tolist(), strict=True)):
+                plan = self._key(number).file_name(name)
+                if _size(plan, descriptor) == num_bytes:
+                    continue
+                if _size(self._cache_folder / os.path.basename(plan), descriptor) != num_bytes:
+                    missing.append(number)
+        return missing
+
+    def _gathered(self) -> PlanTable:
+        """What the plans themselves say; leaves a summary where that will save time."""
+        all_sizes = [self._find_or_make(number) for number in range(len(self._corpus.shards))]
+        columns = np.array([astuple(sizes) for sizes in all_sizes], np.int64).reshape(-1, 3).T.copy()
+        table = PlanTable(*columns)
+        if len(all_sizes) >= _FEWEST_SHARDS_SUMMARISED:
+            for path in self._summaries():
+                # It is only a copy: a run goes on without it.
+                with suppress(OSError):
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    with FileLock(path.with_name(".plans.lock")):
+                        write_summary(path, self._summary_key, table)
+                    break
+        return table
+
+    def _summaries(self) -> Iterator[Path]:
+        yield self._corpus.path / self._summary_key.file_name
+        yield self._cache_folder / self._summary_key.file_name
 
     def _find_or_make(self, number: int) -> PlanSizes:
         for path in self._places(number):
@@ -76,7 +123,13 @@ class PlanStore:
                 "reads back differently. Check the disk."
             )
         self._intact[number] = path
-        return map_plan(path, self.sizes[number])
+        sizes = self.table.sizes(number)
+        if read_sizes(path, self._key(number)) != sizes:
+            raise CorpusError(
+                f"{path} has other numbers of rows than the summary of all plans, {self._summary_key.file_name}. "
+                "Delete both; they are made again."
+            )
+        return map_plan(path, sizes)
 
     def _find_intact(self, number: int) -> Path | None:
         return next((path for path in self._places(number) if is_intact(path, self._key(number))), None)
@@ -107,17 +160,24 @@ class PlanStore:
         return shard.lengths
 
     def _key(self, number: int) -> PlanKey:
-        entry = self._corpus.manifest.shards[number]
-        return PlanKey(entry.sha256_idx, self._sequence_length, self._min_length)
+        return PlanKey(self._corpus.manifest.table.sha256_idx(number), self._sequence_length, self._min_length)
 
     def _prefix(self, number: int) -> Path:
-        return self._corpus.path / self._corpus.manifest.shards[number].name
+        return self._corpus.path / self._corpus.manifest.table.names[number]
 
     def _places(self, number: int) -> Iterator[Path]:
         prefix = self._prefix(number)
         name = self._key(number).file_name(prefix.name)
         yield prefix.with_name(name)
         yield self._cache_folder / name
+
+
+def _size(path: str | Path, descriptor: int) -> int | None:
+    """Size of a file in the open folder, None where there is none."""
+    try:
+        return os.stat(path, dir_fd=descriptor).st_size
+    except OSError:
+        return None
 
 
 def default_cache_folder() -> Path:

@@ -5,7 +5,6 @@ of S, each cut once more at a uniform random point, two segments. `blocks`: rows
 out the tokens after the last whole row of a shard. A row never crosses a shard.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -98,7 +97,7 @@ class BlockRows:
 
     def __init__(self, corpus: Corpus, *, sequence_length: int) -> None:
         self._corpus, self._shards = corpus, corpus.shards
-        self._table = _RowTable([entry.tokens // sequence_length for entry in corpus.manifest.shards])
+        self._table = _RowTable(corpus.manifest.table.tokens // sequence_length)
         self.num_rows, self.sequence_length = self._table.num_rows, sequence_length
         self.num_tokens = self.num_rows * sequence_length
         self.fill = 1.0
@@ -143,9 +142,9 @@ class DocumentRows:
     def __init__(self, corpus: Corpus, plans: PlanStore, *, sequence_length: int) -> None:
         self._corpus, self._shards, self._plans = corpus, corpus.shards, plans
         self._pads_S = np.full(sequence_length, corpus.vocabulary.pad_id, np.int32)
-        self._table = _RowTable([sizes.num_rows for sizes in plans.sizes])
+        self._table = _RowTable(plans.table.num_rows)
         self.num_rows, self.sequence_length = self._table.num_rows, sequence_length
-        self.num_tokens = sum(sizes.num_tokens for sizes in plans.sizes)
+        self.num_tokens = int(plans.table.num_tokens.sum())
         self.fill = self.num_tokens / max(1, self.num_rows * sequence_length)
 
     def read(self, rows_B: Numbers, epochs_B: Numbers) -> TokenRows:
@@ -179,7 +178,7 @@ def _check_ids(tokens_BS: npt.NDArray[np.int32], located: list[tuple[int, int]],
     row, column = np.argwhere(ids_BS >= size)[0].tolist()
     shard, row_in_shard = located[row]
     raise CorpusError(
-        f"{corpus.path / corpus.manifest.shards[shard].name}.bin: row {row_in_shard} of this shard has the token id "
+        f"{corpus.path / corpus.manifest.table.names[shard]}.bin: row {row_in_shard} of this shard has the token id "
         f"{tokens_BS[row, column]}, outside the vocabulary of {size:,} ids. The tokens are damaged, or were made with "
         "another tokenizer."
     )
@@ -188,8 +187,8 @@ def _check_ids(tokens_BS: npt.NDArray[np.int32], located: list[tuple[int, int]],
 class _RowTable:
     """Which shard a row is in."""
 
-    def __init__(self, rows_per_shard: Sequence[int]) -> None:
-        self._ends: Numbers = np.cumsum(np.array(rows_per_shard, np.int64))
+    def __init__(self, rows_per_shard: Numbers) -> None:
+        self._ends: Numbers = np.cumsum(rows_per_shard)
         self._starts = self._ends - rows_per_shard
         self.num_rows = int(self._ends[-1]) if self._ends.size else 0
 

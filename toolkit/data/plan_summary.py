@@ -1,0 +1,101 @@
+"""One file that says how many rows, pieces and tokens the packing plan of every shard has.
+
+Without it, opening a corpus of tens of thousands of shards reads the header of every plan. It is a copy of what the
+plans say: made again whenever it is missing, of another manifest or damaged.
+
+    header   what it is a summary of: magic, version of the packing, S, min_length, shards N, hash of the manifest
+    body     int64 (3, N): rows, pieces and tokens of each plan
+    digest   BLAKE2b of 32 bytes over both
+"""
+
+import hashlib
+import os
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from toolkit.data.plan import ALGORITHM_VERSION, PlanSizes
+
+__all__ = ["PlanTable", "SummaryKey", "read_summary", "write_summary"]
+
+_MAGIC = b"ETKROWS\x00"
+_FIELDS = struct.Struct("<8s4Q32s")
+_DIGEST_BYTES = 32
+
+
+@dataclass(frozen=True)
+class SummaryKey:
+    """What a summary depends on."""
+
+    manifest_sha256: str
+    num_shards: int
+    sequence_length: int
+    min_length: int
+
+    @property
+    def file_name(self) -> str:
+        """Name of the summary's file."""
+        version = f"S{self.sequence_length}-m{self.min_length}-v{ALGORITHM_VERSION}"
+        return f"plans-{version}-{self.manifest_sha256[:16]}"
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the summary's file."""
+        return _FIELDS.size + 3 * 8 * self.num_shards + _DIGEST_BYTES
+
+    @property
+    def header(self) -> bytes:
+        """How the file begins."""
+        numbers = (ALGORITHM_VERSION, self.sequence_length, self.min_length, self.num_shards)
+        return _FIELDS.pack(_MAGIC, *numbers, bytes.fromhex(self.manifest_sha256))
+
+
+@dataclass(frozen=True)
+class PlanTable:
+    """Rows, pieces and tokens of the plan of each shard, each int64 (N,)."""
+
+    num_rows: npt.NDArray[np.int64]
+    num_pieces: npt.NDArray[np.int64]
+    num_tokens: npt.NDArray[np.int64]
+
+    def sizes(self, number: int) -> PlanSizes:
+        """Those of one plan."""
+        return PlanSizes(int(self.num_rows[number]), int(self.num_pieces[number]), int(self.num_tokens[number]))
+
+
+def write_summary(path: Path, key: SummaryKey, table: PlanTable) -> None:
+    """Write a summary to `path`, atomically.
+
+    Raises:
+        OSError: the file cannot be written; nothing is left behind.
+    """
+    content = key.header + np.stack([table.num_rows, table.num_pieces, table.num_tokens]).astype("<i8").tobytes()
+    temporary = path.with_name(f".{path.name}.partial")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content + _digest(content))
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read_summary(path: Path, key: SummaryKey) -> PlanTable | None:
+    """The summary; None if there is none, it is of something else, or it is damaged."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(key.num_bytes + 1)
+    except OSError:
+        return None
+    body, digest = content[:-_DIGEST_BYTES], content[-_DIGEST_BYTES:]
+    if len(content) != key.num_bytes or not body.startswith(key.header) or _digest(body) != digest:
+        return None
+    return PlanTable(*np.frombuffer(body, "<i8", offset=_FIELDS.size).astype(np.int64).reshape(3, -1))
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=_DIGEST_BYTES).digest()

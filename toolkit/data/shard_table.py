@@ -1,0 +1,127 @@
+"""The shards that a manifest lists, as columns: a corpus of 10^13 tokens has tens of thousands of them."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, overload
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import ConfigDict, Field, TypeAdapter
+
+__all__ = ["Count", "Sha256", "ShardEntry", "ShardTable", "read_entries"]
+
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+_ENTRIES_AT_ONCE = 1024
+# How entries follow one another in the canonical form. It stands nowhere else: in a string a line end is escaped.
+_BETWEEN_ENTRIES = re.compile(rb"\n  \},\n  \{\n")
+
+
+@dataclass(frozen=True, slots=True)
+class ShardEntry:
+    """One pair of .bin and .idx files.
+
+    Attributes:
+        name: path without its ending: relative to the corpus folder, or absolute for a pair that lies elsewhere.
+        documents: number of documents.
+        tokens: number of tokens.
+        sha256_bin: hash of the tokens file.
+        sha256_idx: hash of the index file.
+        source: where its text came from.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    name: Annotated[str, Field(min_length=1, pattern=r"^[^\x00]*$")]
+    documents: Count
+    tokens: Count
+    sha256_bin: Sha256
+    sha256_idx: Sha256
+    source: str
+
+
+class ShardTable(Sequence[ShardEntry]):
+    """Entries in order, held as columns; an entry is made when it is asked for.
+
+    Attributes:
+        names: `ShardEntry.name` of each.
+        documents: number of documents of each, (N,).
+        tokens: number of tokens of each, (N,).
+    """
+
+    def __init__(self, entries: Iterable[ShardEntry]) -> None:
+        self.names: list[str] = []
+        self._sources: list[str] = []
+        documents, tokens, hashes = [], [], bytearray()
+        for entry in entries:
+            self.names.append(entry.name)
+            self._sources.append(entry.source)
+            documents.append(entry.documents)
+            tokens.append(entry.tokens)
+            hashes += bytes.fromhex(entry.sha256_bin + entry.sha256_idx)
+        self.documents: npt.NDArray[np.int64] = np.array(documents, np.int64)
+        self.tokens: npt.NDArray[np.int64] = np.array(tokens, np.int64)
+        self._hashes = bytes(hashes)
+
+    def sha256_idx(self, number: int) -> str:
+        """`ShardEntry.sha256_idx` of one, without making the entry."""
+        return self._hashes[64 * number + 32 : 64 * number + 64].hex()
+
+    def as_dicts(self) -> list[dict[str, Any]]:
+        """The entries as plain data."""
+        return [asdict(entry) for entry in self]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @overload
+    def __getitem__(self, index: int) -> ShardEntry: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[ShardEntry]: ...
+    def __getitem__(self, index: int | slice) -> ShardEntry | Sequence[ShardEntry]:
+        numbers = range(len(self))[index]
+        return self._entry(numbers) if isinstance(numbers, int) else [self._entry(number) for number in numbers]
+
+    def __iter__(self) -> Iterator[ShardEntry]:
+        return (self._entry(number) for number in range(len(self)))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return len(self) == len(other) and all(one == another for one, another in zip(self, other, strict=True))
+
+    def __hash__(self) -> int:
+        return hash((tuple(self.names), self._hashes))
+
+    def _entry(self, number: int) -> ShardEntry:
+        return ShardEntry(
+            name=self.names[number],
+            documents=int(self.documents[number]),
+            tokens=int(self.tokens[number]),
+            sha256_bin=self._hashes[64 * number : 64 * number + 32].hex(),
+            sha256_idx=self.sha256_idx(number),
+            source=self._sources[number],
+        )
+
+
+def read_entries(text: bytes, start: int, stop: int) -> Iterator[ShardEntry]:
+    """Read entries in canonical JSON, a few at a time, so that memory does not grow with their number.
+
+    Args:
+        text: what holds them.
+        start: where the first one begins.
+        stop: where the last one ends.
+
+    Raises:
+        ValueError: they are not in the canonical form, or one says something that cannot be.
+    """
+    ends = [found.start() + len(b"\n  }") for found in _BETWEEN_ENTRIES.finditer(text, start, stop)]
+    ends = [*ends[_ENTRIES_AT_ONCE - 1 :: _ENTRIES_AT_ONCE], stop]
+    for end in ends:
+        yield from _ADAPTER.validate_json(b"[" + text[start:end] + b"]")
+        start = end + len(b",")
+
+
+_ADAPTER = TypeAdapter(list[ShardEntry])
