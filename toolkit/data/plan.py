@@ -116,15 +116,21 @@ def write_plan(path: Path, key: PlanKey, *, document_lengths: npt.NDArray[np.int
     return sizes
 
 
-def read_sizes(path: Path, key: PlanKey) -> PlanSizes | None:
-    """The sizes in the header; None if there is no such plan, it is of something else, or not as long as it says."""
-    opened = _read_header(path, key)
+def read_sizes(path: str | Path, key: PlanKey, *, folder: int | None = None) -> PlanSizes | None:
+    """The sizes in the header; None if there is no such plan, it is of something else, or not as long as it says.
+
+    Args:
+        path: of the plan; relative to `folder` where that is given.
+        key: what it should be a plan of.
+        folder: descriptor of an open folder.
+    """
+    opened = _read_header(path, key, folder)
     return opened[0] if opened else None
 
 
 def is_intact(path: Path, key: PlanKey) -> bool:
     """Whether this plan is there and its content has the hash that the header names; reads it through once."""
-    opened = _read_header(path, key)
+    opened = _read_header(path, key, None)
     if not opened:
         return False
     with path.open("rb") as file:
@@ -174,10 +180,10 @@ def _write_body(file: BinaryIO, key: PlanKey, document_lengths: npt.NDArray[np.i
     return PlanSizes(num_rows, num_pieces, num_tokens)
 
 
-def _read_header(path: Path, key: PlanKey) -> tuple[PlanSizes, bytes] | None:
+def _read_header(path: str | Path, key: PlanKey, folder: int | None) -> tuple[PlanSizes, bytes] | None:
     try:
         # Bare calls: a large corpus has tens of thousands of plans, and all of their headers are read at the start.
-        descriptor = os.open(path, os.O_RDONLY)
+        descriptor = os.open(path, os.O_RDONLY, dir_fd=folder)
     except OSError:
         return None
     try:

@@ -11,8 +11,10 @@ plans say: made again whenever it is missing, of another manifest or damaged.
 import hashlib
 import os
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -60,6 +62,15 @@ class PlanTable:
     num_rows: npt.NDArray[np.int64]
     num_pieces: npt.NDArray[np.int64]
     num_tokens: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, sizes: Sequence[PlanSizes]) -> Self:
+        """From those of each plan."""
+        return cls(
+            num_rows=np.array([one.num_rows for one in sizes], np.int64),
+            num_pieces=np.array([one.num_pieces for one in sizes], np.int64),
+            num_tokens=np.array([one.num_tokens for one in sizes], np.int64),
+        )
 
     def sizes(self, number: int) -> PlanSizes:
         """Those of one plan."""

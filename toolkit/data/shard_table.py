@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field, TypeAdapter
 
 __all__ = ["Count", "Sha256", "ShardEntry", "ShardTable", "read_entries"]
 
-Count = Annotated[int, Field(ge=0, lt=2**63)]
+Count = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 _ENTRIES_AT_ONCE = 1024
