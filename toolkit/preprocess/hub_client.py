@@ -1,5 +1,6 @@
 """How the hub is asked: through its own client, with patience, and with errors that say what to do."""
 
+import http.client
 import os
 import re
 import time
@@ -23,7 +24,9 @@ def endpoint() -> str:
     return (os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")
 
 
-def patiently(ask: Callable[[], _Answer], *, waits: Sequence[float]) -> _Answer:
+def patiently(
+    ask: Callable[[], _Answer], *, waits: Sequence[float], sleep: Callable[[float], object] = time.sleep
+) -> _Answer:
     """Ask until there is an answer; again after each of the waits (seconds) if what went wrong may pass.
 
     A dropped connection, a timeout, a server in trouble and a rate limit may pass; a server that names a time gets
@@ -35,7 +38,7 @@ def patiently(ask: Callable[[], _Answer], *, waits: Sequence[float]) -> _Answer:
         except Exception as error:
             if not _may_pass(error):
                 raise
-            time.sleep(max(wait, _wanted_wait(error)))
+            sleep(max(wait, _wanted_wait(error)))
     return ask()
 
 
@@ -85,7 +88,9 @@ def hub_error(what: str, error: Exception) -> UserError:
     elif isinstance(error, errors.EntryNotFoundError):
         reason = f"{hub} has the data set, but not (or no more) this file."
     elif (status := _status(error)) is not None:
-        reason = f"{hub} answered {status}: {_first_line(error)}. Try again later; what is finished is kept."
+        # The error's own text holds the address, which may be signed for a while: a secret.
+        answer = f"{status} {http.client.responses.get(status, '')}".strip()
+        reason = f"{hub} answered {answer}. Try again later; what is finished is kept."
     else:
         reason = (
             f"{hub} cannot be reached or broke off ({_first_line(error)}). Check the network, HF_ENDPOINT and proxies; "

@@ -19,8 +19,10 @@ __all__ = ["HubFile", "RangeReader"]
 
 _WAITS_SECONDS = (0.5, 1, 2, 4, 8)
 _CONNECTIONS = 8
-_BLOCKS_AHEAD = 4
-_BLOCK_BYTES = 4 << 20
+_BLOCKS_AHEAD = 3
+_BLOCK_BYTES = 8 << 20
+# Fetching so many bytes that nobody wants is faster than another request.
+_SMALL_GAP_BYTES = 1 << 16
 
 
 class HubFile:
@@ -36,6 +38,7 @@ class HubFile:
         parts = source.name.removeprefix("hub://").split("/")
         self._repository, self._path = "/".join(parts[:2]), "/".join(parts[2:])
         self._lock = threading.Lock()
+        self._abandoned = threading.Event()
         self._location: str | None = None
         self._pool = ThreadPoolExecutor(_CONNECTIONS, thread_name_prefix="hub")
 
@@ -46,6 +49,11 @@ class HubFile:
     def close(self) -> None:
         """No more ranges will be asked; those that are asked come."""
         self._pool.shutdown(wait=False)
+
+    def abandon(self) -> None:
+        """Nobody waits for any range any more."""
+        self._abandoned.set()
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
     def fetch_later(self, start: int, stop: int) -> "Future[bytes]":
         """Bytes start..stop - 1, fetched by a thread of the file."""
@@ -59,7 +67,7 @@ class HubFile:
         """
         content = bytearray()
         try:
-            patiently(lambda: self._fetch_rest(content, start, stop), waits=self._waits)
+            patiently(lambda: self._fetch_rest(content, start, stop), waits=self._waits, sleep=self._abandoned.wait)
         except UserError:
             raise
         except Exception as error:
@@ -121,7 +129,7 @@ class RangeReader(io.RawIOBase):
         self._file, self._position = file, 0
         self._later = deque(
             (first, min(first + _BLOCK_BYTES, stop))
-            for start, stop in ranges
+            for start, stop in _joined(ranges)
             for first in range(start, stop, _BLOCK_BYTES)
         )
         self._coming: deque[tuple[int, int, Future[bytes]]] = deque()
@@ -177,3 +185,14 @@ class RangeReader(io.RawIOBase):
         while self._later and len(self._coming) < _BLOCKS_AHEAD:
             start, stop = self._later.popleft()
             self._coming.append((start, stop, self._file.fetch_later(start, stop)))
+
+
+def _joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Ranges of bytes, in order; those with a small gap between them as one."""
+    joined: list[tuple[int, int]] = []
+    for start, stop in ranges:
+        if joined and 0 <= start - joined[-1][1] <= _SMALL_GAP_BYTES:
+            joined[-1] = joined[-1][0], stop
+        else:
+            joined.append((start, stop))
+    return joined

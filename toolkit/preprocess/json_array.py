@@ -22,6 +22,7 @@ __all__ = ["holds_array", "iterate_array_spans"]
 _SPAN_CHARACTERS = 4 << 20
 _MOST_ELEMENT_CHARACTERS = 1 << 30
 _SPACE = re.compile(r"[ \t\r\n]*")
+_SURROGATE = re.compile(r"\\u[dD]").search
 # So near to the end of what is read, a value, a number or an escape may be cut off rather than broken.
 _LOOK_AHEAD = 16
 
@@ -68,7 +69,8 @@ class _Array:
         self._text, self._position, self._is_at_end = "", 0, False
         self.num_bytes, self.has_more = start, True
         if start == 0:
-            self._read_more()
+            while "[" not in self._text and not self._is_at_end:
+                self._read_more()
             self._advance(self._text.index("[") + 1)
             if self._text[self._position : self._position + 1] == "]":
                 self._advance(self._position + 1)
@@ -110,7 +112,7 @@ class _Array:
             written.encode("utf-8")
         except UnicodeEncodeError:
             return row_from_bytes(written.encode("utf-8", "surrogateescape"))
-        return row_from_json(value, self._text_field, has_escapes="\\u" in written)
+        return row_from_json(value, self._text_field, may_hold_surrogates=_SURROGATE(written) is not None)
 
     def _advance(self, index: int) -> str:
         """Go to the next character that is no space, from an index on; returns what is passed by."""

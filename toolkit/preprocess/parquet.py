@@ -39,6 +39,9 @@ class _Files(Protocol):
     def close(self) -> None:
         """No more files will be opened."""
 
+    def abandon(self) -> None:
+        """Nobody reads the open ones any more."""
+
 
 @dataclass(frozen=True)
 class _Table:
@@ -80,6 +83,9 @@ def iterate_parquet_spans(source: Source, text_field: str, *, start: int) -> Ite
             columns = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
             table = _Table(source, files, text_field, metadata, columns.index(text_field))
             yield from _text_spans(table, starts, start)
+    except BaseException:
+        files.abandon()
+        raise
     finally:
         files.close()
 

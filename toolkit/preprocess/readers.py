@@ -1,11 +1,14 @@
 """What every reader gives: rows, each a text or the reason why there is none, in spans of a few megabytes."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
 __all__ = ["Reason", "Row", "Span", "row_from_bytes", "row_from_json", "row_from_line", "row_from_text"]
+
+_SURROGATE = re.compile(rb"\\u[dD]").search
 
 
 class Reason(StrEnum):
@@ -63,16 +66,16 @@ def row_from_line(line: bytes, text_field: str) -> Row:
         return Row("", Reason.BROKEN_JSON, f"{error.msg} at character {error.pos + 1}")
     except (ValueError, RecursionError) as error:
         return Row("", Reason.BROKEN_JSON, str(error))
-    return row_from_json(value, text_field, has_escapes=b"\\u" in line)
+    return row_from_json(value, text_field, may_hold_surrogates=_SURROGATE(line) is not None)
 
 
-def row_from_json(value: object, text_field: str, *, has_escapes: bool) -> Row:
+def row_from_json(value: object, text_field: str, *, may_hold_surrogates: bool) -> Row:
     """A JSON value that stands for a row: an object with the text, if all is well.
 
     Args:
         value: what the JSON says.
         text_field: key of the text.
-        has_escapes: whether a character of it was written by its number.
+        may_hold_surrogates: whether it spells one by its number; half a pair is no character and has no UTF-8 form.
     """
     if not isinstance(value, dict):
         return Row("", Reason.WRONG_TYPE, f"the row is a JSON {_json_type(value)}, not an object")
@@ -82,11 +85,10 @@ def row_from_json(value: object, text_field: str, *, has_escapes: bool) -> Row:
     text = value[text_field]
     if not isinstance(text, str):
         return Row("", Reason.WRONG_TYPE, f"{text_field!r} is a JSON {_json_type(text)}, not a string")
-    if has_escapes and not text.isascii():
+    if may_hold_surrogates:
         try:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
-            # JSON can spell half of a surrogate pair, which is no character and has no UTF-8 form.
             return Row("", Reason.NOT_UTF8, f"lone surrogate at character {error.start}")
     return row_from_text(text)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from toolkit.core.errors import UserError
-from toolkit.preprocess.sources import Compression, Source
+from toolkit.preprocess.sources import Compression, Format, Source
 
 __all__ = ["ByteStream", "LocalFile", "naming", "open_file", "open_stream"]
 
@@ -74,6 +74,9 @@ class LocalFile:
     def close(self) -> None:
         """Nothing is kept."""
 
+    def abandon(self) -> None:
+        """Nothing is under way."""
+
 
 @contextmanager
 def naming(source: Source) -> Iterator[None]:
@@ -88,8 +91,9 @@ def naming(source: Source) -> Iterator[None]:
             raise UserError(f"The source {source.name} cannot be read: {error.strerror}.") from error
         raise UserError(_broken(source, kind, error)) from error
     except Exception as error:
-        is_of_content = isinstance(error, ValueError | LookupError) or type(error).__module__.startswith("pyarrow")
-        if not is_of_content:
+        # A damaged footer makes Arrow's Python side stumble, too.
+        is_of_footer = source.format is Format.PARQUET and isinstance(error, ValueError | LookupError)
+        if not (is_of_footer or type(error).__module__.startswith("pyarrow")):
             raise
         raise UserError(_broken(source, kind, error)) from error
 
