@@ -28,6 +28,7 @@ __all__ = [
     "PlanKey",
     "PlanSizes",
     "is_intact",
+    "is_whole",
     "map_plan",
     "plan_bytes",
     "read_sizes",
@@ -42,6 +43,7 @@ _Number = TypeVar("_Number", int, npt.NDArray[np.int64])
 _MAGIC = b"ETKPLAN\x00"
 _FIELDS = struct.Struct("<8s6Q32s32s")
 _HEADER_BYTES = _FIELDS.size + 16
+_BODY_DIGEST_BYTES = 32
 # Pieces packed together: enough that half-empty last rows do not count, few enough to fit in 50 MB.
 _MOST_PIECES_AT_ONCE = 1 << 18
 
@@ -131,11 +133,21 @@ def read_sizes(path: str | Path, key: PlanKey, *, folder: int | None = None) -> 
 def is_intact(path: Path, key: PlanKey) -> bool:
     """Whether this plan is there and its content has the hash that the header names; reads it through once."""
     opened = _read_header(path, key, None)
-    if not opened:
-        return False
+    return opened is not None and _body_digest(path) == opened[1]
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a plan has the content that its own header names, whatever it is a plan of; reads it through once.
+
+    Raises:
+        OSError: it cannot be read.
+    """
     with path.open("rb") as file:
-        file.seek(_HEADER_BYTES)
-        return hashlib.file_digest(file, _body_hash).digest() == opened[1]
+        header = file.read(_HEADER_BYTES)
+    fields = header[: _FIELDS.size]
+    if len(header) != _HEADER_BYTES or header[_FIELDS.size :] != _header_digest(fields):
+        return False
+    return _body_digest(path) == fields[-_BODY_DIGEST_BYTES:]
 
 
 def map_plan(path: Path, sizes: PlanSizes) -> PackingPlan:
@@ -147,6 +159,12 @@ def map_plan(path: Path, sizes: PlanSizes) -> PackingPlan:
         np.frombuffer(mapped, "<i4", sizes.num_pieces, _HEADER_BYTES + 8 * sizes.num_pieces),
         np.frombuffer(mapped, "<i8", sizes.num_rows + 1, sizes.starts_offset),
     )
+
+
+def _body_digest(path: Path) -> bytes:
+    with path.open("rb") as file:
+        file.seek(_HEADER_BYTES)
+        return hashlib.file_digest(file, _body_hash).digest()
 
 
 def _starts_offset(num_pieces: _Number) -> _Number:
@@ -220,4 +238,4 @@ def _header_digest(fields: bytes) -> bytes:
 
 
 def _body_hash() -> hashlib.blake2b:
-    return hashlib.blake2b(digest_size=32)
+    return hashlib.blake2b(digest_size=_BODY_DIGEST_BYTES)

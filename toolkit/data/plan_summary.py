@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from toolkit.data.plan import ALGORITHM_VERSION, PlanSizes
 
-__all__ = ["PlanTable", "SummaryKey", "read_summary", "write_summary"]
+__all__ = ["PlanTable", "SummaryKey", "is_summary_whole", "read_summary", "write_summary"]
 
 _MAGIC = b"ETKROWS\x00"
 _FIELDS = struct.Struct("<8s4Q32s")
@@ -106,6 +106,23 @@ def read_summary(path: Path, key: SummaryKey) -> PlanTable | None:
     if len(content) != key.num_bytes or not body.startswith(key.header) or _digest(body) != digest:
         return None
     return PlanTable(*np.frombuffer(body, "<i8", offset=_FIELDS.size).astype(np.int64).reshape(3, -1))
+
+
+def is_summary_whole(path: Path) -> bool:
+    """Whether a summary is as long as it says and ends with the digest of its content, whatever it is a summary of.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        header = file.read(_FIELDS.size)
+        if len(header) < _FIELDS.size:
+            return False
+        num_bytes = _FIELDS.size + 24 * _FIELDS.unpack(header)[4] + _DIGEST_BYTES
+        if os.fstat(file.fileno()).st_size != num_bytes:
+            return False
+        content = header + file.read()
+    return _digest(content[:-_DIGEST_BYTES]) == content[-_DIGEST_BYTES:]
 
 
 def _digest(content: bytes) -> bytes:
