@@ -11,8 +11,8 @@ from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Protocol
 
-from toolkit.core.errors import UserError
 from toolkit.preprocess.hub_files import HubFile
+from toolkit.preprocess.parquet_footer import ColumnChunk, Footer, SeekableFile, read_footer
 from toolkit.preprocess.readers import Reason, Row, Span, row_from_bytes, row_from_text
 from toolkit.preprocess.sources import Source
 from toolkit.preprocess.streams import LocalFile, naming
@@ -33,7 +33,7 @@ _BUFFER_BYTES = 1 << 20
 class _Files(Protocol):
     """Where a file is read from."""
 
-    def open(self, *ranges: tuple[int, int]) -> AbstractContextManager[object]:
+    def open(self, *ranges: tuple[int, int]) -> AbstractContextManager[SeekableFile]:
         """The file for one thread, which will read these ranges of bytes."""
 
     def close(self) -> None:
@@ -50,22 +50,20 @@ class _Table:
     source: Source
     files: _Files
     text_field: str
-    metadata: "pq.FileMetaData"
+    footer: Footer
     column: int
 
-    def num_bytes(self, group: int) -> int:
-        """Size of the text of a row group, unpacked."""
-        return max(0, int(self.metadata.row_group(group).column(self.column).total_uncompressed_size))
+    def chunk(self, group: int) -> ColumnChunk:
+        """Where the text of a row group is."""
+        return self.footer.chunks[group][self.column]
 
-    def byte_range(self, group: int) -> tuple[int, int]:
-        """Where in the file the text of a row group is."""
-        chunk = self.metadata.row_group(group).column(self.column)
-        start = min(chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset)
-        return max(0, start), min(start + chunk.total_compressed_size, self.source.num_bytes)
+    def open(self, *groups: int) -> AbstractContextManager[SeekableFile]:
+        """The file for one thread, which will read the text of these row groups."""
+        return self.files.open(*((self.chunk(group).start, self.chunk(group).stop) for group in groups))
 
     def span(self, start: int, stop: int, rows: Callable[[], list[Row]]) -> Span:
         """The span of the rows start..stop - 1."""
-        return Span(start, self.source.num_bytes * stop // self.metadata.num_rows, rows)
+        return Span(start, self.source.num_bytes * stop // self.footer.metadata.num_rows, rows)
 
 
 def iterate_parquet_spans(source: Source, text_field: str, *, start: int) -> Iterator[Span]:
@@ -73,16 +71,16 @@ def iterate_parquet_spans(source: Source, text_field: str, *, start: int) -> Ite
     files: _Files = HubFile(source) if source.revision else LocalFile(source)
     try:
         with naming(source):
-            with files.open() as file, _parquet(file) as parquet:
-                metadata, schema = parquet.metadata, parquet.schema_arrow
-            starts = _group_starts(source, metadata)
-            bad = _row_without_text(schema, text_field)
+            with files.open() as file:
+                footer = read_footer(file, source.num_bytes)
+            starts = _group_starts(footer)
+            bad = _row_without_text(footer.metadata.schema.to_arrow_schema(), text_field)
             if bad is not None:
-                yield from _bad_spans(source, bad, start, metadata.num_rows)
+                yield from _bad_spans(source, bad, start, starts[-1])
                 return
-            columns = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
-            table = _Table(source, files, text_field, metadata, columns.index(text_field))
-            yield from _text_spans(table, starts, start)
+            leaves = footer.metadata.schema
+            column = [leaves.column(number).path for number in range(len(leaves))].index(text_field)
+            yield from _text_spans(_Table(source, files, text_field, footer, column), starts, start)
     except BaseException:
         files.abandon()
         raise
@@ -90,24 +88,20 @@ def iterate_parquet_spans(source: Source, text_field: str, *, start: int) -> Ite
         files.close()
 
 
-def _parquet(file: object, metadata: "pq.FileMetaData | None" = None) -> "pq.ParquetFile":
+def _parquet(file: SeekableFile, footer: Footer) -> "pq.ParquetFile":
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     # Streams column chunks in pieces; the default reads whole row groups ahead.
     options = {"pre_buffer": False, "buffer_size": _BUFFER_BYTES, "page_checksum_verification": True}
-    return pq.ParquetFile(pa.PythonFile(file, "r"), metadata=metadata, **options)
+    return pq.ParquetFile(pa.PythonFile(file, "r"), metadata=footer.metadata, **options)
 
 
-def _group_starts(source: Source, metadata: "pq.FileMetaData") -> list[int]:
+def _group_starts(footer: Footer) -> list[int]:
     """The first row of each row group, and the number of rows behind the last."""
-    sizes = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
-    starts = list(accumulate(sizes, initial=0))
-    if starts[-1] != metadata.num_rows or min(sizes, default=0) < 0:
-        raise UserError(
-            f"The source {source.name} is not a Parquet file that can be read: its footer counts "
-            f"{metadata.num_rows} rows, its row groups {starts[-1]}"
-        )
+    starts = list(accumulate(footer.group_rows, initial=0))
+    if starts[-1] != footer.metadata.num_rows:
+        raise ValueError(f"its footer counts {footer.metadata.num_rows} rows, its row groups {starts[-1]}")
     return starts
 
 
@@ -120,14 +114,13 @@ def _bad_spans(source: Source, row: Row, start: int, num_rows: int) -> Iterator[
 
 def _text_spans(table: _Table, starts: Sequence[int], start: int) -> Iterator[Span]:
     small: list[int] = []
-    for group in range(table.metadata.num_row_groups):
-        num_rows = starts[group + 1] - starts[group]
+    for group, num_rows in enumerate(table.footer.group_rows):
         if starts[group + 1] <= start or not num_rows:
             continue
-        is_small = table.num_bytes(group) <= _MOST_GROUP_BYTES and num_rows <= _MOST_ROWS
+        is_small = table.chunk(group).unpacked_bytes <= _MOST_GROUP_BYTES and num_rows <= _MOST_ROWS
         if is_small:
             small.append(group)
-        if small and (not is_small or sum(map(table.num_bytes, small)) >= _SPAN_BYTES):
+        if small and (not is_small or sum(table.chunk(number).unpacked_bytes for number in small) >= _SPAN_BYTES):
             yield _small_span(table, starts, small)
             small = []
         if not is_small:
@@ -138,23 +131,24 @@ def _text_spans(table: _Table, starts: Sequence[int], start: int) -> Iterator[Sp
 
 def _small_span(table: _Table, starts: Sequence[int], groups: list[int]) -> Span:
     first, stop = starts[groups[0]], starts[groups[-1] + 1]
-    file = table.files.open(*map(table.byte_range, groups))
-    return table.span(first, stop, partial(_read_groups, table, file, groups, stop - first))
+    return table.span(first, stop, partial(_read_groups, table, table.open(*groups), groups, stop - first))
 
 
-def _read_groups(table: _Table, opened: AbstractContextManager[object], groups: list[int], num_rows: int) -> list[Row]:
-    with naming(table.source), opened as file, _parquet(file, table.metadata) as parquet:
+def _read_groups(
+    table: _Table, opened: AbstractContextManager[SeekableFile], groups: list[int], num_rows: int
+) -> list[Row]:
+    with naming(table.source), opened as file, _parquet(file, table.footer) as parquet:
         read = parquet.read_row_groups(groups, columns=[table.text_field], use_threads=False)
         column = read.column(read.schema.names.index(table.text_field))
-        _check_complete(table, len(column), num_rows)
+        _check_complete(len(column), num_rows)
         return [row for chunk in column.chunks for row in _rows(chunk)]
 
 
 def _streamed_spans(table: _Table, starts: Sequence[int], group: int, start: int) -> Iterator[Span]:
     """The spans of a large row group; those before the row `start` are decoded and left out."""
     first, stop = starts[group], starts[group + 1]
-    batch_rows = max(1, min(_MOST_ROWS, _SPAN_BYTES * (stop - first) // max(1, table.num_bytes(group))))
-    with table.files.open(table.byte_range(group)) as file, _parquet(file, table.metadata) as parquet:
+    batch_rows = max(1, min(_MOST_ROWS, _SPAN_BYTES * (stop - first) // max(1, table.chunk(group).unpacked_bytes)))
+    with table.open(group) as file, _parquet(file, table.footer) as parquet:
         for batch in parquet.iter_batches(
             batch_rows, row_groups=[group], columns=[table.text_field], use_threads=False
         ):
@@ -162,7 +156,7 @@ def _streamed_spans(table: _Table, starts: Sequence[int], group: int, start: int
             first += len(batch)
             if len(column):
                 yield table.span(first - len(column), first, partial(_read_batch, table.source, column))
-    _check_complete(table, first - starts[group], stop - starts[group])
+    _check_complete(first - starts[group], stop - starts[group])
 
 
 def _read_batch(source: Source, column: "pa.Array") -> list[Row]:
@@ -170,12 +164,9 @@ def _read_batch(source: Source, column: "pa.Array") -> list[Row]:
         return _rows(column)
 
 
-def _check_complete(table: _Table, num_rows: int, expected: int) -> None:
+def _check_complete(num_rows: int, expected: int) -> None:
     if num_rows != expected:
-        raise UserError(
-            f"The source {table.source.name} is not a Parquet file that can be read: {num_rows} rows of text where "
-            f"its footer counts {expected}"
-        )
+        raise ValueError(f"it holds {num_rows} rows where its footer counts {expected}")
 
 
 def _row_without_text(schema: "pa.Schema", text_field: str) -> Row | None:
