@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from toolkit.data.packing import count_pieces, iterate_pieces, pack
+from toolkit.data.shard_index import Lengths
 
 __all__ = [
     "ALGORITHM_VERSION",
@@ -96,7 +97,7 @@ def plan_bytes(num_rows: _Number, num_pieces: _Number) -> _Number:
     return _starts_offset(num_pieces) + 8 * (num_rows + 1)
 
 
-def write_plan(path: Path, key: PlanKey, *, document_lengths: npt.NDArray[np.integer]) -> PlanSizes:
+def write_plan(path: Path, key: PlanKey, *, document_lengths: Lengths) -> PlanSizes:
     """Pack the documents of a shard and write the plan to `path`, atomically.
 
     Raises:
@@ -172,7 +173,7 @@ def _starts_offset(num_pieces: _Number) -> _Number:
     return _HEADER_BYTES + -(-12 * num_pieces // 8) * 8
 
 
-def _write_body(file: BinaryIO, key: PlanKey, document_lengths: npt.NDArray[np.integer]) -> PlanSizes:
+def _write_body(file: BinaryIO, key: PlanKey, document_lengths: Lengths) -> PlanSizes:
     cutting = {"sequence_length": key.sequence_length, "min_length": key.min_length}
     num_pieces = count_pieces(document_lengths, **cutting)
     # Equal blocks: a small last one would pack badly.

@@ -18,6 +18,7 @@ from toolkit.core.errors import CorpusError
 from toolkit.data.corpus import Corpus, open_folder
 from toolkit.data.plan import PackingPlan, PlanKey, PlanSizes, is_intact, map_plan, plan_bytes, read_sizes, write_plan
 from toolkit.data.plan_summary import PlanTable, SummaryKey, read_summary, write_summary
+from toolkit.data.shard_index import Lengths
 from toolkit.data.shards import file_names
 
 __all__ = ["PlanStore"]
@@ -153,7 +154,7 @@ class PlanStore:
             "Make one of these folders writable, or set XDG_CACHE_HOME to one that is."
         )
 
-    def _checked_lengths(self, number: int) -> npt.NDArray[np.int32]:
+    def _checked_lengths(self, number: int) -> Lengths:
         shard = self._corpus.shards[number]
         index = file_names(shard.prefix)[1]
         with index.open("rb") as file:
