@@ -143,9 +143,11 @@ def _megatron_fast(places: Places) -> Contender:
         return [*_peer_program(places, "megatron-fast-loop", source, output / "out"), str(places.tokenizer)]
 
     is_tool = places.megatron is not None and (places.megatron / "tools" / "preprocess_data_fast.py").exists()
-    how = _tool_name(places, "preprocess_data_fast.py") if is_tool else "its loop, driven on megatron-core, one process"
+    how = (
+        _tool_name(places, "preprocess_data_fast.py") if is_tool else "its loop, driven on megatron-core and gigatoken"
+    )
     environment = {"PYTHONPATH": str(places.megatron)} if is_tool else {}
-    return Contender(how, "jsonl", tool if is_tool else loop, _read_pair, is_slow=True, environment=environment)
+    return Contender(how, "jsonl", tool if is_tool else loop, _read_pair, environment=environment)
 
 
 def _datatrove(places: Places, reads: str) -> Contender:
