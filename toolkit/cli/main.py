@@ -16,13 +16,14 @@ __all__ = ["main"]
 _COMMANDS = {
     "quickstart": "See the whole path work on bundled text",
     "preprocess": "Tokenise text into memory-mapped shards",
+    "adopt": "Use Megatron-LM's .bin/.idx pairs as they are",
     "inspect": "Look at a corpus: statistics, lengths, rows",
     "verify": "Read a corpus through and name damaged files",
     "train": "Pretrain an encoder, objective after objective",
     "convert": "Write a checkpoint as a Hugging Face model",
     "finetune": "Fine-tune an encoder on a task and score it",
 }
-_NOT_BUILT = {"adopt", "tokenizer", "grid", "report", "plan", "branch"}
+_NOT_BUILT = {"tokenizer", "grid", "report", "plan", "branch"}
 _RESERVED = {"adapt", "estimate", "doctor", "launch", "watch"}
 
 
