@@ -97,7 +97,7 @@ class Bench:
         found: dict[str, Any] = {"amount": amount} | check_equal(ours, peer, pair=" and ".join(sides_names(sides)))
         if comparison.name.startswith("megatron"):
             prefix = self.output(sides[1]) / "out_text_document"
-            found["equal_bytes"] = have_equal_bytes(self.output(sides[0]), prefix)
+            found["equal_bytes"] = have_equal_bytes(self.output(sides[0]) / "corpus", prefix)
         return found
 
     def time(self, tasks: Sequence[Task], *, repeats: int, slow_repeats: int) -> None:
