@@ -63,16 +63,18 @@ class Bench:
         self.places = places
         self.amounts = amounts
         self.contenders = contenders(places)
+        self.versions = versions(places)
         self.load_average = os.getloadavg()[0]
         self.first: dict[Task, Usage] = {}
         self.timed: dict[Task, list[Usage]] = {}
 
     def run(self, task: Task, *, samples_memory: bool = False) -> Usage:
-        """One command of a contender, into an empty folder."""
+        """One command of a contender, into an empty folder, with nothing left to be written from before."""
         contender, output = self.contenders[task[0]], self.output(task)
         shutil.rmtree(output, ignore_errors=True)
         output.mkdir(parents=True)
         source = getattr(self.amounts[task[1]], contender.reads)
+        os.sync()
         usage = run(
             contender.command(source, output),
             log=output / "log",
@@ -176,7 +178,7 @@ def result_row(bench: Bench, comparison: Comparison, checked: dict[str, Any]) ->
         "workers": bench.places.workers,
         "machine": machine(),
         "load_average_before": bench.load_average,
-        "versions": versions(bench.places),
+        "versions": bench.versions,
     }
 
 
