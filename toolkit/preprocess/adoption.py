@@ -7,14 +7,12 @@ have, types that are not read, and pairs of different types are refused. Nothing
 import os
 import shutil
 from collections.abc import Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from threading import Lock
 
 import tokenization
 import toolkit
-from toolkit.core.console import progress
 from toolkit.core.errors import CorpusError, UserError
 from toolkit.data.file_hashes import hash_folder
 from toolkit.data.manifest import (
@@ -25,13 +23,12 @@ from toolkit.data.manifest import (
     read_damaged_manifest,
     write_manifest,
 )
+from toolkit.data.read_through import read_through
 from toolkit.data.shards import Shard, file_names
 from toolkit.preprocess.folder import TOKENIZER_FOLDER, locked
 from toolkit.preprocess.pairs import Pair, examine_pair, find_pairs
 
 __all__ = ["Adoption", "adopt"]
-
-_SECONDS_BETWEEN_UPDATES = 0.2
 
 
 @dataclass(frozen=True)
@@ -149,37 +146,12 @@ def _check_output(output: Path, prefixes: Sequence[Path], *, overwrite: bool) ->
 
 def _examine(shards: Sequence[Shard], tokenizer: tokenization.Tokenizer) -> list[Pair]:
     """Read all pairs through; the first error ends it."""
-    total = sum(path.stat().st_size for shard in shards for path in file_names(shard.prefix))
-    num_read, lock = 0, Lock()
-
-    def on_read(num_bytes: int) -> None:
-        nonlocal num_read
-        with lock:
-            num_read += num_bytes
-
-    num_threads = min(8, len(os.sched_getaffinity(0)) + 1)
-    with progress("Reading", total=total / 1e6, unit="MB") as shown, ThreadPoolExecutor(num_threads) as pool:
-        futures = [
-            pool.submit(
-                examine_pair,
-                shard,
-                vocabulary_size=tokenizer.encoded_vocabulary_size,
-                eod_id=tokenizer.eod_id,
-                on_read=on_read,
-            )
-            for shard in shards
-        ]
-        try:
-            left = set(futures)
-            while left:
-                done, left = wait(left, timeout=_SECONDS_BETWEEN_UPDATES, return_when=FIRST_EXCEPTION)
-                for future in done:
-                    future.result()
-                shown.update(num_read / 1e6)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-    return [future.result() for future in futures]
+    readers = [
+        partial(examine_pair, shard, vocabulary_size=tokenizer.encoded_vocabulary_size, eod_id=tokenizer.eod_id)
+        for shard in shards
+    ]
+    num_bytes = sum(path.stat().st_size for shard in shards for path in file_names(shard.prefix))
+    return read_through("Reading", readers, num_bytes=num_bytes)
 
 
 def _describe(shards: Sequence[Shard], pairs: Sequence[Pair], tokenizer: tokenization.Tokenizer) -> CorpusManifest:

@@ -3,7 +3,7 @@
 import glob
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import numpy.typing as npt
 from toolkit.core.errors import CorpusError, UserError
 from toolkit.data.file_hashes import hash_file
 from toolkit.data.manifest import ShardEntry
+from toolkit.data.read_through import Told
 from toolkit.data.shards import Shard, file_names
 
 __all__ = ["Pair", "examine_pair", "find_pairs"]
@@ -74,14 +75,14 @@ def _without_ending(name: str) -> str:
     return name[:-4] if name.endswith(_ENDINGS) else name
 
 
-def examine_pair(shard: Shard, *, vocabulary_size: int, eod_id: int | None, on_read: Callable[[int], object]) -> Pair:
+def examine_pair(shard: Shard, told: Told, *, vocabulary_size: int, eod_id: int | None) -> Pair:
     """Read a pair through, in bounded memory.
 
     Args:
         shard: the pair.
+        told: is told how many bytes were read.
         vocabulary_size: every id has to be below.
         eod_id: the token that should end documents; None: any may.
-        on_read: is told how many bytes were read.
 
     Raises:
         CorpusError: the index is damaged, or an id is outside the vocabulary.
@@ -97,13 +98,13 @@ def examine_pair(shard: Shard, *, vocabulary_size: int, eod_id: int | None, on_r
             _check_ids(tokens, bin_path, position=position, vocabulary_size=vocabulary_size)
             ends.look_at(tokens, position)
             position += tokens.size
-            on_read(len(piece))
+            told(len(piece))
     entry = ShardEntry(
         name=str(shard.prefix),
         documents=shard.num_documents,
         tokens=shard.num_tokens,
         sha256_bin=digest.hexdigest(),
-        sha256_idx=hash_file(idx_path, on_read=on_read),
+        sha256_idx=hash_file(idx_path, on_read=told),
         source=str(shard.prefix),
     )
     return Pair(entry, ends.num_ended, ends.num_without_end)
