@@ -44,12 +44,20 @@ class TokenizerEntry(Settings):
 
     fingerprint: str
     """Hash over the vocabulary and the special ids, independent of the file format."""
-    vocab_size: Annotated[int, Field(ge=1)]
+    vocab_size: Annotated[int, Field(ge=1, le=2**31)]
     """Number of ids, the mask token included."""
     special_ids: SpecialIds
     """The named ones."""
     all_special_ids: Annotated[tuple[Count, ...], Field(strict=False)]
     """Every special id, ascending."""
+
+    @model_validator(mode="after")
+    def _ids_are_in_the_vocabulary(self) -> Self:
+        named = self.special_ids.model_dump().values()
+        for token_id in (*self.all_special_ids, *named):
+            if token_id is not None and token_id >= self.vocab_size:
+                raise ValueError(f"the special id {token_id} is outside the vocabulary of {self.vocab_size:,} ids")
+        return self
 
 
 def _as_table(value: Any, check: Callable[[Any], Sequence[ShardEntry]]) -> ShardTable:
