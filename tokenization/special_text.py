@@ -18,6 +18,12 @@ class SpecialTextCounter:
         self._openings: Sequence[str] = sorted({string[:2] for string in longest_first})
         self._pattern = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
 
+    def is_in(self, text: str) -> bool:
+        """Whether one of the strings stands in a text."""
+        if self._pattern is None or not any(opening in text for opening in self._openings):
+            return False
+        return self._pattern.search(text) is not None
+
     def count(self, texts: Iterable[str]) -> int:
         """Occurrences in all texts together."""
         if self._pattern is None:

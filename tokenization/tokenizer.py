@@ -75,17 +75,16 @@ class Tokenizer:
             next_id=self.encoded_vocabulary_size,
         )
         self._names = SpecialNames({**roles, "mask": self.mask.text}, names.extra)
-        self._ids = {**ids, self.mask.text: self.mask.id}
+        known = {**{text: ids[text] for text in self._names.texts() if text in ids}, self.mask.text: self.mask.id}
         self.vocabulary_size = max(self.encoded_vocabulary_size, self.mask.id + 1)
         self.eod_text = eod if eod is not None else roles.get("eos", roles.get("sep"))
-        self.eod_id = None if self.eod_text is None else self._ids[self.eod_text]
+        self.eod_id = None if self.eod_text is None else ids[self.eod_text]
         self.special_ids = {
-            role: self._ids[self._names.roles[role]] if role in self._names.roles else None
+            role: known[self._names.roles[role]] if role in self._names.roles else None
             for role in ("bos", "eos", "pad", "mask")
         }
         declared = [token_id for token_id, token in self._backend.get_added_tokens_decoder().items() if token.special]
-        named = [self._ids[text] for text in self._names.texts()]
-        self.all_special_ids = tuple(sorted({*declared, *named}))
+        self.all_special_ids = tuple(sorted({*declared, *known.values()}))
         self._backend.encode_special_tokens = not self.rules.parse_special_text
 
     @property
@@ -122,8 +121,8 @@ class Tokenizer:
         return "the SentencePiece model has no end-of-sentence piece"
 
     def _suggestion(self) -> str:
-        special = [text for text, token_id in self._ids.items() if token_id in self.all_special_ids]
-        listed = ", ".join(sorted(set(special) - {self.mask.text})[:8])
+        special = {token.content for token in self._backend.get_added_tokens_decoder().values() if token.special}
+        listed = ", ".join(sorted(special - {self.mask.text})[:8])
         known = f" (its special tokens: {listed})" if listed else ""
         return f"Name the token with --eod TOKEN{known}, "
 
@@ -181,9 +180,10 @@ class Tokenizer:
         """Sha256 over the vocabulary's ids and bytes and the special ids; equal whatever file they came from."""
         added = {token.content for token in self._backend.get_added_tokens_decoder().values()} | {self.mask.text}
         is_spelled = is_byte_level(self._backend)
+        ids = self._backend.get_vocab(with_added_tokens=True) | {self.mask.text: self.mask.id}
         vocabulary = {
             token_id: byte_level_bytes(text) if is_spelled and text not in added else text.encode("utf-8")
-            for text, token_id in self._ids.items()
+            for text, token_id in ids.items()
         }
         return fingerprint(vocabulary, self.special_ids, special_ids=self.all_special_ids)
 
