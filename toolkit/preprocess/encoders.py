@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tokenization import Tokenizer
+from tokenization import FastEncoder, FastUnavailable, Tokenizer
 from toolkit.preprocess.encoding import TextEncoder
 
 __all__ = ["EncoderChoice", "choose_encoder", "reference_encoder"]
@@ -48,7 +48,14 @@ def choose_encoder(
     """
     if engine == "reference":
         return reference_encoder(tokenizer, "asked for with --engine reference")
-    return reference_encoder(tokenizer, "the fast encoder is not built yet")
+    try:
+        fast = FastEncoder.open(tokenizer)
+    except FastUnavailable as error:
+        return reference_encoder(tokenizer, error.reason)
+    difference = fast.check_vocabulary() or fast.check(_trial(texts))
+    if difference is not None:
+        return reference_encoder(tokenizer, f"the fast encoder differs: {difference}")
+    return EncoderChoice(fast, _FAST_CHARACTERS)
 
 
 def reference_encoder(tokenizer: Tokenizer, why: str) -> EncoderChoice:
