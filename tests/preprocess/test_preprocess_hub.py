@@ -400,8 +400,8 @@ def test_a_server_that_falls_silent_is_asked_again(hub, tmp_path):
 
 def test_a_corpus_from_the_hub_is_the_one_from_the_files(hub, tmp_path, prepare):
     local = hub.root / "datasets" / FINEWEB / "data"
-    prepare("fineweb-edu", subset="default", output=tmp_path / "remote", limit_documents=900)
-    prepare(local, output=tmp_path / "local", limit_documents=900)
+    prepare("fineweb-edu", subset="default", output=tmp_path / "remote", limit_documents=900, engine="reference")
+    prepare(local, output=tmp_path / "local", limit_documents=900, engine="reference")
 
     for number in range(3):
         name = f"shard-{number:05d}.bin"

@@ -98,7 +98,7 @@ class HubHandler(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         length = int(self.headers.get("Content-Length") or 0)
         self._form = parse_qs(self.rfile.read(length).decode()) if length else {}
-        self._fault = self.hub.take_fault(f"{self.role} {self.path}")
+        self._fault = self.hub.take_fault(f"{self.role} {self.path} {self.headers.get('Range') or ''}")
         if self._fault is not None:
             time.sleep(self._fault.delay)
             if self._fault.status is not None:

@@ -89,10 +89,10 @@ class HubServer:
         ignore_range: bool = False,
         delay: float = 0,
     ) -> None:
-        """Spoil the next answers to requests whose host and path (`cdn /datasets/...`) hold `matching`.
+        """Spoil the next answers to requests that hold `matching` in `cdn /datasets/... bytes=0-9`.
 
         Args:
-            matching: a part of the host and path.
+            matching: a part of the host, path and range.
             times: how many answers.
             status: answer this, with `retry_after` seconds in its header, instead of the file.
             retry_after: see `status`.
