@@ -47,12 +47,16 @@ class FastEncoder:
         content: the `tokenizer.json` that gigatoken reads.
         own_texts: which texts the reference encodes.
 
+    Attributes:
+        odd_characters: those on which the two encoders do not agree; texts that hold one go to the reference.
+
     Raises:
         FastUnavailable: gigatoken is not installed or cannot read the content.
     """
 
     def __init__(self, tokenizer: Tokenizer, content: bytes, own_texts: OwnTexts) -> None:
         self._tokenizer, self._content, self._own_texts = tokenizer, content, own_texts
+        self.odd_characters: Sequence[str] = ()
         self._renewal = threading.Lock()
         self._gigatoken = _build(content)
         self._first_resident = resident_bytes()
@@ -78,7 +82,8 @@ class FastEncoder:
         special, plain = added_tokens(tokenizer)
         encoder = cls(tokenizer, content, OwnTexts(special, []))
         strings = [*special, *(text for text in plain if encoder.check([text, f"a{text}b {text}{text} "]) is not None)]
-        encoder._own_texts = OwnTexts(strings, encoder._odd(characters or sample_characters()))
+        encoder.odd_characters = encoder._odd(sample_characters() if characters is None else characters)
+        encoder._own_texts = OwnTexts(strings, encoder.odd_characters)
         release_freed_memory()
         encoder._first_resident = resident_bytes()
         return encoder
