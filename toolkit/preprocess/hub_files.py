@@ -88,8 +88,12 @@ class HubFile:
 
     def _stream_into(self, content: bytearray, location: str, wanted: str) -> bool:
         """Add these bytes; False if the address has expired."""
-        from huggingface_hub import constants, get_session, hf_raise_for_status
-        from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
+        from huggingface_hub import constants
+        from huggingface_hub.utils import (  # type: ignore[attr-defined]
+            build_hf_headers,
+            get_session,
+            hf_raise_for_status,
+        )
 
         is_elsewhere = urlsplit(location).netloc != urlsplit(endpoint()).netloc
         # An address elsewhere is its own permission; a token would be shown to a stranger.
