@@ -24,6 +24,8 @@ def _toolkit(monkeypatch, capsys, *words: str) -> tuple[int, str]:
         (["--set", "train.micro_batch_row=2"], ["unknown key 'train.micro_batch_row'", "'micro_batch_rows'"]),
         (["--set", "objectives.mlm.mask_ratio=1.4"], ["objectives.mlm.mask_ratio", "1.4"]),
         (["--set", "data.train=no/such/corpus"], ["no/such/corpus", "toolkit preprocess"]),
+        (["--set", 'data.train=[{path="a"}]'], ["run.toml: data.train.0.weight is missing.\n"]),
+        (["--set", 'data.train=[{path="a",weight=0}]'], ["data.train.0.weight = 0 is refused"]),
         (["--set", "parallel.pp=4"], ["parallel.pp=4", "ZeRO stage 2", "parallel.pp=1"]),
         (["--set", "precision=bf16", "--ds-config", "zero0"], ["stage 0", "zero1"]),
         (["--set", "train.micro_batch_rows=3"], ["does not divide 8"]),
