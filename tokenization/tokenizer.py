@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from tokenization.backend import completed, is_byte_level, settled
+from tokenization.backend import check_ids, completed, is_byte_level, settled
 from tokenization.errors import TokenizationError
 from tokenization.fingerprint import byte_level_bytes, fingerprint
 from tokenization.mask import choose_mask
@@ -56,8 +56,7 @@ class Tokenizer:
         self._reference: Reference = reference or HuggingFaceReference(self._backend)
         self.rules = settle_rules(rules, self.kind)
         ids = self._backend.get_vocab(with_added_tokens=True)
-        if not ids:
-            raise TokenizationError("The tokenizer has an empty vocabulary.")
+        check_ids(ids)
         if eod is not None and eod not in ids:
             raise TokenizationError(
                 f"The end-of-document token {eod!r} is not in the vocabulary ({len(ids):,} tokens). "
