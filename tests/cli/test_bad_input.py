@@ -97,7 +97,8 @@ def test_help_lists_what_is_built_and_loads_nothing_heavy():
     lines = done.stdout.splitlines()
     assert lines[-1] == "[]"
     listed = [line.split()[0] for line in lines[lines.index("Commands:") + 1 : -1]]
-    assert listed == "quickstart tokenizer preprocess adopt inspect verify train convert finetune".split()
+    data, training = ["tokenizer", "preprocess", "adopt", "inspect", "verify"], ["train", "convert", "finetune"]
+    assert listed == ["quickstart", *data, *training]
 
 
 def test_an_unknown_command_exits_with_2(monkeypatch, capsys):

@@ -27,8 +27,8 @@ def command(
         list[str],
         typer.Argument(
             metavar="SOURCE...",
-            help="As for toolkit preprocess: data sets with Parquet on the hub; files, folders or globs of .parquet .jsonl "
-            ".json .txt, also .gz and .zst; mixed.",
+            help="As for toolkit preprocess: data sets with Parquet on the hub; files, folders or globs of .parquet "
+            ".jsonl .json .txt, also .gz and .zst; mixed.",
         ),
     ],
     vocab_size: Annotated[int, _option("vocab_size", "N")],

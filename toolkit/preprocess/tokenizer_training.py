@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +15,7 @@ from toolkit.core.console import Progress, progress
 from toolkit.core.errors import UserError
 from toolkit.core.settings import Settings
 from toolkit.preprocess.encoding import ahead
-from toolkit.preprocess.readers import Reason, Span
+from toolkit.preprocess.readers import Reason, Row, Span
 from toolkit.preprocess.settings import PreprocessSettings, TxtDocuments
 from toolkit.preprocess.sources import Source, find_sources
 from toolkit.preprocess.spans import iterate_spans
@@ -114,29 +114,34 @@ def _texts(
     files: Sequence[Source], settings: TokenizerTrainingSettings, result: TokenizerTraining, shown: Progress
 ) -> Iterator[str]:
     """The texts of all files, counted, up to the limit."""
+    with closing(_read(files, settings)) as spans:
+        for rows, num_bytes in spans:
+            texts = [row.text for row in rows if row.reason is None]
+            result.skipped.update(row.reason for row in rows if row.reason is not None)
+            if settings.limit_documents is not None:
+                texts = texts[: settings.limit_documents - result.documents]
+            result.documents += len(texts)
+            result.text_bytes += sum(len(text.encode()) for text in texts)
+            yield from texts
+            shown.update(num_bytes / 1e6, f"{result.documents:,} documents")
+            if result.documents == settings.limit_documents:
+                break
+    if not result.documents:
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in result.skipped.items()) or "no row at all"
+        what = files[0].name if len(files) == 1 else f"{len(files):,} files"
+        raise UserError(f"There is no document in {what}: {reasons}.")
+    shown.say(f"Read {result.documents:,} documents, {result.text_bytes / 1e6:,.1f} MB of text; learning merges.")
+
+
+def _read(files: Sequence[Source], settings: TokenizerTrainingSettings) -> Generator[tuple[list[Row], int]]:
+    """Rows, span by span, and how many bytes of all files are read by then."""
     done = 0
     for file in files:
         spans = iterate_spans(file, text_field=settings.text_field, txt_documents=settings.txt_documents)
         with closing(ahead(spans, Span.read, num_workers=_NUM_READERS)) as read:
             for span, rows in read:
-                texts = [row.text for row in rows if row.reason is None]
-                result.skipped.update(row.reason for row in rows if row.reason is not None)
-                missing = (
-                    len(texts) if settings.limit_documents is None else settings.limit_documents - result.documents
-                )
-                result.documents += len(texts[:missing])
-                result.text_bytes += sum(len(text.encode()) for text in texts[:missing])
-                yield from texts[:missing]
-                shown.update((done + span.end_bytes) / 1e6, f"{result.documents:,} documents")
-                if missing <= len(texts) and settings.limit_documents is not None:
-                    break
+                yield rows, done + span.end_bytes
         done += file.num_bytes
-        if result.documents == settings.limit_documents:
-            break
-    if not result.documents:
-        reasons = ", ".join(f"{count:,} {reason}" for reason, count in result.skipped.items()) or "no row at all"
-        raise UserError(f"There is no document in {len(files):,} file(s) ({files[0].name}...): {reasons}.")
-    shown.say(f"Read {result.documents:,} documents, {result.text_bytes / 1e6:,.1f} MB of text; learning merges.")
 
 
 def _sampled(texts: Iterator[str], sample: list[str]) -> Iterator[str]:
