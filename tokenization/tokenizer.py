@@ -4,8 +4,9 @@ Two vocabularies are kept apart. Texts are encoded with the tokenizer as it was 
 which mask token was decided; the mask belongs to the vocabulary that is counted, fingerprinted and saved.
 """
 
+import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenization.backend import check_ids, completed, is_byte_level, settled
-from tokenization.errors import TokenizationError
+from tokenization.errors import TokenizationError, native_errors
 from tokenization.fingerprint import byte_level_bytes, fingerprint
 from tokenization.mask import choose_mask
 from tokenization.names import ROLES, SpecialNames
@@ -155,7 +156,8 @@ class Tokenizer:
         """The ids that the post-processor puts in front of a text and behind it."""
         if self.kind is not TokenizerKind.HUGGINGFACE or self._backend.post_processor is None:
             return np.empty(0, dtype=np.uint32), np.empty(0, dtype=np.uint32)
-        framed = self._backend.encode("a")
+        with native_errors("The tokenizer cannot encode the letter a, which shows what it puts around a text"):
+            framed = self._backend.encode("a")
         is_text = np.flatnonzero(np.array(framed.special_tokens_mask, dtype=np.int64) == 0)
         ids = np.array(framed.ids, dtype=np.uint32)
         return (ids[: is_text[0]], ids[is_text[-1] + 1 :]) if is_text.size else (ids[:0], ids[:0])
@@ -191,8 +193,12 @@ class Tokenizer:
         """The tokenizer with every decided token special, as it is saved."""
         return completed(self._backend, self._names, mask_id=self.mask.id)
 
-    def files(self) -> dict[str, str]:
+    def files(self) -> Mapping[str, str]:
         """Name and content of the files that `save` writes; equal tokenizers, equal files."""
+        return self._files
+
+    @cached_property
+    def _files(self) -> dict[str, str]:
         config: dict[str, object] = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "clean_up_tokenization_spaces": False,
@@ -205,9 +211,13 @@ class Tokenizer:
             "tokenizer_config.json": json.dumps(config, indent=2, ensure_ascii=False) + "\n",
         }
 
-    def source_files(self) -> dict[str, str]:
-        """What decides the ids, by name: the files that `save` writes, and whose encoder the reference is."""
-        return {**self.files(), "kind": str(self.kind)}
+    @cached_property
+    def source_digest(self) -> str:
+        """Sha256 over all that decides the ids: the files that `save` writes, and whose encoder the reference is."""
+        digest = hashlib.sha256(f"{self.kind}".encode())
+        for name, content in sorted(self.files().items()):
+            digest.update(f"\n{name} {len(content)}\n{content}".encode())
+        return digest.hexdigest()
 
     def save(self, folder: Path) -> None:
         """Write a folder that `transformers.AutoTokenizer` and `tokenization.load` read.

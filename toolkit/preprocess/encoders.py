@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError
 from typing import Literal
 
-from tokenization import Difference, FastEncoder, FastUnavailable, Tokenizer
+from tokenization import FastEncoder, FastUnavailable, Tokenizer
 from toolkit.preprocess.encoding import TextEncoder
 from toolkit.preprocess.proofs import Proof
 
@@ -52,20 +52,23 @@ def choose_encoder(
     """
     if engine == "reference":
         return reference_encoder(tokenizer, "asked for with --engine reference")
-    try:
-        proof = Proof(tokenizer)
-        odd_characters = proof.read()
-        fast = FastEncoder.open(tokenizer, characters=odd_characters)
-    except PackageNotFoundError as error:
-        return reference_encoder(tokenizer, f"{error.name} is not installed (the extra `fast`)")
-    except FastUnavailable as error:
-        return reference_encoder(tokenizer, error.reason)
-    difference = None
-    if odd_characters is None:
-        difference = fast.check_vocabulary()
-        if difference is None:
+    pieces = _trial(texts)
+    with ThreadPoolExecutor() as pool:
+        # The reference takes a second for the trial; opening the fast encoder takes another, on one core.
+        expected = [pool.submit(tokenizer.encode_batch, piece) for piece in pieces]
+        try:
+            proof = Proof(tokenizer)
+            odd_characters = proof.read()
+            fast = FastEncoder.open(tokenizer, characters=odd_characters)
+        except PackageNotFoundError as error:
+            return reference_encoder(tokenizer, f"{error.name} is not installed (the extra `fast`)")
+        except FastUnavailable as error:
+            return reference_encoder(tokenizer, error.reason)
+        difference = fast.check_vocabulary() if odd_characters is None else None
+        if odd_characters is None and difference is None:
             proof.write(fast.odd_characters)
-    difference = difference or _try_out(fast, texts)
+        for piece, ids in zip(pieces, expected, strict=True):
+            difference = difference or fast.check(piece, expected=ids.result())
     if difference is not None:
         return reference_encoder(tokenizer, f"the fast encoder differs: {difference}")
     return EncoderChoice(fast, _FAST_CHARACTERS)
@@ -76,8 +79,8 @@ def reference_encoder(tokenizer: Tokenizer, why: str) -> EncoderChoice:
     return EncoderChoice(tokenizer, _REFERENCE_CHARACTERS, why)
 
 
-def _try_out(fast: FastEncoder, texts: Iterator[str]) -> Difference | None:
-    """Compare on the first 2 MB of the input, in pieces on all cores: the reference takes a second for it."""
+def _trial(texts: Iterator[str]) -> list[list[str]]:
+    """The first 2 MB of the input, in pieces for several cores."""
     pieces: list[list[str]] = [[]]
     missing = room = _TRIAL_CHARACTERS
     for text in texts:
@@ -88,5 +91,4 @@ def _try_out(fast: FastEncoder, texts: Iterator[str]) -> Difference | None:
         if missing <= room - _TRIAL_PIECE_CHARACTERS:
             pieces.append([])
             room = missing
-    with ThreadPoolExecutor() as pool:
-        return next(filter(None, pool.map(fast.check, pieces)), None)
+    return pieces

@@ -29,7 +29,7 @@ class Proof:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         about = {
-            "content": tokenizer.source_files(),
+            "tokenizer": tokenizer.source_digest,
             "parse_special_text": tokenizer.rules.parse_special_text,
             "libraries": [version(library) for library in _LIBRARIES],
         }

@@ -1,6 +1,7 @@
 """Read, encode and write all sources: workers encode spans ahead, one writer makes the shards in order."""
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -37,6 +38,8 @@ def write_shards(
     with closing(texts):
         engine = "reference" if ledger.reference_only else settings.engine
         choice = choose_encoder(tokenizer, engine=engine, texts=texts)
+    # Half a second of Python for a large vocabulary, while the encoders work outside the interpreter's lock.
+    threading.Thread(target=lambda: tokenizer.fingerprint, daemon=True).start()
     try:
         return _write_with(choice, files, output, ledger, tokenizer=tokenizer, settings=settings), choice
     except EncodersDiffer as error:
