@@ -4,9 +4,11 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from tokenization.errors import FastUnavailable
 from tokenization.special_text import SpecialTextCounter
+from tokenization.specs import shipped_spec
 from tokenization.tokenizer import Tokenizer
 
 __all__ = ["OwnTexts", "added_tokens", "fast_form", "sample_characters"]
@@ -35,9 +37,24 @@ def fast_form(tokenizer: Tokenizer) -> bytes:
     place = content.index(_MODEL)
     parsed = json.loads(content[:place] + "}")
     parsed["post_processor"] = None
+    parsed["pre_tokenizer"] = _as_gigatoken_knows_it(parsed["pre_tokenizer"])
     if not tokenizer.rules.parse_special_text:
         parsed["added_tokens"] = [token for token in parsed["added_tokens"] if not token["special"]]
     return (json.dumps(parsed, ensure_ascii=False)[:-1] + content[place:]).encode()
+
+
+def _as_gigatoken_knows_it(pre_tokenizer: Any) -> Any:
+    """GPT-2's expression, where it is spelled out, as the one that byte-level splitting has of its own."""
+    match pre_tokenizer:
+        case {
+            "type": "Sequence",
+            "pretokenizers": [
+                {"type": "Split", "pattern": {"Regex": expression}},
+                {"type": "ByteLevel", "use_regex": False} as level,
+            ],
+        } if expression == shipped_spec("r50k_base").pattern:
+            return {**level, "use_regex": True}
+    return pre_tokenizer
 
 
 def added_tokens(tokenizer: Tokenizer) -> tuple[list[str], list[str]]:

@@ -106,6 +106,17 @@ def test_tiktoken_ranks_and_their_saved_folder(ranks_file, tmp_path):
         assert_equal(encoder.encode_batch(TEXTS), source.encode_batch(TEXTS))
 
 
+@pytest.mark.parametrize("scheme", ["cl100k_base", "o200k_base", "r50k_base"])
+def test_every_shipped_scheme(ranks_file, tmp_path, scheme):
+    path = tmp_path / "own.toml"
+    path.write_text(f"scheme = '{scheme}'\nranks = '{ranks_file}'\nspecial_tokens = {{'<|endoftext|>' = 390}}\n")
+    tokenizer = tokenization.load(path)
+    encoder = opened(tokenizer)
+
+    assert encoder.check_vocabulary() is None
+    assert_equal(encoder.encode_batch(TEXTS), tokenizer.encode_batch(TEXTS))
+
+
 @pytest.mark.parametrize("prefix", [True, False])
 def test_sentencepiece_with_bytes(make_model, prefix):
     options = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False, "add_dummy_prefix": prefix}
