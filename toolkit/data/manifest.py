@@ -134,8 +134,10 @@ def read_manifest(folder: Path) -> CorpusManifest:
         CorpusError: it is missing, damaged, or says something that cannot be.
     """
     path, text = folder / MANIFEST_NAME, _load(folder)
-    without_hash = text[: -len(_hash_line("0" * 64))] + _END
-    if not text.endswith(_hash_line(hashlib.sha256(without_hash).hexdigest())):
+    # A view: a copy of the manifest of a large corpus would be the most memory that opening it takes.
+    digest = hashlib.sha256(memoryview(text)[: -len(_hash_line("0" * 64))])
+    digest.update(_END)
+    if not text.endswith(_hash_line(digest.hexdigest())):
         raise CorpusError(f"{path} is damaged: its content does not have the hash that it names. {_REMEDY}")
     try:
         return _read_canonical(text) or CorpusManifest.model_validate_json(text)
