@@ -207,7 +207,8 @@ class Tokenizer:
         if self._names.extra:
             config["extra_special_tokens"] = list(self._names.extra)
         return {
-            "tokenizer.json": self._complete.to_str(pretty=True),
+            # Not `_complete`: that one would stay in memory, and decoding alone needs it.
+            "tokenizer.json": completed(self._backend, self._names, mask_id=self.mask.id).to_str(pretty=True),
             "tokenizer_config.json": json.dumps(config, indent=2, ensure_ascii=False) + "\n",
         }
 
