@@ -15,6 +15,8 @@ from tokenization import EncodersDiffer, EncodingRules, FastEncoder, FastUnavail
 from tokenization.fast_form import OwnTexts, fast_form
 from toolkit.testing.text import sample_documents
 
+pytest.importorskip("gigatoken", reason="the extra `fast` is not installed")
+
 END, PAD, MASK = "<|endoftext|>", "<|pad|>", "<|mask|>"
 
 _SIGNS = " \t\n\r\u00a0\u3000\u200b", "abcXYZ'", "0123\u0663\u00bd", ".,-_/\\!|<>", "\u0301\u0308\u093f", "\u4e2d\ud55c"

@@ -128,6 +128,7 @@ def test_a_tokenizer_json_alone_names_no_end(shared_data, name, eod):
 @pytest.mark.parametrize("name", ["llama3", "gpt-neox-olmo"])
 def test_the_fast_encoder_equals_the_reference(shared_data, texts, name):
     """With all of Unicode looked at, and whitespace tokens and composed characters in the second vocabulary."""
+    pytest.importorskip("gigatoken")
     tokenizer = tokenization.load(shared_data / "tokenizers" / name, eod=None if name == "llama3" else "<|endoftext|>")
     encoder = FastEncoder.open(tokenizer)
     hard = ["a    b\n\n   c <|endoftext|> \U00011de0 e\u0301 \U000113c2\U000113c2", "", " " * 200_000]
