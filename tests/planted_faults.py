@@ -220,6 +220,48 @@ FAULTS = (
         new="return settings.peak * step / warmup",
         tests=("tests/engine/test_lr.py",),
     ),
+    Fault(
+        name="blend: blocks forget what the blocks before them had",
+        path="toolkit/data/blend.py",
+        old="return corpora_B, slots_B + (before_UC - starts_UC)[which_B, corpora_B]",
+        new="return corpora_B, slots_B - starts_UC[which_B, corpora_B]",
+        tests=("tests/data/test_blend.py",),
+    ),
+    Fault(
+        name="holdout: the document decides, not its text, so that doubles part",
+        path="toolkit/preprocess/encoding.py",
+        old='hashlib.blake2b(text.encode(), digest_size=8, person=b"holdout")',
+        new='hashlib.blake2b(b"%d" % id(text), digest_size=8, person=b"holdout")',
+        tests=("tests/preprocess/test_preprocess_workers.py",),
+    ),
+    Fault(
+        name="preprocess: workers' results are written in the order in which they end",
+        path="toolkit/preprocess/encoding.py",
+        old="            waiting.append(future)",
+        new="            waiting.appendleft(future)",
+        tests=("tests/preprocess/test_preprocess_workers.py",),
+    ),
+    Fault(
+        name="preprocess: a resumed run counts the rows of a source from its first span",
+        path="toolkit/preprocess/shard_sequence.py",
+        old="self._next_span_rows = self._place.rows_before_span",
+        new="self._next_span_rows = 0",
+        tests=("tests/preprocess/test_preprocess_workers.py",),
+    ),
+    Fault(
+        name="preprocess: the fast encoder is not tried on the input",
+        path="toolkit/preprocess/encoders.py",
+        old="difference = difference or fast.check(piece, expected=ids.result())",
+        new="ids.result()",
+        tests=("tests/preprocess/test_preprocess_encoders.py",),
+    ),
+    Fault(
+        name="fast encoder: documents are compared with themselves",
+        path="tokenization/fast.py",
+        old="difference = first_difference(some, self._tokenizer.encode_batch(some), _select(found, chosen))",
+        new="difference = first_difference(some, _select(found, chosen), _select(found, chosen))",
+        tests=("tests/tokenization/test_fast.py",),
+    ),
 )
 
 

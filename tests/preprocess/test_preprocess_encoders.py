@@ -75,10 +75,11 @@ def test_other_ids_on_the_vocabulary_are_seen_before_the_start(prepare, source, 
     assert not cache.exists(), "nothing is proven"
 
 
-def test_other_ids_on_the_input_are_seen_before_the_start(prepare, source, tokenizer_folder, faulty):
+def test_other_ids_on_the_input_are_seen_before_the_start(prepare, source, tokenizer_folder, faulty, capsys):
     Proof(tokenization.load(tokenizer_folder)).write([])
 
     assert "the fast encoder differs: token" in prepare(source).encoder.why_reference
+    assert "Starting again" not in capsys.readouterr().out
 
 
 def test_other_ids_met_at_work_start_the_corpus_again_with_the_reference(
