@@ -76,6 +76,12 @@ class SegmentLayout:
         longest = int(lengths[~is_padding].max(initial=0))
         return cls(tuple(runs), torch.from_numpy(positions_T).to(device, non_blocking=True), longest)
 
+    def num_pairs(self, kind: AttentionKind) -> int:
+        """How many (query, key) pairs see each other: what attention is worth, whatever a kernel computes."""
+        if kind is AttentionKind.BIDIRECTIONAL:
+            return sum(run.count * run.length**2 for run in self.runs if not run.is_padding)
+        return sum(run.count * run.length * (run.length + 1) // 2 for run in self.runs if not run.is_padding)
+
 
 @dataclass(frozen=True, eq=False)
 class SegmentAttention:

@@ -45,6 +45,9 @@ class LogSettings(Settings):
     """Steps between logged steps."""
     tensorboard: bool = True
     """Whether RUN_DIR/tensorboard is written too."""
+    peak_tflops: float | None = Field(None, gt=0, allow_inf_nan=False)
+    """What one device can do at most, in TFLOP/s at this run's precision, for `mfu`. Unset: what the data sheets of
+    A100, H100 and H200 say of bf16; elsewhere lines have no `mfu`."""
 
 
 class EvaluationSettings(Settings):

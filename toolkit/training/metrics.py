@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,15 @@ class MetricsFile:
         if self._path.exists():
             self._supersede(folder / "metrics.superseded.jsonl", resumed_step)
 
-    def append(self, line: dict[str, Any]) -> None:
+    def append(self, line: Mapping[str, Any]) -> None:
         """Add a line."""
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line, allow_nan=False) + "\n")
+            file.write(json.dumps(dict(line), allow_nan=False) + "\n")
             file.flush()
             os.fsync(file.fileno())
+
+    def close(self) -> None:
+        """Nothing to do: each line is on the disk."""
 
     def _supersede(self, superseded: Path, resumed_step: int) -> None:
         kept: list[str] = []
