@@ -34,6 +34,7 @@ from toolkit.training.loop import Hook, Run
 from toolkit.training.metrics import MetricsFile
 from toolkit.training.speed import Speed, known_peak_flops
 from toolkit.training.state import RunState
+from toolkit.training.wandb_writer import WandbWriter, check_wandb
 
 __all__ = ["RunData", "assemble", "open_run_data", "resolve_engine"]
 
@@ -103,6 +104,7 @@ def open_run_data(settings: RunSettings) -> RunData:
     Raises:
         UserError: if anything is missing, damaged or does not fit.
     """
+    check_wandb(settings.log.wandb)
     training, validation = open_training(settings), open_validation(settings)
     settings = with_vocabulary(settings, [*training, *([] if validation is None else [validation])])
     corpus = training[0].corpus
@@ -249,6 +251,9 @@ def _writers(settings: RunSettings, folder: Path, state: RunState) -> list[LineW
     writers: list[LineWriter] = [MetricsFile(folder, resumed_step=state.step)]
     if settings.log.tensorboard:
         writers.append(TensorBoardWriter(folder / "tensorboard", first_step=state.step))
+    if settings.log.wandb:
+        project = settings.log.wandb if isinstance(settings.log.wandb, str) else None
+        writers.append(WandbWriter(folder, project=project, first_step=state.step, settings=snapshot(settings)))
     return writers
 
 

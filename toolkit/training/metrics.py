@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["MetricsFile"]
+__all__ = ["MetricsFile", "read_lines"]
 
 
 class MetricsFile:
@@ -49,6 +49,15 @@ class MetricsFile:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(self._path)
+
+
+def read_lines(folder: Path) -> list[dict[str, Any]]:
+    """The lines of a run folder's metrics.jsonl in order, without one that was cut off; none if there is no file."""
+    path = folder / "metrics.jsonl"
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines if _step_of(line) is not None]
 
 
 def _step_of(line: str) -> int | None:
