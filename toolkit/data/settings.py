@@ -25,7 +25,7 @@ class DataSettings(Settings):
 
     train: str | Annotated[tuple[BlendEntry, ...], Field(strict=False, min_length=1)]
     """Folder of the training corpus, or a blend: a list of {path, weight}."""
-    validation: str | None = None
+    validation: str | None = Field(None, min_length=1)
     """Folder of the corpus that is evaluated; none: no evaluation."""
     sequence_length: Annotated[int, Field(ge=2)] = 2048
     """S, positions in a row."""
