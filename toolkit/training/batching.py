@@ -14,6 +14,7 @@ from toolkit.data.stream import RowStream
 from toolkit.data.windows import Rows, TokenRows
 from toolkit.engine.engine import MicroBatch
 from toolkit.model.attention import SegmentLayout
+from toolkit.model.placement import placed
 from toolkit.objectives.base import Objective
 from toolkit.parallel.topology import BatchLayout
 
@@ -138,7 +139,7 @@ def _supervise(
 
 
 def _tensor(array: IntArray, device: torch.device) -> torch.Tensor:
-    return torch.from_numpy(array.astype(np.int64)).to(device, non_blocking=True)
+    return placed(array.astype(np.int64), device)
 
 
 def _round_up(count: int, multiple: int) -> int:
