@@ -114,6 +114,8 @@ _CORPORA = (
         remedy="same --tokenizer",
     ),
     Case(("train", "{no_validation}", "--set", "data.train={maskless}"), ("mlm", "mask"), "--mask-token"),
+    _set('data.train=[{path="a"}]', found=("run.toml",), remedy="data.train.0.weight is missing."),
+    _set('data.train=[{path="a",weight=0}]', found=("data.train.0.weight = 0 is refused",), remedy="greater than 0"),
     _set("data.train={damaged_manifest}", found=("corpus.json", "damaged"), remedy="again"),
     _set("data.train={short_shard}", found=("shard-00000.bin",), remedy="again"),
     _set(

@@ -11,9 +11,11 @@ import pytest
 
 from toolkit.cli.main import main
 from toolkit.core.errors import CorpusError, UserError
-from toolkit.data import Corpus, DataSettings, Order, RowStream, ShardWriter, open_rows, verify_corpus
+from toolkit.data import Corpus, DataSettings, Order, RowStream, Shard, ShardWriter, open_rows, verify_corpus
 from toolkit.preprocess.adoption import Adoption, adopt
+from toolkit.preprocess.pairs import examine_pair
 from toolkit.testing.distributed import run_distributed
+from toolkit.testing.mutations import mutated
 from toolkit.testing.runs import RunCase, write_run
 
 EOS = 0
@@ -313,3 +315,22 @@ def test_the_command(tmp_path, tokenizer_folder, megatron, monkeypatch, capsys):
     assert "90 in 2 shards" in out
     code, _, err = toolkit("adopt", *megatron, *options)
     assert (code, err.count("error: ")) == (2, 1)
+
+
+def test_mutated_pairs_are_refused_or_read(tmp_path):
+    """600 changes to an index or to tokens: an error of ours, or documents that are there."""
+    prefix = write_pair(tmp_path / "m" / "x", made_up(30, sentences=3))
+    generator, outcomes = np.random.default_rng(0), set()
+    for ending in ("idx", "bin"):
+        path = Path(f"{prefix}.{ending}")
+        intact = path.read_bytes()
+        for _ in range(300):
+            path.write_bytes(mutated(intact, generator))
+            try:
+                pair = examine_pair(Shard(prefix), lambda _: None, vocabulary_size=384, eod_id=EOS)
+                outcomes.add("read")
+                assert pair.num_without_end <= pair.num_ended <= pair.entry.documents
+            except CorpusError:
+                outcomes.add("refused")
+        path.write_bytes(intact)
+    assert outcomes == {"read", "refused"}

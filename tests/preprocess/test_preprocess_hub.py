@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from toolkit.core.errors import UserError
-from toolkit.preprocess import hub_files, parquet
+from toolkit.preprocess import hub_client, hub_files, parquet
 from toolkit.preprocess.hub_files import HubFile
 from toolkit.preprocess.sources import find_sources
 from toolkit.preprocess.spans import iterate_spans
@@ -185,6 +185,7 @@ ERRORS = {
     "missing": ("org/none", None, "data set org/none, the name of no file or folder here, cannot be read: http://"),
     "no revision": ("org/lines@v2", None, "not this revision"),
     "bad yaml": ("org/yaml", None, "README of the data set org/yaml cannot be understood"),
+    "listed": ("org/listed", None, "it is gated, and the token in use has no access. Accept its terms on http://127"),
     "gated": ("org/gated", None, "it is gated, and the token in use has no access. Accept its terms on http://127"),
 }
 
@@ -199,11 +200,23 @@ def test_what_the_hub_does_not_give_is_said(hub, case):
         (lines / f"{number}.jsonl.gz").write_text("")
     repository(hub, "org/gated", files=["a.parquet"])
     hub.lock("datasets/org/gated", "hf_theirs")
+    repository(hub, "org/listed", files=["a.parquet"])
+    hub.lock("datasets/org/listed", "hf_theirs", is_listed=True)
     name, subset, message = ERRORS[case]
 
     with pytest.raises(UserError) as failure:
         find_sources([name], subset=subset)
     assert message in str(failure.value)
+
+
+@pytest.mark.parametrize(
+    ("status", "message"), [(401, "has none of this name"), (403, "it is gated"), (418, "answered 418 I'm a Teapot")]
+)
+def test_a_bare_refusal_is_understood_too(hub, status, message):
+    hub.break_next("/api/datasets", status=status)
+
+    with pytest.raises(UserError, match=message):
+        find_sources(["fineweb-edu"], subset="default")
 
 
 def test_a_token_opens_a_gated_data_set_and_stays_on_the_hub(hub):
@@ -265,9 +278,9 @@ def test_a_limited_read_takes_a_small_part_of_a_large_file(hub):
 
 
 FAULTS = {
-    "dropped in the body": [{"drop_after": 1000, "times": 3}],
+    "dropped in the body": [{"drop_after": 1000}],
     "dropped before the body": [{"drop_after": 0}],
-    "server in trouble": [{"status": 503}, {"status": 500}, {"status": 502}],
+    "server in trouble": [{"status": 503}, {"status": 500}],
     "too many requests": [{"status": 429, "retry_after": 1}],
 }
 
@@ -291,6 +304,15 @@ def test_listing_waits_too(hub):
     hub.break_next("/tree/", drop_after=5)
 
     assert found("fineweb-edu", subset="sample-10BT") == [f"{FINEWEB}/sample/10BT/000_00000.parquet"]
+
+
+def test_a_long_wait_is_announced(hub, monkeypatch, capsys):
+    monkeypatch.setattr(hub_client, "_LONG_SECONDS", 1)
+    (source,) = find_sources(["fineweb-edu"], subset="sample-10BT")
+    hub.break_next("cdn", status=429, retry_after=1)
+    HubFile(source, waits=(0,)).fetch(0, 10)
+
+    assert capsys.readouterr().out == f"{hub.endpoint} answered 429 Too Many Requests. Asking again in 1 s.\n"
 
 
 def test_a_dropped_connection_goes_on_behind_the_last_byte(hub):
@@ -378,8 +400,8 @@ def test_a_server_that_falls_silent_is_asked_again(hub, tmp_path):
 
 def test_a_corpus_from_the_hub_is_the_one_from_the_files(hub, tmp_path, prepare):
     local = hub.root / "datasets" / FINEWEB / "data"
-    prepare("fineweb-edu", subset="default", output=tmp_path / "remote", limit_documents=900)
-    prepare(local, output=tmp_path / "local", limit_documents=900)
+    prepare("fineweb-edu", subset="default", output=tmp_path / "remote", limit_documents=900, engine="reference")
+    prepare(local, output=tmp_path / "local", limit_documents=900, engine="reference")
 
     for number in range(3):
         name = f"shard-{number:05d}.bin"

@@ -15,6 +15,7 @@ __all__ = ["main"]
 
 _COMMANDS = {
     "quickstart": "See the whole path work on bundled text",
+    "tokenizer": "Train a tokenizer on text",
     "preprocess": "Tokenise text into memory-mapped shards",
     "adopt": "Use Megatron-LM's .bin/.idx pairs as they are",
     "inspect": "Look at a corpus, a run or a checkpoint",
@@ -23,7 +24,9 @@ _COMMANDS = {
     "convert": "Write a checkpoint as a Hugging Face model",
     "finetune": "Fine-tune an encoder on a task and score it",
 }
-_NOT_BUILT = {"tokenizer", "grid", "report", "plan", "branch"}
+_NOT_BUILT = {"grid", "report", "plan", "branch"}
+_BELOW = {"tokenizer": "train"}
+"""Commands that are groups, with the one command in each."""
 _RESERVED = {"adapt", "estimate", "doctor", "launch", "watch"}
 
 
@@ -43,7 +46,9 @@ class _LazyGroup(TyperGroup):
             return TyperCommand(cmd_name, help=_COMMANDS[cmd_name])
         module = importlib.import_module(f"toolkit.cli.{cmd_name}")
         app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-        app.command(cmd_name)(module.command)
+        app.command(_BELOW.get(cmd_name, cmd_name))(module.command)
+        if cmd_name in _BELOW:
+            app.callback(no_args_is_help=True, help=_COMMANDS[cmd_name])(_no_options)
         return get_command(app)
 
     def invoke(self, ctx: Any) -> Any:
@@ -57,6 +62,10 @@ class _LazyGroup(TyperGroup):
 def _is_asked_for_overview() -> bool:
     """Whether the command line names no command, so that only the table is wanted."""
     return not any(word in _COMMANDS for word in sys.argv[1:])
+
+
+def _no_options() -> None:
+    """Makes a group of an app with one command."""
 
 
 def _refuse(name: str) -> None:

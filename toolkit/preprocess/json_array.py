@@ -147,8 +147,8 @@ class _Array:
         if self._is_at_end and index >= len(self._text):
             problem = "it is cut off"
         raise UserError(
-            f"The array in {self._name} is broken at byte {where:,}: {problem.removesuffix(' at')}. What follows cannot be told apart; "
-            "repair it, or write one object a line."
+            f"The array in {self._name} is broken at byte {where:,}: {problem.removesuffix(' at')}. "
+            "What follows cannot be told apart; repair it, or write one object a line."
         )
 
 

@@ -173,7 +173,7 @@ def _key(files: Sequence[Source], tokenizer: tokenization.Tokenizer, settings: P
     not_deciding = {"tokenizer", "workers", "engine", "sequence_length", "max_bad_fraction", "overwrite"}
     decides = {
         "settings": settings.model_dump(mode="json", exclude=not_deciding),
-        "tokenizer": tokenizer.files(),
+        "tokenizer": tokenizer.source_digest,
         "eod": tokenizer.eod_id,
         "sources": [(file.name, file.num_bytes, file.version) for file in files],
         "versions": (toolkit.__version__, *map(version, ("tokenizers", "tiktoken", "sentencepiece"))),

@@ -98,7 +98,7 @@ class HubHandler(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         length = int(self.headers.get("Content-Length") or 0)
         self._form = parse_qs(self.rfile.read(length).decode()) if length else {}
-        self._fault = self.hub.take_fault(f"{self.role} {self.path}")
+        self._fault = self.hub.take_fault(f"{self.role} {self.path} {self.headers.get('Range') or ''}")
         if self._fault is not None:
             time.sleep(self._fault.delay)
             if self._fault.status is not None:
@@ -129,7 +129,7 @@ class HubHandler(BaseHTTPRequestHandler):
     def _describe(self, repository: str, rest: list[str]) -> None:
         """What the API says: about a repository, the files in a folder, or these paths."""
         what, revision = (rest[0], unquote(rest[1])) if len(rest) > 1 else ("revision", "main")
-        folder, commit = self.hub.find(repository, revision, token=self._token)
+        folder, commit = self.hub.find(repository, revision, token=self._token, is_listing=True)
         if what == "tree":
             self._send_tree(folder, unquote("/".join(rest[2:])))
         elif what == "paths-info":
