@@ -61,9 +61,9 @@ def test_deepspeed_itself_accepts_every_shipped_file():
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"optimizer": {"type": "AdamW"}}, "'optimizer' block"),
-        ({"scheduler": {"type": "WarmupLR"}}, "'scheduler' block"),
-        ({"fp16": {"enabled": True}}, "'fp16' block"),
+        ({"optimizer": {"type": "AdamW"}}, "block 'optimizer'"),
+        ({"scheduler": {"type": "WarmupLR"}}, "block 'scheduler'"),
+        ({"fp16": {"enabled": True}}, "block 'fp16'"),
         ({"zero_optimization": {"stage": 4}}, "stage is 4"),
         ({"zero_optimization": 3}, "zero_optimization = 3, but DeepSpeed reads an object"),
         ({"zero_optimization": None}, "zero_optimization = None"),

@@ -1,5 +1,6 @@
 """Every kernel against the dense definition, both kinds, several segments, padding, shared heads."""
 
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -8,11 +9,33 @@ from torch import Tensor
 
 from toolkit.core.words import AttentionKind
 from toolkit.model import attention as module
-from toolkit.model.attention import SegmentLayout, attend, attend_by_bmm, attend_by_sdpa
+from toolkit.model.attention import SegmentLayout, attend, attend_by_bmm, attend_by_sdpa, attend_by_varlen
+from toolkit.model.varlen import suits_varlen
 from toolkit.testing.models import dense_visibility
 from toolkit.testing.tolerances import tolerance
 
-KERNELS = [attend_by_bmm, attend_by_sdpa]
+
+def _stretches(query: Tensor, key: Tensor, value: Tensor, bounds: Tensor, longest: int, kind: AttentionKind) -> Tensor:
+    """What a flash kernel promises, in the plainest way: one softmax for each stretch and head."""
+    assert bounds.dtype == torch.int32
+    assert (bounds[0], bounds[-1]) == (0, len(query))
+    group, mixed = query.shape[1] // key.shape[1], []
+    for start, stop in itertools.pairwise(bounds.tolist()):
+        assert 0 <= stop - start <= longest
+        rows = query[start:stop].transpose(0, 1)
+        keys, values = (p[start:stop].repeat_interleave(group, dim=1).transpose(0, 1) for p in (key, value))
+        scores = rows @ keys.transpose(1, 2) / query.shape[2] ** 0.5
+        if kind is AttentionKind.CAUSAL:
+            scores = scores.masked_fill(torch.ones(stop - start, stop - start).triu(1).bool(), float("-inf"))
+        mixed.append((scores.softmax(-1) @ values).transpose(0, 1))
+    return torch.cat(mixed)
+
+
+def _by_varlen(query: Tensor, key: Tensor, value: Tensor, kind: AttentionKind, layout: SegmentLayout) -> Tensor:
+    return attend_by_varlen(query, key, value, kind, layout, kernel=_stretches)
+
+
+KERNELS = [attend_by_bmm, attend_by_sdpa, _by_varlen]
 Kernel = Callable[[Tensor, Tensor, Tensor, AttentionKind, SegmentLayout], Tensor]
 
 
@@ -159,6 +182,20 @@ def test_layout_by_hand() -> None:
     ]
     assert layout.positions_T.tolist() == [0, 1, 0, 1, 0, 0, 0, 1, 2, 0, 1, 2]
     assert layout.longest == 3
+
+
+def test_bounds_for_kernels_on_the_device_by_hand() -> None:
+    """Every stretch, padding too, then T over and over: few lengths of the list, whatever the segments are."""
+    layout = SegmentLayout.from_segments(torch.tensor([[1, 1, 2, 2, 3, 0], [1, 1, 1, 0, 0, 0]]))
+    assert layout.bounds_M.tolist() == [0, 2, 4, 5, 6, 9] + [12] * 58
+    assert layout.is_real_T.tolist() == [True] * 5 + [False] + [True] * 3 + [False] * 3
+    assert layout.row_length == 6
+    many = SegmentLayout.from_segments(torch.arange(1, 65).repeat(1, 1))
+    assert many.bounds_M.tolist() == list(range(64)) + [64] * 64
+
+
+def test_on_a_cpu_no_flash_kernel_is_chosen() -> None:
+    assert not suits_varlen(torch.zeros(4, 2, 64, dtype=torch.bfloat16))
 
 
 def test_layout_of_nothing_but_padding() -> None:

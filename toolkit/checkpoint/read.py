@@ -81,7 +81,7 @@ class Checkpoint:
             problems = pool.map(self._problem, sorted(self.manifest.files.items()))
         for problem in problems:
             if problem is not None:
-                raise CheckpointError(problem)
+                raise CheckpointError(f"{problem} Copy the checkpoint again, or use another one.")
 
     def _problem(self, item: tuple[str, FileEntry]) -> str | None:
         name, expected = item

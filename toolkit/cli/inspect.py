@@ -1,4 +1,4 @@
-"""`toolkit inspect`: look at a corpus."""
+"""`toolkit inspect`: look at a corpus, a run or a checkpoint; what the folder holds decides."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,20 +9,61 @@ __all__ = ["command"]
 
 
 def command(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a corpus.")],
-    rows: Annotated[int, typer.Option(metavar="K", min=0, help="How many rows to show, from the first on.")] = 3,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a corpus, of a run or of a checkpoint.")],
+    rows: Annotated[int, typer.Option(metavar="K", min=0, help="How many rows of a corpus to show.")] = 3,
     overrides: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="data.KEY=VALUE", help="How rows are made, for example data.windows=blocks."),
     ] = None,
 ) -> None:
-    """Show what a corpus holds: statistics, lengths of its documents, decoded rows with their segments."""
+    """Show what a corpus holds (statistics, lengths, rows), where a run stands, or what is in a checkpoint."""
+    from toolkit.core.errors import SettingsError
+
+    is_checkpoint = (folder / "manifest.json").is_file()
+    is_run = any((folder / name).exists() for name in ("run.toml", "checkpoints"))
+    if overrides and (is_checkpoint or is_run):
+        raise SettingsError(
+            f"--set is about the rows of a corpus, and {folder} is a run or a checkpoint. Leave it out."
+        )
+    if is_checkpoint:
+        _show_checkpoint(folder)
+    elif is_run:
+        _show_run(folder)
+    else:
+        _show_corpus(folder, rows, overrides or [])
+
+
+def _show_checkpoint(folder: Path) -> None:
+    from toolkit.checkpoint.read import open_unverified
+    from toolkit.core.console import console
+    from toolkit.training.inspection import checkpoint_views
+
+    screen, checkpoint = console(), open_unverified(folder)
+    for view in checkpoint_views(checkpoint):
+        screen.print(view)
+        screen.print()
+    # Last: damage is said below what the checkpoint was meant to be.
+    checkpoint.verify()
+    screen.print(f"All {len(checkpoint.manifest.files):,} files are as they were written (SHA-256).")
+
+
+def _show_run(folder: Path) -> None:
+    from toolkit.core.console import console
+    from toolkit.training.inspection import run_views
+
+    screen = console()
+    for view in run_views(folder):
+        screen.print(view)
+        screen.print()
+
+
+def _show_corpus(folder: Path, rows: int, overrides: list[str]) -> None:
     from toolkit.core.console import console
     from toolkit.data import Corpus, open_rows
     from toolkit.preprocess.inspection import load_tokenizer, measure_lengths, read_segments, row_settings
     from toolkit.preprocess.views import histogram, row_view, rows_line, statistics
 
-    settings = row_settings(folder, overrides or [])
+    settings = row_settings(folder, overrides)
     corpus = Corpus(folder)
     tokenizer = load_tokenizer(corpus)
     lengths = measure_lengths(corpus)

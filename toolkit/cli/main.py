@@ -18,7 +18,7 @@ _COMMANDS = {
     "tokenizer": "Train a tokenizer on text",
     "preprocess": "Tokenise text into memory-mapped shards",
     "adopt": "Use Megatron-LM's .bin/.idx pairs as they are",
-    "inspect": "Look at a corpus: statistics, lengths, rows",
+    "inspect": "Look at a corpus, a run or a checkpoint",
     "verify": "Read a corpus through and name damaged files",
     "train": "Pretrain an encoder, objective after objective",
     "convert": "Write a checkpoint as a Hugging Face model",

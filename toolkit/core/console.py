@@ -9,8 +9,9 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
+    from rich.table import Table
 
-__all__ = ["Progress", "console", "progress"]
+__all__ = ["Progress", "console", "facts", "progress"]
 
 _SECONDS_BETWEEN_LINES = 10.0
 
@@ -21,6 +22,16 @@ def console() -> "Console":
 
     # No markup: paths and tokens hold square brackets.
     return Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
+
+
+def facts() -> "Table":
+    """An empty table of two columns, names and values, in which long values wrap: `add_row(name, value)`."""
+    from rich.table import Table
+
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    return table
 
 
 class Progress(Protocol):

@@ -35,7 +35,7 @@ class DataSettings(Settings):
         Discriminator(_kind_of_train),
     ]
     """Folder of the training corpus, or a blend: a list of {path, weight}."""
-    validation: str | None = None
+    validation: str | None = Field(None, min_length=1)
     """Folder of the corpus that is evaluated; none: no evaluation."""
     sequence_length: Annotated[int, Field(ge=2)] = 2048
     """S, positions in a row."""

@@ -57,7 +57,10 @@ def read_ds_config(source: str) -> dict[str, Any]:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
-        raise SettingsError(f"{path} is not a readable JSON file: {error}.") from None
+        raise SettingsError(
+            f"{path} is not a readable JSON file: {error}.\n"
+            f"Correct it, or name a shipped one: {', '.join(shipped_ds_configs())}."
+        ) from None
     if not isinstance(config, dict):
         raise SettingsError(f"{path} holds a {type(config).__name__}, but a DeepSpeed file is one JSON object.")
     for block in _BLOCKS:
@@ -66,7 +69,7 @@ def read_ds_config(source: str) -> dict[str, Any]:
     for block, instead in _OURS.items():
         given = config.get(block)
         if given and not (isinstance(given, dict) and given.get("enabled") is False):
-            raise SettingsError(f"{path} has a {block!r} block, but {instead}.\nTake the block out of the file.")
+            raise SettingsError(f"{path} has the block {block!r}, but {instead}.\nTake the block out of the file.")
     zero_stage(config)
     return config
 

@@ -89,7 +89,8 @@ class Ranks:
             error = raised
         failed = next((found for found in self.gather(_portable(error)) if found is not None), None)
         if failed is not None:
-            failed.is_agreed = True
+            if isinstance(failed, ToolkitError):
+                failed.is_agreed = True
             raise failed from error
 
 
@@ -132,8 +133,8 @@ def _device() -> torch.device:
     return torch.device("cpu")
 
 
-def _portable(error: Exception | None) -> ToolkitError | None:
-    """An error that survives the trip to another process: ours as they are, others as their text."""
-    if error is None or isinstance(error, ToolkitError):
+def _portable(error: Exception | None) -> ToolkitError | OSError | None:
+    """An error that survives the trip to another process: ours and the system's as they are, others as their text."""
+    if error is None or isinstance(error, ToolkitError | OSError):
         return error
     return ToolkitError(f"{type(error).__name__}: {error}")

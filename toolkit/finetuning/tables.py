@@ -37,7 +37,7 @@ def read_table(path: Path) -> Table:
     if reader is None:
         raise UserError(f"{path}: examples are read from {', '.join(_READERS)} files, not from '{path.suffix}'.")
     if not path.is_file():
-        raise UserError(f"{path}: there is no such file.")
+        raise UserError(f"{path}: there is no such file. Give a .tsv, .csv, .jsonl or .parquet file.")
     try:
         columns, rows = reader(path)
     except UnicodeDecodeError as error:

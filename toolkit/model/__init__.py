@@ -7,6 +7,7 @@ rest on first use.
 from typing import TYPE_CHECKING, Any
 
 from toolkit.model.config import ModelSettings
+from toolkit.model.flops import training_flops
 from toolkit.model.presets import MODEL_PRESETS, model_settings, parameter_counts
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ __all__ = [
     "initialize_",
     "model_settings",
     "parameter_counts",
+    "training_flops",
 ]
 
 _WITH_TORCH = {

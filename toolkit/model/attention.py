@@ -14,11 +14,14 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from toolkit.core.words import AttentionKind, IntArray
+from toolkit.model.placement import placed
+from toolkit.model.varlen import VarlenKernel, suits_varlen, varlen_kernel
 
-__all__ = ["SegmentAttention", "SegmentLayout", "attend", "attend_by_bmm", "attend_by_sdpa"]
+__all__ = ["SegmentAttention", "SegmentLayout", "attend", "attend_by_bmm", "attend_by_sdpa", "attend_by_varlen"]
 
 _LONGEST_FOR_BMM = 1024
 _CAUSAL_CHUNK = 128
+_BOUNDS_MULTIPLE = 64
 
 
 @dataclass(frozen=True)
@@ -42,11 +45,17 @@ class SegmentLayout:
 
     `runs` cover positions 0..T-1 in order; neighbouring segments of equal length are one run. `positions_T` counts
     from 0 in each segment (RoPE positions), on the device of the model. `longest` is the longest segment, 0 if none.
+    `bounds_M` (int32) and `is_real_T`, there too, say the same for kernels on the device: stretch i, a segment or
+    padding, is bounds_M[i] to bounds_M[i + 1] - 1. `bounds_M` is filled up with T, which makes empty stretches, to few
+    different lengths. `row_length` is S, which no segment exceeds.
     """
 
     runs: tuple[Run, ...]
     positions_T: Tensor
     longest: int
+    bounds_M: Tensor
+    is_real_T: Tensor
+    row_length: int
 
     @classmethod
     def from_segments(
@@ -74,7 +83,24 @@ class SegmentLayout:
             else:
                 runs.append(Run(start, length, 1, padding))
         longest = int(lengths[~is_padding].max(initial=0))
-        return cls(tuple(runs), torch.from_numpy(positions_T).to(device, non_blocking=True), longest)
+        num_bounds = _BOUNDS_MULTIPLE * (starts.size // _BOUNDS_MULTIPLE + 1)
+        bounds_M = np.full(num_bounds, segments_BS.size, dtype=np.int32)
+        bounds_M[: starts.size] = starts
+        device = "cpu" if device is None else device
+        return cls(
+            tuple(runs),
+            placed(positions_T, device),
+            longest,
+            placed(bounds_M, device),
+            placed(segments_BS.reshape(-1) != 0, device),
+            segments_BS.shape[1],
+        )
+
+    def num_pairs(self, kind: AttentionKind) -> int:
+        """How many (query, key) pairs see each other: what attention is worth, whatever a kernel computes."""
+        if kind is AttentionKind.BIDIRECTIONAL:
+            return sum(run.count * run.length**2 for run in self.runs if not run.is_padding)
+        return sum(run.count * run.length * (run.length + 1) // 2 for run in self.runs if not run.is_padding)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,10 +129,31 @@ def attend(query_THE: Tensor, key_TKE: Tensor, value_TKE: Tensor, kind: Attentio
         kind: causal: a position sees itself and what is before it; bidirectional: the whole segment.
         layout: the segments of this micro-batch.
     """
+    if suits_varlen(query_THE) and (kernel := varlen_kernel()) is not None:
+        return attend_by_varlen(query_THE, key_TKE, value_TKE, kind, layout, kernel=kernel)
     # Beyond that length the probabilities, which the backward pass keeps, cost more than computing them twice.
     if query_THE.device.type == "cpu" and layout.longest <= _LONGEST_FOR_BMM:
         return attend_by_bmm(query_THE, key_TKE, value_TKE, kind, layout)
     return attend_by_sdpa(query_THE, key_TKE, value_TKE, kind, layout)
+
+
+def attend_by_varlen(
+    query_THE: Tensor,
+    key_TKE: Tensor,
+    value_TKE: Tensor,
+    kind: AttentionKind,
+    layout: SegmentLayout,
+    *,
+    kernel: VarlenKernel,
+) -> Tensor:
+    """`attend` by one call of a flash kernel; asks the device for nothing, whatever the segments are."""
+    if not any(run.is_padding for run in layout.runs):
+        return kernel(query_THE, key_TKE, value_TKE, layout.bounds_M, layout.row_length, kind)
+    # Padding is a stretch of its own to the kernel, and gives 0 whatever stands there.
+    is_real_T11 = layout.is_real_T[:, None, None]
+    query_THE, key_TKE, value_TKE = (torch.where(is_real_T11, part, 0) for part in (query_THE, key_TKE, value_TKE))
+    mixed_THE = kernel(query_THE, key_TKE, value_TKE, layout.bounds_M, layout.row_length, kind)
+    return torch.where(is_real_T11, mixed_THE, 0)
 
 
 def attend_by_sdpa(

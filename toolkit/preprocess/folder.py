@@ -31,7 +31,9 @@ def locked(folder: Path) -> Iterator[None]:
     except FileExistsError as error:
         raise UserError(f"The output {folder} is a file. Name a folder.") from error
     except OSError as error:
-        raise UserError(f"The output folder {folder} cannot be written: {error.strerror}.") from error
+        raise UserError(
+            f"The output folder {folder} cannot be written: {error.strerror}. Name another folder."
+        ) from error
     try:
         _lock(folder, descriptor)
         yield

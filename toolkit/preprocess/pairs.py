@@ -68,7 +68,9 @@ def _prefixes(name: str) -> list[str]:
         raise UserError(f"No pair matches {name}. Name pairs by the path without .bin or .idx, or by a glob.")
     if os.path.isdir(name):
         raise UserError(f"{name} is a folder. Name the pairs in it, for example {os.path.join(name, '*')!r}.")
-    raise UserError(f"There is no pair {name}: neither {stem}.bin nor {stem}.idx exists.")
+    raise UserError(
+        f"There is no pair {name}: neither {stem}.bin nor {stem}.idx exists. Name pairs by the path without the ending."
+    )
 
 
 def _without_ending(name: str) -> str:

@@ -89,7 +89,10 @@ def preprocess(sources: Sequence[str], output: Path, *, settings: PreprocessSett
         try:
             return _make(files, output, tokenizer, settings)
         except OSError as error:
-            raise UserError(f"{error.filename or output} cannot be written: {error.strerror}.") from error
+            raise UserError(
+                f"{error.filename or output} cannot be written: {error.strerror}. Free space or name another folder; "
+                "started again in this one, it goes on from the last finished shard."
+            ) from error
 
 
 def _make(

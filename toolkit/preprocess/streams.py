@@ -100,7 +100,8 @@ def naming(source: Source) -> Iterator[None]:
 
 def _broken(source: Source, kind: str, error: Exception) -> str:
     first_line = str(error).partition("\n")[0] or type(error).__name__
-    return f"The source {source.name} is not a {kind} file that can be read: {first_line}"
+    found = f"The source {source.name} is not a {kind} file that can be read: {first_line}"
+    return f"{found}. Fetch it again, or leave it out."
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from toolkit.core.console import facts
 from toolkit.data import Corpus, DataSettings, Rows
 from toolkit.preprocess.inspection import MOST_COUNTED, Lengths, Segment
 
@@ -21,7 +22,7 @@ _COLOURS = ("cyan", "yellow", "green", "magenta", "blue")
 def statistics(corpus: Corpus, lengths: Lengths) -> "Table":
     """What corpus.json says, and how the lengths of the documents spread."""
     manifest, tokenizer = corpus.manifest, corpus.manifest.tokenizer
-    table = _grid()
+    table = facts()
     table.add_row("documents", f"{manifest.documents:,} in {len(manifest.shards):,} shards")
     table.add_row("tokens", f"{manifest.tokens:,} ({manifest.dtype})")
     table.add_row("tokens a document", _spread(corpus, lengths))
@@ -84,15 +85,6 @@ def row_view(number: int, segments: Sequence[Segment]) -> "Text":
         else:
             text.append(f"\n  [padding] {segment.num_tokens:,} positions", style="not bold dim")
     return text
-
-
-def _grid() -> "Table":
-    from rich.table import Table
-
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    return table
 
 
 def _spread(corpus: Corpus, lengths: Lengths) -> str:

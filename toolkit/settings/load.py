@@ -77,7 +77,9 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path} is not valid TOML: {error}.") from None
+        raise SettingsError(
+            f'{path} is not valid TOML: {error}.\nCorrect it there: tables stand in [brackets], texts in "quotes".'
+        ) from None
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error.strerror}.") from None
 

@@ -1,6 +1,6 @@
 """The settings of one pretraining run, composed; and the loop's own: run, train, log, eval."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -45,6 +45,11 @@ class LogSettings(Settings):
     """Steps between logged steps."""
     tensorboard: bool = True
     """Whether RUN_DIR/tensorboard is written too."""
+    wandb: bool | Annotated[str, Field(min_length=1)] = False
+    """Whether Weights & Biases is written too; a text names the project. Needs the extra `wandb`."""
+    peak_tflops: float | None = Field(None, gt=0, allow_inf_nan=False)
+    """What one device can do at most, in TFLOP/s at this run's precision, for `mfu`. Unset: what the data sheets of
+    A100, H100 and H200 say of bf16; elsewhere lines have no `mfu`."""
 
 
 class EvaluationSettings(Settings):

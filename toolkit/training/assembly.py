@@ -28,10 +28,13 @@ from toolkit.settings.resume import snapshot
 from toolkit.settings.rules import schedule_of
 from toolkit.settings.run import RunSettings
 from toolkit.training.batching import Batcher
-from toolkit.training.hooks import CheckpointHook, ConsoleHook, EvaluationHook, MetricsHook, TensorBoardHook
+from toolkit.training.hooks import CheckpointHook, ConsoleHook, EvaluationHook
+from toolkit.training.logged_steps import LineWriter, LogHook, TensorBoardWriter
 from toolkit.training.loop import Hook, Run
 from toolkit.training.metrics import MetricsFile
+from toolkit.training.speed import Speed, known_peak_flops
 from toolkit.training.state import RunState
+from toolkit.training.wandb_writer import WandbWriter, check_wandb
 
 __all__ = ["RunData", "assemble", "open_run_data", "resolve_engine"]
 
@@ -101,6 +104,7 @@ def open_run_data(settings: RunSettings) -> RunData:
     Raises:
         UserError: if anything is missing, damaged or does not fit.
     """
+    check_wandb(settings.log.wandb)
     training, validation = open_training(settings), open_validation(settings)
     settings = with_vocabulary(settings, [*training, *([] if validation is None else [validation])])
     corpus = training[0].corpus
@@ -225,11 +229,9 @@ def _hooks(data: RunData, engine: Engine, layout: BatchLayout, state: RunState) 
     if engine.ranks.rank == 0:
         (folder / "run.toml").write_text(to_toml(settings), encoding="utf-8")
         print(data.describe(), flush=True)
-        hooks.append(MetricsHook(MetricsFile(folder, resumed_step=state.step), every=settings.log.every))
+        speed = Speed(settings.model, peak_flops=_peak_flops(settings, engine))
+        hooks.append(LogHook(_writers(settings, folder, state), every=settings.log.every, speed=speed))
         hooks.append(ConsoleHook(data.schedule, first_step=state.step))
-        if settings.log.tensorboard:
-            board = folder / "tensorboard"
-            hooks.append(TensorBoardHook(board, first_step=state.step, every=settings.log.every))
     hooks.append(
         CheckpointHook(
             engine,
@@ -242,6 +244,25 @@ def _hooks(data: RunData, engine: Engine, layout: BatchLayout, state: RunState) 
         )
     )
     return hooks
+
+
+def _writers(settings: RunSettings, folder: Path, state: RunState) -> list[LineWriter]:
+    """Where logged steps go."""
+    writers: list[LineWriter] = [MetricsFile(folder, resumed_step=state.step)]
+    if settings.log.tensorboard:
+        writers.append(TensorBoardWriter(folder / "tensorboard", first_step=state.step))
+    if settings.log.wandb:
+        project = settings.log.wandb if isinstance(settings.log.wandb, str) else None
+        writers.append(WandbWriter(folder, project=project, first_step=state.step, settings=snapshot(settings)))
+    return writers
+
+
+def _peak_flops(settings: RunSettings, engine: Engine) -> float | None:
+    """What all devices of the run can do at most; None where nobody says it."""
+    given = settings.log.peak_tflops
+    ranks = engine.ranks
+    each = given * 1e12 if given else known_peak_flops(ranks.device, precision=settings.precision)
+    return each * ranks.world_size if each else None
 
 
 def _manifest(data: RunData, engine: Engine) -> CheckpointManifest:

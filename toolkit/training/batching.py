@@ -14,6 +14,7 @@ from toolkit.data.stream import RowStream
 from toolkit.data.windows import Rows, TokenRows
 from toolkit.engine.engine import MicroBatch
 from toolkit.model.attention import SegmentLayout
+from toolkit.model.placement import placed
 from toolkit.objectives.base import Objective
 from toolkit.parallel.topology import BatchLayout
 
@@ -30,7 +31,13 @@ class LocalStep:
     micro_batches: tuple[MicroBatch, ...]
     num_targets: int
     num_tokens: int
+    num_pairs: int
     row_hashes: npt.NDArray[np.uint8]
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """Targets, tokens that are no padding, (query, key) pairs that see each other."""
+        return self.num_targets, self.num_tokens, self.num_pairs
 
 
 class Batcher:
@@ -61,7 +68,7 @@ class Batcher:
 
     def step(self, step: int, objective: Objective) -> LocalStep:
         """This rank's share of the update with 0-based index `step`."""
-        micro_batches, hashes, num_targets, num_tokens = [], [], 0, 0
+        micro_batches, hashes, num_targets, num_tokens, num_pairs = [], [], 0, 0, 0
         for positions_B in self.positions(step):
             rows = self._stream.at(positions_B)
             batch, count = _supervise(
@@ -75,7 +82,8 @@ class Batcher:
             hashes.append(row_hashes(rows.tokens_BS, rows.segments_BS))
             num_targets += count
             num_tokens += int(np.count_nonzero(rows.segments_BS))
-        return LocalStep(tuple(micro_batches), num_targets, num_tokens, np.concatenate(hashes))
+            num_pairs += batch.layout.num_pairs(objective.attention)
+        return LocalStep(tuple(micro_batches), num_targets, num_tokens, num_pairs, np.concatenate(hashes))
 
     def positions(self, step: int) -> npt.NDArray[np.int64]:
         """Global sample positions of this rank's rows: (accumulation, micro-batch rows)."""
@@ -131,7 +139,7 @@ def _supervise(
 
 
 def _tensor(array: IntArray, device: torch.device) -> torch.Tensor:
-    return torch.from_numpy(array.astype(np.int64)).to(device, non_blocking=True)
+    return placed(array.astype(np.int64), device)
 
 
 def _round_up(count: int, multiple: int) -> int:

@@ -1,4 +1,4 @@
-"""What watches a run: validation, the metrics file, the screen, TensorBoard, checkpoints.
+"""What watches a run: validation, the screen, checkpoints. (Logged steps have a file of their own.)
 
 Evaluation comes first, since the others show its losses; checkpoints last, so that what they save was written down.
 """
@@ -7,7 +7,6 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 from toolkit.checkpoint.manifest import CheckpointManifest
 from toolkit.checkpoint.retention import retain
@@ -21,10 +20,9 @@ from toolkit.objectives.base import Objective
 from toolkit.objectives.schedule import Schedule
 from toolkit.training.batching import evaluation_batches
 from toolkit.training.loop import Hook
-from toolkit.training.metrics import MetricsFile
 from toolkit.training.state import RunState, StepRecord
 
-__all__ = ["CheckpointHook", "ConsoleHook", "EvaluationHook", "MetricsHook", "TensorBoardHook"]
+__all__ = ["CheckpointHook", "ConsoleHook", "EvaluationHook"]
 
 
 class EvaluationHook(Hook):
@@ -89,54 +87,6 @@ class EvaluationHook(Hook):
         return loss
 
 
-class MetricsHook(Hook):
-    """Writes metrics.jsonl, on rank 0: every `every`-th step, each evaluated one, the last of each phase."""
-
-    def __init__(self, file: MetricsFile, *, every: int) -> None:
-        self._file, self._every = file, every
-        self._tokens, self._seconds = 0, 0.0
-
-    def after_step(self, state: RunState, record: StepRecord) -> None:
-        """Write the line of a logged step."""
-        self._tokens += record.step_tokens
-        self._seconds += record.seconds
-        if is_logged(record, every=self._every):
-            rate = self._tokens / self._seconds if self._seconds else 0.0
-            self._file.append(_line(record, tokens_per_second=rate))
-            self._tokens, self._seconds = 0, 0.0
-
-
-def is_logged(record: StepRecord, *, every: int) -> bool:
-    """Whether a step gets a line. Step 0 has one only where it was evaluated."""
-    if record.step == 0:
-        return bool(record.eval_loss)
-    return record.step % every == 0 or record.is_phase_end or bool(record.eval_loss)
-
-
-def _line(record: StepRecord, *, tokens_per_second: float) -> dict[str, Any]:
-    line: dict[str, Any] = {
-        "step": record.step,
-        "phase": record.phase,
-        "objective": record.objective,
-        "attention": str(record.attention),
-    }
-    if record.loss is not None:
-        line |= {
-            "loss": record.loss,
-            "targets": record.targets,
-            "tokens": record.tokens,
-            "learning_rate": record.learning_rate,
-            "grad_norm": record.grad_norm,
-            "tokens_per_second": round(tokens_per_second, 1),
-        }
-    else:
-        line |= {"tokens": record.tokens}
-    line["data_digest"] = record.digest.hex()
-    if record.eval_loss:
-        line["eval_loss"] = record.eval_loss
-    return line
-
-
 class ConsoleHook(Hook):
     """Shows the run, on rank 0: progress, each change of phase, each evaluation."""
 
@@ -168,31 +118,6 @@ class ConsoleHook(Hook):
     def close(self) -> None:
         """Take the bar off the screen."""
         self._stack.close()
-
-
-class TensorBoardHook(Hook):
-    """Writes logged steps to RUN_DIR/tensorboard, on rank 0; steps after `first_step` of an earlier try are purged."""
-
-    def __init__(self, folder: Path, *, first_step: int, every: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
-        self._writer = SummaryWriter(str(folder), purge_step=first_step + 1)
-        self._every = every
-
-    def after_step(self, state: RunState, record: StepRecord) -> None:
-        """Write the scalars of a logged step."""
-        if not is_logged(record, every=self._every):
-            return
-        if record.loss is not None:
-            self._writer.add_scalar(f"loss/{record.objective}", record.loss, record.step)
-            self._writer.add_scalar("learning_rate", record.learning_rate, record.step)
-            self._writer.add_scalar("grad_norm", record.grad_norm, record.step)
-        for name, loss in record.eval_loss.items():
-            self._writer.add_scalar(f"validation/{name}", loss, record.step)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._writer.close()
 
 
 class CheckpointHook(Hook):

@@ -70,7 +70,7 @@ def _steps(run: Run, state: RunState) -> RunState:
         phase = run.schedule.phase_at(state.step)
         objective = run.objectives[phase.objective]
         local = run.batcher.step(state.step, objective)
-        targets, tokens, stops = ranks.sum_counts(local.num_targets, local.num_tokens, int(run.is_stop_requested()))
+        targets, tokens, pairs, stops = ranks.sum_counts(*local.counts, int(run.is_stop_requested()))
         if stops:
             break
         if state.step == 0:
@@ -87,7 +87,7 @@ def _steps(run: Run, state: RunState) -> RunState:
         state = RunState(state.step + 1, state.tokens + tokens, advance_digest(state.digest, hashes_G8))
         record = _record(state, phase, objective)
         record.loss, record.grad_norm, record.learning_rate = result.loss, result.grad_norm, learning_rate
-        record.targets, record.step_tokens = targets, tokens
+        record.targets, record.step_tokens, record.step_pairs = targets, tokens, pairs
         record.seconds = time.perf_counter() - started
         _tell(run, state, record)
     return state

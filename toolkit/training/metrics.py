@@ -2,10 +2,11 @@
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["MetricsFile"]
+__all__ = ["MetricsFile", "read_lines"]
 
 
 class MetricsFile:
@@ -20,12 +21,15 @@ class MetricsFile:
         if self._path.exists():
             self._supersede(folder / "metrics.superseded.jsonl", resumed_step)
 
-    def append(self, line: dict[str, Any]) -> None:
+    def append(self, line: Mapping[str, Any]) -> None:
         """Add a line."""
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line, allow_nan=False) + "\n")
+            file.write(json.dumps(dict(line), allow_nan=False) + "\n")
             file.flush()
             os.fsync(file.fileno())
+
+    def close(self) -> None:
+        """Nothing to do: each line is on the disk."""
 
     def _supersede(self, superseded: Path, resumed_step: int) -> None:
         kept: list[str] = []
@@ -45,6 +49,15 @@ class MetricsFile:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(self._path)
+
+
+def read_lines(folder: Path) -> list[dict[str, Any]]:
+    """The lines of a run folder's metrics.jsonl in order, without one that was cut off; none if there is no file."""
+    path = folder / "metrics.jsonl"
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines if _step_of(line) is not None]
 
 
 def _step_of(line: str) -> int | None:

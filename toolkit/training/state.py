@@ -36,6 +36,8 @@ class StepRecord:
     learning_rate: float = 0.0
     grad_norm: float = 0.0
     step_tokens: int = 0
+    step_pairs: int = 0
+    """(Query, key) pairs that attention looked at."""
     seconds: float = 0.0
     eval_loss: dict[str, float] = field(default_factory=dict)
     """Validation losses, filled in by the evaluation hook, which runs first."""

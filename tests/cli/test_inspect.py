@@ -1,0 +1,126 @@
+"""`toolkit inspect` on runs and checkpoints; corpora have their own tests."""
+
+import json
+import sys
+
+import pytest
+
+from toolkit.cli.main import main
+from toolkit.model import Encoder, initialize_, model_settings
+from toolkit.settings import load_run
+from toolkit.settings.resume import snapshot
+from toolkit.testing.checkpoints import model_states, write_checkpoint
+from toolkit.testing.runs import write_run
+
+
+@pytest.fixture
+def inspect(monkeypatch, capsys):
+    def call(*words):
+        monkeypatch.setattr(sys, "argv", ["toolkit", "inspect", *map(str, words)])
+        monkeypatch.setenv("COLUMNS", "200")
+        with pytest.raises(SystemExit) as left:
+            main()
+        said = capsys.readouterr()
+        return left.value.code, [" ".join(line.split()) for line in said.out.splitlines()], said.err
+
+    return call
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run folder that stands at step 15 of 20, with checkpoints at 10 and 15, as a run would leave them."""
+    run_file = write_run(tmp_path)
+    folder = tmp_path / "run"
+    folder.mkdir()
+    overrides = ["model.vocab_size=97", "checkpoint.keep_every=10", "checkpoint.keep=1"]
+    settings = load_run(str(run_file), overrides)
+    (folder / "run.toml").write_text(run_file.read_text() + "\n[checkpoint]\nkeep_every = 10\nkeep = 1\n")
+    encoder = Encoder(settings.model)
+    initialize_(encoder, seed=0)
+    (tmp_path / "tokenizer").mkdir()
+    (tmp_path / "tokenizer" / "tokenizer.json").write_text("{}")
+    for step in (10, 15):
+        write_checkpoint(
+            folder / "checkpoints", step, states=model_states(encoder), tokenizer_folder=tmp_path / "tokenizer",
+            settings=snapshot(settings),
+        )  # fmt: skip
+    lines = [{"step": 0, "phase": 0, "tokens": 0, "eval_loss": {"clm": 5.0, "mlm": 6.0}}]
+    for step in range(1, 16):
+        line = {"step": step, "phase": int(step > 10), "loss": 5 - step / 10, "tokens": 500 * step}
+        lines.append(line | {"tokens_per_second": 1234.5, "mfu": 0.25})
+    lines[10]["eval_loss"] = {"clm": 4.0, "mlm": 5.5}
+    whole = "".join(json.dumps(line) + "\n" for line in lines)
+    (folder / "metrics.jsonl").write_text(whole + '{"step": 16, "pha')
+    return folder
+
+
+def test_a_run_under_way(inspect, run):
+    code, lines, err = inspect(run)
+    assert (code, err) == (0, "")
+    for expected in (
+        "stands at step 15 of 20 (75%)",
+        "tokens 7,500 without padding, 1,234 a second, MFU 25.0%",
+        "1 clm 1 to 10 done 4.9000 4.0000",
+        "2 mlm 11 to 20 at 15 3.9000 3.5000",
+        "0 before the first 5.0000 6.0000",
+        "10 phase 1, clm 4.0000 5.5000",
+    ):
+        assert expected in lines
+    checkpoints = lines[lines.index("Checkpoints, newest first") + 2 :]
+    assert [(line.split()[0], line.partition("ZeRO 2 ")[2]) for line in checkpoints[:2]] == [
+        ("15", "one of the newest 1"),
+        ("10", "for ever"),
+    ]
+
+
+def test_a_checkpoint_between_phases(inspect, run):
+    code, lines, err = inspect(run / "checkpoints" / "step-00000010")
+    assert (code, err) == (0, "")
+    assert "step 10 of 20; next is mlm, phase 2 of 2 (to step 20) at learning rate 0.01" in lines
+    assert any("21,728 parameters, 18,624 without the head" in line for line in lines)
+    assert "lm_head.weight 97 x 32" in lines
+    assert "... 13 more" in lines
+    assert lines[-1].endswith("files are as they were written (SHA-256).")
+
+
+def test_a_damaged_checkpoint_is_named_in_both_views(inspect, run):
+    folder = run / "checkpoints" / "step-00000015"
+    (file,) = folder.glob("weights-*")
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    code, lines, err = inspect(folder)
+    assert code == 2
+    assert f"{file} is damaged" in err
+    assert not any("as they were written" in line for line in lines)
+    (folder / "manifest.json").write_text("{}")
+    code, lines, _ = inspect(run)
+    assert code == 0
+    assert any(line.startswith("15 ") and "damaged" in line for line in lines)
+
+
+def test_a_checkpoint_without_a_schedule(inspect, tmp_path):
+    """As one that was not trained here has none."""
+    settings = model_settings("test", vocab_size=384)
+    encoder = Encoder(settings)
+    initialize_(encoder, seed=0)
+    (tmp_path / "tokenizer").mkdir()
+    folder = write_checkpoint(
+        tmp_path / "made", 0, states=model_states(encoder), tokenizer_folder=tmp_path / "tokenizer", model=settings
+    )
+    code, lines, _ = inspect(folder)
+    assert code == 0
+    assert "step 0" in lines
+
+
+def test_options_of_a_corpus_are_refused_for_a_run(inspect, run):
+    code, _, err = inspect(run, "--set", "data.windows=blocks")
+    assert code == 2
+    assert "Leave it out" in err
+
+
+def test_a_run_folder_without_its_settings(inspect, run):
+    (run / "run.toml").unlink()
+    code, _, err = inspect(run)
+    assert code == 2
+    assert "has no run.toml" in err

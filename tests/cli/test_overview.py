@@ -1,0 +1,51 @@
+"""`toolkit --help` and `toolkit train --dry-run`: what is shown without doing anything."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from toolkit.cli.main import main
+from toolkit.testing.runs import write_run
+
+
+def test_a_dry_run_shows_what_would_run(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(sys, "argv", ["toolkit", "train", str(write_run(tmp_path)), "--dry-run"])
+    with pytest.raises(SystemExit) as left:
+        main()
+    out = capsys.readouterr().out
+    assert left.value.code == 0
+    assert "vocab_size = 97" in out
+    assert "# steps 11 to 20: mlm" in out
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_dry_run_says_the_epochs_of_every_corpus_of_a_blend(monkeypatch, capsys, tmp_path):
+    run_file = write_run(tmp_path)
+    blend = ", ".join(f'{{path="{tmp_path / name}",weight={n}}}' for name, n in (("corpus", 3), ("validation", 1)))
+    options = ["--set", f"data.train=[{blend}]", "--set", "train.global_batch_rows=16", "--dry-run"]
+    monkeypatch.setattr(sys, "argv", ["toolkit", "train", str(run_file), *options])
+    with pytest.raises(SystemExit) as left:
+        main()
+    out = capsys.readouterr().out
+    assert left.value.code == 0, out
+    lines = [line for line in out.splitlines() if line.startswith("# ")]
+    assert lines[0] == "# a blend of 2 corpora, 320 rows in the run:"
+    assert re.search(rf"{tmp_path}/corpus: .* rows of 64; 75.00% of the run takes 240 rows, 1.98 epochs", lines[1])
+    assert re.search(rf"{tmp_path}/validation: .* 25.00% of the run takes 80 rows, \d.\d\d epochs", lines[2])
+
+
+def test_help_lists_what_is_built_and_loads_nothing_heavy():
+    script = (
+        "import sys; sys.argv = ['toolkit', '--help']\n"
+        "from toolkit.cli import main\n"
+        "try: main()\n"
+        "finally: print(sorted({'torch', 'numpy', 'pydantic', 'rich', 'deepspeed'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    lines = done.stdout.splitlines()
+    assert lines[-1] == "[]"
+    listed = [line.split()[0] for line in lines[lines.index("Commands:") + 1 : -1]]
+    data, training = ["tokenizer", "preprocess", "adopt", "inspect", "verify"], ["train", "convert", "finetune"]
+    assert listed == ["quickstart", *data, *training]

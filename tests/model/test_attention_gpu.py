@@ -1,0 +1,109 @@
+"""Attention and the whole model on a CUDA device: leaks, parity with the CPU's definition, and no waiting."""
+
+import pytest
+import torch
+
+from toolkit.core.words import AttentionKind
+from toolkit.model.attention import SegmentLayout, attend
+from toolkit.model.varlen import suits_varlen, varlen_kernel
+from toolkit.testing.models import dense_visibility, tiny_encoder
+from toolkit.testing.tolerances import tolerance
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+SEGMENTS = torch.tensor([[1] * 70 + [2] * 50 + [0] * 8, [1] * 128, [1] * 3 + [2] * 4 + [3] * 121])
+_HEADS = [(4, 4), (6, 2)]
+
+
+def _inputs(heads: tuple[int, int], dtype: torch.dtype, *, width: int = 64) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    counts = (heads[0], heads[1], heads[1])
+    return [torch.randn(SEGMENTS.numel(), count, width, generator=generator).to(dtype) for count in counts]
+
+
+def _dense(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, kind: AttentionKind) -> torch.Tensor:
+    visible = torch.block_diag(*dense_visibility(SEGMENTS, kind)).bool()
+    group = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(group, dim=1), value.repeat_interleave(group, dim=1)
+    scores = torch.einsum("the,she->hts", query, key) / query.shape[2] ** 0.5
+    probs = torch.where(visible, scores.masked_fill(~visible, float("-inf")).softmax(-1), 0)
+    return torch.einsum("hts,she->the", probs, value)
+
+
+@pytest.mark.parametrize("width", [64, 96])
+@pytest.mark.parametrize("heads", _HEADS)
+@pytest.mark.parametrize("kind", AttentionKind)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_values_and_gradients_equal_the_definition(kind, heads, dtype, width):
+    """bf16 and fp16 take flash attention, fp32 torch's attention per segment; compared in fp64 on the CPU."""
+    inputs = _inputs(heads, dtype, width=width)
+    ours = [part.cuda().requires_grad_() for part in inputs]
+    theirs = [part.double().requires_grad_() for part in inputs]
+    assert (suits_varlen(ours[0]) and varlen_kernel() is not None) == (dtype is not torch.float32)
+    output = attend(*ours, kind, SegmentLayout.from_segments(SEGMENTS, device="cuda"))
+    expected = _dense(*theirs, kind)
+    limits = tolerance(torch.float32 if dtype is torch.float32 else torch.bfloat16)
+    torch.testing.assert_close(output.cpu().double(), expected, **limits)
+    weights = torch.randn(output.shape, generator=torch.Generator().manual_seed(5))
+    (output * weights.to(dtype).cuda()).sum().backward()
+    (expected * weights.to(dtype).double()).sum().backward()
+    for our, their in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(our.grad.cpu().double(), their.grad.nan_to_num(), **limits)
+
+
+@pytest.mark.parametrize("heads", _HEADS)
+@pytest.mark.parametrize("kind", AttentionKind)
+def test_nothing_leaks(kind, heads):
+    """Changing one position changes no output that may not see it, bit for bit."""
+    layout = SegmentLayout.from_segments(SEGMENTS, device="cuda")
+    visible = torch.block_diag(*dense_visibility(SEGMENTS, kind)).bool()
+    inputs = [part.cuda() for part in _inputs(heads, torch.bfloat16)]
+    before = attend(*inputs, kind, layout)
+    for position in range(0, SEGMENTS.numel(), 7):
+        changed = [part.clone() for part in inputs]
+        for part in changed[1:]:
+            part[position] += 1.0
+        is_changed = (attend(*changed, kind, layout) != before).any(-1).any(-1).cpu()
+        assert not (is_changed & ~visible[:, position]).any(), f"position {position}"
+
+
+def test_padding_gives_zero_even_where_it_is_not_a_number():
+    is_padding = SEGMENTS.flatten() == 0
+    inputs = [part.cuda() for part in _inputs((4, 2), torch.bfloat16)]
+    for part in inputs:
+        part[is_padding.cuda()] = float("nan")
+        part.requires_grad_()
+    output = attend(*inputs, AttentionKind.BIDIRECTIONAL, SegmentLayout.from_segments(SEGMENTS, device="cuda"))
+    output.sum().backward()
+    assert not output[is_padding.cuda()].any()
+    assert all(part.grad.isfinite().all() for part in inputs)
+
+
+@pytest.mark.parametrize("kind", AttentionKind)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_model_loses_the_same_as_on_the_cpu(kind, dtype):
+    encoder = tiny_encoder(seed=1, dtype=dtype)
+    ids = torch.randint(3, 97, SEGMENTS.shape, generator=torch.Generator().manual_seed(2))
+    positions = torch.nonzero(SEGMENTS.flatten())[::3, 0]
+    arguments = {"positions_N": positions, "labels_N": ids.flatten()[positions], "scale": 1.0 / len(positions)}
+    expected = encoder(ids, SEGMENTS, kind, **arguments).item()
+    moved = {name: value.cuda() if isinstance(value, torch.Tensor) else value for name, value in arguments.items()}
+    layout = SegmentLayout.from_segments(SEGMENTS, device="cuda")
+    found = encoder.cuda()(ids.cuda(), layout, kind, **moved).item()
+    assert found == pytest.approx(expected, rel=1e-4 if dtype is torch.float32 else 2e-2)
+
+
+def test_no_step_of_the_model_waits_for_the_device():
+    """Forward and backward with padding, an uneven number of targets, both kinds; torch raises where the host waits."""
+    encoder = tiny_encoder(seed=1, dtype=torch.bfloat16).cuda()
+    ids, labels = torch.randint(3, 97, SEGMENTS.shape).cuda(), torch.randint(3, 97, (100,)).cuda()
+    layout, positions = SegmentLayout.from_segments(SEGMENTS, device="cuda"), torch.arange(100).cuda()
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for kind in AttentionKind:
+            encoder(ids, layout, kind, positions_N=positions, labels_N=labels, scale=0.01).backward()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

@@ -1,0 +1,95 @@
+"""Logged steps: which, with which rates, and the same numbers for everyone who writes them."""
+
+import pytest
+import torch
+
+from toolkit.core.words import AttentionKind
+from toolkit.model import training_flops
+from toolkit.testing.models import tiny_settings
+from toolkit.training.logged_steps import LogHook, TensorBoardWriter, scalars
+from toolkit.training.speed import Speed, _named_peak_flops, known_peak_flops
+from toolkit.training.state import RunState, StepRecord
+
+
+class _Kept:
+    def __init__(self):
+        self.lines, self.is_closed = [], False
+
+    def append(self, line):
+        self.lines.append(line)
+
+    def close(self):
+        self.is_closed = True
+
+
+def _record(step, *, is_phase_end=False, **values):
+    return StepRecord(
+        step=step, phase=0, objective="mlm", attention=AttentionKind.BIDIRECTIONAL, is_phase_end=is_phase_end,
+        tokens=100 * step, digest=bytes(16), **values,
+    )  # fmt: skip
+
+
+def _trained(step, **values):
+    return _record(step, loss=2.0, targets=40, step_tokens=100, step_pairs=900, seconds=0.5, **values)
+
+
+def _lines(records, *, every=2, peak_flops=None):
+    kept = _Kept()
+    hook = LogHook([kept], every=every, speed=Speed(tiny_settings(), peak_flops=peak_flops))
+    for record in records:
+        hook.after_step(RunState(), record)
+    hook.close()
+    assert kept.is_closed
+    return kept.lines
+
+
+def test_every_nth_the_evaluated_and_the_last_of_a_phase():
+    records = [_record(0), *(_trained(step) for step in (1, 2, 3)), _trained(5, eval_loss={"mlm": 1.0})]
+    lines = _lines([*records, _trained(7, is_phase_end=True)])
+    assert [line["step"] for line in lines] == [2, 5, 7]
+
+
+def test_rates_are_over_the_steps_since_the_last_line():
+    slow = _trained(3)
+    slow.seconds = 1.5
+    lines = _lines([_trained(1), _trained(2), slow, _trained(4)], peak_flops=1e9)
+    flops = training_flops(tiny_settings(), tokens=200, targets=80, pairs=1800)
+    assert [line["tokens_per_second"] for line in lines] == [200.0, 100.0]
+    assert [line["model_flops_per_second"] for line in lines] == pytest.approx([flops, flops / 2], rel=1e-5)
+    assert [line["mfu"] for line in lines] == pytest.approx([flops / 1e9, flops / 2e9], rel=1e-3)
+
+
+def test_without_a_known_peak_there_is_no_mfu():
+    (line,) = _lines([_trained(2)])
+    assert "mfu" not in line
+    assert line["model_flops_per_second"] > 0
+
+
+def test_step_0_has_losses_and_no_rates():
+    (line,) = _lines([_record(0, eval_loss={"clm": 3.0})])
+    assert set(line) == {"step", "phase", "objective", "attention", "tokens", "data_digest", "eval_loss"}
+    assert scalars(line) == {"validation/clm": 3.0}
+
+
+def test_peaks_by_name():
+    assert _named_peak_flops("NVIDIA H200") == 989e12
+    assert _named_peak_flops("NVIDIA H100 PCIe") == 756e12
+    assert _named_peak_flops("NVIDIA A100-SXM4-80GB") == 312e12
+    assert _named_peak_flops("Some Other Device") is None
+    assert known_peak_flops(torch.device("cpu"), precision="bf16") is None
+
+
+def test_tensorboard_gets_the_same_numbers(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    (line,) = _lines([_trained(2, eval_loss={"clm": 3.0})], peak_flops=1e12)
+    writer = TensorBoardWriter(tmp_path, first_step=0)
+    writer.append(line)
+    writer.close()
+    read = EventAccumulator(str(tmp_path)).Reload()
+    expected = scalars(line)
+    assert set(read.Tags()["scalars"]) == set(expected)
+    assert {"loss/mlm", "mfu", "model_flops_per_second", "tokens_per_second", "validation/clm"} <= set(expected)
+    for name, value in expected.items():
+        (event,) = read.Scalars(name)
+        assert (event.step, event.value) == (2, pytest.approx(value, rel=1e-6))

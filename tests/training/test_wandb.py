@@ -1,0 +1,57 @@
+"""Weights & Biases: refused in words without the package; with it, offline, one run over a stop and a resume."""
+
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+
+from toolkit.core.errors import SettingsError
+from toolkit.settings import load_run
+from toolkit.testing.runs import write_run
+from toolkit.training.assembly import open_run_data
+from toolkit.training.wandb_writer import check_wandb
+
+_HAS_WANDB = importlib.util.find_spec("wandb") is not None
+
+
+@pytest.mark.parametrize(("value", "shown"), [("true", "true"), ('"my-project"', "'my-project'")])
+def test_without_the_package_it_says_what_to_install(monkeypatch, tmp_path, value, shown):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    settings = load_run(str(write_run(tmp_path)), [f"log.wandb={value}"])
+    with pytest.raises(SettingsError, match=rf"log.wandb = {shown} .*\n.*pip install wandb"):
+        open_run_data(settings)
+
+
+def test_not_asked_for_it_is_not_looked_for(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: pytest.fail(name))
+    check_wandb(False)
+
+
+@pytest.mark.skipif(not _HAS_WANDB, reason="the extra wandb is not installed")
+def test_offline_a_resumed_run_is_the_same_run(monkeypatch, tmp_path):
+    """Two stretches of one run, cut by an injected stop; both files on disk carry the id and the curves."""
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    script = (
+        "import sys\nfrom toolkit.settings import load_run\nfrom toolkit.training import pretrain\n"
+        "from importlib import import_module\nprogram = import_module('toolkit.training.pretrain')\n"
+        "class Stop:\n    def __init__(self): self.left = int(sys.argv[2])\n"
+        "    def __call__(self): self.left -= 1; return self.left < 0\n"
+        "program.StopRequest = Stop\n"
+        "settings = load_run(sys.argv[1], ['schedule.0.steps=2', 'schedule.1.steps=2', 'lr.warmup_steps=1', "
+        "'lr.decay_steps=1', 'log.wandb=\"toy\"'])\nprint(pretrain(settings))\n"
+    )
+    run_file = str(write_run(tmp_path))
+    for steps, ending in (("2", "stopped at step 2"), ("9", "finished at step 4")):
+        command = [sys.executable, "-c", script, run_file, steps]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.splitlines()[-1] == ending, done.stdout
+    run_id = (tmp_path / "run" / "wandb-run-id.txt").read_text().strip()
+    written = sorted((tmp_path / "run" / "wandb").glob("offline-run-*"))
+    assert [folder.name.rsplit("-", 1)[1] for folder in written] == [run_id, run_id]
+    # What the package keeps is a log of plain records: a phase's curve is named in the file of the steps that made it.
+    first, second = (next(folder.glob("*.wandb")).read_bytes() for folder in written)
+    assert [b"loss/clm" in first, b"loss/mlm" in first] == [True, False]
+    assert [b"loss/clm" in second, b"loss/mlm" in second] == [False, True]
+    assert all(b"validation/clm" in log and b"model_flops_per_second" in log for log in (first, second))

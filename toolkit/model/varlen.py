@@ -1,0 +1,67 @@
+"""Flash attention over stretches of one long list, on a CUDA device: torch's own kernel, or the flash-attn package's.
+
+Both take where each stretch begins as an int32 tensor on the device, so that no call waits for the device.
+"""
+
+import inspect
+from collections.abc import Callable
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from toolkit.core.words import AttentionKind
+
+__all__ = ["VarlenKernel", "suits_varlen", "varlen_kernel"]
+
+VarlenKernel = Callable[[Tensor, Tensor, Tensor, Tensor, int, AttentionKind], Tensor]
+"""(query (T, H, E), key (T, K, E), value (T, K, E), bounds (M,) int32 from 0 to T, longest, kind) -> (T, H, E).
+
+Stretch i is bounds[i] to bounds[i + 1] - 1 and may be empty; each attends to itself only.
+"""
+
+_DTYPES = (torch.bfloat16, torch.float16)
+_WIDEST_HEAD = 256
+
+
+def suits_varlen(query_THE: Tensor) -> bool:
+    """Whether flash attention takes tensors of this device, dtype and head width."""
+    width = query_THE.shape[-1]
+    return query_THE.is_cuda and query_THE.dtype in _DTYPES and width % 8 == 0 and width <= _WIDEST_HEAD
+
+
+@cache
+def varlen_kernel() -> VarlenKernel | None:
+    """The kernel of this installation: torch's where it does shared heads, else flash-attn's, else None."""
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return _flash_attn_kernel()
+    if not {"window_size", "enable_gqa"} <= set(inspect.signature(varlen_attn).parameters):
+        return _flash_attn_kernel()
+
+    def attend(query: Tensor, key: Tensor, value: Tensor, bounds: Tensor, longest: int, kind: AttentionKind) -> Tensor:
+        # A window of (-1, 0) is everything before and nothing after.
+        window = (-1, 0) if kind is AttentionKind.CAUSAL else (-1, -1)
+        has_shared_heads = query.shape[1] != key.shape[1]
+        output = varlen_attn(
+            query, key, value, bounds, bounds, longest, longest, window_size=window, enable_gqa=has_shared_heads
+        )
+        assert isinstance(output, Tensor), "no auxiliary outputs were asked for"
+        return output
+
+    return attend
+
+
+def _flash_attn_kernel() -> VarlenKernel | None:
+    try:
+        from flash_attn import flash_attn_varlen_func
+    except ImportError:
+        return None
+
+    def attend(query: Tensor, key: Tensor, value: Tensor, bounds: Tensor, longest: int, kind: AttentionKind) -> Tensor:
+        is_causal = kind is AttentionKind.CAUSAL
+        output: Tensor = flash_attn_varlen_func(query, key, value, bounds, bounds, longest, longest, causal=is_causal)
+        return output
+
+    return attend

@@ -1,0 +1,224 @@
+"""A run folder and a checkpoint as a person wants to see them; readable in a plain log too.
+
+Everything comes from files: run.toml, metrics.jsonl and the manifests of checkpoints. Nothing is trained, and a run
+that is at work is not disturbed.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from toolkit.checkpoint.folders import step_folders
+from toolkit.checkpoint.manifest import CheckpointManifest
+from toolkit.checkpoint.read import CHECKPOINTS_FOLDER, Checkpoint, open_unverified
+from toolkit.core.console import facts
+from toolkit.core.errors import CheckpointError, SettingsError
+from toolkit.engine.lr import LearningRateSettings, learning_rate_at
+from toolkit.model.config import ModelSettings
+from toolkit.model.presets import parameter_counts
+from toolkit.objectives.schedule import PhaseSettings, Schedule
+from toolkit.settings import load_run
+from toolkit.settings.rules import schedule_of
+from toolkit.settings.run import RunSettings
+from toolkit.training.metrics import read_lines
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["RUN_FILE", "checkpoint_views", "run_views"]
+
+RUN_FILE = "run.toml"
+_MOST_TENSORS = 8
+_UNITS = ("bytes", "kB", "MB", "GB", "TB")
+
+
+def run_views(folder: Path) -> Iterator["Table"]:
+    """What a run is, where it stands, its losses by phase, and its checkpoints.
+
+    Raises:
+        SettingsError: the folder has no run.toml that can be read.
+    """
+    if not (folder / RUN_FILE).is_file():
+        raise SettingsError(
+            f"{folder} has no {RUN_FILE}, which a run writes before its first step. "
+            f"Look at one of its checkpoints: toolkit inspect {folder / CHECKPOINTS_FOLDER}/step-NNNNNNNN."
+        )
+    settings = load_run(str(folder / RUN_FILE))
+    schedule, lines = schedule_of(settings), read_lines(folder)
+    checkpoints = step_folders(folder / CHECKPOINTS_FOLDER)
+    step = max([line["step"] for line in lines[-1:]] + [step for step, _ in checkpoints], default=0)
+    yield _run_facts(folder, settings, schedule, lines, step)
+    yield _phases(schedule, lines, step)
+    if any("eval_loss" in line for line in lines):
+        yield _validation(schedule, lines)
+    if checkpoints:
+        yield _checkpoints(checkpoints, settings)
+
+
+def checkpoint_views(checkpoint: Checkpoint) -> Iterator["Table"]:
+    """Where a checkpoint stands, its model, and its tensors. The files are not hashed here."""
+    manifest = checkpoint.manifest
+    table = facts()
+    table.add_row("checkpoint", str(checkpoint.path))
+    table.add_row("step", f"{manifest.step:,}{_of_schedule(manifest)}")
+    table.add_row("tokens", f"{manifest.tokens:,} without padding; next row is number {manifest.data_position:,}")
+    if manifest.losses:
+        table.add_row("last losses", ", ".join(f"{name} {loss:.4f}" for name, loss in manifest.losses.items()))
+    if "model" in manifest.settings:
+        table.add_row("model", _model_line(ModelSettings.model_validate(manifest.settings["model"])))
+    ids = manifest.vocabulary
+    mask = "no mask token" if ids.mask_id is None else f"mask token {ids.mask_id}"
+    table.add_row("vocabulary", f"{ids.size:,} ids, {mask}, fingerprint {ids.fingerprint[:12]}")
+    layout = manifest.layout
+    ranks = f"{layout.world_size:,} rank{'' if layout.world_size == 1 else 's'}"
+    table.add_row("written by", f"toolkit {manifest.toolkit_version} on {ranks}, ZeRO {layout.zero_stage}")
+    num_bytes = sum(entry.bytes for entry in manifest.files.values())
+    table.add_row("files", f"{len(manifest.files):,}, {_size(num_bytes)}: weights and both moments, fp32")
+    yield table
+    yield _tensors(manifest)
+
+
+def _run_facts(
+    folder: Path, settings: RunSettings, schedule: Schedule, lines: Sequence[dict[str, Any]], step: int
+) -> "Table":
+    total, train = schedule.total_steps, settings.train
+    table = facts()
+    table.add_row("run", str(folder))
+    table.add_row("model", f"{_model_line(settings.model)}; {settings.precision}")
+    data = settings.data
+    named = data.train if isinstance(data.train, str) else ", ".join(f"{p.path} x {p.weight:g}" for p in data.train)
+    table.add_row("data", f"{named}, rows of {data.sequence_length:,} ({data.windows})")
+    if data.validation is not None:
+        table.add_row("validation", data.validation)
+    rows = train.global_batch_rows
+    table.add_row("step size", f"{rows:,} rows, {rows * data.sequence_length:,} positions")
+    warmup, decay = settings.lr.ramps(total)
+    table.add_row("learning rate", f"peak {settings.lr.peak:g}, {warmup:,} steps of warm-up, {decay:,} of decay")
+    table.add_row("stands at", f"step {step:,} of {total:,} ({step / total:.0%}){', finished' * (step == total)}")
+    trained = [line for line in lines if "loss" in line]
+    if trained:
+        last = trained[-1]
+        mfu = f", MFU {last['mfu']:.1%}" if "mfu" in last else ""
+        table.add_row("tokens", f"{last['tokens']:,} without padding, {last['tokens_per_second']:,.0f} a second{mfu}")
+    sizes = [_folder_size(folder / CHECKPOINTS_FOLDER), _folder_size(folder)]
+    table.add_row("on disk", f"{_size(sizes[1])}, of which checkpoints {_size(sizes[0])}")
+    return table
+
+
+def _phases(schedule: Schedule, lines: Sequence[dict[str, Any]], step: int) -> "Table":
+    table = _columns("Phases: first and last logged loss", "phase", "objective", "steps", "state", "first", "last")
+    for phase in schedule.phases:
+        losses = [line["loss"] for line in lines if line["phase"] == phase.index and "loss" in line]
+        done = "done" if step >= phase.stop else "to come" if step <= phase.start else f"at {step:,}"
+        ends = [f"{losses[0]:.4f}", f"{losses[-1]:.4f}"] if losses else ["-", "-"]
+        table.add_row(f"{phase.index + 1}", phase.objective, f"{phase.start + 1:,} to {phase.stop:,}", done, *ends)
+    return table
+
+
+def _validation(schedule: Schedule, lines: Sequence[dict[str, Any]]) -> "Table":
+    """One line for the start, and one for the last evaluation in each phase."""
+    evaluated = [line for line in lines if "eval_loss" in line]
+    names = sorted({name for line in evaluated for name in line["eval_loss"]})
+    table = _columns("Validation loss", "step", "after", *names)
+    chosen = {"before the first": [line for line in evaluated if line["step"] == 0]}
+    for phase in schedule.phases:
+        inside = [line for line in evaluated if phase.start < line["step"] <= phase.stop]
+        chosen[f"phase {phase.index + 1}, {phase.objective}"] = inside[-1:]
+    for when, found in chosen.items():
+        for line in found:
+            losses = [f"{line['eval_loss'][name]:.4f}" if name in line["eval_loss"] else "-" for name in names]
+            table.add_row(f"{line['step']:,}", when, *losses)
+    return table
+
+
+def _checkpoints(found: Sequence[tuple[int, Path]], settings: RunSettings) -> "Table":
+    keep = settings.checkpoint
+    table = _columns("Checkpoints, newest first", "step", "size", "written on", "stays")
+    for number, (step, folder) in enumerate(found):
+        is_trunk = keep.keep_every is not None and step % keep.keep_every == 0
+        stays = "for ever" if is_trunk else f"one of the newest {keep.keep}" if number < keep.keep else "until the next"
+        try:
+            layout = open_unverified(folder).manifest.layout
+        except CheckpointError as error:
+            table.add_row(f"{step:,}", _size(_folder_size(folder)), f"damaged: {error}", "")
+            continue
+        ranks = f"{layout.world_size:,} rank{'' if layout.world_size == 1 else 's'}, ZeRO {layout.zero_stage}"
+        table.add_row(f"{step:,}", _size(_folder_size(folder)), ranks, stays)
+    return table
+
+
+def _tensors(manifest: CheckpointManifest) -> "Table":
+    names = list(manifest.tensors)
+    table = _columns(f"{len(names):,} tensors", "name", "shape")
+    half = _MOST_TENSORS // 2
+    is_long = len(names) > _MOST_TENSORS
+    for name in names[:half] if is_long else names:
+        table.add_row(name, _shape(manifest, name))
+    if is_long:
+        table.add_row(f"... {len(names) - _MOST_TENSORS:,} more", "")
+        for name in names[-half:]:
+            table.add_row(name, _shape(manifest, name))
+    return table
+
+
+def _of_schedule(manifest: CheckpointManifest) -> str:
+    """How many steps there are and what comes next, where the manifest tells: an imported one has no schedule."""
+    saved = manifest.settings
+    try:
+        schedule = Schedule.resolve(
+            [PhaseSettings.model_validate(phase) for phase in saved["schedule"]],
+            total_steps=saved["train"]["steps"],
+            global_batch_rows=saved["train"]["global_batch_rows"],
+            sequence_length=saved["data"]["sequence_length"],
+        )
+        settings = LearningRateSettings.model_validate(saved["lr"])
+    except (KeyError, ValueError, SettingsError):
+        return ""
+    total = schedule.total_steps
+    if manifest.step >= total:
+        return f" of {total:,}: the end of the schedule"
+    phase = schedule.phase_at(manifest.step)
+    where = f"next is {phase.objective}, phase {phase.index + 1} of {len(schedule.phases)} (to step {phase.stop:,})"
+    return f" of {total:,}; {where} at learning rate {learning_rate_at(manifest.step, settings, total_steps=total):.3g}"
+
+
+def _model_line(model: ModelSettings) -> str:
+    heads = f"{model.num_attention_heads} / {model.key_value_heads} heads"
+    shape = f"{model.num_hidden_layers} layers of width {model.hidden_size:,}, {heads}, feed-forward "
+    shape += f"{model.intermediate_size:,}"
+    if model.vocab_size is None:
+        return shape
+    counts = parameter_counts(model)
+    return f"{shape}; {counts.total:,} parameters, {counts.body_and_embedding:,} without the head"
+
+
+def _shape(manifest: CheckpointManifest, name: str) -> str:
+    return " x ".join(f"{size:,}" for size in manifest.tensors[name].shape)
+
+
+def _columns(title: str, *names: str) -> "Table":
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), title=title, title_justify="left", title_style="bold")
+    for name in names:
+        table.add_column(name, overflow="fold")
+    return table
+
+
+def _folder_size(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*") if folder.is_dir() else ():
+        try:
+            total += path.lstat().st_size if path.is_file() else 0
+        except OSError:
+            # A run that is at work removes checkpoints while we look.
+            continue
+    return total
+
+
+def _size(num_bytes: float) -> str:
+    for unit in _UNITS:
+        if num_bytes < 1000 or unit == _UNITS[-1]:
+            break
+        num_bytes /= 1000
+    return f"{num_bytes:.3g} {unit}"

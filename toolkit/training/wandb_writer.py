@@ -1,0 +1,79 @@
+"""Weights & Biases, for those who ask for it (`log.wandb`); the package is an extra and imported here alone.
+
+The run's id lies in the run folder, so that a resumed run goes on as the same run there. The package's own ways of
+being told things hold: `wandb login`, WANDB_MODE=offline, WANDB_ENTITY and so on.
+"""
+
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from toolkit.core.errors import SettingsError
+from toolkit.training.logged_steps import scalars
+
+__all__ = ["WandbWriter", "check_wandb"]
+
+_ID_FILE = "wandb-run-id.txt"
+
+
+def check_wandb(wanted: bool | str) -> None:
+    """Refuse `log.wandb` where the package is missing, before anything starts; does not import it.
+
+    Raises:
+        SettingsError: with what to install.
+    """
+    if wanted and importlib.util.find_spec("wandb") is None:
+        raise SettingsError(
+            f"log.wandb = {str(wanted).lower() if wanted is True else repr(wanted)} asks for Weights & Biases, and its "
+            "package is not installed.\nInstall it (pip install wandb), or leave log.wandb out: metrics.jsonl and "
+            "TensorBoard have the same numbers."
+        )
+
+
+class WandbWriter:
+    """One run on Weights & Biases, the same over the life of the run folder.
+
+    Args:
+        folder: the run folder, which gives the run its name.
+        project: there; None: the package's own choice (WANDB_PROJECT, else "uncategorized").
+        first_step: the step this process starts from; 0 starts another run there.
+        settings: the run's settings, shown beside the curves.
+
+    Raises:
+        SettingsError: the package refuses to start: nobody is logged in, no network.
+    """
+
+    def __init__(self, folder: Path, *, project: str | None, first_step: int, settings: Mapping[str, Any]) -> None:
+        import wandb
+
+        id_file = folder / _ID_FILE
+        known = id_file.read_text(encoding="utf-8").strip() if first_step and id_file.is_file() else ""
+        try:
+            self._run = wandb.init(
+                project=project,
+                id=known or None,
+                resume="allow",
+                name=folder.name,
+                dir=str(folder),
+                config=dict(settings),
+                # The screen belongs to the run; its lines are in the terminal's log already.
+                settings=wandb.Settings(console="off", silent=True),
+            )
+        except wandb.errors.Error as error:
+            raise SettingsError(
+                f"Weights & Biases does not start (log.wandb): {error}\n"
+                "Log in (wandb login), keep the run on this machine (WANDB_MODE=offline), or leave log.wandb out."
+            ) from error
+        # A resumed run makes some steps again; by a step of its own, the service would refuse them.
+        self._run.define_metric("step")
+        self._run.define_metric("*", step_metric="step")
+        id_file.write_text(f"{self._run.id}\n", encoding="utf-8")
+
+    def append(self, line: Mapping[str, Any]) -> None:
+        """Send the scalars of a logged step."""
+        self._run.log({"step": line["step"], **scalars(line)})
+
+    def close(self) -> None:
+        """Finish sending."""
+        self._run.finish()
