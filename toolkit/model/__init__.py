@@ -6,7 +6,7 @@ rest on first use.
 
 from typing import TYPE_CHECKING, Any
 
-from toolkit.model.config import ModelSettings
+from toolkit.model.config import ModelSettings, RopeScaling
 from toolkit.model.presets import MODEL_PRESETS, model_settings, parameter_counts
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ __all__ = [
     "MODEL_PRESETS",
     "Encoder",
     "ModelSettings",
+    "RopeScaling",
     "SegmentLayout",
     "compile_blocks_",
     "initialize_",
