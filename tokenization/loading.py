@@ -66,8 +66,10 @@ def _find(spec: str | Path) -> Path:
             f"{kind} ({path}) is not available yet. Give a Hugging Face {_FILE}, or a folder that holds one."
         )
     if path.is_dir():
-        if (path / _FILE).is_file():
-            return path / _FILE
+        # The second place is that of a model that `toolkit convert --from-hf` wrote, and of every checkpoint.
+        for place in (path / _FILE, path / "tokenizer" / _FILE):
+            if place.is_file():
+                return place
         held = sorted(entry.name for entry in path.iterdir())
         listed = ", ".join(held[:8]) + (", ..." if len(held) > 8 else "") if held else "nothing"
         raise TokenizationError(f"The folder {path} has no {_FILE}; it holds: {listed}.")

@@ -59,17 +59,28 @@ class Checkpoint:
         return self._tensor("weights", name)
 
     def parameter(self, name: str) -> ParameterState:
-        """One parameter with both moments, fp32 on the CPU.
+        """One parameter with both moments, fp32 on the CPU; zeros where the checkpoint has no moments.
 
         Raises:
             CheckpointError: there is no such parameter, or a file cannot be read.
         """
+        if not self.manifest.has_moments:
+            return self.fresh_parameter(name)
         return ParameterState(
             name=name,
             weight=self._tensor("weights", name),
             exp_avg=self._tensor("exp_avg", name),
             exp_avg_sq=self._tensor("exp_avg_sq", name),
         )
+
+    def fresh_parameter(self, name: str) -> ParameterState:
+        """One parameter as an optimizer meets it first: with moments of zero.
+
+        Raises:
+            CheckpointError: there is no such parameter, or its file cannot be read.
+        """
+        weight = self._tensor("weights", name)
+        return ParameterState(name, weight, torch.zeros_like(weight), torch.zeros_like(weight))
 
     def verify(self) -> None:
         """Hash every file.
