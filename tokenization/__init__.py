@@ -1,17 +1,24 @@
 """Tokenizers as the toolkit needs them: ids in arrays, named special tokens, a fingerprint. Usable alone."""
 
-from tokenization.errors import TokenizationError, UnsupportedTokenizerError
+from tokenization.difference import Difference
+from tokenization.errors import EncodersDiffer, FastUnavailable, TokenizationError, UnsupportedTokenizerError
 from tokenization.loading import load
 from tokenization.mask import MaskOrigin, MaskToken
-from tokenization.tokenizer import EncodingRules, Tokenizer
+from tokenization.reference import TokenizerKind
+from tokenization.rules import EncodingRules
+from tokenization.tokenizer import Tokenizer
 from tokenization.train import train_bpe
 
 __all__ = [
+    "Difference",
+    "EncodersDiffer",
     "EncodingRules",
+    "FastUnavailable",
     "MaskOrigin",
     "MaskToken",
     "TokenizationError",
     "Tokenizer",
+    "TokenizerKind",
     "UnsupportedTokenizerError",
     "load",
     "train_bpe",

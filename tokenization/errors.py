@@ -1,10 +1,19 @@
 """What can go wrong with a tokenizer.
 
 TokenizationError              a file, a name or an id that does not fit; the text says what to do
-└── UnsupportedTokenizerError  a kind of tokenizer that is known, and not read yet
+├── UnsupportedTokenizerError  a kind of tokenizer that is known, and not read
+├── FastUnavailable            the fast encoder is missing, or does not do this tokenizer; the reference does
+└── EncodersDiffer             the fast encoder gave other ids than the reference
 """
 
-__all__ = ["TokenizationError", "UnsupportedTokenizerError"]
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tokenization.difference import Difference
+
+__all__ = ["EncodersDiffer", "FastUnavailable", "TokenizationError", "UnsupportedTokenizerError", "native_errors"]
 
 
 class TokenizationError(Exception):
@@ -12,4 +21,54 @@ class TokenizationError(Exception):
 
 
 class UnsupportedTokenizerError(TokenizationError):
-    """A kind of tokenizer that this package knows of and cannot read yet."""
+    """A kind of tokenizer that this package knows of and does not read."""
+
+
+class FastUnavailable(TokenizationError):
+    """The fast encoder cannot be used with this tokenizer.
+
+    Attributes:
+        reason: why, as a clause for a sentence.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"The fast encoder cannot be used: {reason}.")
+        self.reason = reason
+
+
+class EncodersDiffer(TokenizationError):
+    """The fast encoder and the reference gave different ids for one text.
+
+    Attributes:
+        difference: the text, and both.
+    """
+
+    def __init__(self, difference: "Difference") -> None:
+        super().__init__(f"The fast encoder differs from the reference: {difference}.")
+        self.difference = difference
+
+
+@contextmanager
+def native_errors(what: str) -> Iterator[None]:
+    """Errors of the native libraries inside become a TokenizationError that begins with `what`.
+
+    They raise bare Exception, TypeError, RuntimeError and others; a panic in Rust derives from BaseException alone.
+
+    Raises:
+        TokenizationError: with the first line of the library's own message.
+    """
+    try:
+        yield
+    except TokenizationError:
+        raise
+    except Exception as error:
+        raise TokenizationError(f"{what}: {_first_line(error)}.") from error
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise TokenizationError(f"{what}: {_first_line(error)}.") from error
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return (lines[0] if lines else type(error).__name__)[:300].rstrip(".")

@@ -4,7 +4,7 @@ import hashlib
 import struct
 from collections.abc import Mapping, Sequence
 
-__all__ = ["byte_level_bytes", "fingerprint"]
+__all__ = ["byte_level_bytes", "byte_level_text", "fingerprint"]
 
 
 def _byte_of_character() -> dict[str, int]:
@@ -18,6 +18,7 @@ def _byte_of_character() -> dict[str, int]:
 
 
 _BYTES = _byte_of_character()
+_TEXTS = {byte: character for character, byte in _BYTES.items()}
 
 
 def byte_level_bytes(token: str) -> bytes:
@@ -26,6 +27,11 @@ def byte_level_bytes(token: str) -> bytes:
         return bytes([_BYTES[character] for character in token])
     except KeyError:
         return token.encode("utf-8")
+
+
+def byte_level_text(content: bytes) -> str:
+    """How a byte-level vocabulary spells these bytes."""
+    return content.decode("latin-1").translate(_TEXTS)
 
 
 def fingerprint(vocabulary: Mapping[int, bytes], roles: Mapping[str, int | None], *, special_ids: Sequence[int]) -> str:

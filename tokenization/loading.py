@@ -1,21 +1,45 @@
 """From what a user names to a tokenizer."""
 
+import hashlib
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from tokenization.conversion_check import check_conversion
 from tokenization.errors import TokenizationError, UnsupportedTokenizerError
-from tokenization.names import SpecialNames, read_special_names
-from tokenization.tokenizer import EncodingRules, Tokenizer
+from tokenization.huggingface_files import (
+    MERGES_FILE,
+    TOKENIZER_FILE,
+    VOCABULARY_FILE,
+    backend_from_json,
+    backend_from_pair,
+    read_content,
+)
+from tokenization.names import CONFIGURATION_FILES, SpecialNames, read_special_names
+from tokenization.reference import Reference
+from tokenization.rules import EncodingRules
+from tokenization.specs import DEFAULT_SCHEME, Ranks, RankSpec, read_spec, shipped_names, shipped_spec
+from tokenization.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    import tokenizers
 
 __all__ = ["load"]
 
-_FILE = "tokenizer.json"
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
-_OTHER_KINDS = {
-    ".model": "A tiktoken rank file or SentencePiece model",
-    ".tiktoken": "A tiktoken rank file",
-    ".toml": "A tokenizer spec file",
-}
+_PAIR = (VOCABULARY_FILE, MERGES_FILE)
+_MODEL_FILES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model")
+_LIKE_A_PATH = re.compile(r"[./~\\]|.*\.(json|model|tiktoken|toml|txt)$|.*/.*/|.*\\")
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What a file gives: the Hugging Face form, the special names, and an own reference where the kind has one."""
+
+    backend: "tokenizers.Tokenizer"
+    names: SpecialNames
+    reference: Reference | None = None
 
 
 def load(
@@ -27,55 +51,162 @@ def load(
 ) -> Tokenizer:
     """Load a tokenizer and decide its special tokens.
 
-    Names of special tokens come from `tokenizer_config.json` and `special_tokens_map.json` beside `tokenizer.json`,
-    never from guessing.
+    What a file is, its content says, not its name. Names of special tokens come from `tokenizer_config.json` and
+    `special_tokens_map.json` beside a Hugging Face vocabulary, from the spec of a tiktoken rank file, or from a
+    SentencePiece model itself; never from guessing.
 
     Args:
-        spec: a folder with a Hugging Face `tokenizer.json`, or such a file.
+        spec: a folder or file with a Hugging Face `tokenizer.json`; a folder with GPT-2's `vocab.json` and
+            `merges.txt`; a tiktoken rank file (Llama-3 scheme); a spec file `.toml` that names a rank file; a
+            SentencePiece model; the name of a shipped spec; or the id of a hub repository.
         mask_token: `auto` (the named one, else the first reserved slot, else one appended id), `token:TEXT`, `id:N`.
         eod: text of the token that ends a document; by default the eos token, else the sep token. It is named eos
             where the tokenizer names none.
-        rules: how texts are encoded; by default as Megatron-LM does.
+        rules: how texts are encoded; by default as the tokenizer's kind does.
 
     Raises:
         TokenizationError: nothing is there, it cannot be read, or a token asked for does not exist.
-        UnsupportedTokenizerError: a kind of tokenizer that is not read yet.
+        UnsupportedTokenizerError: a kind of tokenizer that is not read.
     """
-    path = _find(spec)
-    names = read_special_names(path.parent) if path.name == _FILE else SpecialNames()
-    from tokenizers import Tokenizer as Backend
+    parts = _parts(spec)
+    return Tokenizer(
+        parts.backend,
+        parts.names,
+        reference=parts.reference,
+        mask_token=mask_token,
+        eod=eod,
+        rules=rules or EncodingRules(),
+    )
+
+
+def _parts(spec: str | Path) -> _Parts:
+    path, name = Path(spec), str(spec)
+    try:
+        is_file, is_folder = path.is_file(), path.is_dir()
+    except ValueError:  # a zero byte
+        is_file = is_folder = False
+    if is_file:
+        return _from_file(path)
+    if is_folder:
+        return _from_folder(path)
+    if name in shipped_names():
+        return _from_spec(shipped_spec(name))
+    from tokenization.hub import download, looks_like_repository
+
+    if isinstance(spec, str) and looks_like_repository(name) and not _LIKE_A_PATH.match(name):
+        return _from_folder(download(name, [TOKENIZER_FILE, *_PAIR, *_MODEL_FILES, *CONFIGURATION_FILES]), name)
+    raise TokenizationError(
+        f"There is no tokenizer at {name}: no such file or folder. Give one, a hub repository, or one of the shipped "
+        f"specs: {', '.join(shipped_names())}."
+    )
+
+
+def _from_folder(folder: Path, repository: str | None = None) -> _Parts:
+    if (folder / TOKENIZER_FILE).is_file():
+        return _Parts(backend_from_json(folder / TOKENIZER_FILE), read_special_names(folder))
+    # A model that `toolkit convert --from-hf` wrote, or a checkpoint, has its tokenizer in a folder inside.
+    if (folder / "tokenizer" / TOKENIZER_FILE).is_file():
+        return _from_folder(folder / "tokenizer")
+    if all((folder / name).is_file() for name in _PAIR):
+        return _Parts(backend_from_pair(folder), read_special_names(folder))
+    models = [folder / name for name in _MODEL_FILES if (folder / name).is_file()]
+    if len(models) == 1:
+        return _from_file(models[0])
+    known = f"no {TOKENIZER_FILE}, no {VOCABULARY_FILE} with {MERGES_FILE} and no single model file"
+    if repository is not None:
+        raise TokenizationError(f"The hub repository {repository!r} has {known}. Give another one, or a file.")
+    held = sorted(entry.name for entry in folder.iterdir())
+    listed = ", ".join(held[:8]) + (", ..." if len(held) > 8 else "") if held else "nothing"
+    raise TokenizationError(f"The folder {folder} has {known}; it holds: {listed}. Name the file itself.")
+
+
+def _from_file(path: Path) -> _Parts:
+    from tokenization.sentencepiece_model import looks_like_model
+    from tokenization.tiktoken_ranks import looks_like_ranks
+
+    content = read_content(path)
+    if path.suffix == ".toml":
+        return _from_spec(read_spec(path))
+    if looks_like_ranks(content[:4096]):
+        return _from_ranks(content, str(path), shipped_spec(DEFAULT_SCHEME))
+    if path.name in _PAIR and all((path.parent / name).is_file() for name in _PAIR):
+        return _from_folder(path.parent)
+    if content.lstrip()[:1] == b"{" or path.suffix == ".json":
+        names = read_special_names(path.parent) if path.name == TOKENIZER_FILE else SpecialNames()
+        return _Parts(backend_from_json(path), names)
+    if looks_like_model(content):
+        from tokenization.sentencepiece_form import from_sentencepiece
+
+        backend, names, reference = from_sentencepiece(content, str(path))
+        return _checked(str(path), backend, names, reference)
+    if path.name == "vocab.txt":
+        raise UnsupportedTokenizerError(
+            f"{path} lists the tokens of a WordPiece vocabulary and does not say how text is normalised before it is "
+            f"cut. Give the {TOKENIZER_FILE} that belongs to it."
+        )
+    raise TokenizationError(
+        f"{path} is no tokenizer that is known: neither a Hugging Face {TOKENIZER_FILE}, a tiktoken rank file, a "
+        f"SentencePiece model nor a spec .toml. It begins with {content[:20]!r}."
+    )
+
+
+def _from_spec(spec: RankSpec) -> _Parts:
+    if spec.ranks is None:
+        raise TokenizationError(f'The tokenizer spec {spec.name} names no rank file: add ranks = "FILE".')
+    content, name = _rank_file(spec.ranks, spec.name)
+    return _from_ranks(content, name, spec)
+
+
+def _from_ranks(content: bytes, name: str, spec: RankSpec) -> _Parts:
+    from tokenization.tiktoken_ranks import from_ranks, parse_ranks
+
+    backend, reference = from_ranks(parse_ranks(content, name), spec)
+    return _checked(name, backend, SpecialNames(spec.roles), reference)
+
+
+def _checked(name: str, backend: "tokenizers.Tokenizer", names: SpecialNames, reference: Reference) -> _Parts:
+    special: Sequence[str] = [token.content for token in backend.get_added_tokens_decoder().values() if token.special]
+    check_conversion(name, reference, backend, special_texts=special)
+    return _Parts(backend, names, reference)
+
+
+def _rank_file(ranks: Ranks, spec_name: str) -> tuple[bytes, str]:
+    """Content and name of the rank file that a spec names."""
+    if ranks.path is not None:
+        return read_content(ranks.path), str(ranks.path)
+    if ranks.hub is not None and ranks.file is not None:
+        content, name = _from_hub(ranks.hub, ranks.file, spec_name), f"{ranks.hub}/{ranks.file}"
+    else:
+        assert ranks.url is not None
+        content, name = _from_url(ranks.url, ranks.sha256), ranks.url
+    if ranks.sha256 is not None and hashlib.sha256(content).hexdigest() != ranks.sha256:
+        raise TokenizationError(
+            f"{name} is not the rank file that the tokenizer spec {spec_name} means: its hash differs."
+        )
+    return content, name
+
+
+def _from_hub(repository: str, file: str, spec_name: str) -> bytes:
+    from tokenization.hub import download
+
+    how = f'With the rank file at hand, give it itself, or a spec .toml with scheme = "{spec_name}" and ranks = "FILE".'
+    try:
+        path = download(repository, [file]) / file
+    except TokenizationError as error:
+        raise TokenizationError(f"{error} {how}") from error
+    if not path.is_file():
+        raise TokenizationError(f"The hub repository {repository!r} has no {file}. {how}")
+    return read_content(path)
+
+
+def _from_url(url: str, sha256: str | None) -> bytes:
+    from tiktoken.load import read_file_cached
 
     try:
-        backend = Backend.from_str(path.read_text(encoding="utf-8"))
-    except UnicodeDecodeError as error:
-        raise TokenizationError(f"{path} is not a Hugging Face {_FILE}: it is not UTF-8 text.") from error
-    except OSError as error:
-        raise TokenizationError(f"{path} cannot be read: {error.strerror}.") from error
-    except Exception as error:  # `tokenizers` raises bare Exception for whatever it cannot read.
-        raise TokenizationError(f"{path} is not a Hugging Face {_FILE} that can be read: {error}.") from error
-    return Tokenizer(backend, names, mask_token=mask_token, eod=eod, rules=rules or EncodingRules())
-
-
-def _find(spec: str | Path) -> Path:
-    path = Path(spec)
-    if path.is_file():
-        if path.suffix == ".json":
-            return path
-        kind = _OTHER_KINDS.get(path.suffix, "A tokenizer file of this kind")
-        raise UnsupportedTokenizerError(
-            f"{kind} ({path}) is not available yet. Give a Hugging Face {_FILE}, or a folder that holds one."
-        )
-    if path.is_dir():
-        # The second place is that of a model that `toolkit convert --from-hf` wrote, and of every checkpoint.
-        for place in (path / _FILE, path / "tokenizer" / _FILE):
-            if place.is_file():
-                return place
-        held = sorted(entry.name for entry in path.iterdir())
-        listed = ", ".join(held[:8]) + (", ..." if len(held) > 8 else "") if held else "nothing"
-        raise TokenizationError(f"The folder {path} has no {_FILE}; it holds: {listed}.")
-    if _HUB_ID.fullmatch(str(spec)):
-        raise UnsupportedTokenizerError(
-            f"There is no file or folder {str(spec)!r} here, and a tokenizer by name or hub id is not available yet. "
-            f"Give a folder with a Hugging Face {_FILE}."
-        )
-    raise TokenizationError(f"There is no tokenizer at {path}: no such file or folder.")
+        return bytes(read_file_cached(url, sha256))
+    except Exception as error:  # whatever its HTTP library raises
+        lines = str(error).strip().splitlines()
+        raise TokenizationError(
+            f"The rank file {url} cannot be had: {lines[0] if lines else type(error).__name__}. tiktoken keeps files "
+            'in TIKTOKEN_CACHE_DIR; with the file at hand, name it in a spec .toml of your own (ranks = "FILE").'
+        ) from error

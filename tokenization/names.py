@@ -11,12 +11,15 @@ from typing import Any
 
 from tokenization.errors import TokenizationError
 
-__all__ = ["ROLES", "SpecialNames", "read_special_names"]
+__all__ = ["CONFIGURATION_FILES", "ROLES", "SpecialNames", "read_special_names", "read_tokenizer_class"]
 
 # The order in which transformers adds names that the vocabulary lacks, and so the order of their ids.
 ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 _CONFIG, _MAP = "tokenizer_config.json", "special_tokens_map.json"
+
+CONFIGURATION_FILES = (_CONFIG, _MAP)
+"""Files beside a vocabulary that name special tokens."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,15 @@ def _text(value: object) -> str | None:
     if isinstance(value, dict):
         value = value.get("content")
     return value if isinstance(value, str) and value else None
+
+
+def read_tokenizer_class(folder: Path) -> str | None:
+    """The class that `tokenizer_config.json` in a folder names, if it does.
+
+    Raises:
+        TokenizationError: the file is there and is not a JSON object.
+    """
+    return _text(_read(folder / _CONFIG).get("tokenizer_class"))
 
 
 def read_special_names(folder: Path) -> SpecialNames:

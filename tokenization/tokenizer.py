@@ -5,9 +5,7 @@ which mask token was decided; the mask belongs to the vocabulary that is counted
 """
 
 import json
-from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,40 +13,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from tokenization.backend import completed, is_byte_level, settled
 from tokenization.errors import TokenizationError
 from tokenization.fingerprint import byte_level_bytes, fingerprint
 from tokenization.mask import choose_mask
-from tokenization.memory import release_freed_memory
 from tokenization.names import ROLES, SpecialNames
+from tokenization.reference import HuggingFaceReference, Reference, TokenizerKind
+from tokenization.rules import EncodingRules, settle_rules
 from tokenization.special_text import SpecialTextCounter
 
 if TYPE_CHECKING:
     import tokenizers
 
-__all__ = ["EncodingRules", "Tokenizer"]
-
-# Characters of a text whose encoding takes some 25 MB of working memory, most of which stays with a thread.
-_LONG_TEXT = 1 << 18
-
-
-@dataclass(frozen=True)
-class EncodingRules:
-    """How a text becomes ids.
-
-    Args:
-        parse_special_text: the string of a special token inside a text becomes that token, as in transformers;
-            otherwise it is text like any other.
-        add_bos: keep what the tokenizer's own post-processor puts in front of a text.
-        add_eod: append the end-of-document token.
-    """
-
-    parse_special_text: bool = True
-    add_bos: bool = True
-    add_eod: bool = True
+__all__ = ["Tokenizer"]
 
 
 class Tokenizer:
-    """A Hugging Face tokenizer whose special tokens are decided; made by `tokenization.load`.
+    """A tokenizer whose special tokens are decided; made by `tokenization.load`.
 
     Attributes:
         mask: the mask token, and where it comes from.
@@ -58,7 +39,7 @@ class Tokenizer:
         encoded_vocabulary_size: the same without an appended mask; no id of `encode_batch` reaches it.
         special_ids: the ids of `bos`, `eos`, `pad`, `mask`, None where there is none.
         all_special_ids: every id that is special, ascending.
-        rules: how texts are encoded.
+        rules: how texts are encoded, nothing left open.
     """
 
     def __init__(
@@ -66,12 +47,14 @@ class Tokenizer:
         backend: "tokenizers.Tokenizer",
         names: SpecialNames,
         *,
+        reference: Reference | None,
         mask_token: str,
         eod: str | None,
         rules: EncodingRules,
     ) -> None:
-        self.rules = rules
-        self._backend = _settled(backend, names)
+        self._backend = settled(backend, names)
+        self._reference: Reference = reference or HuggingFaceReference(self._backend)
+        self.rules = settle_rules(rules, self.kind)
         ids = self._backend.get_vocab(with_added_tokens=True)
         if not ids:
             raise TokenizationError("The tokenizer has an empty vocabulary.")
@@ -103,7 +86,17 @@ class Tokenizer:
         declared = [token_id for token_id, token in self._backend.get_added_tokens_decoder().items() if token.special]
         named = [self._ids[text] for text in self._names.texts()]
         self.all_special_ids = tuple(sorted({*declared, *named}))
-        self._backend.encode_special_tokens = not rules.parse_special_text
+        self._backend.encode_special_tokens = not self.rules.parse_special_text
+
+    @property
+    def kind(self) -> TokenizerKind:
+        """Whose ids `encode_batch` gives."""
+        return self._reference.kind
+
+    @property
+    def backend(self) -> "tokenizers.Tokenizer":
+        """The Hugging Face form that texts are encoded with; not to be changed."""
+        return self._backend
 
     def require_eod(self) -> int:
         """The id that ends a document.
@@ -113,11 +106,20 @@ class Tokenizer:
         """
         if self.eod_id is None:
             raise TokenizationError(
-                "No token ends a document: neither an eos_token nor a sep_token is named in tokenizer_config.json or "
-                "special_tokens_map.json beside tokenizer.json, and it is not guessed. "
+                f"No token ends a document: {self._where_names_are_looked_for()}, and it is not guessed. "
                 f"{self._suggestion()}or write documents without an end (--no-eod)."
             )
         return self.eod_id
+
+    def _where_names_are_looked_for(self) -> str:
+        if self.kind is TokenizerKind.HUGGINGFACE:
+            return (
+                "neither an eos_token nor a sep_token is named in tokenizer_config.json or special_tokens_map.json "
+                "beside the vocabulary"
+            )
+        if self.kind is TokenizerKind.TIKTOKEN:
+            return "the tokenizer spec names neither eos nor sep"
+        return "the SentencePiece model has no end-of-sentence piece"
 
     def _suggestion(self) -> str:
         special = [text for text, token_id in self._ids.items() if token_id in self.all_special_ids]
@@ -126,11 +128,10 @@ class Tokenizer:
         return f"Name the token with --eod TOKEN{known}, "
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
-        """Encode texts, each as the tokenizer's post-processor leaves it, then the end-of-document token.
+        """Encode texts with the reference, each as its post-processor leaves it, then the end-of-document token.
 
-        `tokenizers` (0.23) hands ids out as a Python list only, no buffer; so the ids of one text at a time pass
-        through a list, and it is dropped before the next. Its own working memory is about 100 bytes per character
-        of each text in work, and it takes a text whole; so callers pass blocks of a few megabytes.
+        Runs on the calling thread, and may run on several at once. Working memory is up to 100 bytes per character
+        of the longest text, so callers pass blocks of a few megabytes.
 
         Returns:
             The ids of all texts one after the other, and the number of ids of each text, end included. A text
@@ -140,32 +141,26 @@ class Tokenizer:
             TokenizationError: no token ends a document, or the vocabulary cannot spell a text.
         """
         ends = [self.require_eod()] if self.rules.add_eod else []
-        num_front = 0 if self.rules.add_bos else self._num_front
-        try:
-            encodings = self._backend.encode_batch_fast(list(texts))
-        except Exception as error:  # `tokenizers` raises bare Exception for what a vocabulary cannot spell.
-            raise TokenizationError(f"The tokenizer cannot encode this text: {error}.") from error
-        sizes = np.fromiter((len(encoding) for encoding in encodings), dtype=np.int64, count=len(encodings))
-        sizes = np.maximum(sizes - num_front, 0)
-        lengths = np.where(sizes > 0, sizes + len(ends), 0)
-        ids = np.empty(int(lengths.sum()), dtype=np.uint32)
-        start = 0
-        encodings.reverse()
-        for size, length in zip(sizes.tolist(), lengths.tolist(), strict=True):
-            encoding = encodings.pop()
-            if length:
-                ids[start : start + size] = array("I", encoding.ids)[num_front:]
-                ids[start + size : start + length] = ends
-            start += length
-        if any(len(text) > _LONG_TEXT for text in texts):
-            release_freed_memory()
-        return ids, lengths
+        num_front = 0 if self.rules.add_bos else self.frame[0].size
+        end = np.array(ends, dtype=np.uint32)
+        parts: list[npt.NDArray[np.uint32]] = [end[:0]]
+        lengths = np.zeros(len(texts), dtype=np.int64)
+        for number, ids in enumerate(self._reference.encode(texts)):
+            kept = ids[num_front:]
+            if kept.size:
+                parts += [kept, end]
+                lengths[number] = kept.size + end.size
+        return np.concatenate(parts), lengths
 
     @cached_property
-    def _num_front(self) -> int:
-        """How many ids the post-processor puts in front of a text."""
-        added = self._backend.encode("a").special_tokens_mask
-        return added.index(0) if 0 in added else 0
+    def frame(self) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
+        """The ids that the post-processor puts in front of a text and behind it."""
+        if self.kind is not TokenizerKind.HUGGINGFACE or self._backend.post_processor is None:
+            return np.empty(0, dtype=np.uint32), np.empty(0, dtype=np.uint32)
+        framed = self._backend.encode("a")
+        is_text = np.flatnonzero(np.array(framed.special_tokens_mask, dtype=np.int64) == 0)
+        ids = np.array(framed.ids, dtype=np.uint32)
+        return (ids[: is_text[0]], ids[is_text[-1] + 1 :]) if is_text.size else (ids[:0], ids[:0])
 
     def count_special_text(self, texts: Sequence[str]) -> int:
         """How often strings of special tokens stand in the texts."""
@@ -185,9 +180,9 @@ class Tokenizer:
     def fingerprint(self) -> str:
         """Sha256 over the vocabulary's ids and bytes and the special ids; equal whatever file they came from."""
         added = {token.content for token in self._backend.get_added_tokens_decoder().values()} | {self.mask.text}
-        is_byte_level = any("ByteLevel" in repr(part) for part in (self._backend.pre_tokenizer, self._backend.decoder))
+        is_spelled = is_byte_level(self._backend)
         vocabulary = {
-            token_id: byte_level_bytes(text) if is_byte_level and text not in added else text.encode("utf-8")
+            token_id: byte_level_bytes(text) if is_spelled and text not in added else text.encode("utf-8")
             for text, token_id in self._ids.items()
         }
         return fingerprint(vocabulary, self.special_ids, special_ids=self.all_special_ids)
@@ -195,16 +190,7 @@ class Tokenizer:
     @cached_property
     def _complete(self) -> "tokenizers.Tokenizer":
         """The tokenizer with every decided token special, as it is saved."""
-        from tokenizers import Tokenizer as Backend
-
-        complete = Backend.from_str(self._backend.to_str())
-        _declare(complete, self._names.texts())
-        if complete.token_to_id(self.mask.text) != self.mask.id:
-            raise TokenizationError(
-                f"The mask token {self.mask.text!r} cannot be appended as id {self.mask.id}: the vocabulary's ids have "
-                "gaps. Choose a token that exists (--mask-token)."
-            )
-        return complete
+        return completed(self._backend, self._names, mask_id=self.mask.id)
 
     def files(self) -> dict[str, str]:
         """Name and content of the files that `save` writes; equal tokenizers, equal files."""
@@ -220,6 +206,10 @@ class Tokenizer:
             "tokenizer_config.json": json.dumps(config, indent=2, ensure_ascii=False) + "\n",
         }
 
+    def source_files(self) -> dict[str, str]:
+        """What decides the ids, by name: the files that `save` writes, and whose encoder the reference is."""
+        return {**self.files(), "kind": str(self.kind)}
+
     def save(self, folder: Path) -> None:
         """Write a folder that `transformers.AutoTokenizer` and `tokenization.load` read.
 
@@ -228,26 +218,3 @@ class Tokenizer:
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in self.files().items():
             (folder / name).write_text(content, encoding="utf-8")
-
-
-def _settled(backend: "tokenizers.Tokenizer", names: SpecialNames) -> "tokenizers.Tokenizer":
-    """Whole documents, the same every time: no truncation, no padding, no dropout; named tokens are special."""
-    backend.no_truncation()
-    backend.no_padding()
-    if getattr(backend.model, "dropout", None):
-        backend.model.dropout = None
-    ids = backend.get_vocab(with_added_tokens=True)
-    # A mask that is named and missing is appended later, after the vocabulary that texts are encoded with.
-    missing_mask = {names.roles["mask"]} - set(ids) if "mask" in names.roles else set()
-    _declare(backend, [text for text in names.texts() if text not in missing_mask])
-    return backend
-
-
-def _declare(backend: "tokenizers.Tokenizer", texts: Sequence[str]) -> None:
-    """Make tokens special, as transformers does with the ones that are named; a missing one gets the next id."""
-    from tokenizers import AddedToken
-
-    special = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
-    new = [AddedToken(text, special=True, normalized=False) for text in texts if text not in special]
-    if new:
-        backend.add_special_tokens(new)

@@ -78,7 +78,7 @@ def test_a_dry_run_says_the_epochs_of_every_corpus_of_a_blend(monkeypatch, capsy
     assert re.search(rf"{tmp_path}/validation: .* 25.00% of the run takes 80 rows, \d.\d\d epochs", lines[2])
 
 
-@pytest.mark.parametrize("command", ["branch", "plan", "adopt", "verify", "doctor", "watch"])
+@pytest.mark.parametrize("command", ["branch", "plan", "adopt", "doctor", "watch"])
 def test_what_nobody_has_built_says_so(monkeypatch, capsys, command):
     code, err = _toolkit(monkeypatch, capsys, command, "anything", "--at-all")
     assert (code, err) == (2, f"error: `toolkit {command}` is not available yet.\n")
@@ -95,7 +95,7 @@ def test_help_lists_what_is_built_and_loads_nothing_heavy():
     lines = done.stdout.splitlines()
     assert lines[-1] == "[]"
     listed = [line.split()[0] for line in lines[lines.index("Commands:") + 1 : -1]]
-    assert listed == ["quickstart", "preprocess", "inspect", "train", "convert", "finetune"]
+    assert listed == ["quickstart", "preprocess", "inspect", "verify", "train", "convert", "finetune"]
 
 
 def test_an_unknown_command_exits_with_2(monkeypatch, capsys):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from toolkit.core.errors import CorpusError
-from toolkit.data import read_manifest, write_manifest
+from toolkit.data import CorpusManifest, ShardEntry, read_manifest, write_manifest
 from toolkit.testing.corpora import write_token_corpus
 
 
@@ -85,3 +85,61 @@ def test_a_folder_without_one_is_no_corpus(tmp_path: Path) -> None:
         read_manifest(tmp_path)
     with pytest.raises(CorpusError, match="it is no folder"):
         read_manifest(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("num_shards", [1, 2, 1023, 1024, 1025, 2049])
+def test_any_number_of_shards_is_read_as_it_was_written(tmp_path: Path, num_shards: int) -> None:
+    """Entries are read a thousand at a time; names and sources hold what JSON has to escape."""
+    base = read_manifest(write_token_corpus(tmp_path / "base", [np.arange(3)], vocabulary_size=10))
+    entries = tuple(
+        ShardEntry(f'sh "{n}"\n  }},\n  {{\n', n, 3 * n, f"{n:064x}", f"{n + 1:064x}", f"ü\\\t{n}\n ]")
+        for n in range(num_shards)
+    )
+    total = num_shards * (num_shards - 1) // 2
+    update = {"shards": entries, "documents": total, "tokens": 3 * total}
+    written = write_manifest(tmp_path, CorpusManifest.model_validate({**dict(base), **update}))
+    found = read_manifest(tmp_path)
+    assert found == written
+    assert found.shards == entries
+    assert (found.shards[-1], list(found.shards[:2])) == (entries[-1], list(entries[:2]))
+    assert found.table.names == [entry.name for entry in entries]
+    assert found.table.tokens.tolist() == [entry.tokens for entry in entries]
+    assert found.table.sha256_idx(num_shards - 1) == f"{num_shards:064x}"
+
+
+def test_another_layout_of_the_same_content_is_read_too(corpus: Path) -> None:
+    """What other programs write: compact entries, other indents; only the end with the hash is fixed."""
+    expected = read_manifest(corpus)
+    content = json.loads((corpus / "corpus.json").read_text())
+    del content["manifest_sha256"]
+    for text in (json.dumps(content)[:-1] + "\n}\n", json.dumps(content, indent=3)[:-2] + "\n}\n"):
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        (corpus / "corpus.json").write_text(text[:-3] + f',\n "manifest_sha256": "{digest}"' + "\n}\n")
+        found = read_manifest(corpus)
+        assert found.shards == expected.shards
+        assert found.tokenizer == expected.tokenizer
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"documents": 2', '"documents": 2.0', "shards.1.documents"),
+        ('"documents": 2', '"documents": -2', "shards.1.documents"),
+        ('"documents": 2', f'"documents": {2**63}', "shards.1.documents"),
+        ('"name": "shard-00001"', '"name": "shard-00000"', "two shards have the same name"),
+        ('"name": "shard-00001"', '"name": ""', "shards.1.name"),
+        ('"name": "shard-00001"', '"name": "a\\u0000b"', "shards.1.name"),
+        ('"source": "made up"', '"sauce": "made up"', "shards.0.source"),
+        ('"dtype": "uint16"', '"dtype": "uint32"', "dtype"),
+        ('"shards": [', '"shards": [1,', "shards.0"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_its_place(corpus: Path, old: str, new: str, message: str) -> None:
+    """Each with the right hash, so that only the meaning is wrong."""
+    text = (corpus / "corpus.json").read_text()
+    assert old in text
+    text = text[: text.index(',\n "manifest_sha256"')].replace(old, new, 1) + "\n}\n"
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    (corpus / "corpus.json").write_text(text[:-3] + f',\n "manifest_sha256": "{digest}"' + "\n}\n")
+    with pytest.raises(CorpusError, match=rf"does not describe a corpus: .*{message}"):
+        read_manifest(corpus)

@@ -101,3 +101,24 @@ def test_fill_of_a_real_size_shard() -> None:
     num_rows = packed.row_starts.size - 1
     assert pieces.lengths.sum() / (num_rows * 2048) >= 0.999
     assert pieces.lengths.sum() >= 0.999 * lengths.sum()
+
+
+def _fewest_rows(lengths: np.ndarray, sequence_length: int) -> int:
+    """A number of rows that no packing can beat (Martello and Toth 1990, "Knapsack Problems", section 8.3: L2)."""
+    half, best = sequence_length // 2, 0
+    for least in range(half + 1):
+        alone = lengths > sequence_length - least
+        large = (lengths > half) & ~alone
+        small = lengths[(lengths >= least) & (lengths <= half)].sum()
+        left = large.sum() * sequence_length - lengths[large].sum()
+        best = max(best, int(alone.sum() + large.sum() + max(0, -(-(small - left) // sequence_length))))
+    return best
+
+
+@pytest.mark.parametrize("sequence_length", [64, 128, 512, 2048])
+def test_hardly_more_rows_than_any_packing_needs(sequence_length: int) -> None:
+    """Where short rows stay less than 99.9 % full, the documents are to blame: no packing fits them better."""
+    lengths = np.exp(np.random.default_rng(6).normal(4.8, 1.4, 20_000)).astype(np.int64) + 12
+    (pieces,) = iterate_pieces(lengths, sequence_length=sequence_length, min_length=12, block=1 << 22)
+    num_rows = pack(pieces, sequence_length=sequence_length).row_starts.size - 1
+    assert num_rows <= 1.0005 * _fewest_rows(pieces.lengths, sequence_length) + 1

@@ -138,7 +138,11 @@ DAMAGED_INDEXES = {
     "too long": IDX_BYTES + b"\x00",
     "wrong magic": b"TNTIDX\x00\x00\x00" + IDX_BYTES[9:],
     "wrong version": IDX_BYTES[:9] + struct.pack("<Q", 2) + IDX_BYTES[17:],
-    "unknown type": IDX_BYTES[:17] + bytes([7]) + IDX_BYTES[18:],
+    "unknown type": IDX_BYTES[:17] + bytes([9]) + IDX_BYTES[18:],
+    "documents out of order": IDX_BYTES[:58] + struct.pack("<qqq", 0, 3, 2),
+    "first document begins late": IDX_BYTES[:58] + struct.pack("<qqq", 1, 1, 2),
+    "last document ends early": IDX_BYTES[:58] + struct.pack("<qqq", 0, 1, 1),
+    "no boundaries": IDX_BYTES[:18] + struct.pack("<QQ", 2, 0) + IDX_BYTES[34:58],
     "count of documents": IDX_BYTES[:26] + struct.pack("<Q", 2) + IDX_BYTES[34:],
     "huge count": IDX_BYTES[:18] + struct.pack("<QQ", 2**60, 2**60 + 1) + IDX_BYTES[34:],
     "negative length": IDX_BYTES[:34] + struct.pack("<ii", 5, -1) + IDX_BYTES[42:],
@@ -152,6 +156,61 @@ def test_a_damaged_index_is_named(tmp_path: Path, damage: str) -> None:
     prefix = _write_pair(tmp_path, index=DAMAGED_INDEXES[damage])
     with pytest.raises(CorpusError, match=r"s\.idx is damaged"):
         _ = Shard(prefix).lengths
+
+
+@pytest.mark.parametrize(("code", "name"), [(1, "uint8"), (2, "int8"), (3, "int16"), (5, "int64"), (6, "float64")])
+def test_other_types_that_megatron_knows_are_refused_by_name(tmp_path: Path, code: int, name: str) -> None:
+    prefix = _write_pair(tmp_path, index=IDX_BYTES[:17] + bytes([code]) + IDX_BYTES[18:])
+    with pytest.raises(CorpusError, match=rf"s\.idx is of {name} tokens \(type code {code}\): only uint16"):
+        Shard(prefix)
+
+
+def test_a_multimodal_index_is_refused(tmp_path: Path) -> None:
+    """One byte more for each sequence: its mode."""
+    with pytest.raises(CorpusError, match=r"s\.idx has a mode for each sequence"):
+        Shard(_write_pair(tmp_path, index=IDX_BYTES + bytes([0, 1])))
+
+
+def _write_sentences(folder: Path, documents: list[list[list[int]]]) -> Path:
+    """As Megatron-LM writes with `--split-sentences`: a sequence for each sentence, documents by boundaries."""
+    sentences = [sentence for document in documents for sentence in document]
+    lengths = [len(sentence) for sentence in sentences]
+    boundaries = [0, *np.cumsum([len(document) for document in documents]).tolist()]
+    pointers = [2 * sum(lengths[:number]) for number in range(len(lengths))]
+    index = (
+        struct.pack("<9sQBQQ", b"MMIDIDX\x00\x00", 1, 8, len(lengths), len(boundaries))
+        + struct.pack(f"<{len(lengths)}i", *lengths)
+        + struct.pack(f"<{len(lengths)}q", *pointers)
+        + struct.pack(f"<{len(boundaries)}q", *boundaries)
+    )
+    tokens = [token for sentence in sentences for token in sentence]
+    return _write_pair(folder, index=index, data=struct.pack(f"<{len(tokens)}H", *tokens))
+
+
+def test_sentences_of_a_document_are_joined(tmp_path: Path) -> None:
+    documents = [[[1, 2], [3]], [[4, 5, 6]], [], [[7], [], [8, 9]], []]
+    shard = Shard(_write_sentences(tmp_path, documents))
+    joined = [[1, 2, 3], [4, 5, 6], [], [7, 8, 9], []]
+    assert (shard.num_documents, shard.num_tokens) == (5, 9)
+    assert [shard.document(number).tolist() for number in range(5)] == joined
+    assert shard.lengths.size == 5
+    assert shard.lengths[:].tolist() == [3, 3, 0, 3, 0]
+    assert shard.lengths[1:4].tolist() == [3, 0, 3]
+    assert shard.lengths[4:9].tolist() == [0]
+    assert shard.offsets.tolist() == [0, 3, 6, 6, 9]
+
+
+def test_as_many_documents_as_sequences_may_still_be_others(tmp_path: Path) -> None:
+    shard = Shard(_write_sentences(tmp_path, [[], [[1, 2], [3]]]))
+    assert [shard.document(number).tolist() for number in range(2)] == [[], [1, 2, 3]]
+    assert shard.lengths[:].tolist() == [0, 3]
+
+
+@pytest.mark.parametrize("boundaries", [[], [[]], [[], []]])
+def test_documents_without_a_single_sequence(tmp_path: Path, boundaries: list[list[list[int]]]) -> None:
+    shard = Shard(_write_sentences(tmp_path, boundaries))
+    assert (shard.num_documents, shard.num_tokens) == (len(boundaries), 0)
+    assert shard.lengths[:].tolist() == [0] * len(boundaries)
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@ import os
 
 import pytest
 
-from toolkit.core.errors import NotAvailableError, UserError
-from toolkit.preprocess.sources import find_sources
+from toolkit.core.errors import UserError
+from toolkit.preprocess.sources import Compression, Format, find_sources
 
 
 def touch(folder, *names):
@@ -14,7 +14,7 @@ def touch(folder, *names):
 
 
 def names(found, folder):
-    return [os.path.relpath(source.path, folder) for source in found]
+    return [os.path.relpath(source.name, folder) for source in found]
 
 
 def test_order_is_bytewise_by_absolute_path_over_all_sources(tmp_path):
@@ -52,14 +52,19 @@ def test_a_folder_stands_for_its_readable_files_but_hidden_ones(tmp_path):
     assert names(find_sources([str(tmp_path / "d")]), tmp_path) == ["d/1.txt"]
 
 
-@pytest.mark.parametrize("name", ["a.json", "a.jsonl.gz", "a.json.gz", "a.jsonl.zst", "a.txt.gz"])
-def test_formats_to_come_are_refused_not_left_out(tmp_path, name):
-    touch(tmp_path, f"d/{name}", "d/1.txt")
+def test_every_format_is_found_and_told_by_its_ending(tmp_path):
+    endings = ["jsonl", "json", "txt", "jsonl.gz", "json.gz", "txt.gz", "jsonl.zst", "json.zst", "txt.zst", "parquet"]
+    touch(tmp_path, *(f"d/a.{ending}" for ending in endings), "d/a.csv.gz", "d/a.gz", "d/a.parquet.gz")
 
-    for source in (tmp_path / "d" / name, tmp_path / "d"):
-        with pytest.raises(NotAvailableError, match="not available yet") as failure:
-            find_sources([str(source)])
-        assert name in str(failure.value)
+    found = {os.path.basename(source.name): source for source in find_sources([str(tmp_path / "d")])}
+
+    assert set(found) == {f"a.{ending}" for ending in endings}
+    assert {name: source.format for name, source in found.items() if ".json." in name or name == "a.json"} == {
+        "a.json": Format.JSON, "a.json.gz": Format.JSON, "a.json.zst": Format.JSON
+    }  # fmt: skip
+    assert [found[f"a.txt{packed}"].compression for packed in ("", ".gz", ".zst")] == [
+        None, Compression.GZIP, Compression.ZSTD
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -68,11 +73,15 @@ def test_formats_to_come_are_refused_not_left_out(tmp_path, name):
         ("nowhere", "There is no file or folder"),
         ("nowhere/*.txt", "matches no file"),
         ("d/a.csv", r"format of .*a\.csv is unknown"),
-        ("empty", r"holds no \.jsonl, \.parquet, \.txt file"),
+        ("empty", r"holds no \.parquet, \.jsonl, .* file \(0 files of other kinds\)"),
+        ("wikiextractor/wiki_00", r"format of .*wiki_00 is unknown. Files that can be read end in \.parquet"),
+        ("org/data.jsonl", "There is no file or folder 'org/data.jsonl'"),
+        ("./org/data", "There is no file or folder './org/data'"),
+        ("squad", "organisation/name"),
     ],
 )
 def test_what_cannot_be_read_is_said(tmp_path, monkeypatch, source, message):
-    touch(tmp_path, "d/a.csv")
+    touch(tmp_path, "d/a.csv", "wikiextractor/wiki_00")
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path)
 
@@ -80,8 +89,8 @@ def test_what_cannot_be_read_is_said(tmp_path, monkeypatch, source, message):
         find_sources([source])
 
 
-def test_the_hub_is_not_available_yet(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_subset_is_one_of_a_data_set_on_the_hub(tmp_path):
+    touch(tmp_path, "a.txt")
 
-    with pytest.raises(NotAvailableError, match="fineweb-edu"):
-        find_sources(["fineweb-edu"])
+    with pytest.raises(UserError, match=r"--subset en names a part of a data set on the hub, and none .*a\.txt"):
+        find_sources([str(tmp_path / "a.txt")], subset="en")

@@ -1,13 +1,19 @@
+import base64
 import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import sentencepiece
 from tokenizers import Tokenizer, processors
 
-from toolkit.testing.text import tiny_tokenizer
+from tokenization.fingerprint import byte_level_bytes
+from toolkit.testing.text import sample_documents, tiny_tokenizer
 
 MakeFolder = Callable[..., Path]
+MakeModel = Callable[..., Path]
+
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 
 
 @pytest.fixture(scope="session")
@@ -46,3 +52,46 @@ def make_folder(trained: Path, tmp_path: Path) -> MakeFolder:
         return folder
 
     return make
+
+
+@pytest.fixture(scope="session")
+def ranks_file(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The merges of the trained tokenizer as a tiktoken rank file: 256 bytes, then 125 joined tokens."""
+    vocabulary = Tokenizer.from_file(str(trained / "tokenizer.json")).get_vocab()
+    tokens = [byte_level_bytes(text) for text in sorted(vocabulary, key=vocabulary.__getitem__)[3:]]
+    lines = [f"{base64.b64encode(token).decode()} {rank}\n" for rank, token in enumerate(tokens)]
+    path = tmp_path_factory.mktemp("ranks") / "small.ranks"
+    path.write_text("".join(lines), encoding="ascii")
+    return path
+
+
+@pytest.fixture(scope="session")
+def make_model(tmp_path_factory: pytest.TempPathFactory) -> MakeModel:
+    """A SentencePiece model trained on the sample documents; each set of options once."""
+    made: dict[str, Path] = {}
+
+    def make(**options: object) -> Path:
+        key = json.dumps(options, sort_keys=True)
+        if key not in made:
+            path = tmp_path_factory.mktemp("model") / "small.model"
+            settings = {"vocab_size": 384 if options.get("byte_fallback") else 120, "hard_vocab_limit": False}
+            with path.open("wb") as file:
+                sentencepiece.SentencePieceTrainer.train(
+                    sentence_iterator=iter(sample_documents(200)),
+                    model_writer=file,
+                    minloglevel=2,
+                    num_threads=1,
+                    **{**settings, **options},
+                )
+            made[key] = path
+        return made[key]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Real texts and tokenizers, where they lie beside the repository."""
+    if not SHARED.is_dir():
+        pytest.skip(f"needs {SHARED}")
+    return SHARED

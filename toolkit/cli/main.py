@@ -17,11 +17,12 @@ _COMMANDS = {
     "quickstart": "See the whole path work on bundled text",
     "preprocess": "Tokenise text into memory-mapped shards",
     "inspect": "Look at a corpus: statistics, lengths, rows",
+    "verify": "Read a corpus through and name damaged files",
     "train": "Pretrain an encoder, objective after objective",
     "convert": "Write a checkpoint as a Hugging Face model",
     "finetune": "Fine-tune an encoder on a task and score it",
 }
-_NOT_BUILT = {"adopt", "verify", "tokenizer", "grid", "report", "plan", "branch"}
+_NOT_BUILT = {"adopt", "tokenizer", "grid", "report", "plan", "branch"}
 _RESERVED = {"adapt", "estimate", "doctor", "launch", "watch"}
 
 

@@ -3,6 +3,7 @@
 from toolkit.data.blend import Blend
 from toolkit.data.corpus import Corpus
 from toolkit.data.digest import DIGEST_START, advance_digest, row_hashes
+from toolkit.data.file_hashes import hash_folder
 from toolkit.data.manifest import (
     MANIFEST_NAME,
     CorpusManifest,
@@ -16,6 +17,7 @@ from toolkit.data.order import Order
 from toolkit.data.settings import BlendEntry, DataSettings
 from toolkit.data.shards import Shard, ShardFiles, ShardWriter, token_dtype
 from toolkit.data.stream import RowStream
+from toolkit.data.verification import Verification, verify_corpus
 from toolkit.data.windows import Rows, TokenRows, open_rows
 
 __all__ = [
@@ -36,10 +38,13 @@ __all__ = [
     "SpecialIds",
     "TokenRows",
     "TokenizerEntry",
+    "Verification",
     "advance_digest",
+    "hash_folder",
     "open_rows",
     "read_manifest",
     "row_hashes",
     "token_dtype",
+    "verify_corpus",
     "write_manifest",
 ]

@@ -14,7 +14,7 @@ from pydantic import Field, PlainSerializer, ValidationError, WrapValidator, mod
 
 from toolkit.core.errors import CorpusError
 from toolkit.core.settings import Settings
-from toolkit.data.shard_table import Count, ShardEntry, ShardTable, read_entries
+from toolkit.data.shard_table import Count, FileName, Sha256, ShardEntry, ShardTable, read_entries
 
 __all__ = [
     "MANIFEST_NAME",
@@ -22,6 +22,7 @@ __all__ = [
     "ShardEntry",
     "SpecialIds",
     "TokenizerEntry",
+    "read_damaged_manifest",
     "read_manifest",
     "write_manifest",
 ]
@@ -69,6 +70,8 @@ class CorpusManifest(Settings):
     """Version that wrote the corpus."""
     tokenizer: TokenizerEntry
     """The tokenizer that made the ids."""
+    tokenizer_files: dict[FileName, Sha256] | None = None
+    """Hash of each file of the folder `tokenizer`, by its path in it; None in a corpus that does not say."""
     special_text_hits: Count
     """How often text contained the string of a special token."""
     skipped: dict[str, Count]
@@ -122,17 +125,7 @@ def read_manifest(folder: Path) -> CorpusManifest:
     Raises:
         CorpusError: it is missing, damaged, or says something that cannot be.
     """
-    path = folder / MANIFEST_NAME
-    try:
-        text = path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError) as error:
-        what = "has no corpus.json" if folder.is_dir() else "is no folder"
-        raise CorpusError(
-            f"no corpus at {folder}: it {what}. "
-            f"Make one with `toolkit preprocess SOURCE --tokenizer TOK --output {folder}`."
-        ) from error
-    except OSError as error:
-        raise CorpusError(f"cannot read {path}: {error.strerror}.") from error
+    path, text = folder / MANIFEST_NAME, _load(folder)
     without_hash = text[: -len(_hash_line("0" * 64))] + _END
     if not text.endswith(_hash_line(hashlib.sha256(without_hash).hexdigest())):
         raise CorpusError(f"{path} is damaged: its content does not have the hash that it names. {_REMEDY}")
@@ -142,6 +135,28 @@ def read_manifest(folder: Path) -> CorpusManifest:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         raise CorpusError(f"{path} does not describe a corpus: {where}: {first['msg']}. {_REMEDY}") from error
+
+
+def read_damaged_manifest(folder: Path) -> CorpusManifest | None:
+    """What a manifest says although its hash is wrong; None where it is missing or makes no sense."""
+    try:
+        return CorpusManifest.model_validate_json(_load(folder))
+    except (CorpusError, ValidationError):
+        return None
+
+
+def _load(folder: Path) -> bytes:
+    path = folder / MANIFEST_NAME
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        what = "has no corpus.json" if folder.is_dir() else "is no folder"
+        raise CorpusError(
+            f"no corpus at {folder}: it {what}. "
+            f"Make one with `toolkit preprocess SOURCE --tokenizer TOK --output {folder}`."
+        ) from error
+    except OSError as error:
+        raise CorpusError(f"cannot read {path}: {error.strerror}.") from error
 
 
 def _read_canonical(text: bytes) -> CorpusManifest | None:
@@ -173,5 +188,6 @@ def _hash_line(digest: str) -> bytes:
 
 
 def _render(manifest: CorpusManifest) -> bytes:
-    content = manifest.model_dump(mode="json", exclude={"manifest_sha256"})
+    unsaid = {"tokenizer_files"} if manifest.tokenizer_files is None else set()
+    content = manifest.model_dump(mode="json", exclude={"manifest_sha256"} | unsaid)
     return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from toolkit.data.shard_index import Lengths
+
 __all__ = ["PackedRows", "Pieces", "count_pieces", "iterate_pieces", "pack"]
 
 _DOCUMENTS_AT_ONCE = 1 << 18
@@ -34,7 +36,7 @@ class PackedRows:
     row_starts: npt.NDArray[np.int64]
 
 
-def count_pieces(lengths: npt.NDArray[np.integer], *, sequence_length: int, min_length: int) -> int:
+def count_pieces(lengths: Lengths, *, sequence_length: int, min_length: int) -> int:
     """How many pieces documents of these lengths give."""
     total = 0
     for start in range(0, lengths.size, _DOCUMENTS_AT_ONCE):
@@ -43,9 +45,7 @@ def count_pieces(lengths: npt.NDArray[np.integer], *, sequence_length: int, min_
     return total
 
 
-def iterate_pieces(
-    lengths: npt.NDArray[np.integer], *, sequence_length: int, min_length: int, block: int
-) -> Iterator[Pieces]:
+def iterate_pieces(lengths: Lengths, *, sequence_length: int, min_length: int, block: int) -> Iterator[Pieces]:
     """Cut documents that follow one another into pieces, `block` at a time (fewer in the last block).
 
     A document gives pieces of `sequence_length` and what is left; what is shorter than `min_length` is dropped.

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from toolkit.data.packing import count_pieces, iterate_pieces, pack
+from toolkit.data.shard_index import Lengths
 
 __all__ = [
     "ALGORITHM_VERSION",
@@ -28,6 +29,7 @@ __all__ = [
     "PlanKey",
     "PlanSizes",
     "is_intact",
+    "is_whole",
     "map_plan",
     "plan_bytes",
     "read_sizes",
@@ -42,6 +44,7 @@ _Number = TypeVar("_Number", int, npt.NDArray[np.int64])
 _MAGIC = b"ETKPLAN\x00"
 _FIELDS = struct.Struct("<8s6Q32s32s")
 _HEADER_BYTES = _FIELDS.size + 16
+_BODY_DIGEST_BYTES = 32
 # Pieces packed together: enough that half-empty last rows do not count, few enough to fit in 50 MB.
 _MOST_PIECES_AT_ONCE = 1 << 18
 
@@ -94,7 +97,7 @@ def plan_bytes(num_rows: _Number, num_pieces: _Number) -> _Number:
     return _starts_offset(num_pieces) + 8 * (num_rows + 1)
 
 
-def write_plan(path: Path, key: PlanKey, *, document_lengths: npt.NDArray[np.integer]) -> PlanSizes:
+def write_plan(path: Path, key: PlanKey, *, document_lengths: Lengths) -> PlanSizes:
     """Pack the documents of a shard and write the plan to `path`, atomically.
 
     Raises:
@@ -116,20 +119,36 @@ def write_plan(path: Path, key: PlanKey, *, document_lengths: npt.NDArray[np.int
     return sizes
 
 
-def read_sizes(path: Path, key: PlanKey) -> PlanSizes | None:
-    """The sizes in the header; None if there is no such plan, it is of something else, or not as long as it says."""
-    opened = _read_header(path, key)
+def read_sizes(path: str | Path, key: PlanKey, *, folder: int | None = None) -> PlanSizes | None:
+    """The sizes in the header; None if there is no such plan, it is of something else, or not as long as it says.
+
+    Args:
+        path: of the plan; relative to `folder` where that is given.
+        key: what it should be a plan of.
+        folder: descriptor of an open folder.
+    """
+    opened = _read_header(path, key, folder)
     return opened[0] if opened else None
 
 
 def is_intact(path: Path, key: PlanKey) -> bool:
     """Whether this plan is there and its content has the hash that the header names; reads it through once."""
-    opened = _read_header(path, key)
-    if not opened:
-        return False
+    opened = _read_header(path, key, None)
+    return opened is not None and _body_digest(path) == opened[1]
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a plan has the content that its own header names, whatever it is a plan of; reads it through once.
+
+    Raises:
+        OSError: it cannot be read.
+    """
     with path.open("rb") as file:
-        file.seek(_HEADER_BYTES)
-        return hashlib.file_digest(file, _body_hash).digest() == opened[1]
+        header = file.read(_HEADER_BYTES)
+    fields = header[: _FIELDS.size]
+    if len(header) != _HEADER_BYTES or header[_FIELDS.size :] != _header_digest(fields):
+        return False
+    return _body_digest(path) == fields[-_BODY_DIGEST_BYTES:]
 
 
 def map_plan(path: Path, sizes: PlanSizes) -> PackingPlan:
@@ -143,12 +162,18 @@ def map_plan(path: Path, sizes: PlanSizes) -> PackingPlan:
     )
 
 
+def _body_digest(path: Path) -> bytes:
+    with path.open("rb") as file:
+        file.seek(_HEADER_BYTES)
+        return hashlib.file_digest(file, _body_hash).digest()
+
+
 def _starts_offset(num_pieces: _Number) -> _Number:
     # Aligned to 8 bytes.
     return _HEADER_BYTES + -(-12 * num_pieces // 8) * 8
 
 
-def _write_body(file: BinaryIO, key: PlanKey, document_lengths: npt.NDArray[np.integer]) -> PlanSizes:
+def _write_body(file: BinaryIO, key: PlanKey, document_lengths: Lengths) -> PlanSizes:
     cutting = {"sequence_length": key.sequence_length, "min_length": key.min_length}
     num_pieces = count_pieces(document_lengths, **cutting)
     # Equal blocks: a small last one would pack badly.
@@ -174,10 +199,10 @@ def _write_body(file: BinaryIO, key: PlanKey, document_lengths: npt.NDArray[np.i
     return PlanSizes(num_rows, num_pieces, num_tokens)
 
 
-def _read_header(path: Path, key: PlanKey) -> tuple[PlanSizes, bytes] | None:
+def _read_header(path: str | Path, key: PlanKey, folder: int | None) -> tuple[PlanSizes, bytes] | None:
     try:
         # Bare calls: a large corpus has tens of thousands of plans, and all of their headers are read at the start.
-        descriptor = os.open(path, os.O_RDONLY)
+        descriptor = os.open(path, os.O_RDONLY, dir_fd=folder)
     except OSError:
         return None
     try:
@@ -214,4 +239,4 @@ def _header_digest(fields: bytes) -> bytes:
 
 
 def _body_hash() -> hashlib.blake2b:
-    return hashlib.blake2b(digest_size=32)
+    return hashlib.blake2b(digest_size=_BODY_DIGEST_BYTES)

@@ -7,8 +7,6 @@ plan or none. A damaged one is made again, and comes out the same.
 import hashlib
 import os
 from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import astuple
 from functools import lru_cache
 from pathlib import Path
 
@@ -20,6 +18,7 @@ from toolkit.core.errors import CorpusError
 from toolkit.data.corpus import Corpus, open_folder
 from toolkit.data.plan import PackingPlan, PlanKey, PlanSizes, is_intact, map_plan, plan_bytes, read_sizes, write_plan
 from toolkit.data.plan_summary import PlanTable, SummaryKey, read_summary, write_summary
+from toolkit.data.shard_index import Lengths
 from toolkit.data.shards import file_names
 
 __all__ = ["PlanStore"]
@@ -70,7 +69,7 @@ class PlanStore:
         if table is None:
             return None
         for number in self._missing(plan_bytes(table.num_rows, table.num_pieces)):
-            if self._find_or_make(number) != table.sizes(number):
+            if self._make(number) != table.sizes(number):
                 return None
         return table
 
@@ -88,29 +87,34 @@ class PlanStore:
 
     def _gathered(self) -> PlanTable:
         """What the plans themselves say; leaves a summary where that will save time."""
-        all_sizes = [self._find_or_make(number) for number in range(len(self._corpus.shards))]
-        columns = np.array([astuple(sizes) for sizes in all_sizes], np.int64).reshape(-1, 3).T.copy()
-        table = PlanTable(*columns)
+        with open_folder(self._corpus.path) as descriptor:
+            all_sizes = [
+                self._find(number, descriptor) or self._make(number) for number in range(len(self._corpus.shards))
+            ]
+        table = PlanTable.of(all_sizes)
         if len(all_sizes) >= _FEWEST_SHARDS_SUMMARISED:
-            for path in self._summaries():
-                # It is only a copy: a run goes on without it.
-                with suppress(OSError):
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    with FileLock(path.with_name(".plans.lock")):
-                        write_summary(path, self._summary_key, table)
-                    break
+            # Only a copy: where it can be written nowhere, a run goes on without it.
+            any(self._leave_summary(path, table) for path in self._summaries())
         return table
+
+    def _leave_summary(self, path: Path, table: PlanTable) -> bool:
+        """Whether it could be written there."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with FileLock(path.with_name(".plans.lock")):
+                write_summary(path, self._summary_key, table)
+        except OSError:
+            return False
+        return True
 
     def _summaries(self) -> Iterator[Path]:
         yield self._corpus.path / self._summary_key.file_name
         yield self._cache_folder / self._summary_key.file_name
 
-    def _find_or_make(self, number: int) -> PlanSizes:
-        for path in self._places(number):
-            sizes = read_sizes(path, self._key(number))
-            if sizes:
-                return sizes
-        return self._make(number)
+    def _find(self, number: int, descriptor: int) -> PlanSizes | None:
+        key = self._key(number)
+        plan = key.file_name(self._corpus.manifest.table.names[number])
+        return read_sizes(plan, key, folder=descriptor) or read_sizes(self._cache_folder / os.path.basename(plan), key)
 
     def _map(self, number: int) -> PackingPlan:
         path = self._intact.get(number) or self._find_intact(number)
@@ -150,7 +154,7 @@ class PlanStore:
             "Make one of these folders writable, or set XDG_CACHE_HOME to one that is."
         )
 
-    def _checked_lengths(self, number: int) -> npt.NDArray[np.int32]:
+    def _checked_lengths(self, number: int) -> Lengths:
         shard = self._corpus.shards[number]
         index = file_names(shard.prefix)[1]
         with index.open("rb") as file:

@@ -11,15 +11,17 @@ plans say: made again whenever it is missing, of another manifest or damaged.
 import hashlib
 import os
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
 from toolkit.data.plan import ALGORITHM_VERSION, PlanSizes
 
-__all__ = ["PlanTable", "SummaryKey", "read_summary", "write_summary"]
+__all__ = ["PlanTable", "SummaryKey", "is_summary_whole", "read_summary", "write_summary"]
 
 _MAGIC = b"ETKROWS\x00"
 _FIELDS = struct.Struct("<8s4Q32s")
@@ -61,6 +63,15 @@ class PlanTable:
     num_pieces: npt.NDArray[np.int64]
     num_tokens: npt.NDArray[np.int64]
 
+    @classmethod
+    def of(cls, sizes: Sequence[PlanSizes]) -> Self:
+        """From those of each plan."""
+        return cls(
+            num_rows=np.array([one.num_rows for one in sizes], np.int64),
+            num_pieces=np.array([one.num_pieces for one in sizes], np.int64),
+            num_tokens=np.array([one.num_tokens for one in sizes], np.int64),
+        )
+
     def sizes(self, number: int) -> PlanSizes:
         """Those of one plan."""
         return PlanSizes(int(self.num_rows[number]), int(self.num_pieces[number]), int(self.num_tokens[number]))
@@ -95,6 +106,23 @@ def read_summary(path: Path, key: SummaryKey) -> PlanTable | None:
     if len(content) != key.num_bytes or not body.startswith(key.header) or _digest(body) != digest:
         return None
     return PlanTable(*np.frombuffer(body, "<i8", offset=_FIELDS.size).astype(np.int64).reshape(3, -1))
+
+
+def is_summary_whole(path: Path) -> bool:
+    """Whether a summary is as long as it says and ends with the digest of its content, whatever it is a summary of.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        header = file.read(_FIELDS.size)
+        if len(header) < _FIELDS.size:
+            return False
+        num_bytes = _FIELDS.size + 24 * _FIELDS.unpack(header)[4] + _DIGEST_BYTES
+        if os.fstat(file.fileno()).st_size != num_bytes:
+            return False
+        content = header + file.read()
+    return _digest(content[:-_DIGEST_BYTES]) == content[-_DIGEST_BYTES:]
 
 
 def _digest(content: bytes) -> bytes:

@@ -9,9 +9,11 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import ConfigDict, Field, TypeAdapter
 
-__all__ = ["Count", "Sha256", "ShardEntry", "ShardTable", "read_entries"]
+__all__ = ["Count", "FileName", "Sha256", "ShardEntry", "ShardTable", "read_entries"]
 
-Count = Annotated[int, Field(ge=0, lt=2**63)]
+Count = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
+# A zero byte ends a name for the system, and Python refuses to pass it on.
+FileName = Annotated[str, Field(min_length=1, pattern=r"^[^\x00]*$")]
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 _ENTRIES_AT_ONCE = 1024
@@ -34,7 +36,7 @@ class ShardEntry:
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
-    name: Annotated[str, Field(min_length=1, pattern=r"^[^\x00]*$")]
+    name: FileName
     documents: Count
     tokens: Count
     sha256_bin: Sha256

@@ -1,16 +1,13 @@
 """Shards: Megatron-LM's pair of files, written in one pass and read as plain arrays on memory maps.
 
     NAME.bin   the tokens of all documents, one after the other, little-endian uint16 or int32
-    NAME.idx   magic, u64 version 1, u8 type of the tokens, u64 number of sequences n, u64 n + 1,
-               n int32 lengths in tokens, n int64 byte positions in the .bin, n + 1 int64 document numbers 0..n
+    NAME.idx   where each document is; see `toolkit.data.shard_index`. As written here, each is one sequence
 
-(The layout is that of `megatron/core/datasets/indexed_dataset.py`; each document is one sequence.)
+(The layout is that of `megatron/core/datasets/indexed_dataset.py`.)
 """
 
 import hashlib
-import mmap
 import os
-import struct
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,20 +19,17 @@ import numpy as np
 import numpy.typing as npt
 
 from toolkit.core.errors import CorpusError
+from toolkit.data.shard_index import CODES, HEADER, MAGIC, Lengths, ShardIndex, file_size, map_file
 
 __all__ = ["Shard", "ShardFiles", "ShardWriter", "token_dtype"]
 
-_MAGIC = b"MMIDIDX\x00\x00"
-_HEADER = struct.Struct("<9sQBQQ")
-_CODES: dict[int, np.dtype[Any]] = {8: np.dtype("<u2"), 4: np.dtype("<i4")}
 # Megatron-LM takes 16 bits below this size, a little short of 2^16.
 _SMALLEST_WIDE_VOCABULARY = 65500
-_BLOCK = 1 << 18
 
 
 def token_dtype(vocabulary_size: int) -> np.dtype[Any]:
     """The type of the tokens of a vocabulary, as Megatron-LM chooses it."""
-    return _CODES[8] if vocabulary_size < _SMALLEST_WIDE_VOCABULARY else _CODES[4]
+    return CODES[8] if vocabulary_size < _SMALLEST_WIDE_VOCABULARY else CODES[4]
 
 
 def file_names(prefix: Path) -> tuple[Path, Path]:
@@ -68,7 +62,7 @@ class ShardWriter:
 
     def __init__(self, prefix: Path, *, dtype: npt.DTypeLike) -> None:
         self._dtype = np.dtype(dtype).newbyteorder("<")
-        self._code = {dtype: code for code, dtype in _CODES.items()}[self._dtype]
+        self._code = {dtype: code for code, dtype in CODES.items()}[self._dtype]
         self._bin, self._idx = file_names(prefix)
         self._lengths: list[npt.NDArray[np.int32]] = []
         self._documents = self._tokens = 0
@@ -107,7 +101,7 @@ class ShardWriter:
         pointers = np.zeros(lengths.size, "<i8")
         np.cumsum(lengths[:-1].astype(np.int64) * self._dtype.itemsize, out=pointers[1:])
         parts = (
-            _HEADER.pack(_MAGIC, 1, self._code, lengths.size, lengths.size + 1),
+            HEADER.pack(MAGIC, 1, self._code, lengths.size, lengths.size + 1),
             lengths.tobytes(),
             pointers.tobytes(),
             np.arange(lengths.size + 1, dtype="<i8").tobytes(),
@@ -162,21 +156,10 @@ class Shard:
 
     def __init__(self, prefix: Path) -> None:
         self.prefix = prefix
-        self._bin, self._idx = file_names(prefix)
-        header = self._read_header()
-        magic, version, code, num_sequences, num_boundaries = _HEADER.unpack(header)
-        if magic != _MAGIC or version != 1:
-            raise self._damaged_index("it does not start as a Megatron index (version 1) does")
-        if code not in _CODES:
-            raise self._damaged_index(f"type code {code} is neither uint16 (8) nor int32 (4)")
-        if num_boundaries != num_sequences + 1:
-            raise self._damaged_index(f"{num_sequences} sequences with {num_boundaries} document boundaries")
-        expected = _HEADER.size + num_sequences * 12 + num_boundaries * 8
-        if (size := _size(self._idx)) != expected:
-            raise self._damaged_index(f"{size:,} bytes, where {num_sequences:,} documents need {expected:,}")
-        self.dtype = _CODES[code]
-        self.num_documents = int(num_sequences)
-        size = _size(self._bin)
+        self._bin, idx = file_names(prefix)
+        self._index = ShardIndex(idx)
+        self.dtype, self.num_documents = self._index.dtype, self._index.num_documents
+        size = file_size(self._bin)
         if size % self.dtype.itemsize:
             raise CorpusError(f"{self._bin} is damaged: {size:,} bytes are no whole number of {self.dtype} tokens.")
         self.num_tokens = size // self.dtype.itemsize
@@ -185,58 +168,32 @@ class Shard:
     def tokens(self) -> npt.NDArray[np.integer]:
         """All tokens, (num_tokens,)."""
         # A plain array: the memmap subclass makes every slice several times dearer.
-        return np.frombuffer(_map(self._bin), self.dtype) if self.num_tokens else np.empty(0, self.dtype)
+        return np.frombuffer(map_file(self._bin), self.dtype) if self.num_tokens else np.empty(0, self.dtype)
 
     @cached_property
-    def lengths(self) -> npt.NDArray[np.int32]:
-        """Number of tokens of each document, (num_documents,)."""
-        lengths, pointers = self._index
-        self._check_index(lengths, pointers)
-        return lengths
+    def lengths(self) -> Lengths:
+        """Number of tokens of each document, (num_documents,); to be read a slice at a time."""
+        return self._checked_index.lengths
 
     @cached_property
     def offsets(self) -> npt.NDArray[np.int64]:
         """Position of each document's first token in `tokens`, (num_documents,)."""
-        self._check_index(*self._index)
-        return self._index[1] // self.dtype.itemsize
+        return self._checked_index.positions(slice(None))[:-1]
 
-    def document(self, index: int) -> npt.NDArray[np.integer]:
+    def document(self, number: int) -> npt.NDArray[np.integer]:
         """The tokens of one document."""
-        start = int(self.offsets[index])
-        return self.tokens[start : start + int(self.lengths[index])]
+        start, stop = self._checked_index.positions(slice(number, number + 1)).tolist()
+        return self.tokens[start:stop]
 
     @cached_property
-    def _index(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
-        mapped, count = _map(self._idx), self.num_documents
-        lengths = np.frombuffer(mapped, "<i4", count, offset=_HEADER.size)
-        return lengths, np.frombuffer(mapped, "<i8", count, offset=_HEADER.size + 4 * count)
-
-    def _check_index(self, lengths: npt.NDArray[np.int32], pointers: npt.NDArray[np.int64]) -> None:
-        expected = 0
-        for start in range(0, self.num_documents, _BLOCK):
-            sizes = lengths[start : start + _BLOCK].astype(np.int64) * self.dtype.itemsize
-            ends = expected + np.cumsum(sizes)
-            if sizes.min() < 0 or not np.array_equal(pointers[start : start + _BLOCK], ends - sizes):
-                raise self._damaged_index("its documents do not follow one another")
-            expected = int(ends[-1])
-        if (size := _size(self._bin)) != expected:
+    def _checked_index(self) -> ShardIndex:
+        expected = self._index.check()
+        if (size := file_size(self._bin)) != expected:
             raise CorpusError(
-                f"{self._bin} is damaged: it has {size:,} bytes, where its index {self._idx.name} "
+                f"{self._bin} is damaged: it has {size:,} bytes, where its index {self._index.path.name} "
                 f"points at {expected:,}. Copy the corpus again."
             )
-
-    def _read_header(self) -> bytes:
-        try:
-            with self._idx.open("rb") as file:
-                header = file.read(_HEADER.size)
-        except OSError as error:
-            raise _unreadable(self._idx, error) from error
-        if len(header) < _HEADER.size:
-            raise self._damaged_index(f"{len(header)} bytes are too few for a header")
-        return header
-
-    def _damaged_index(self, why: str) -> CorpusError:
-        return CorpusError(f"{self._idx} is damaged: {why}. Copy the corpus again.")
+        return self._index
 
 
 def _partial(path: Path) -> Path:
@@ -247,25 +204,6 @@ def _sync_and_close(file: BinaryIO) -> None:
     file.flush()
     os.fsync(file.fileno())
     file.close()
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError as error:
-        raise _unreadable(path, error) from error
-
-
-def _map(path: Path) -> mmap.mmap:
-    try:
-        with path.open("rb") as file:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except (OSError, ValueError) as error:
-        raise CorpusError(f"cannot map {path} into memory: {error}.") from error
-
-
-def _unreadable(path: Path, error: OSError) -> CorpusError:
-    return CorpusError(f"cannot read {path}: {error.strerror}. The corpus is not complete: copy or make it again.")
 
 
 def _unwritable(path: Path, error: OSError) -> CorpusError:

@@ -1,12 +1,21 @@
-"""Parquet, in spans of whole row groups where they are small, streamed in batches where they are large."""
+"""Parquet, here or on the hub, in spans of whole row groups where they are small, streamed where they are large.
 
-from collections.abc import Iterator
+A worker reads small row groups for itself, with a file handle of its own and the footer that is parsed once. A large
+one is decoded piece by piece by the thread that finds the spans, so that memory does not depend on its size.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from itertools import accumulate
+from typing import TYPE_CHECKING, Protocol
 
-from toolkit.core.errors import UserError
+from toolkit.preprocess.hub_files import HubFile
+from toolkit.preprocess.parquet_footer import ColumnChunk, Footer, SeekableFile, read_footer
 from toolkit.preprocess.readers import Reason, Row, Span, row_from_bytes, row_from_text
 from toolkit.preprocess.sources import Source
+from toolkit.preprocess.streams import LocalFile, naming
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -14,52 +23,154 @@ if TYPE_CHECKING:
 
 __all__ = ["iterate_parquet_spans"]
 
-# Parquet is decoded in steps of about this many bytes of text, whatever the size of its row groups.
-_BATCH_BYTES = 4 << 20
-_MOST_BATCH_ROWS = 8192
+_SPAN_BYTES = 4 << 20
+# A row group with more bytes or rows than these is streamed. Columns of few different texts are larger than they say.
+_MOST_GROUP_BYTES = 8 << 20
+_MOST_ROWS = 8192
+_BUFFER_BYTES = 1 << 20
+
+
+class _Files(Protocol):
+    """Where a file is read from."""
+
+    def open(self, *ranges: tuple[int, int]) -> AbstractContextManager[SeekableFile]:
+        """The file for one thread, which will read these ranges of bytes."""
+
+    def close(self) -> None:
+        """No more files will be opened."""
+
+    def abandon(self) -> None:
+        """Nobody reads the open ones any more."""
+
+
+@dataclass(frozen=True)
+class _Table:
+    """A Parquet file whose footer is read, and that holds text in its column number `column`."""
+
+    source: Source
+    files: _Files
+    text_field: str
+    footer: Footer
+    column: int
+
+    def chunk(self, group: int) -> ColumnChunk:
+        """Where the text of a row group is."""
+        return self.footer.chunks[group][self.column]
+
+    def open(self, *groups: int) -> AbstractContextManager[SeekableFile]:
+        """The file for one thread, which will read the text of these row groups."""
+        return self.files.open(*((self.chunk(group).start, self.chunk(group).stop) for group in groups))
+
+    def span(self, start: int, stop: int, rows: Callable[[], list[Row]]) -> Span:
+        """The span of the rows start..stop - 1."""
+        return Span(start, self.source.num_bytes * stop // self.footer.metadata.num_rows, rows)
 
 
 def iterate_parquet_spans(source: Source, text_field: str, *, start: int) -> Iterator[Span]:
     """The spans of a Parquet file, from row `start` on."""
+    files: _Files = HubFile(source) if source.revision else LocalFile(source)
+    try:
+        with naming(source):
+            with files.open() as file:
+                footer = read_footer(file, source.num_bytes)
+            starts = _group_starts(footer)
+            bad = _row_without_text(footer.metadata.schema.to_arrow_schema(), text_field)
+            if bad is not None:
+                yield from _bad_spans(source, bad, start, starts[-1])
+                return
+            leaves = footer.metadata.schema
+            column = [leaves.column(number).path for number in range(len(leaves))].index(text_field)
+            yield from _text_spans(_Table(source, files, text_field, footer, column), starts, start)
+    except BaseException:
+        files.abandon()
+        raise
+    finally:
+        files.close()
+
+
+def _parquet(file: SeekableFile, footer: Footer) -> "pq.ParquetFile":
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
-        # Streams column chunks in pieces; the default reads whole row groups ahead.
-        with pq.ParquetFile(source.path, buffer_size=1 << 20, pre_buffer=False) as file:
-            yield from _spans(file, source, text_field, start)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        first_line = str(error).partition("\n")[0] or type(error).__name__
-        raise UserError(f"The source {source.path} is not a Parquet file that can be read: {first_line}") from error
+    # Streams column chunks in pieces; the default reads whole row groups ahead.
+    options = {"pre_buffer": False, "buffer_size": _BUFFER_BYTES, "page_checksum_verification": True}
+    return pq.ParquetFile(pa.PythonFile(file, "r"), metadata=footer.metadata, **options)
 
 
-def _spans(file: "pq.ParquetFile", source: Source, text_field: str, start: int) -> Iterator[Span]:
-    num_rows = file.metadata.num_rows
-    bad = _row_without_text(file, text_field)
-    if bad is not None:
-        for first in range(start, num_rows, _MOST_BATCH_ROWS):
-            count = min(_MOST_BATCH_ROWS, num_rows - first)
-            end = source.num_bytes * (first + count) // num_rows
-            yield Span(first, end, partial(lambda row, count: [row] * count, bad, count))
-        return
-    done = 0
-    for group in range(file.metadata.num_row_groups):
-        sizes = file.metadata.row_group(group)
-        if done + sizes.num_rows <= start:
-            done += sizes.num_rows
+def _group_starts(footer: Footer) -> list[int]:
+    """The first row of each row group, and the number of rows behind the last."""
+    starts = list(accumulate(footer.group_rows, initial=0))
+    if starts[-1] != footer.metadata.num_rows:
+        raise ValueError(f"its footer counts {footer.metadata.num_rows} rows, its row groups {starts[-1]}")
+    return starts
+
+
+def _bad_spans(source: Source, row: Row, start: int, num_rows: int) -> Iterator[Span]:
+    """Rows that are all bad, for the same reason."""
+    for first in range(start, num_rows, _MOST_ROWS):
+        stop = min(first + _MOST_ROWS, num_rows)
+        yield Span(first, source.num_bytes * stop // num_rows, partial(list, [row] * (stop - first)))
+
+
+def _text_spans(table: _Table, starts: Sequence[int], start: int) -> Iterator[Span]:
+    small: list[int] = []
+    for group, num_rows in enumerate(table.footer.group_rows):
+        if starts[group + 1] <= start or not num_rows:
             continue
-        per_row = max(1, sizes.total_byte_size // max(1, sizes.num_rows))
-        batch_size = min(_MOST_BATCH_ROWS, max(1, _BATCH_BYTES // per_row))
-        for batch in file.iter_batches(batch_size, row_groups=[group], columns=[text_field], use_threads=False):
-            first, done = done, done + len(batch)
-            if done > start:
-                column = batch.column(0).slice(max(0, start - first))
-                yield Span(max(start, first), source.num_bytes * done // num_rows, partial(_rows, column))
+        is_small = table.chunk(group).unpacked_bytes <= _MOST_GROUP_BYTES and num_rows <= _MOST_ROWS
+        if is_small:
+            small.append(group)
+        if small and (not is_small or sum(table.chunk(number).unpacked_bytes for number in small) >= _SPAN_BYTES):
+            yield _small_span(table, starts, small)
+            small = []
+        if not is_small:
+            yield from _streamed_spans(table, starts, group, start)
+    if small:
+        yield _small_span(table, starts, small)
 
 
-def _row_without_text(file: "pq.ParquetFile", text_field: str) -> Row | None:
+def _small_span(table: _Table, starts: Sequence[int], groups: list[int]) -> Span:
+    first, stop = starts[groups[0]], starts[groups[-1] + 1]
+    return table.span(first, stop, partial(_read_groups, table, table.open(*groups), groups, stop - first))
+
+
+def _read_groups(
+    table: _Table, opened: AbstractContextManager[SeekableFile], groups: list[int], num_rows: int
+) -> list[Row]:
+    with naming(table.source), opened as file, _parquet(file, table.footer) as parquet:
+        read = parquet.read_row_groups(groups, columns=[table.text_field], use_threads=False)
+        column = read.column(read.schema.names.index(table.text_field))
+        _check_complete(len(column), num_rows)
+        return [row for chunk in column.chunks for row in _rows(chunk)]
+
+
+def _streamed_spans(table: _Table, starts: Sequence[int], group: int, start: int) -> Iterator[Span]:
+    """The spans of a large row group; those before the row `start` are decoded and left out."""
+    first, stop = starts[group], starts[group + 1]
+    batch_rows = max(1, min(_MOST_ROWS, _SPAN_BYTES * (stop - first) // max(1, table.chunk(group).unpacked_bytes)))
+    with table.open(group) as file, _parquet(file, table.footer) as parquet:
+        for batch in parquet.iter_batches(
+            batch_rows, row_groups=[group], columns=[table.text_field], use_threads=False
+        ):
+            column = batch.column(batch.schema.names.index(table.text_field)).slice(max(0, start - first))
+            first += len(batch)
+            if len(column):
+                yield table.span(first - len(column), first, partial(_read_batch, table.source, column))
+    _check_complete(first - starts[group], stop - starts[group])
+
+
+def _read_batch(source: Source, column: "pa.Array") -> list[Row]:
+    with naming(source):
+        return _rows(column)
+
+
+def _check_complete(num_rows: int, expected: int) -> None:
+    if num_rows != expected:
+        raise ValueError(f"it holds {num_rows} rows where its footer counts {expected}")
+
+
+def _row_without_text(schema: "pa.Schema", text_field: str) -> Row | None:
     """What every row of the file is, if the column is missing or holds something else."""
-    schema = file.schema_arrow
     if text_field not in schema.names:
         return Row("", Reason.MISSING_FIELD, f"no column {text_field!r}; there are: {', '.join(schema.names)}")
     arrow_type = schema.field(schema.names.index(text_field)).type
@@ -85,14 +196,20 @@ def _holds_text(arrow_type: "pa.DataType") -> bool:
 
 
 def _rows(column: "pa.Array") -> list[Row]:
-    return [_from_scalar(value) for value in column]
-
-
-def _from_scalar(value: "pa.Scalar") -> Row:
     try:
-        text = value.as_py()
-    except UnicodeDecodeError as error:  # Arrow does not check the bytes of a string column.
+        return [_row(value) for value in column.to_pylist()]
+    except UnicodeDecodeError:  # Arrow does not check the bytes of a string column.
+        return [_row_of_scalar(value) for value in column]
+
+
+def _row_of_scalar(value: "pa.Scalar") -> Row:
+    try:
+        return _row(value.as_py())
+    except UnicodeDecodeError as error:
         return Row("", Reason.NOT_UTF8, f"{error.reason} at byte {error.start}")
-    if text is None:
+
+
+def _row(value: str | bytes | None) -> Row:
+    if value is None:
         return Row("", Reason.WRONG_TYPE, "null, not a string")
-    return row_from_bytes(text) if isinstance(text, bytes) else row_from_text(text)
+    return row_from_bytes(value) if isinstance(value, bytes) else row_from_text(value)

@@ -1,18 +1,14 @@
-r"""What every reader gives: rows, each a text or the reason why there is none, in spans of a few megabytes.
+"""What every reader gives: rows, each a text or the reason why there is none, in spans of a few megabytes."""
 
-Lines end at `\n` only: text may hold U+2028, U+0085 and other characters that some readers take for line ends.
-"""
-
-import dataclasses
 import json
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from toolkit.preprocess.settings import TxtDocuments
-from toolkit.preprocess.sources import Source
+__all__ = ["Reason", "Row", "Span", "row_from_bytes", "row_from_json", "row_from_line", "row_from_text"]
 
-__all__ = ["Reason", "Row", "Span", "read_rows", "row_from_bytes", "row_from_json", "row_from_line", "row_from_text"]
+_SURROGATE = re.compile(rb"\\u[dD]").search
 
 
 class Reason(StrEnum):
@@ -32,7 +28,6 @@ class Row:
     text: str
     reason: Reason | None = None
     found: str = ""
-    end: int = 0
 
 
 @dataclass(frozen=True)
@@ -59,15 +54,6 @@ class Span:
         return self.rows()
 
 
-def read_rows(source: Source, *, text_field: str, txt_documents: TxtDocuments) -> Iterator[Row]:
-    """The rows of a source, in order, each with the bytes that are read by the end of its span."""
-    from toolkit.preprocess.spans import iterate_spans
-
-    for span in iterate_spans(source, text_field=text_field, txt_documents=txt_documents):
-        for row in span.read():
-            yield dataclasses.replace(row, end=span.end_bytes)
-
-
 def row_from_line(line: bytes, text_field: str) -> Row:
     """One line of a JSON-lines file."""
     if not line or line.isspace():
@@ -80,11 +66,17 @@ def row_from_line(line: bytes, text_field: str) -> Row:
         return Row("", Reason.BROKEN_JSON, f"{error.msg} at character {error.pos + 1}")
     except (ValueError, RecursionError) as error:
         return Row("", Reason.BROKEN_JSON, str(error))
-    return row_from_json(value, text_field)
+    return row_from_json(value, text_field, may_hold_surrogates=_SURROGATE(line) is not None)
 
 
-def row_from_json(value: object, text_field: str) -> Row:
-    """A JSON value that stands for a row: an object with the text, if all is well."""
+def row_from_json(value: object, text_field: str, *, may_hold_surrogates: bool) -> Row:
+    """A JSON value that stands for a row: an object with the text, if all is well.
+
+    Args:
+        value: what the JSON says.
+        text_field: key of the text.
+        may_hold_surrogates: whether it spells one by its number; half a pair is no character and has no UTF-8 form.
+    """
     if not isinstance(value, dict):
         return Row("", Reason.WRONG_TYPE, f"the row is a JSON {_json_type(value)}, not an object")
     if text_field not in value:
@@ -93,6 +85,11 @@ def row_from_json(value: object, text_field: str) -> Row:
     text = value[text_field]
     if not isinstance(text, str):
         return Row("", Reason.WRONG_TYPE, f"{text_field!r} is a JSON {_json_type(text)}, not a string")
+    if may_hold_surrogates:
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            return Row("", Reason.NOT_UTF8, f"lone surrogate at character {error.start}")
     return row_from_text(text)
 
 
@@ -102,16 +99,8 @@ def _json_type(value: object) -> str:
 
 
 def row_from_text(text: str) -> Row:
-    """A text, unless it is empty or cannot be written as UTF-8."""
-    if not text:
-        return Row("", Reason.EMPTY)
-    if not text.isascii():
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            # JSON can spell half of a surrogate pair, which is no character and has no UTF-8 form.
-            return Row("", Reason.NOT_UTF8, f"lone surrogate at character {error.start}")
-    return Row(text)
+    """A text, unless it is empty."""
+    return Row(text) if text else Row("", Reason.EMPTY)
 
 
 def row_from_bytes(content: bytes) -> Row:

@@ -5,22 +5,32 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 
-from toolkit.core.errors import NotAvailableError, UserError
+from toolkit.core.errors import UserError
+from toolkit.preprocess.hub import find_on_hub, is_hub_name
 
-__all__ = ["Format", "Source", "find_sources"]
-
-_HUB_NAMES = ("fineweb-edu",)
-_LATER = (".json", ".jsonl.gz", ".json.gz", ".jsonl.zst", ".txt.gz")
+__all__ = ["Compression", "Format", "Source", "find_sources"]
 
 
 class Format(StrEnum):
-    """Formats that can be read, by the ending of the file name."""
+    """What is in a file, by the ending of its name."""
 
     JSON_LINES = ".jsonl"
+    JSON = ".json"
     PARQUET = ".parquet"
     TEXT = ".txt"
+
+
+class Compression(StrEnum):
+    """How a file is packed, by what follows the ending."""
+
+    GZIP = ".gz"
+    ZSTD = ".zst"
+
+
+_ENDINGS = {Format.PARQUET.value: Format.PARQUET} | {
+    f"{kind}{packed}": kind for kind in (Format.JSON_LINES, Format.JSON, Format.TEXT) for packed in ("", *Compression)
+}
 
 
 @dataclass(frozen=True)
@@ -28,48 +38,67 @@ class Source:
     """One file to read.
 
     Attributes:
-        name: as corpus.json names it: its absolute path.
+        name: as corpus.json names it: its absolute path, or hub://repository/path.
         format: what is in it.
         num_bytes: its size.
-        version: what changes when its content does; of a local file, when it was last modified.
+        version: what changes when its content does: when a local file was last modified, the hash of one on the hub.
+        revision: the commit that a file on the hub is read at.
     """
 
     name: str
     format: Format
     num_bytes: int
     version: str
+    revision: str = ""
 
     @property
-    def path(self) -> Path:
-        """Where a local file is."""
-        return Path(self.name)
-
-    @property
-    def modified_ns(self) -> int:
-        """When a local file was last modified."""
-        return int(self.version)
+    def compression(self) -> Compression | None:
+        """How it is packed."""
+        return next((packed for packed in Compression if self.name.endswith(packed)), None)
 
 
 def find_sources(named: Sequence[str], *, subset: str | None = None) -> list[Source]:
-    """The files behind paths, folders and globs: each once, bytewise by absolute path.
+    """The files behind paths, folders, globs and data sets on the hub: each once, bytewise by name.
 
-    A folder stands for the readable files below it, at any depth; names that begin with a dot are left out.
+    A folder stands for the readable files below it, at any depth; names that begin with a dot are left out. A name
+    that is both here and on the hub is the one here.
 
     Args:
         named: what the user gave.
         subset: configuration of the data sets on the hub among them.
 
     Raises:
-        UserError: nothing is there, or a file's format is unknown.
-        NotAvailableError: a format or a source that the documentation names and nobody has built yet.
+        UserError: nothing is there, a file's format is unknown, or the hub does not give what is asked.
     """
-    if subset is not None:
-        raise NotAvailableError("--subset")
-    found = {path for name in named for path in _paths(name)}
-    return [_source(path) for path in sorted(found, key=os.fsencode)]
+    local: list[str] = []
+    on_hub: list[str] = []
+    for name in named:
+        paths = _paths(name)
+        if paths is None:
+            on_hub.append(name)
+        else:
+            local += paths
+    if subset is not None and not on_hub:
+        raise UserError(
+            f"--subset {subset} names a part of a data set on the hub, and none of the sources is one: "
+            f"{', '.join(named)}. Leave it out, or name the data set (fineweb-edu, or organisation/name)."
+        )
+    sources = {path: _source(path) for path in set(local)}
+    for name in on_hub:
+        _add_from_hub(sources, name, subset)
+    return [sources[name] for name in sorted(sources, key=os.fsencode)]
 
 
-def _paths(name: str) -> Iterable[str]:
+def _add_from_hub(sources: dict[str, Source], name: str, subset: str | None) -> None:
+    for file in find_on_hub(name, subset=subset):
+        found = f"hub://{file.repository}/{file.path}"
+        source = Source(found, Format.PARQUET, file.num_bytes, file.version, file.commit)
+        if sources.setdefault(found, source).revision != file.commit:
+            raise UserError(f"{file.repository} is named at two revisions; one corpus can hold one of them.")
+
+
+def _paths(name: str) -> Iterable[str] | None:
+    """The files that a name stands for here; None if it can only be a data set on the hub."""
     path = os.path.abspath(name)
     if os.path.isfile(path):
         _check_format(path)
@@ -80,29 +109,22 @@ def _paths(name: str) -> Iterable[str]:
         matches = [match for match in glob.glob(name, recursive=True) if os.path.exists(match)]
         if not matches:
             raise UserError(f"The pattern {name!r} matches no file.")
-        return [inner for match in matches for inner in _paths(match)]
-    if name in _HUB_NAMES:
-        raise NotAvailableError(f"The hub source {name!r}")
+        return [inner for match in matches for inner in _paths(match) or ()]
     if os.path.exists(path):
         raise UserError(f"The source {name} is neither a file nor a folder.")
+    if is_hub_name(name) and not name.endswith(tuple(_ENDINGS)):
+        return None
     raise UserError(
-        f"There is no file or folder {name!r}. Give files, folders or globs of "
-        f"{', '.join(Format)} (data sets on the hub are not available yet)."
+        f"There is no file or folder {name!r}. Give files, folders or globs of {', '.join(_ENDINGS)}, "
+        "or a data set on the hub: fineweb-edu, or organisation/name."
     )
 
 
 def _folder(path: str) -> list[str]:
     inside = list(_walk(path))
-    readable = [file for file in inside if file.endswith(tuple(Format))]
-    later = [file for file in inside if file.endswith(_LATER)]
-    if later:
-        # Left out in silence they would be missing from the corpus.
-        raise NotAvailableError(
-            f"Reading {_ending(later[0])} files ({later[0]}, in a folder you named; "
-            f"a glob such as {os.path.join(path, '*.jsonl')} picks the others)"
-        )
+    readable = [file for file in inside if file.endswith(tuple(_ENDINGS))]
     if not readable:
-        raise UserError(f"The folder {path} holds no {', '.join(Format)} file ({len(inside)} files of other kinds).")
+        raise UserError(f"The folder {path} holds no {', '.join(_ENDINGS)} file ({len(inside)} files of other kinds).")
     return readable
 
 
@@ -112,16 +134,9 @@ def _walk(path: str) -> Iterator[str]:
         yield from (os.path.join(folder, name) for name in files if not name.startswith("."))
 
 
-def _ending(path: str) -> str:
-    return max((ending for ending in (*_LATER, *Format) if path.endswith(ending)), key=len, default="")
-
-
 def _check_format(path: str) -> None:
-    ending = _ending(path)
-    if ending in _LATER:
-        raise NotAvailableError(f"Reading {ending} files ({path})")
-    if not ending:
-        raise UserError(f"The format of {path} is unknown. Files that can be read end in {', '.join(Format)}.")
+    if not path.endswith(tuple(_ENDINGS)):
+        raise UserError(f"The format of {path} is unknown. Files that can be read end in {', '.join(_ENDINGS)}.")
 
 
 def _source(path: str) -> Source:
@@ -129,4 +144,5 @@ def _source(path: str) -> Source:
         status = os.stat(path)
     except OSError as error:
         raise UserError(f"The source {path} cannot be read: {error.strerror}.") from error
-    return Source(path, Format(_ending(path)), status.st_size, str(status.st_mtime_ns))
+    ending = max((ending for ending in _ENDINGS if path.endswith(ending)), key=len)
+    return Source(path, _ENDINGS[ending], status.st_size, str(status.st_mtime_ns))

@@ -1,4 +1,4 @@
-"""Cut a source file into spans that workers read at the same time, in memory that does not grow with the file.
+"""Cut a source into spans that workers read at the same time, in memory that does not grow with the file.
 
 Finding the next span is cheap and done by one thread, in order; reading its rows is the work, and is done wherever
 `Span.read` is called. Where a span ends follows from where it starts, so a reader that goes on at a span's start
@@ -7,6 +7,7 @@ meets the same spans as one that came from the beginning.
 
 from collections.abc import Iterator
 
+from toolkit.preprocess.json_array import holds_array, iterate_array_spans
 from toolkit.preprocess.lines import iterate_line_spans
 from toolkit.preprocess.parquet import iterate_parquet_spans
 from toolkit.preprocess.readers import Span
@@ -31,5 +32,8 @@ def iterate_spans(source: Source, *, text_field: str, txt_documents: TxtDocument
         UserError: the file cannot be read, or is not what its name says; `Span.read` may raise it too.
     """
     if source.format is Format.PARQUET:
-        return iterate_parquet_spans(source, text_field, start=start)
-    return iterate_line_spans(source, text_field=text_field, txt_documents=txt_documents, start=start)
+        yield from iterate_parquet_spans(source, text_field, start=start)
+    elif source.format is Format.JSON and holds_array(source):
+        yield from iterate_array_spans(source, text_field, start=start)
+    else:
+        yield from iterate_line_spans(source, text_field=text_field, txt_documents=txt_documents, start=start)

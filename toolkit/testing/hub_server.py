@@ -19,59 +19,15 @@ files are redirected once inside the hub, as there. Not served: uploads, Xet, li
 """
 
 import hashlib
-import json
-import socket
 import threading
-import time
-from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
-from typing import Any
-from urllib.parse import parse_qs, quote, unquote, urlsplit
+from urllib.parse import quote, unquote
+
+from toolkit.testing.hub_protocol import Fault, HubHandler, Refused, Request, files_of
 
 __all__ = ["HubServer", "Request"]
-
-_LARGE_BYTES = 1 << 20
-_LARGE_ENDINGS = (".parquet", ".safetensors", ".bin", ".model")
-
-
-@dataclass(frozen=True)
-class Request:
-    """One request, answered.
-
-    Attributes:
-        host: "hub" or "cdn".
-        range: the Range header, or "".
-        token: the bearer token it brought, or "".
-        bytes_sent: bytes of the body that left.
-    """
-
-    host: str
-    method: str
-    path: str
-    range: str
-    token: str
-    status: int
-    bytes_sent: int
-
-
-@dataclass
-class _Fault:
-    matching: str
-    times: int
-    status: int | None
-    retry_after: int | None
-    drop_after: int | None
-    delay: float
-
-
-class _Refused(Exception):
-    """An answer that is an error: status and the header that tells the client which."""
-
-    def __init__(self, status: int, code: str, message: str) -> None:
-        super().__init__(message)
-        self.status, self.code = status, code
 
 
 class HubServer:
@@ -84,13 +40,15 @@ class HubServer:
     Attributes:
         endpoint: what HF_ENDPOINT is set to.
         requests: everything that was asked, in order of the answers.
+        address_age: how often the addresses on the CDN have expired.
     """
 
     def __init__(self, root: Path, *, page_size: int = 1000) -> None:
         self.root, self.page_size = root, page_size
         self.requests: list[Request] = []
+        self.address_age = 0
         self._tokens: dict[str, set[str]] = {}
-        self._faults: list[_Fault] = []
+        self._faults: list[Fault] = []
         self._hashes: dict[tuple[Path, int, int], tuple[str, str]] = {}
         self._lock = threading.Lock()
 
@@ -120,6 +78,7 @@ class HubServer:
         status: int | None = None,
         retry_after: int | None = None,
         drop_after: int | None = None,
+        ignore_range: bool = False,
         delay: float = 0,
     ) -> None:
         """Spoil the next answers to requests whose host and path (`cdn /datasets/...`) hold `matching`.
@@ -130,9 +89,14 @@ class HubServer:
             status: answer this, with `retry_after` seconds in its header, instead of the file.
             retry_after: see `status`.
             drop_after: close the connection after this many bytes of the body.
+            ignore_range: send the whole file whatever range is asked.
             delay: wait so many seconds before the answer.
         """
-        self._faults.append(_Fault(matching, times, status, retry_after, drop_after, delay))
+        self._faults.append(Fault(matching, times, status, retry_after, drop_after, ignore_range, delay))
+
+    def expire_addresses(self) -> None:
+        """The CDN refuses the addresses that were handed out so far."""
+        self.address_age += 1
 
     def bytes_sent(self, matching: str = "") -> int:
         """Bytes of the bodies that were sent to requests whose host and path hold `matching`."""
@@ -142,7 +106,7 @@ class HubServer:
         """The commit that a revision of a repository (`datasets/org/name`) is at: a hash of all its files."""
         folder = self._folder(repository, revision)
         digest = hashlib.sha1()
-        for path in _files(folder):
+        for path in files_of(folder):
             digest.update(f"{path.relative_to(folder).as_posix()} {self.hashes(path)[0]}\n".encode())
         return digest.hexdigest()
 
@@ -150,18 +114,18 @@ class HubServer:
         """The folder of a revision, and its commit, for who brings this token."""
         if not (self.root / repository).is_dir():
             # The hub does not tell strangers what there is.
-            raise _Refused(404 if token else 401, "RepoNotFound", "Repository not found")
+            raise Refused(404 if token else 401, "RepoNotFound", "Repository not found")
         allowed = self._tokens.get(repository)
         if allowed is not None and token not in allowed:
-            raise _Refused(403 if token else 401, "GatedRepo", f"Access to {repository} is restricted.")
+            raise Refused(403 if token else 401, "GatedRepo", f"Access to {repository} is restricted.")
         names = ["main", *(unquote(path.name.split("@", 1)[1]) for path in self._revisions(repository))]
         for name in names:
             commit = self.commit_of(repository, name)
             if revision in (name, commit):
                 return self._folder(repository, name), commit
-        raise _Refused(404, "RevisionNotFound", f"Invalid rev id: {revision}")
+        raise Refused(404, "RevisionNotFound", f"Invalid rev id: {revision}")
 
-    def take_fault(self, target: str) -> _Fault | None:
+    def take_fault(self, target: str) -> Fault | None:
         """The fault that is due for this request, counted."""
         with self._lock:
             for fault in self._faults:
@@ -189,7 +153,7 @@ class HubServer:
 
 
 def _serve(host: str, hub: HubServer, role: str) -> ThreadingHTTPServer:
-    class Handler(_Handler):
+    class Handler(HubHandler):
         pass
 
     Handler.hub, Handler.role = hub, role
@@ -197,181 +161,3 @@ def _serve(host: str, hub: HubServer, role: str) -> ThreadingHTTPServer:
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     return server
-
-
-def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file())
-
-
-def _is_large(path: Path) -> bool:
-    return path.name.endswith(_LARGE_ENDINGS) or path.stat().st_size >= _LARGE_BYTES
-
-
-class _Handler(BaseHTTPRequestHandler):
-    """One connection; answers until it is closed."""
-
-    protocol_version = "HTTP/1.1"
-    hub: HubServer
-    role: str
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: the requests are kept."""
-
-    def do_HEAD(self) -> None:
-        self._answer()
-
-    def do_GET(self) -> None:
-        self._answer()
-
-    def do_POST(self) -> None:
-        self._answer()
-
-    @property
-    def _token(self) -> str:
-        return (self.headers.get("Authorization") or "").removeprefix("Bearer ")
-
-    def _answer(self) -> None:
-        length = int(self.headers.get("Content-Length") or 0)
-        self._form = parse_qs(self.rfile.read(length).decode()) if length else {}
-        self._fault = self.hub.take_fault(f"{self.role} {self.path}")
-        if self._fault is not None:
-            time.sleep(self._fault.delay)
-            if self._fault.status is not None:
-                wait = self._fault.retry_after
-                self._send(self._fault.status, b"", {} if wait is None else {"Retry-After": str(wait)})
-                return
-        try:
-            self._route()
-        except _Refused as error:
-            headers = {"X-Error-Code": error.code, "X-Error-Message": str(error)}
-            self._send(error.status, json.dumps({"error": str(error)}).encode(), headers)
-
-    def _route(self) -> None:
-        parts = unquote(urlsplit(self.path).path).strip("/").split("/")
-        encoded = urlsplit(self.path).path.strip("/").split("/")
-        if self.role == "cdn":
-            self._send_blob(parts)
-        elif parts[0] != "api":
-            is_dataset = parts[0] == "datasets"
-            repository = "/".join(parts[:3]) if is_dataset else "/".join(["models", *parts[:2]])
-            rest = encoded[4 if is_dataset else 3 :]
-            self._resolve(repository, unquote(rest[0]), unquote("/".join(rest[1:])))
-        elif parts[1] == "resolve-cache":
-            self._send_cached(unquote("/".join(encoded[2:5])), encoded[5], unquote("/".join(encoded[6:])))
-        else:
-            self._describe("/".join(parts[1:4]), encoded[4:])
-
-    def _describe(self, repository: str, rest: list[str]) -> None:
-        """What the API says: about a repository, the files in a folder, or these paths."""
-        what, revision = (rest[0], unquote(rest[1])) if len(rest) > 1 else ("revision", "main")
-        folder, commit = self.hub.find(repository, revision, token=self._token)
-        if what == "tree":
-            self._send_tree(folder, unquote("/".join(rest[2:])))
-        elif what == "paths-info":
-            paths = [folder / name for name in self._form.get("paths", [])]
-            self._send_json([self._entry(folder, path) for path in paths if path.exists()])
-        else:
-            siblings = [{"rfilename": path.relative_to(folder).as_posix()} for path in _files(folder)]
-            name = repository.split("/", 1)[1]
-            self._send_json({"id": name, "sha": commit, "private": False, "tags": [], "siblings": siblings})
-
-    def _send_tree(self, folder: Path, below: str) -> None:
-        inside = folder / below
-        if not inside.is_dir():
-            raise _Refused(404, "EntryNotFound", f"{below} does not exist")
-        query = {key: values[-1] for key, values in parse_qs(urlsplit(self.path).query).items()}
-        is_recursive = query.get("recursive", "").lower() == "true"
-        entries = sorted(inside.rglob("*") if is_recursive else inside.iterdir())
-        first = int(query.get("cursor", "0"))
-        last = first + self.hub.page_size
-        headers = {}
-        if last < len(entries):
-            path = f"{urlsplit(self.path).path}?recursive={is_recursive}&cursor={last}"
-            headers["Link"] = f'<{self.hub.endpoint}{path}>; rel="next"'
-        self._send_json([self._entry(folder, path) for path in entries[first:last]], headers)
-
-    def _entry(self, folder: Path, path: Path) -> dict[str, object]:
-        name = path.relative_to(folder).as_posix()
-        if path.is_dir():
-            return {"type": "directory", "oid": hashlib.sha1(name.encode()).hexdigest(), "size": 0, "path": name}
-        git, sha256 = self.hub.hashes(path)
-        size = path.stat().st_size
-        large = {"lfs": {"oid": sha256, "size": size, "pointerSize": 134}} if _is_large(path) else {}
-        return {"type": "file", "oid": git, "size": size, "path": name, **large}
-
-    def _resolve(self, repository: str, revision: str, name: str) -> None:
-        folder, commit = self.hub.find(repository, revision, token=self._token)
-        path = folder / name
-        if not path.is_file():
-            raise _Refused(404, "EntryNotFound", f"{name} does not exist")
-        git, sha256 = self.hub.hashes(path)
-        headers = {"X-Repo-Commit": commit, "X-Linked-Size": str(path.stat().st_size)}
-        if _is_large(path):
-            where = quote(f"/{path.relative_to(self.hub.root).as_posix()}")
-            headers |= {"X-Linked-ETag": f'"{sha256}"', "Location": f"{self.hub.cdn}{where}?sha256={sha256}"}
-            self._send(302, b"", headers)
-            return
-        where = f"/api/resolve-cache/{repository}/{commit}/{quote(name, safe='')}"
-        self._send(307, b"", headers | {"ETag": f'"{git}"', "Location": where})
-
-    def _send_cached(self, repository: str, commit: str, name: str) -> None:
-        folder, _ = self.hub.find(repository, commit, token=self._token)
-        self._send_file(folder / name, {"X-Repo-Commit": commit, "ETag": f'"{self.hub.hashes(folder / name)[0]}"'})
-
-    def _send_blob(self, parts: list[str]) -> None:
-        if self._token:
-            # A signed address is access enough; storage refuses a second kind of credentials.
-            raise _Refused(400, "InvalidArgument", "Only one auth mechanism allowed")
-        path = self.hub.root.joinpath(*parts)
-        sha256 = self.hub.hashes(path)[1]
-        if parse_qs(urlsplit(self.path).query).get("sha256") != [sha256]:
-            raise _Refused(403, "AccessDenied", "The address is not signed for this file")
-        self._send_file(path, {"ETag": f'"{sha256}"'})
-
-    def _send_file(self, path: Path, headers: dict[str, str]) -> None:
-        size = path.stat().st_size
-        wanted = _byte_range(self.headers.get("Range") or "", size)
-        headers |= {"Accept-Ranges": "bytes"}
-        if wanted is None:
-            self._send(200, path.read_bytes(), headers)
-        elif wanted[0] >= size:
-            self._send(416, b"", headers | {"Content-Range": f"bytes */{size}"})
-        else:
-            first, last = wanted
-            with path.open("rb") as file:
-                file.seek(first)
-                body = file.read(last - first + 1)
-            self._send(206, body, headers | {"Content-Range": f"bytes {first}-{last}/{size}"})
-
-    def _send_json(self, value: object, headers: dict[str, str] | None = None) -> None:
-        self._send(200, json.dumps(value).encode(), {"Content-Type": "application/json", **(headers or {})})
-
-    def _send(self, status: int, body: bytes, headers: dict[str, str]) -> None:
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if self.command == "HEAD":
-            body = b""
-        drop_after = self._fault.drop_after if self._fault is not None else None
-        sent = body if drop_after is None else body[:drop_after]
-        request = Request(
-            self.role, self.command, self.path, self.headers.get("Range") or "", self._token, status, len(sent)
-        )
-        self.hub.requests.append(request)
-        self.wfile.write(sent)
-        if drop_after is not None:
-            self.wfile.flush()
-            self.connection.shutdown(socket.SHUT_RDWR)
-            self.close_connection = True
-
-
-def _byte_range(header: str, size: int) -> tuple[int, int] | None:
-    """First and last byte of a Range header, both included; None without one."""
-    if not header.startswith("bytes="):
-        return None
-    first, last = header.removeprefix("bytes=").split("-")
-    if not first:
-        return max(0, size - int(last)), size - 1
-    return int(first), min(int(last or size - 1), size - 1)

@@ -1,0 +1,182 @@
+"""Who takes part in the benchmark of `toolkit preprocess`: the command of each, what it reads, where its ids are."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+
+from preprocess_outputs import Documents, read_corpus, read_datatrove, read_megatron_pair
+
+import tokenization
+
+OUR_PACKAGES = ("encoder-pretraining-toolkit", "gigatoken", "tokenizers", "pyarrow", "numpy")
+PEER_PACKAGES = ("megatron-core", "datatrove", "gigatoken", "transformers", "tokenizers", "torch", "numpy")
+PEER_PROGRAMS = Path(__file__).with_name("preprocess_peers.py")
+
+
+@dataclass(frozen=True)
+class Places:
+    """What a run of the benchmark was given."""
+
+    toolkit: str
+    peer_python: Path
+    megatron: Path | None
+    tokenizer: Path
+    eod_text: str
+    vocabulary_size: int
+    work: Path
+    workers: int
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One command: `reads` names the field of `Amount` that it takes, `command` gets that path and a new folder."""
+
+    how: str
+    reads: str
+    command: Callable[[Path, Path], list[str]]
+    read: Callable[[Path], Documents]
+    is_slow: bool = False
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two contenders on the same files; `wanted` are ratios that are aimed at, by the names they have in the row."""
+
+    name: str
+    ours: str
+    peer: str
+    amounts: tuple[str, ...]
+    wanted: dict[str, float]
+
+
+_DATATROVE_RATIOS = {"whole command, wall": 25.0, "without start, wall": 15.0}
+COMPARISONS = {
+    comparison.name: comparison
+    for comparison in (
+        Comparison("megatron", "ours jsonl", "megatron", ("quarter", "whole"), {"without start, wall": 25.0}),
+        Comparison("megatron-fast", "ours jsonl", "megatron fast", ("big",), {"big command, wall": 3.0}),
+        Comparison("datatrove-jsonl", "ours jsonl files", "datatrove jsonl", ("quarter", "whole"), _DATATROVE_RATIOS),
+        Comparison("datatrove-parquet", "ours parquet", "datatrove parquet", ("quarter", "whole"), _DATATROVE_RATIOS),
+        Comparison("reference-jsonl", "ours jsonl", "reference jsonl", ("whole",), {}),
+        Comparison("reference-parquet", "ours parquet", "reference parquet", ("whole",), {}),
+    )
+}
+
+
+def contenders(places: Places) -> dict[str, Contender]:
+    """All of them by name."""
+    return {
+        "ours jsonl": _ours(places, "jsonl", "auto"),
+        "ours jsonl files": _ours(places, "jsonl_folder", "auto"),
+        "ours parquet": _ours(places, "parquet_folder", "auto"),
+        "reference jsonl": _ours(places, "jsonl", "reference"),
+        "reference parquet": _ours(places, "parquet_folder", "reference"),
+        "megatron": _megatron(places),
+        "megatron fast": _megatron_fast(places),
+        "datatrove jsonl": _datatrove(places, "jsonl_folder"),
+        "datatrove parquet": _datatrove(places, "parquet_folder"),
+    }
+
+
+def prepare_tokenizer(spec: str, folder: Path) -> tuple[int, str]:
+    """Save a tokenizer as a Hugging Face folder without a post-processor; its vocabulary size and end-of-document text.
+
+    Without: datatrove and Megatron-LM's fast tool leave out what a tokenizer puts in front of a text.
+    """
+    tokenizer = tokenization.load(spec)
+    if tokenizer.eod_text is None:
+        raise SystemExit(f"{spec} names no end-of-document token, which the peers need.")
+    tokenizer.save(folder)
+    path = folder / "tokenizer.json"
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | {"post_processor": None}))
+    return tokenizer.encoded_vocabulary_size, tokenizer.eod_text
+
+
+def versions(places: Places) -> dict[str, dict[str, str]]:
+    """Of our packages, and of those that the peers' environment has."""
+    program = (
+        "import json, platform, sys; from importlib.metadata import version\n"
+        "print(json.dumps({'python': platform.python_version()} | {name: version(name) for name in sys.argv[1:]}))"
+    )
+    command = [str(places.peer_python), "-c", program, *PEER_PACKAGES]
+    peers = json.loads(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
+    return {"ours": {name: version(name) for name in OUR_PACKAGES}, "peers": peers}
+
+
+def _ours(places: Places, reads: str, engine: str) -> Contender:
+    def command(source: Path, output: Path) -> list[str]:
+        options = ["--workers", str(places.workers), "--engine", engine]
+        tokenizer = ["--tokenizer", str(places.tokenizer)]
+        return [places.toolkit, "preprocess", str(source), *tokenizer, "--output", str(output / "corpus"), *options]
+
+    def read(output: Path) -> Documents:
+        return read_corpus(output / "corpus")
+
+    how = f"toolkit preprocess --workers {places.workers} --engine {engine}"
+    return Contender(how, reads, command, read, is_slow=engine == "reference")
+
+
+def _megatron(places: Places) -> Contender:
+    workers = str(places.workers)
+
+    def tool(source: Path, output: Path) -> list[str]:
+        return [*_tool_command(places, "preprocess_data.py", source, output), "--workers", workers]
+
+    def loop(source: Path, output: Path) -> list[str]:
+        return [*_peer_program(places, "megatron-loop", source, output / "out"), str(places.tokenizer), workers]
+
+    is_tool = places.megatron is not None
+    how = _tool_name(places, "preprocess_data.py") if is_tool else "its loop, driven on megatron-core"
+    environment = {"PYTHONPATH": str(places.megatron)} if is_tool else {}
+    return Contender(how, "jsonl", tool if is_tool else loop, _read_pair, is_slow=True, environment=environment)
+
+
+def _megatron_fast(places: Places) -> Contender:
+    def tool(source: Path, output: Path) -> list[str]:
+        return [*_tool_command(places, "preprocess_data_fast.py", source, output), "--use-gigatoken"]
+
+    def loop(source: Path, output: Path) -> list[str]:
+        return [*_peer_program(places, "megatron-fast-loop", source, output / "out"), str(places.tokenizer)]
+
+    is_tool = places.megatron is not None and (places.megatron / "tools" / "preprocess_data_fast.py").exists()
+    how = _tool_name(places, "preprocess_data_fast.py") if is_tool else "its loop, driven on megatron-core, one process"
+    environment = {"PYTHONPATH": str(places.megatron)} if is_tool else {}
+    return Contender(how, "jsonl", tool if is_tool else loop, _read_pair, is_slow=True, environment=environment)
+
+
+def _datatrove(places: Places, reads: str) -> Contender:
+    def command(source: Path, output: Path) -> list[str]:
+        program = _peer_program(places, "datatrove", source, output)
+        return [*program, str(places.tokenizer), places.eod_text, str(places.workers)]
+
+    def read(output: Path) -> Documents:
+        return read_datatrove(output / "tokens")
+
+    how = f"DocumentTokenizer after its reader, {places.workers} tasks, no shuffling"
+    return Contender(how, reads, command, read, is_slow=True)
+
+
+def _tool_command(places: Places, tool: str, source: Path, output: Path) -> list[str]:
+    assert places.megatron is not None
+    program = [str(places.peer_python), str(places.megatron / "tools" / tool)]
+    tokenizer = ["--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", str(places.tokenizer)]
+    return [*program, "--input", str(source), "--output-prefix", str(output / "out"), *tokenizer, "--append-eod"]
+
+
+def _tool_name(places: Places, tool: str) -> str:
+    """The tool and the commit that it is from."""
+    command = ["git", "-C", str(places.megatron), "log", "-1", "--format=%H of %cs"]
+    commit = subprocess.run(command, capture_output=True, text=True).stdout.strip() or "no commit known"
+    return f"tools/{tool} of Megatron-LM ({commit})"
+
+
+def _peer_program(places: Places, name: str, source: Path, output: Path) -> list[str]:
+    return [str(places.peer_python), str(PEER_PROGRAMS), name, str(source), str(output)]
+
+
+def _read_pair(output: Path) -> Documents:
+    return read_megatron_pair(output / "out_text_document")

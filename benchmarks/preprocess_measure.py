@@ -1,0 +1,116 @@
+"""Run one command: wall and CPU seconds of everything it starts, or the memory that all of it holds at its peak.
+
+Linux only: processes that a command leaves behind become our children (a subreaper), which is what makes their CPU
+seconds countable, and memory is read from /proc.
+"""
+
+import ctypes
+import os
+import subprocess
+import threading
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+PR_SET_CHILD_SUBREAPER = 36
+SAMPLE_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What one command took; `peak_bytes` is proportional set size over its process tree, 0 where not sampled."""
+
+    wall_s: float
+    cpu_s: float
+    peak_bytes: int
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of every descendant whose own parent has ended.
+
+    Without it the work of a fork server's children is in nobody's figures: their parent is a daemon.
+    """
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
+
+
+def run(command: list[str], *, log: Path, environment: dict[str, str], samples_memory: bool = False) -> Usage:
+    """Run a command to its end and to the end of everything it started; its output goes to `log`.
+
+    Sampling memory costs time: such a run is not for timing. Raises SystemExit with the end of the log where the
+    command fails.
+    """
+    sampler = _MemorySampler() if samples_memory else None
+    with log.open("wb") as output:
+        start = time.perf_counter()
+        process = subprocess.Popen(command, stdout=output, stderr=output, env=os.environ | environment)
+        if sampler is not None:
+            sampler.start()
+        wall, cpu, status = 0.0, 0.0, 0
+        while (ended := _wait_for_a_child()) is not None:
+            pid, one_status, seconds = ended
+            cpu += seconds
+            if pid == process.pid:
+                wall, status = time.perf_counter() - start, one_status
+    process.returncode = os.waitstatus_to_exitcode(status)
+    peak_bytes = sampler.stop() if sampler is not None else 0
+    if process.returncode != 0:
+        last_lines = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+        raise SystemExit(f"{' '.join(command)}\nended with {process.returncode}; the end of its output:\n{last_lines}")
+    return Usage(wall, cpu, peak_bytes)
+
+
+def _wait_for_a_child() -> tuple[int, int, float] | None:
+    """Process id, status and CPU seconds (its own waited-for children included) of the next one that ends."""
+    try:
+        pid, status, usage = os.wait4(-1, 0)
+    except ChildProcessError:
+        return None
+    return pid, status, usage.ru_utime + usage.ru_stime
+
+
+class _MemorySampler(threading.Thread):
+    """Reads the proportional set size of all descendants, five times a second, and keeps the largest sum."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self._is_over = threading.Event()
+        self._peak_bytes = 0
+
+    def run(self) -> None:
+        while not self._is_over.wait(SAMPLE_SECONDS):
+            self._peak_bytes = max(self._peak_bytes, sum(map(_proportional_bytes, _descendants(os.getpid()))))
+
+    def stop(self) -> int:
+        self._is_over.set()
+        self.join()
+        return self._peak_bytes
+
+
+def _descendants(root: int) -> list[int]:
+    children = defaultdict(list)
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and (parent := _parent(entry)) is not None:
+            children[parent].append(int(entry.name))
+    found = list(children[root])
+    for pid in found:  # It grows while it is read: children of children follow.
+        found.extend(children[pid])
+    return found
+
+
+def _parent(process: Path) -> int | None:
+    try:
+        after_name = (process / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return int(after_name[1])
+
+
+def _proportional_bytes(pid: int) -> int:
+    """Memory of one process, pages that n processes share counted as 1/n; 0 where it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))

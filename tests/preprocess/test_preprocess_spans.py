@@ -1,0 +1,191 @@
+"""Spans: where they are cut changes nothing, a reader can go on at each, and any thread can read them in any order."""
+
+import gzip
+import json
+import random
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toolkit.core.errors import UserError
+from toolkit.preprocess import json_array, lines, parquet
+from toolkit.preprocess.readers import Reason
+from toolkit.preprocess.sources import find_sources
+from toolkit.preprocess.spans import iterate_spans
+
+PACKED = ("", ".gz", ".zst")
+LINES = (".jsonl", ".json", ".txt")
+HUGE = 1 << 24
+
+
+def pack(path, content):
+    if path.name.endswith(".gz"):
+        content = gzip.compress(content, 1)
+    elif path.name.endswith(".zst"):
+        content = pa.Codec("zstd").compress(content, asbytes=True)
+    path.write_bytes(content)
+    return path
+
+
+def spans_of(path, *, start=0, txt_documents="paragraph"):
+    (source,) = find_sources([str(path)])
+    return source, list(iterate_spans(source, text_field="text", txt_documents=txt_documents, start=start))
+
+
+def rows_of(spans):
+    return [row for span in spans for row in span.read()]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("spans")
+
+
+def check_every_start(path, *, span_size, txt_documents="paragraph"):
+    """The rows are those of one span that holds all, and each span's start leads to the same tail."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name in ((lines, "_SPAN_BYTES"), (json_array, "_SPAN_CHARACTERS"), (parquet, "_SPAN_BYTES")):
+            patch.setattr(module, name, HUGE)
+        _, whole = spans_of(path, txt_documents=txt_documents)
+        for module, name in ((lines, "_SPAN_BYTES"), (json_array, "_SPAN_CHARACTERS"), (parquet, "_SPAN_BYTES")):
+            patch.setattr(module, name, span_size)
+        source, spans = spans_of(path, txt_documents=txt_documents)
+        rows = [span.read() for span in spans]
+        assert list(chain(*rows)) == rows_of(whole)
+        assert len({span.start for span in spans}) == len(spans)
+        assert [span.end_bytes for span in spans] == sorted(span.end_bytes for span in spans)
+        assert not spans or spans[-1].end_bytes == source.num_bytes
+        for number, span in enumerate(spans):
+            _, tail = spans_of(path, start=span.start, txt_documents=txt_documents)
+            assert [found.start for found in tail] == [found.start for found in spans[number:]]
+            assert [found.read() for found in tail] == rows[number:]
+
+
+@pytest.mark.parametrize("packed", PACKED)
+@pytest.mark.parametrize("txt_documents", ["file", "paragraph", "line"])
+@settings(max_examples=40, deadline=None)
+@given(
+    pieces=st.lists(st.sampled_from([b"a", b" b", b"\n", b"\r\n", b"\n\n", b" \t\n", "é\u2028".encode(), b"\xff"])),
+    has_mark=st.booleans(),
+    span_size=st.integers(2, 12),
+)
+def test_plain_text_is_cut_between_documents(folder, packed, txt_documents, pieces, has_mark, span_size):
+    content = (b"\xef\xbb\xbf" if has_mark else b"") + b"".join(pieces)
+    path = pack(folder / f"a.txt{packed}", content)
+
+    check_every_start(path, span_size=span_size, txt_documents=txt_documents)
+
+
+@pytest.mark.parametrize("packed", PACKED)
+@pytest.mark.parametrize("ending", [".jsonl", ".json"])
+@settings(max_examples=40, deadline=None)
+@given(
+    found=st.lists(
+        st.sampled_from([b'{"text": "a"}', '{"text": "é\u2028ü"}'.encode(), b"", b"  \r", b'{"text": "\xff"}', b"{]"])
+    ),
+    ends=st.sampled_from([b"", b"\n"]),
+    span_size=st.integers(2, 60),
+)
+def test_json_lines_are_cut_at_line_ends(folder, packed, ending, found, ends, span_size):
+    check_every_start(pack(folder / f"b{ending}{packed}", b"\n".join(found) + ends), span_size=span_size)
+
+
+@pytest.mark.parametrize("packed", PACKED)
+@settings(max_examples=40, deadline=None)
+@given(
+    found=st.lists(
+        st.sampled_from(
+            [
+                b'{"text": "a]},{[\\"\\\\"}', '{"text": "é\u2028🙂", "n": [1, {"a": []}]}'.encode(), b"12", b"[]",
+                b'{"text": "\xff"}', b'{"text": "\\ud83d"}', b'"x"', b"-1.5e10", b"null", b'{"text": "\\ud83d\\ude42"}',
+            ]
+        )
+    ),
+    space=st.sampled_from([b"", b" ", b"\n  ", b"\r\n\t"]),
+    has_mark=st.booleans(),
+    span_size=st.integers(2, 60),
+)  # fmt: skip
+def test_arrays_are_cut_between_elements(folder, packed, found, space, has_mark, span_size):
+    content = space + b"[" + space + (space + b"," + space).join(found) + space + b"]" + space
+    path = pack(folder / f"c.json{packed}", (b"\xef\xbb\xbf" if has_mark else b"") + content)
+
+    check_every_start(path, span_size=span_size)
+    _, spans = spans_of(path)
+    assert len(rows_of(spans)) == len(found)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    texts=st.lists(st.one_of(st.none(), st.text(max_size=8)), max_size=60),
+    group_rows=st.integers(1, 20),
+    span_size=st.integers(1, 100),
+    most_group_bytes=st.sampled_from([0, 40, HUGE]),
+)
+def test_parquet_is_cut_at_row_groups_and_in_large_ones(folder, texts, group_rows, span_size, most_group_bytes):
+    path = folder / "d.parquet"
+    pq.write_table(pa.table({"id": range(len(texts)), "text": pa.array(texts, pa.string())}), path,
+                   row_group_size=group_rows)  # fmt: skip
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parquet, "_MOST_GROUP_BYTES", most_group_bytes)
+        check_every_start(path, span_size=span_size)
+        _, spans = spans_of(path)
+    assert [None if row.reason is Reason.WRONG_TYPE else row.text for row in rows_of(spans)] == texts
+
+
+@pytest.fixture(scope="module")
+def texts():
+    words = ["the", "miller's", "café", "—", "“red”", "door\n", "and\tseven\\boats", "🙂", ""]
+    generator = random.Random(0)
+    return [" ".join(generator.choices(words, k=generator.randint(1, 900))) for _ in range(6000)]
+
+
+def written(folder, texts, ending):
+    path = folder / f"real{ending}"
+    if ending.endswith(".parquet"):
+        pq.write_table(pa.table({"text": texts}), path, row_group_size=100000 if "big" in ending else 500)
+    elif ending.startswith(".txt"):
+        pack(path, "\n\n".join(text.replace("\n", " ") for text in texts).encode())
+    elif ending.startswith(".json") and not ending.startswith(".jsonl"):
+        pack(path, json.dumps([{"text": text} for text in texts]).encode())
+    else:
+        pack(path, b"".join(json.dumps({"text": text}).encode() + b"\n" for text in texts))
+    return path
+
+
+@pytest.mark.parametrize("ending", [".parquet", ".big.parquet", ".jsonl", ".json", ".txt", ".jsonl.gz", ".json.zst"])
+def test_spans_hold_some_megabytes_and_threads_read_them_in_any_order(folder, texts, ending):
+    _, spans = spans_of(written(folder, texts, ending))
+
+    order = list(range(len(spans)))
+    random.Random(1).shuffle(order)
+    with ThreadPoolExecutor(4) as pool:
+        rows = dict(zip(order, pool.map(lambda number: spans[number].read(), order), strict=True))
+    found = [[row.text for row in rows[number]] for number in range(len(spans))]
+    sizes = [sum(len(text.encode()) for text in span) for span in found]
+    assert list(chain(*found)) == ([text.replace("\n", " ") for text in texts] if ending == ".txt" else texts)
+    assert len(spans) >= 3
+    assert all(2.5e6 < size < 8e6 for size in sizes[:-1])
+
+
+def test_a_source_that_changes_while_it_is_read_is_an_error(folder, texts):
+    path = written(folder, texts, ".jsonl")
+    _, spans = spans_of(path)
+    spans[0].read()
+    path.write_bytes(path.read_bytes()[:-10])
+
+    with pytest.raises(UserError, match=r"real\.jsonl was changed meanwhile"):
+        spans[-1].read()
+
+
+def test_large_documents_are_whole(folder):
+    large = "word é " * (1 << 20)
+    content = json.dumps([{"text": "a"}, {"text": large}, {"text": "b"}], ensure_ascii=False)
+    _, spans = spans_of(pack(folder / "large.json.gz", content.encode()))
+
+    assert [row.text for row in rows_of(spans)] == ["a", large, "b"]

@@ -1,0 +1,89 @@
+"""A folder with GPT-2's own two files in place of a tokenizer.json."""
+
+import json
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+
+import tokenization
+from tokenization import TokenizationError, TokenizerKind, UnsupportedTokenizerError
+from toolkit.testing.text import sample_documents
+
+END = "<|endoftext|>"
+
+
+@pytest.fixture
+def pair(trained, tmp_path):
+    """The trained tokenizer's vocabulary and merges, as GPT-2's release writes them."""
+    model = json.loads((trained / "tokenizer.json").read_text())["model"]
+    folder = tmp_path / "pair"
+    folder.mkdir()
+    (folder / "vocab.json").write_text(json.dumps(model["vocab"]))
+    merges = "".join(f"{left} {right}\n" for left, right in model["merges"])
+    (folder / "merges.txt").write_text(f"#version: 0.2\n{merges}", encoding="utf-8")
+    return folder
+
+
+def test_it_gives_the_ids_of_the_tokenizer_json(pair, trained):
+    texts = [*sample_documents(30, seed=4), "日本語 \x00\r\n"]
+    tokenizer = tokenization.load(pair, eod=END)
+
+    assert tokenizer.kind is TokenizerKind.HUGGINGFACE
+    expected = Tokenizer.from_file(str(trained / "tokenizer.json"))
+    ids, _ = tokenizer.encode_batch(texts)
+    assert ids.tolist() == [token for text in texts for token in [*expected.encode(text).ids, 0]]
+    assert tokenizer.encoded_vocabulary_size == 384
+
+
+def test_any_of_the_two_files_names_it(pair):
+    found = {tokenization.load(pair / name).fingerprint for name in ("vocab.json", "merges.txt")}
+
+    assert found == {tokenization.load(pair).fingerprint}
+
+
+def test_its_end_is_not_guessed(pair):
+    with pytest.raises(TokenizationError, match="--eod"):
+        tokenization.load(pair).encode_batch(["a"])
+
+
+def test_names_come_from_the_files_beside_it(pair):
+    config = {"tokenizer_class": "GPT2Tokenizer", "eos_token": END, "bos_token": END}
+    (pair / "tokenizer_config.json").write_text(json.dumps(config))
+
+    assert tokenization.load(pair).special_ids == {"bos": 0, "eos": 0, "pad": None, "mask": 384}
+
+
+def test_its_saved_folder_gives_the_same(pair, tmp_path):
+    tokenizer = tokenization.load(pair, eod=END)
+    tokenizer.save(tmp_path / "saved")
+    again = tokenization.load(tmp_path / "saved")
+    texts = sample_documents(10, seed=9)
+
+    assert again.fingerprint == tokenizer.fingerprint
+    assert np.array_equal(again.encode_batch(texts)[0], tokenizer.encode_batch(texts)[0])
+
+
+def test_a_class_that_works_otherwise_is_refused(pair):
+    (pair / "tokenizer_config.json").write_text('{"tokenizer_class": "RobertaTokenizer"}')
+
+    with pytest.raises(UnsupportedTokenizerError, match="RobertaTokenizer"):
+        tokenization.load(pair)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("vocab.json", "[]", "gives each token its id"),
+        ("vocab.json", '{"a": -1}', "gives each token its id"),
+        ("vocab.json", "{", "cannot be read as JSON"),
+        ("merges.txt", "a b c\n", "two tokens a line"),
+        ("merges.txt", "nowhere x\n", "does not fit"),
+    ],
+)
+def test_a_damaged_file_is_named(pair, file, content, message):
+    (pair / file).write_text(content)
+
+    with pytest.raises(TokenizationError, match=message) as failure:
+        tokenization.load(pair)
+    assert str(pair / file) in str(failure.value)

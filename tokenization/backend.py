@@ -1,0 +1,82 @@
+"""The Hugging Face form of a vocabulary: settled for whole documents, and completed with the tokens decided on."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from tokenization.errors import TokenizationError
+from tokenization.names import SpecialNames
+
+if TYPE_CHECKING:
+    import tokenizers
+
+__all__ = ["completed", "is_byte_level", "settled"]
+
+
+def settled(backend: "tokenizers.Tokenizer", names: SpecialNames) -> "tokenizers.Tokenizer":
+    """Whole documents, the same every time: no truncation, no padding, no dropout; named tokens are special."""
+    backend.no_truncation()
+    backend.no_padding()
+    if getattr(backend.model, "dropout", None):
+        backend.model.dropout = None
+    ids = backend.get_vocab(with_added_tokens=True)
+    # A mask that is named and missing is appended later, after the vocabulary that texts are encoded with.
+    missing_mask = {names.roles["mask"]} - set(ids) if "mask" in names.roles else set()
+    _declare(backend, [text for text in names.texts() if text not in missing_mask])
+    return backend
+
+
+def completed(backend: "tokenizers.Tokenizer", names: SpecialNames, *, mask_id: int) -> "tokenizers.Tokenizer":
+    """A tokenizer in which every named token is special, with the mask as the id decided on; `backend` stays as it is.
+
+    Raises:
+        TokenizationError: the mask cannot have that id.
+    """
+    from tokenizers import Tokenizer as Backend
+
+    mask = names.roles["mask"]
+    if backend.token_to_id(mask) == mask_id and not _undeclared(backend, names.texts()):
+        return backend
+    ids = backend.get_vocab(with_added_tokens=True) | {mask: mask_id}
+    content = backend.to_str()
+    if len(ids) != max(ids.values()) + 1:
+        content = _with_all_in_the_model(content, ids)
+    complete = Backend.from_str(content)
+    _declare(complete, names.texts())
+    if complete.token_to_id(mask) != mask_id:
+        raise TokenizationError(
+            f"The mask token {mask!r} cannot be appended as id {mask_id}: the vocabulary's ids have gaps. "
+            "Choose a token that exists (--mask-token)."
+        )
+    return complete
+
+
+def is_byte_level(backend: "tokenizers.Tokenizer") -> bool:
+    """Whether its vocabulary spells bytes in GPT-2's alphabet."""
+    parts = (backend.pre_tokenizer, backend.decoder)
+    return any(part is not None and b'"ByteLevel"' in part.__getstate__() for part in parts)
+
+
+def _with_all_in_the_model(content: str, ids: Mapping[str, int]) -> str:
+    """A `tokenizer.json` whose own vocabulary holds the added tokens too; as it was where the vocabulary is a list.
+
+    An added token gets the next free id as the file is read, which is another one than its own where ids have gaps.
+    """
+    parsed = json.loads(content)
+    if isinstance(parsed["model"]["vocab"], dict):
+        parsed["model"]["vocab"].update(ids)
+    return json.dumps(parsed, ensure_ascii=False)
+
+
+def _undeclared(backend: "tokenizers.Tokenizer", texts: Sequence[str]) -> list[str]:
+    special = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
+    return [text for text in texts if text not in special]
+
+
+def _declare(backend: "tokenizers.Tokenizer", texts: Sequence[str]) -> None:
+    """Make tokens special, as transformers does with the ones that are named; a missing one gets the next id."""
+    from tokenizers import AddedToken
+
+    new = [AddedToken(text, special=True, normalized=False) for text in _undeclared(backend, texts)]
+    if new:
+        backend.add_special_tokens(new)

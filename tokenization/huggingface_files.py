@@ -1,0 +1,89 @@
+"""Hugging Face tokenizers from files: `tokenizer.json`, or GPT-2's pair of `vocab.json` and `merges.txt`."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tokenization.errors import TokenizationError, UnsupportedTokenizerError, native_errors
+from tokenization.names import read_tokenizer_class
+
+if TYPE_CHECKING:
+    import tokenizers
+
+__all__ = ["MERGES_FILE", "TOKENIZER_FILE", "VOCABULARY_FILE", "backend_from_json", "backend_from_pair", "read_content"]
+
+TOKENIZER_FILE = "tokenizer.json"
+VOCABULARY_FILE, MERGES_FILE = "vocab.json", "merges.txt"
+
+# Classes of transformers that split and join as GPT-2 does and put nothing around a text.
+_AS_GPT2 = {"GPT2Tokenizer", "GPT2TokenizerFast", "GPTNeoXTokenizer", "GPTNeoXTokenizerFast", "PreTrainedTokenizerFast"}
+
+
+def read_content(path: Path) -> bytes:
+    """The bytes of a file.
+
+    Raises:
+        TokenizationError: it cannot be read.
+    """
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise TokenizationError(f"{path} cannot be read: {error.strerror}.") from error
+
+
+def _text(path: Path) -> str:
+    try:
+        return read_content(path).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise TokenizationError(f"{path} is not a Hugging Face {TOKENIZER_FILE}: it is not UTF-8 text.") from error
+
+
+def backend_from_json(path: Path) -> "tokenizers.Tokenizer":
+    """Read a `tokenizer.json`.
+
+    Raises:
+        TokenizationError: it is not one, or does not hold together.
+    """
+    text = _text(path)
+    with native_errors(f"{path} is not a Hugging Face {TOKENIZER_FILE} that can be read"):
+        from tokenizers import Tokenizer as Backend
+
+        return Backend.from_str(text)
+
+
+def backend_from_pair(folder: Path) -> "tokenizers.Tokenizer":
+    """Read a byte-level BPE as GPT-2 keeps it, from `vocab.json` and `merges.txt` in a folder.
+
+    Raises:
+        TokenizationError: one of them cannot be read, or a merge does not fit the vocabulary.
+        UnsupportedTokenizerError: the configuration beside them names a tokenizer that works otherwise.
+    """
+    stated = read_tokenizer_class(folder)
+    if stated is not None and stated not in _AS_GPT2:
+        raise UnsupportedTokenizerError(
+            f"{folder} has {VOCABULARY_FILE} and {MERGES_FILE} of a {stated}, which does not work as GPT-2's. "
+            f"Give a folder with its {TOKENIZER_FILE}, as AutoTokenizer.from_pretrained(...).save_pretrained(...) has."
+        )
+    vocabulary = _vocabulary(folder / VOCABULARY_FILE)
+    lines = _text(folder / MERGES_FILE).split("\n")
+    merges = [line.rstrip("\r").split(" ") for line in lines if line.strip() and not line.startswith("#version")]
+    if any(len(merge) != 2 for merge in merges):
+        raise TokenizationError(f"{folder / MERGES_FILE} should hold two tokens a line.")
+    with native_errors(f"{folder / MERGES_FILE} does not fit {VOCABULARY_FILE} beside it"):
+        from tokenizers import Tokenizer as Backend
+        from tokenizers import decoders, models, pre_tokenizers
+
+        backend = Backend(models.BPE(vocab=vocabulary, merges=[(left, right) for left, right in merges]))
+        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        backend.decoder = decoders.ByteLevel()
+    return backend
+
+
+def _vocabulary(path: Path) -> dict[str, int]:
+    try:
+        content: Any = json.loads(_text(path))
+    except (ValueError, RecursionError) as error:
+        raise TokenizationError(f"{path} cannot be read as JSON: {error}.") from error
+    if isinstance(content, dict) and all(type(value) is int and 0 <= value < 1 << 31 for value in content.values()):
+        return content
+    raise TokenizationError(f"{path} should hold a JSON object that gives each token its id.")

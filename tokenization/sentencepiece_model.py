@@ -1,0 +1,196 @@
+"""What a SentencePiece `.model` file holds, read from its protocol buffer with every length and type checked.
+
+The library itself trusts a file more than it should: damaged tables can end the process. So a file is read here
+first, and only one that holds together is handed on. Field numbers are those of sentencepiece_model.proto.
+"""
+
+import math
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from tokenization.errors import TokenizationError
+
+__all__ = ["ModelType", "NormalizerSpec", "Piece", "PieceType", "SentencePieceModel", "looks_like_model", "parse_model"]
+
+Value = int | bytes
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+
+
+class ModelType(IntEnum):
+    """How a model cuts text."""
+
+    UNIGRAM = 1
+    BPE = 2
+    WORD = 3
+    CHAR = 4
+
+
+class PieceType(IntEnum):
+    """What a piece is for."""
+
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One entry of the vocabulary; its id is its place."""
+
+    text: str
+    score: float
+    type: PieceType
+
+
+@dataclass(frozen=True)
+class NormalizerSpec:
+    """How text is changed before it is cut.
+
+    Attributes:
+        charsmap: a table from strings to strings, as SentencePiece compiles it; empty where nothing is mapped.
+        add_dummy_prefix: a space is put in front.
+        remove_extra_whitespaces: spaces at the ends go, runs of spaces become one.
+        escape_whitespaces: a space becomes U+2581.
+    """
+
+    charsmap: bytes = b""
+    add_dummy_prefix: bool = True
+    remove_extra_whitespaces: bool = True
+    escape_whitespaces: bool = True
+
+
+@dataclass(frozen=True)
+class SentencePieceModel:
+    """The parts of a model that decide ids."""
+
+    pieces: tuple[Piece, ...]
+    type: ModelType = ModelType.UNIGRAM
+    byte_fallback: bool = False
+    treat_whitespace_as_suffix: bool = False
+    normalizer: NormalizerSpec = field(default_factory=NormalizerSpec)
+
+
+def looks_like_model(content: bytes) -> bool:
+    """Whether a file begins with a piece, as every model does, and is no text."""
+    try:
+        number, value = next(_fields(content[: 1 << 16] if len(content) > 1 << 16 else content))
+        return number == 1 and isinstance(value, bytes) and any(inner == 1 for inner, _ in _fields(value))
+    except (StopIteration, ValueError):
+        return False
+
+
+def parse_model(content: bytes, name: str) -> SentencePieceModel:
+    """Read a model.
+
+    Raises:
+        TokenizationError: it is cut off, or holds what no model can.
+    """
+    try:
+        return _model(content)
+    except (ValueError, struct.error) as error:
+        raise TokenizationError(f"{name} is not a SentencePiece model that can be read: {error}.") from error
+
+
+def _model(content: bytes) -> SentencePieceModel:
+    pieces: list[Piece] = []
+    trainer: dict[int, Value] = {}
+    normalizer: dict[int, Value] = {}
+    for number, value in _fields(content):
+        if number == 1:
+            pieces.append(_piece(_message(value), len(pieces)))
+        elif number == 2:
+            trainer.update(_message(value))
+        elif number == 3:
+            normalizer.update(_message(value))
+    if not pieces:
+        raise ValueError("it has no pieces")
+    texts = {piece.text for piece in pieces}
+    if len(texts) < len(pieces):
+        raise ValueError("two of its pieces are equal")
+    if sum(piece.type is PieceType.UNKNOWN for piece in pieces) != 1:
+        raise ValueError("it should have one unknown piece")
+    byte_fallback = bool(_number(trainer, 35, 0))
+    if byte_fallback and any(f"<0x{byte:02X}>" not in texts for byte in range(256)):
+        raise ValueError("it falls back to bytes and lacks some of them")
+    return SentencePieceModel(
+        pieces=tuple(pieces),
+        type=ModelType(_number(trainer, 3, 1)),
+        byte_fallback=byte_fallback,
+        treat_whitespace_as_suffix=bool(_number(trainer, 24, 0)),
+        normalizer=NormalizerSpec(
+            charsmap=_bytes(normalizer, 2, b""),
+            add_dummy_prefix=bool(_number(normalizer, 3, 1)),
+            remove_extra_whitespaces=bool(_number(normalizer, 4, 1)),
+            escape_whitespaces=bool(_number(normalizer, 5, 1)),
+        ),
+    )
+
+
+def _piece(message: dict[int, Value], number: int) -> Piece:
+    text = _bytes(message, 1, b"").decode("utf-8")
+    (score,) = struct.unpack("<f", _bytes(message, 2, bytes(4)))
+    if not text or "\0" in text or not math.isfinite(score):
+        raise ValueError(f"piece {number} is {text!r} with the score {score}")
+    return Piece(text, score, PieceType(_number(message, 3, 1)))
+
+
+def _number(message: dict[int, Value], key: int, default: int) -> int:
+    value = message.get(key, default)
+    if not isinstance(value, int):
+        raise ValueError(f"field {key} is not a number")
+    return value
+
+
+def _bytes(message: dict[int, Value], key: int, default: bytes) -> bytes:
+    value = message.get(key, default)
+    if not isinstance(value, bytes):
+        raise ValueError(f"field {key} is a number")
+    return value
+
+
+def _message(value: Value) -> dict[int, Value]:
+    """Fields of a message by number; of a repeated one the last, as in protocol buffers."""
+    if not isinstance(value, bytes):
+        raise ValueError("a number stands where a message should")
+    return dict(_fields(value))
+
+
+def _fields(content: bytes) -> Iterator[tuple[int, Value]]:
+    """Number and value of each field: a number, or bytes."""
+    position = 0
+    while position < len(content):
+        key, position = _varint(content, position)
+        number, wire_type = key >> 3, key & 7
+        if wire_type == _VARINT:
+            value, position = _varint(content, position)
+            yield number, value
+            continue
+        if wire_type == _BYTES:
+            size, position = _varint(content, position)
+        elif wire_type in (_FIXED32, _FIXED64):
+            size = 4 if wire_type == _FIXED32 else 8
+        else:
+            raise ValueError(f"byte {position:,} starts a field of unknown kind")
+        if not number or position + size > len(content):
+            raise ValueError(f"it breaks off at byte {len(content):,}")
+        yield number, content[position : position + size]
+        position += size
+
+
+def _varint(content: bytes, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        if position >= len(content) or shift > 63:
+            raise ValueError(f"it breaks off at byte {position:,}")
+        byte = content[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if not byte & 0x80:
+            return value, position
+        shift += 7

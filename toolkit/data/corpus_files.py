@@ -1,0 +1,195 @@
+"""The files of a corpus, and what vouches for each.
+
+corpus.json            its own last line
+shards, tokenizer/     corpus.json
+packing plans          their own headers; their summary: its own digest
+folders with a corpus  the same, one level down: `holdout` is one
+"""
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from toolkit.core.errors import CorpusError
+from toolkit.data.file_hashes import hash_file
+from toolkit.data.manifest import MANIFEST_NAME, CorpusManifest, read_damaged_manifest, read_manifest
+from toolkit.data.plan import is_whole
+from toolkit.data.plan_summary import is_summary_whole
+from toolkit.data.shards import file_names
+
+__all__ = ["CorpusFile", "CorpusFiles", "Told", "survey_corpus"]
+
+_TOKENIZER_FOLDER, _HOLDOUT_FOLDER = "tokenizer", "holdout"
+_PLAN = re.compile(r"(?P<shard>.+)\.plan-S\d+-m\d+-v\d+-(?P<sha256_idx>[0-9a-f]{16})", re.DOTALL)
+_SUMMARY = re.compile(r"plans-S\d+-m\d+-v\d+-(?P<manifest_sha256>[0-9a-f]{16})")
+_LOCK = re.compile(r"\..*\.lock", re.DOTALL)
+
+Told = Callable[[int], object]
+"""Is told how many bytes were read."""
+
+
+@dataclass(frozen=True)
+class CorpusFile:
+    """One file: `examine` reads it and says what is wrong with it, None if nothing is; it may raise OSError."""
+
+    path: Path
+    examine: Callable[[Told], str | None]
+
+
+@dataclass
+class CorpusFiles:
+    """The files of a corpus and of the corpora inside its folder.
+
+    Attributes:
+        files: those that have to be read.
+        manifests: each corpus.json, read already, and what is wrong with it.
+        strangers: what lies there and does not belong to it; nothing vouches for these.
+    """
+
+    files: list[CorpusFile] = field(default_factory=list)
+    manifests: list[tuple[Path, str | None]] = field(default_factory=list)
+    strangers: list[Path] = field(default_factory=list)
+
+
+def survey_corpus(folder: Path) -> CorpusFiles:
+    """List the files of a corpus; reads nothing but corpus.json.
+
+    Raises:
+        CorpusError: there is no corpus in the folder, or it cannot be listed.
+    """
+    if not (folder / MANIFEST_NAME).exists():
+        read_manifest(folder)
+    survey = CorpusFiles()
+    try:
+        _survey(folder, survey, visited=set())
+    except OSError as error:
+        raise CorpusError(f"{error.filename or folder} cannot be read: {error.strerror}.") from error
+    return survey
+
+
+def _survey(folder: Path, survey: CorpusFiles, *, visited: set[Path]) -> None:
+    visited.add(folder.resolve())
+    manifest = _manifest(folder, survey)
+    if manifest is None:
+        return
+    survey.files += _shard_files(folder, manifest)
+    survey.files += _tokenizer_files(folder / _TOKENIZER_FOLDER, manifest, survey)
+    places = _shards_by_place(folder, manifest)
+    for place, shards in places.items():
+        survey.files += [_plan_file(path) for path in _listed(place) if _is_plan(path.name, shards)]
+    known = {f"{name}{ending}" for name in places.get(folder, {}) for ending in (".bin", ".idx")}
+    known |= {MANIFEST_NAME, _TOKENIZER_FOLDER}
+    for path in _listed(folder):
+        if path.name in known or _is_plan(path.name, places.get(folder, {})) or _is_lock(path):
+            continue
+        is_corpus = path.name == _HOLDOUT_FOLDER or (path / MANIFEST_NAME).exists()
+        if path.is_dir() and is_corpus and path.resolve() not in visited:
+            _survey(path, survey, visited=visited)
+        elif _is_summary(path.name, manifest):
+            survey.files.append(_summary_file(path))
+        else:
+            survey.strangers.append(path)
+
+
+def _manifest(folder: Path, survey: CorpusFiles) -> CorpusManifest | None:
+    """What corpus.json says, as far as it can be made out."""
+    path = folder / MANIFEST_NAME
+    try:
+        manifest = read_manifest(folder)
+    except CorpusError as error:
+        guess = read_damaged_manifest(folder)
+        doubt = "nothing can be compared with it" if guess is None else "what it says of other files may be wrong"
+        reason = str(error).removeprefix(f"{path} ").split(". ")[0]
+        survey.manifests.append((path, f"{reason}; {doubt}"))
+        return guess
+    survey.manifests.append((path, None))
+    return manifest
+
+
+def _shard_files(folder: Path, manifest: CorpusManifest) -> list[CorpusFile]:
+    itemsize = {"uint16": 2, "int32": 4}[manifest.dtype]
+    files = []
+    for entry in manifest.shards:
+        bin_path, idx_path = file_names(folder / entry.name)
+        files.append(_hashed_file(bin_path, entry.sha256_bin, num_bytes=entry.tokens * itemsize))
+        files.append(_hashed_file(idx_path, entry.sha256_idx))
+    return files
+
+
+def _tokenizer_files(folder: Path, manifest: CorpusManifest, survey: CorpusFiles) -> list[CorpusFile]:
+    if manifest.tokenizer_files is None:
+        return [CorpusFile(folder, lambda _: _tokenizer_fault(folder, manifest.tokenizer.fingerprint))]
+    listed = {folder / name: expected for name, expected in manifest.tokenizer_files.items()}
+    survey.strangers += [path for path in sorted(folder.rglob("*")) if not path.is_dir() and path not in listed]
+    return [_hashed_file(path, expected) for path, expected in listed.items()]
+
+
+def _tokenizer_fault(folder: Path, fingerprint: str) -> str | None:
+    """For a corpus that does not list the files of its tokenizer: whether it is still the same tokenizer."""
+    from tokenization import TokenizationError, load
+
+    try:
+        found = load(folder).fingerprint
+    except TokenizationError as error:
+        return f"it cannot be used: {error}"
+    same = found == fingerprint
+    return None if same else f"it is another tokenizer: its fingerprint is {found}, {MANIFEST_NAME} says {fingerprint}"
+
+
+def _hashed_file(path: Path, expected: str, *, num_bytes: int | None = None) -> CorpusFile:
+    def examine(told: Told) -> str | None:
+        if num_bytes is not None and (size := path.stat().st_size) != num_bytes:
+            return f"it has {size:,} bytes, {MANIFEST_NAME} says {num_bytes:,}"
+        found = hash_file(path, on_read=told)
+        return None if found == expected else f"its SHA-256 is {found}, {MANIFEST_NAME} says {expected}"
+
+    return CorpusFile(path, examine)
+
+
+def _plan_file(path: Path) -> CorpusFile:
+    def examine(told: Told) -> str | None:
+        is_intact = is_whole(path)
+        told(path.stat().st_size)
+        return None if is_intact else "the packing plan does not have the content that its header names"
+
+    return CorpusFile(path, examine)
+
+
+def _summary_file(path: Path) -> CorpusFile:
+    def examine(told: Told) -> str | None:
+        is_intact = is_summary_whole(path)
+        told(path.stat().st_size)
+        return None if is_intact else "the summary of the packing plans does not have the digest that it ends with"
+
+    return CorpusFile(path, examine)
+
+
+def _shards_by_place(folder: Path, manifest: CorpusManifest) -> dict[Path, dict[str, str]]:
+    """For each folder that holds shards: the hash of each one's index, by the shard's name there."""
+    places: dict[Path, dict[str, str]] = {}
+    for number, name in enumerate(manifest.table.names):
+        prefix = folder / name
+        places.setdefault(prefix.parent, {})[prefix.name] = manifest.table.sha256_idx(number)
+    return places
+
+
+def _is_plan(name: str, shards: dict[str, str]) -> bool:
+    """Whether this is the name of a plan of one of these shards, as its index is now."""
+    found = _PLAN.fullmatch(name)
+    return found is not None and shards.get(found["shard"], "")[:16] == found["sha256_idx"]
+
+
+def _is_summary(name: str, manifest: CorpusManifest) -> bool:
+    found = _SUMMARY.fullmatch(name)
+    return found is not None and manifest.manifest_sha256[:16] == found["manifest_sha256"]
+
+
+def _is_lock(path: Path) -> bool:
+    """Whether this is a file that processes hold while they write; there is nothing in it."""
+    return _LOCK.fullmatch(path.name) is not None and path.is_file() and path.stat().st_size == 0
+
+
+def _listed(folder: Path) -> list[Path]:
+    return sorted(folder / name for name in os.listdir(folder)) if folder.is_dir() else []

@@ -1,0 +1,198 @@
+"""Files on the hub, read in byte ranges over HTTP: what Parquet needs of them and no more.
+
+A file is resolved once, at the commit that was listed, to the address that serves it; ranges are asked from there by
+a few threads ahead of the reader. A connection that drops is taken up again behind the last byte that came.
+"""
+
+import io
+import threading
+from collections import deque
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from urllib.parse import urlsplit
+
+from toolkit.core.errors import UserError
+from toolkit.preprocess.hub_client import endpoint, hub_error, patiently
+from toolkit.preprocess.sources import Source
+
+__all__ = ["HubFile", "RangeReader"]
+
+_WAITS_SECONDS = (0.5, 1, 2, 4, 8)
+_CONNECTIONS = 8
+_BLOCKS_AHEAD = 3
+_BLOCK_BYTES = 8 << 20
+# Fetching so many bytes that nobody wants is faster than another request.
+_SMALL_GAP_BYTES = 1 << 16
+
+
+class HubFile:
+    """One file on the hub. All methods may be called from several threads.
+
+    Args:
+        source: its name is hub://organisation/name/path.
+        waits: seconds before each further attempt.
+    """
+
+    def __init__(self, source: Source, *, waits: Iterable[float] = _WAITS_SECONDS) -> None:
+        self.source, self._waits = source, tuple(waits)
+        parts = source.name.removeprefix("hub://").split("/")
+        self._repository, self._path = "/".join(parts[:2]), "/".join(parts[2:])
+        self._lock = threading.Lock()
+        self._abandoned = threading.Event()
+        self._location: str | None = None
+        self._pool = ThreadPoolExecutor(_CONNECTIONS, thread_name_prefix="hub")
+
+    def open(self, *ranges: tuple[int, int]) -> "RangeReader":
+        """The file for one thread, which will read these ranges (first byte, last byte + 1), in this order."""
+        return RangeReader(self, ranges)
+
+    def close(self) -> None:
+        """No more ranges will be asked; those that are asked come."""
+        self._pool.shutdown(wait=False)
+
+    def abandon(self) -> None:
+        """Nobody waits for any range any more."""
+        self._abandoned.set()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def fetch_later(self, start: int, stop: int) -> "Future[bytes]":
+        """Bytes start..stop - 1, fetched by a thread of the file."""
+        return self._pool.submit(self.fetch, start, stop)
+
+    def fetch(self, start: int, stop: int) -> bytes:
+        """Bytes start..stop - 1.
+
+        Raises:
+            UserError: the hub does not give them.
+        """
+        content = bytearray()
+        try:
+            patiently(lambda: self._fetch_rest(content, start, stop), waits=self._waits, sleep=self._abandoned.wait)
+        except UserError:
+            raise
+        except Exception as error:
+            raise hub_error(f"source {self.source.name}", error) from error
+        return bytes(content)
+
+    def _fetch_rest(self, content: bytearray, start: int, stop: int) -> None:
+        """Add to the content what is still missing."""
+        wanted = f"{start + len(content)}-{stop - 1}"
+        location = self._locate()
+        if not self._stream_into(content, location, wanted):
+            with self._lock:
+                self._location = None if self._location == location else self._location
+            if not self._stream_into(content, self._locate(), wanted):
+                raise UserError(f"The source {self.source.name} cannot be read: {location} refuses access.")
+        if start + len(content) != stop:
+            raise UserError(f"The source {self.source.name} cannot be read: its bytes {wanted} came incomplete.")
+
+    def _stream_into(self, content: bytearray, location: str, wanted: str) -> bool:
+        """Add these bytes; False if the address has expired."""
+        from huggingface_hub import constants, get_session, hf_raise_for_status
+        from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
+
+        is_elsewhere = urlsplit(location).netloc != urlsplit(endpoint()).netloc
+        # An address elsewhere is its own permission; a token would be shown to a stranger.
+        headers = build_hf_headers(token=False if is_elsewhere else None)
+        headers |= {"Range": f"bytes={wanted}", "Accept-Encoding": "identity"}
+        timeout = constants.HF_HUB_DOWNLOAD_TIMEOUT
+        with get_session().stream("GET", location, headers=headers, timeout=timeout) as response:
+            if is_elsewhere and response.status_code in (401, 403, 404):
+                return False
+            hf_raise_for_status(response)
+            if response.headers.get("Content-Range") != f"bytes {wanted}/{self.source.num_bytes}":
+                raise UserError(
+                    f"The source {self.source.name} cannot be read in parts: {location} ignores byte ranges. "
+                    "Download the data set (hf download) and give the folder."
+                )
+            for piece in response.iter_bytes():
+                content += piece
+        return True
+
+    def _locate(self) -> str:
+        """The address that serves the file, asked for once."""
+        from huggingface_hub import get_hf_file_metadata, hf_hub_url
+
+        with self._lock:
+            if self._location is None:
+                revision, hub = self.source.revision, endpoint()
+                url = hf_hub_url(self._repository, self._path, repo_type="dataset", revision=revision, endpoint=hub)
+                self._location = get_hf_file_metadata(url, endpoint=hub).location
+            return self._location
+
+
+class RangeReader(io.RawIOBase):
+    """A file to seek and read in, for one thread; announced ranges are fetched ahead, a few blocks at a time."""
+
+    def __init__(self, file: HubFile, ranges: Iterable[tuple[int, int]]) -> None:
+        super().__init__()
+        self._file, self._position = file, 0
+        self._later = deque(
+            (first, min(first + _BLOCK_BYTES, stop))
+            for start, stop in _joined(ranges)
+            for first in range(start, stop, _BLOCK_BYTES)
+        )
+        self._coming: deque[tuple[int, int, Future[bytes]]] = deque()
+        self._ask()
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def seekable(self) -> bool:
+        """It is."""
+        return True
+
+    def tell(self) -> int:
+        """The next byte to read."""
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go to a byte."""
+        self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._num_bytes}[whence]
+        return self._position
+
+    def read(self, size: int | None = -1) -> bytes:
+        """The next `size` bytes, fewer only at the end of the file.
+
+        Raises:
+            UserError: the hub does not give them.
+        """
+        stop = self._num_bytes if size is None or size < 0 else min(self._position + size, self._num_bytes)
+        pieces = []
+        while self._position < stop:
+            pieces.append(self._piece(self._position, stop))
+            self._position += len(pieces[-1])
+        return b"".join(pieces)
+
+    @property
+    def _num_bytes(self) -> int:
+        return self._file.source.num_bytes
+
+    def _piece(self, start: int, stop: int) -> bytes:
+        """Some bytes from `start` on: of the block that holds it, else what lies before the next block."""
+        while self._coming and self._coming[0][1] <= start:
+            self._coming.popleft()
+            self._ask()
+        if not self._coming or stop <= self._coming[0][0]:
+            return self._file.fetch(start, stop)
+        first, last, content = self._coming[0]
+        if start < first:
+            return self._file.fetch(start, first)
+        return content.result()[start - first : min(stop, last) - first]
+
+    def _ask(self) -> None:
+        while self._later and len(self._coming) < _BLOCKS_AHEAD:
+            start, stop = self._later.popleft()
+            self._coming.append((start, stop, self._file.fetch_later(start, stop)))
+
+
+def _joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Ranges of bytes, in order; those with a small gap between them as one."""
+    joined: list[tuple[int, int]] = []
+    for start, stop in ranges:
+        if joined and 0 <= start - joined[-1][1] <= _SMALL_GAP_BYTES:
+            joined[-1] = joined[-1][0], stop
+        else:
+            joined.append((start, stop))
+    return joined

@@ -1,0 +1,156 @@
+"""A `.json` file: lines, or one array of any size, which is parsed piece by piece.
+
+The elements of an array can only be told apart by parsing them, one after the other; so here that is done by the
+thread that finds the spans. For the same reason a syntax error ends the reading: nobody can know how many rows
+lie in what follows, and counting it as one bad row would hide the loss.
+"""
+
+import codecs
+import json
+import re
+from collections.abc import Iterator
+from functools import partial
+from typing import NoReturn
+
+from toolkit.core.errors import UserError
+from toolkit.preprocess.readers import Row, Span, row_from_bytes, row_from_json
+from toolkit.preprocess.sources import Source
+from toolkit.preprocess.streams import ByteStream, open_stream
+
+__all__ = ["holds_array", "iterate_array_spans"]
+
+_SPAN_CHARACTERS = 4 << 20
+_MOST_ELEMENT_CHARACTERS = 1 << 30
+_SPACE = re.compile(r"[ \t\r\n]*")
+_SURROGATE = re.compile(r"\\u[dD]").search
+# So near to the end of what is read, a value, a number or an escape may be cut off rather than broken.
+_LOOK_AHEAD = 16
+
+
+def holds_array(source: Source) -> bool:
+    """Whether a `.json` file is one array; otherwise it is lines.
+
+    Raises:
+        UserError: it is a single object, written over several lines.
+    """
+    with open_stream(source) as stream:
+        first = stream.file.read(1 << 16).removeprefix(codecs.BOM_UTF8).lstrip(b" \t\r\n")
+    if re.match(rb"\{[ \t\r]*\n", first):
+        raise UserError(
+            f"The source {source.name} is one JSON object written over several lines. "
+            "A .json file can be read that holds one object a line, or one array of objects."
+        )
+    return first.startswith(b"[")
+
+
+def iterate_array_spans(source: Source, text_field: str, *, start: int) -> Iterator[Span]:
+    """The spans of one JSON array, from the element at byte `start` on."""
+    with open_stream(source, start=start) as stream:
+        array = _Array(source, stream, start, text_field)
+        while array.has_more:
+            first = array.num_bytes
+            rows = array.take(_SPAN_CHARACTERS)
+            yield Span(first, stream.source_position(), partial(list, rows))
+
+
+class _Array:
+    """An array, parsed from the front, in memory for a few megabytes or its largest element.
+
+    Attributes:
+        num_bytes: where the next element starts in the unpacked file.
+        has_more: whether there is one.
+    """
+
+    def __init__(self, source: Source, stream: ByteStream, start: int, text_field: str) -> None:
+        self._name, self._stream, self._text_field = source.name, stream, text_field
+        # Bytes that are no UTF-8 become lone surrogates, so that they spoil their own row and nothing else.
+        self._decode = codecs.getincrementaldecoder("utf-8")("surrogateescape").decode
+        self._parse = json.JSONDecoder().raw_decode
+        self._text, self._position, self._is_at_end = "", 0, False
+        self.num_bytes, self.has_more = start, True
+        if start == 0:
+            while "[" not in self._text and not self._is_at_end:
+                self._read_more()
+            self._advance(self._text.index("[") + 1)
+            if self._text[self._position : self._position + 1] == "]":
+                self._advance(self._position + 1)
+                self._end()
+
+    def take(self, num_characters: int) -> list[Row]:
+        """The rows of the next elements, of about so many characters."""
+        self._text, self._position = self._text[self._position :], 0
+        rows: list[Row] = []
+        while self.has_more and self._position < num_characters:
+            value, end = self._element()
+            is_last = self._text[end] == "]"
+            rows.append(self._row(value, self._advance(end + 1)))
+            if is_last:
+                self._end()
+        return rows
+
+    def _element(self) -> tuple[object, int]:
+        """The next value, and where the comma or bracket behind it is."""
+        while True:
+            end = len(self._text)
+            try:
+                value, end = self._parse(self._text, self._position)
+                end = self._behind_space(end)
+                # What comes next also shows that a number has ended.
+                if self._text[end : end + 1] in (",", "]"):
+                    return value, end
+                problem = "Expecting ',' delimiter"
+            except json.JSONDecodeError as error:
+                problem, end = error.msg, len(self._text) if error.msg.startswith("Unterminated") else error.pos
+            except (ValueError, RecursionError) as error:
+                self._fail(str(error), self._position)
+            if self._is_at_end or end < len(self._text) - _LOOK_AHEAD:
+                self._fail(problem, end)
+            self._read_more()
+
+    def _row(self, value: object, written: str) -> Row:
+        try:
+            written.encode("utf-8")
+        except UnicodeEncodeError:
+            return row_from_bytes(written.encode("utf-8", "surrogateescape"))
+        return row_from_json(value, self._text_field, may_hold_surrogates=_SURROGATE(written) is not None)
+
+    def _advance(self, index: int) -> str:
+        """Go to the next character that is no space, from an index on; returns what is passed by."""
+        index = self._behind_space(index)
+        while index == len(self._text) and not self._is_at_end:
+            self._read_more()
+            index = self._behind_space(index)
+        passed = self._text[self._position : index]
+        self.num_bytes += _num_bytes(passed)
+        self._position = index
+        return passed
+
+    def _end(self) -> None:
+        if self._position < len(self._text):
+            self._fail("something follows its end", self._position)
+        self.has_more = False
+
+    def _read_more(self) -> None:
+        content = self._stream.file.read(max(_SPAN_CHARACTERS, len(self._text) - self._position))
+        self._text += self._decode(content, not content)
+        self._is_at_end = not content
+        if len(self._text) - self._position > _MOST_ELEMENT_CHARACTERS:
+            self._fail("an element has more than 2^30 characters", self._position)
+
+    def _behind_space(self, index: int) -> int:
+        space = _SPACE.match(self._text, index)
+        assert space is not None
+        return space.end()
+
+    def _fail(self, problem: str, index: int) -> NoReturn:
+        where = self.num_bytes + _num_bytes(self._text[self._position : index])
+        if self._is_at_end and index >= len(self._text) - 1:
+            problem = "it is cut off"
+        raise UserError(
+            f"The array in {self._name} is broken at byte {where:,}: {problem}. What follows cannot be told apart; "
+            "repair it, or write one object a line."
+        )
+
+
+def _num_bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogateescape"))
