@@ -119,7 +119,9 @@ def _listed(folder: Path) -> dict[str, Path]:
     index = folder / _INDEX
     if not index.is_file():
         pickled = sorted(path.name for path in folder.glob("pytorch_model*"))
-        held = f"it holds {pickled[0]}, a pickle, which is not read because it can run code" if pickled else "no weights"
+        held = (
+            f"it holds {pickled[0]}, a pickle, which is not read because it can run code" if pickled else "no weights"
+        )
         raise CheckpointError(
             f"{folder} has no {_SINGLE} and no {_INDEX}: {held}.\n"
             "Load the model in transformers and write it with save_pretrained, which writes safetensors."
