@@ -4,7 +4,7 @@ import tomllib
 
 import pytest
 
-from toolkit.core.errors import NotAvailableError, SettingsError
+from toolkit.core.errors import SettingsError
 from toolkit.model.presets import MODEL_PRESETS
 from toolkit.settings import load_run, run_presets
 from toolkit.settings.load import to_toml
@@ -134,8 +134,3 @@ def test_several_findings_come_in_one_message(run_file):
 def test_no_such_run_file_lists_the_presets():
     with pytest.raises(SettingsError, match="Did you mean 'smoke'"):
         load_run("smok")
-
-
-def test_init_is_not_available_yet(run_file):
-    with pytest.raises(NotAvailableError, match="not available yet"):
-        load_run(run_file, ["init.from=somewhere"])

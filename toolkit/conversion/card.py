@@ -83,6 +83,11 @@ def _facts(manifest: CheckpointManifest) -> Iterator[tuple[str, str]]:
     yield "positions in a row", f"{data.get('sequence_length')} ({data.get('windows')})"
     yield "rows in a step", f"{train.get('global_batch_rows')}"
     yield "peak learning rate", f"{rate.get('peak')}"
+    if manifest.origin:
+        yield "first weights", ", ".join(f"{key} {value}" for key, value in manifest.origin.items())
+        init = _group(manifest, "init")
+        if init:
+            yield "optimizer at the start", "kept" if init.get("optimizer") == "keep" else "new"
     yield "precision", str(manifest.settings.get("precision"))
     yield "seed", str(_group(manifest, "run").get("seed"))
     for key, loss in sorted(manifest.losses.items()):

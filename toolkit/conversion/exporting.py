@@ -31,7 +31,6 @@ from toolkit.model.config import ModelSettings
 __all__ = ["ConversionReport", "to_hf"]
 
 _LARGEST_FILE = 5_000_000_000
-_BLOCK_NUMBERS = 1 << 22
 _Word = TypeVar("_Word", bound=StrEnum)
 
 
@@ -153,8 +152,8 @@ def _write_weights(folder: Path, source: Checkpoint, settings: ModelSettings, dt
     shapes |= zeros
 
     def read(name: str) -> Iterator[Tensor]:
-        whole = torch.zeros(zeros[name]) if name in zeros else source.weight(name)
-        for block in torch.split(whole, max(1, _BLOCK_NUMBERS // max(1, whole[0].numel()))):
+        blocks = [torch.zeros(zeros[name])] if name in zeros else source.rows(name)
+        for block in blocks:
             yield block.to(dtype.torch_dtype)
 
     itemsize = dtype.torch_dtype.itemsize

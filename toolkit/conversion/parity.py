@@ -28,9 +28,10 @@ from toolkit.model.products import times_transposed
 __all__ = ["SENTENCES", "Ours", "Parity", "compare_logits", "open_ours"]
 
 _TOLERANCE = 2e-5
-_MOST_TOKENS = 256
-_MOST_TOKENS_IN_A_BATCH = 64
-_ROWS = 64
+# Logits of a large vocabulary are what the check itself needs room for.
+_MOST_TOKENS = 160
+_MOST_TOKENS_IN_A_BATCH = 32
+_ROWS = 32
 
 SENTENCES = (
     "Call me Ishmael.",
@@ -103,12 +104,11 @@ def open_ours(checkpoint: Checkpoint, settings: ModelSettings, *, rounded_to: to
             )
 
     def read(name: str) -> Tensor:
-        weight = checkpoint.weight(name)
-        if rounded_to == torch.float32:
-            return weight
-        whole = torch.empty_like(weight)
-        for target, source in zip(torch.split(whole, 1024), torch.split(weight, 1024), strict=True):
-            target.copy_(source.to(rounded_to))
+        whole = torch.empty(shapes[name])
+        first = 0
+        for block in checkpoint.rows(name):
+            whole[first : first + len(block)] = block.to(rounded_to)
+            first += len(block)
         return whole
 
     return Ours(encoder.eval(), read)
@@ -142,25 +142,31 @@ def compare_logits(
     alone = torch.tensor(max(texts, key=len))
     batch = [torch.tensor(ids[:_MOST_TOKENS_IN_A_BATCH]) for ids in texts if ids]
     hidden_ND = _packed_hidden(ours, [alone, *batch], attention)
-    head_VD = ours.read("model.embed_tokens.weight" if ours.encoder.settings.tie_word_embeddings else "lm_head.weight")
     columns = torch.ones(vocab_size, dtype=torch.bool)
     if without is not None and without < vocab_size:
         columns[without] = False
-    largest_difference = largest_logit = 0.0
-    first = 0
+    found = Parity(max_difference=0.0, max_logit=0.0)
     for theirs_NV in _stock_logits(model, folder, alone, batch, pad_id):
+        # Read for each of the two passes: kept, it would lie beside whatever tensor the other model needs.
+        head_VD = ours.read(_head_name(ours.encoder.settings))
         for start in range(0, len(theirs_NV), _ROWS):
-            theirs = theirs_NV[start : start + _ROWS, :vocab_size][:, columns]
-            rows = hidden_ND[first + start : first + start + len(theirs)]
-            expected = times_transposed(rows, head_VD).float()[:, :vocab_size][:, columns]
-            difference, logit = float((theirs - expected).abs().max()), float(expected.abs().max())
-            # `max` of Python would lose what is not a number.
-            largest_difference = difference if difference != difference else max(largest_difference, difference)
-            largest_logit = max(largest_logit, logit)
-            if largest_difference != largest_difference:
-                return Parity(max_difference=largest_difference, max_logit=largest_logit)
-        first += len(theirs_NV)
-    return Parity(max_difference=largest_difference, max_logit=largest_logit)
+            rows_ND = hidden_ND[start : start + _ROWS]
+            expected_NV = times_transposed(rows_ND[: len(theirs_NV) - start], head_VD).float()[:, :vocab_size]
+            theirs = theirs_NV[start : start + _ROWS, :vocab_size]
+            found = _worse(found, theirs[:, columns], expected_NV[:, columns])
+        hidden_ND = hidden_ND[len(theirs_NV) :]
+        del head_VD, theirs_NV
+    return found
+
+
+def _worse(so_far: Parity, theirs_NV: Tensor, expected_NV: Tensor) -> Parity:
+    """What was found so far, and these rows; a difference that is not a number stays."""
+    differences = torch.stack([torch.tensor(so_far.max_difference), (theirs_NV - expected_NV).abs().max()])
+    return Parity(float(differences.max()), max(so_far.max_logit, float(expected_NV.abs().max())))
+
+
+def _head_name(settings: ModelSettings) -> str:
+    return "model.embed_tokens.weight" if settings.tie_word_embeddings else "lm_head.weight"
 
 
 def _packed_hidden(ours: Ours, texts: list[Tensor], attention: AttentionKind) -> Tensor:
@@ -173,16 +179,14 @@ def _packed_hidden(ours: Ours, texts: list[Tensor], attention: AttentionKind) ->
 
 
 def _stock_logits(model: Any, folder: Path, alone: Tensor, batch: list[Tensor], pad_id: int) -> Iterator[Tensor]:
-    """Logits of the stock model, (N, V) for one text after the other: alone, then those of a padded batch."""
+    """Logits of the stock model: of the text alone, (N, V), then of the texts of the padded batch, (N, V)."""
     weights = HubWeights.open(folder)
     input_ids_BS = nn.utils.rnn.pad_sequence(batch, batch_first=True, padding_value=pad_id)
     lengths_B = torch.tensor([len(ids) for ids in batch])
-    mask_BS = (torch.arange(input_ids_BS.shape[1]) < lengths_B[:, None]).long()
+    mask_BS = torch.arange(input_ids_BS.shape[1]) < lengths_B[:, None]
     with _streamed(model, weights.tensor):
         yield model(input_ids=alone[None]).logits[0]
-        batch_BSV = model(input_ids=input_ids_BS, attention_mask=mask_BS).logits
-    for row, length in zip(batch_BSV, lengths_B.tolist(), strict=True):
-        yield row[:length]
+        yield model(input_ids=input_ids_BS, attention_mask=mask_BS.long()).logits[mask_BS]
 
 
 @contextmanager

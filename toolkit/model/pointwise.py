@@ -40,14 +40,14 @@ def rotation(positions_T: Tensor, head_size: int, *, theta: float, scaling: Rope
 
 def _stretched(frequencies: Tensor, scaling: RopeScaling) -> Tensor:
     """Frequencies for longer segments: divided, all of them (Chen et al. 2023) or those of long waves (Llama 3.1)."""
-    divided = frequencies / scaling.factor
     if scaling.rope_type == "linear":
-        return divided
-    # 0 where a wave is as long as the low end of the band or longer, 1 at its high end and beyond.
-    turns = frequencies * (scaling.original_max_position_embeddings / (2 * math.pi))
+        return frequencies / scaling.factor
+    # 0 where a wave is as long as the low end of the band or longer, 1 at its high end and beyond. The order of the
+    # operations is that of transformers, so that the angles are equal to the last bit.
+    turns = scaling.original_max_position_embeddings / (2 * math.pi / frequencies)
     band = scaling.high_freq_factor - scaling.low_freq_factor
     share = ((turns - scaling.low_freq_factor) / band).clamp(0, 1)
-    return (1 - share) * divided + share * frequencies
+    return (1 - share) * frequencies / scaling.factor + share * frequencies
 
 
 def rotate(tensor_THE: Tensor, angles: Rotation) -> Tensor:
