@@ -45,6 +45,7 @@ def keys(group: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldI
     """Every key of a group and the groups in it, as `--set` names them; N stands for the number of an item."""
     for name, field in group.model_fields.items():
         inner, is_list = _group_in(field.annotation)
+        name = field.alias or name
         if inner is None:
             yield f"{prefix}{name}", field
         else:

@@ -140,7 +140,7 @@ def test_an_imported_decoder_is_adapted_and_exported(tmp_path: Path) -> None:
     assert not torch.equal(checkpoint.weight("model.norm.weight"), imported.weight("model.norm.weight"))
     report = to_hf(tmp_path / "run", tmp_path / "out")
     assert report.architecture == "Qwen3ForCausalLM"
-    assert "first weights | model model, family qwen3" in (tmp_path / "out" / "README.md").read_text()
+    assert "first weights | model (qwen3)" in (tmp_path / "out" / "README.md").read_text()
 
 
 def _set_fingerprint(corpus: Path, fingerprint: str) -> None:

@@ -97,7 +97,10 @@ def to_hf(
         write_tokenizer(folder, source, form=form, longest=settings.max_position_embeddings)
         if sentence_transformers:
             write_modules(folder, width=settings.hidden_size, longest=settings.max_position_embeddings)
-        (folder / "README.md").write_text(model_card(source.manifest, form, name=out.name), encoding="utf-8")
+        (folder / "README.md").write_text(
+            model_card(source.manifest, form, name=out.name, architecture=exported_class(form, settings)),
+            encoding="utf-8",
+        )
         parity = compare_logits(folder, ours, attention=form.attention, pad_id=source.manifest.vocabulary.pad_id)
         if not parity.is_within_tolerance:
             raise ToolkitError(
