@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from preprocess_contenders import COMPARISONS, Comparison, Places, contenders, prepare_tokenizer, versions
-from preprocess_inputs import Amount, changed_copies, limited, quarter, read_documents, write_amount
+from preprocess_inputs import Amount, changed_copies, read_documents, thinned, write_amount
 from preprocess_measure import Usage, adopt_orphans, run
 from preprocess_outputs import check_equal, have_equal_bytes
 from training_step import machine
@@ -41,16 +41,14 @@ Task = tuple[str, str]
 
 def make_amounts(options: argparse.Namespace, names: set[str]) -> dict[str, Amount]:
     """Write the amounts of text that are needed."""
-    documents = read_documents(options.text)
-    if options.limit_megabytes is not None:
-        documents = limited(documents, int(options.limit_megabytes * MEGABYTE))
+    documents = thinned(read_documents(options.text), options.share)
     if not documents:
         raise SystemExit(f"{options.text} holds no text in .jsonl, .jsonl.gz, .json.gz, .parquet or .txt.")
     num_bytes = sum(len(text.encode()) for text in documents)
     num_copies = -(-int(options.big_megabytes * MEGABYTE) // num_bytes)
     amounts = {}
     if "quarter" in names:
-        amounts["quarter"] = write_amount(quarter(documents), options.work / "quarter")
+        amounts["quarter"] = write_amount(thinned(documents, 0.25), options.work / "quarter")
     if "whole" in names:
         amounts["whole"] = write_amount(documents, options.work / "whole")
     if "big" in names:
@@ -65,16 +63,18 @@ class Bench:
         self.places = places
         self.amounts = amounts
         self.contenders = contenders(places)
+        self.versions = versions(places)
         self.load_average = os.getloadavg()[0]
         self.first: dict[Task, Usage] = {}
         self.timed: dict[Task, list[Usage]] = {}
 
     def run(self, task: Task, *, samples_memory: bool = False) -> Usage:
-        """One command of a contender, into an empty folder."""
+        """One command of a contender, into an empty folder, with nothing left to be written from before."""
         contender, output = self.contenders[task[0]], self.output(task)
         shutil.rmtree(output, ignore_errors=True)
         output.mkdir(parents=True)
         source = getattr(self.amounts[task[1]], contender.reads)
+        os.sync()
         usage = run(
             contender.command(source, output),
             log=output / "log",
@@ -99,7 +99,7 @@ class Bench:
         found: dict[str, Any] = {"amount": amount} | check_equal(ours, peer, pair=" and ".join(sides_names(sides)))
         if comparison.name.startswith("megatron"):
             prefix = self.output(sides[1]) / "out_text_document"
-            found["equal_bytes"] = have_equal_bytes(self.output(sides[0]), prefix)
+            found["equal_bytes"] = have_equal_bytes(self.output(sides[0]) / "corpus", prefix)
         return found
 
     def time(self, tasks: Sequence[Task], *, repeats: int, slow_repeats: int) -> None:
@@ -178,7 +178,7 @@ def result_row(bench: Bench, comparison: Comparison, checked: dict[str, Any]) ->
         "workers": bench.places.workers,
         "machine": machine(),
         "load_average_before": bench.load_average,
-        "versions": versions(bench.places),
+        "versions": bench.versions,
     }
 
 
@@ -209,7 +209,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--slow-repeats", type=int, default=3, help="runs of the contenders that take minutes")
     parser.add_argument("--big-megabytes", type=float, default=500, help="least size of the big amount of text")
-    parser.add_argument("--limit-megabytes", type=float, help="take this much of the text, to try the benchmark out")
+    parser.add_argument("--share", type=float, default=1.0, help="of the text to take, to try the benchmark out")
     parser.add_argument("--work", type=Path, help="existing folder for inputs and outputs (4 GB), made empty again")
     parser.add_argument("--output", type=Path, default=RESULTS)
     return parser.parse_args()

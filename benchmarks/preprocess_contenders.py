@@ -2,9 +2,9 @@
 
 import json
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 
 from preprocess_outputs import Documents, read_corpus, read_datatrove, read_megatron_pair
@@ -99,12 +99,16 @@ def prepare_tokenizer(spec: str, folder: Path) -> tuple[int, str]:
 def versions(places: Places) -> dict[str, dict[str, str]]:
     """Of our packages, and of those that the peers' environment has."""
     program = (
-        "import json, platform, sys; from importlib.metadata import version\n"
-        "print(json.dumps({'python': platform.python_version()} | {name: version(name) for name in sys.argv[1:]}))"
+        "import json, platform, sys; from importlib.metadata import distributions\n"
+        "found = {one.name: one.version for one in distributions() if one.name in sys.argv[1:]}\n"
+        "print(json.dumps({'python': platform.python_version()} | found))"
     )
-    command = [str(places.peer_python), "-c", program, *PEER_PACKAGES]
-    peers = json.loads(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
-    return {"ours": {name: version(name) for name in OUR_PACKAGES}, "peers": peers}
+    pythons = {"ours": (sys.executable, OUR_PACKAGES), "peers": (str(places.peer_python), PEER_PACKAGES)}
+    found = {}
+    for side, (python, packages) in pythons.items():
+        command = [python, "-c", program, *packages]
+        found[side] = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout)
+    return found
 
 
 def _ours(places: Places, reads: str, engine: str) -> Contender:
@@ -143,9 +147,11 @@ def _megatron_fast(places: Places) -> Contender:
         return [*_peer_program(places, "megatron-fast-loop", source, output / "out"), str(places.tokenizer)]
 
     is_tool = places.megatron is not None and (places.megatron / "tools" / "preprocess_data_fast.py").exists()
-    how = _tool_name(places, "preprocess_data_fast.py") if is_tool else "its loop, driven on megatron-core, one process"
+    how = (
+        _tool_name(places, "preprocess_data_fast.py") if is_tool else "its loop, driven on megatron-core and gigatoken"
+    )
     environment = {"PYTHONPATH": str(places.megatron)} if is_tool else {}
-    return Contender(how, "jsonl", tool if is_tool else loop, _read_pair, is_slow=True, environment=environment)
+    return Contender(how, "jsonl", tool if is_tool else loop, _read_pair, environment=environment)
 
 
 def _datatrove(places: Places, reads: str) -> Contender:

@@ -52,27 +52,11 @@ def read_documents(folder: Path) -> list[str]:
     return documents
 
 
-def limited(documents: list[str], max_bytes: int) -> list[str]:
-    """As many of the documents, from the first on, as fit in that many bytes."""
-    kept, total = [], 0
-    for text in documents:
-        size = len(text.encode())
-        if total + size <= max_bytes:
-            kept.append(text)
-            total += size
-    return kept
-
-
-def quarter(documents: list[str]) -> list[str]:
-    """Documents that are a quarter of the bytes wherever one stops reading, long ones and short ones alike."""
-    kept, kept_bytes, all_bytes = [], 0, 0
-    for text in documents:
-        size = len(text.encode())
-        all_bytes += size
-        if 4 * (kept_bytes + size) <= all_bytes:
-            kept.append(text)
-            kept_bytes += size
-    return kept
+def thinned(documents: list[str], share: float) -> list[str]:
+    """That share of the documents and about that share of the bytes: as many of each length, in the same order."""
+    by_length = sorted(range(len(documents)), key=lambda number: len(documents[number]))
+    kept = {number for rank, number in enumerate(by_length) if int((rank + 1) * share) > int(rank * share)}
+    return [text for number, text in enumerate(documents) if number in kept]
 
 
 def changed_copies(documents: list[str], num_copies: int) -> Iterator[str]:

@@ -8,7 +8,7 @@ Trainer's best case. Each contender is a process of its own with the same initia
 the step of another has ended. Nothing is timed before the losses of the first step agree (fp32: to 4
 decimals).
 
-Our side sets its allocator (`toolkit.model.allocator`), the Trainer's users have the default: `own`. The same setting
+Our side sets its allocator (`toolkit.core.allocator`), the Trainer's users have the default: `own`. The same setting
 given to the peer too is the other comparison: `both`. One JSON row per comparison goes to
 benchmarks/results/training_step.jsonl.
 """
@@ -233,7 +233,7 @@ def run_peer(contender: Contender, say: Callable[[float], None], gate: Gate) -> 
 def work(contender: Contender, pipe: Connection) -> None:
     """One contender's process: says its first loss, then answers "go" with the seconds of a step, wall and CPU."""
     if contender.keeps_freed_memory:
-        from toolkit.model.allocator import keep_freed_memory
+        from toolkit.core.allocator import keep_freed_memory
 
         assert keep_freed_memory()
     import torch

@@ -2,6 +2,7 @@
 
 from tokenization.difference import Difference
 from tokenization.errors import EncodersDiffer, FastUnavailable, TokenizationError, UnsupportedTokenizerError
+from tokenization.fast import FastEncoder
 from tokenization.loading import load
 from tokenization.mask import MaskOrigin, MaskToken
 from tokenization.reference import TokenizerKind
@@ -13,6 +14,7 @@ __all__ = [
     "Difference",
     "EncodersDiffer",
     "EncodingRules",
+    "FastEncoder",
     "FastUnavailable",
     "MaskOrigin",
     "MaskToken",

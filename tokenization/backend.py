@@ -4,13 +4,32 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tokenization.errors import TokenizationError
+from tokenization.errors import TokenizationError, native_errors
 from tokenization.names import SpecialNames
 
 if TYPE_CHECKING:
     import tokenizers
 
-__all__ = ["completed", "is_byte_level", "settled"]
+__all__ = ["check_ids", "completed", "is_byte_level", "settled"]
+
+
+# Far above any vocabulary. `tokenizers` counts through all ids when it writes a file.
+_MOST_IDS = 1 << 24
+
+
+def check_ids(ids: Mapping[str, int]) -> None:
+    """Whether the ids of a vocabulary can be those of a tokenizer.
+
+    Raises:
+        TokenizationError: there are none, one is given twice or out of all proportion.
+    """
+    if not ids:
+        raise TokenizationError("The tokenizer has an empty vocabulary.")
+    if max(ids.values()) >= _MOST_IDS:
+        text = max(ids, key=ids.__getitem__)
+        raise TokenizationError(f"The tokenizer gives the token {text!r} the id {ids[text]:,}. Is its file damaged?")
+    if len(set(ids.values())) < len(ids):
+        raise TokenizationError("The tokenizer gives one id to two of its tokens. Is its file damaged?")
 
 
 def settled(backend: "tokenizers.Tokenizer", names: SpecialNames) -> "tokenizers.Tokenizer":
@@ -32,17 +51,18 @@ def completed(backend: "tokenizers.Tokenizer", names: SpecialNames, *, mask_id: 
     Raises:
         TokenizationError: the mask cannot have that id.
     """
-    from tokenizers import Tokenizer as Backend
-
     mask = names.roles["mask"]
     if backend.token_to_id(mask) == mask_id and not _undeclared(backend, names.texts()):
         return backend
     ids = backend.get_vocab(with_added_tokens=True) | {mask: mask_id}
-    content = backend.to_str()
-    if len(ids) != max(ids.values()) + 1:
-        content = _with_all_in_the_model(content, ids)
-    complete = Backend.from_str(content)
-    _declare(complete, names.texts())
+    with native_errors("The tokenizer cannot be written as a tokenizer.json"):
+        from tokenizers import Tokenizer as Backend
+
+        content = backend.to_str()
+        if len(ids) != max(ids.values()) + 1:
+            content = _with_all_in_the_model(content, ids)
+        complete = Backend.from_str(content)
+        _declare(complete, names.texts())
     if complete.token_to_id(mask) != mask_id:
         raise TokenizationError(
             f"The mask token {mask!r} cannot be appended as id {mask_id}: the vocabulary's ids have gaps. "

@@ -12,9 +12,9 @@ from tokenization.reference import HuggingFaceReference, Reference
 if TYPE_CHECKING:
     import tokenizers
 
-__all__ = ["check_conversion", "encode_flat"]
+__all__ = ["PROBES", "check_conversion", "encode_flat"]
 
-_PROBES = (
+PROBES = (
     "The quick brown fox, which they'd seen in 1998, isn't HERE; we'll say: \"It's 12345678 m/s away!\"\r\n\r\nYES.",
     "  two  spaces,   three,\tand\ta tab \n \n  line\n\n\nends   ",
     "def f(x_1, *args):\n    if x_1 != 0x1F:\n\t\treturn [None]*len(args)  # ------- ====== ......",
@@ -26,6 +26,7 @@ _PROBES = (
     " ",
     "\n",
 )
+"""Texts of many kinds of characters, with runs of each."""
 
 
 def check_conversion(
@@ -43,7 +44,7 @@ def check_conversion(
         UnsupportedTokenizerError: they differ.
     """
     shown = list(special_texts[:300])
-    texts = [*_PROBES, *shown, *(f"a{text}b {text}" for text in shown[:20])]
+    texts = [*PROBES, *shown, *(f"a{text}b {text}" for text in shown[:20])]
     difference = first_difference(
         texts, encode_flat(reference, texts), encode_flat(HuggingFaceReference(backend), texts)
     )

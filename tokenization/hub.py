@@ -1,6 +1,7 @@
 """Tokenizer files of a hub repository, through `huggingface_hub`: its cache, token, endpoint and offline mode."""
 
 import re
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +10,9 @@ from tokenization.errors import TokenizationError
 __all__ = ["download", "looks_like_repository"]
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+
+# Seconds before the second and the third try.
+_WAITS = (0.5, 3.0)
 
 _NOT_HERE = "; and there is no file, folder or shipped spec of that name here."
 
@@ -21,7 +25,7 @@ def looks_like_repository(name: str) -> bool:
 def download(repository: str, files: Sequence[str]) -> Path:
     """The folder with those of some files that a repository has, all of one commit: the newest of its main branch.
 
-    Without a network, what is in the cache serves.
+    Without a network, what is in the cache serves. A connection that breaks off is tried again.
 
     Args:
         repository: its id.
@@ -32,10 +36,24 @@ def download(repository: str, files: Sequence[str]) -> Path:
     """
     from huggingface_hub import snapshot_download
 
-    try:
-        return Path(snapshot_download(repository, allow_patterns=list(files)))
-    except Exception as error:  # the HTTP library under the client has a family of its own
-        raise TokenizationError(f"The hub repository {repository!r} {_what_to_do(repository, error)}") from error
+    for wait in (*_WAITS, None):
+        try:
+            return Path(snapshot_download(repository, allow_patterns=list(files)))
+        except Exception as error:  # the HTTP library under the client has a family of its own
+            if wait is None or not _may_pass(error):
+                raise TokenizationError(
+                    f"The hub repository {repository!r} {_what_to_do(repository, error)}"
+                ) from error
+            time.sleep(wait)
+    raise AssertionError
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether asking again may help: the connection broke off, or the server is in trouble."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if isinstance(status, int):
+        return status == 429 or status >= 500
+    return type(error).__module__.partition(".")[0] in ("httpx", "httpx2")
 
 
 def _what_to_do(repository: str, error: Exception) -> str:

@@ -1,9 +1,12 @@
 """Hugging Face tokenizers from files: `tokenizer.json`, or GPT-2's pair of `vocab.json` and `merges.txt`."""
 
+import base64
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tokenization.charsmap import check_charsmap
 from tokenization.errors import TokenizationError, UnsupportedTokenizerError, native_errors
 from tokenization.names import read_tokenizer_class
 
@@ -14,6 +17,8 @@ __all__ = ["MERGES_FILE", "TOKENIZER_FILE", "VOCABULARY_FILE", "backend_from_jso
 
 TOKENIZER_FILE = "tokenizer.json"
 VOCABULARY_FILE, MERGES_FILE = "vocab.json", "merges.txt"
+
+_CHARSMAP = "precompiled_charsmap"
 
 # Classes of transformers that split and join as GPT-2 does and put nothing around a text.
 _AS_GPT2 = {"GPT2Tokenizer", "GPT2TokenizerFast", "GPTNeoXTokenizer", "GPTNeoXTokenizerFast", "PreTrainedTokenizerFast"}
@@ -48,7 +53,21 @@ def backend_from_json(path: Path) -> "tokenizers.Tokenizer":
     with native_errors(f"{path} is not a Hugging Face {TOKENIZER_FILE} that can be read"):
         from tokenizers import Tokenizer as Backend
 
+        if _CHARSMAP in text:
+            for charsmap in _charsmaps(json.loads(text)["normalizer"]):
+                check_charsmap(base64.b64decode(charsmap, validate=True))
         return Backend.from_str(text)
+
+
+def _charsmaps(content: Any) -> Iterator[Any]:
+    """The compiled character maps of a normalizer: `tokenizers` panics on a damaged one."""
+    if isinstance(content, dict):
+        if _CHARSMAP in content:
+            yield content[_CHARSMAP]
+        content = list(content.values())
+    if isinstance(content, list):
+        for inner in content:
+            yield from _charsmaps(inner)
 
 
 def backend_from_pair(folder: Path) -> "tokenizers.Tokenizer":

@@ -17,6 +17,7 @@ from tokenization.huggingface_files import (
     backend_from_pair,
     read_content,
 )
+from tokenization.memory import release_freed_memory
 from tokenization.names import CONFIGURATION_FILES, SpecialNames, read_special_names
 from tokenization.reference import Reference
 from tokenization.rules import EncodingRules
@@ -69,6 +70,8 @@ def load(
         UnsupportedTokenizerError: a kind of tokenizer that is not read.
     """
     parts = _parts(spec)
+    # Reading a large vocabulary takes several times the memory that it needs afterwards.
+    release_freed_memory()
     return Tokenizer(
         parts.backend,
         parts.names,

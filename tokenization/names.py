@@ -67,7 +67,7 @@ def read_special_names(folder: Path) -> SpecialNames:
     """Read the names in `tokenizer_config.json` and `special_tokens_map.json`, as transformers ranks the two.
 
     Raises:
-        TokenizationError: one of the files is there and is not a JSON object.
+        TokenizationError: one of the files is there and is not a JSON object, or names half a character.
     """
     config, names = _read(folder / _CONFIG), _read(folder / _MAP)
     # The map is the older file; it still rules unless the config lists its added tokens.
@@ -83,4 +83,9 @@ def read_special_names(folder: Path) -> SpecialNames:
             listed = file.get(key) or []
             values = listed.values() if isinstance(listed, dict) else listed if isinstance(listed, list) else []
             extra.extend(text for text in map(_text, values) if text is not None)
+    for text in (*roles.values(), *extra):
+        if not text.isprintable() and any("\ud800" <= character <= "\udfff" for character in text):
+            raise TokenizationError(
+                f"{folder / _CONFIG} or {_MAP} beside it names the token {text!r}, which is no text."
+            )
     return SpecialNames(roles, tuple(dict.fromkeys(extra)))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from tokenization.conversion_check import PROBES
 from tokenization.errors import TokenizationError, native_errors
 from tokenization.fingerprint import byte_level_text
 from tokenization.reference import HuggingFaceReference, Reference, TokenizerKind
@@ -78,6 +79,7 @@ def from_ranks(ranks: Mapping[bytes, int], spec: RankSpec) -> tuple["tokenizers.
     special = spec.special_ids(max(ranks.values()) + 1)
     _check(ranks, special, spec)
     with native_errors(f"The pattern of the tokenizer spec {spec.name} cannot be used"):
+        _refuse_empty_matches(spec.pattern)
         import tiktoken
         from tokenizers import Tokenizer as Backend
 
@@ -106,6 +108,14 @@ def _check(ranks: Mapping[bytes, int], special: Mapping[str, int], spec: RankSpe
             raise TokenizationError(
                 f"The tokenizer spec {spec.name} names {text!r} as its {role} token and does not list it as special."
             )
+
+
+def _refuse_empty_matches(pattern: str) -> None:
+    """A piece without a character makes tiktoken panic."""
+    import regex  # which tiktoken requires
+
+    if any(not match.group() for text in ("", *PROBES) for match in regex.finditer(pattern, text, timeout=5)):
+        raise ValueError("it matches where there is no character")
 
 
 def _merges(ranks: Mapping[bytes, int]) -> Iterator[tuple[bytes, bytes]]:

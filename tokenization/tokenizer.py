@@ -4,8 +4,9 @@ Two vocabularies are kept apart. Texts are encoded with the tokenizer as it was 
 which mask token was decided; the mask belongs to the vocabulary that is counted, fingerprinted and saved.
 """
 
+import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,8 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from tokenization.backend import completed, is_byte_level, settled
-from tokenization.errors import TokenizationError
+from tokenization.backend import check_ids, completed, is_byte_level, settled
+from tokenization.errors import TokenizationError, native_errors
 from tokenization.fingerprint import byte_level_bytes, fingerprint
 from tokenization.mask import choose_mask
 from tokenization.names import ROLES, SpecialNames
@@ -56,8 +57,7 @@ class Tokenizer:
         self._reference: Reference = reference or HuggingFaceReference(self._backend)
         self.rules = settle_rules(rules, self.kind)
         ids = self._backend.get_vocab(with_added_tokens=True)
-        if not ids:
-            raise TokenizationError("The tokenizer has an empty vocabulary.")
+        check_ids(ids)
         if eod is not None and eod not in ids:
             raise TokenizationError(
                 f"The end-of-document token {eod!r} is not in the vocabulary ({len(ids):,} tokens). "
@@ -75,17 +75,16 @@ class Tokenizer:
             next_id=self.encoded_vocabulary_size,
         )
         self._names = SpecialNames({**roles, "mask": self.mask.text}, names.extra)
-        self._ids = {**ids, self.mask.text: self.mask.id}
+        known = {**{text: ids[text] for text in self._names.texts() if text in ids}, self.mask.text: self.mask.id}
         self.vocabulary_size = max(self.encoded_vocabulary_size, self.mask.id + 1)
         self.eod_text = eod if eod is not None else roles.get("eos", roles.get("sep"))
-        self.eod_id = None if self.eod_text is None else self._ids[self.eod_text]
+        self.eod_id = None if self.eod_text is None else ids[self.eod_text]
         self.special_ids = {
-            role: self._ids[self._names.roles[role]] if role in self._names.roles else None
+            role: known[self._names.roles[role]] if role in self._names.roles else None
             for role in ("bos", "eos", "pad", "mask")
         }
         declared = [token_id for token_id, token in self._backend.get_added_tokens_decoder().items() if token.special]
-        named = [self._ids[text] for text in self._names.texts()]
-        self.all_special_ids = tuple(sorted({*declared, *named}))
+        self.all_special_ids = tuple(sorted({*declared, *known.values()}))
         self._backend.encode_special_tokens = not self.rules.parse_special_text
 
     @property
@@ -122,8 +121,8 @@ class Tokenizer:
         return "the SentencePiece model has no end-of-sentence piece"
 
     def _suggestion(self) -> str:
-        special = [text for text, token_id in self._ids.items() if token_id in self.all_special_ids]
-        listed = ", ".join(sorted(set(special) - {self.mask.text})[:8])
+        special = {token.content for token in self._backend.get_added_tokens_decoder().values() if token.special}
+        listed = ", ".join(sorted(special - {self.mask.text})[:8])
         known = f" (its special tokens: {listed})" if listed else ""
         return f"Name the token with --eod TOKEN{known}, "
 
@@ -157,7 +156,8 @@ class Tokenizer:
         """The ids that the post-processor puts in front of a text and behind it."""
         if self.kind is not TokenizerKind.HUGGINGFACE or self._backend.post_processor is None:
             return np.empty(0, dtype=np.uint32), np.empty(0, dtype=np.uint32)
-        framed = self._backend.encode("a")
+        with native_errors("The tokenizer cannot encode the letter a, which shows what it puts around a text"):
+            framed = self._backend.encode("a")
         is_text = np.flatnonzero(np.array(framed.special_tokens_mask, dtype=np.int64) == 0)
         ids = np.array(framed.ids, dtype=np.uint32)
         return (ids[: is_text[0]], ids[is_text[-1] + 1 :]) if is_text.size else (ids[:0], ids[:0])
@@ -181,9 +181,10 @@ class Tokenizer:
         """Sha256 over the vocabulary's ids and bytes and the special ids; equal whatever file they came from."""
         added = {token.content for token in self._backend.get_added_tokens_decoder().values()} | {self.mask.text}
         is_spelled = is_byte_level(self._backend)
+        ids = self._backend.get_vocab(with_added_tokens=True) | {self.mask.text: self.mask.id}
         vocabulary = {
             token_id: byte_level_bytes(text) if is_spelled and text not in added else text.encode("utf-8")
-            for text, token_id in self._ids.items()
+            for text, token_id in ids.items()
         }
         return fingerprint(vocabulary, self.special_ids, special_ids=self.all_special_ids)
 
@@ -192,8 +193,12 @@ class Tokenizer:
         """The tokenizer with every decided token special, as it is saved."""
         return completed(self._backend, self._names, mask_id=self.mask.id)
 
-    def files(self) -> dict[str, str]:
+    def files(self) -> Mapping[str, str]:
         """Name and content of the files that `save` writes; equal tokenizers, equal files."""
+        return self._files
+
+    @cached_property
+    def _files(self) -> dict[str, str]:
         config: dict[str, object] = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "clean_up_tokenization_spaces": False,
@@ -202,13 +207,18 @@ class Tokenizer:
         if self._names.extra:
             config["extra_special_tokens"] = list(self._names.extra)
         return {
-            "tokenizer.json": self._complete.to_str(pretty=True),
+            # Not `_complete`: that one would stay in memory, and decoding alone needs it.
+            "tokenizer.json": completed(self._backend, self._names, mask_id=self.mask.id).to_str(pretty=True),
             "tokenizer_config.json": json.dumps(config, indent=2, ensure_ascii=False) + "\n",
         }
 
-    def source_files(self) -> dict[str, str]:
-        """What decides the ids, by name: the files that `save` writes, and whose encoder the reference is."""
-        return {**self.files(), "kind": str(self.kind)}
+    @cached_property
+    def source_digest(self) -> str:
+        """Sha256 over all that decides the ids: the files that `save` writes, and whose encoder the reference is."""
+        digest = hashlib.sha256(f"{self.kind}".encode())
+        for name, content in sorted(self.files().items()):
+            digest.update(f"\n{name} {len(content)}\n{content}".encode())
+        return digest.hexdigest()
 
     def save(self, folder: Path) -> None:
         """Write a folder that `transformers.AutoTokenizer` and `tokenization.load` read.

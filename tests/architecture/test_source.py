@@ -15,9 +15,7 @@ MAX_LOOP_LINES = 80
 LONG_FUNCTIONS: dict[str, str] = {}
 """path:function: why it may be longer."""
 
-DEEP_FUNCTIONS = {
-    "toolkit/preprocess/program.py:_write_shards": "the progress bar around sources and blocks is one level more",
-}
+DEEP_FUNCTIONS: dict[str, str] = {}
 """path:function: why it may nest deeper."""
 
 UNDESCRIBED_SETTINGS = {

@@ -24,6 +24,8 @@ def _toolkit(monkeypatch, capsys, *words: str) -> tuple[int, str]:
         (["--set", "train.micro_batch_row=2"], ["unknown key 'train.micro_batch_row'", "'micro_batch_rows'"]),
         (["--set", "objectives.mlm.mask_ratio=1.4"], ["objectives.mlm.mask_ratio", "1.4"]),
         (["--set", "data.train=no/such/corpus"], ["no/such/corpus", "toolkit preprocess"]),
+        (["--set", 'data.train=[{path="a"}]'], ["run.toml: data.train.0.weight is missing.\n"]),
+        (["--set", 'data.train=[{path="a",weight=0}]'], ["data.train.0.weight = 0 is refused"]),
         (["--set", "parallel.pp=4"], ["parallel.pp=4", "ZeRO stage 2", "parallel.pp=1"]),
         (["--set", "precision=bf16", "--ds-config", "zero0"], ["stage 0", "zero1"]),
         (["--set", "train.micro_batch_rows=3"], ["does not divide 8"]),
@@ -78,7 +80,7 @@ def test_a_dry_run_says_the_epochs_of_every_corpus_of_a_blend(monkeypatch, capsy
     assert re.search(rf"{tmp_path}/validation: .* 25.00% of the run takes 80 rows, \d.\d\d epochs", lines[2])
 
 
-@pytest.mark.parametrize("command", ["branch", "plan", "adopt", "doctor", "watch"])
+@pytest.mark.parametrize("command", ["branch", "plan", "grid", "doctor", "watch"])
 def test_what_nobody_has_built_says_so(monkeypatch, capsys, command):
     code, err = _toolkit(monkeypatch, capsys, command, "anything", "--at-all")
     assert (code, err) == (2, f"error: `toolkit {command}` is not available yet.\n")
@@ -95,7 +97,8 @@ def test_help_lists_what_is_built_and_loads_nothing_heavy():
     lines = done.stdout.splitlines()
     assert lines[-1] == "[]"
     listed = [line.split()[0] for line in lines[lines.index("Commands:") + 1 : -1]]
-    assert listed == ["quickstart", "preprocess", "inspect", "verify", "train", "convert", "finetune"]
+    data, training = ["tokenizer", "preprocess", "adopt", "inspect", "verify"], ["train", "convert", "finetune"]
+    assert listed == ["quickstart", *data, *training]
 
 
 def test_an_unknown_command_exits_with_2(monkeypatch, capsys):

@@ -178,7 +178,7 @@ def test_a_blend_of_one_corpus_is_that_corpus(parts: list[tuple[Rows, Order]]) -
 @pytest.mark.parametrize(
     ("train", "message"),
     [
-        ([], "at least 1 item"),
+        ([], "a blend needs a corpus"),
         ([{"path": "a", "weight": 0}], "greater than 0"),
         ([{"path": "a", "weight": -1.0}], "greater than 0"),
         ([{"path": "a", "weight": float("inf")}], "finite"),

@@ -33,7 +33,16 @@ from toolkit.testing.text import sample_documents, tiny_tokenizer
 
 _COMMANDS = importlib.import_module("toolkit.cli.main")._COMMANDS
 # Options of the launcher, of the batch system and of scripts, which the text names beside our own.
-_OTHERS_OPTIONS = {"--num_gpus", "--master_port", "--signal", "--ds_config", "--config", "--check", "--editable"}
+_OTHERS_OPTIONS = {
+    "--split-sentences",
+    "--num_gpus",
+    "--master_port",
+    "--signal",
+    "--ds_config",
+    "--config",
+    "--check",
+    "--editable",
+}
 _LABELLED = "text\tlabel\nThe old miller counts.\tyes\nA young fox paints.\tno\nNobody in the village counts.\tyes\n"
 _PATH = re.compile(r"(?:toolkit|tokenization|tests|ds_configs|launchers|benchmarks)/[\w./-]*")
 

@@ -1,8 +1,4 @@
-"""Initial weights: what they depend on, and the allocator's switch."""
-
-import platform
-import subprocess
-import sys
+"""Initial weights: what they depend on."""
 
 import pytest
 import torch
@@ -56,11 +52,3 @@ def test_narrow_weights_are_the_rounded_wide_ones() -> None:
     encoder = Encoder(tiny_settings()).bfloat16()
     initialize_(encoder, 5)
     assert torch.equal(encoder.lm_head.weight, _weights(5)["lm_head.weight"].bfloat16())
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the switch is glibc's")
-def test_allocator_can_be_set() -> None:
-    """In a process of its own: it cannot be unset."""
-    code = "from toolkit.model.allocator import keep_freed_memory; print(keep_freed_memory())"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "True"

@@ -1,4 +1,6 @@
+import gzip
 import json
+import os
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -98,16 +100,152 @@ def test_three_kinds_of_documents_in_txt(tmp_path, content, file, paragraph, lin
     assert texts(path, txt_documents="line") == line
 
 
+def pack(folder, name, content):
+    """Content as the name's ending says."""
+    if name.endswith(".gz"):
+        content = gzip.compress(content)
+    elif name.endswith(".zst"):
+        content = zstd(content)
+    return write(folder, name, content)
+
+
+def zstd(content):
+    return pa.Codec("zstd").compress(content, asbytes=True)
+
+
+@pytest.mark.parametrize("packed", ["", ".gz", ".zst"])
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.jsonl", b'{"text": "\xc3\xa9"}\n\n{"text": "2"}'),
+        ("a.json", b'{"text": "\xc3\xa9"}\n\n{"text": "2"}\n'),
+        ("a.json", b'[{"text": "\xc3\xa9"}, {"text": ""}, {"text": "2"}]'),
+        ("a.txt", b"\xc3\xa9\n\n2\n"),
+    ],
+)
+def test_packed_files_hold_what_they_hold_unpacked(tmp_path, packed, name, content):
+    assert texts(pack(tmp_path, name + packed, content), txt_documents="line") == ["é", Reason.EMPTY, "2"]
+
+
+@pytest.mark.parametrize("space", ["", " ", "\n\t", "\r\n  "])
+@pytest.mark.parametrize("mark", [b"", BOM])
+def test_an_array_of_rows_is_read_however_it_is_written(tmp_path, space, mark):
+    elements = [
+        '{"text": "a]}, {\\"[\\\\", "n": {"text": [1, {"x": "]"}]}}',
+        '{"text": "\u2028é🙂"}',
+        '{"n": 1, "text": "c"}',
+    ]
+    content = space + "[" + space + f"{space},{space}".join(elements) + space + "]" + space
+
+    assert texts(write(tmp_path, "a.json", mark + content.encode())) == ['a]}, {"[\\', "\u2028é🙂", "c"]
+
+
+def test_bad_elements_of_an_array_are_bad_rows(tmp_path):
+    elements = [
+        b'{"text": "1"}', b"5", b"[]", b'"x"', b"null", b"{}", b'{"text": 5}', b'{"text": "\xff"}', b'{"a": "\xff"}',
+        b'{"text": "\\ud800"}', b'{"text": "\\ud83d\\ude42"}', b'{"text": ""}', b'{"text": "2"}',
+    ]  # fmt: skip
+    rows = read(write(tmp_path, "a.json", b"[" + b",".join(elements) + b"]"))
+
+    wrong, no_utf8 = Reason.WRONG_TYPE, Reason.NOT_UTF8
+    assert [row.reason for row in rows] == [
+        None, wrong, wrong, wrong, wrong, Reason.MISSING_FIELD, wrong,
+        no_utf8, no_utf8, no_utf8, None, Reason.EMPTY, None,
+    ]  # fmt: skip
+    assert rows[1].found == "the row is a JSON number, not an object"
+    assert rows[7].found == "invalid start byte at byte 10"
+    assert [row.text for row in rows if row.reason is None] == ["1", "🙂", "2"]
+
+
+@pytest.mark.parametrize("content", [b"[]", b" [ \n ] \n", b"", b"\n"])
+def test_files_without_any_row(tmp_path, content):
+    assert [row for row in texts(write(tmp_path, "a.json", content)) if row != Reason.EMPTY] == []
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'[{"text": "1"}, {"text": "2}]', "broken at byte 29: it is cut off"),
+        (b'[{"text": "1"}, {"text": "2"}', "broken at byte 29: it is cut off"),
+        (b"[", "broken at byte 1: it is cut off"),
+        (b'[{"text": "\xc3\xa9"}, {"text" 2}]', "broken at byte 25: Expecting ':' delimiter"),
+        (b'[{"text": "1"} {"text": "2"}]', "broken at byte 15: Expecting ',' delimiter"),
+        (b'[{"text": "1"},]', "broken at byte 15: Expecting value"),
+        (b'[{"text": "1"}]\n[2]', "broken at byte 16: something follows its end"),
+        (b'[{"text": "a\nb"}]', "broken at byte 12: Invalid control character"),
+        (b"[" * 100_000 + b"]", "recursion"),
+        (b"[" + b"9" * 5000 + b"]", "digits"),
+        (b'{\n  "text": "1"\n}\n', "is one JSON object written over several lines"),
+    ],
+)
+def test_an_array_that_is_broken_is_named_with_the_place(tmp_path, content, message):
+    with pytest.raises(UserError) as failure:
+        read(write(tmp_path, "a.json", content))
+    assert message in str(failure.value)
+    assert str(tmp_path / "a.json") in str(failure.value)
+
+
+LINE = b'{"text": "a line of text, a line of text, a line of text"}\n'
+
+
+@pytest.mark.parametrize("ending", [".gz", ".zst"])
+def test_files_of_several_members_are_one_text(tmp_path, ending):
+    compress = gzip.compress if ending == ".gz" else zstd
+    content = b"".join(map(compress, (LINE * 2, b"", LINE[:10], LINE[10:])))
+
+    assert len(read(write(tmp_path, f"a.jsonl{ending}", content))) == 3
+
+
+def test_frames_that_zstd_skips_are_skipped(tmp_path):
+    skipped = b"\x50\x2a\x4d\x18\x04\0\0\0abcd"
+
+    assert len(read(write(tmp_path, "a.jsonl.zst", skipped + zstd(LINE) + skipped + zstd(LINE)))) == 2
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.txt"])
+@pytest.mark.parametrize("ending", [".gz", ".zst"])
+@pytest.mark.parametrize("damage", ["not packed", "cut", "cut in the second", "garbage behind", "empty"])
+def test_a_broken_packed_file_is_named(tmp_path, name, ending, damage):
+    whole = (gzip.compress if ending == ".gz" else zstd)(LINE * 100)
+    content = {
+        "not packed": LINE,
+        "cut": whole[:-9],
+        "cut in the second": whole + whole[:20],
+        "garbage behind": whole + b"garbage",
+        "empty": b"",
+    }[damage]
+
+    with pytest.raises(UserError, match=rf"The source .*/{name}{ending} is (not a (gzip|zstd) file that can|empty)"):
+        read(write(tmp_path, name + ending, content), txt_documents="line")
+
+
+def test_a_damaged_gzip_file_is_named_although_its_text_looks_right(tmp_path):
+    content = bytearray(gzip.compress(LINE))
+    content[-6] ^= 1  # in the checksum
+
+    with pytest.raises(UserError, match="incorrect data check"):
+        read(write(tmp_path, "a.jsonl.gz", bytes(content)))
+
+
+def test_a_file_whose_name_is_no_utf8_is_read(tmp_path):
+    name = os.fsdecode(b"\xff.jsonl")
+
+    assert len(read(pack(tmp_path, f"{name}.gz", LINE))) == len(read(write(tmp_path, name, LINE))) == 1
+
+
 def parquet(folder, column, *, name="text", **options):
     pq.write_table(pa.table({"id": list(range(len(column))), name: column}), folder / "a.parquet", **options)
     return folder / "a.parquet"
 
 
-@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), pa.dictionary(pa.int32(), pa.string())])
+@pytest.mark.parametrize(
+    "kind",
+    [pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view(),
+     pa.dictionary(pa.int32(), pa.string()), pa.dictionary(pa.int8(), pa.large_string())],
+    ids=str,
+)  # fmt: skip
 def test_parquet_text_of_every_kind(tmp_path, kind):
-    column = (
-        pa.array(["é", "b", None, ""]).cast(kind) if kind != pa.binary() else pa.array(["é".encode(), b"b", None, b""])
-    )
+    column = pa.array(["é", "b", None, ""]).cast(kind)
 
     assert texts(parquet(tmp_path, column)) == ["é", "b", Reason.WRONG_TYPE, Reason.EMPTY]
 

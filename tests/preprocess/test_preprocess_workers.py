@@ -114,7 +114,7 @@ def test_killed_20_times_at_random_moments_it_ends_with_the_same_bytes(tokenizer
     """The real command, ended by kill -9 with its threads."""
     rows = [f"{text} {number}" for number in range(40) for text in sample_documents(250, seed=number)]
     source = write_jsonl("a.jsonl", rows)
-    command = [sys.executable, "-m", "toolkit", "preprocess", str(source), "--tokenizer", str(tokenizer_folder),
+    command = [sys.executable, "-m", "toolkit.cli", "preprocess", str(source), "--tokenizer", str(tokenizer_folder),
                "--shard-tokens", "10000", "--holdout", "0.1", "--workers", "2", "--output"]  # fmt: skip
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     started = time.monotonic()

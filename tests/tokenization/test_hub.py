@@ -128,6 +128,7 @@ def test_a_dropped_connection_is_got_over(hub, trained, trained_files):
 
     with HubServer(hub.root) as server:
         server.break_next("resolve-cache", drop_after=1000)
+        server.break_next("tokenizer_config", status=503, retry_after=0)
         found = hub.load("org/small", endpoint=server.endpoint)
 
     assert found.get("fingerprint") == tokenization.load(trained).fingerprint, found

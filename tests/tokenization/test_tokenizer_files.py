@@ -127,3 +127,14 @@ def test_the_fingerprint_tells_special_ids_apart(make_folder):
     }
 
     assert len(found) == 3
+
+
+def test_what_decides_the_ids_names_the_library_too(ranks_file, tmp_path):
+    """The same vocabulary, once encoded by tiktoken and once by `tokenizers`."""
+    ranks = tokenization.load(ranks_file)
+    ranks.save(tmp_path)
+    again = tokenization.load(tmp_path)
+
+    assert again.files() == ranks.files()
+    assert again.source_files() != ranks.source_files()
+    assert ranks.source_files() == tokenization.load(ranks_file).source_files()

@@ -162,6 +162,7 @@ def test_what_can_be_no_repository_is_not_looked_for_on_the_hub(name):
         ("tokenizer.json", b'{"a": 1}', "is not a Hugging Face tokenizer.json that can be read"),
         ("tokenizer_config.json", b"{", "cannot be read as JSON"),
         ("special_tokens_map.json", b"[]", "should hold a JSON object and holds list"),
+        ("tokenizer_config.json", b'{"eos_token": "\\ud800"}', "which is no text"),
     ],
 )
 def test_a_damaged_file_is_named(make_folder, file, content, message):

@@ -15,14 +15,18 @@ __all__ = ["main"]
 
 _COMMANDS = {
     "quickstart": "See the whole path work on bundled text",
+    "tokenizer": "Train a tokenizer on text",
     "preprocess": "Tokenise text into memory-mapped shards",
+    "adopt": "Use Megatron-LM's .bin/.idx pairs as they are",
     "inspect": "Look at a corpus: statistics, lengths, rows",
     "verify": "Read a corpus through and name damaged files",
     "train": "Pretrain an encoder, objective after objective",
     "convert": "Write a checkpoint as a Hugging Face model",
     "finetune": "Fine-tune an encoder on a task and score it",
 }
-_NOT_BUILT = {"adopt", "tokenizer", "grid", "report", "plan", "branch"}
+_NOT_BUILT = {"grid", "report", "plan", "branch"}
+_BELOW = {"tokenizer": "train"}
+"""Commands that are groups, with the one command in each."""
 _RESERVED = {"adapt", "estimate", "doctor", "launch", "watch"}
 
 
@@ -42,7 +46,9 @@ class _LazyGroup(TyperGroup):
             return TyperCommand(cmd_name, help=_COMMANDS[cmd_name])
         module = importlib.import_module(f"toolkit.cli.{cmd_name}")
         app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-        app.command(cmd_name)(module.command)
+        app.command(_BELOW.get(cmd_name, cmd_name))(module.command)
+        if cmd_name in _BELOW:
+            app.callback(no_args_is_help=True, help=_COMMANDS[cmd_name])(_no_options)
         return get_command(app)
 
     def invoke(self, ctx: Any) -> Any:
@@ -56,6 +62,10 @@ class _LazyGroup(TyperGroup):
 def _is_asked_for_overview() -> bool:
     """Whether the command line names no command, so that only the table is wanted."""
     return not any(word in _COMMANDS for word in sys.argv[1:])
+
+
+def _no_options() -> None:
+    """Makes a group of an app with one command."""
 
 
 def _refuse(name: str) -> None:

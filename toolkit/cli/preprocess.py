@@ -98,6 +98,7 @@ def command(
 def _run(sources: list[str], output: Path, given: dict[str, Any]) -> None:
     from pydantic import ValidationError
 
+    from toolkit.core.allocator import give_back_freed_memory
     from toolkit.core.console import console
     from toolkit.core.errors import SettingsError
     from toolkit.preprocess import preprocess
@@ -109,6 +110,7 @@ def _run(sources: list[str], output: Path, given: dict[str, Any]) -> None:
         first = error.errors(include_url=False)[0]
         option = "--" + str(first["loc"][0]).replace("_", "-")
         raise SettingsError(f"{option} {first['input']}: {first['msg'][0].lower()}{first['msg'][1:]}.") from error
+    give_back_freed_memory()
     result = preprocess(sources, output, settings=settings)
     screen = console()
     screen.print(summary_table(result))

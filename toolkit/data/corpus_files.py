@@ -17,17 +17,15 @@ from toolkit.data.file_hashes import hash_file
 from toolkit.data.manifest import MANIFEST_NAME, CorpusManifest, read_damaged_manifest, read_manifest
 from toolkit.data.plan import is_whole
 from toolkit.data.plan_summary import is_summary_whole
+from toolkit.data.read_through import Told
 from toolkit.data.shards import file_names
 
-__all__ = ["CorpusFile", "CorpusFiles", "Told", "survey_corpus"]
+__all__ = ["CorpusFile", "CorpusFiles", "survey_corpus"]
 
 _TOKENIZER_FOLDER, _HOLDOUT_FOLDER = "tokenizer", "holdout"
 _PLAN = re.compile(r"(?P<shard>.+)\.plan-S\d+-m\d+-v\d+-(?P<sha256_idx>[0-9a-f]{16})", re.DOTALL)
 _SUMMARY = re.compile(r"plans-S\d+-m\d+-v\d+-(?P<manifest_sha256>[0-9a-f]{16})")
 _LOCK = re.compile(r"\..*\.lock", re.DOTALL)
-
-Told = Callable[[int], object]
-"""Is told how many bytes were read."""
 
 
 @dataclass(frozen=True)

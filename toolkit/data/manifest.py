@@ -44,12 +44,20 @@ class TokenizerEntry(Settings):
 
     fingerprint: str
     """Hash over the vocabulary and the special ids, independent of the file format."""
-    vocab_size: Annotated[int, Field(ge=1)]
+    vocab_size: Annotated[int, Field(ge=1, le=2**31)]
     """Number of ids, the mask token included."""
     special_ids: SpecialIds
     """The named ones."""
     all_special_ids: Annotated[tuple[Count, ...], Field(strict=False)]
     """Every special id, ascending."""
+
+    @model_validator(mode="after")
+    def _ids_are_in_the_vocabulary(self) -> Self:
+        named = self.special_ids.model_dump().values()
+        for token_id in (*self.all_special_ids, *named):
+            if token_id is not None and token_id >= self.vocab_size:
+                raise ValueError(f"the special id {token_id} is outside the vocabulary of {self.vocab_size:,} ids")
+        return self
 
 
 def _as_table(value: Any, check: Callable[[Any], Sequence[ShardEntry]]) -> ShardTable:
@@ -126,8 +134,10 @@ def read_manifest(folder: Path) -> CorpusManifest:
         CorpusError: it is missing, damaged, or says something that cannot be.
     """
     path, text = folder / MANIFEST_NAME, _load(folder)
-    without_hash = text[: -len(_hash_line("0" * 64))] + _END
-    if not text.endswith(_hash_line(hashlib.sha256(without_hash).hexdigest())):
+    # A view: a copy of the manifest of a large corpus would be the most memory that opening it takes.
+    digest = hashlib.sha256(memoryview(text)[: -len(_hash_line("0" * 64))])
+    digest.update(_END)
+    if not text.endswith(_hash_line(digest.hexdigest())):
         raise CorpusError(f"{path} is damaged: its content does not have the hash that it names. {_REMEDY}")
     try:
         return _read_canonical(text) or CorpusManifest.model_validate_json(text)

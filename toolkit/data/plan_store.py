@@ -6,7 +6,7 @@ plan or none. A damaged one is made again, and comes out the same.
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from filelock import FileLock
 
+from toolkit.core.console import progress
 from toolkit.core.errors import CorpusError
 from toolkit.data.corpus import Corpus, open_folder
 from toolkit.data.plan import PackingPlan, PlanKey, PlanSizes, is_intact, map_plan, plan_bytes, read_sizes, write_plan
@@ -27,6 +28,8 @@ __all__ = ["PlanStore"]
 _OPEN_PLANS = 128
 # Below, the headers of all plans are read as fast.
 _FEWEST_SHARDS_SUMMARISED = 100
+# Fewer are packed before anybody wonders.
+_FEWEST_SHARDS_SHOWN = 10
 
 
 class PlanStore:
@@ -68,10 +71,9 @@ class PlanStore:
         table = next((found for path in self._summaries() if (found := read_summary(path, self._summary_key))), None)
         if table is None:
             return None
-        for number in self._missing(plan_bytes(table.num_rows, table.num_pieces)):
-            if self._make(number) != table.sizes(number):
-                return None
-        return table
+        missing = self._missing(plan_bytes(table.num_rows, table.num_pieces))
+        made = self._make_all(missing)
+        return table if made == [table.sizes(number) for number in missing] else None
 
     def _missing(self, num_bytes_N: npt.NDArray[np.int64]) -> list[int]:
         """The shards that have no plan of that size, neither beside them nor in the cache."""
@@ -88,11 +90,10 @@ class PlanStore:
     def _gathered(self) -> PlanTable:
         """What the plans themselves say; leaves a summary where that will save time."""
         with open_folder(self._corpus.path) as descriptor:
-            all_sizes = [
-                self._find(number, descriptor) or self._make(number) for number in range(len(self._corpus.shards))
-            ]
-        table = PlanTable.of(all_sizes)
-        if len(all_sizes) >= _FEWEST_SHARDS_SUMMARISED:
+            found = [self._find(number, descriptor) for number in range(len(self._corpus.shards))]
+        made = iter(self._make_all([number for number, sizes in enumerate(found) if sizes is None]))
+        table = PlanTable.of([sizes or next(made) for sizes in found])
+        if len(found) >= _FEWEST_SHARDS_SUMMARISED:
             # Only a copy: where it can be written nowhere, a run goes on without it.
             any(self._leave_summary(path, table) for path in self._summaries())
         return table
@@ -137,6 +138,16 @@ class PlanStore:
 
     def _find_intact(self, number: int) -> Path | None:
         return next((path for path in self._places(number) if is_intact(path, self._key(number))), None)
+
+    def _make_all(self, numbers: Sequence[int]) -> list[PlanSizes]:
+        if len(numbers) < _FEWEST_SHARDS_SHOWN:
+            return [self._make(number) for number in numbers]
+        made = []
+        with progress("Packing rows", total=len(numbers), unit="shards") as shown:
+            for number in numbers:
+                made.append(self._make(number))
+                shown.update(len(made))
+        return made
 
     def _make(self, number: int) -> PlanSizes:
         key, failures = self._key(number), []

@@ -1,14 +1,21 @@
 """What a run says about its data."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from toolkit.core.settings import Settings
 
 __all__ = ["BlendEntry", "DataSettings"]
 
 _SMALLEST_SHARE = 1e-9
+# Messages leave these words out of the key: they are how pydantic names the members of a union.
+_FOLDER, _BLEND = "str", "list[any]"
+
+
+def _kind_of_train(value: Any) -> str:
+    """Which of the two it is meant to be, so that a message is about that one."""
+    return _BLEND if isinstance(value, list | tuple) else _FOLDER
 
 
 class BlendEntry(Settings):
@@ -23,7 +30,10 @@ class BlendEntry(Settings):
 class DataSettings(Settings):
     """Where the rows of a run come from, how they are cut and in which order they come."""
 
-    train: str | Annotated[tuple[BlendEntry, ...], Field(strict=False, min_length=1)]
+    train: Annotated[
+        Annotated[str, Tag(_FOLDER)] | Annotated[tuple[BlendEntry, ...], Field(strict=False), Tag(_BLEND)],
+        Discriminator(_kind_of_train),
+    ]
     """Folder of the training corpus, or a blend: a list of {path, weight}."""
     validation: str | None = None
     """Folder of the corpus that is evaluated; none: no evaluation."""
@@ -38,17 +48,21 @@ class DataSettings(Settings):
     shuffle: Literal["global", "blocks"] = "global"
     """Shuffle rows over the whole corpus, or blocks of rows and then rows inside a window of blocks."""
 
-    @model_validator(mode="after")
-    def _every_corpus_has_a_share(self) -> Self:
-        entries = () if isinstance(self.train, str) else self.train
-        total = sum(entry.weight for entry in entries)
-        for entry in entries:
+    @field_validator("train")
+    @classmethod
+    def _every_corpus_has_a_share(cls, train: str | tuple[BlendEntry, ...]) -> str | tuple[BlendEntry, ...]:
+        if isinstance(train, str):
+            return train
+        if not train:
+            raise ValueError("a blend needs a corpus: give a folder, or a list of {path, weight}")
+        total = sum(entry.weight for entry in train)
+        for entry in train:
             if entry.weight < total * _SMALLEST_SHARE:
                 raise ValueError(
-                    f"data.train gives {entry.path} a weight of {entry.weight:g} in {total:g}, less than one row in "
-                    f"{1 / _SMALLEST_SHARE:,.0f}. Leave that corpus out, or make its weight larger."
+                    f"{entry.path} has a weight of {entry.weight:g} in {total:g}, less than one row in "
+                    f"{1 / _SMALLEST_SHARE:,.0f}: leave that corpus out, or make its weight larger"
                 )
-        return self
+        return train
 
     @model_validator(mode="after")
     def _row_holds_its_segments(self) -> Self:

@@ -34,7 +34,7 @@ def token_dtype(vocabulary_size: int) -> np.dtype[Any]:
 
 def file_names(prefix: Path) -> tuple[Path, Path]:
     """The .bin and the .idx of a shard; `prefix` may itself contain dots."""
-    return prefix.with_name(prefix.name + ".bin"), prefix.with_name(prefix.name + ".idx")
+    return Path(f"{prefix}.bin"), Path(f"{prefix}.idx")
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Self
 
 import numpy as np
@@ -12,6 +13,10 @@ from toolkit.data.order import Order
 from toolkit.data.windows import Rows, TokenRows
 
 __all__ = ["Located", "RowStream"]
+
+# A few positions cost as much to locate as these, and a rank asks for neighbours. Nothing but time depends on it.
+_GROUP = 64
+_GROUPS_KEPT = 16
 
 Numbers = npt.NDArray[np.int64]
 
@@ -37,6 +42,7 @@ class RowStream:
         assert rows.num_rows == order.num_rows
         self._parts: tuple[tuple[Rows, Order], ...] = ((rows, order),)
         self._blend: Blend | None = None
+        self._group = lru_cache(maxsize=_GROUPS_KEPT)(self._locate_group)
 
     @classmethod
     def of_blend(cls, parts: Sequence[tuple[Rows, Order]], blend: Blend) -> Self:
@@ -72,6 +78,21 @@ class RowStream:
 
     def locate(self, positions_B: Numbers) -> Located:
         """Where the rows at these sample positions are."""
+        if positions_B.size >= _GROUP:
+            return self._locate(positions_B)
+        groups_B, places_B = np.divmod(positions_B.astype(np.int64), _GROUP)
+        found_3B = np.empty((3, positions_B.size), np.int64)
+        for group in np.unique(groups_B).tolist():
+            chosen = groups_B == group
+            found_3B[:, chosen] = self._group(group)[:, places_B[chosen]]
+        return Located(*found_3B)
+
+    def _locate_group(self, group: int) -> Numbers:
+        """Corpus, row and epoch, (3, GROUP), at neighbouring positions."""
+        located = self._locate(np.arange(group * _GROUP, (group + 1) * _GROUP))
+        return np.stack([located.corpora_B, located.rows_B, located.epochs_B])
+
+    def _locate(self, positions_B: Numbers) -> Located:
         if self._blend is None:
             return Located(np.zeros(positions_B.size, np.int64), *self._parts[0][1].locate(positions_B))
         corpora_B, own_B = self._blend.locate(positions_B)

@@ -4,19 +4,14 @@ The files are listed, which costs little, and then read by several threads at on
 of it is gathered, so that one run names every file.
 """
 
-import os
-from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from threading import Lock
 
-from toolkit.core.console import progress
 from toolkit.data.corpus_files import CorpusFile, survey_corpus
+from toolkit.data.read_through import Told, read_through
 
 __all__ = ["Finding", "Verification", "verify_corpus"]
-
-_SECONDS_BETWEEN_UPDATES = 0.2
 
 
 @dataclass(frozen=True)
@@ -34,7 +29,7 @@ class Verification:
     Attributes:
         folder: the corpus.
         num_files: files that belong to it, missing ones included.
-        num_bytes: how much was read, in bytes.
+        num_bytes: how large they are together, in bytes.
         damaged: files that are damaged or missing.
         strangers: what lies in the folder and does not belong to the corpus; it was not looked at.
     """
@@ -56,17 +51,6 @@ class Verification:
         )
 
 
-class _Counter:
-    """Bytes read so far, counted by several threads."""
-
-    def __init__(self) -> None:
-        self.total, self._lock = 0, Lock()
-
-    def add(self, count: int) -> None:
-        with self._lock:
-            self.total += count
-
-
 def verify_corpus(folder: Path) -> Verification:
     """Read every file of a corpus and compare it with what vouches for it.
 
@@ -74,7 +58,8 @@ def verify_corpus(folder: Path) -> Verification:
         CorpusError: there is no corpus in the folder, or the folder cannot be read.
     """
     survey = survey_corpus(folder)
-    faults, num_bytes = _examine(survey.files)
+    num_bytes = sum(_size(file.path) for file in survey.files)
+    faults = read_through("Verifying", [partial(_fault, file) for file in survey.files], num_bytes=num_bytes)
     found = [*survey.manifests, *((file.path, fault) for file, fault in zip(survey.files, faults, strict=True))]
     return Verification(
         folder=folder,
@@ -85,26 +70,9 @@ def verify_corpus(folder: Path) -> Verification:
     )
 
 
-def _examine(files: Sequence[CorpusFile]) -> tuple[list[str | None], int]:
-    """What is wrong with each file, and how many bytes were read."""
-    counter = _Counter()
-    total = sum(_size(file.path) for file in files)
-    with progress("Verifying", total=total / 1e6, unit="MB") as shown, ThreadPoolExecutor(_num_threads()) as pool:
-        futures: list[Future[str | None]] = [pool.submit(_fault, file, counter) for file in files]
-        try:
-            left = set(futures)
-            while left:
-                left = wait(left, timeout=_SECONDS_BETWEEN_UPDATES).not_done
-                shown.update(counter.total / 1e6)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-    return [future.result() for future in futures], counter.total
-
-
-def _fault(file: CorpusFile, counter: _Counter) -> str | None:
+def _fault(file: CorpusFile, told: Told) -> str | None:
     try:
-        return file.examine(counter.add)
+        return file.examine(told)
     except FileNotFoundError:
         return "it is missing"
     except OSError as error:
@@ -116,7 +84,3 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
-
-
-def _num_threads() -> int:
-    return min(8, len(os.sched_getaffinity(0)) + 1)

@@ -1,16 +1,21 @@
 """From text to a corpus: find sources, read and encode them ahead in threads, write hashed shards in order.
 
-sources.py          what the user named -> files in one order
-spans.py            a file -> spans of some megabytes, each read by itself
-encoders.py         the fast encoder where it is proven equal, else the tokenizer's own
-encoding.py         a span -> ids and counts, in worker threads
-shard_sequence.py   encoded spans -> shards of a corpus and its holdout, under the limits; counts every row once
-ledger.py           what is finished, so that an interrupted run goes on
-folder.py           who may write in the folder, what of it can be kept
-writing.py          all sources: workers ahead, one writer behind
-program.py          all of it: settings in, corpus folder out
-summary.py          what was made, for a person
-inspection.py       a corpus -> statistics and decoded rows
+sources.py           what the user named -> files in one order
+hub*.py              data sets on the hub: configurations -> files of one commit, read by byte ranges
+spans.py             a file -> spans of some megabytes, each read by itself
+  lines.py  json_array.py  parquet*.py  streams.py      how, for each format
+readers.py           a row: its text, or why there is none
+encoders.py          the fast encoder where it is proven equal (proofs.py), else the tokenizer's own
+encoding.py          a span -> ids and counts, in worker threads
+shard_sequence.py    encoded spans -> shards of a corpus and its holdout, under the limits; counts every row once
+ledger.py            what is finished, so that an interrupted run goes on
+folder.py            who may write in the folder, what of it can be kept
+writing.py           all sources: workers ahead, one writer behind
+program.py           all of it: settings in, corpus folder out
+summary.py           what was made, for a person
+adoption.py          Megatron's pairs as they are -> a corpus (pairs.py)
+tokenizer_training.py  the same sources -> a tokenizer
+inspection.py        a corpus -> statistics and decoded rows (views.py)
 """
 
 from toolkit.preprocess.program import PreprocessResult, preprocess

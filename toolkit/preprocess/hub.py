@@ -125,8 +125,12 @@ class _Repository:
             raise UserError(f"The README of the data set {self.name} cannot be understood: {error}.") from error
 
     def _readme(self) -> str:
-        from huggingface_hub import get_session, hf_hub_url, hf_raise_for_status
-        from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
+        from huggingface_hub import hf_hub_url
+        from huggingface_hub.utils import (  # type: ignore[attr-defined]
+            build_hf_headers,
+            get_session,
+            hf_raise_for_status,
+        )
 
         url = hf_hub_url(self.name, "README.md", repo_type="dataset", revision=self._commit, endpoint=endpoint())
         response = get_session().get(url, headers=build_hf_headers(), timeout=_ANSWER_SECONDS)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from toolkit.core.console import console
 from toolkit.core.errors import UserError
 
 __all__ = ["endpoint", "hub_error", "patiently"]
@@ -15,6 +16,7 @@ _Answer = TypeVar("_Answer")
 
 _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 _MOST_SECONDS = 300
+_LONG_SECONDS = 4
 
 
 def endpoint() -> str:
@@ -38,7 +40,10 @@ def patiently(
         except Exception as error:
             if not _may_pass(error):
                 raise
-            sleep(max(wait, _wanted_wait(error)))
+            seconds = max(wait, _wanted_wait(error))
+            if seconds >= _LONG_SECONDS:
+                console().print(f"{_happened(error)}. Asking again in {seconds:.0f} s.")
+            sleep(seconds)
     return ask()
 
 
@@ -71,33 +76,36 @@ def hub_error(what: str, error: Exception) -> UserError:
     """What went wrong with something on the hub ("data set a/b"), and what to do; for errors that the client raises."""
     from huggingface_hub import errors, get_token
 
-    hub = endpoint()
+    hub, status = endpoint(), _status(error)
     if isinstance(error, errors.OfflineModeIsEnabled):
         reason = "HF_HUB_OFFLINE is set. Unset it, or give files on this machine as sources."
-    elif isinstance(error, errors.GatedRepoError):
+    elif status == 401 and "nvalid credentials" in str(error):
+        reason = f"{hub} does not accept the token in use. Set HF_TOKEN to a valid one, or unset it."
+    elif isinstance(error, errors.GatedRepoError) or status == 403:
         state = "the token in use has no access" if get_token() else "no token is set"
         reason = (
             f"it is gated, and {state}. Accept its terms on {hub} with your account, and set HF_TOKEN to a token of it."
         )
-    elif _status(error) == 401 and "nvalid credentials" in str(error):
-        reason = f"{hub} does not accept the token in use. Set HF_TOKEN to a valid one, or unset it."
-    elif isinstance(error, errors.RepositoryNotFoundError):
+    elif isinstance(error, errors.RepositoryNotFoundError) or status == 401:
         reason = f"{hub} has none of this name. If it is private, set HF_TOKEN to a token that may read it."
     elif isinstance(error, errors.RevisionNotFoundError):
         reason = f"{hub} has it, but not this revision."
     elif isinstance(error, errors.EntryNotFoundError):
         reason = f"{hub} has the data set, but not (or no more) this file."
-    elif (status := _status(error)) is not None:
-        # The error's own text holds the address, which may be signed for a while: a secret.
-        answer = f"{status} {http.client.responses.get(status, '')}".strip()
-        reason = f"{hub} answered {answer}. Try again later; what is finished is kept."
+    elif status is not None:
+        reason = f"{_happened(error)}. Try again later; what is finished is kept."
     else:
         reason = (
-            f"{hub} cannot be reached or broke off ({_first_line(error)}). Check the network, HF_ENDPOINT and proxies; "
+            f"{_happened(error)}. Check the network, HF_ENDPOINT and proxies; "
             "started again, the command goes on where it was."
         )
     return UserError(f"The {what} cannot be read: {reason}")
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
+def _happened(error: Exception) -> str:
+    hub, status = endpoint(), _status(error)
+    if status is not None:
+        # The error's own text holds the address, which may be signed for a while: a secret.
+        return f"{hub} answered {status} {http.client.responses.get(status, '')}".strip()
+    first_line = str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
+    return f"{hub} cannot be reached or broke off ({first_line})"

@@ -19,8 +19,8 @@ __all__ = ["HubFile", "RangeReader"]
 
 _WAITS_SECONDS = (0.5, 1, 2, 4, 8)
 _CONNECTIONS = 8
-_BLOCKS_AHEAD = 3
-_BLOCK_BYTES = 8 << 20
+_MOST_BLOCKS_AHEAD = 4
+_BLOCK_BYTES = 4 << 20
 # Fetching so many bytes that nobody wants is faster than another request.
 _SMALL_GAP_BYTES = 1 << 16
 
@@ -88,8 +88,12 @@ class HubFile:
 
     def _stream_into(self, content: bytearray, location: str, wanted: str) -> bool:
         """Add these bytes; False if the address has expired."""
-        from huggingface_hub import constants, get_session, hf_raise_for_status
-        from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
+        from huggingface_hub import constants
+        from huggingface_hub.utils import (  # type: ignore[attr-defined]
+            build_hf_headers,
+            get_session,
+            hf_raise_for_status,
+        )
 
         is_elsewhere = urlsplit(location).netloc != urlsplit(endpoint()).netloc
         # An address elsewhere is its own permission; a token would be shown to a stranger.
@@ -133,6 +137,8 @@ class RangeReader(io.RawIOBase):
             for first in range(start, stop, _BLOCK_BYTES)
         )
         self._coming: deque[tuple[int, int, Future[bytes]]] = deque()
+        # More and more are asked for ahead: a reader that stops early has not fetched much.
+        self._blocks_ahead = 1
         self._ask()
 
     def readable(self) -> bool:
@@ -173,6 +179,7 @@ class RangeReader(io.RawIOBase):
         """Some bytes from `start` on: of the block that holds it, else what lies before the next block."""
         while self._coming and self._coming[0][1] <= start:
             self._coming.popleft()
+            self._blocks_ahead = min(self._blocks_ahead + 1, _MOST_BLOCKS_AHEAD)
             self._ask()
         if not self._coming or stop <= self._coming[0][0]:
             return self._file.fetch(start, stop)
@@ -182,7 +189,7 @@ class RangeReader(io.RawIOBase):
         return content.result()[start - first : min(stop, last) - first]
 
     def _ask(self) -> None:
-        while self._later and len(self._coming) < _BLOCKS_AHEAD:
+        while self._later and len(self._coming) < self._blocks_ahead:
             start, stop = self._later.popleft()
             self._coming.append((start, stop, self._file.fetch_later(start, stop)))
 

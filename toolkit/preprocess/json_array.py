@@ -144,11 +144,11 @@ class _Array:
 
     def _fail(self, problem: str, index: int) -> NoReturn:
         where = self.num_bytes + _num_bytes(self._text[self._position : index])
-        if self._is_at_end and index >= len(self._text) - 1:
+        if self._is_at_end and index >= len(self._text):
             problem = "it is cut off"
         raise UserError(
-            f"The array in {self._name} is broken at byte {where:,}: {problem}. What follows cannot be told apart; "
-            "repair it, or write one object a line."
+            f"The array in {self._name} is broken at byte {where:,}: {problem.removesuffix(' at')}. "
+            "What follows cannot be told apart; repair it, or write one object a line."
         )
 
 

@@ -88,12 +88,13 @@ def iterate_parquet_spans(source: Source, text_field: str, *, start: int) -> Ite
         files.close()
 
 
-def _parquet(file: SeekableFile, footer: Footer) -> "pq.ParquetFile":
+def _parquet(file: SeekableFile, footer: Footer, *, buffer_size: int) -> "pq.ParquetFile":
+    """The file for pyarrow, which reads a column chunk in pieces of so many bytes; 0 reads it whole."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    # Streams column chunks in pieces; the default reads whole row groups ahead.
-    options = {"pre_buffer": False, "buffer_size": _BUFFER_BYTES, "page_checksum_verification": True}
+    # The default would read whole row groups ahead.
+    options = {"pre_buffer": False, "buffer_size": buffer_size, "page_checksum_verification": True}
     return pq.ParquetFile(pa.PythonFile(file, "r"), metadata=footer.metadata, **options)
 
 
@@ -137,7 +138,7 @@ def _small_span(table: _Table, starts: Sequence[int], groups: list[int]) -> Span
 def _read_groups(
     table: _Table, opened: AbstractContextManager[SeekableFile], groups: list[int], num_rows: int
 ) -> list[Row]:
-    with naming(table.source), opened as file, _parquet(file, table.footer) as parquet:
+    with naming(table.source), opened as file, _parquet(file, table.footer, buffer_size=0) as parquet:
         read = parquet.read_row_groups(groups, columns=[table.text_field], use_threads=False)
         column = read.column(read.schema.names.index(table.text_field))
         _check_complete(len(column), num_rows)
@@ -148,7 +149,7 @@ def _streamed_spans(table: _Table, starts: Sequence[int], group: int, start: int
     """The spans of a large row group; those before the row `start` are decoded and left out."""
     first, stop = starts[group], starts[group + 1]
     batch_rows = max(1, min(_MOST_ROWS, _SPAN_BYTES * (stop - first) // max(1, table.chunk(group).unpacked_bytes)))
-    with table.open(group) as file, _parquet(file, table.footer) as parquet:
+    with table.open(group) as file, _parquet(file, table.footer, buffer_size=_BUFFER_BYTES) as parquet:
         for batch in parquet.iter_batches(
             batch_rows, row_groups=[group], columns=[table.text_field], use_threads=False
         ):

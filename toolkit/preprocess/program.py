@@ -12,6 +12,7 @@ import tokenization
 import toolkit
 from toolkit.core.errors import CorpusError, UserError
 from toolkit.data.corpus import Corpus
+from toolkit.data.file_hashes import hash_folder
 from toolkit.data.manifest import CorpusManifest, SpecialIds, TokenizerEntry, read_manifest, write_manifest
 from toolkit.data.settings import DataSettings
 from toolkit.data.windows import Rows, open_rows
@@ -76,8 +77,8 @@ def preprocess(sources: Sequence[str], output: Path, *, settings: PreprocessSett
         mask_token=settings.mask_token,
         eod=settings.eod,
         rules=tokenization.EncodingRules(
-            parse_special_text=settings.special_text != "literal",
-            add_bos=settings.add_bos,
+            parse_special_text=None if settings.special_text is None else settings.special_text == "parse",
+            add_bos=None if settings.add_bos else False,
             add_eod=settings.add_eod,
         ),
     )
@@ -145,6 +146,7 @@ def _finish_corpus(corpus: OpenCorpus, tokenizer: tokenization.Tokenizer, *, ski
             special_ids=SpecialIds(**tokenizer.special_ids),
             all_special_ids=tokenizer.all_special_ids,
         ),
+        tokenizer_files=hash_folder(corpus.folder / TOKENIZER_FOLDER),
         special_text_hits=corpus.counts.special_text_hits,
         skipped=dict(sorted(skipped.items())),
         shards=tuple(corpus.shards),
@@ -168,7 +170,7 @@ def _key(files: Sequence[Source], tokenizer: tokenization.Tokenizer, settings: P
     not_deciding = {"tokenizer", "workers", "engine", "sequence_length", "max_bad_fraction", "overwrite"}
     decides = {
         "settings": settings.model_dump(mode="json", exclude=not_deciding),
-        "tokenizer": tokenizer.files(),
+        "tokenizer": tokenizer.source_digest,
         "eod": tokenizer.eod_id,
         "sources": [(file.name, file.num_bytes, file.version) for file in files],
         "versions": (toolkit.__version__, *map(version, ("tokenizers", "tiktoken", "sentencepiece"))),

@@ -1,6 +1,7 @@
 """Read, encode and write all sources: workers encode spans ahead, one writer makes the shards in order."""
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -8,13 +9,13 @@ from functools import partial
 from itertools import accumulate
 from pathlib import Path
 
-from tokenization import Tokenizer
-from toolkit.core.console import progress
+from tokenization import EncodersDiffer, Tokenizer
+from toolkit.core.console import console, progress
 from toolkit.core.errors import UserError
 from toolkit.data.shards import token_dtype
-from toolkit.preprocess.encoders import EncoderChoice, choose_encoder
+from toolkit.preprocess.encoders import EncoderChoice, choose_encoder, reference_encoder
 from toolkit.preprocess.encoding import EncodedSpan, SpanEncoder, ahead
-from toolkit.preprocess.folder import HOLDOUT_FOLDER
+from toolkit.preprocess.folder import HOLDOUT_FOLDER, begin_anew
 from toolkit.preprocess.ledger import Ledger, Place, Tally, record_step
 from toolkit.preprocess.settings import PreprocessSettings
 from toolkit.preprocess.shard_sequence import ShardSequence
@@ -37,6 +38,14 @@ def write_shards(
     with closing(texts):
         engine = "reference" if ledger.reference_only else settings.engine
         choice = choose_encoder(tokenizer, engine=engine, texts=texts)
+    # Half a second of Python for a large vocabulary, while the encoders work outside the interpreter's lock.
+    threading.Thread(target=lambda: tokenizer.fingerprint, daemon=True).start()
+    try:
+        return _write_with(choice, files, output, ledger, tokenizer=tokenizer, settings=settings), choice
+    except EncodersDiffer as error:
+        choice = reference_encoder(tokenizer, f"the fast encoder differs: {error.difference}")
+    console().print(f"Starting again: {choice.why_reference}.")
+    ledger = begin_anew(output, ledger.key, reference_only=True)
     return _write_with(choice, files, output, ledger, tokenizer=tokenizer, settings=settings), choice
 
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import socket
 import time
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
@@ -73,6 +72,7 @@ class HubHandler(BaseHTTPRequestHandler):
     """One connection; answers until it is closed."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else the body waits 40 ms for the head to be acknowledged
     hub: "HubServer"
     role: str
 
@@ -98,7 +98,7 @@ class HubHandler(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         length = int(self.headers.get("Content-Length") or 0)
         self._form = parse_qs(self.rfile.read(length).decode()) if length else {}
-        self._fault = self.hub.take_fault(f"{self.role} {self.path}")
+        self._fault = self.hub.take_fault(f"{self.role} {self.path} {self.headers.get('Range') or ''}")
         if self._fault is not None:
             time.sleep(self._fault.delay)
             if self._fault.status is not None:
@@ -129,7 +129,7 @@ class HubHandler(BaseHTTPRequestHandler):
     def _describe(self, repository: str, rest: list[str]) -> None:
         """What the API says: about a repository, the files in a folder, or these paths."""
         what, revision = (rest[0], unquote(rest[1])) if len(rest) > 1 else ("revision", "main")
-        folder, commit = self.hub.find(repository, revision, token=self._token)
+        folder, commit = self.hub.find(repository, revision, token=self._token, is_listing=True)
         if what == "tree":
             self._send_tree(folder, unquote("/".join(rest[2:])))
         elif what == "paths-info":
@@ -216,23 +216,22 @@ class HubHandler(BaseHTTPRequestHandler):
         self._send(200, json.dumps(value).encode(), {"Content-Type": "application/json", **(headers or {})})
 
     def _send(self, status: int, body: bytes, headers: dict[str, str]) -> None:
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if self.command == "HEAD":
-            body = b""
         drop_after = self._fault.drop_after if self._fault is not None else None
-        sent = body if drop_after is None else body[:drop_after]
+        sent = b"" if self.command == "HEAD" else body[:drop_after]
         request = Request(
             self.role, self.command, self.path, self.headers.get("Range") or "", self._token, status, len(sent)
         )
         self.hub.requests.append(request)
-        self.wfile.write(sent)
-        if drop_after is not None:
-            self.wfile.flush()
-            self.connection.shutdown(socket.SHUT_RDWR)
+        self.close_connection = drop_after is not None
+        if self.command == "HEAD" and drop_after is not None:
+            return
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(body))}.items():
+            self.send_header(name, value)
+        try:
+            self.end_headers()
+            self.wfile.write(sent)
+        except ConnectionError:
             self.close_connection = True
 
 

@@ -48,6 +48,7 @@ class HubServer:
         self.requests: list[Request] = []
         self.address_age = 0
         self._tokens: dict[str, set[str]] = {}
+        self._listed: set[str] = set()
         self._faults: list[Fault] = []
         self._hashes: dict[tuple[Path, int, int], tuple[str, str]] = {}
         self._lock = threading.Lock()
@@ -66,9 +67,16 @@ class HubServer:
             server.shutdown()
             server.server_close()
 
-    def lock(self, repository: str, *tokens: str) -> None:
-        """Make a repository (`datasets/org/name`) gated, open to these tokens alone."""
+    def lock(self, repository: str, *tokens: str, is_listed: bool = False) -> None:
+        """Make the files of a repository (`datasets/org/name`) open to these tokens alone, and what the API says of it.
+
+        Args:
+            repository: models/ or datasets/, and its name.
+            tokens: who may read it.
+            is_listed: everybody may see which files there are, as with gated repositories on the hub.
+        """
         self._tokens[repository] = set(tokens)
+        self._listed = self._listed | {repository} if is_listed else self._listed - {repository}
 
     def break_next(
         self,
@@ -81,10 +89,10 @@ class HubServer:
         ignore_range: bool = False,
         delay: float = 0,
     ) -> None:
-        """Spoil the next answers to requests whose host and path (`cdn /datasets/...`) hold `matching`.
+        """Spoil the next answers to requests that hold `matching` in `cdn /datasets/... bytes=0-9`.
 
         Args:
-            matching: a part of the host and path.
+            matching: a part of the host, path and range.
             times: how many answers.
             status: answer this, with `retry_after` seconds in its header, instead of the file.
             retry_after: see `status`.
@@ -110,13 +118,14 @@ class HubServer:
             digest.update(f"{path.relative_to(folder).as_posix()} {self.hashes(path)[0]}\n".encode())
         return digest.hexdigest()
 
-    def find(self, repository: str, revision: str, *, token: str) -> tuple[Path, str]:
+    def find(self, repository: str, revision: str, *, token: str, is_listing: bool = False) -> tuple[Path, str]:
         """The folder of a revision, and its commit, for who brings this token."""
         if not (self.root / repository).is_dir():
             # The hub does not tell strangers what there is.
             raise Refused(404 if token else 401, "RepoNotFound", "Repository not found")
         allowed = self._tokens.get(repository)
-        if allowed is not None and token not in allowed:
+        is_open = allowed is None or token in allowed or (is_listing and repository in self._listed)
+        if not is_open:
             raise Refused(403 if token else 401, "GatedRepo", f"Access to {repository} is restricted.")
         names = ["main", *(unquote(path.name.split("@", 1)[1]) for path in self._revisions(repository))]
         for name in names:

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.checkpoint.read import CHECKPOINTS_FOLDER, Checkpoint, newest_intact, open_checkpoint, open_unverified
+from toolkit.core.allocator import keep_freed_memory
 from toolkit.core.errors import CheckpointError, SettingsError, UserError
 from toolkit.engine.ds_config import DEFAULT_DS_CONFIG
 from toolkit.engine.engine import Engine
 from toolkit.engine.ranks import Ranks, has_gpu, has_joined, join_ranks
 from toolkit.engine.saving import load_checkpoint
-from toolkit.model.allocator import keep_freed_memory
 from toolkit.model.encoder import Encoder, compile_blocks_
 from toolkit.model.initialize import initialize_
 from toolkit.settings.resume import check_corpora, check_resume, check_weights

@@ -1,0 +1,103 @@
+"""`toolkit preprocess fineweb-edu`, as it stands in the README, against a hub on the loopback."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from toolkit.data import Corpus
+from toolkit.testing.hub_server import HubServer
+from toolkit.testing.text import sample_documents, tiny_tokenizer
+
+CARD = """---
+configs:
+- config_name: default
+  data_files:
+  - split: train
+    path: data/*/*
+- config_name: sample-10BT
+  data_files:
+  - split: train
+    path: sample/10BT/*
+- config_name: CC-MAIN-2013-20
+  data_files:
+  - split: train
+    path: data/CC-MAIN-2013-20/*
+---
+# FineWeb-Edu
+"""
+
+
+def write_fineweb(path: Path, texts: list[str]) -> None:
+    """A file with FineWeb-Edu's columns and its small row groups."""
+    count = len(texts)
+    columns = {
+        "text": texts,
+        "id": [f"<urn:uuid:{number}>" for number in range(count)],
+        "dump": ["CC-MAIN-2013-20"] * count,
+        "url": ["http://example.com/"] * count,
+        "date": ["2013-05-18T05:48:54Z"] * count,
+        "file_path": ["s3://commoncrawl/x.warc.gz"] * count,
+        "language": ["en"] * count,
+        "language_score": [0.95] * count,
+        "token_count": [len(text) // 4 for text in texts],
+        "score": [2.75] * count,
+        "int_score": [3] * count,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns), path, row_group_size=10)
+
+
+@pytest.fixture
+def hub_folder(tmp_path: Path) -> Path:
+    root = tmp_path / "hub"
+    repository = root / "datasets" / "HuggingFaceFW" / "fineweb-edu"
+    texts = list(sample_documents(90, seed=8))
+    write_fineweb(repository / "sample/10BT/001_00000.parquet", texts[30:60])
+    write_fineweb(repository / "sample/10BT/000_00000.parquet", texts[:30])
+    write_fineweb(repository / "data/CC-MAIN-2013-20/train-00000-of-00014.parquet", texts[60:])
+    (repository / "README.md").write_text(CARD)
+    tiny_tokenizer(root / "models" / "EuroBERT" / "EuroBERT-210m")
+    return root
+
+
+def toolkit(folder: Path, hub: HubServer, *words: object) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+    return subprocess.run(
+        [sys.executable, "-m", "toolkit.cli", *map(str, words)],
+        cwd=folder,
+        env={**environment, "HF_ENDPOINT": hub.endpoint, "HF_HOME": str(folder / "hf-home")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_the_bare_command_prepares_the_sample_with_the_recipes_tokenizer(tmp_path: Path, hub_folder: Path) -> None:
+    with HubServer(hub_folder) as hub:
+        first = toolkit(tmp_path, hub, "preprocess", "fineweb-edu")
+        again = toolkit(tmp_path, hub, "preprocess", "fineweb-edu")
+        dump = toolkit(tmp_path, hub, "preprocess", "fineweb-edu", "--subset", "CC-MAIN-2013-20", "--output", "dump")
+        unknown = toolkit(tmp_path, hub, "preprocess", "fineweb-edu", "--subset", "sample-10B", "--output", "x")
+
+    assert first.returncode == 0, first.stderr
+    corpus = Corpus(tmp_path / "data/fineweb-edu")
+    assert corpus.num_documents == 60
+    prefix = "hub://HuggingFaceFW/fineweb-edu/"
+    assert [shard.source for shard in corpus.manifest.shards] == [
+        f"{prefix}sample/10BT/000_00000.parquet",
+        f"{prefix}sample/10BT/001_00000.parquet",
+    ]
+    assert json.loads((tmp_path / "data/fineweb-edu/tokenizer/tokenizer_config.json").read_text())["mask_token"]
+    assert again.returncode == 2
+    assert "finished corpus of 60 documents" in again.stderr
+    assert dump.returncode == 0, dump.stderr
+    assert Corpus(tmp_path / "dump").num_documents == 30
+    assert unknown.returncode == 2
+    assert "sample-10BT" in unknown.stderr
+    assert "Traceback" not in unknown.stderr

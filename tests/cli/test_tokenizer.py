@@ -1,0 +1,126 @@
+"""`toolkit tokenizer train`: from sources of every format to a tokenizer that preprocess takes."""
+
+import gzip
+import json
+import subprocess
+import sys
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import tokenization
+from toolkit.cli.main import main
+from toolkit.data import Corpus
+from toolkit.testing.text import sample_documents
+
+
+def toolkit(monkeypatch, capsys, *words):
+    monkeypatch.setattr(sys, "argv", ["toolkit", *map(str, words)])
+    with pytest.raises(SystemExit) as left:
+        main()
+    shown = capsys.readouterr()
+    return left.value.code, shown.out, shown.err
+
+
+@pytest.fixture
+def sources(tmp_path):
+    """200 documents: 50 in each of four formats, and three rows without a text."""
+    documents = sample_documents(200)
+    folder = tmp_path / "text"
+    folder.mkdir()
+    lines = [json.dumps({"text": text}) + "\n" for text in documents[:100]]
+    (folder / "a.jsonl").write_text("".join([*lines[:50], "{broken\n", '{"text": ""}\n', '{"other": 1}\n']))
+    with gzip.open(folder / "b.jsonl.gz", "wt", encoding="utf-8") as file:
+        file.writelines(lines[50:])
+    pq.write_table(pa.table({"text": documents[100:150]}), folder / "c.parquet")
+    for number, text in enumerate(documents[150:]):
+        (folder / f"d{number:02}.txt").write_text(text, encoding="utf-8", newline="")
+    return folder
+
+
+def test_it_is_trained_on_the_texts_of_all_formats_and_used_by_preprocess(monkeypatch, capsys, sources, tmp_path):
+    made, corpus = tmp_path / "made", tmp_path / "corpus"
+    code, out, err = toolkit(monkeypatch, capsys, "tokenizer", "train", sources, "--vocab-size", 400, "--output", made)
+
+    assert (code, err) == (0, "")
+    tokenization.train_bpe(sample_documents(200), vocabulary_size=400, folder=tmp_path / "expected")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        assert (made / name).read_bytes() == (tmp_path / "expected" / name).read_bytes()
+    assert "400 ids; " in out
+    assert "from 200 documents" in out
+    assert "skipped: 1 rows, broken JSON" in out
+    assert "skipped: 1 rows, missing field" in out
+    assert f"toolkit preprocess {sources} --tokenizer {made} --output data/corpus" in out
+
+    words = ["--tokenizer", made, "--output", corpus, "--max-bad-fraction", "0.1", "--engine", "reference"]
+    code, _, err = toolkit(monkeypatch, capsys, "preprocess", sources, *words)
+    assert (code, err) == (0, "")
+    assert Corpus(corpus).num_documents == 200
+
+
+def test_reading_stops_at_the_limit(monkeypatch, capsys, sources, tmp_path):
+    words = ["--vocab-size", 300, "--output", tmp_path / "made", "--limit-documents", 7]
+    code, out, _ = toolkit(monkeypatch, capsys, "tokenizer", "train", sources, *words)
+
+    assert code == 0
+    assert "from 7 documents" in out
+
+
+def test_little_text_gives_fewer_ids_and_says_so(monkeypatch, capsys, tmp_path):
+    (tmp_path / "a.txt").write_text("abc abc\n\nxyz", encoding="utf-8")
+    words = ["--vocab-size", 5000, "--output", tmp_path / "made", "--txt-documents", "paragraph"]
+    code, out, _ = toolkit(monkeypatch, capsys, "tokenizer", "train", tmp_path / "a.txt", *words)
+
+    assert code == 0
+    assert "ids of 5,000 asked for: there is too little text" in out
+    assert f"toolkit preprocess {tmp_path / 'a.txt'} --txt-documents paragraph --tokenizer" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--vocab-size", "200"], "--vocab-size 200"),
+        (["--vocab-size", "300", "--txt-documents", "page"], "--txt-documents page"),
+        (["--vocab-size", "300", "--limit-documents", "0"], "--limit-documents 0"),
+        (["--vocab-size", "300", "--text-field", "body"], "There is no document"),
+    ],
+)
+def test_what_cannot_be_is_refused(monkeypatch, capsys, sources, tmp_path, words, message):
+    source = sources / "a.jsonl"
+    code, _, err = toolkit(monkeypatch, capsys, "tokenizer", "train", source, "--output", tmp_path / "made", *words)
+
+    assert code == 2
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_a_folder_in_use_is_not_overwritten_unasked(monkeypatch, capsys, sources, tmp_path):
+    made = tmp_path / "made"
+    words = ["tokenizer", "train", sources / "c.parquet", "--vocab-size", 300, "--output", made]
+    assert toolkit(monkeypatch, capsys, *words)[0] == 0
+
+    code, _, err = toolkit(monkeypatch, capsys, *words)
+    assert (code, "holds a tokenizer" in err, "--overwrite" in err) == (2, True, True)
+    assert toolkit(monkeypatch, capsys, *words, "--overwrite")[0] == 0
+    (made / "special_tokens_map.json").write_text("{}")
+    code, _, err = toolkit(monkeypatch, capsys, *words, "--overwrite")
+    assert (code, "holds other files (special_tokens_map.json)" in err) == (2, True)
+
+
+def test_a_file_in_the_place_of_the_folder(monkeypatch, capsys, sources, tmp_path):
+    (tmp_path / "made").write_text("x")
+    words = ["tokenizer", "train", sources, "--vocab-size", 300, "--output", tmp_path / "made"]
+    code, _, err = toolkit(monkeypatch, capsys, *words)
+
+    assert code == 2
+    assert "cannot be used as a folder" in err
+
+
+@pytest.mark.parametrize("words", [["tokenizer", "--help"], ["tokenizer", "train", "--help"], ["tokenizer"]])
+def test_its_help_says_train(words):
+    code = "import sys; sys.argv = ['toolkit', *sys.argv[1:]]; from toolkit.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=60, check=False)
+
+    assert "train" in done.stdout + done.stderr
+    assert done.returncode == (0 if "--help" in words else 2)

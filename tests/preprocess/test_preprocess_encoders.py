@@ -1,0 +1,118 @@
+"""The fast encoder is used where it is proven, and a difference never reaches a corpus."""
+
+import json
+
+import pytest
+
+import tokenization
+from tests.preprocess.test_preprocess_restart import all_files
+from tokenization import FastEncoder
+from tokenization.fast_form import OwnTexts, fast_form
+from toolkit.preprocess import encoders
+from toolkit.preprocess.ledger import read_ledger
+from toolkit.preprocess.proofs import Proof
+from toolkit.preprocess.shard_sequence import ShardSequence
+from toolkit.testing.text import sample_documents
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch, tmp_path):
+    """No proof is there."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "encoder-pretraining-toolkit"
+
+
+@pytest.fixture
+def source(write_jsonl):
+    """Plain documents first, later some with the words on which the faulty encoder differs."""
+    plain = [f"{number} xyz 0123456789" for number in range(40)]
+    return write_jsonl("a.jsonl", plain + [f"{number} {text}" for number in range(80) for text in sample_documents(40)])
+
+
+@pytest.fixture
+def faulty(monkeypatch):
+    """gigatoken with a tokenizer.json that lacks one merge."""
+
+    def open_faulty(tokenizer, *, characters=None):
+        content = json.loads(fast_form(tokenizer))
+        lost = content["model"]["merges"].pop(0)
+        del content["model"]["vocab"]["".join(lost)]
+        content["model"]["merges"] = [merge for merge in content["model"]["merges"] if "".join(lost) not in merge]
+        return FastEncoder(tokenizer, json.dumps(content).encode(), OwnTexts([], []))
+
+    monkeypatch.setattr(FastEncoder, "open", open_faulty)
+
+
+def test_both_engines_write_the_same_bytes(prepare, source, tmp_path):
+    fast = prepare(source, output=tmp_path / "fast", shard_tokens=20_000)
+    slow = prepare(source, output=tmp_path / "slow", shard_tokens=20_000, engine="reference")
+
+    assert fast.encoder.is_fast
+    assert slow.encoder.why_reference == "asked for with --engine reference"
+    assert all_files(tmp_path / "fast") == all_files(tmp_path / "slow")
+
+
+def test_a_proof_is_kept_for_its_tokenizer_and_made_again_when_damaged(prepare, source, tokenizer_folder, cache):
+    prepare(source)
+    (kept,) = cache.iterdir()
+    proof = Proof(tokenization.load(tokenizer_folder))
+    odd = proof.read()
+    assert odd is not None
+
+    assert Proof(tokenization.load(tokenizer_folder, mask_token="token:r")).read() is None
+    kept.write_bytes(kept.read_bytes()[:-5])
+    assert proof.read() is None
+    prepare(source, overwrite=True)
+    assert proof.read() == odd
+
+
+def test_other_ids_on_the_vocabulary_are_seen_before_the_start(prepare, source, tmp_path, faulty, cache):
+    result = prepare(source)
+    prepare(source, output=tmp_path / "expected", engine="reference")
+
+    assert "the fast encoder differs: token" in result.encoder.why_reference
+    assert all_files(tmp_path / "corpus") == all_files(tmp_path / "expected")
+    assert not cache.exists(), "nothing is proven"
+
+
+def test_other_ids_on_the_input_are_seen_before_the_start(prepare, source, tokenizer_folder, faulty):
+    Proof(tokenization.load(tokenizer_folder)).write([])
+
+    assert "the fast encoder differs: token" in prepare(source).encoder.why_reference
+
+
+def test_other_ids_met_at_work_start_the_corpus_again_with_the_reference(
+    prepare, source, tmp_path, tokenizer_folder, faulty, monkeypatch, capsys
+):
+    Proof(tokenization.load(tokenizer_folder)).write([])
+    monkeypatch.setattr(encoders, "_TRIAL_CHARACTERS", 100)
+    given = {"shard_tokens": 500, "holdout": 0.2}
+    prepare(source, output=tmp_path / "expected", engine="reference", **given)
+    result = prepare(source, **given)
+
+    assert "Starting again: the fast encoder differs: token" in capsys.readouterr().out
+    assert not result.encoder.is_fast
+    assert all_files(tmp_path / "corpus") == all_files(tmp_path / "expected")
+
+
+def test_a_run_that_started_again_and_was_cut_off_goes_on_with_the_reference(
+    prepare, source, tmp_path, tokenizer_folder, faulty, monkeypatch
+):
+    Proof(tokenization.load(tokenizer_folder)).write([])
+    monkeypatch.setattr(encoders, "_TRIAL_CHARACTERS", 100)
+    prepare(source, output=tmp_path / "expected", engine="reference", shard_tokens=500)
+    end_source = ShardSequence.end_source
+
+    def cut_off(self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ShardSequence, "end_source", cut_off)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(source, shard_tokens=500)
+    monkeypatch.setattr(ShardSequence, "end_source", end_source)
+    ledger = read_ledger(tmp_path / "corpus")
+    assert ledger.reference_only
+    assert ledger.shards
+
+    assert prepare(source, shard_tokens=500).num_kept_shards == len(ledger.shards)
+    assert all_files(tmp_path / "corpus") == all_files(tmp_path / "expected")

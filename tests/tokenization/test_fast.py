@@ -1,0 +1,265 @@
+"""The fast encoder: equal to the reference in every array, or caught."""
+
+import base64
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from tokenizers import models, normalizers, pre_tokenizers, processors
+
+import tokenization
+from tokenization import EncodersDiffer, EncodingRules, FastEncoder, FastUnavailable, TokenizationError, fast
+from tokenization.fast_form import OwnTexts, fast_form
+from toolkit.testing.text import sample_documents
+
+END, PAD, MASK = "<|endoftext|>", "<|pad|>", "<|mask|>"
+
+_SIGNS = " \t\n\r\u00a0\u3000\u200b", "abcXYZ'", "0123\u0663\u00bd", ".,-_/\\!|<>", "\u0301\u0308\u093f", "\u4e2d\ud55c"
+
+
+def random_texts(count: int, *, seed: int = 0) -> list[str]:
+    """Runs of signs of one kind, in any order."""
+    generator = np.random.default_rng(seed)
+    texts = []
+    for _ in range(count):
+        runs = generator.integers(0, len(_SIGNS), size=int(generator.integers(0, 12)))
+        texts.append("".join("".join(generator.choice(list(_SIGNS[run]), size=4).tolist()) for run in runs))
+    return texts
+
+
+TEXTS = [
+    *sample_documents(60, seed=11),
+    *random_texts(300),
+    "",
+    "x",
+    f"a{END}b {PAD}",
+    "",
+    "  ing  ",
+    "\U0001f642\U0001f469\u200d\U0001f467",
+    "\U00011de0 \U00011de0.\n",
+    "a" * 5000 + " " * 5000,
+    "\x00",
+    "",
+]
+
+
+CHARACTERS = [chr(code) for code in (*range(0x20, 0x180), *range(0x300, 0x380), *range(0x11DC0, 0x11E00))]
+"""Few enough to be quick; the test of all of them is the one on real vocabularies."""
+
+
+def opened(tokenizer):
+    return FastEncoder.open(tokenizer, characters=CHARACTERS)
+
+
+def assert_equal(found, expected):
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.dtype == theirs.dtype
+        assert np.array_equal(ours, theirs)
+
+
+def template(backend, *, front=(), back=()):
+    ids = {text: backend.token_to_id(text) for text in (*front, *back)}
+    single = " ".join([*front, "$A", *back])
+    backend.post_processor = processors.TemplateProcessing(
+        single=single, pair=f"{single} $B", special_tokens=list(ids.items())
+    )
+
+
+CHANGES = {
+    "plain": None,
+    "front": lambda backend: template(backend, front=[PAD]),
+    "front and back": lambda backend: template(backend, front=[PAD, MASK], back=[END]),
+    "byte-level post-processor": lambda backend: setattr(backend, "post_processor", processors.ByteLevel()),
+    "prefix space": lambda backend: setattr(backend, "pre_tokenizer", pre_tokenizers.ByteLevel(add_prefix_space=True)),
+    "normalizer": lambda backend: setattr(backend, "normalizer", normalizers.NFC()),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize(
+    "rules",
+    [{}, {"add_bos": False}, {"add_eod": False}, {"parse_special_text": False}, {"add_bos": False, "add_eod": False}],
+    ids=str,
+)
+def test_it_gives_the_arrays_of_the_reference(make_folder, change, rules):
+    folder = make_folder(config={"eos_token": END}, change=CHANGES[change], extra_tokens=("ing", "  "))
+    tokenizer = tokenization.load(folder, rules=EncodingRules(**rules))
+
+    encoder = opened(tokenizer)
+
+    assert encoder.check_vocabulary() is None
+    assert_equal(encoder.encode_batch(TEXTS), tokenizer.encode_batch(TEXTS))
+    assert_equal(encoder.encode_batch([]), tokenizer.encode_batch([]))
+    assert_equal(encoder.encode_batch(["", ""]), tokenizer.encode_batch(["", ""]))
+
+
+def test_tiktoken_ranks_and_their_saved_folder(ranks_file, tmp_path):
+    tokenizer = tokenization.load(ranks_file)
+    tokenizer.save(tmp_path)
+
+    for source in (tokenizer, tokenization.load(tmp_path)):
+        encoder = opened(source)
+        assert encoder.check_vocabulary() is None
+        assert_equal(encoder.encode_batch(TEXTS), source.encode_batch(TEXTS))
+
+
+@pytest.mark.parametrize("scheme", ["cl100k_base", "o200k_base", "r50k_base"])
+def test_every_shipped_scheme(ranks_file, tmp_path, scheme):
+    path = tmp_path / "own.toml"
+    path.write_text(f"scheme = '{scheme}'\nranks = '{ranks_file}'\nspecial_tokens = {{'<|endoftext|>' = 390}}\n")
+    tokenizer = tokenization.load(path)
+    encoder = opened(tokenizer)
+
+    assert encoder.check_vocabulary() is None
+    assert_equal(encoder.encode_batch(TEXTS), tokenizer.encode_batch(TEXTS))
+
+
+@pytest.mark.parametrize("prefix", [True, False])
+def test_sentencepiece_with_bytes(make_model, prefix):
+    options = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False, "add_dummy_prefix": prefix}
+    tokenizer = tokenization.load(make_model(model_type="bpe", byte_fallback=True, **options))
+    encoder = opened(tokenizer)
+    texts = sample_documents(200, seed=5)
+
+    assert encoder.check(texts) is None
+    assert_equal(encoder.encode_batch([*texts, "", "<s>"]), tokenizer.encode_batch([*texts, "", "<s>"]))
+
+
+def test_a_character_that_only_one_of_them_knows_goes_to_the_reference(ranks_file, tmp_path):
+    """A digit of Unicode 17: gigatoken 0.10 knows it as one; to tiktoken it is a sign, which a line end may join.
+
+    The vocabulary joins the last byte of that digit and a line end.
+    """
+    joined = base64.b64encode("\U00011de0".encode()[-1:] + b"\n").decode()
+    (tmp_path / "ranks").write_text(f"{ranks_file.read_text()}{joined} 381\n")
+    tokenizer = tokenization.load(tmp_path / "ranks")
+    trusting = FastEncoder(tokenizer, fast_form(tokenizer), OwnTexts([], []))
+    texts = ["plain", "a sign \U00011de0\n", "bcdé\n"]
+
+    assert trusting.check(texts[:1]) is None
+    assert trusting.check(texts) is not None
+    assert opened(tokenizer).check(texts) is None
+
+
+@pytest.fixture
+def differing(trained):
+    """A fast encoder that was given a tokenizer.json with one merge too few: `e` and space no longer join first."""
+    tokenizer = tokenization.load(trained)
+    content = json.loads(fast_form(tokenizer))
+    lost = content["model"]["merges"].pop(0)
+    del content["model"]["vocab"]["".join(lost)]
+    content["model"]["merges"] = [merge for merge in content["model"]["merges"] if "".join(lost) not in merge]
+    return tokenizer, FastEncoder(tokenizer, json.dumps(content).encode(), OwnTexts([], []))
+
+
+def test_other_ids_are_seen_in_the_vocabulary_and_in_texts(differing):
+    tokenizer, encoder = differing
+    text = sample_documents(1)[0]
+
+    difference = encoder.check(["", text])
+
+    assert encoder.check_vocabulary() is not None
+    assert difference is not None
+    assert difference.text == text
+    expected = tokenizer.encode_batch([text])[0].tolist()
+    assert difference.expected == tuple(expected[difference.token : difference.token + 8])
+    assert difference.found != difference.expected
+    assert f"token {difference.token}" in str(difference)
+
+
+def test_other_ids_are_seen_while_it_works_in_the_same_one_of_a_thousand_documents(differing):
+    _, encoder = differing
+    texts = [f"{number} and the river, the red door" for number in range(5000)]
+    caught = []
+    for text in texts:
+        try:
+            encoder.encode_batch([text])
+        except EncodersDiffer as error:
+            caught.append(error.difference.text)
+
+    assert 1 <= len(caught) <= 20
+    with pytest.raises(EncodersDiffer) as failure:
+        encoder.encode_batch(texts)
+    assert failure.value.difference.text == caught[0]
+
+
+def test_four_threads_get_what_one_gets(ranks_file):
+    tokenizer = tokenization.load(ranks_file)
+    encoder = opened(tokenizer)
+    batches = [[*sample_documents(200, seed=seed), *random_texts(200, seed=seed)] for seed in range(24)]
+    expected = [tokenizer.encode_batch(batch) for batch in batches]
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(encoder.encode_batch, batches))
+        reference = list(pool.map(tokenizer.encode_batch, batches))
+
+    for ours, theirs, right in zip(found, reference, expected, strict=True):
+        assert_equal(ours, right)
+        assert_equal(theirs, right)
+
+
+def test_it_starts_anew_when_it_has_grown_and_gives_the_same(ranks_file, monkeypatch):
+    tokenizer = tokenization.load(ranks_file)
+    encoder = opened(tokenizer)
+    batches = [sample_documents(50, seed=seed) for seed in range(12)]
+    first = encoder._gigatoken
+    monkeypatch.setattr(fast, "_MOST_GROWTH", -1)
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(encoder.encode_batch, batches))
+
+    assert encoder._gigatoken is not first
+    for ours, batch in zip(found, batches, strict=True):
+        assert_equal(ours, tokenizer.encode_batch(batch))
+
+
+def test_half_a_character_is_an_error(trained):
+    with pytest.raises(TokenizationError, match="cannot encode this text"):
+        opened(tokenization.load(trained)).encode_batch(["a", "\ud800"])
+
+
+def test_an_end_is_required_before_any_work(make_folder):
+    with pytest.raises(TokenizationError, match="--eod"):
+        FastEncoder.open(tokenization.load(make_folder()))
+
+
+def test_word_pieces_and_unigrams_are_not_its_own(tmp_path, make_model):
+    from tokenizers import Tokenizer
+
+    backend = Tokenizer(models.WordPiece({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
+    backend.save(str(tmp_path / "tokenizer.json"))
+    unigram = tokenization.load(make_model(model_type="unigram"))
+    words = tokenization.load(tmp_path, eod="a")
+
+    with pytest.raises(FastUnavailable, match="this one is WordPiece") as failure:
+        FastEncoder.open(words)
+    assert failure.value.reason == "it does BPE vocabularies, and this one is WordPiece"
+    with pytest.raises(FastUnavailable, match="this one is Unigram"):
+        FastEncoder.open(unigram)
+    with pytest.raises(FastUnavailable, match="gigatoken cannot read this tokenizer: Unsupported Replace"):
+        FastEncoder.open(tokenization.load(make_model(model_type="bpe", byte_fallback=True)))
+
+
+def test_what_gigatoken_cannot_read_is_unavailable(trained):
+    tokenizer = tokenization.load(trained)
+
+    for content in (b"{}", b"[", b'{"model": {"type": "BPE", "vocab": {"a": 5}, "merges": [["a", "b"]]}}'):
+        with pytest.raises(FastUnavailable, match="gigatoken cannot read this tokenizer"):
+            FastEncoder(tokenizer, content, OwnTexts([], []))
+
+
+def test_without_gigatoken_it_says_how_to_get_it(trained):
+    code = (
+        "import sys, tokenization\n"
+        "sys.modules['gigatoken'] = None  # as if it were not installed\n"
+        "try: tokenization.FastEncoder.open(tokenization.load(sys.argv[1]))\n"
+        "except tokenization.FastUnavailable as error: print(error.reason)\n"
+    )
+    finished = subprocess.run(
+        [sys.executable, "-c", code, str(trained)], capture_output=True, text=True, timeout=60, check=True
+    )
+
+    assert finished.stdout.strip() == "gigatoken is not installed (pip install gigatoken)"

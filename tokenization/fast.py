@@ -1,0 +1,269 @@
+"""The fast batch encoder, gigatoken, and what makes it safe to use: it gives the reference's arrays, or says that not.
+
+Three guards, each against the reference: every entry of the vocabulary (`check_vocabulary`), texts of the caller's
+choice (`check`), and while it works one document in 1,000, chosen by a hash, so that the same documents are looked at
+however often and on however many threads a corpus is made. Texts that it is known not to do are not given to it.
+"""
+
+import threading
+import zlib
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tokenization.backend import is_byte_level
+from tokenization.difference import Difference, Ids, Lengths, first_difference
+from tokenization.errors import EncodersDiffer, FastUnavailable, TokenizationError, native_errors
+from tokenization.fast_form import OwnTexts, added_tokens, fast_form, sample_characters
+from tokenization.fingerprint import byte_level_bytes
+from tokenization.memory import release_freed_memory, resident_bytes
+from tokenization.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    import gigatoken
+
+__all__ = ["FastEncoder"]
+
+_ONE_IN = 1000
+_HASHED_CHARACTERS = 256
+
+# gigatoken 0.10 remembers every word it has seen and never forgets one. When the process holds this many bytes more
+# than at its start, even after giving freed memory back, it starts anew: half a second with Llama 3's vocabulary.
+_MOST_GROWTH = 128 << 20
+
+_MOST_ODD_CHARACTERS = 1000
+_GROUP = 256
+
+
+class FastEncoder:
+    """Encodes as `tokenizer.encode_batch` does, many times faster; made by `FastEncoder.open`.
+
+    Safe to call from several threads. gigatoken itself spreads a call over the cores and shares one vocabulary among
+    them: on one thread it would serve one caller at a time.
+
+    Args:
+        tokenizer: the reference.
+        content: the `tokenizer.json` that gigatoken reads.
+        own_texts: which texts the reference encodes.
+
+    Attributes:
+        odd_characters: those on which the two encoders do not agree; texts that hold one go to the reference.
+
+    Raises:
+        FastUnavailable: gigatoken is not installed or cannot read the content.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, content: bytes, own_texts: OwnTexts) -> None:
+        self._tokenizer, self._content, self._own_texts = tokenizer, content, own_texts
+        self.odd_characters: Sequence[str] = ()
+        self._renewal = threading.Lock()
+        self._gigatoken = _build(content)
+        self._first_resident = resident_bytes()
+        front, back = tokenizer.frame
+        self._front = front.tolist() if tokenizer.rules.add_bos else []
+        self._back = back.tolist()
+        self._end = [tokenizer.require_eod()] if tokenizer.rules.add_eod else []
+
+    @classmethod
+    def open(cls, tokenizer: Tokenizer, *, characters: Iterable[str] | None = None) -> "FastEncoder":
+        """The fast encoder of a tokenizer, once it is known which texts it does.
+
+        Args:
+            tokenizer: the reference.
+            characters: on which of these both agree is found out; by default on those that stand for all of Unicode,
+                which takes one to three seconds.
+
+        Raises:
+            FastUnavailable: gigatoken is missing, does not do this kind of vocabulary, or agrees too little.
+            TokenizationError: no token ends a document.
+        """
+        content = fast_form(tokenizer)
+        special, plain = added_tokens(tokenizer)
+        encoder = cls(tokenizer, content, OwnTexts(special, []))
+        strings = [*special, *(text for text in plain if encoder.check([text, f"a{text}b {text}{text} "]) is not None)]
+        encoder.odd_characters = encoder._odd(sample_characters() if characters is None else characters)
+        encoder._own_texts = OwnTexts(strings, encoder.odd_characters)
+        release_freed_memory()
+        encoder._first_resident = resident_bytes()
+        return encoder
+
+    def check_vocabulary(self) -> Difference | None:
+        """Compare on the text of every vocabulary entry, added tokens included."""
+        backend = self._tokenizer.backend
+        is_spelled = is_byte_level(backend)
+        texts = []
+        for entry in backend.get_vocab(with_added_tokens=True):
+            try:
+                texts.append(byte_level_bytes(entry).decode("utf-8") if is_spelled else entry)
+            except UnicodeDecodeError:
+                continue  # a part of a character: no text is this entry alone
+        if not is_spelled:
+            texts += [text.replace("\u2581", " ") for text in texts]
+        difference = self.check(texts)
+        release_freed_memory()
+        return difference
+
+    def check(self, texts: Sequence[str], *, expected: tuple[Ids, Lengths] | None = None) -> Difference | None:
+        """Compare on these texts; None if all ids are equal.
+
+        Args:
+            texts: any.
+            expected: what the reference makes of them, where that is known.
+
+        Raises:
+            TokenizationError: the reference cannot encode a text.
+        """
+        if expected is None:
+            expected = self._tokenizer.encode_batch(texts)
+        try:
+            return first_difference(texts, expected, self._encode(texts))
+        except EncodersDiffer as error:
+            return error.difference
+
+    def encode_batch(self, texts: Sequence[str]) -> tuple[Ids, Lengths]:
+        """Encode texts; see `Tokenizer.encode_batch`, which this equals.
+
+        Raises:
+            EncodersDiffer: one of the documents that are compared has other ids than the reference gives, or gigatoken
+                broke down.
+            TokenizationError: a text that cannot be encoded.
+        """
+        found = self._encode(texts)
+        chosen = [number for number, text in enumerate(texts) if _is_chosen(text)]
+        if chosen:
+            some = [texts[number] for number in chosen]
+            difference = first_difference(some, self._tokenizer.encode_batch(some), _select(found, chosen))
+            if difference is not None:
+                raise EncodersDiffer(difference)
+        self._renew_if_grown()
+        return found
+
+    def _encode(self, texts: Sequence[str]) -> tuple[Ids, Lengths]:
+        own = [number for number, text in enumerate(texts) if self._own_texts.holds(text)]
+        if not own:
+            return self._framed(*self._raw(texts))
+        is_own = np.zeros(len(texts), dtype=bool)
+        is_own[own] = True
+        others = np.flatnonzero(~is_own).tolist()
+        return _interleaved(
+            self._framed(*self._raw([texts[number] for number in others])),
+            self._tokenizer.encode_batch([texts[number] for number in own]),
+            is_own,
+        )
+
+    def _raw(self, texts: Sequence[str]) -> tuple[Ids, Lengths]:
+        """What gigatoken makes of texts: views of its own buffers."""
+        try:
+            with native_errors("The tokenizer cannot encode this text"):
+                rows = self._gigatoken.encode_batch(list(texts)).layout
+        except TokenizationError as error:
+            if isinstance(error.__cause__, Exception):
+                raise
+            broken = next((text for text in texts if self._breaks(text)), "".join(texts))
+            raise EncodersDiffer(Difference(broken, 0, (), (), note=f"it broke down: {error.__cause__}")) from error
+        offsets = np.asarray(rows.offsets.data)
+        ids: Ids = np.asarray(rows.content.data)[offsets[0] : offsets[-1]]
+        return ids, np.diff(offsets)
+
+    def _breaks(self, text: str) -> bool:
+        try:
+            with native_errors(""):
+                self._gigatoken.encode_batch([text])
+        except TokenizationError:
+            return True
+        return False
+
+    def _framed(self, ids: Ids, sizes: Lengths) -> tuple[Ids, Lengths]:
+        """Put around every text what the tokenizer puts around it, then the end of the document."""
+        num_framed = len(self._front) + len(self._back)
+        behind = np.array([*self._back, *self._end], dtype=np.uint32)
+        if not num_framed and not behind.size:
+            return ids, sizes
+        is_kept = np.ones(sizes.size, dtype=bool) if num_framed else sizes > 0
+        ends = np.cumsum(sizes)[is_kept]
+        places = np.empty((ends.size, len(self._front) + behind.size), dtype=np.int64)
+        places[:, : len(self._front)] = (ends - sizes[is_kept])[:, None]
+        places[:, len(self._front) :] = ends[:, None]
+        values = np.tile(np.array([*self._front, *behind], dtype=np.uint32), ends.size)
+        lengths = np.where(is_kept, sizes + places.shape[1], 0)
+        return np.insert(ids, places.ravel(), values), lengths
+
+    def _odd(self, characters: Iterable[str]) -> list[str]:
+        """Those characters next to which the two encoders disagree, being of different versions of Unicode.
+
+        Raises:
+            FastUnavailable: there are very many.
+        """
+        looked_at = list(characters)
+        groups = [looked_at[start : start + _GROUP] for start in range(0, len(looked_at), _GROUP)]
+        suspects = self._differing(["".join(map(_around, group)) for group in groups])
+        some = [character for number in suspects for character in groups[number]]
+        odd = [some[number] for number in self._differing([_around(character) for character in some])]
+        if len(odd) > _MOST_ODD_CHARACTERS or (suspects and not odd):
+            raise FastUnavailable("it differs on too many characters")
+        return odd
+
+    def _differing(self, texts: Sequence[str]) -> list[int]:
+        """Numbers of the texts whose ids differ."""
+        expected, found = self._tokenizer.encode_batch(texts), self._encode(texts)
+        starts = [np.cumsum(lengths) - lengths for _, lengths in (expected, found)]
+        return [
+            number
+            for number, (ours, theirs) in enumerate(zip(expected[1].tolist(), found[1].tolist(), strict=True))
+            if ours != theirs
+            or not np.array_equal(expected[0][starts[0][number] :][:ours], found[0][starts[1][number] :][:theirs])
+        ]
+
+    def _renew_if_grown(self) -> None:
+        """Give freed memory back; if that is not enough, start gigatoken anew."""
+        if resident_bytes() - self._first_resident < _MOST_GROWTH or not self._renewal.acquire(blocking=False):
+            return
+        try:
+            release_freed_memory()
+            if resident_bytes() - self._first_resident >= _MOST_GROWTH:
+                self._gigatoken = _build(self._content)
+                release_freed_memory()
+                self._first_resident = resident_bytes()
+        finally:
+            self._renewal.release()
+
+
+def _build(content: bytes) -> "gigatoken.Tokenizer":
+    try:
+        import gigatoken
+    except ImportError as error:
+        raise FastUnavailable("gigatoken is not installed (pip install gigatoken)") from error
+    try:
+        with native_errors("gigatoken cannot read this tokenizer"):
+            return gigatoken.Tokenizer.from_json(content)
+    except TokenizationError as error:
+        raise FastUnavailable(str(error).rstrip(".")) from error
+
+
+def _around(character: str) -> str:
+    """A character as a letter, a digit and a sign would stand, and beside itself."""
+    return f"a{character}1{character}{character} {character}.\n{character}\n"
+
+
+def _is_chosen(text: str) -> bool:
+    """Whether a document is compared: by a hash of its length, its start and its end, which costs the same for all."""
+    ends = text[:_HASHED_CHARACTERS] + text[-_HASHED_CHARACTERS:]
+    return zlib.crc32(ends.encode("utf-8", "surrogatepass"), len(text)) % _ONE_IN == 0
+
+
+def _select(encoded: tuple[Ids, Lengths], chosen: Sequence[int]) -> tuple[Ids, Lengths]:
+    ids, lengths = encoded
+    ends = np.cumsum(lengths)
+    parts = [ids[ends[number] - lengths[number] : ends[number]] for number in chosen]
+    return np.concatenate(parts), lengths[list(chosen)]
+
+
+def _interleaved(first: tuple[Ids, Lengths], second: tuple[Ids, Lengths], is_second: np.ndarray) -> tuple[Ids, Lengths]:
+    """The texts of two encodings in one order; `is_second` says of each where it comes from."""
+    lengths = np.empty(is_second.size, dtype=np.int64)
+    lengths[~is_second], lengths[is_second] = first[1], second[1]
+    ids = np.empty(int(lengths.sum()), dtype=np.uint32)
+    is_second_id = np.repeat(is_second, lengths)
+    ids[~is_second_id], ids[is_second_id] = first[0], second[0]
+    return ids, lengths

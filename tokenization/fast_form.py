@@ -1,0 +1,106 @@
+"""What the fast encoder (gigatoken) is given of a tokenizer, and which texts it is not trusted with."""
+
+import json
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tokenization.errors import FastUnavailable
+from tokenization.special_text import SpecialTextCounter
+from tokenization.specs import shipped_spec
+from tokenization.tokenizer import Tokenizer
+
+__all__ = ["OwnTexts", "added_tokens", "fast_form", "sample_characters"]
+
+# Where the model begins in a `tokenizer.json`: behind all else. No string holds this, its quotes would be escaped.
+_MODEL = ',"model":{'
+
+# Letters that are alike over long ranges: Chinese, Hangul, private use, Tangut, and what is beyond plane 1.
+_ALIKE = ((0x3400, 0xA000), (0xAC00, 0xD7A4), (0xE000, 0xF900), (0x17000, 0x18D00), (0x20000, 0x110000))
+_ONE_IN = 64
+
+
+def fast_form(tokenizer: Tokenizer) -> bytes:
+    """The `tokenizer.json` that gigatoken reads: without what is put around a text, which is added afterwards.
+
+    Where strings of special tokens are text like any other, they are left out too.
+
+    Raises:
+        FastUnavailable: the vocabulary is no BPE.
+    """
+    kind = type(tokenizer.backend.model).__name__
+    if kind != "BPE":
+        raise FastUnavailable(f"it does BPE vocabularies, and this one is {kind}")
+    content = tokenizer.backend.to_str()
+    # Hundreds of thousands of merges follow, which need not become Python objects.
+    place = content.index(_MODEL)
+    parsed = json.loads(content[:place] + "}")
+    parsed["post_processor"] = None
+    parsed["pre_tokenizer"] = _as_gigatoken_knows_it(parsed["pre_tokenizer"])
+    if not tokenizer.rules.parse_special_text:
+        parsed["added_tokens"] = [token for token in parsed["added_tokens"] if not token["special"]]
+    return (json.dumps(parsed, ensure_ascii=False)[:-1] + content[place:]).encode()
+
+
+def _as_gigatoken_knows_it(pre_tokenizer: Any) -> Any:
+    """GPT-2's expression, where it is spelled out, as the one that byte-level splitting has of its own."""
+    match pre_tokenizer:
+        case {
+            "type": "Sequence",
+            "pretokenizers": [
+                {"type": "Split", "pattern": {"Regex": expression}},
+                {"type": "ByteLevel", "use_regex": False} as level,
+            ],
+        } if expression == shipped_spec("r50k_base").pattern:
+            return {**level, "use_regex": True}
+    return pre_tokenizer
+
+
+def added_tokens(tokenizer: Tokenizer) -> tuple[list[str], list[str]]:
+    """The strings that become a token of their own wherever they stand in a text.
+
+    Returns:
+        Those whose texts the reference encodes, being special or having rules about their neighbourhood; and the
+        others.
+    """
+    special: list[str] = []
+    plain: list[str] = []
+    for token in tokenizer.backend.get_added_tokens_decoder().values():
+        if token.special and not tokenizer.rules.parse_special_text:
+            continue
+        has_rules = token.special or token.lstrip or token.rstrip or token.single_word
+        (special if has_rules else plain).append(token.content)
+    return special, plain
+
+
+def sample_characters() -> Iterator[str]:
+    """Characters that stand for all of Unicode: each one of the planes 0 and 1, of long ranges one in 64."""
+    for code in range(1, 0x110000):
+        is_alike = any(first <= code < last for first, last in _ALIKE)
+        if not 0xD800 <= code < 0xE000 and (not is_alike or code % _ONE_IN == 0):
+            yield chr(code)
+
+
+class OwnTexts:
+    """Tells the texts that the reference has to encode: those with certain strings or characters in them.
+
+    Args:
+        strings: strings of added tokens.
+        characters: characters on which the two encoders do not agree.
+    """
+
+    def __init__(self, strings: Sequence[str], characters: Sequence[str]) -> None:
+        self._strings = SpecialTextCounter(strings)
+        self._characters = re.compile(f"[{''.join(map(re.escape, characters))}]") if characters else None
+        # CPython keeps a text in one, two or four bytes a character, by the highest of them.
+        self._num_bytes = 4 if min(characters, default="") > "\uffff" else 1
+
+    def holds(self, text: str) -> bool:
+        """Whether the reference has to encode this text."""
+        return self._strings.is_in(text) or self._has_character(text)
+
+    def _has_character(self, text: str) -> bool:
+        if self._characters is None or text.isascii() or sys.getsizeof(text) < self._num_bytes * len(text):
+            return False
+        return self._characters.search(text) is not None

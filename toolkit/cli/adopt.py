@@ -1,0 +1,30 @@
+"""`toolkit adopt`: a corpus of Megatron-LM's pairs, where they lie."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["command"]
+
+
+def command(
+    prefixes: Annotated[
+        list[str], typer.Argument(metavar="PREFIX...", help="Pairs, with or without .bin or .idx; globs too.")
+    ],
+    tokenizer: Annotated[str, typer.Option(metavar="TOK", help="The tokenizer that the pairs were made with.")],
+    output: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the corpus; made if missing.")],
+    eod: Annotated[
+        str | None, typer.Option(metavar="TOKEN", help="Token that ends a document; by default the tokenizer's own.")
+    ] = None,
+    mask_token: Annotated[
+        str, typer.Option(metavar="MASK", help="auto, token:TEXT or id:N, as for preprocess.")
+    ] = "auto",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an adopted corpus.")] = False,
+) -> None:
+    """Use Megatron-LM's .bin/.idx pairs as they are: reads them through, writes corpus.json and the tokenizer."""
+    from toolkit.preprocess.adoption import adopt
+
+    found = adopt(prefixes, output, tokenizer=tokenizer, eod=eod, mask_token=mask_token, overwrite=overwrite)
+    print(found)
+    print(f"The corpus is in {output}. Look at it with: toolkit inspect {output}")

@@ -1,0 +1,69 @@
+"""`toolkit tokenizer train`: texts to a vocabulary."""
+
+import shlex
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from toolkit.preprocess.tokenizer_training import TokenizerTrainingSettings
+
+__all__ = ["command"]
+
+# What preprocess has to be told too, to read the same texts.
+_OF_SOURCES = ("text_field", "txt_documents", "subset")
+_OVERWRITE = TokenizerTrainingSettings.model_fields["overwrite"].description
+
+
+def _option(key: str, metavar: str | None = None) -> Any:
+    """An option whose text and default are those of the setting it sets."""
+    field = TokenizerTrainingSettings.model_fields[key]
+    shown = "" if field.is_required() or field.default in (None, False) else f" [default: {field.default}]"
+    return typer.Option(metavar=metavar, help=f"{field.description}{shown}", show_default=False)
+
+
+def command(
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SOURCE...",
+            help="As for toolkit preprocess: data sets with Parquet on the hub; files, folders or globs of .parquet "
+            ".jsonl .json .txt, also .gz and .zst; mixed.",
+        ),
+    ],
+    vocab_size: Annotated[int, _option("vocab_size", "N")],
+    output: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the tokenizer; made if missing.")],
+    text_field: Annotated[str | None, _option("text_field", "NAME")] = None,
+    txt_documents: Annotated[str | None, _option("txt_documents", "KIND")] = None,
+    subset: Annotated[str | None, _option("subset", "NAME")] = None,
+    limit_documents: Annotated[int | None, _option("limit_documents", "N")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help=_OVERWRITE)] = False,
+) -> None:
+    """Train a byte-level BPE tokenizer, with tokens for the end of a text, padding and the mask.
+
+    Any text can be encoded with it and decoded without loss.
+    """
+    given = {key: value for key, value in locals().items() if key not in ("sources", "output") and value is not None}
+    from pydantic import ValidationError
+
+    from toolkit.core.console import console
+    from toolkit.core.errors import SettingsError
+    from toolkit.preprocess.tokenizer_training import train_tokenizer
+
+    try:
+        settings = TokenizerTrainingSettings.model_validate(given)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        option = "--" + str(first["loc"][0]).replace("_", "-")
+        raise SettingsError(f"{option} {first['input']}: {first['msg'][0].lower()}{first['msg'][1:]}.") from error
+    made = train_tokenizer(sources, output, settings=settings)
+    screen = console()
+    fewer = f" of {vocab_size:,} asked for: there is too little text" if made.vocabulary_size < vocab_size else ""
+    screen.print(f"{made.vocabulary_size:,} ids{fewer}; {made.bytes_per_token:.2f} bytes of text a token")
+    screen.print(f"from {made.documents:,} documents, {made.text_bytes / 1e6:,.1f} MB, in {made.seconds:,.1f} s")
+    for reason, count in made.skipped.items():
+        screen.print(f"skipped: {count:,} rows, {reason}")
+    screen.print(f"The tokenizer is in {output}. Prepare a corpus with it:")
+    kept = {f"--{key.replace('_', '-')}": str(given[key]) for key in _OF_SOURCES if key in given}
+    words = [*sources, *(word for option in kept.items() for word in option), "--tokenizer", str(output)]
+    screen.print(f"toolkit preprocess {shlex.join(words)} --output data/corpus")

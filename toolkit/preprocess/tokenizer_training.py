@@ -1,0 +1,154 @@
+"""Train a tokenizer on the texts of sources: the same files, rows and order as a corpus is prepared from."""
+
+import time
+from collections import Counter
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+import tokenization
+from toolkit.core.console import Progress, progress
+from toolkit.core.errors import UserError
+from toolkit.core.settings import Settings
+from toolkit.preprocess.encoding import ahead
+from toolkit.preprocess.readers import Reason, Row, Span
+from toolkit.preprocess.settings import PreprocessSettings, TxtDocuments
+from toolkit.preprocess.sources import Source, find_sources
+from toolkit.preprocess.spans import iterate_spans
+
+__all__ = ["TokenizerTraining", "TokenizerTrainingSettings", "train_tokenizer"]
+
+_FILES = {"tokenizer.json", "tokenizer_config.json"}
+_NUM_READERS = 2
+_SAMPLE_CHARACTERS = 1_000_000
+
+
+class TokenizerTrainingSettings(Settings):
+    """How texts become a vocabulary."""
+
+    vocab_size: Annotated[int, Field(ge=259, le=1 << 20)]
+    """Number of ids: 256 bytes, 3 special tokens, and what is learnt."""
+    text_field: Annotated[str, Field(min_length=1)] = PreprocessSettings.model_fields["text_field"].default
+    """Key (JSON lines) or column (Parquet) that holds the text."""
+    txt_documents: TxtDocuments = PreprocessSettings.model_fields["txt_documents"].default
+    """What is one document in a .txt file: the "file", a "paragraph" between blank lines, or a "line"."""
+    subset: Annotated[str, Field(min_length=1)] | None = None
+    """Configuration of a data set on the hub."""
+    limit_documents: Annotated[int, Field(ge=1)] | None = None
+    """Stop reading after this many documents."""
+    overwrite: bool = False
+    """Replace a tokenizer that was trained into the folder before."""
+
+
+@dataclass
+class TokenizerTraining:
+    """What was made.
+
+    Attributes:
+        folder: the tokenizer, as `tokenization.load` and transformers read it.
+        vocabulary_size: number of ids; less than asked for where there was little text.
+        documents: texts that were read.
+        text_bytes: their bytes as UTF-8.
+        skipped: rows without a text, by reason.
+        seconds: how long it took.
+        bytes_per_token: on the first megabyte that was read.
+    """
+
+    folder: Path
+    vocabulary_size: int = 0
+    documents: int = 0
+    text_bytes: int = 0
+    skipped: Counter[Reason] = field(default_factory=Counter)
+    seconds: float = 0.0
+    bytes_per_token: float = 0.0
+
+
+def train_tokenizer(sources: Sequence[str], output: Path, *, settings: TokenizerTrainingSettings) -> TokenizerTraining:
+    """Train a byte-level BPE on the texts of sources; equal texts give equal files.
+
+    The counts of all different words are held in memory, not the text.
+
+    Args:
+        sources: files, folders, globs and data sets on the hub, as for `preprocess`.
+        output: folder of the tokenizer; made if it is missing.
+        settings: everything else.
+
+    Raises:
+        UserError: a source or the folder cannot be used, or there is no text.
+    """
+    files = find_sources(sources, subset=settings.subset)
+    _prepare(output, overwrite=settings.overwrite)
+    result, sample, start = TokenizerTraining(output), list[str](), time.monotonic()
+    with progress("Reading", total=sum(file.num_bytes for file in files) / 1e6, unit="MB") as shown:
+        texts = _texts(files, settings, result, shown)
+        try:
+            tokenization.train_bpe(_sampled(texts, sample), vocabulary_size=settings.vocab_size, folder=output)
+        except OSError as error:
+            raise UserError(f"{error.filename or output} cannot be written: {error.strerror}.") from error
+    tokenizer = tokenization.load(output)
+    ids, _ = tokenizer.encode_batch(sample)
+    result.vocabulary_size = tokenizer.vocabulary_size
+    result.bytes_per_token = sum(len(text.encode()) for text in sample) / max(ids.size, 1)
+    result.seconds = time.monotonic() - start
+    return result
+
+
+def _prepare(output: Path, *, overwrite: bool) -> None:
+    """Make the folder, before hours of reading; never mix a tokenizer with other files."""
+    try:
+        held = {path.name for path in output.iterdir()} if output.exists() else set()
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{error.filename or output} cannot be used as a folder: {error.strerror}.") from error
+    if held - _FILES:
+        raise UserError(f"{output} holds other files ({', '.join(sorted(held - _FILES)[:3])}). Give a new folder.")
+    if held and not overwrite:
+        raise UserError(f"{output} holds a tokenizer. Give another folder, or --overwrite to replace it.")
+
+
+def _texts(
+    files: Sequence[Source], settings: TokenizerTrainingSettings, result: TokenizerTraining, shown: Progress
+) -> Iterator[str]:
+    """The texts of all files, counted, up to the limit."""
+    with closing(_read(files, settings)) as spans:
+        for rows, num_bytes in spans:
+            texts = [row.text for row in rows if row.reason is None]
+            result.skipped.update(row.reason for row in rows if row.reason is not None)
+            if settings.limit_documents is not None:
+                texts = texts[: settings.limit_documents - result.documents]
+            result.documents += len(texts)
+            result.text_bytes += sum(len(text.encode()) for text in texts)
+            yield from texts
+            shown.update(num_bytes / 1e6, f"{result.documents:,} documents")
+            if result.documents == settings.limit_documents:
+                break
+    if not result.documents:
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in result.skipped.items()) or "no row at all"
+        what = files[0].name if len(files) == 1 else f"{len(files):,} files"
+        raise UserError(f"There is no document in {what}: {reasons}.")
+    shown.say(f"Read {result.documents:,} documents, {result.text_bytes / 1e6:,.1f} MB of text; learning merges.")
+
+
+def _read(files: Sequence[Source], settings: TokenizerTrainingSettings) -> Generator[tuple[list[Row], int]]:
+    """Rows, span by span, and how many bytes of all files are read by then."""
+    done = 0
+    for file in files:
+        spans = iterate_spans(file, text_field=settings.text_field, txt_documents=settings.txt_documents)
+        with closing(ahead(spans, Span.read, num_workers=_NUM_READERS)) as read:
+            for span, rows in read:
+                yield rows, done + span.end_bytes
+        done += file.num_bytes
+
+
+def _sampled(texts: Iterator[str], sample: list[str]) -> Iterator[str]:
+    """The texts as they are, the first of them kept."""
+    missing = _SAMPLE_CHARACTERS
+    for text in texts:
+        if missing > 0:
+            sample.append(text[:missing])
+            missing -= len(text)
+        yield text
