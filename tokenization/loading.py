@@ -107,6 +107,9 @@ def _parts(spec: str | Path) -> _Parts:
 def _from_folder(folder: Path, repository: str | None = None) -> _Parts:
     if (folder / TOKENIZER_FILE).is_file():
         return _Parts(backend_from_json(folder / TOKENIZER_FILE), read_special_names(folder))
+    # A model that `toolkit convert --from-hf` wrote, or a checkpoint, has its tokenizer in a folder inside.
+    if (folder / "tokenizer" / TOKENIZER_FILE).is_file():
+        return _from_folder(folder / "tokenizer")
     if all((folder / name).is_file() for name in _PAIR):
         return _Parts(backend_from_pair(folder), read_special_names(folder))
     models = [folder / name for name in _MODEL_FILES if (folder / name).is_file()]

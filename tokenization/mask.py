@@ -1,7 +1,7 @@
 """Which id hides a token: the one the tokenizer names, else a reserved slot, else one id more."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from tokenization.errors import TokenizationError
@@ -40,7 +40,7 @@ def choose_mask(
     """Apply a policy.
 
     Args:
-        policy: `auto`, `token:TEXT` or `id:N`.
+        policy: `auto`, `reserved` (the first reserved slot), `append` (one id more), `token:TEXT` or `id:N`.
         ids: the id of every token of the vocabulary, by text.
         named: the text of the mask token that the tokenizer's files name, if any.
         roles: ids that have another role, by role; none of them can be the mask.
@@ -52,6 +52,15 @@ def choose_mask(
     kind, _, value = policy.partition(":")
     if policy == "auto":
         return _automatic(ids, named=named, roles=roles, next_id=next_id)
+    if policy == "append":
+        return _appended(next(text for text in _NEW_TEXTS if text not in ids), next_id)
+    if policy == "reserved":
+        if (free := _first_reserved(ids, roles)) is None:
+            raise TokenizationError(
+                f"The vocabulary ({len(ids):,} tokens) has no reserved slot ({'…, '.join(_RESERVED)}…) for the mask. "
+                "Choose a token that exists, or 'auto' (--mask-token)."
+            )
+        return free
     if kind == "token" and value:
         if value not in ids:
             raise TokenizationError(
@@ -82,13 +91,19 @@ def _automatic(ids: Mapping[str, int], *, named: str | None, roles: Mapping[str,
     if named is not None:
         return MaskToken(ids[named], named, MaskOrigin.NAMED) if named in ids else _appended(named, next_id)
     lookalike = next((text for text in _NEW_TEXTS if text in ids), None)
+    if (free := _first_reserved(ids, roles)) is not None:
+        return replace(free, passed_over=lookalike)
+    return _appended(next(text for text in _NEW_TEXTS if text not in ids), next_id, passed_over=lookalike)
+
+
+def _first_reserved(ids: Mapping[str, int], roles: Mapping[str, int]) -> MaskToken | None:
     taken = set(roles.values())
     reserved = [(token_id, text) for text, token_id in ids.items() if text.startswith(_RESERVED)]
     free = [(token_id, text) for token_id, text in reserved if token_id not in taken]
-    if free:
-        token_id, text = min(free)
-        return MaskToken(token_id, text, MaskOrigin.RESERVED, lookalike)
-    return _appended(next(text for text in _NEW_TEXTS if text not in ids), next_id, passed_over=lookalike)
+    if not free:
+        return None
+    token_id, text = min(free)
+    return MaskToken(token_id, text, MaskOrigin.RESERVED)
 
 
 def _appended(text: str, next_id: int, *, passed_over: str | None = None) -> MaskToken:

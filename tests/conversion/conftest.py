@@ -40,7 +40,7 @@ def make_checkpoint(tmp_path: Path, tokenizer_folder: Path) -> Callable[..., Pat
         generator = torch.Generator().manual_seed(step)
         with torch.no_grad():
             for name, parameter in encoder.named_parameters():
-                if name.endswith("norm.weight"):
+                if name.endswith(("norm.weight", ".bias")):
                     parameter.copy_(0.5 + torch.rand(parameter.shape, generator=generator))
         return write_checkpoint(
             tmp_path / "run" / "checkpoints",

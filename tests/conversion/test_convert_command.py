@@ -6,8 +6,6 @@ import pytest
 
 from toolkit.cli import main
 from toolkit.cli.convert import command
-from toolkit.conversion.forms import ExportDtype, ExportForm
-from toolkit.core.errors import NotAvailableError, UserError
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -42,12 +40,10 @@ def test_a_missing_checkpoint_is_one_message_and_exit_2(toolkit: Run, tmp_path: 
     assert "Traceback" not in errors
 
 
-def test_help_hides_what_is_not_built(toolkit: Run) -> None:
+def test_help_names_both_directions(toolkit: Run) -> None:
     code, output, _ = toolkit("convert", "--help")
     assert code == 0
-    assert "--to-hf" in output
-    assert "--from-hf" not in output
-    assert "--mask-token" not in output
+    assert all(option in output for option in ("--to-hf", "--from-hf", "--mask-token"))
 
 
 def test_defaults_are_the_encoder_in_fp32(
@@ -57,9 +53,19 @@ def test_defaults_are_the_encoder_in_fp32(
     assert "as a bidirectional model in fp32:" in capsys.readouterr().out
 
 
-def test_the_other_direction_and_none_are_refused(tmp_path: Path) -> None:
-    words = {"form": ExportForm.CAUSAL, "dtype": ExportDtype.FP32}
-    with pytest.raises(NotAvailableError, match="toolkit convert --from-hf is not available yet"):
-        command("model", tmp_path, from_hf=True, **words)  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="needs a direction: toolkit convert --to-hf CHECKPOINT OUT"):
-        command("model", tmp_path, **words)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((), "needs one direction: toolkit convert --to-hf CHECKPOINT OUT"),
+        (("--to-hf", "--from-hf"), "needs one direction"),
+        (("--to-hf", "--mask-token", "auto"), "--mask-token belongs to --from-hf"),
+        (("--from-hf", "--form", "causal"), "belong to --to-hf"),
+        (("--from-hf", "--sentence-transformers"), "belong to --to-hf"),
+        (("--from-hf",), "is no folder, and no id of a model on the hub"),
+    ],
+)
+def test_directions_and_their_options(toolkit: Run, tmp_path: Path, options: tuple[str, ...], message: str) -> None:
+    code, _, errors = toolkit("convert", *options, "no-such-model", tmp_path / "out")
+    assert code == 2
+    assert message in errors
+    assert "Traceback" not in errors

@@ -9,7 +9,7 @@ from toolkit.conversion.forms import ExportForm
 def test_the_card_tells_recipe_data_losses_and_use(make_checkpoint: Callable[..., Path]) -> None:
     manifest = open_checkpoint(make_checkpoint()).manifest
 
-    card = model_card(manifest, ExportForm.BIDIRECTIONAL, name="wiki-encoder")
+    card = model_card(manifest, ExportForm.BIDIRECTIONAL, name="wiki-encoder", architecture="EuroBertForMaskedLM")
 
     assert card.startswith("---\nlibrary_name: transformers\npipeline_tag: fill-mask\n---\n\n# wiki-encoder\n")
     for row in (
@@ -43,4 +43,4 @@ def test_the_example_in_the_card_runs(make_checkpoint: Callable[..., Path], tmp_
 def test_a_manifest_of_a_checkpoint_without_a_run_still_has_a_card(make_checkpoint: Callable[..., Path]) -> None:
     manifest = open_checkpoint(make_checkpoint()).manifest
     bare = manifest.model_copy(update={"settings": {"model": manifest.settings["model"]}})
-    assert "| updates | 20 |" in model_card(bare, ExportForm.CAUSAL, name="bare")
+    assert "| updates | 20 |" in model_card(bare, ExportForm.CAUSAL, name="bare", architecture="LlamaForCausalLM")

@@ -11,7 +11,7 @@ import torch
 
 from toolkit.conversion import exporting, forms, parity, to_hf
 from toolkit.core.errors import CheckpointError, ToolkitError, UserError
-from toolkit.core.words import Vocabulary
+from toolkit.core.words import AttentionKind, Vocabulary
 from toolkit.model import model_settings
 from toolkit.model.encoder import Encoder
 from toolkit.model.initialize import initialize_
@@ -75,18 +75,21 @@ def test_a_model_that_computes_something_else_is_an_error_and_nothing_is_left(
             config.rms_norm_eps = 1e-4
         return config
 
-    def other_weights(folder: Path, encoder: Encoder, **named: object) -> parity.Parity:
-        with torch.no_grad():
-            if fault == "a norm":
-                encoder.model.norm.weight.fill_(1)
-            if fault == "one weight":
-                encoder.model.layers[1].mlp.up_proj.weight[3, 5] += 0.05
-            if fault == "not a number":
-                encoder.lm_head.weight[7, 7] = float("nan")
+    def other_weights(folder: Path, ours: parity.Ours, **named: object) -> parity.Parity:
+        def read(name: str) -> torch.Tensor:
+            weight = ours.read(name).clone()
+            if (fault, name) == ("a norm", "model.norm.weight"):
+                weight.fill_(1)
+            if (fault, name) == ("one weight", "model.layers.1.mlp.up_proj.weight"):
+                weight[3, 5] += 0.05
+            if (fault, name) == ("not a number", "lm_head.weight"):
+                weight[7, 7] = float("nan")
+            return weight
+
         if fault == "attention":
-            other = {"bidirectional": forms.ExportForm.CAUSAL, "causal": forms.ExportForm.BIDIRECTIONAL}[form]
-            monkeypatch.setattr(forms.ExportForm, "attention", property(lambda _: other.value))
-        return compare(folder, encoder, **named)  # type: ignore[arg-type]
+            other = {"bidirectional": AttentionKind.CAUSAL, "causal": AttentionKind.BIDIRECTIONAL}[form]
+            named["attention"] = other
+        return compare(folder, parity.Ours(ours.encoder, read), **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(exporting, "configuration", other_configuration)
     monkeypatch.setattr(exporting, "compare_logits", other_weights)
@@ -101,13 +104,13 @@ def test_a_folder_that_does_not_load_whole_is_an_error(
 ) -> None:
     compare = parity.compare_logits
 
-    def without_a_tensor(folder: Path, encoder: Encoder, **named: object) -> parity.Parity:
+    def without_a_tensor(folder: Path, ours: parity.Ours, **named: object) -> parity.Parity:
         from safetensors.torch import load_file, save_file
 
         tensors = load_file(folder / "model.safetensors")
         del tensors["lm_head.weight"]
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-        return compare(folder, encoder, **named)  # type: ignore[arg-type]
+        return compare(folder, ours, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(exporting, "compare_logits", without_a_tensor)
     with pytest.raises(ToolkitError, match=r"does not load .* whole: .*lm_head\.weight"):

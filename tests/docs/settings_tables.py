@@ -45,6 +45,7 @@ def keys(group: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldI
     """Every key of a group and the groups in it, as `--set` names them; N stands for the number of an item."""
     for name, field in group.model_fields.items():
         inner, is_list = _group_in(field.annotation)
+        name = field.alias or name
         if inner is None:
             yield f"{prefix}{name}", field
         else:
@@ -116,6 +117,10 @@ def _group_in(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
     """The settings class that a field holds, and whether it holds a list of them."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation, False
+    parts = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else ()
+    optional = [part for part in parts if isinstance(part, type) and issubclass(part, BaseModel)]
+    if optional:
+        return optional[0], False
     if get_origin(annotation) is tuple and get_args(annotation)[0] is PhaseSettings:
         return PhaseSettings, True
     return None, False

@@ -6,6 +6,7 @@ from pydantic import ValidationError
 
 from toolkit.core.errors import SettingsError
 from toolkit.model import MODEL_PRESETS, Encoder, ModelSettings, model_settings, parameter_counts
+from toolkit.testing.models import MODEL_OPTIONS
 
 # The paper's table: embedding, one layer, blocks and final norm, those and the embedding, everything.
 PAPER_COUNTS = {
@@ -33,10 +34,10 @@ def test_counts_of_the_built_model_are_the_papers(preset: str) -> None:
     assert (embedding, layer, model - embedding, model, total) == PAPER_COUNTS[preset]
 
 
-@pytest.mark.parametrize("is_tied", [False, True])
+@pytest.mark.parametrize("changes", [{}, {"tie_word_embeddings": True}, *MODEL_OPTIONS.values()])
 @pytest.mark.parametrize("preset", ["test", "nano"])
-def test_formula_and_built_model_agree(preset: str, is_tied: bool) -> None:
-    settings = model_settings(preset, vocab_size=300, tie_word_embeddings=is_tied)
+def test_formula_and_built_model_agree(preset: str, changes: dict[str, object]) -> None:
+    settings = model_settings(preset, vocab_size=300, **changes)
     with torch.device("meta"):
         encoder = Encoder(settings)
     assert sum(parameter.numel() for parameter in encoder.parameters()) == parameter_counts(settings).total
@@ -64,11 +65,17 @@ def test_vocabulary_must_be_known_to_build_and_to_count() -> None:
         ({"hidden_size": 65}, "not a multiple of num_attention_heads=4"),
         ({"hidden_size": 60, "num_attention_heads": 4}, "even width"),
         ({"num_key_value_heads": 3}, "num_key_value_heads=3"),
+        ({"head_dim": 15}, "head_dim = 15 wide"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "'linear' or 'llama3'"),
+        (
+            {"rope_scaling": {"rope_type": "llama3", "factor": 2.0, "high_freq_factor": 1.0}},
+            "high_freq_factor=1.0 is not above low_freq_factor=1.0",
+        ),
         ({"hidden": 64}, "Extra inputs"),
         ({"num_hidden_layers": 0}, "greater than or equal to 1"),
     ],
 )
-def test_impossible_shapes_are_refused(changes: dict[str, int], message: str) -> None:
+def test_impossible_shapes_are_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         model_settings("test", **changes)
 

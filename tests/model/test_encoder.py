@@ -7,7 +7,7 @@ from torch.nn.functional import cross_entropy
 
 from toolkit.core.words import AttentionKind
 from toolkit.model import Encoder, SegmentLayout, attention
-from toolkit.testing.models import dense_visibility, hugging_face_twin, tiny_encoder
+from toolkit.testing.models import MODEL_OPTIONS, dense_visibility, hugging_face_twin, tiny_encoder
 from toolkit.testing.tolerances import HUGGING_FACE_LOGITS, tolerance
 
 SEGMENTS_BS = torch.tensor([[1] * 5 + [2] * 9 + [0] * 2, [1] * 3 + [2] * 3 + [3] * 10, [1] * 16])
@@ -29,7 +29,8 @@ def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 
 @pytest.mark.usefixtures("kernel")
 @pytest.mark.parametrize(
-    "changes", [{}, {"num_key_value_heads": 4}, {"tie_word_embeddings": True}, {"rope_theta": 250.0}]
+    "changes",
+    [{}, {"num_key_value_heads": 4}, {"tie_word_embeddings": True}, {"rope_theta": 250.0}, *MODEL_OPTIONS.values()],
 )
 @pytest.mark.parametrize("kind", AttentionKind)
 def test_logits_equal_hugging_face(kind: AttentionKind, changes: dict[str, object]) -> None:
@@ -47,9 +48,10 @@ def test_logits_equal_hugging_face(kind: AttentionKind, changes: dict[str, objec
                 assert (logits_BSV[row, columns] - expected).abs().max() <= HUGGING_FACE_LOGITS
 
 
+@pytest.mark.parametrize("changes", [{}, *MODEL_OPTIONS.values()])
 @pytest.mark.parametrize("kind", AttentionKind)
-def test_gradients_equal_hugging_face(kind: AttentionKind) -> None:
-    encoder = tiny_encoder(seed=2)
+def test_gradients_equal_hugging_face(kind: AttentionKind, changes: dict[str, object]) -> None:
+    encoder = tiny_encoder(seed=2, **changes)
     twin = hugging_face_twin(encoder, kind)
     input_ids_BS = _ids()[:, :8]
     positions_N, labels_N = torch.tensor([0, 5, 9]), torch.tensor([3, 96, 0])
@@ -66,8 +68,9 @@ def test_gradients_equal_hugging_face(kind: AttentionKind) -> None:
         torch.testing.assert_close(parameter.grad, theirs[name].grad, rtol=1e-4, atol=1e-5, msg=name)
 
 
-def test_parameter_names_and_shapes_are_hugging_faces() -> None:
-    encoder = tiny_encoder(seed=0)
+@pytest.mark.parametrize("changes", [{}, *MODEL_OPTIONS.values()])
+def test_parameter_names_and_shapes_are_hugging_faces(changes: dict[str, object]) -> None:
+    encoder = tiny_encoder(seed=0, **changes)
     theirs = hugging_face_twin(encoder, AttentionKind.BIDIRECTIONAL).state_dict()
     assert {name: value.shape for name, value in encoder.state_dict().items()} == {
         name: value.shape for name, value in theirs.items()

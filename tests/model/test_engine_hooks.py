@@ -17,7 +17,7 @@ import os, sys, torch, deepspeed
 from toolkit.core.words import AttentionKind
 from toolkit.testing.models import tiny_encoder
 
-dtype, is_tied = getattr(torch, sys.argv[1]), sys.argv[2] == "tied"
+dtype, is_tied = getattr(torch, sys.argv[1]), sys.argv[2].startswith("tied")
 os.environ |= dict(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
 deepspeed.init_distributed("gloo", init_method="file://" + sys.argv[3], rank=0, world_size=1)
 segments = torch.tensor([[1] * 5 + [2] * 9 + [0] * 2, [1] * 16])
@@ -30,7 +30,8 @@ steps = [
 ]
 
 def make():
-    return tiny_encoder(seed=1, tie_word_embeddings=is_tied)
+    options = dict(qkv_bias=True, qk_norm=True, head_dim=20) if "options" in sys.argv[2] else {}
+    return tiny_encoder(seed=1, tie_word_embeddings=is_tied, **options)
 
 def losses_of(model, backward, step):
     out = []
@@ -70,7 +71,7 @@ assert all(abs(a - b) <= limit * max(abs(a), 1.0) for a, b in zip(expected, foun
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("dtype", "head"), [("float32", "untied"), ("bfloat16", "tied")])
+@pytest.mark.parametrize(("dtype", "head"), [("float32", "untied"), ("bfloat16", "tied"), ("float32", "tied, options")])
 def test_weights_partitioned_between_modules(dtype: str, head: str, tmp_path: object) -> None:
     command = [sys.executable, "-c", _STAGE_3, dtype, head, f"{tmp_path}/rendezvous"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)

@@ -32,6 +32,15 @@ def test_distribution() -> None:
     assert all(torch.equal(norm, torch.ones(64)) for norm in norms)
 
 
+def test_biases_start_at_zero_and_norms_of_heads_at_one() -> None:
+    weights = _weights(3, qkv_bias=True, qk_norm=True)
+    biases = [weight for name, weight in weights.items() if name.endswith(".bias")]
+    head_norms = [weight for name, weight in weights.items() if name.endswith(("q_norm.weight", "k_norm.weight"))]
+    assert (len(biases), len(head_norms)) == (6, 4)
+    assert all(torch.equal(bias, torch.zeros_like(bias)) for bias in biases)
+    assert all(torch.equal(norm, torch.ones(16)) for norm in head_norms)
+
+
 def test_tied_head_is_the_embedding() -> None:
     weights = _weights(4, tie_word_embeddings=True)
     assert weights["lm_head.weight"].data_ptr() == weights["model.embed_tokens.weight"].data_ptr()

@@ -4,7 +4,7 @@ import tomllib
 
 import pytest
 
-from toolkit.core.errors import NotAvailableError, SettingsError
+from toolkit.core.errors import CheckpointError, SettingsError
 from toolkit.model.presets import MODEL_PRESETS
 from toolkit.settings import load_run, run_presets
 from toolkit.settings.load import to_toml
@@ -66,9 +66,18 @@ def test_resolved_settings_run_again(run_file, tmp_path):
 
 
 @pytest.mark.parametrize("name", run_presets())
-def test_every_preset_loads(name):
+def test_every_preset_loads(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if name == "adapt":
+        with pytest.raises(CheckpointError, match=r"init\.from=models/decoder is no folder(.|\n)*toolkit convert"):
+            load_run(name)
+        return
     settings = load_run(name)
-    assert schedule_of(settings).phases[0].objective == "clm"
+    continues = name.startswith("610m-cpt")
+    assert schedule_of(settings).phases[0].objective == ("mlm" if continues else "clm")
+    if continues:
+        assert f"{schedule_of(settings).total_steps // 1000}k" == name.removeprefix("610m-cpt-")
+        assert (settings.lr.warmup_steps, settings.lr.decay_steps, settings.init.optimizer) == (0, 2000, "reset")
     if name in ("210m", "610m", "1b"):
         assert schedule_of(settings).total_steps == 42_000
         assert settings.model.vocab_size == 128_256
@@ -134,8 +143,3 @@ def test_several_findings_come_in_one_message(run_file):
 def test_no_such_run_file_lists_the_presets():
     with pytest.raises(SettingsError, match="Did you mean 'smoke'"):
         load_run("smok")
-
-
-def test_init_is_not_available_yet(run_file):
-    with pytest.raises(NotAvailableError, match="not available yet"):
-        load_run(run_file, ["init.from=somewhere"])

@@ -118,7 +118,7 @@ def test_a_mask_can_be_chosen(make_folder, policy):
         ("id:-1", "not one of auto, token:TEXT, id:N"),
         ("id:x", "not one of auto"),
         ("token:", "not one of auto"),
-        ("reserved", "not one of auto"),
+        ("first", "not one of auto"),
         ("id:0", "it is the tokenizer's eos token"),
         (f"token:{PAD}", "it is the tokenizer's pad token"),
     ],

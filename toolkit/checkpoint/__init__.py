@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     )
     from toolkit.checkpoint.retention import retain
     from toolkit.checkpoint.state import ParameterState
+    from toolkit.checkpoint.weights_only import write_weights_only
     from toolkit.checkpoint.write import PartEntry, abandon, begin, finish, merge_parts, write_part
 
 __all__ = [
@@ -51,12 +52,14 @@ __all__ = [
     "open_unverified",
     "retain",
     "write_part",
+    "write_weights_only",
 ]
 
 _WITH_TORCH = {
     "read": ("CHECKPOINTS_FOLDER", "Checkpoint", "newest_intact", "open_checkpoint", "open_unverified"),
     "retention": ("retain",),
     "state": ("ParameterState",),
+    "weights_only": ("write_weights_only",),
     "write": ("PartEntry", "abandon", "begin", "finish", "merge_parts", "write_part"),
 }
 

@@ -2,20 +2,21 @@
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from toolkit.checkpoint.manifest import FileEntry
 
-__all__ = ["copy_tree", "hash_file", "sync", "write_file", "write_safetensors"]
+__all__ = ["copy_tree", "hash_file", "stream_safetensors", "sync", "write_file", "write_safetensors"]
 
 _BLOCK_BYTES = 1 << 22
+_DTYPE_NAMES = {torch.float32: "F32", torch.bfloat16: "BF16"}
 
 
 def write_file(path: Path, blocks: Iterable[bytes | memoryview]) -> FileEntry:
@@ -38,36 +39,62 @@ def write_file(path: Path, blocks: Iterable[bytes | memoryview]) -> FileEntry:
 def write_safetensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> FileEntry:
     """Write fp32 tensors on the CPU as a safetensors file.
 
+    Raises:
+        OSError: as `write_file`.
+    """
+    for name, tensor in tensors.items():
+        assert tensor.dtype == torch.float32, f"{name} is {tensor.dtype}; a checkpoint holds float32"
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    return stream_safetensors(path, shapes, lambda name: [tensors[name].detach()], dtype=torch.float32)
+
+
+def stream_safetensors(
+    path: Path,
+    shapes: Mapping[str, tuple[int, ...]],
+    read: Callable[[str], Iterable[torch.Tensor]],
+    *,
+    dtype: torch.dtype,
+) -> FileEntry:
+    """Write a safetensors file without holding more than a part of one tensor.
+
     The library's own writer would need a second pass to hash the file and does not force it to the disk. The format is
     an 8-byte length, a JSON header with name, dtype, shape and byte range of each tensor, and the tensors end to end.
+
+    Args:
+        path: a new file.
+        shapes: of every tensor, by name.
+        read: gives a tensor by name, as one or several blocks that follow one another; called once for each name.
+        dtype: of all blocks: float32 or bfloat16.
 
     Raises:
         OSError: as `write_file`.
     """
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
-    arrays: list[np.ndarray] = []
+    ends: dict[str, int] = {}
     offset = 0
-    for name in sorted(tensors):
-        tensor = tensors[name]
-        assert tensor.dtype == torch.float32, f"{name} is {tensor.dtype}; a checkpoint holds float32"
-        array = tensor.detach().contiguous().numpy()
+    for name in sorted(shapes):
+        ends[name] = offset + math.prod(shapes[name]) * dtype.itemsize
         header[name] = {
-            "dtype": "F32",
-            "shape": list(array.shape),
-            "data_offsets": [offset, offset + array.nbytes],
+            "dtype": _DTYPE_NAMES[dtype],
+            "shape": list(shapes[name]),
+            "data_offsets": [offset, ends[name]],
         }
-        offset += array.nbytes
-        arrays.append(array)
+        offset = ends[name]
     head = json.dumps(header, separators=(",", ":")).encode()
     # The data starts at a multiple of 8 bytes, as the format asks; blanks may follow the JSON.
     head += b" " * (-len(head) % 8)
 
     def blocks() -> Iterator[bytes | memoryview]:
         yield struct.pack("<Q", len(head)) + head
-        for array in arrays:
-            data = array.reshape(-1).view(np.uint8).data
-            for start in range(0, len(data), _BLOCK_BYTES):
-                yield data[start : start + _BLOCK_BYTES]
+        written = 0
+        for name in sorted(shapes):
+            for block in read(name):
+                assert block.dtype == dtype, f"{name} is {block.dtype}, not {dtype}"
+                data = block.contiguous().view(-1).view(torch.uint8).numpy().data
+                written += len(data)
+                for start in range(0, len(data), _BLOCK_BYTES):
+                    yield data[start : start + _BLOCK_BYTES]
+            assert written == ends[name], f"{name} has another size than its shape {shapes[name]} says"
 
     return write_file(path, blocks())
 

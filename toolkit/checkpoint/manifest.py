@@ -141,6 +141,12 @@ class CheckpointManifest(_Entry):
     losses: dict[str, float]
     """The last known losses, by name; nats per target token."""
 
+    has_moments: bool = True
+    """Whether AdamW's moments are there; an imported model has none. Written where they are not."""
+
+    origin: dict[str, str] = {}
+    """For weights that did not start here: where they come from. Written where they did not."""
+
 
 def tensor_file(kind: TensorKind, file: str) -> str:
     """Name of the file that holds the tensors of one kind, for `file` of a tensor's entry."""
@@ -150,6 +156,10 @@ def tensor_file(kind: TensorKind, file: str) -> str:
 def manifest_bytes(manifest: CheckpointManifest) -> bytes:
     """The manifest as it stands in the folder."""
     content = manifest.model_dump(mode="json")
+    # Checkpoints of runs that began here keep the form that readers of earlier versions demand.
+    for key, usual in (("has_moments", True), ("origin", {})):
+        if content[key] == usual:
+            del content[key]
     content[_HASH_KEY] = hashlib.sha256(_canonical(content)).hexdigest()
     return _canonical(content)
 

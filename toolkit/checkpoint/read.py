@@ -2,6 +2,7 @@
 
 import logging
 import os
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from toolkit.checkpoint.manifest import (
     tensor_file,
 )
 from toolkit.checkpoint.state import TOKENIZER_FOLDER, ParameterState
+from toolkit.checkpoint.tensor_files import read_header, read_rows
 from toolkit.core.errors import CheckpointError
 
 __all__ = ["CHECKPOINTS_FOLDER", "Checkpoint", "newest_intact", "open_checkpoint", "open_unverified"]
@@ -58,18 +60,43 @@ class Checkpoint:
         """
         return self._tensor("weights", name)
 
+    def rows(self, name: str) -> Iterator[torch.Tensor]:
+        """One parameter's weight in blocks along its first dimension, fp32; no more than a block is in memory.
+
+        Raises:
+            CheckpointError: there is no such parameter, or its file cannot be read.
+        """
+        entry = self.manifest.tensors.get(name)
+        if entry is None:
+            raise CheckpointError(f"{self.path} has no parameter {name}.")
+        place = read_header(self.path / tensor_file("weights", entry.file)).get(name)
+        if place is None or place.shape != entry.shape:
+            raise CheckpointError(f"{self.path}: {name} is not the tensor of shape {entry.shape} that was written.")
+        return read_rows(name, place)
+
     def parameter(self, name: str) -> ParameterState:
-        """One parameter with both moments, fp32 on the CPU.
+        """One parameter with both moments, fp32 on the CPU; zeros where the checkpoint has no moments.
 
         Raises:
             CheckpointError: there is no such parameter, or a file cannot be read.
         """
+        if not self.manifest.has_moments:
+            return self.fresh_parameter(name)
         return ParameterState(
             name=name,
             weight=self._tensor("weights", name),
             exp_avg=self._tensor("exp_avg", name),
             exp_avg_sq=self._tensor("exp_avg_sq", name),
         )
+
+    def fresh_parameter(self, name: str) -> ParameterState:
+        """One parameter as an optimizer meets it first: with moments of zero.
+
+        Raises:
+            CheckpointError: there is no such parameter, or its file cannot be read.
+        """
+        weight = self._tensor("weights", name)
+        return ParameterState(name, weight, torch.zeros_like(weight), torch.zeros_like(weight))
 
     def verify(self) -> None:
         """Hash every file.

@@ -6,12 +6,13 @@ from toolkit.conversion.forms import ExportDtype, ExportForm
 
 if TYPE_CHECKING:
     from toolkit.conversion.exporting import ConversionReport, to_hf
-    from toolkit.conversion.importing import from_hf
+    from toolkit.conversion.importing import ImportReport, from_hf
 
-__all__ = ["ConversionReport", "ExportDtype", "ExportForm", "from_hf", "to_hf"]
+__all__ = ["ConversionReport", "ExportDtype", "ExportForm", "ImportReport", "from_hf", "to_hf"]
 
 _ON_FIRST_USE = {
     "ConversionReport": "toolkit.conversion.exporting",
+    "ImportReport": "toolkit.conversion.importing",
     "from_hf": "toolkit.conversion.importing",
     "to_hf": "toolkit.conversion.exporting",
 }

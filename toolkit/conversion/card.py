@@ -11,9 +11,8 @@ __all__ = ["model_card"]
 
 _PIPELINE_TAG = {ExportForm.BIDIRECTIONAL: "fill-mask", ExportForm.CAUSAL: "text-generation"}
 _ABOUT = {
-    ExportForm.BIDIRECTIONAL: "A text encoder (bidirectional attention) with its masked-language-modeling head, "
-    "in transformers' EuroBERT architecture.",
-    ExportForm.CAUSAL: "A decoder (causal attention) with its next-token head, in transformers' Llama architecture.",
+    ExportForm.BIDIRECTIONAL: "A text encoder (bidirectional attention) with its masked-language-modeling head",
+    ExportForm.CAUSAL: "A decoder (causal attention) with its next-token head",
 }
 _LOADING = {
     ExportForm.BIDIRECTIONAL: """\
@@ -44,23 +43,39 @@ trained like any other and is used as it is; only further training through that 
     ExportForm.CAUSAL: "",
 }
 
+_CAUSAL_CLASS = """\
+transformers has no masked-LM class with norms of heads, so the head loads through `AutoModelForCausalLM`; attention is
+bidirectional all the same, since config.json says `is_causal: false` (checked with the version that wrote this).
+The `fill-mask` pipeline does not take such a class. Sentence embeddings: average `AutoModel`'s last hidden states over
+the attention mask.
+"""
 
-def model_card(manifest: CheckpointManifest, form: ExportForm, *, name: str) -> str:
+
+def model_card(manifest: CheckpointManifest, form: ExportForm, *, name: str, architecture: str) -> str:
     """The text of README.md.
 
     Args:
         manifest: of the converted checkpoint.
         form: what was exported.
         name: of the written folder, as title and in the example.
+        architecture: the transformers class of the folder.
     """
-    front = f"---\nlibrary_name: transformers\npipeline_tag: {_PIPELINE_TAG[form]}\n---\n"
+    has_own_class = form is ExportForm.CAUSAL or architecture == "EuroBertForMaskedLM"
+    tag = _PIPELINE_TAG[form] if has_own_class else "feature-extraction"
+    base = manifest.origin.get("model", "")
+    # Only an id of the hub says something to readers of the page.
+    based_on = f"base_model: {base}\n" if "/" in base else ""
+    front = f"---\nlibrary_name: transformers\npipeline_tag: {tag}\n{based_on}---\n"
+    loading = (
+        _LOADING[form] if has_own_class else _LOADING[form].replace("AutoModelForMaskedLM", "AutoModelForCausalLM")
+    )
     rows = "\n".join(f"| {key} | {value} |" for key, value in _facts(manifest))
     parts = [
         front,
         f"# {name}\n",
-        f"{_ABOUT[form]} Loads with stock transformers >= 5.3, without remote code.\n",
-        f"## Use\n\n```python\n{_LOADING[form].format(name=name)}```\n",
-        _NOTES[form].format(pad_id=manifest.vocabulary.pad_id),
+        f"{_ABOUT[form]}, as `{architecture}` of stock transformers >= 5.3, without remote code.\n",
+        f"## Use\n\n```python\n{loading.format(name=name)}```\n",
+        (_NOTES[form] if has_own_class else _CAUSAL_CLASS).format(pad_id=manifest.vocabulary.pad_id),
         f"## Training\n\n| | |\n|---|---|\n{rows}\n",
         f"Written by encoder-pretraining-toolkit {manifest.toolkit_version}.\n",
     ]
@@ -68,21 +83,32 @@ def model_card(manifest: CheckpointManifest, form: ExportForm, *, name: str) -> 
 
 
 def _facts(manifest: CheckpointManifest) -> Iterator[tuple[str, str]]:
-    model, data = _group(manifest, "model"), _group(manifest, "data")
-    train, rate = _group(manifest, "train"), _group(manifest, "lr")
-    total = train.get("steps")
-    yield "updates", f"{manifest.step:,} of {total:,}" if isinstance(total, int) else f"{manifest.step:,}"
-    yield "tokens seen", f"{manifest.tokens:,}"
-    yield "schedule", ", then ".join(_phases(manifest))
+    model = _group(manifest, "model")
+    if origin := manifest.origin:
+        where = f"step {origin['step']} of the run {origin['run']}" if "run" in origin else origin.get("model", "")
+        yield "first weights", f"{where} ({origin['family']})" if "family" in origin else where
     parameters = sum(_size(entry.shape) for entry in manifest.tensors.values())
     yield "parameters", f"{parameters:,}"
     yield "layers x width", f"{model.get('num_hidden_layers')} x {model.get('hidden_size')}"
     yield "vocabulary", f"{manifest.vocabulary.size:,} tokens, fingerprint `{manifest.vocabulary.fingerprint[:16]}`"
+    if manifest.step or not manifest.origin:
+        yield from _training(manifest)
+
+
+def _training(manifest: CheckpointManifest) -> Iterator[tuple[str, str]]:
+    """What a run did; an imported model that was not trained here has none of it."""
+    data, train, rate = _group(manifest, "data"), _group(manifest, "train"), _group(manifest, "lr")
+    total = train.get("steps")
+    yield "updates", f"{manifest.step:,} of {total:,}" if isinstance(total, int) else f"{manifest.step:,}"
+    yield "tokens seen", f"{manifest.tokens:,}"
+    yield "schedule", ", then ".join(_phases(manifest))
     yield "data", ", ".join(_corpora(data.get("train")))
     yield "data digest", f"`{manifest.data_digest}`"
     yield "positions in a row", f"{data.get('sequence_length')} ({data.get('windows')})"
     yield "rows in a step", f"{train.get('global_batch_rows')}"
     yield "peak learning rate", f"{rate.get('peak')}"
+    if init := _group(manifest, "init"):
+        yield "optimizer at the start", "kept" if init.get("optimizer") == "keep" else "new"
     yield "precision", str(manifest.settings.get("precision"))
     yield "seed", str(_group(manifest, "run").get("seed"))
     for key, loss in sorted(manifest.losses.items()):

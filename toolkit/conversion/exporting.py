@@ -1,33 +1,36 @@
 """From a checkpoint to a Hugging Face folder that loads with stock transformers.
 
 The folder is made beside its final place under a hidden name, checked there, and renamed: a failure leaves nothing.
+Weights pass through one tensor at a time, so that a model larger than memory converts.
 """
 
 import json
-import shutil
-import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from math import prod
 from pathlib import Path
 from typing import TypeVar
 
+import torch
 from pydantic import ValidationError
-from safetensors import SafetensorError
+from torch import Tensor
 
-from toolkit.checkpoint.durable import sync
+from toolkit.checkpoint.durable import stream_safetensors
 from toolkit.checkpoint.read import Checkpoint, open_checkpoint
+from toolkit.checkpoint.weights_only import deal
 from toolkit.conversion.card import model_card
-from toolkit.conversion.forms import DEFAULT_DTYPE, DEFAULT_FORM, ExportDtype, ExportForm, configuration
-from toolkit.conversion.parity import compare_logits, load_encoder
+from toolkit.conversion.forms import DEFAULT_DTYPE, DEFAULT_FORM, ExportDtype, ExportForm, configuration, exported_class
+from toolkit.conversion.modules import write_modules
+from toolkit.conversion.parity import compare_logits, open_ours
+from toolkit.conversion.placing import built_beside, refuse_occupied
+from toolkit.conversion.tokenizer_files import update_json, write_tokenizer
 from toolkit.core.errors import CheckpointError, ToolkitError, UserError
 from toolkit.model.config import ModelSettings
-from toolkit.model.encoder import Encoder
 
 __all__ = ["ConversionReport", "to_hf"]
 
-_LARGEST_FILE = "5GB"
+_LARGEST_FILE = 5_000_000_000
 _Word = TypeVar("_Word", bound=StrEnum)
 
 
@@ -45,6 +48,10 @@ class ConversionReport:
     """What the exported model is."""
     dtype: ExportDtype
     """Numbers of the exported weights."""
+    architecture: str
+    """The transformers class that the folder is for."""
+    notes: tuple[str, ...]
+    """What the reader of the folder has to know, one sentence each."""
     max_difference: float
     """Largest absolute difference between a logit of the written folder and ours."""
     max_logit: float
@@ -59,30 +66,42 @@ def to_hf(
     *,
     form: ExportForm | str = DEFAULT_FORM,
     dtype: ExportDtype | str = DEFAULT_DTYPE,
+    sentence_transformers: bool = False,
 ) -> ConversionReport:
     """Write a checkpoint as a Hugging Face folder, and check the written folder's logits against ours.
 
     Args:
         checkpoint: a checkpoint folder, or a run folder (its newest intact checkpoint).
         out: must not exist, or be an empty folder.
-        form: `"bidirectional"` (EuroBertForMaskedLM) or `"causal"` (LlamaForCausalLM).
+        form: `"bidirectional"` (EuroBertForMaskedLM) or `"causal"` (LlamaForCausalLM); a model with norms of heads is
+            Qwen3ForCausalLM in both forms, with `is_causal: false` in the configuration of the first.
         dtype: `"fp32"` or `"bf16"`; bf16 weights are rounded, and checked against ours rounded alike.
+        sentence_transformers: also write the modules by which sentence-transformers loads the folder and pools by the
+            mean; for the bidirectional form.
 
     Raises:
-        UserError: `out` holds something or cannot be written, or `form` or `dtype` is unknown.
+        UserError: modules are asked for a causal model, `out` holds something or cannot be written, or `form` or
+            `dtype` is unknown.
         CheckpointError: the checkpoint is missing or damaged, or does not fit the form.
         ToolkitError: the written model computes something else. Nothing is left at `out`.
     """
     out, form, dtype = Path(out), _member(ExportForm, form), _member(ExportDtype, dtype)
-    _refuse_occupied(out)
+    if sentence_transformers and form is ExportForm.CAUSAL:
+        raise UserError("Modules for sentence-transformers go with an encoder: leave --form causal out.")
+    refuse_occupied(out)
     source = open_checkpoint(checkpoint)
     settings = _model_settings(source)
-    with _built_beside(out) as folder:
-        encoder = load_encoder(source, settings, rounded_to=dtype.torch_dtype)
-        _write_model(folder, encoder, source=source, form=form, dtype=dtype)
-        _write_tokenizer(folder, source, longest=settings.max_position_embeddings)
-        (folder / "README.md").write_text(model_card(source.manifest, form, name=out.name), encoding="utf-8")
-        parity = compare_logits(folder, encoder, form=form, pad_id=source.manifest.vocabulary.pad_id)
+    with built_beside(out) as folder:
+        ours = open_ours(source, settings, rounded_to=dtype.torch_dtype)
+        _write_model(folder, source, settings, form, dtype)
+        write_tokenizer(folder, source, form=form, longest=settings.max_position_embeddings)
+        if sentence_transformers:
+            write_modules(folder, width=settings.hidden_size, longest=settings.max_position_embeddings)
+        (folder / "README.md").write_text(
+            model_card(source.manifest, form, name=out.name, architecture=exported_class(form, settings)),
+            encoding="utf-8",
+        )
+        parity = compare_logits(folder, ours, attention=form.attention, pad_id=source.manifest.vocabulary.pad_id)
         if not parity.is_within_tolerance:
             raise ToolkitError(
                 f"converting {source.path} to {form} {dtype}: the logits of the written model differ from ours by "
@@ -96,54 +115,74 @@ def to_hf(
         step=source.manifest.step,
         form=form,
         dtype=dtype,
+        architecture=exported_class(form, settings),
+        notes=_notes(form, settings),
         max_difference=parity.max_difference,
         max_logit=parity.max_logit,
         files=files,
     )
 
 
-def _write_model(folder: Path, encoder: Encoder, *, source: Checkpoint, form: ExportForm, dtype: ExportDtype) -> None:
-    from huggingface_hub import save_torch_state_dict
+def _write_model(
+    folder: Path, source: Checkpoint, settings: ModelSettings, form: ExportForm, dtype: ExportDtype
+) -> None:
     from transformers import GenerationConfig
 
-    config = configuration(form, encoder.settings, vocabulary=source.manifest.vocabulary.vocabulary(), dtype=dtype)
+    config = configuration(form, settings, vocabulary=source.manifest.vocabulary.vocabulary(), dtype=dtype)
     config.save_pretrained(folder)
-    # Readers of Llama folders other than transformers 5 know the base of the angles by its old place only.
-    _update_json(folder / "config.json", {"rope_theta": encoder.settings.rope_theta})
+    # Readers of Llama folders other than transformers 5 know the angles by their old places only.
+    old_places: dict[str, object] = {"rope_theta": settings.rope_theta}
+    if settings.rope_scaling is not None:
+        old_places["rope_scaling"] = settings.rope_scaling.model_dump()
+    update_json(folder / "config.json", old_places)
     if form is ExportForm.CAUSAL:
         GenerationConfig.from_model_config(config).save_pretrained(folder)
-    # `named_parameters` lists a tied head once, under the embedding's name, which is where transformers expects it.
-    weights = {name: parameter.detach().to(dtype.torch_dtype) for name, parameter in encoder.named_parameters()}
-    save_torch_state_dict(weights, folder, filename_pattern="model{suffix}.safetensors", max_shard_size=_LARGEST_FILE)
+    _write_weights(folder, source, settings, dtype)
 
 
-def _write_tokenizer(folder: Path, source: Checkpoint, *, longest: int) -> None:
-    """Copy the tokenizer, and tell its settings what the model is: Llama and EuroBERT take no token types.
+def _write_weights(folder: Path, source: Checkpoint, settings: ModelSettings, dtype: ExportDtype) -> None:
+    """The safetensors of a folder, one tensor at a time.
 
-    Where the tokenizer names no pad token, the model's pad id is one of its other tokens; that one is named, since a
-    batch could not be padded otherwise.
+    A tied head has no tensor of its own, as transformers expects it.
     """
-    shutil.copytree(source.tokenizer_folder, folder, dirs_exist_ok=True)
-    path = folder / "tokenizer_config.json"
-    changes: dict[str, object] = {
-        "model_max_length": longest,
-        "model_input_names": ["input_ids", "attention_mask"],
+    shapes = {name: entry.shape for name, entry in source.manifest.tensors.items()}
+    # Both exported classes have a bias at the output too wherever query, key and value have one.
+    zeros = {
+        f"model.layers.{number}.self_attn.o_proj.bias": (settings.hidden_size,)
+        for number in range(settings.num_hidden_layers)
+        if settings.qkv_bias
     }
-    if _read_json(path).get("pad_token") is None:
-        import tokenizers
+    shapes |= zeros
 
-        backend = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-        changes["pad_token"] = backend.id_to_token(source.manifest.vocabulary.pad_id)
-    _update_json(path, changes)
+    def read(name: str) -> Iterator[Tensor]:
+        blocks = [torch.zeros(zeros[name])] if name in zeros else source.rows(name)
+        for block in blocks:
+            yield block.to(dtype.torch_dtype)
+
+    itemsize = dtype.torch_dtype.itemsize
+    sizes = {name: prod(shape) * itemsize for name, shape in shapes.items()}
+    parts = deal(sizes, _LARGEST_FILE)
+    files: dict[str, str] = {}
+    for number, names in enumerate(parts, 1):
+        suffix = f"-{number:05d}-of-{len(parts):05d}" if len(parts) > 1 else ""
+        file = f"model{suffix}.safetensors"
+        stream_safetensors(folder / file, {name: shapes[name] for name in names}, read, dtype=dtype.torch_dtype)
+        files |= dict.fromkeys(names, file)
+    if len(parts) > 1:
+        index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": dict(sorted(files.items()))}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
-def _update_json(path: Path, changes: dict[str, object]) -> None:
-    path.write_text(json.dumps(_read_json(path) | changes, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def _read_json(path: Path) -> dict[str, object]:
-    content: dict[str, object] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    return content
+def _notes(form: ExportForm, settings: ModelSettings) -> tuple[str, ...]:
+    notes = []
+    if settings.qk_norm and form is ExportForm.BIDIRECTIONAL:
+        notes.append(
+            "transformers has no masked-LM class with norms of heads: load the head through AutoModelForCausalLM and "
+            "the encoder through AutoModel; is_causal: false in config.json makes both bidirectional"
+        )
+    if settings.qkv_bias:
+        notes.append("attention_bias: true; the class has biases at the output of attention too, which are zero")
+    return tuple(notes)
 
 
 def _model_settings(source: Checkpoint) -> ModelSettings:
@@ -166,28 +205,3 @@ def _member(kind: type[_Word], value: str) -> _Word:
         return kind(value)
     except ValueError as error:
         raise UserError(f"{value!r} is none of {', '.join(kind)}.") from error
-
-
-def _refuse_occupied(out: Path) -> None:
-    if out.is_dir() and not any(out.iterdir()):
-        return
-    if out.exists() or out.is_symlink():
-        raise UserError(f"{out} exists already. Name a new folder, or remove it first.")
-
-
-@contextmanager
-def _built_beside(out: Path) -> Iterator[Path]:
-    """A hidden folder that becomes `out` when the block succeeds, and is removed when it does not."""
-    folder = out.absolute().parent / f".converting-{out.name}-{uuid.uuid4().hex[:12]}"
-    try:
-        folder.mkdir(parents=True)
-        yield folder
-        for path in (*folder.rglob("*"), folder):
-            sync(path)
-        folder.rename(out)
-        sync(folder.parent)
-    except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise UserError(f"{out} cannot be written: {reason}. Free space there, or name another folder.") from error
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)

@@ -1,6 +1,9 @@
 """The forms in which a checkpoint leaves the toolkit, and the Hugging Face configuration of each.
 
-One set of tensors serves both: transformers' EuroBERT is Llama with a bidirectional mask, and the names agree.
+One set of tensors serves both: transformers' EuroBERT is Llama with a bidirectional mask, and the names agree. Two
+options of ours need more: where query, key and value have biases, both classes have one at the output too, which is
+written as zeros; and norms of heads are in transformers' Qwen3 alone, which has no class with a masked-LM head but
+computes bidirectional attention where its configuration says `is_causal: false`.
 """
 
 from enum import StrEnum
@@ -14,16 +17,16 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedConfig
 
-__all__ = ["DEFAULT_DTYPE", "DEFAULT_FORM", "ExportDtype", "ExportForm", "configuration"]
+__all__ = ["DEFAULT_DTYPE", "DEFAULT_FORM", "ExportDtype", "ExportForm", "configuration", "exported_class"]
 
 
 class ExportForm(StrEnum):
     """What the exported model is."""
 
     BIDIRECTIONAL = "bidirectional"
-    """An encoder: `EuroBertForMaskedLM`, through `AutoModelForMaskedLM`."""
+    """An encoder: `EuroBertForMaskedLM`, through `AutoModelForMaskedLM`; with norms of heads, `Qwen3ForCausalLM`."""
     CAUSAL = "causal"
-    """A decoder: `LlamaForCausalLM`, through `AutoModelForCausalLM`."""
+    """A decoder, through `AutoModelForCausalLM`: `LlamaForCausalLM`; with norms of heads, `Qwen3ForCausalLM`."""
 
     @property
     def attention(self) -> AttentionKind:
@@ -55,10 +58,18 @@ def configuration(
     """The transformers configuration of an exported model.
 
     Raises:
-        CheckpointError: the encoder form is asked of a model whose tokenizer has no mask token.
+        CheckpointError: the encoder form is asked of a model whose tokenizer has no mask token, or no class has its
+            shape.
     """
-    from transformers import EuroBertConfig, LlamaConfig
+    from transformers import EuroBertConfig, LlamaConfig, Qwen3Config
 
+    if settings.hidden_size % settings.num_attention_heads and not settings.qk_norm:
+        raise CheckpointError(
+            f"transformers' Llama and EuroBERT ask that hidden_size={settings.hidden_size} is a multiple of "
+            f"num_attention_heads={settings.num_attention_heads}, even where head_dim is given: it cannot be exported."
+        )
+    scaling = settings.rope_scaling
+    angles = {"rope_type": "default"} if scaling is None else scaling.model_dump()
     shared: dict[str, Any] = {
         "vocab_size": settings.vocab_size,
         "hidden_size": settings.hidden_size,
@@ -67,23 +78,36 @@ def configuration(
         "num_attention_heads": settings.num_attention_heads,
         "num_key_value_heads": settings.key_value_heads,
         "head_dim": settings.head_size,
+        "attention_bias": settings.qkv_bias,
         "max_position_embeddings": settings.max_position_embeddings,
         "initializer_range": settings.initializer_range,
         "rms_norm_eps": settings.rms_norm_eps,
-        "rope_parameters": {"rope_type": "default", "rope_theta": settings.rope_theta},
+        "rope_parameters": angles | {"rope_theta": settings.rope_theta},
         "tie_word_embeddings": settings.tie_word_embeddings,
         "pad_token_id": vocabulary.pad_id,
         "bos_token_id": vocabulary.bos_id,
         "eos_token_id": vocabulary.eos_id,
         "dtype": str(dtype.torch_dtype).removeprefix("torch."),
     }
+    if form is ExportForm.BIDIRECTIONAL:
+        if vocabulary.mask_id is None:
+            raise CheckpointError(
+                "The bidirectional form needs a mask token, and the tokenizer of this checkpoint has none. "
+                "Use the causal form, or preprocess with --mask-token."
+            )
+        shared["mask_token_id"] = vocabulary.mask_id
+    architectures = [exported_class(form, settings)]
+    if settings.qk_norm:
+        if form is ExportForm.BIDIRECTIONAL:
+            shared["is_causal"] = False
+        return Qwen3Config(architectures=architectures, **shared)
     if form is ExportForm.CAUSAL:
-        return LlamaConfig(architectures=["LlamaForCausalLM"], **shared)
-    if vocabulary.mask_id is None:
-        raise CheckpointError(
-            "The bidirectional form needs a mask token, and the tokenizer of this checkpoint has none. "
-            "Use the causal form, or preprocess with --mask-token."
-        )
-    return EuroBertConfig(
-        architectures=["EuroBertForMaskedLM"], mask_token_id=vocabulary.mask_id, classifier_pooling="mean", **shared
-    )
+        return LlamaConfig(architectures=architectures, **shared)
+    return EuroBertConfig(architectures=architectures, classifier_pooling="mean", **shared)
+
+
+def exported_class(form: ExportForm, settings: ModelSettings) -> str:
+    """Name of the transformers class of an exported model."""
+    if settings.qk_norm:
+        return "Qwen3ForCausalLM"
+    return "LlamaForCausalLM" if form is ExportForm.CAUSAL else "EuroBertForMaskedLM"

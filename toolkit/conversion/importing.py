@@ -1,16 +1,294 @@
-"""From a Hugging Face folder to a checkpoint."""
+"""From a Hugging Face model to a checkpoint that runs can start from and that exports again.
 
+OUT is a checkpoint folder with weights and tokenizer and without an optimizer's moments. It is made beside its place,
+compared with the model in transformers on real text, and renamed. Weights pass through a few rows at a time.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from toolkit.core.errors import NotAvailableError
+import torch
+from torch import Tensor
 
-__all__ = ["from_hf"]
+import toolkit
+from tokenization import MaskOrigin, Tokenizer
+from toolkit.checkpoint.manifest import CheckpointManifest, LayoutEntry, VocabularyEntry
+from toolkit.checkpoint.read import open_unverified
+from toolkit.checkpoint.weights_only import write_weights_only
+from toolkit.conversion.families import Described, describe
+from toolkit.conversion.hub import local_files
+from toolkit.conversion.parity import Parity, compare_logits, open_ours
+from toolkit.conversion.placing import built_beside, refuse_occupied
+from toolkit.conversion.vocabulary import open_tokenizer
+from toolkit.conversion.weights import HubWeights
+from toolkit.core.errors import CheckpointError, ToolkitError, UserError
+from toolkit.core.words import Vocabulary
+from toolkit.model.config import ModelSettings
+from toolkit.model.encoder import Encoder
+
+__all__ = ["DEFAULT_MASK_TOKEN", "ImportReport", "from_hf"]
+
+DEFAULT_MASK_TOKEN = "auto"
+_EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
+# Strangers' weights can make rounding grow more than ours do; a fault in a shape or an angle moves logits by far more.
+_ROUNDING = 50
+_DIGEST_OF_NOTHING = "0" * 32
 
 
-def from_hf(model: Path | str, out: Path | str) -> None:
-    """Make a checkpoint of a Hugging Face model.
+@dataclass(frozen=True)
+class ImportReport:
+    """What an import did."""
+
+    model: str
+    """What was asked for."""
+    out: Path
+    """The folder that was written."""
+    family: str
+    """The `model_type` of the model."""
+    settings: ModelSettings
+    """Its shape here."""
+    num_parameters: int
+    """All of them; a tied head is not counted twice."""
+    changes: tuple[str, ...]
+    """Every difference between what was read and what was written, one sentence each."""
+    max_difference: float
+    """Largest absolute difference between a logit of the model in transformers and ours."""
+    max_logit: float
+    """Largest absolute logit of ours."""
+
+
+@dataclass(frozen=True)
+class _Mask:
+    """The vocabulary row that the mask token got, where it is a new one: `id`, and the rows of real tokens."""
+
+    id: int
+    num_tokens: int
+
+
+def from_hf(model: Path | str, out: Path | str, *, mask_token: str = DEFAULT_MASK_TOKEN) -> ImportReport:
+    """Make a checkpoint of a Hugging Face model, and check its logits against the model in transformers.
+
+    Args:
+        model: a folder that `save_pretrained` wrote, or the id of a model on the hub; safetensors only.
+        out: must not exist, or be an empty folder. Usable as `init.from`, as a tokenizer, and in `to_hf`.
+        mask_token: `auto` (the tokenizer's own, else `reserved`, else `mean`), `reserved` (the first reserved slot of
+            the vocabulary), `mean` (one id more, whose embedding is the mean of all others), `id:N`, `token:TEXT`.
 
     Raises:
-        NotAvailableError: always.
+        UserError: the model has a part that ours has not, or `out` cannot be written.
+        CheckpointError: a tensor is missing, damaged, unknown or of another shape, or the vocabulary does not fit.
+        tokenization.TokenizationError: the tokenizer cannot be read, or the mask token asked for does not exist.
+        ToolkitError: our model computes something else. Nothing is left at `out`.
     """
-    raise NotAvailableError(f"converting from Hugging Face ({model} to {out})")
+    name, out = str(model), Path(out)
+    refuse_occupied(out)
+    folder = local_files(name)
+    described = describe(folder, name)
+    weights = HubWeights.open(folder)
+    changes = [*described.notes, *_check_tensors(weights, described.settings)]
+    with TemporaryDirectory(prefix="toolkit-tokenizer-") as place:
+        tokenizer, said = open_tokenizer(folder, described, mask_token=mask_token)
+        changes += said
+        settings, mask = _with_mask(described, tokenizer, weights, changes)
+        tokenizer.save(Path(place))
+        with built_beside(out) as unfinished:
+            manifest = write_weights_only(
+                unfinished,
+                _manifest(settings, tokenizer, described, name=name),
+                shapes=_shapes(settings),
+                read=lambda parameter: _blocks(weights, parameter, settings, mask),
+                tokenizer_folder=Path(place),
+            )
+            parity = _compare(folder, unfinished, described, settings, mask)
+            if not parity.max_difference <= _ROUNDING * parity.tolerance:
+                raise ToolkitError(
+                    f"importing {name}: our logits differ from those of the model in transformers by "
+                    f"{parity.max_difference:.2e}, more than {_ROUNDING * parity.tolerance:.1e} (the largest logit is "
+                    f"{parity.max_logit:.3g}). Nothing was written to {out}. This is a bug."
+                )
+    if not parity.is_within_tolerance:
+        changes.append(
+            f"logits differ by up to {parity.max_difference:.1e}, more than usual ({parity.tolerance:.1e}): this model "
+            "makes rounding grow; its weights are copied exactly"
+        )
+    return ImportReport(
+        model=name,
+        out=out,
+        family=described.family,
+        settings=settings,
+        num_parameters=sum(torch.Size(entry.shape).numel() for entry in manifest.tensors.values()),
+        changes=tuple(changes),
+        max_difference=parity.max_difference,
+        max_logit=parity.max_logit,
+    )
+
+
+def _shapes(settings: ModelSettings) -> dict[str, tuple[int, ...]]:
+    with torch.device("meta"):
+        encoder = Encoder(settings)
+    return {name: tuple(parameter.shape) for name, parameter in encoder.named_parameters()}
+
+
+def _check_tensors(weights: HubWeights, settings: ModelSettings) -> Iterator[str]:
+    """Refuse other tensors than the model has; what is left out without loss is told.
+
+    Raises:
+        CheckpointError: naming the tensors.
+    """
+    shapes = _shapes(settings)
+    if missing := sorted(shapes.keys() - weights.names):
+        raise CheckpointError(
+            f"{weights.folder} lacks {_some(missing)}, which its config.json asks for"
+            f"{_instead(weights.names - shapes.keys())}.\n"
+            "Fetch the model again; one that was saved without its head has to be saved with it."
+        )
+    for name, shape in shapes.items():
+        if weights.shape(name) != shape:
+            raise CheckpointError(
+                f"{weights.folder}: {name} has shape {weights.shape(name)}; its config.json describes {shape}."
+            )
+    unknown = []
+    for name in sorted(weights.names - shapes.keys()):
+        if name.endswith("rotary_emb.inv_freq"):
+            continue
+        if name == _HEAD and settings.tie_word_embeddings:
+            _check_tied(weights)
+        elif name.endswith("o_proj.bias") and settings.qkv_bias:
+            _check_zero(weights, name)
+        else:
+            unknown.append(name)
+    if unknown:
+        raise CheckpointError(
+            f"{weights.folder} holds {_some(unknown)}, which a model of its config.json does not have.\n"
+            "Without them it would be another model. See whether config.json and weights belong together."
+        )
+    if any(name.endswith("o_proj.bias") for name in weights.names):
+        yield "the biases of o_proj are zero and are left out"
+
+
+def _check_tied(weights: HubWeights) -> None:
+    pairs = zip(weights.rows(_EMBEDDING), weights.rows(_HEAD), strict=False)
+    if weights.shape(_HEAD) != weights.shape(_EMBEDDING) or not all(torch.equal(one, other) for one, other in pairs):
+        raise CheckpointError(
+            f"{weights.folder}: config.json ties {_HEAD} to {_EMBEDDING}, and the two differ.\n"
+            "Set tie_word_embeddings to false in config.json if the head was trained apart."
+        )
+
+
+def _check_zero(weights: HubWeights, name: str) -> None:
+    if any(bool(block.any()) for block in weights.rows(name)):
+        raise UserError(
+            f"{weights.folder}: {name} is not zero. Biases at the output of attention (attention_bias on o_proj) are a "
+            "part that this toolkit's model does not have, and without them it would be another model."
+        )
+
+
+def _with_mask(
+    described: Described, tokenizer: Tokenizer, weights: HubWeights, changes: list[str]
+) -> tuple[ModelSettings, _Mask | None]:
+    """The shape with a row for the mask token, and which row that is if it has to be made.
+
+    Raises:
+        CheckpointError: the tokenizer has ids that the model has no row for.
+    """
+    rows, tokens = weights.shape(_EMBEDDING)[0], tokenizer.encoded_vocabulary_size
+    if tokens > rows:
+        raise CheckpointError(
+            f"{weights.folder}: {_EMBEDDING} has {rows:,} rows, and the tokenizer beside it has ids up to "
+            f"{tokens - 1:,}.\nThe two do not belong together: give the model the tokenizer it was trained with."
+        )
+    if tokens < rows:
+        changes.append(f"vocabulary: {rows - tokens:,} of the model's {rows:,} entries are padding behind the tokens")
+    if tokenizer.mask.origin is not MaskOrigin.APPENDED:
+        return described.settings, None
+    mask = _Mask(tokenizer.mask.id, tokens)
+    where = "a padding entry" if mask.id < rows else f"a new one, the vocabulary has {mask.id + 1:,} entries now"
+    changes.append(f"embedding of {tokenizer.mask.text} (id {mask.id:,}, {where}): the mean of {tokens:,} embeddings")
+    size = max(rows, mask.id + 1)
+    return described.settings.model_copy(update={"vocab_size": size}), mask
+
+
+def _blocks(weights: HubWeights, name: str, settings: ModelSettings, mask: _Mask | None) -> Iterable[Tensor]:
+    """A parameter, fp32, in blocks of rows; of embedding and head with the row of a new mask token.
+
+    An unused entry of an untied head stays what it was: nothing is ever expected there, and all logits stay equal.
+    """
+    is_new = mask is not None and name in (_EMBEDDING, _HEAD)
+    is_grown = settings.vocab_size != weights.shape(_EMBEDDING)[0]
+    mean = None
+    if mask is not None and is_new and (name == _EMBEDDING or is_grown):
+        mean = _mean_row(weights, name, mask.num_tokens)
+    first = 0
+    for block in weights.rows(name):
+        if not torch.isfinite(block).all():
+            raise CheckpointError(
+                f"{weights.folder}: {name} holds numbers that are not finite, so the model is damaged.\nFetch it again."
+            )
+        if mask is not None and mean is not None and first <= mask.id < first + len(block):
+            block[mask.id - first] = mean
+        first += len(block)
+        yield block
+    if mean is not None and is_grown:
+        yield mean[None]
+
+
+def _mean_row(weights: HubWeights, name: str, num_rows: int) -> Tensor:
+    """The mean of the first `num_rows` rows: those of tokens, without padding."""
+    total = torch.zeros(weights.shape(name)[1], dtype=torch.float64)
+    first = 0
+    for block in weights.rows(name):
+        total += block[: max(0, num_rows - first)].double().sum(0)
+        first += len(block)
+    return (total / num_rows).float()
+
+
+def _manifest(settings: ModelSettings, tokenizer: Tokenizer, described: Described, *, name: str) -> CheckpointManifest:
+    """A checkpoint at step 0 of no run: a model, a vocabulary, and where they come from."""
+    named = tokenizer.special_ids
+    pads = (named["pad"], named["eos"], 0)
+    vocabulary = Vocabulary(
+        size=tokenizer.vocabulary_size,
+        mask_id=named["mask"],
+        pad_id=next(pad_id for pad_id in pads if pad_id is not None),
+        bos_id=named["bos"],
+        eos_id=named["eos"],
+        special_ids=tokenizer.all_special_ids,
+    )
+    return CheckpointManifest(
+        toolkit_version=toolkit.__version__,
+        step=0,
+        optimizer_step=0,
+        tokens=0,
+        data_position=0,
+        data_digest=_DIGEST_OF_NOTHING,
+        settings={"model": settings.model_dump(mode="json")},
+        vocabulary=VocabularyEntry.of(vocabulary, tokenizer.fingerprint),
+        layout=LayoutEntry(world_size=1, zero_stage=0),
+        tensors={},
+        files={},
+        losses={},
+        # The name of a folder, not where it lies on this machine.
+        origin={"model": Path(name).name if Path(name).is_dir() else name, "family": described.family},
+    )
+
+
+def _compare(folder: Path, imported: Path, described: Described, settings: ModelSettings, mask: _Mask | None) -> Parity:
+    checkpoint = open_unverified(imported)
+    return compare_logits(
+        folder,
+        open_ours(checkpoint, settings, rounded_to=torch.float32),
+        attention=described.attention,
+        pad_id=checkpoint.manifest.vocabulary.pad_id,
+        without=None if mask is None else mask.id,
+        is_ours=False,
+    )
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
+
+
+def _instead(names: frozenset[str]) -> str:
+    return f"; it holds {_some(sorted(names))} instead" if names else ""

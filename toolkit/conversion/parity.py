@@ -1,28 +1,37 @@
-"""Does an exported folder compute what the checkpoint computes?
+"""Does a Hugging Face folder compute what a checkpoint computes?
 
 The folder is loaded the way its users load it, through the Auto classes without remote code, and its logits are
 compared in fp32 with those of our own encoder, which takes its weights from the checkpoint and not from the folder.
-Every sentence is tried alone; the shortest and the longest also as one padded batch.
+One text is tried alone, and six as a padded batch; ours sees all of them packed in one row.
+
+Neither model is ever in memory whole: both are built without weights, and each module gets its own just before it
+runs and loses them after. So a check needs room for the largest tensor, not for two models.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from toolkit.checkpoint.read import Checkpoint
-from toolkit.conversion.forms import ExportForm
+from toolkit.conversion.weights import HubWeights
 from toolkit.core.errors import CheckpointError, ToolkitError
+from toolkit.core.words import AttentionKind
 from toolkit.model.config import ModelSettings
 from toolkit.model.encoder import Encoder
+from toolkit.model.products import times_transposed
 
-__all__ = ["SENTENCES", "Parity", "compare_logits", "load_encoder"]
+__all__ = ["SENTENCES", "Ours", "Parity", "compare_logits", "open_ours"]
 
 _TOLERANCE = 2e-5
-_MOST_TOKENS = 256
+# Logits of a large vocabulary are what the check itself needs room for.
+_MOST_TOKENS = 160
+_MOST_TOKENS_IN_A_BATCH = 32
+_ROWS = 32
 
 SENTENCES = (
     "Call me Ishmael.",
@@ -67,75 +76,169 @@ class Parity:
         return self.max_difference <= self.tolerance
 
 
-def load_encoder(checkpoint: Checkpoint, settings: ModelSettings, *, rounded_to: torch.dtype) -> Encoder:
+@dataclass(frozen=True)
+class Ours:
+    """Our model of a checkpoint, without weights, and how to read them: fp32, by parameter name."""
+
+    encoder: Encoder
+    read: Callable[[str], Tensor]
+
+
+def open_ours(checkpoint: Checkpoint, settings: ModelSettings, *, rounded_to: torch.dtype) -> Ours:
     """Our model with a checkpoint's weights: fp32 numbers, rounded to `rounded_to` first.
 
     Raises:
         CheckpointError: the checkpoint's parameters are not those of the model its settings describe.
     """
-    encoder = Encoder(settings)
-    parameters = dict(encoder.named_parameters())
-    if missing := parameters.keys() ^ checkpoint.manifest.tensors.keys():
+    with torch.device("meta"):
+        encoder = Encoder(settings)
+    shapes = {name: tuple(parameter.shape) for name, parameter in encoder.named_parameters()}
+    found = checkpoint.manifest.tensors
+    if missing := shapes.keys() ^ found.keys():
         example = ", ".join(sorted(missing)[:3])
         raise CheckpointError(f"{checkpoint.path} holds other parameters than its settings.model, such as {example}.")
-    with torch.no_grad():
-        for name, parameter in parameters.items():
-            weight = checkpoint.weight(name)
-            if weight.shape != parameter.shape:
-                raise CheckpointError(
-                    f"{checkpoint.path}: {name} has shape {tuple(weight.shape)}; "
-                    f"its settings.model describe {tuple(parameter.shape)}."
-                )
-            parameter.copy_(weight.to(rounded_to))
-    return encoder.eval()
+    for name, shape in shapes.items():
+        if found[name].shape != shape:
+            raise CheckpointError(
+                f"{checkpoint.path}: {name} has shape {found[name].shape}; its settings.model describe {shape}."
+            )
+
+    def read(name: str) -> Tensor:
+        whole = torch.empty(shapes[name])
+        first = 0
+        for block in checkpoint.rows(name):
+            whole[first : first + len(block)] = block.to(rounded_to)
+            first += len(block)
+        return whole
+
+    return Ours(encoder.eval(), read)
 
 
-def compare_logits(folder: Path, encoder: Encoder, *, form: ExportForm, pad_id: int) -> Parity:
-    """Compare the logits of the folder's model with ours over all of `SENTENCES`, up to 256 tokens of each.
+@torch.no_grad()
+def compare_logits(
+    folder: Path, ours: Ours, *, attention: AttentionKind, pad_id: int, without: int | None = None, is_ours: bool = True
+) -> Parity:
+    """Compare the logits of the folder's model with ours on `SENTENCES`.
+
+    Args:
+        folder: configuration, weights and tokenizer.
+        ours: the same weights in our model.
+        attention: the kind that the folder's model computes.
+        pad_id: what fills up a batch.
+        without: a vocabulary entry that is left out, because it was made anew.
+        is_ours: we wrote the folder, so that it must load without anything missing or left over.
 
     Raises:
         CheckpointError: the tokenizer gives ids that the model does not have.
         ToolkitError: the folder does not load whole.
     """
-    tokenizer, model = _load_stock(folder, form)
-    vocab_size, longest = encoder.lm_head.weight.shape[0], min(_MOST_TOKENS, encoder.settings.max_position_embeddings)
-    encoded = [tokenizer(sentence)["input_ids"][:longest] for sentence in SENTENCES]
-    sentences = sorted((torch.tensor(ids, dtype=torch.int64) for ids in encoded if ids), key=len)
-    largest_id = max((int(ids.max()) for ids in sentences), default=None)
+    tokenizer, model = _load_stock(folder, is_ours=is_ours)
+    vocab_size = min(model.config.vocab_size, ours.encoder.lm_head.weight.shape[0])
+    longest = min(_MOST_TOKENS, ours.encoder.settings.max_position_embeddings)
+    texts = [tokenizer(sentence, truncation=True, max_length=longest)["input_ids"] for sentence in SENTENCES]
+    largest_id = max((max(ids) for ids in texts if ids), default=None)
     if largest_id is None or largest_id >= vocab_size:
         raise CheckpointError(f"{folder}: the tokenizer gives id {largest_id}, the model has {vocab_size} entries.")
-    with torch.no_grad():
-        ours = [encoder.logits(ids[None], torch.ones_like(ids[None]), form.attention) for ids in sentences]
-        alone = [model(input_ids=ids[None]).logits[0] for ids in sentences]
-        pair = [sentences[0], sentences[-1]]
-        input_ids_BS = torch.nn.utils.rnn.pad_sequence(pair, batch_first=True, padding_value=pad_id)
-        lengths_B = torch.tensor([len(ids) for ids in pair])
-        mask_BS = (torch.arange(input_ids_BS.shape[1]) < lengths_B[:, None]).long()
-        batch_BSV = model(input_ids=input_ids_BS, attention_mask=mask_BS).logits
-    theirs = torch.cat([*alone, batch_BSV[0, : len(pair[0])], batch_BSV[1]])
-    expected = torch.cat([*ours, ours[0], ours[-1]])
-    return Parity(
-        max_difference=float((theirs - expected).abs().max()),
-        max_logit=float(expected.abs().max()),
-    )
+    alone = torch.tensor(max(texts, key=len))
+    batch = [torch.tensor(ids[:_MOST_TOKENS_IN_A_BATCH]) for ids in texts if ids]
+    hidden_ND = _packed_hidden(ours, [alone, *batch], attention)
+    columns = torch.ones(vocab_size, dtype=torch.bool)
+    if without is not None and without < vocab_size:
+        columns[without] = False
+    found = Parity(max_difference=0.0, max_logit=0.0)
+    for theirs_NV in _stock_logits(model, folder, alone, batch, pad_id):
+        # Read for each of the two passes: kept, it would lie beside whatever tensor the other model needs.
+        head_VD = ours.read(_head_name(ours.encoder.settings))
+        for start in range(0, len(theirs_NV), _ROWS):
+            rows_ND = hidden_ND[start : start + _ROWS]
+            expected_NV = times_transposed(rows_ND[: len(theirs_NV) - start], head_VD).float()[:, :vocab_size]
+            theirs = theirs_NV[start : start + _ROWS, :vocab_size]
+            found = _worse(found, theirs[:, columns], expected_NV[:, columns])
+        hidden_ND = hidden_ND[len(theirs_NV) :]
+        del head_VD, theirs_NV
+    return found
 
 
-def _load_stock(folder: Path, form: ExportForm) -> tuple[Any, Any]:
-    """The tokenizer and the model in fp32, as a user of transformers gets them."""
-    from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
+def _worse(so_far: Parity, theirs_NV: Tensor, expected_NV: Tensor) -> Parity:
+    """What was found so far, and these rows; a difference that is not a number stays."""
+    differences = torch.stack([torch.tensor(so_far.max_difference), (theirs_NV - expected_NV).abs().max()])
+    return Parity(float(differences.max()), max(so_far.max_logit, float(expected_NV.abs().max())))
+
+
+def _head_name(settings: ModelSettings) -> str:
+    return "model.embed_tokens.weight" if settings.tie_word_embeddings else "lm_head.weight"
+
+
+def _packed_hidden(ours: Ours, texts: list[Tensor], attention: AttentionKind) -> Tensor:
+    """Our hidden states of all texts, packed as segments of one row: (N, D)."""
+    lengths = torch.tensor([len(ids) for ids in texts])
+    segments_BS = torch.repeat_interleave(torch.arange(1, len(texts) + 1), lengths)[None]
+    with _streamed(ours.encoder, ours.read):
+        hidden_ND: Tensor = ours.encoder.model(torch.cat(texts)[None], segments_BS, attention, None)
+    return hidden_ND
+
+
+def _stock_logits(model: Any, folder: Path, alone: Tensor, batch: list[Tensor], pad_id: int) -> Iterator[Tensor]:
+    """Logits of the stock model: of the text alone, (N, V), then of the texts of the padded batch, (N, V)."""
+    weights = HubWeights.open(folder)
+    input_ids_BS = nn.utils.rnn.pad_sequence(batch, batch_first=True, padding_value=pad_id)
+    lengths_B = torch.tensor([len(ids) for ids in batch])
+    mask_BS = torch.arange(input_ids_BS.shape[1]) < lengths_B[:, None]
+    with _streamed(model, weights.tensor):
+        yield model(input_ids=alone[None]).logits[0]
+        yield model(input_ids=input_ids_BS, attention_mask=mask_BS.long()).logits[mask_BS]
+
+
+@contextmanager
+def _streamed(model: nn.Module, read: Callable[[str], Tensor]) -> Iterator[None]:
+    """Inside the block, each module that runs gets its own parameters for that time; the model has none itself."""
+    # A tied head goes by the name of the embedding, which comes first.
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    handles = []
+    for module in model.modules():
+        own = dict(module.named_parameters(recurse=False))
+        if not own:
+            continue
+        wanted = {key: names[id(parameter)] for key, parameter in own.items()}
+
+        def fill(module: nn.Module, _: Any, wanted: dict[str, str] = wanted) -> None:
+            for key, name in wanted.items():
+                module._parameters[key] = nn.Parameter(read(name), requires_grad=False)
+
+        def empty(module: nn.Module, _: Any, __: Any, own: dict[str, nn.Parameter] = own) -> None:
+            module._parameters.update(own)
+
+        handles += [module.register_forward_pre_hook(fill), module.register_forward_hook(empty)]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _load_stock(folder: Path, *, is_ours: bool) -> tuple[Any, Any]:
+    """The tokenizer, and the model as a user of transformers gets it, but without its weights."""
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
     # Any: the annotations of the Auto classes know nothing of `output_loading_info`.
-    auto: Any = AutoModelForMaskedLM if form is ExportForm.BIDIRECTIONAL else AutoModelForCausalLM
     local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     try:
         with _quiet_transformers():
             tokenizer = AutoTokenizer.from_pretrained(folder, **local)
-            model, report = auto.from_pretrained(folder, dtype=torch.float32, output_loading_info=True, **local)
+            family = AutoConfig.from_pretrained(folder, **local).model_type
+            auto: Any = AutoModelForMaskedLM if family == "eurobert" else AutoModelForCausalLM
+            model, report = auto.from_pretrained(
+                folder, dtype=torch.float32, device_map="meta", output_loading_info=True, **local
+            )
     # A loader of another library may fail in any way; whichever it is, the folder is not what was promised.
     except Exception as error:
         raise ToolkitError(f"transformers does not load {folder}: {error}") from error
-    if problems := {key: sorted(map(str, names)) for key, names in report.items() if names}:
+    problems = {key: sorted(map(str, names)) for key, names in report.items() if names}
+    if problems and is_ours:
         raise ToolkitError(f"transformers does not load {folder} whole: {problems}.")
+    # The angles are no weights: they are computed when the module is made.
+    angles = model.model.rotary_emb
+    model.model.rotary_emb = type(angles)(model.config)
     return tokenizer, model.eval()
 
 

@@ -18,7 +18,7 @@ class OptimizerSettings(Settings):
     weight_decay: float = Field(0.1, ge=0, allow_inf_nan=False)
     """Decoupled weight decay."""
     decay_norms_and_embeddings: bool = True
-    """Whether weight decay also hits norm weights and embeddings, as in the paper's code."""
+    """Whether weight decay also hits norm weights, embeddings and biases, as in the paper's code."""
     beta1: float = Field(0.9, ge=0, lt=1)
     """Decay of the first moment."""
     beta2: float = Field(0.95, ge=0, lt=1)

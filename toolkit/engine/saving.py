@@ -1,6 +1,7 @@
 """Canonical checkpoints of an engine: written by all ranks at once, each its share of the parameters by name."""
 
 from pathlib import Path
+from typing import Literal
 
 from toolkit.checkpoint.manifest import CheckpointManifest
 from toolkit.checkpoint.read import Checkpoint
@@ -47,8 +48,13 @@ def save_checkpoint(engine: Engine, root: Path, *, manifest: CheckpointManifest,
     return root / f"step-{manifest.step:08d}"
 
 
-def load_checkpoint(engine: Engine, checkpoint: Checkpoint) -> None:
+def load_checkpoint(engine: Engine, checkpoint: Checkpoint, *, moments: Literal["keep", "reset"] = "keep") -> None:
     """Restore weights and optimizer into a fresh engine of any layout; collective, every rank reads.
+
+    Args:
+        engine: all ranks'.
+        checkpoint: of the same parameters.
+        moments: whether the optimizer's are restored too, or begin anew.
 
     Raises:
         CheckpointError: if the checkpoint's parameters are not the engine's.
@@ -58,4 +64,7 @@ def load_checkpoint(engine: Engine, checkpoint: Checkpoint) -> None:
     if expected != found:
         differing = ", ".join(sorted(expected ^ found)[:5])
         raise CheckpointError(f"{checkpoint.path} holds other parameters than the model; for example {differing}.")
-    restore(engine, checkpoint.parameter, optimizer_step=checkpoint.manifest.optimizer_step)
+    if moments == "reset":
+        restore(engine, checkpoint.fresh_parameter, optimizer_step=0)
+    else:
+        restore(engine, checkpoint.parameter, optimizer_step=checkpoint.manifest.optimizer_step)

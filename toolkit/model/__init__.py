@@ -6,7 +6,7 @@ rest on first use.
 
 from typing import TYPE_CHECKING, Any
 
-from toolkit.model.config import ModelSettings
+from toolkit.model.config import ModelSettings, RopeScaling
 from toolkit.model.flops import training_flops
 from toolkit.model.presets import MODEL_PRESETS, model_settings, parameter_counts
 
@@ -19,6 +19,7 @@ __all__ = [
     "MODEL_PRESETS",
     "Encoder",
     "ModelSettings",
+    "RopeScaling",
     "SegmentLayout",
     "compile_blocks_",
     "initialize_",

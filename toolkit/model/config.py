@@ -1,10 +1,36 @@
 """The shape of a model."""
 
+from typing import Literal
+
 from pydantic import Field, model_validator
 
 from toolkit.core.settings import Settings
 
-__all__ = ["ModelSettings"]
+__all__ = ["ModelSettings", "RopeScaling"]
+
+
+class RopeScaling(Settings):
+    """How rotary angles are stretched for segments longer than the first training saw. Names as in transformers."""
+
+    rope_type: Literal["linear", "llama3"]
+    """`linear` divides every frequency; `llama3` leaves the high ones, divides the low ones, and blends between."""
+    factor: float = Field(ge=1)
+    """What frequencies are divided by."""
+    low_freq_factor: float = Field(default=1.0, gt=0)
+    """For `llama3`: waves longer than the original length over this are divided."""
+    high_freq_factor: float = Field(default=4.0, gt=0)
+    """For `llama3`: waves shorter than the original length over this are left alone."""
+    original_max_position_embeddings: int = Field(default=8192, ge=1)
+    """For `llama3`: the longest segment of the first training."""
+
+    @model_validator(mode="after")
+    def _check_band(self) -> "RopeScaling":
+        if self.rope_type == "llama3" and self.high_freq_factor <= self.low_freq_factor:
+            raise ValueError(
+                f"high_freq_factor={self.high_freq_factor} is not above low_freq_factor={self.low_freq_factor}. "
+                "Between the two lies the band of frequencies that are blended."
+            )
+        return self
 
 
 class ModelSettings(Settings):
@@ -22,12 +48,20 @@ class ModelSettings(Settings):
     """H, query heads."""
     num_key_value_heads: int | None = Field(default=None, ge=1)
     """K, key and value heads, each shared by H / K query heads. Not given: as many as query heads."""
+    head_dim: int | None = Field(default=None, ge=1)
+    """E, the width of one head. Not given: hidden_size / num_attention_heads."""
+    qkv_bias: bool = False
+    """Whether query, key and value projections add a bias, as in Qwen2."""
+    qk_norm: bool = False
+    """Whether each head's queries and keys pass an RMSNorm before they are rotated, as in Qwen3."""
     tie_word_embeddings: bool = False
     """Use one matrix for the embedding and the head."""
     rms_norm_eps: float = Field(default=1e-5, gt=0)
     """Added to the mean square inside each norm."""
     rope_theta: float = Field(default=10_000.0, gt=0)
     """Base of the rotary position angles."""
+    rope_scaling: RopeScaling | None = None
+    """A table that stretches the rotary angles, as in Llama 3.1 and later. Not given: they stay as they are."""
     initializer_range: float = Field(default=0.02, gt=0)
     """Standard deviation of the initial weights; norms start at 1."""
     max_position_embeddings: int = Field(default=2048, ge=1)
@@ -35,14 +69,15 @@ class ModelSettings(Settings):
 
     @model_validator(mode="after")
     def _check_heads(self) -> "ModelSettings":
-        if self.hidden_size % self.num_attention_heads:
+        if self.head_dim is None and self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"hidden_size={self.hidden_size} is not a multiple of num_attention_heads={self.num_attention_heads}. "
-                f"Change one so that every head has the same width."
+                f"Change one so that every head has the same width, or give head_dim."
             )
         if self.head_size % 2:
             raise ValueError(
-                f"a head is hidden_size / num_attention_heads = {self.head_size} wide; "
+                f"a head is {'hidden_size / num_attention_heads' if self.head_dim is None else 'head_dim'} = "
+                f"{self.head_size} wide; "
                 "rotary positions turn pairs of numbers and need an even width."
             )
         if self.num_attention_heads % self.key_value_heads:
@@ -55,7 +90,7 @@ class ModelSettings(Settings):
     @property
     def head_size(self) -> int:
         """E, the width of one head."""
-        return self.hidden_size // self.num_attention_heads
+        return self.hidden_size // self.num_attention_heads if self.head_dim is None else self.head_dim
 
     @property
     def key_value_heads(self) -> int:

@@ -1,7 +1,8 @@
 """The whole model: token ids and segments in, one scaled sum of cross-entropies out.
 
 EuroBERT's architecture (Llama's, without the causal mask as a fixture): pre-norm blocks of grouped-query attention
-with rotary positions and a SwiGLU feed-forward, RMSNorm, no biases. Parameters carry their Hugging Face names. Rows
+with rotary positions and a SwiGLU feed-forward, RMSNorm, no biases; as options what other decoders add: biases of
+query, key and value, norms of query and key heads, stretched angles. Parameters carry their Hugging Face names. Rows
 are packed with segments, so everything between embedding and head works on the T = B x S positions of a micro-batch
 as one list. Weights may be fp32 or bf16; norms, rotations and the loss are computed in fp32 either way.
 
@@ -86,7 +87,7 @@ class Body(nn.Module):
 
     def __init__(self, settings: ModelSettings, vocab_size: int) -> None:
         super().__init__()
-        self.head_size, self.rope_theta = settings.head_size, settings.rope_theta
+        self.settings = settings
         # No padding index: the pad is often also the end of text, whose row must be trained.
         self.embed_tokens = nn.Embedding(vocab_size, settings.hidden_size)
         self.layers = nn.ModuleList(Block(settings) for _ in range(settings.num_hidden_layers))
@@ -102,7 +103,12 @@ class Body(nn.Module):
         """Hidden states after the final norm at `positions_N`, (N, D); at all T positions if None."""
         layout = segments_BS if isinstance(segments_BS, SegmentLayout) else SegmentLayout.from_segments(segments_BS)
         attend = SegmentAttention(attention, layout)
-        angles = rotation(layout.positions_T, self.head_size, theta=self.rope_theta)
+        angles = rotation(
+            layout.positions_T,
+            self.settings.head_size,
+            theta=self.settings.rope_theta,
+            scaling=self.settings.rope_scaling,
+        )
         hidden_TD = self.embed_tokens(input_ids_BS.flatten())
         last = len(self.layers) - 1
         for number, layer in enumerate(self.layers):
@@ -141,11 +147,14 @@ class SelfAttention(nn.Module):
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__()
         self.head_size = settings.head_size
+        query_width = settings.num_attention_heads * settings.head_size
         key_value_width = settings.key_value_heads * settings.head_size
-        self.q_proj = Linear(settings.hidden_size, settings.hidden_size)
-        self.k_proj = Linear(settings.hidden_size, key_value_width)
-        self.v_proj = Linear(settings.hidden_size, key_value_width)
-        self.o_proj = Linear(settings.hidden_size, settings.hidden_size)
+        self.q_proj = Linear(settings.hidden_size, query_width, bias=settings.qkv_bias)
+        self.k_proj = Linear(settings.hidden_size, key_value_width, bias=settings.qkv_bias)
+        self.v_proj = Linear(settings.hidden_size, key_value_width, bias=settings.qkv_bias)
+        self.o_proj = Linear(query_width, settings.hidden_size)
+        self.q_norm = RMSNorm(settings.head_size, settings.rms_norm_eps) if settings.qk_norm else nn.Identity()
+        self.k_norm = RMSNorm(settings.head_size, settings.rms_norm_eps) if settings.qk_norm else nn.Identity()
 
     def forward(
         self,
@@ -155,8 +164,8 @@ class SelfAttention(nn.Module):
         positions_N: Tensor | None,
     ) -> Tensor:
         """(T, D) -> (T, D), or (N, D)."""
-        query_THE = rotate(self.q_proj(normed_TD).unflatten(-1, (-1, self.head_size)), angles)
-        key_TKE = rotate(self.k_proj(normed_TD).unflatten(-1, (-1, self.head_size)), angles)
+        query_THE = rotate(self.q_norm(self.q_proj(normed_TD).unflatten(-1, (-1, self.head_size))), angles)
+        key_TKE = rotate(self.k_norm(self.k_proj(normed_TD).unflatten(-1, (-1, self.head_size))), angles)
         value_TKE = self.v_proj(normed_TD).unflatten(-1, (-1, self.head_size))
         mixed = attention(query_THE, key_TKE, value_TKE).flatten(1)
         projected: Tensor = self.o_proj(mixed if positions_N is None else mixed[positions_N])
@@ -187,8 +196,9 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, hidden_TD: Tensor) -> Tensor:
-        """(T, D) -> (T, D)."""
-        return rms_norm(hidden_TD, self.weight, eps=self.eps)
+        """(T, D) -> (T, D), or (T, H, E) -> (T, H, E)."""
+        rows_TD = hidden_TD.flatten(0, -2)
+        return rms_norm(rows_TD, self.weight, eps=self.eps).view_as(hidden_TD)
 
 
 class Head(nn.Module):

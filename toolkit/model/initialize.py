@@ -10,7 +10,7 @@ __all__ = ["initial_weight", "initialize_"]
 
 
 def initial_weight(name: str, shape: tuple[int, ...], *, standard_deviation: float, seed: int) -> Tensor:
-    """The initial value of one parameter, fp32 on the CPU: ones for a norm, else N(0, standard_deviation^2).
+    """The initial value of one parameter, fp32 on the CPU: ones for a norm, zeros for a bias, else N(0, sd^2).
 
     Args:
         name: its Hugging Face name.
@@ -20,6 +20,8 @@ def initial_weight(name: str, shape: tuple[int, ...], *, standard_deviation: flo
     """
     if name.endswith("norm.weight"):
         return torch.ones(shape)
+    if name.endswith(".bias"):
+        return torch.zeros(shape)
     generator = torch.Generator().manual_seed(keyed_uint64(seed, "initialize", name) >> 1)
     return torch.empty(shape).normal_(std=standard_deviation, generator=generator)
 

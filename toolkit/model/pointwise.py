@@ -4,10 +4,13 @@ Eagerly, autograd would walk over every fp32 intermediate once more; written out
 CPU. Both compute in fp32 whatever the dtype of the model (in fp64 where that is its dtype) and cast back.
 """
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from toolkit.model.config import RopeScaling
 
 __all__ = ["Rotation", "rms_norm", "rotate", "rotation"]
 
@@ -21,15 +24,30 @@ def rms_norm(hidden_TD: Tensor, weight_D: Tensor, *, eps: float) -> Tensor:
     return normed_TD
 
 
-def rotation(positions_T: Tensor, head_size: int, *, theta: float) -> Rotation:
-    """The rotary angles of each position (Su et al. 2021, RoFormer, section 3.4).
+def rotation(positions_T: Tensor, head_size: int, *, theta: float, scaling: RopeScaling | None = None) -> Rotation:
+    """The rotary angles of each position (Su et al. 2021, RoFormer, section 3.4), stretched where `scaling` says so.
 
     Made for each micro-batch rather than kept: a buffer would be cast to bf16 with the module.
     """
     steps = torch.arange(0, head_size, 2, dtype=torch.float32, device=positions_T.device)
-    angles = positions_T[:, None, None].float() * (1.0 / theta ** (steps / head_size))
+    frequencies = 1.0 / theta ** (steps / head_size)
+    if scaling is not None:
+        frequencies = _stretched(frequencies, scaling)
+    angles = positions_T[:, None, None].float() * frequencies
     cos, sin = angles.cos(), angles.sin()
     return torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
+
+
+def _stretched(frequencies: Tensor, scaling: RopeScaling) -> Tensor:
+    """Frequencies for longer segments: divided, all of them (Chen et al. 2023) or those of long waves (Llama 3.1)."""
+    if scaling.rope_type == "linear":
+        return frequencies / scaling.factor
+    # 0 where a wave is as long as the low end of the band or longer, 1 at its high end and beyond. The order of the
+    # operations is that of transformers, so that the angles are equal to the last bit.
+    turns = scaling.original_max_position_embeddings / (2 * math.pi / frequencies)
+    band = scaling.high_freq_factor - scaling.low_freq_factor
+    share = ((turns - scaling.low_freq_factor) / band).clamp(0, 1)
+    return (1 - share) * frequencies / scaling.factor + share * frequencies
 
 
 def rotate(tensor_THE: Tensor, angles: Rotation) -> Tensor:

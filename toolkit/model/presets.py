@@ -90,9 +90,13 @@ def parameter_counts(settings: ModelSettings) -> ParameterCounts:
     if settings.vocab_size is None:
         raise SettingsError("model.vocab_size is not known, so parameters cannot be counted. Give it a number.")
     width, inner = settings.hidden_size, settings.intermediate_size
+    query_width = settings.num_attention_heads * settings.head_size
     key_value_width = settings.key_value_heads * settings.head_size
+    biases = query_width + 2 * key_value_width if settings.qkv_bias else 0
+    head_norms = 2 * settings.head_size if settings.qk_norm else 0
+    attention = 2 * width * query_width + 2 * width * key_value_width + biases + head_norms
     embedding = settings.vocab_size * width
-    layer = 2 * width * width + 2 * width * key_value_width + 3 * width * inner + 2 * width
+    layer = attention + 3 * width * inner + 2 * width
     body = settings.num_hidden_layers * layer + width
     head = 0 if settings.tie_word_embeddings else embedding
     return ParameterCounts(embedding, layer, body, body + embedding, body + embedding + head)

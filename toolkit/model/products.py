@@ -18,22 +18,22 @@ _CPU_INFO = Path("/proc/cpuinfo")
 
 
 class Linear(nn.Linear):
-    """`nn.Linear` without a bias, by `times_transposed`."""
+    """`nn.Linear` by `times_transposed`."""
 
-    def __init__(self, in_features: int, out_features: int) -> None:
-        super().__init__(in_features, out_features, bias=False)
+    def __init__(self, in_features: int, out_features: int, *, bias: bool = False) -> None:
+        super().__init__(in_features, out_features, bias=bias)
 
     def forward(self, input: Tensor) -> Tensor:
         """(..., in_features) -> (..., out_features)."""
-        return times_transposed(input, self.weight)
+        return times_transposed(input, self.weight, self.bias)
 
 
-def times_transposed(left: Tensor, right: Tensor) -> Tensor:
-    """`left @ right.T` of two matrices, differentiable."""
+def times_transposed(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`left @ right.T` of two matrices, plus a bias for each row of `right`; differentiable."""
     if left.dtype == torch.float32 and left.device.type == "cpu" and not _is_compiling() and _has_slow_mkl():
-        product: Tensor = linear(left.to_mkldnn(), right).to_dense()
+        product: Tensor = linear(left.to_mkldnn(), right, bias).to_dense()
         return product
-    return linear(left, right)
+    return linear(left, right, bias)
 
 
 def _is_compiling() -> bool:

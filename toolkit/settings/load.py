@@ -8,9 +8,10 @@ from typing import Any
 import tomli_w
 from pydantic import ValidationError
 
-from toolkit.core.errors import NotAvailableError, SettingsError
+from toolkit.core.errors import SettingsError
 from toolkit.core.validation import explain, nearest
 from toolkit.model.presets import MODEL_PRESETS
+from toolkit.settings.initial import bring_model
 from toolkit.settings.overrides import apply_override
 from toolkit.settings.rules import check_run
 from toolkit.settings.run import RunSettings
@@ -21,7 +22,7 @@ _PRESETS = Path(__file__).parent / "presets"
 _REQUIRED = {
     "data": "data.train: the folder of a corpus, as `toolkit preprocess` writes it",
     "schedule": '[[schedule]]: the phases of the run, for example objective = "clm", steps = 1000',
-    "model": "model.preset, or the keys of [model]",
+    "model": "model.preset, the keys of [model], or init.from: a model to start from",
 }
 
 
@@ -40,9 +41,9 @@ def load_run(source: str, overrides: Sequence[str] = ()) -> RunSettings:
     raw = _read(path)
     for override in overrides:
         apply_override(raw, override)
-    _refuse_what_is_not_built(raw)
     _expand_model_preset(raw)
     _name_run_folder(raw, path.stem)
+    bring_model(raw)
     for key, meaning in _REQUIRED.items():
         if key not in raw:
             raise SettingsError(f"{path}: {key} is missing. A run needs {meaning}.")
@@ -56,7 +57,7 @@ def load_run(source: str, overrides: Sequence[str] = ()) -> RunSettings:
 
 def to_toml(settings: RunSettings) -> str:
     """The settings as a run file; keys without a value are left out, since TOML has none."""
-    return tomli_w.dumps(settings.model_dump(mode="json", exclude_none=True))
+    return tomli_w.dumps(settings.model_dump(mode="json", exclude_none=True, by_alias=True))
 
 
 def _find(source: str) -> Path:
@@ -82,11 +83,6 @@ def _read(path: Path) -> dict[str, Any]:
         ) from None
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error.strerror}.") from None
-
-
-def _refuse_what_is_not_built(raw: dict[str, Any]) -> None:
-    if "init" in raw:
-        raise NotAvailableError("[init] (starting from another model)")
 
 
 def _expand_model_preset(raw: dict[str, Any]) -> None:

@@ -1,19 +1,25 @@
 """Which settings may change when a run is resumed, and the refusal of all others."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
+from toolkit.checkpoint.manifest import CheckpointManifest
 from toolkit.core.errors import CorpusError, SettingsError
 from toolkit.settings.run import RunSettings
 
-__all__ = ["check_corpora", "check_resume", "snapshot"]
+__all__ = ["check_corpora", "check_resume", "check_weights", "snapshot"]
 
+# What no weight depends on.
+_FREE_IN_MODEL = ("initializer_range", "max_position_embeddings", "rope_")
 _FREE = ("parallel.", "train.micro_batch_rows", "train.compile", "checkpoint.", "log.", "eval.", "run.dir")
 
 
 def snapshot(settings: RunSettings) -> dict[str, Any]:
     """The settings as plain data, for the checkpoint's manifest."""
-    return settings.model_dump(mode="json")
+    return settings.model_dump(mode="json", by_alias=True)
 
 
 def check_resume(saved: dict[str, Any], settings: RunSettings) -> None:
@@ -22,7 +28,7 @@ def check_resume(saved: dict[str, Any], settings: RunSettings) -> None:
     Raises:
         SettingsError: naming every key that differs, with both values.
     """
-    before, now = _flat(saved), _flat(snapshot(settings))
+    before, now = _flat(_with_defaults(saved)), _flat(snapshot(settings))
     changed = [
         f"  {key}: was {_shown(before, key)}, now {_shown(now, key)}"
         for key in sorted(before.keys() | now.keys())
@@ -50,6 +56,39 @@ def check_corpora(saved: Mapping[str, str], found: Mapping[str, str]) -> None:
                 f"{found.get(key)}, and the checkpoint was trained on {manifest_hash}.\n"
                 "Put the corpus back, or give the new run its own run.dir."
             )
+
+
+def check_weights(settings: RunSettings, manifest: CheckpointManifest, path: Path) -> None:
+    """Refuse to start a model from weights of another shape, or with moments that are not there.
+
+    Raises:
+        SettingsError: naming the settings.
+    """
+    assert settings.init is not None
+    if settings.init.optimizer == "keep" and not manifest.has_moments:
+        raise SettingsError(
+            f'init.optimizer="keep", but {path} has no optimizer state: it is an imported model.\n'
+            'Set init.optimizer = "reset".'
+        )
+    theirs, ours = _flat(manifest.settings.get("model") or {}), _flat(settings.model.model_dump(mode="json"))
+    changed = [
+        f"  model.{key}: there {theirs[key]!r}, here {ours.get(key)!r}"
+        for key in sorted(theirs)
+        if not key.startswith(_FREE_IN_MODEL) and theirs[key] != ours.get(key)
+    ]
+    if changed:
+        raise SettingsError(
+            f"init.from ({path}) is another model than [model]:\n" + "\n".join(changed) + "\n"
+            "Leave [model] out to take the shape from init.from."
+        )
+
+
+def _with_defaults(saved: dict[str, Any]) -> dict[str, Any]:
+    """Saved settings with the defaults of keys that their toolkit did not have yet."""
+    try:
+        return snapshot(RunSettings.model_validate(saved))
+    except ValidationError:
+        return saved
 
 
 def _shown(settings: dict[str, Any], key: str) -> str:

@@ -13,7 +13,7 @@ from toolkit.model.config import ModelSettings
 from toolkit.objectives.schedule import PhaseSettings
 from toolkit.parallel.topology import ParallelSettings
 
-__all__ = ["EvaluationSettings", "LogSettings", "RunFolderSettings", "RunSettings", "TrainSettings"]
+__all__ = ["EvaluationSettings", "InitSettings", "LogSettings", "RunFolderSettings", "RunSettings", "TrainSettings"]
 
 
 class RunFolderSettings(Settings):
@@ -36,6 +36,15 @@ class TrainSettings(OptimizerSettings):
     """Rows of one forward pass on one rank; unset: the largest even share of a step up to 12, the paper's."""
     compile: bool = False
     """Whether blocks go through torch.compile; pays on a GPU and on CPU runs longer than about 5 minutes."""
+
+
+class InitSettings(Settings):
+    """Where the weights of a new run come from, instead of a random start."""
+
+    source: str = Field(alias="from", min_length=1)
+    """A model that `toolkit convert --from-hf` wrote, a checkpoint, or a run folder (its newest)."""
+    optimizer: Literal["keep", "reset"] = "reset"
+    """Whether the optimizer goes on with the moments of that checkpoint; an imported model has none."""
 
 
 class LogSettings(Settings):
@@ -68,6 +77,8 @@ class RunSettings(Settings):
     """Folder and seed."""
     precision: Literal["fp32", "bf16"] = "bf16"
     """Numbers in the forward and backward pass; bf16 keeps fp32 master weights."""
+    init: InitSettings | None = None
+    """A table; unset: weights are drawn from the seed."""
     model: ModelSettings
     """Shape of the encoder."""
     data: DataSettings

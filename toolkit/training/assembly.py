@@ -23,6 +23,7 @@ from toolkit.objectives.base import Objective
 from toolkit.objectives.schedule import Schedule
 from toolkit.parallel.topology import BatchLayout, batch_layout
 from toolkit.settings.corpora import NamedCorpus, open_training, open_validation, with_vocabulary
+from toolkit.settings.initial import check_tokenizer
 from toolkit.settings.load import to_toml
 from toolkit.settings.resume import snapshot
 from toolkit.settings.rules import schedule_of
@@ -33,7 +34,7 @@ from toolkit.training.logged_steps import LineWriter, LogHook, TensorBoardWriter
 from toolkit.training.loop import Hook, Run
 from toolkit.training.metrics import MetricsFile
 from toolkit.training.speed import Speed, known_peak_flops
-from toolkit.training.state import RunState
+from toolkit.training.state import Ancestry, RunState
 from toolkit.training.wandb_writer import WandbWriter, check_wandb
 
 __all__ = ["RunData", "assemble", "open_run_data", "resolve_engine"]
@@ -108,6 +109,7 @@ def open_run_data(settings: RunSettings) -> RunData:
     training, validation = open_training(settings), open_validation(settings)
     settings = with_vocabulary(settings, [*training, *([] if validation is None else [validation])])
     corpus = training[0].corpus
+    check_tokenizer(settings, corpus, key=training[0].key)
     seed, schedule = settings.run.seed, schedule_of(settings)
     names = {phase.objective for phase in schedule.phases}
     evaluated = {"clm"} | names | ({"mlm"} if corpus.vocabulary.mask_id is not None else set())
@@ -143,7 +145,13 @@ def resolve_engine(settings: RunSettings, source: str, *, num_ranks: int) -> tup
 
 
 def assemble(
-    data: RunData, engine: Engine, layout: BatchLayout, *, state: RunState, is_stop_requested: Callable[[], bool]
+    data: RunData,
+    engine: Engine,
+    layout: BatchLayout,
+    *,
+    state: RunState,
+    ancestry: Ancestry,
+    is_stop_requested: Callable[[], bool],
 ) -> Run:
     """The run as the loop wants it; writes run.toml on rank 0."""
     settings, ranks = data.settings, engine.ranks
@@ -170,7 +178,7 @@ def assemble(
         schedule=data.schedule,
         objectives=data.objectives,
         learning_rate=settings.lr,
-        hooks=_hooks(data, engine, layout, state),
+        hooks=_hooks(data, engine, layout, state, ancestry),
         is_stop_requested=is_stop_requested,
         name_rows=name_rows,
     )
@@ -209,7 +217,7 @@ def _declared(settings: RunSettings, name: str) -> tuple[str, dict[str, Any]]:
     return kind, given
 
 
-def _hooks(data: RunData, engine: Engine, layout: BatchLayout, state: RunState) -> list[Hook]:
+def _hooks(data: RunData, engine: Engine, layout: BatchLayout, state: RunState, ancestry: Ancestry) -> list[Hook]:
     """In the order in which they run: evaluation first, since others show it; checkpoints last."""
     settings, folder = data.settings, Path(data.settings.run.dir)
     hooks: list[Hook] = []
@@ -237,7 +245,7 @@ def _hooks(data: RunData, engine: Engine, layout: BatchLayout, state: RunState) 
             engine,
             folder / CHECKPOINTS_FOLDER,
             settings.checkpoint,
-            manifest=_manifest(data, engine),
+            manifest=_manifest(data, engine, ancestry),
             tokenizer_folder=data.corpus.tokenizer_folder,
             first_step=state.step,
             rows_per_step=layout.global_batch_rows,
@@ -265,12 +273,12 @@ def _peak_flops(settings: RunSettings, engine: Engine) -> float | None:
     return each * ranks.world_size if each else None
 
 
-def _manifest(data: RunData, engine: Engine) -> CheckpointManifest:
+def _manifest(data: RunData, engine: Engine, ancestry: Ancestry) -> CheckpointManifest:
     """The manifest of the run's checkpoints, but for where the run stands."""
     return CheckpointManifest(
         toolkit_version=toolkit.__version__,
         step=0,
-        optimizer_step=0,
+        optimizer_step=ancestry.optimizer_step,
         tokens=0,
         data_position=0,
         data_digest="",
@@ -281,4 +289,5 @@ def _manifest(data: RunData, engine: Engine) -> CheckpointManifest:
         tensors={},
         files={},
         losses={},
+        origin=ancestry.origin,
     )

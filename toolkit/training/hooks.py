@@ -166,7 +166,7 @@ class CheckpointHook(Hook):
         manifest = self._manifest.model_copy(
             update={
                 "step": state.step,
-                "optimizer_step": state.step,
+                "optimizer_step": self._manifest.optimizer_step + state.step,
                 "tokens": state.tokens,
                 "data_position": state.step * self._rows_per_step,
                 "data_digest": state.digest.hex(),

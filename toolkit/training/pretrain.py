@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from toolkit.checkpoint.read import CHECKPOINTS_FOLDER, Checkpoint, newest_intact, open_unverified
+from toolkit.checkpoint.read import CHECKPOINTS_FOLDER, Checkpoint, newest_intact, open_checkpoint, open_unverified
 from toolkit.core.allocator import keep_freed_memory
 from toolkit.core.errors import CheckpointError, SettingsError, UserError
 from toolkit.engine.ds_config import DEFAULT_DS_CONFIG
@@ -23,11 +23,11 @@ from toolkit.engine.ranks import Ranks, has_gpu, has_joined, join_ranks
 from toolkit.engine.saving import load_checkpoint
 from toolkit.model.encoder import Encoder, compile_blocks_
 from toolkit.model.initialize import initialize_
-from toolkit.settings.resume import check_corpora, check_resume
+from toolkit.settings.resume import check_corpora, check_resume, check_weights
 from toolkit.settings.run import RunSettings
 from toolkit.training.assembly import RunData, assemble, open_run_data, resolve_engine
 from toolkit.training.loop import train
-from toolkit.training.state import RunState
+from toolkit.training.state import Ancestry, RunState
 from toolkit.training.stopping import StopRequest
 
 __all__ = ["Outcome", "pretrain"]
@@ -80,11 +80,19 @@ def _pretrain(settings: RunSettings, ds_config: str) -> Outcome:
         total_steps = data.schedule.total_steps
         if checkpoint is not None and checkpoint.manifest.step == total_steps:
             return Outcome(total_steps, total_steps, was_finished=True)
+        initial = _initial_checkpoint(data, ranks) if checkpoint is None else None
         engine = _build_engine(data.settings, config, ranks)
         try:
-            state = _restore(engine, checkpoint)
+            state = _restore(engine, checkpoint) if initial is None else _start_from(engine, initial, data.settings)
             with ranks.together():
-                run = assemble(data, engine, layout, state=state, is_stop_requested=is_stop_requested)
+                run = assemble(
+                    data,
+                    engine,
+                    layout,
+                    state=state,
+                    ancestry=_ancestry(checkpoint, initial, data.settings),
+                    is_stop_requested=is_stop_requested,
+                )
             state = train(run, state)
         finally:
             engine.close()
@@ -155,6 +163,45 @@ def _newest_checkpoint(data: RunData, ranks: Ranks) -> Checkpoint | None:
     path = ranks.broadcast(path)
     with ranks.together():
         return None if path is None else open_unverified(path)
+
+
+def _initial_checkpoint(data: RunData, ranks: Ranks) -> Checkpoint | None:
+    """The checkpoint whose weights a new run starts with, hashed by rank 0; None where they are drawn."""
+    init = data.settings.init
+    if init is None:
+        return None
+    path: Path | None = None
+    with ranks.together():
+        if ranks.rank == 0:
+            found = open_checkpoint(init.source)
+            check_weights(data.settings, found.manifest, found.path)
+            path = found.path
+    path = ranks.broadcast(path)
+    assert path is not None
+    with ranks.together():
+        return open_unverified(path)
+
+
+def _start_from(engine: Engine, initial: Checkpoint, settings: RunSettings) -> RunState:
+    """Weights, and moments if they are kept, of another run or an imported model; the run itself starts at 0."""
+    assert settings.init is not None
+    load_checkpoint(engine, initial, moments=settings.init.optimizer)
+    if engine.ranks.rank == 0:
+        kept = "with its optimizer" if settings.init.optimizer == "keep" else "with a new optimizer"
+        print(f"starting from {initial.path} (step {initial.manifest.step}), {kept}", flush=True)
+    return RunState()
+
+
+def _ancestry(checkpoint: Checkpoint | None, initial: Checkpoint | None, settings: RunSettings) -> Ancestry:
+    """What was behind the weights before the run's own first step; nothing for those that were drawn."""
+    if checkpoint is not None:
+        manifest = checkpoint.manifest
+        return Ancestry(manifest.origin, manifest.optimizer_step - manifest.step)
+    if initial is None or settings.init is None:
+        return Ancestry()
+    manifest = initial.manifest
+    origin = manifest.origin or {"run": initial.path.absolute().parent.parent.name, "step": str(manifest.step)}
+    return Ancestry(origin, manifest.optimizer_step if settings.init.optimizer == "keep" else 0)
 
 
 def _build_engine(settings: RunSettings, config: dict[str, Any], ranks: Ranks) -> Engine:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from toolkit.core.words import AttentionKind
 from toolkit.data.digest import DIGEST_START
 
-__all__ = ["RunState", "StepRecord"]
+__all__ = ["Ancestry", "RunState", "StepRecord"]
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,16 @@ class RunState:
     """Non-padding tokens trained on so far."""
     digest: bytes = DIGEST_START
     """Digest over all rows so far."""
+
+
+@dataclass(frozen=True)
+class Ancestry:
+    """What was behind the weights of a run before its own first step."""
+
+    origin: dict[str, str] = field(default_factory=dict)
+    """Where they come from; empty where they were drawn."""
+    optimizer_step: int = 0
+    """Updates that the optimizer's moments, where they were kept, had seen."""
 
 
 @dataclass

@@ -1,0 +1,337 @@
+"""Models of stock transformers, imported, exported in both forms, and compared with what they were."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer, pipeline
+
+import tokenization
+from toolkit.checkpoint import open_checkpoint
+from toolkit.conversion import from_hf, to_hf
+from toolkit.core.errors import CheckpointError, UserError
+from toolkit.testing.hf_decoders import FAMILIES, TOKENS, save_decoder, save_tokenizer
+from toolkit.testing.text import sample_documents
+from toolkit.testing.tolerances import HUGGING_FACE_LOGITS
+
+DECODERS = [family for family in FAMILIES if family != "eurobert"]
+Save = Callable[..., Any]
+
+
+def _inputs(folder: Path) -> list[torch.Tensor]:
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    return [torch.tensor(tokenizer(text)["input_ids"])[None, :200] for text in sample_documents(4, seed=5)]
+
+
+def _largest_difference(one: Any, other: Any, folder: Path) -> float:
+    """Over the entries that are tokens; what a padding entry says is nobody's."""
+    found = []
+    for ids in _inputs(folder):
+        with torch.no_grad():
+            ours, theirs = (model(input_ids=ids).logits[..., :TOKENS] for model in (one, other))
+        # Logits of this size make a small absolute tolerance mean something.
+        assert theirs.abs().max() > 1
+        found.append(float((ours - theirs).abs().max()))
+    return max(found)
+
+
+@pytest.mark.parametrize("family", DECODERS)
+def test_a_decoder_comes_back_the_same_and_as_an_encoder(family: str, tmp_path: Path) -> None:
+    model = save_decoder(family, tmp_path / "model")
+
+    report = from_hf(tmp_path / "model", tmp_path / "imported")
+    to_hf(tmp_path / "imported", tmp_path / "decoder", form="causal")
+    exported = to_hf(tmp_path / "imported", tmp_path / "encoder", form="bidirectional")
+
+    assert report.max_difference <= HUGGING_FACE_LOGITS
+    decoder = AutoModelForCausalLM.from_pretrained(tmp_path / "decoder").eval()
+    assert _largest_difference(decoder, model, tmp_path / "model") <= HUGGING_FACE_LOGITS
+    model.config.is_causal = False
+    auto = AutoModelForCausalLM if family == "qwen3" else AutoModelForMaskedLM
+    encoder = auto.from_pretrained(tmp_path / "encoder").eval()
+    assert type(encoder).__name__ == exported.architecture
+    assert _largest_difference(encoder, model, tmp_path / "model") <= HUGGING_FACE_LOGITS
+    assert _largest_difference(encoder, decoder, tmp_path / "model") > 0.01
+
+
+def test_an_encoder_comes_back_the_same(tmp_path: Path) -> None:
+    model = save_decoder("eurobert", tmp_path / "model")
+    from_hf(tmp_path / "model", tmp_path / "imported")
+    to_hf(tmp_path / "imported", tmp_path / "encoder")
+    encoder = AutoModelForMaskedLM.from_pretrained(tmp_path / "encoder").eval()
+    assert _largest_difference(encoder, model, tmp_path / "model") <= HUGGING_FACE_LOGITS
+
+
+@pytest.mark.parametrize("family", ["qwen2", "qwen3"])
+@pytest.mark.parametrize("form", ["causal", "bidirectional"])
+def test_what_we_wrote_is_imported_again(family: str, form: str, tmp_path: Path) -> None:
+    save_decoder(family, tmp_path / "model")
+    from_hf(tmp_path / "model", tmp_path / "first")
+    to_hf(tmp_path / "first", tmp_path / "out", form=form)
+    from_hf(tmp_path / "out", tmp_path / "second")
+    first, second = (open_checkpoint(tmp_path / name) for name in ("first", "second"))
+    assert first.names == second.names
+    assert all(torch.equal(first.weight(name), second.weight(name)) for name in first.names)
+    assert first.manifest.settings == second.manifest.settings
+    # The exported tokenizer names its pad, which the first did not, so that fingerprints differ.
+    ids = {"size", "mask_id", "pad_id", "bos_id", "eos_id", "special_ids"}
+    assert first.manifest.vocabulary.model_dump(include=ids) == second.manifest.vocabulary.model_dump(include=ids)
+
+
+def test_the_exported_encoder_fills_masks_and_the_decoder_generates(tmp_path: Path) -> None:
+    save_decoder("llama 3", tmp_path / "model")
+    from_hf(tmp_path / "model", tmp_path / "imported")
+    to_hf(tmp_path / "imported", tmp_path / "encoder")
+    to_hf(tmp_path / "imported", tmp_path / "decoder", form="causal")
+    fill = pipeline("fill-mask", model=str(tmp_path / "encoder"), tokenizer=str(tmp_path / "encoder"))
+    assert len(fill(f"The old miller {fill.tokenizer.mask_token} the red door.")) == 5
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "decoder")
+    decoder = AutoModelForCausalLM.from_pretrained(tmp_path / "decoder")
+    prompt = tokenizer("My sister", return_tensors="pt")
+    assert decoder.generate(**prompt, max_new_tokens=4, do_sample=False).shape[1] > prompt["input_ids"].shape[1]
+
+
+def test_an_encoders_texts_end_as_documents_do_a_decoders_do_not(tmp_path: Path) -> None:
+    save_decoder("smollm", tmp_path / "model")
+    from_hf(tmp_path / "model", tmp_path / "imported")
+    for form in ("bidirectional", "causal"):
+        to_hf(tmp_path / "imported", tmp_path / form, form=form)
+    before = AutoTokenizer.from_pretrained(tmp_path / "model")("The river")["input_ids"]
+    encoder, decoder = (AutoTokenizer.from_pretrained(tmp_path / form) for form in ("bidirectional", "causal"))
+    assert decoder("The river")["input_ids"] == before
+    assert encoder("The river")["input_ids"] == [*before, 1]
+    assert encoder("The river", "The river")["input_ids"] == [*before, 1, *before[1:], 1]
+
+
+def test_several_files_are_read_as_one(tmp_path: Path) -> None:
+    save_decoder("llama 3", tmp_path / "model", max_shard_size="100KB")
+    assert (tmp_path / "model" / "model.safetensors.index.json").is_file()
+    assert from_hf(tmp_path / "model", tmp_path / "out").max_difference <= HUGGING_FACE_LOGITS
+
+
+def test_half_precision_is_read(tmp_path: Path) -> None:
+    model = save_decoder("llama 3", tmp_path / "model").to(torch.bfloat16)  # type: ignore[arg-type]
+    model.save_pretrained(tmp_path / "model")
+    from_hf(tmp_path / "model", tmp_path / "out")
+    weight = open_checkpoint(tmp_path / "out").weight("lm_head.weight")[:-1]
+    assert torch.equal(weight, model.lm_head.weight.detach().float())
+
+
+def test_the_result_is_a_checkpoint_and_a_tokenizer(tmp_path: Path) -> None:
+    save_decoder("llama 3", tmp_path / "model")
+    from_hf(tmp_path / "model", tmp_path / "out")
+    checkpoint = open_checkpoint(tmp_path / "out")
+    manifest = checkpoint.manifest
+    assert (manifest.step, manifest.has_moments, manifest.origin) == (0, False, {"model": "model", "family": "llama"})
+    assert not checkpoint.parameter("model.norm.weight").exp_avg.any()
+    tokenizer = tokenization.load(tmp_path / "out")
+    assert tokenizer.fingerprint == manifest.vocabulary.fingerprint
+    assert tokenizer.mask.id == manifest.vocabulary.mask_id == TOKENS
+
+
+class TestMaskToken:
+    """The embedding of a new mask token is a mean; every other number stays."""
+
+    def test_a_new_entry_at_the_end(self, tmp_path: Path) -> None:
+        model = save_decoder("llama 3", tmp_path / "model")
+        report = from_hf(tmp_path / "model", tmp_path / "out", mask_token="mean")
+        checkpoint = open_checkpoint(tmp_path / "out")
+        assert report.settings.vocab_size == TOKENS + 1
+        for name in ("model.embed_tokens.weight", "lm_head.weight"):
+            before, after = model.get_parameter(name).detach(), checkpoint.weight(name)
+            assert torch.equal(after[:-1], before)
+            torch.testing.assert_close(after[-1], before.mean(0))
+        assert any("the vocabulary has 381 entries now" in change for change in report.changes)
+
+    def test_a_padding_entry_and_the_head_stays(self, tmp_path: Path) -> None:
+        model = save_decoder("qwen3", tmp_path / "model")
+        from_hf(tmp_path / "model", tmp_path / "out")
+        checkpoint = open_checkpoint(tmp_path / "out")
+        embedding = checkpoint.weight("model.embed_tokens.weight")
+        before = model.get_parameter("model.embed_tokens.weight").detach()
+        torch.testing.assert_close(embedding[TOKENS], before[:TOKENS].mean(0))
+        assert torch.equal(embedding[TOKENS + 1 :], before[TOKENS + 1 :])
+        assert torch.equal(checkpoint.weight("lm_head.weight"), model.get_parameter("lm_head.weight").detach())
+
+    @pytest.mark.parametrize(
+        ("policy", "found"), [("auto", "<|reserved_special_token_7|>"), ("reserved", "<|reserved_special_token_7|>")]
+    )
+    def test_a_reserved_slot_changes_no_weight(self, tmp_path: Path, policy: str, found: str) -> None:
+        model = save_decoder("llama 3", tmp_path / "model")
+        save_tokenizer(tmp_path / "model", specials=("<s>", "</s>", "<|reserved_special_token_7|>"))
+        from_hf(tmp_path / "model", tmp_path / "out", mask_token=policy)
+        checkpoint = open_checkpoint(tmp_path / "out")
+        assert AutoTokenizer.from_pretrained(tmp_path / "out" / "tokenizer").mask_token == found
+        for name in checkpoint.names:
+            assert torch.equal(checkpoint.weight(name), model.get_parameter(name).detach())
+
+    @pytest.mark.parametrize(("policy", "mask_id"), [("auto", 2), ("mean", TOKENS), ("id:7", 7), ("token:a", None)])
+    def test_a_named_mask_is_taken_unless_told_otherwise(
+        self, tmp_path: Path, policy: str, mask_id: int | None
+    ) -> None:
+        save_decoder("llama 3", tmp_path / "model")
+        save_tokenizer(tmp_path / "model", specials=("<s>", "</s>", "<hide>"), mask_token="<hide>")
+        from_hf(tmp_path / "model", tmp_path / "out", mask_token=policy)
+        tokenizer = tokenization.load(tmp_path / "out")
+        assert tokenizer.mask.id == (tokenizer.backend.token_to_id("a") if mask_id is None else mask_id)
+
+    def test_what_does_not_exist_is_refused(self, tmp_path: Path) -> None:
+        save_decoder("llama 3", tmp_path / "model")
+        for policy, message in (
+            ("reserved", "no reserved slot"),
+            ("id:9999", "not in the vocabulary"),
+            ("x", "not one"),
+        ):
+            with pytest.raises(tokenization.TokenizationError, match=message):
+                from_hf(tmp_path / "model", tmp_path / "out", mask_token=policy)
+        assert not (tmp_path / "out").exists()
+
+
+def test_ends_that_only_the_configuration_names_are_named(tmp_path: Path) -> None:
+    save_decoder("llama 3", tmp_path / "model", eos_token_id=[1, 7])
+    path = tmp_path / "model" / "tokenizer_config.json"
+    names = json.loads(path.read_text())
+    del names["eos_token"]
+    path.write_text(json.dumps(names))
+    report = from_hf(tmp_path / "model", tmp_path / "out")
+    assert any("eos: </s> (id 1), which config.json gives" in change for change in report.changes)
+    assert any("config.json says 1, 7" in change for change in report.changes)
+    assert tokenization.load(tmp_path / "out").special_ids["eos"] == 1
+
+
+REFUSED_PARTS = {
+    "sliding window": ("mistral", {"sliding_window": 16}, "sliding-window attention (sliding_window=16)"),
+    "some layers slide": (
+        "qwen2",
+        {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1},
+        "sliding-window attention",
+    ),
+    "experts": ("llama 3", {"num_local_experts": 8}, "a mixture of experts (num_local_experts=8)"),
+    "soft-caps": ("llama 3", {"final_logit_softcapping": 30.0}, "logit soft-caps (final_logit_softcapping=30.0)"),
+    "yarn": (
+        "llama 3",
+        {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}},
+        "rotary angles of type 'yarn'",
+    ),
+    "dynamic": (
+        "llama 3",
+        {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}},
+        "rotary angles of type 'dynamic'",
+    ),
+    "activation": ("llama 3", {"hidden_act": "gelu"}, "hidden_act='gelu'"),
+    "biases": ("llama 3", {"mlp_bias": True}, "biases in the feed-forward layers (mlp_bias=true)"),
+    "bias at the output": ("llama 3", {"attention_bias": True}, "o_proj.bias is not zero"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED_PARTS)
+def test_parts_that_we_do_not_have_are_refused_by_name(case: str, tmp_path: Path) -> None:
+    family, changes, message = REFUSED_PARTS[case]
+    save_decoder(family, tmp_path / "model", **changes)
+    with pytest.raises(UserError) as caught:
+        from_hf(tmp_path / "model", tmp_path / "out")
+    assert message in str(caught.value)
+    assert caught.value.exit_code == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_another_family_is_refused_with_all_its_parts(tmp_path: Path) -> None:
+    save_decoder("llama 3", tmp_path / "model")
+    path = tmp_path / "model" / "config.json"
+    config = json.loads(path.read_text()) | {"model_type": "gemma2", "attn_logit_softcapping": 50.0}
+    path.write_text(json.dumps(config))
+    with pytest.raises(UserError, match=r"model_type='gemma2' \(read are llama(?s:.*)attn_logit_softcapping=50\.0"):
+        from_hf(tmp_path / "model", tmp_path / "out")
+
+
+def _edit(folder: Path, change: Callable[[dict[str, torch.Tensor]], None]) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def _rename(tensors: dict[str, torch.Tensor]) -> None:
+    tensors["model.layers.1.mlp.top_proj.weight"] = tensors.pop("model.layers.1.mlp.up_proj.weight")
+
+
+def _spoil(tensors: dict[str, torch.Tensor]) -> None:
+    tensors["model.layers.0.mlp.up_proj.weight"][3, 4] = float("nan")
+
+
+DAMAGE = {
+    "missing": (lambda tensors: tensors.pop("model.norm.weight"), "lacks model.norm.weight"),
+    "renamed": (_rename, "lacks model.layers.1.mlp.up_proj.weight(.|\n)*holds model.layers.1.mlp.top_proj.weight"),
+    "too many": (
+        lambda tensors: tensors.update({"model.layers.0.mlp.extra": torch.ones(2)}),
+        "holds model.layers.0.mlp.extra",
+    ),
+    "shape": (
+        lambda tensors: tensors.update({"lm_head.weight": torch.ones(TOKENS, 60)}),
+        r"lm_head.weight has shape \(380, 60\)",
+    ),
+    "not finite": (_spoil, "model.layers.0.mlp.up_proj.weight holds numbers that are not finite"),
+    "whole numbers": (
+        lambda tensors: tensors.update({"lm_head.weight": torch.ones(TOKENS, 64, dtype=torch.int8)}),
+        "lm_head.weight holds I8 numbers; quantised",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damaged_weights_are_refused_with_the_tensors_name(kind: str, tmp_path: Path) -> None:
+    change, message = DAMAGE[kind]
+    save_decoder("llama 3", tmp_path / "model")
+    _edit(tmp_path / "model", change)
+    with pytest.raises(CheckpointError, match=message) as caught:
+        from_hf(tmp_path / "model", tmp_path / "out")
+    assert caught.value.exit_code == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_file_that_was_cut_off_or_is_missing_names_what_it_lost(tmp_path: Path) -> None:
+    save_decoder("llama 3", tmp_path / "model", max_shard_size="100KB")
+    index = json.loads((tmp_path / "model" / "model.safetensors.index.json").read_text())["weight_map"]
+    path = tmp_path / "model" / index["lm_head.weight"]
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-5])
+    with pytest.raises(CheckpointError, match=r"is cut off: it ends before "):
+        from_hf(tmp_path / "model", tmp_path / "out")
+    path.write_bytes(b"not a file of tensors")
+    with pytest.raises(CheckpointError, match="is damaged"):
+        from_hf(tmp_path / "model", tmp_path / "out")
+    path.unlink()
+    with pytest.raises(CheckpointError, match=r"is missing; .* says that it holds lm_head\.weight"):
+        from_hf(tmp_path / "model", tmp_path / "out")
+
+
+def test_pickles_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    save_decoder("llama 3", tmp_path / "model")
+    (tmp_path / "model" / "model.safetensors").rename(tmp_path / "model" / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match=r"holds pytorch_model\.bin, a pickle(.|\n)*save_pretrained"):
+        from_hf(tmp_path / "model", tmp_path / "out")
+
+
+def test_a_tokenizer_with_more_ids_than_the_model_is_refused(tmp_path: Path) -> None:
+    save_decoder("llama 3", tmp_path / "model", vocab_size=300)
+    with pytest.raises(CheckpointError, match=r"model\.embed_tokens\.weight has 300 rows, .* ids up to 379"):
+        from_hf(tmp_path / "model", tmp_path / "out")
+
+
+def test_a_tied_head_that_differs_is_refused(tmp_path: Path) -> None:
+    save_decoder("smollm", tmp_path / "model")
+    _edit(tmp_path / "model", lambda tensors: tensors.update({"lm_head.weight": torch.ones(TOKENS, 64)}))
+    with pytest.raises(
+        CheckpointError, match=r"ties lm_head\.weight to model\.embed_tokens\.weight, and the two differ"
+    ):
+        from_hf(tmp_path / "model", tmp_path / "out")
+
+
+def test_a_place_that_is_taken_is_refused_first(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "file").touch()
+    with pytest.raises(UserError, match="out exists already"):
+        from_hf("no/such-model", tmp_path / "out")

@@ -1,0 +1,57 @@
+"""The modules beside an exported encoder, for sentence-transformers."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModel, AutoTokenizer
+
+from toolkit.conversion import to_hf
+from toolkit.core.errors import UserError
+
+SENTENCES = ["The old miller paints the red door.", "A young fox counts seven small boats."]
+
+
+def _by_hand(folder: Path) -> torch.Tensor:
+    """Embeddings as the modules describe them, by transformers alone: (2, D)."""
+    tokenizer, encoder = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
+    batch = tokenizer(SENTENCES, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        hidden = encoder(**batch).last_hidden_state
+    mask = batch["attention_mask"][..., None]
+    return (hidden * mask).sum(1) / mask.sum(1)
+
+
+@pytest.mark.parametrize("changes", [{}, {"qk_norm": True}])
+def test_the_modules_are_the_encoder_and_a_mean(
+    make_checkpoint: Callable[..., Path], tmp_path: Path, changes: dict[str, object]
+) -> None:
+    out = tmp_path / "out"
+    to_hf(make_checkpoint(**changes), out, sentence_transformers=True)
+    modules = json.loads((out / "modules.json").read_text())
+    assert [(module["path"], module["type"].rsplit(".", 1)[-1]) for module in modules] == [
+        ("", "Transformer"),
+        ("1_Pooling", "Pooling"),
+    ]
+    pooling = json.loads((out / "1_Pooling" / "config.json").read_text())
+    assert (pooling["word_embedding_dimension"], pooling["pooling_mode_mean_tokens"]) == (64, True)
+    assert json.loads((out / "sentence_bert_config.json").read_text())["max_seq_length"] == 2048
+    assert _by_hand(out).shape == (2, 64)
+
+
+def test_sentence_transformers_reads_them(make_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+    library = pytest.importorskip("sentence_transformers")
+    out = tmp_path / "out"
+    to_hf(make_checkpoint(), out, sentence_transformers=True)
+    model = library.SentenceTransformer(str(out), device="cpu")
+    found = torch.as_tensor(model.encode(SENTENCES))
+    torch.testing.assert_close(found, _by_hand(out), rtol=1e-4, atol=1e-5)
+    cosine = float(model.similarity(found[:1], found[1:]))
+    assert -1 <= cosine < 1
+
+
+def test_a_decoder_has_none(make_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="go with an encoder"):
+        to_hf(make_checkpoint(), tmp_path / "out", form="causal", sentence_transformers=True)

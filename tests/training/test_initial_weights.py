@@ -1,0 +1,153 @@
+"""Runs that start from weights that are there already: imported ones, and those of another run."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from toolkit.checkpoint import open_checkpoint
+from toolkit.conversion import from_hf, to_hf
+from toolkit.core.errors import CheckpointError, SettingsError
+from toolkit.settings import load_run
+from toolkit.testing.corpora import random_documents, write_token_corpus
+from toolkit.testing.hf_decoders import save_decoder
+from toolkit.testing.runs import RunCase, write_run
+from toolkit.training import pretrain
+
+
+def _checkpoint(folder: Path, step: int) -> Path:
+    return folder / "checkpoints" / f"step-{step:08d}"
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of three steps, with its run file and corpora."""
+    place = tmp_path_factory.mktemp("first")
+    run_file = write_run(place)
+    RunCase(
+        str(run_file), overrides=("schedule=[{objective='clm', steps=3}]", "lr.warmup_steps=0", "lr.decay_steps=0")
+    )()
+    return place
+
+
+def _second(first: Path, folder: Path, *overrides: str) -> list[str]:
+    """Settings of a run from the first one's end, without a model of its own."""
+    text = (first / "run.toml").read_text()
+    start, end = text.index("[model]"), text.index("[data]")
+    (folder / "second.toml").write_text(text[:start] + text[end:])
+    return [
+        f"run.dir={folder / 'second'}",
+        f"init.from={first / 'run'}",
+        "schedule=[{objective='mlm', steps=2}]",
+        "lr.warmup_steps=0",
+        "lr.decay_steps=0",
+        "checkpoint.every=1",
+        "checkpoint.keep=9",
+        *overrides,
+    ]
+
+
+@pytest.mark.parametrize("stage", ["zero0", "zero2", "zero3"])
+@pytest.mark.parametrize("optimizer", ["keep", "reset"])
+def test_weights_and_moments_begin_where_they_are_told_to(
+    first: Path, tmp_path: Path, stage: str, optimizer: str
+) -> None:
+    """A learning rate next to nothing leaves the weights; the moments of the first step tell what they began with."""
+    overrides = _second(first, tmp_path, f"init.optimizer={optimizer}", "lr.peak=1e-30")
+    pretrain(load_run(str(tmp_path / "second.toml"), overrides), ds_config=stage)
+    before, after = open_checkpoint(first / "run"), open_checkpoint(_checkpoint(tmp_path / "second", 1))
+    assert before.names == after.names
+    assert all(torch.equal(before.weight(name), after.weight(name)) for name in before.names)
+    assert (after.manifest.step, after.manifest.data_position) == (1, 8)
+    kept = optimizer == "keep"
+    assert after.manifest.optimizer_step == (4 if kept else 1)
+    assert after.manifest.origin == {"run": "run", "step": "3"}
+    # Squares of gradients: 0.95 of what was there, and 0.05 of the new ones, which the clipped norm bounds by 1.
+    moments = after.parameter("model.norm.weight").exp_avg_sq
+    remembered = 0.95 * before.parameter("model.norm.weight").exp_avg_sq
+    assert bool((moments >= remembered * 0.999).all()) or not kept
+    again = open_checkpoint(_checkpoint(tmp_path / "second", 2))
+    assert again.manifest.optimizer_step == (5 if kept else 2)
+
+
+def test_a_resumed_run_does_not_ask_for_its_first_weights_again(first: Path, tmp_path: Path) -> None:
+    shutil.copytree(first / "run", tmp_path / "moved")
+    overrides = [*_second(first, tmp_path), f"init.from={tmp_path / 'moved'}"]
+    pretrain(load_run(str(tmp_path / "second.toml"), overrides), ds_config="zero0")
+    whole = open_checkpoint(_checkpoint(tmp_path / "second", 2))
+    expected = {name: whole.weight(name) for name in whole.names}
+    shutil.rmtree(_checkpoint(tmp_path / "second", 2))
+    shutil.rmtree(tmp_path / "moved")
+    pretrain(load_run(str(tmp_path / "second.toml"), overrides), ds_config="zero0")
+    resumed = open_checkpoint(_checkpoint(tmp_path / "second", 2))
+    assert all(torch.equal(resumed.weight(name), weight) for name, weight in expected.items())
+    assert resumed.manifest.origin == whole.manifest.origin
+
+
+def test_another_tokenizer_is_refused_with_the_command(first: Path, tmp_path: Path) -> None:
+    documents = random_documents(30, vocabulary_size=97, seed=5)
+    other = write_token_corpus(tmp_path / "other", documents, vocabulary_size=97, eos=0, pad=1, mask=3)
+    overrides = _second(first, tmp_path, f"data.train={other}", f"data.validation={other}")
+    with pytest.raises(SettingsError, match=r"different tokenizers: (.|\n)*toolkit preprocess \.\.\. --tokenizer"):
+        pretrain(load_run(str(tmp_path / "second.toml"), overrides), ds_config="zero0")
+
+
+def test_another_shape_is_refused_with_its_keys(first: Path, tmp_path: Path) -> None:
+    _second(first, tmp_path)
+    overrides = [*_second(first, tmp_path), "model.num_hidden_layers=3"]
+    with pytest.raises(SettingsError, match=r"model\.num_hidden_layers: there 2, here 3"):
+        pretrain(load_run(str(tmp_path / "second.toml"), overrides), ds_config="zero0")
+
+
+def test_places_without_a_checkpoint_are_refused_with_what_to_do(first: Path, tmp_path: Path) -> None:
+    overrides = _second(first, tmp_path)
+    (tmp_path / "hub").mkdir()
+    (tmp_path / "hub" / "config.json").write_text("{}")
+    for place, message in (("nothing", "is no folder"), ("hub", r"toolkit convert --from-hf .*hub OUT")):
+        with pytest.raises(CheckpointError, match=message):
+            load_run(str(tmp_path / "second.toml"), [*overrides, f"init.from={tmp_path / place}"])
+
+
+def test_an_imported_decoder_is_adapted_and_exported(tmp_path: Path) -> None:
+    save_decoder("qwen3", tmp_path / "model")
+    from_hf(tmp_path / "model", tmp_path / "imported")
+    imported = open_checkpoint(tmp_path / "imported")
+    documents = random_documents(60, vocabulary_size=380, max_length=90, first_id=3, seed=1)
+    corpus = write_token_corpus(tmp_path / "corpus", documents, vocabulary_size=381, eos=1, mask=380)
+    # The made-up corpus takes the fingerprint of the tokenizer that its ids would have come from.
+    _set_fingerprint(corpus, imported.manifest.vocabulary.fingerprint)
+    overrides = [
+        f"run.dir={tmp_path / 'run'}",
+        f"init.from={tmp_path / 'imported'}",
+        f"data.train={corpus}",
+        "data.sequence_length=64",
+        "precision=fp32",
+        "schedule=[{objective='mlm', steps=2}]",
+        "train.global_batch_rows=4",
+        "lr.warmup_steps=0",
+        "lr.decay_steps=0",
+        "log.tensorboard=false",
+    ]
+    settings = load_run("adapt", overrides)
+    assert (settings.model.qk_norm, settings.model.head_dim, settings.model.vocab_size) == (True, 32, 413)
+    with pytest.raises(SettingsError, match=r"has no optimizer state: it is an imported model"):
+        pretrain(load_run("adapt", [*overrides, "init.optimizer=keep"]), ds_config="zero3")
+    pretrain(settings, ds_config="zero3")
+    checkpoint = open_checkpoint(tmp_path / "run")
+    assert checkpoint.manifest.origin == {"model": "model", "family": "qwen3"}
+    assert not torch.equal(checkpoint.weight("model.norm.weight"), imported.weight("model.norm.weight"))
+    report = to_hf(tmp_path / "run", tmp_path / "out")
+    assert report.architecture == "Qwen3ForCausalLM"
+    assert "first weights | model (qwen3)" in (tmp_path / "out" / "README.md").read_text()
+
+
+def _set_fingerprint(corpus: Path, fingerprint: str) -> None:
+    from toolkit.data import Corpus, write_manifest
+
+    manifest = Corpus(corpus).manifest
+    tokenizer = manifest.tokenizer.model_copy(update={"fingerprint": fingerprint})
+    (corpus / "corpus.json").unlink()
+    write_manifest(corpus, manifest.model_copy(update={"tokenizer": tokenizer}))
+    assert json.loads((corpus / "corpus.json").read_text())["tokenizer"]["fingerprint"] == fingerprint

@@ -1,0 +1,216 @@
+"""From the configuration of a Hugging Face model to the shape of ours, or to the names of what we do not have.
+
+transformers fills in the defaults of each family; what it has no key for is looked up in `config.json` itself, so that
+a part is refused whatever the family in whose file it stands.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from toolkit.core.errors import UserError
+from toolkit.core.words import AttentionKind
+from toolkit.model.config import ModelSettings, RopeScaling
+
+__all__ = ["FAMILIES", "Described", "describe"]
+
+FAMILIES = {
+    "llama": "Llama, SmolLM, TinyLlama",
+    "mistral": "Mistral",
+    "qwen2": "Qwen2",
+    "qwen3": "Qwen3",
+    "eurobert": "EuroBERT",
+}
+"""Families that are read, by `model_type`."""
+
+_MIXTURE_KEYS = ("num_local_experts", "num_experts", "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size")
+_SOFTCAP_KEYS = ("attn_logit_softcapping", "final_logit_softcapping", "logits_soft_cap", "attn_logit_soft_cap")
+_SCALES = ("attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling", "logit_scale")
+_SILU = ("silu", "swish")
+_ANGLES = ("default", "linear", "llama3")
+
+
+@dataclass(frozen=True)
+class Described:
+    """A model as its configuration describes it."""
+
+    family: str
+    """Its `model_type`."""
+    settings: ModelSettings
+    """Its shape in our words; `vocab_size` is the model's, padding included."""
+    attention: AttentionKind
+    """What the model computes as it stands."""
+    bos_id: int | None
+    """The configuration's."""
+    eos_ids: tuple[int, ...]
+    """The configuration's; several where any of them ends a text."""
+    notes: tuple[str, ...]
+    """What was read and does not matter."""
+
+
+def describe(folder: Path, name: str) -> Described:
+    """Read `config.json`.
+
+    Args:
+        folder: that holds it.
+        name: of the model, for messages.
+
+    Raises:
+        UserError: it is missing or unreadable, or names a part that we do not have; every such part is named.
+    """
+    raw = _read(folder, name)
+    family = raw.get("model_type")
+    parts = list(_unsupported_keys(raw))
+    if family not in FAMILIES:
+        parts.insert(0, f"model_type={family!r} (read are {', '.join(FAMILIES)})")
+        raise _refusal(name, parts)
+    config = _resolved(folder, name)
+    parts += _unsupported_values(config)
+    if parts:
+        raise _refusal(name, parts)
+    notes = []
+    if (window := _window(config)) is not None:
+        notes.append(f"sliding_window={window:,} reaches over all {config.max_position_embeddings:,} positions")
+    if getattr(config, "attention_dropout", 0):
+        notes.append(f"attention_dropout={config.attention_dropout} is left out")
+    is_decoder = family != "eurobert" and getattr(config, "is_causal", True) is not False
+    ends = config.eos_token_id
+    return Described(
+        family=family,
+        settings=_settings(config, family, name),
+        attention=AttentionKind.CAUSAL if is_decoder else AttentionKind.BIDIRECTIONAL,
+        bos_id=config.bos_token_id,
+        eos_ids=tuple(ends) if isinstance(ends, list | tuple) else () if ends is None else (ends,),
+        notes=tuple(notes),
+    )
+
+
+def _settings(config: Any, family: str, name: str) -> ModelSettings:
+    angles = dict(config.rope_parameters)
+    width, heads = config.hidden_size, config.num_attention_heads
+    head_dim = getattr(config, "head_dim", None) or width // heads
+    shape: dict[str, Any] = {
+        key: getattr(config, key)
+        for key in ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "max_position_embeddings")
+    }
+    try:
+        return ModelSettings(
+            **shape,
+            num_attention_heads=heads,
+            num_key_value_heads=config.num_key_value_heads,
+            head_dim=None if head_dim * heads == width else head_dim,
+            qkv_bias=family == "qwen2" or bool(getattr(config, "attention_bias", False)),
+            qk_norm=family == "qwen3",
+            tie_word_embeddings=bool(config.tie_word_embeddings),
+            rms_norm_eps=float(config.rms_norm_eps),
+            rope_theta=float(angles["rope_theta"]),
+            rope_scaling=_scaling(angles),
+            initializer_range=float(config.initializer_range),
+        )
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise UserError(f"{name}: config.json does not describe a model: {place}: {first['msg']}.") from error
+
+
+def _scaling(angles: dict[str, Any]) -> RopeScaling | None:
+    kind = angles.get("rope_type", "default")
+    if kind == "default":
+        return None
+    factor = float(angles["factor"])
+    if kind == "linear":
+        return RopeScaling(rope_type="linear", factor=factor)
+    return RopeScaling(
+        rope_type="llama3",
+        factor=factor,
+        low_freq_factor=float(angles["low_freq_factor"]),
+        high_freq_factor=float(angles["high_freq_factor"]),
+        original_max_position_embeddings=int(angles["original_max_position_embeddings"]),
+    )
+
+
+def _unsupported_keys(raw: dict[str, Any]) -> Iterator[str]:
+    """Parts that a key of `config.json` gives away."""
+    for key in _MIXTURE_KEYS:
+        if raw.get(key):
+            yield f"a mixture of experts ({key}={raw[key]!r})"
+            break
+    for key in _SOFTCAP_KEYS:
+        if raw.get(key):
+            yield f"logit soft-caps ({key}={raw[key]!r})"
+    for key in _SCALES:
+        if raw.get(key) not in (None, 1, 1.0):
+            yield f"scaled streams ({key}={raw[key]!r})"
+    for key in ("layer_norm_eps", "layer_norm_epsilon", "layernorm_epsilon"):
+        if raw.get(key) and "rms_norm_eps" not in raw:
+            yield f"a norm other than RMSNorm ({key}={raw[key]!r})"
+    if raw.get("quantization_config"):
+        yield "quantised weights (quantization_config)"
+    if raw.get("no_rope_layers") or raw.get("no_rope_layer_interval"):
+        yield "layers without rotary positions (no_rope_layers)"
+
+
+def _unsupported_values(config: Any) -> Iterator[str]:
+    """Parts that a known family can have and ours has not."""
+    angles = config.rope_parameters or {}
+    kind = angles.get("rope_type", "default")
+    if kind not in _ANGLES:
+        yield f"rotary angles of type {kind!r} (rope_scaling; read are {', '.join(_ANGLES)})"
+    if (share := angles.get("partial_rotary_factor", getattr(config, "partial_rotary_factor", None))) not in (None, 1):
+        yield f"heads that are rotated in part (partial_rotary_factor={share})"
+    if config.hidden_act not in _SILU:
+        yield f"the activation hidden_act={config.hidden_act!r} (ours is silu)"
+    if getattr(config, "mlp_bias", False):
+        yield "biases in the feed-forward layers (mlp_bias=true)"
+    window = _window(config)
+    if window is not None and window < config.max_position_embeddings:
+        yield f"sliding-window attention (sliding_window={window:,})"
+
+
+def _window(config: Any) -> int | None:
+    """The window that some layer looks through; None where all see everything."""
+    window: int | None = getattr(config, "sliding_window", None)
+    kinds = getattr(config, "layer_types", None)
+    if config.model_type in ("llama", "eurobert") or (kinds and "sliding_attention" not in kinds):
+        return None
+    return window
+
+
+def _read(folder: Path, name: str) -> dict[str, Any]:
+    path = folder / "config.json"
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(
+            f"{name} holds no config.json, so it is no Hugging Face model.\n"
+            "Give a folder that save_pretrained wrote, or the id of a model on the hub."
+        ) from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read as JSON: {error}.") from error
+    if not isinstance(raw, dict):
+        raise UserError(f"{path} should hold a JSON object and holds {type(raw).__name__}.")
+    return raw
+
+
+def _resolved(folder: Path, name: str) -> Any:
+    """The configuration with the defaults of its family."""
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    # transformers checks values in several ways, each with errors of its own.
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"{name}: transformers does not read its config.json: {reason}") from error
+
+
+def _refusal(name: str, parts: list[str]) -> UserError:
+    listed = "\n".join(f"  {part}" for part in parts)
+    return UserError(
+        f"{name} has parts that this toolkit's model does not have, and without them it would be another model:\n"
+        f"{listed}\nTake a model of one of these families without them: {', '.join(FAMILIES.values())}."
+    )

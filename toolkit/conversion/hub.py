@@ -1,0 +1,60 @@
+"""Where the files of a model are: a folder here, or a snapshot of one on the hub."""
+
+import re
+from pathlib import Path
+
+from toolkit.core.errors import UserError
+
+__all__ = ["local_files"]
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_FILES = [
+    "config.json",
+    "model*.safetensors",
+    "model.safetensors.index.json",
+    "tokenizer*",
+    "special_tokens_map.json",
+    "*.model",
+]
+
+
+def local_files(model: str) -> Path:
+    """The folder of a model; from the hub, its configuration, tokenizer and safetensors are fetched first.
+
+    Raises:
+        UserError: there is no such folder, and no such model can be fetched.
+    """
+    path = Path(model)
+    if path.is_dir():
+        return path
+    if path.exists() or not _HUB_ID.fullmatch(model):
+        raise UserError(
+            f"{model} is no folder, and no id of a model on the hub (OWNER/NAME).\n"
+            "Give a folder that holds config.json, model.safetensors and a tokenizer, or such an id."
+        )
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        LocalEntryNotFoundError,
+        OfflineModeIsEnabled,
+        RepositoryNotFoundError,
+    )
+
+    try:
+        return Path(snapshot_download(model, allow_patterns=_FILES))
+    except GatedRepoError as error:
+        raise UserError(
+            f"{model} is gated on the hub. Accept its terms on its page, and set HF_TOKEN to a token of yours."
+        ) from error
+    except RepositoryNotFoundError as error:
+        raise UserError(
+            f"There is no folder {model} here, and no model {model} on the hub that you may read.\n"
+            "Look the id up on the hub; for a private model set HF_TOKEN."
+        ) from error
+    except (LocalEntryNotFoundError, OfflineModeIsEnabled, HfHubHTTPError, OSError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(
+            f"There is no folder {model} here, and the hub does not answer for {model}: {reason}\n"
+            "Check the connection (HF_HUB_OFFLINE, HF_ENDPOINT), or give a folder with the model's files."
+        ) from error

@@ -1,0 +1,48 @@
+"""A folder that appears whole or not at all: made beside its place under a hidden name, and renamed."""
+
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from safetensors import SafetensorError
+
+from toolkit.checkpoint.durable import sync
+from toolkit.core.errors import UserError
+
+__all__ = ["built_beside", "refuse_occupied"]
+
+
+def refuse_occupied(out: Path) -> None:
+    """Refuse a place that holds something.
+
+    Raises:
+        UserError: `out` exists and is no empty folder.
+    """
+    if out.is_dir() and not any(out.iterdir()):
+        return
+    if out.exists() or out.is_symlink():
+        raise UserError(f"{out} exists already. Name a new folder, or remove it first.")
+
+
+@contextmanager
+def built_beside(out: Path) -> Iterator[Path]:
+    """A hidden folder that becomes `out` when the block succeeds, and is removed when it does not.
+
+    Raises:
+        UserError: the disk is full, or the place cannot be written.
+    """
+    folder = out.absolute().parent / f".converting-{out.name}-{uuid.uuid4().hex[:12]}"
+    try:
+        folder.mkdir(parents=True)
+        yield folder
+        for path in (*folder.rglob("*"), folder):
+            sync(path)
+        folder.rename(out)
+        sync(folder.parent)
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UserError(f"{out} cannot be written: {reason}. Free space there, or name another folder.") from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

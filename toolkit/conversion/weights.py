@@ -1,0 +1,94 @@
+"""The weights of a Hugging Face folder: one file, or several with an index."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from toolkit.checkpoint.tensor_files import TensorPlace, read_header, read_rows, some
+from toolkit.core.errors import CheckpointError
+
+__all__ = ["HubWeights"]
+
+_SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+class HubWeights:
+    """Every tensor of a folder by its name. Made by `HubWeights.open`."""
+
+    def __init__(self, folder: Path, places: dict[str, TensorPlace]) -> None:
+        self.folder = folder
+        self._places = places
+
+    @classmethod
+    def open(cls, folder: Path) -> "HubWeights":
+        """Find the files and check that every tensor they announce is there whole.
+
+        Raises:
+            CheckpointError: no safetensors, or a file is missing, damaged or cut off; tensors are named.
+        """
+        listed = _listed(folder)
+        places: dict[str, TensorPlace] = {}
+        for path in sorted(set(listed.values())) or [folder / _SINGLE]:
+            wanted = sorted(name for name, file in listed.items() if file == path)
+            if not path.is_file():
+                raise CheckpointError(
+                    f"{path} is missing; {_INDEX} says that it holds {some(wanted)}.\nFetch the model again."
+                )
+            found = read_header(path)
+            if lost := [name for name in wanted if name not in found]:
+                raise CheckpointError(f"{path} lacks {some(lost)}, which {_INDEX} says it holds.")
+            places |= {name: place for name, place in found.items() if not listed or listed.get(name) == path}
+        return cls(folder, places)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Names of all tensors."""
+        return frozenset(self._places)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a tensor."""
+        return self._places[name].shape
+
+    def rows(self, name: str) -> Iterator[torch.Tensor]:
+        """The tensor in blocks along its first dimension, fp32, in order.
+
+        Raises:
+            CheckpointError: its numbers are of a kind that is not read, or its file cannot be read.
+        """
+        return read_rows(name, self._places[name])
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """A whole tensor, fp32."""
+        whole = torch.empty(self.shape(name))
+        first = 0
+        for block in self.rows(name):
+            whole[first : first + len(block)] = block
+            first += len(block)
+        return whole
+
+
+def _listed(folder: Path) -> dict[str, Path]:
+    """File of each tensor, as the index of a model in several files says; empty for a model in one file.
+
+    Raises:
+        CheckpointError: there are no safetensors, or the index cannot be read.
+    """
+    if (folder / _SINGLE).is_file():
+        return {}
+    index = folder / _INDEX
+    if not index.is_file():
+        pickled = sorted(path.name for path in folder.glob("pytorch_model*"))
+        held = (
+            f"it holds {pickled[0]}, a pickle, which is not read because it can run code" if pickled else "no weights"
+        )
+        raise CheckpointError(
+            f"{folder} has no {_SINGLE} and no {_INDEX}: {held}.\n"
+            "Load the model in transformers and write it with save_pretrained, which writes safetensors."
+        )
+    try:
+        files: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        return {name: folder / Path(file).name for name, file in files.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{index} is damaged: it has no weight_map of tensors to files.") from error

@@ -1,0 +1,101 @@
+"""Decoders of every family that is imported, of toy size with random weights, saved as Hugging Face folders."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import (
+    EuroBertConfig,
+    EuroBertForMaskedLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from toolkit.testing.text import sample_documents
+
+__all__ = ["FAMILIES", "TOKENS", "save_decoder", "save_tokenizer"]
+
+TOKENS = 380
+"""Ids of the tokenizer of these folders; it names no mask."""
+
+_SHAPE: dict[str, Any] = {
+    "vocab_size": TOKENS,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "initializer_range": 0.15,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "pad_token_id": None,
+}
+_LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500_000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 128,
+}
+_LINEAR = {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 2.0}
+
+FAMILIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "llama 2": (LlamaConfig, LlamaForCausalLM, {"num_key_value_heads": 4, "rope_parameters": _LINEAR}),
+    "llama 3": (LlamaConfig, LlamaForCausalLM, {"rope_parameters": _LLAMA3}),
+    "smollm": (LlamaConfig, LlamaForCausalLM, {"tie_word_embeddings": True, "rms_norm_eps": 1e-5}),
+    "mistral": (MistralConfig, MistralForCausalLM, {"sliding_window": None, "head_dim": 32}),
+    "qwen2": (Qwen2Config, Qwen2ForCausalLM, {"vocab_size": TOKENS + 57, "tie_word_embeddings": True}),
+    "qwen3": (Qwen3Config, Qwen3ForCausalLM, {"vocab_size": TOKENS + 33, "head_dim": 32}),
+    "eurobert": (EuroBertConfig, EuroBertForMaskedLM, {"mask_token_id": 5}),
+}
+"""Configuration, class and what differs from the common shape, by family."""
+
+
+def save_decoder(family: str, folder: Path, *, max_shard_size: str = "5GB", **changes: Any) -> PreTrainedModel:
+    """Write a model with random weights and a tokenizer without a mask token; returns the model, for comparison.
+
+    Biases and norms are drawn too: at their usual first values, one that is left out would go unnoticed.
+    """
+    config, kind, differences = FAMILIES[family]
+    torch.manual_seed(3)
+    model: PreTrainedModel = kind(config(**(_SHAPE | differences | changes)))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith(("norm.weight", "proj.bias")):
+                parameter.copy_(0.5 + torch.rand_like(parameter))
+    model.save_pretrained(folder, max_shard_size=max_shard_size)
+    save_tokenizer(folder)
+    model.eval()  # type: ignore[no-untyped-call]
+    return model
+
+
+def save_tokenizer(folder: Path, *, specials: Sequence[str] = ("<s>", "</s>"), **names: str) -> None:
+    """A byte-level BPE of `TOKENS` ids that begins every text with `<s>` (id 0) and names it, `</s>`, and `names`."""
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=TOKENS,
+        special_tokens=list(specials),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    backend.train_from_iterator(sample_documents(200), trainer)
+    backend.post_processor = processors.TemplateProcessing(
+        single="<s> $A", pair="<s> $A $B", special_tokens=[("<s>", 0)]
+    )
+    PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=backend, bos_token="<s>", eos_token="</s>", **names
+    ).save_pretrained(folder)
