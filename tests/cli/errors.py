@@ -180,9 +180,20 @@ _MODELS = (
     Case(("finetune", "xx", "{checkpoint}", *_SCORED), ("'xx'",), "known: sc"),
 )
 
-_NOT_YET = (
-    *(Case((name, "x", "--at-all"), (f"`toolkit {name}`",), "not available yet") for name in _UNBUILT),
-    _set('init.from="x"', found=("[init]",), remedy="not available yet"),
+_NOT_YET = tuple(Case((name, "x", "--at-all"), (f"`toolkit {name}`",), "not available yet") for name in _UNBUILT)
+
+_INITIAL = (
+    _set('init.from="x"', found=("init.from=x is no folder",), remedy="toolkit convert --from-hf"),
+    _set('init.from="{empty}"', found=("{empty}",), remedy="toolkit convert --from-hf"),
+    _set(
+        'init.from="{checkpoint}"',
+        'init.optimizer="new"',
+        found=("init.optimizer", "'new'"),
+        remedy="'keep' or 'reset'",
+    ),
+    Case(("convert", "--from-hf", "nowhere", "hf"), ("nowhere is no folder",), "Give a folder that holds config.json"),
+    Case(("convert", "--from-hf", "{empty}", "hf"), ("{empty}", "config.json"), "Give"),
+    Case(("convert", "{checkpoint}", "out"), ("--to-hf",), "--from-hf"),
 )
 
 LAUNCHED = (
@@ -196,7 +207,7 @@ LAUNCHED = (
 )
 """Those that only ranks can meet: each starts the launcher, which takes seconds."""
 
-CASES = (*_SETTINGS, *_PARALLEL, *_CORPORA, *_PREPROCESS, *_MODELS, *_NOT_YET)
+CASES = (*_SETTINGS, *_PARALLEL, *_CORPORA, *_PREPROCESS, *_MODELS, *_INITIAL, *_NOT_YET)
 
 
 class Place:
