@@ -32,8 +32,8 @@ __all__ = ["DEFAULT_MASK_TOKEN", "ImportReport", "from_hf"]
 
 DEFAULT_MASK_TOKEN = "auto"
 _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
-# Seen once, with random weights of large variance: 3.7 times the tolerance, presumably rounding. A fault in a shape or an
-# angle moves logits by far more; between the two the report says so.
+# Seen once, with random weights of large variance: 3.7 times the tolerance, presumably rounding. A fault in a shape or
+# an angle moves logits by far more; between the two the report says so.
 _ROUNDING = 50
 _DIGEST_OF_NOTHING = "0" * 32
 
@@ -111,8 +111,8 @@ def from_hf(model: Path | str, out: Path | str, *, mask_token: str = DEFAULT_MAS
                 )
     if not parity.is_within_tolerance:
         changes.append(
-            f"logits differ by up to {parity.max_difference:.1e}, more than usual ({parity.tolerance:.1e}); weights are "
-            "copied exactly, so that rounding which this model makes grow would explain it"
+            f"logits differ by up to {parity.max_difference:.1e}, more than usual ({parity.tolerance:.1e}); weights "
+            "are copied exactly, so that rounding which this model makes grow would explain it"
         )
     return ImportReport(
         model=name,
