@@ -127,7 +127,9 @@ def _remove(folder: Path, *, keep: Ledger) -> None:
         (place / MANIFEST_NAME).unlink(missing_ok=True)
     for place in (folder, holdout):
         written = [
-            path for pattern in ("shard-[0-9]*", ".shard-*.partial", ".plans.lock") for path in place.glob(pattern)
+            path
+            for pattern in ("shard-[0-9]*", "plans-S[0-9]*", ".shard-*.partial", ".plans.lock")
+            for path in place.glob(pattern)
         ]
         for path in {*written} - kept:
             path.unlink()
