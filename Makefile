@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet -c constraints-cpu.txt $(PIP_ARGS)
-ONE_THREAD := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1
+ONE_THREAD := OMP_NUM_THREADS=1
 
 .PHONY: quickstart test test-slow lint bench
 

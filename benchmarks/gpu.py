@@ -114,7 +114,7 @@ def measure(
     from toolkit.training.hooks import CheckpointHook
     from toolkit.training.loop import train
     from toolkit.training.metrics import read_lines
-    from toolkit.training.state import RunState
+    from toolkit.training.state import Ancestry, RunState
 
     settings = load_run(preset, [*_overrides(folder, vocabulary, micro_rows, steps), *overrides])
     (folder / "run").mkdir()
@@ -126,7 +126,7 @@ def measure(
     if data.settings.train.compile:
         compile_blocks_(encoder)
     engine = Engine(encoder, config=config, optimizer=data.settings.train, ranks=ranks)
-    run = assemble(data, engine, layout, state=RunState(), is_stop_requested=lambda: False)
+    run = assemble(data, engine, layout, state=RunState(), ancestry=Ancestry(), is_stop_requested=lambda: False)
     # Saving is not part of a step, and at 1b takes longer than all of them.
     run = replace(run, hooks=[hook for hook in run.hooks if not isinstance(hook, CheckpointHook)])
     try:

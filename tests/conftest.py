@@ -1,6 +1,12 @@
+import os
 from collections.abc import Iterator
 
 import pytest
+
+# No test reaches the hub: one that needs a hub starts its own on the loopback, which the offline mode would refuse.
+# Set before anything imports the client, which reads both when it is imported; child processes inherit them.
+os.environ.pop("HF_HUB_OFFLINE", None)
+os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"
 
 
 @pytest.fixture(scope="session", autouse=True)
