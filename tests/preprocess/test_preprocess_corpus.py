@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, processors
 
+import tokenization
 from toolkit.core.errors import CorpusError, UserError
 from toolkit.data import Corpus
 from toolkit.testing.text import sample_documents, tiny_tokenizer
 
 END = "<|endoftext|>"
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 
 
 def megatron_files(folder: Path, texts: list[str], *, eod: int, dtype: str) -> tuple[bytes, bytes]:
@@ -72,6 +74,30 @@ def test_a_shard_of_a_wide_vocabulary_with_bos_is_what_megatron_writes(prepare, 
 
     assert result.manifest.dtype == "int32"
     assert shard_bytes(tmp_path / "corpus") == megatron_files(wide_tokenizer, texts, eod=0, dtype="int32")
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="needs the shared tokenizers and text")
+@pytest.mark.parametrize(
+    ("name", "eod", "dtype"),
+    [("bert-base-uncased", "[SEP]", "uint16"), ("gpt-neox-olmo", "<|endoftext|>", "uint16"), ("llama3", None, "int32")],
+)
+def test_real_tokenizers_on_real_text_give_megatrons_bytes(prepare, write_jsonl, tmp_path, name, eod, dtype):
+    """WordPiece with a token around each text; bytes without; a large vocabulary with a BOS."""
+    folder = SHARED / "tokenizers" / name
+    if name == "llama3":
+        folder = tmp_path / "llama3"
+        tokenization.load(SHARED / "tokenizers" / "llama3" / "tokenizer.model").save(folder)
+        backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        backend.post_processor = processors.TemplateProcessing(
+            single="<|begin_of_text|> $A", special_tokens=[("<|begin_of_text|>", 128000)]
+        )
+        backend.save(str(folder / "tokenizer.json"))
+    lines = (SHARED / "text" / "wiki-en-json" / "wiki_00.jsonl").read_text(encoding="utf-8").splitlines()
+    texts = [json.loads(line)["text"] for line in lines]
+    prepare(write_jsonl("wiki.jsonl", texts), tokenizer=str(folder), eod=eod)
+
+    eod_id = Tokenizer.from_file(str(folder / "tokenizer.json")).token_to_id(eod or "<|end_of_text|>")
+    assert shard_bytes(tmp_path / "corpus") == megatron_files(folder, texts, eod=eod_id, dtype=dtype)
 
 
 def test_the_dtype_does_not_depend_on_an_appended_mask(prepare, write_jsonl, tmp_path):
