@@ -116,4 +116,6 @@ def _run(sources: list[str], output: Path, given: dict[str, Any]) -> None:
     screen.print(summary_table(result))
     for note in notes(result):
         screen.print(note)
+    if result.holdout is not None:
+        screen.print(f"The documents held out are in {output / 'holdout'}: set data.validation to it.")
     screen.print(f"The corpus is in {output}. Look at it with: toolkit inspect {output}")
