@@ -231,9 +231,11 @@ class FastEncoder:
 
 def _build(content: bytes) -> "gigatoken.Tokenizer":
     try:
+        # gigatoken imports it with its first result, and takes what happens meanwhile, Ctrl-C too, for its absence.
+        import awkward  # noqa: F401
         import gigatoken
     except ImportError as error:
-        raise FastUnavailable("gigatoken is not installed (pip install gigatoken)") from error
+        raise FastUnavailable(f"gigatoken is not installed whole: {error} (pip install gigatoken)") from error
     try:
         with native_errors("gigatoken cannot read this tokenizer"):
             return gigatoken.Tokenizer.from_json(content)

@@ -28,6 +28,7 @@ def train_bpe(texts: Iterable[str], *, vocabulary_size: int, folder: Path) -> Pa
 
     Raises:
         TokenizationError: the vocabulary is too small to hold every byte.
+        OSError: the files cannot be written; none is there in part.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -46,7 +47,6 @@ def train_bpe(texts: Iterable[str], *, vocabulary_size: int, folder: Path) -> Pa
     )
     tokenizer.train_from_iterator(texts, trainer)
     folder.mkdir(parents=True, exist_ok=True)
-    tokenizer.save(str(folder / "tokenizer.json"))
     names = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "eos_token": _END,
@@ -54,5 +54,15 @@ def train_bpe(texts: Iterable[str], *, vocabulary_size: int, folder: Path) -> Pa
         "mask_token": _MASK,
         "clean_up_tokenization_spaces": False,
     }
-    (folder / "tokenizer_config.json").write_text(json.dumps(names, indent=2) + "\n", encoding="utf-8")
+    files = {
+        "tokenizer_config.json": json.dumps(names, indent=2) + "\n",
+        "tokenizer.json": tokenizer.to_str(pretty=True),
+    }
+    for name, content in files.items():
+        partial = folder / f".{name}.partial"
+        try:
+            partial.write_text(content, encoding="utf-8")
+            partial.replace(folder / name)
+        finally:
+            partial.unlink(missing_ok=True)
     return folder

@@ -4,6 +4,7 @@ import gzip
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -124,3 +125,18 @@ def test_its_help_says_train(words):
 
     assert "train" in done.stdout + done.stderr
     assert done.returncode == (0 if "--help" in words else 2)
+
+
+def test_a_full_disk_leaves_no_half_a_tokenizer(monkeypatch, capsys, sources, tmp_path):
+    write_text = Path.write_text
+
+    def full(path, content, **named):
+        write_text(path, content[:10], **named)
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr(Path, "write_text", full)
+    words = ("tokenizer", "train", sources, "--vocab-size", 300, "--output", tmp_path / "out")
+    code, _, err = toolkit(monkeypatch, capsys, *words)
+    assert code == 2
+    assert "No space left on device" in err
+    assert list((tmp_path / "out").iterdir()) == []

@@ -94,3 +94,12 @@ def test_a_subset_is_one_of_a_data_set_on_the_hub(tmp_path):
 
     with pytest.raises(UserError, match=r"--subset en names a part of a data set on the hub, and none .*a\.txt"):
         find_sources([str(tmp_path / "a.txt")], subset="en")
+
+
+def test_a_name_that_the_manifest_cannot_hold_is_refused(tmp_path):
+    path = os.fsencode(tmp_path) + b"/\xff.jsonl"
+    with open(path, "wb") as file:
+        file.write(b'{"text": "a"}\n')
+
+    with pytest.raises(UserError, match="Rename the file"):
+        find_sources([os.fsdecode(path)])

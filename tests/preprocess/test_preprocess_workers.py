@@ -170,3 +170,36 @@ def test_an_error_of_a_worker_or_of_the_source_comes_at_its_place():
     assert [next(results)[0] for _ in range(3)] == [0, 1, 2]
     with pytest.raises(ZeroDivisionError):
         next(results)
+
+
+def test_a_shard_of_the_holdout_closes_at_its_size_too(prepare, write_jsonl, tmp_path):
+    prepare(
+        write_jsonl("a.jsonl", ["q" * 9] * 3 + [f"{number:09}" for number in range(90)]), holdout=0.8, shard_tokens=50
+    )
+
+    shards = Corpus(tmp_path / "corpus" / "holdout").manifest.shards
+    assert len(shards) > 5
+    assert max(entry.tokens for entry in shards) < 50 + 12
+
+
+def test_a_small_holdout_does_not_keep_the_corpus_from_being_finished(prepare, write_jsonl, tmp_path):
+    source = write_jsonl("a.jsonl", list(sample_documents(40, seed=2)))
+    result = prepare(source, holdout=1e-9, sequence_length=64)
+
+    assert result.holdout.documents == 0
+    assert result.rows.num_rows > 0
+    assert not (tmp_path / "corpus" / "unfinished.jsonl").exists()
+    with pytest.raises(UserError, match=r"All 40 documents are held out by --holdout 0\.999999"):
+        prepare(source, output=tmp_path / "nothing", holdout=0.999999)
+
+
+def test_the_output_may_lie_in_the_folder_that_is_read(prepare, write_jsonl, tmp_path):
+    source = write_jsonl("data/a.jsonl", [*sample_documents(60, seed=2)])
+    output, given = source.parent / "corpus", {"shard_tokens": 300}
+    prepare(source.parent, output=tmp_path / "expected", **given)
+    assert not run_and_die(12, lambda: prepare(source.parent, output=output, **given))
+    assert prepare(source.parent, output=output, **given).num_kept_shards > 0
+    assert all_files(output) == all_files(tmp_path / "expected")
+
+    prepare(source.parent, output=output, overwrite=True, **given)
+    assert all_files(output) == all_files(tmp_path / "expected")

@@ -264,4 +264,5 @@ def test_without_gigatoken_it_says_how_to_get_it(trained):
         [sys.executable, "-c", code, str(trained)], capture_output=True, text=True, timeout=60, check=True
     )
 
-    assert finished.stdout.strip() == "gigatoken is not installed (pip install gigatoken)"
+    assert finished.stdout.startswith("gigatoken is not installed whole: ")
+    assert finished.stdout.endswith("(pip install gigatoken)\n")

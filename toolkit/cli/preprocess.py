@@ -83,7 +83,7 @@ def command(
     data/fineweb-edu.
     """
     given = dict(locals())
-    if sources == ["fineweb-edu"]:
+    if sources == ["fineweb-edu"] and not Path("fineweb-edu").exists():
         given |= {key: value for key, value in _FINEWEB_EDU.items() if given[key] is None}
     if missing := [f"--{key}" for key in ("tokenizer", "output") if given[key] is None]:
         from toolkit.core.errors import SettingsError

@@ -8,6 +8,9 @@ import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
 
 from toolkit.core.settings import Settings
 from toolkit.data.manifest import ShardEntry
@@ -130,8 +133,8 @@ class Step(Settings):
 
     shard: ShardEntry | None
     """The shard of the corpus; none if all documents since the last step are held out."""
-    held_out: ShardEntry | None
-    """The shard of the holdout, closed together with it."""
+    held_out: Annotated[tuple[ShardEntry, ...], Field(strict=False)]
+    """Those of the holdout since the last step; the last one is closed together with the shard."""
     place: Place
     """Where to go on."""
     tally: Tally
@@ -204,7 +207,7 @@ def read_ledger(folder: Path) -> Ledger | None:
         key,
         reference_only,
         shards=tuple(step.shard for step in steps if step.shard is not None),
-        held_out=tuple(step.held_out for step in steps if step.held_out is not None),
+        held_out=tuple(entry for step in steps for entry in step.held_out),
         place=steps[-1].place,
         tally=steps[-1].tally,
         num_bytes=num_bytes,

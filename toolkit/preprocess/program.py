@@ -4,6 +4,7 @@ import hashlib
 import json
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -84,7 +85,7 @@ def preprocess(sources: Sequence[str], output: Path, *, settings: PreprocessSett
     )
     if settings.add_eod:
         tokenizer.require_eod()
-    files = find_sources(sources, subset=settings.subset)
+    files = find_sources(sources, subset=settings.subset, output=output)
     with locked(output):
         try:
             return _make(files, output, tokenizer, settings)
@@ -112,8 +113,13 @@ def _make(
     else:
         tally = ledger.tally
     seconds = time.monotonic() - start
-    folders = [output, output / HOLDOUT_FOLDER] if settings.holdout else [output]
-    rows = [_pack(folder, settings.sequence_length) for folder in folders] if settings.sequence_length else [None]
+    rows = None
+    if settings.sequence_length is not None:
+        rows = _pack(output, settings.sequence_length)
+        if settings.holdout:
+            # A small holdout may have no document long enough; a run that is to be evaluated on it will say so.
+            with suppress(CorpusError):
+                _pack(output / HOLDOUT_FOLDER, settings.sequence_length)
     finish(output)
     documents, tokens, text_bytes = (
         after - earlier
@@ -125,7 +131,7 @@ def _make(
         tokenizer=tokenizer,
         encoder=choice,
         tally=tally,
-        rows=rows[0],
+        rows=rows,
         seconds=seconds,
         documents=documents,
         tokens=tokens,

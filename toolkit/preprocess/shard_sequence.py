@@ -1,7 +1,7 @@
 """Encoded spans become shards, one after the other, under the limits; every row is counted once.
 
 Two corpora may be written: the corpus, and its holdout with the documents that are held out. A shard of the holdout
-closes together with one of the corpus, so that one place in the sources says where to go on for both.
+also closes together with one of the corpus, so that one place in the sources says where to go on for both.
 """
 
 import dataclasses
@@ -52,6 +52,7 @@ class ShardSequence:
         self.held_out = OpenCorpus(holdout_folder, dtype, self.tally.held_out, ledger.held_out)
         self._settings, self._on_step = settings, on_step
         self._place, self._source_name = ledger.place, ""
+        self._held_out_since: list[ShardEntry] = []
 
     @property
     def is_full(self) -> bool:
@@ -78,19 +79,24 @@ class ShardSequence:
         self._move(span_start=encoded.start, rows_before_span=first_row)
         ends_N = np.cumsum(encoded.lengths_N)
         kept_ends_N = np.cumsum(np.where(encoded.is_held_out_N, 0, encoded.lengths_N))
+        held_ends_N = ends_N - kept_ends_N
         start = int(np.searchsorted(encoded.rows_N, self._place.rows - first_row))
         num_taken = self._num_within_limits(ends_N, start)
         while start < num_taken:
-            done = int(kept_ends_N[start - 1]) if start else 0
-            # The first document with which the shard reaches its size is its last.
-            missing = self._settings.shard_tokens - self.kept.tokens_in_shard
-            stop = min(int(np.searchsorted(kept_ends_N, done + missing)) + 1, num_taken)
+            stop = num_taken
+            for corpus, its_ends_N in ((self.kept, kept_ends_N), (self.held_out, held_ends_N)):
+                done = int(its_ends_N[start - 1]) if start else 0
+                # The first document with which the shard reaches its size is its last.
+                missing = self._settings.shard_tokens - corpus.tokens_in_shard
+                stop = min(stop, int(np.searchsorted(its_ends_N, done + missing)) + 1)
             self._skip_until(encoded, first_row, int(encoded.rows_N[stop - 1]))
             self._take(encoded, start, stop)
             self._move(rows=first_row + int(encoded.rows_N[stop - 1]) + 1)
             start = stop
             if self.kept.tokens_in_shard >= self._settings.shard_tokens:
                 self._close_shards()
+            elif self.held_out.tokens_in_shard >= self._settings.shard_tokens:
+                self._close_held_out()
         if not self.is_full:
             self._skip_until(encoded, first_row, encoded.num_rows)
             self._move(rows=max(self._place.rows, self._next_span_rows))
@@ -145,10 +151,17 @@ class ShardSequence:
     def _move(self, **changes: int) -> None:
         self._place = self._place.model_copy(update=changes)
 
+    def _close_held_out(self) -> None:
+        entry = self.held_out.close(self._source_name)
+        if entry is not None:
+            self._held_out_since.append(entry)
+
     def _close_shards(self) -> None:
-        entries = [corpus.close(self._source_name) for corpus in (self.kept, self.held_out)]
-        if any(entries):
-            self._on_step(Step(shard=entries[0], held_out=entries[1], place=self._place, tally=self.tally))
+        self._close_held_out()
+        shard, held_out = self.kept.close(self._source_name), tuple(self._held_out_since)
+        if shard is not None or held_out:
+            self._on_step(Step(shard=shard, held_out=held_out, place=self._place, tally=self.tally))
+            self._held_out_since.clear()
 
 
 class OpenCorpus:

@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 
 from toolkit.core.errors import UserError
 from toolkit.preprocess.hub import find_on_hub, is_hub_name
@@ -57,7 +58,7 @@ class Source:
         return next((packed for packed in Compression if self.name.endswith(packed)), None)
 
 
-def find_sources(named: Sequence[str], *, subset: str | None = None) -> list[Source]:
+def find_sources(named: Sequence[str], *, subset: str | None = None, output: Path | None = None) -> list[Source]:
     """The files behind paths, folders, globs and data sets on the hub: each once, bytewise by name.
 
     A folder stands for the readable files below it, at any depth; names that begin with a dot are left out. A name
@@ -66,6 +67,7 @@ def find_sources(named: Sequence[str], *, subset: str | None = None) -> list[Sou
     Args:
         named: what the user gave.
         subset: configuration of the data sets on the hub among them.
+        output: where the result goes; what lies in it is no source, though it lie in a folder that is one.
 
     Raises:
         UserError: nothing is there, a file's format is unknown, or the hub does not give what is asked.
@@ -83,6 +85,11 @@ def find_sources(named: Sequence[str], *, subset: str | None = None) -> list[Sou
             f"--subset {subset} names a part of a data set on the hub, and none of the sources is one: "
             f"{', '.join(named)}. Leave it out, or name the data set (fineweb-edu, or organisation/name)."
         )
+    if output is not None:
+        own = os.path.join(os.path.abspath(output), "")
+        local = [path for path in local if not path.startswith(own)]
+        if not local and not on_hub:
+            raise UserError(f"All sources lie in the output folder {output}. Name another folder for the output.")
     sources = {path: _source(path) for path in set(local)}
     for name in on_hub:
         _add_from_hub(sources, name, subset)
@@ -140,6 +147,11 @@ def _check_format(path: str) -> None:
 
 
 def _source(path: str) -> Source:
+    if not path.isprintable():
+        raise UserError(
+            f"The name of the source {os.fsencode(path)!r} has bytes or characters that corpus.json cannot show. "
+            "Rename the file."
+        )
     try:
         status = os.stat(path)
     except OSError as error:

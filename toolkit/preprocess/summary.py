@@ -52,6 +52,8 @@ def notes(result: PreprocessResult) -> list[str]:
     """What the user should know besides, one sentence or two each."""
     manifest, mask = result.manifest, result.tokenizer.mask
     found = []
+    if result.holdout is not None and not result.holdout.documents:
+        found.append("No document fell into the holdout: the text is short for that share. Hold out more.")
     if mask.passed_over is not None:
         found.append(
             f"The vocabulary has {mask.passed_over!r}, which no configuration file names as its mask. To mask with it, "

@@ -80,7 +80,7 @@ def train_tokenizer(sources: Sequence[str], output: Path, *, settings: Tokenizer
     Raises:
         UserError: a source or the folder cannot be used, or there is no text.
     """
-    files = find_sources(sources, subset=settings.subset)
+    files = find_sources(sources, subset=settings.subset, output=output)
     _prepare(output, overwrite=settings.overwrite)
     result, sample, start = TokenizerTraining(output), list[str](), time.monotonic()
     with progress("Reading", total=sum(file.num_bytes for file in files) / 1e6, unit="MB") as shown:

@@ -105,6 +105,11 @@ def _run(
     _check_bad_rows(tally, settings.max_bad_fraction)
     if not tally.documents:
         raise UserError(_nothing_found(files, tally))
+    if not tally.kept.documents:
+        raise UserError(
+            f"All {tally.documents:,} documents are held out by --holdout {settings.holdout:g}; none is left for the "
+            "corpus. Hold out less, or give more text."
+        )
 
 
 def _spans(files: Sequence[Source], place: Place, settings: PreprocessSettings) -> Iterator[tuple[int, Span | None]]:
