@@ -1,6 +1,5 @@
 import gzip
 import json
-import os
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -225,12 +224,6 @@ def test_a_damaged_gzip_file_is_named_although_its_text_looks_right(tmp_path):
 
     with pytest.raises(UserError, match="incorrect data check"):
         read(write(tmp_path, "a.jsonl.gz", bytes(content)))
-
-
-def test_a_file_whose_name_is_no_utf8_is_read(tmp_path):
-    name = os.fsdecode(b"\xff.jsonl")
-
-    assert len(read(pack(tmp_path, f"{name}.gz", LINE))) == len(read(write(tmp_path, name, LINE))) == 1
 
 
 def parquet(folder, column, *, name="text", **options):

@@ -147,11 +147,13 @@ def _check_format(path: str) -> None:
 
 
 def _source(path: str) -> Source:
-    if not path.isprintable():
+    try:
+        path.encode()
+    except UnicodeEncodeError as error:
         raise UserError(
-            f"The name of the source {os.fsencode(path)!r} has bytes or characters that corpus.json cannot show. "
+            f"The name of the source {os.fsencode(path)!r} is not UTF-8, and corpus.json could not hold it. "
             "Rename the file."
-        )
+        ) from error
     try:
         status = os.stat(path)
     except OSError as error:
