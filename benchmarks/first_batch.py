@@ -11,15 +11,15 @@ JSON row goes to benchmarks/results/first_batch.jsonl.
 import argparse
 import json
 import os
-import platform
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from importlib.metadata import version
 from pathlib import Path
+
+from rows import append_row, machine, versions
 
 RESULTS = Path(__file__).parent / "results" / "first_batch.jsonl"
 ROWS, SEQUENCE_LENGTH, SHARD_TOKENS = 12, 2048, 1 << 28
@@ -74,12 +74,6 @@ def measure(folder: Path, *, processes: int, has_summary: bool) -> dict[str, flo
     return {key: round(statistics.median(one[key] for one in found), 4) for key in found[0]}
 
 
-def machine() -> dict[str, object]:
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
-    return {"cpu": model, "cores": len(os.sched_getaffinity(0)), "libc": "-".join(platform.libc_ver())}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shards", type=int, default=37_253)
@@ -110,12 +104,10 @@ def main() -> None:
         **found,
         "machine": machine(),
         "load_average": os.getloadavg()[0],
-        "versions": {name: version(name) for name in PACKAGES} | {"python": platform.python_version()},
+        "versions": versions(PACKAGES),
     }
     print(json.dumps(row, indent=1), flush=True)
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    with options.output.open("a") as file:
-        file.write(json.dumps(row) + "\n")
+    append_row(options.output, row)
 
 
 if __name__ == "__main__":

@@ -21,9 +21,10 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from rows import append_row, versions
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "gpu.jsonl"
@@ -73,8 +74,7 @@ def _measure_all(given: argparse.Namespace) -> int:
             failed = True
             continue
         row = json.loads(done.stdout.splitlines()[-1]) | {"tested": not given.without_tests}
-        with RESULTS.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+        append_row(RESULTS, row)
         print(f"{preset}: {row['tokens_per_second']:,.0f} tokens/s, MFU {row['mfu']}, {row['memory_gb']} GB")
     return int(failed)
 
@@ -146,7 +146,7 @@ def measure(
         **rates(lines[SKIPPED:]),
         "memory_gb": round(torch.cuda.max_memory_allocated() / 1e9, 1) if device.type == "cuda" else None,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "cpu",
-        "versions": {name: version(name) for name in PACKAGES} | {"python": platform.python_version()},
+        "versions": versions(PACKAGES),
     }
 
 

@@ -18,7 +18,6 @@ has no start in it. One JSON row per comparison goes to benchmarks/results/prepr
 """
 
 import argparse
-import json
 import os
 import shutil
 import statistics
@@ -32,7 +31,7 @@ from preprocess_contenders import COMPARISONS, Comparison, Places, contenders, p
 from preprocess_inputs import Amount, changed_copies, read_documents, thinned, write_amount
 from preprocess_measure import Usage, adopt_orphans, run
 from preprocess_outputs import check_equal, have_equal_bytes
-from training_step import machine
+from rows import append_row, machine
 
 RESULTS = Path(__file__).parent / "results" / "preprocess.jsonl"
 MEGABYTE = 1_000_000
@@ -247,9 +246,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=options.work) as folder:
         options.work = Path(folder)
         rows = compare_all(options)
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    with options.output.open("a") as file:
-        file.writelines(json.dumps(row) + "\n" for row in rows)
+    for row in rows:
+        append_row(options.output, row)
     print_table(rows)
 
 

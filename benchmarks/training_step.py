@@ -16,20 +16,19 @@ benchmarks/results/training_step.jsonl.
 import argparse
 import json
 import os
-import platform
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import version
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rows import append_row, machine, versions
 
 RESULTS = Path(__file__).parent / "results" / "training_step.jsonl"
 ROWS, COLUMNS, SHORTEST, MASK_RATIO, SEED = 8, 512, 12, 0.4, 0
@@ -293,12 +292,6 @@ def check_first_losses(contenders: list[Contender], losses: list[float]) -> None
             raise SystemExit(f"{rows}: the first losses differ, {ours:.6f} and {peer:.6f}; nothing was timed.")
 
 
-def machine() -> dict[str, Any]:
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
-    return {"cpu": model, "cores": len(os.sched_getaffinity(0)), "libc": "-".join(platform.libc_ver())}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", choices=SHAPES, default="d256")
@@ -350,12 +343,10 @@ def main() -> None:
                 "contenders": found,
                 "machine": machine(),
                 "load_average": os.getloadavg()[0],
-                "versions": {name: version(name) for name in PACKAGES} | {"python": platform.python_version()},
+                "versions": versions(PACKAGES),
             }
             print(json.dumps(row, indent=1), flush=True)
-            options.output.parent.mkdir(parents=True, exist_ok=True)
-            with options.output.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+            append_row(options.output, row)
 
 
 if __name__ == "__main__":

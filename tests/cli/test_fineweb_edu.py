@@ -6,62 +6,23 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from toolkit.data import Corpus
+from toolkit.testing.fineweb import FINEWEB, FINEWEB_CARD, write_fineweb
 from toolkit.testing.hub_server import HubServer
 from toolkit.testing.text import sample_documents, tiny_tokenizer
-
-CARD = """---
-configs:
-- config_name: default
-  data_files:
-  - split: train
-    path: data/*/*
-- config_name: sample-10BT
-  data_files:
-  - split: train
-    path: sample/10BT/*
-- config_name: CC-MAIN-2013-20
-  data_files:
-  - split: train
-    path: data/CC-MAIN-2013-20/*
----
-# FineWeb-Edu
-"""
-
-
-def write_fineweb(path: Path, texts: list[str]) -> None:
-    """A file with FineWeb-Edu's columns and its small row groups."""
-    count = len(texts)
-    columns = {
-        "text": texts,
-        "id": [f"<urn:uuid:{number}>" for number in range(count)],
-        "dump": ["CC-MAIN-2013-20"] * count,
-        "url": ["http://example.com/"] * count,
-        "date": ["2013-05-18T05:48:54Z"] * count,
-        "file_path": ["s3://commoncrawl/x.warc.gz"] * count,
-        "language": ["en"] * count,
-        "language_score": [0.95] * count,
-        "token_count": [len(text) // 4 for text in texts],
-        "score": [2.75] * count,
-        "int_score": [3] * count,
-    }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.table(columns), path, row_group_size=10)
 
 
 @pytest.fixture
 def hub_folder(tmp_path: Path) -> Path:
     root = tmp_path / "hub"
-    repository = root / "datasets" / "HuggingFaceFW" / "fineweb-edu"
+    repository = root / "datasets" / FINEWEB
     texts = list(sample_documents(90, seed=8))
-    write_fineweb(repository / "sample/10BT/001_00000.parquet", texts[30:60])
-    write_fineweb(repository / "sample/10BT/000_00000.parquet", texts[:30])
-    write_fineweb(repository / "data/CC-MAIN-2013-20/train-00000-of-00014.parquet", texts[60:])
-    (repository / "README.md").write_text(CARD)
+    write_fineweb(repository / "sample/10BT/001_00000.parquet", texts[30:60], group_rows=10)
+    write_fineweb(repository / "sample/10BT/000_00000.parquet", texts[:30], group_rows=10)
+    write_fineweb(repository / "data/CC-MAIN-2013-20/train-00000-of-00014.parquet", texts[60:], group_rows=10)
+    (repository / "README.md").write_text(FINEWEB_CARD)
     tiny_tokenizer(root / "models" / "EuroBERT" / "EuroBERT-210m")
     return root
 

@@ -71,25 +71,21 @@ def test_memory_follows_the_largest_tensor_and_not_the_model(tmp_path: Path) -> 
 def test_a_model_comes_from_the_hub(tmp_path: Path) -> None:
     save_decoder("qwen3", tmp_path / "hub" / "models" / "someone" / "decoder", max_shard_size="100KB")
     with HubServer(tmp_path / "hub") as hub:
-        done = subprocess.run(
-            [sys.executable, "-m", "toolkit.cli", "convert", "--from-hf", "someone/decoder", "out"],
-            cwd=tmp_path,
-            env={**os.environ, "HF_ENDPOINT": hub.endpoint, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0"},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr[-2000:]
-        assert "someone/decoder (qwen3, " in done.stdout
-        missing = subprocess.run(
-            [sys.executable, "-m", "toolkit.cli", "convert", "--from-hf", "someone/nothing", "other"],
-            cwd=tmp_path,
-            env={**os.environ, "HF_ENDPOINT": hub.endpoint, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0"},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        environment = {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0"}
+
+        def convert(model: str, out: str) -> subprocess.CompletedProcess[str]:
+            return subprocess.run(
+                [sys.executable, "-m", "toolkit.cli", "convert", "--from-hf", model, out],
+                cwd=tmp_path,
+                env={**os.environ, **environment},
+                capture_output=True,
+                text=True,
+                timeout=120,
+                check=False,
+            )
+
+        done, missing = convert("someone/decoder", "out"), convert("someone/nothing", "other")
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "someone/decoder (qwen3, " in done.stdout
     assert (missing.returncode, (tmp_path / "other").exists()) == (2, False)
     assert "no model someone/nothing on the hub" in missing.stderr

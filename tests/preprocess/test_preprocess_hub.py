@@ -6,7 +6,6 @@ import sys
 import textwrap
 import time
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -15,28 +14,10 @@ from toolkit.preprocess import hub_client, hub_files, parquet
 from toolkit.preprocess.hub_files import HubFile
 from toolkit.preprocess.sources import find_sources
 from toolkit.preprocess.spans import iterate_spans
+from toolkit.testing.fineweb import FINEWEB, FINEWEB_CARD, write_fineweb
 from toolkit.testing.hub_server import HubServer
 from toolkit.testing.text import sample_documents
 
-FINEWEB = "HuggingFaceFW/fineweb-edu"
-CARD = """---
-license: odc-by
-configs:
-- config_name: default
-  data_files:
-  - split: train
-    path: data/*/*
-- config_name: sample-10BT
-  data_files:
-  - split: train
-    path: sample/10BT/*
-- config_name: CC-MAIN-2013-20
-  data_files:
-  - split: train
-    path: data/CC-MAIN-2013-20/*
----
-# FineWeb-Edu
-"""
 SEVERAL = """---
 configs:
 - {config_name: one, data_files: en/*.parquet}
@@ -48,24 +29,9 @@ configs:
 """
 
 
-def write_fineweb(path, seed, *, count=400, group_rows=50, padding=0):
-    """A file with FineWeb-Edu's columns; `padding` bytes in each row's url make the file longer than its text."""
+def write_sample(path, seed, *, count=400, group_rows=50, padding=0):
     texts = sample_documents(count, seed=seed)
-    columns = {
-        "text": texts,
-        "id": [f"<urn:uuid:{seed}-{number}>" for number in range(count)],
-        "dump": ["CC-MAIN-2013-20"] * count,
-        "url": [os.urandom(padding // 2).hex() for _ in range(count)],
-        "date": ["2013-05-18T05:48:54Z"] * count,
-        "file_path": ["s3://commoncrawl/x.warc.gz"] * count,
-        "language": ["en"] * count,
-        "language_score": [0.95] * count,
-        "token_count": [len(text) // 4 for text in texts],
-        "score": [2.75] * count,
-        "int_score": [3] * count,
-    }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.table(columns), path, row_group_size=group_rows)
+    write_fineweb(path, texts, group_rows=group_rows, padding=padding)
     return texts
 
 
@@ -75,8 +41,8 @@ def hub(tmp_path, monkeypatch):
     paths = ["data/CC-MAIN-2013-20/train-00000-of-00002", "data/CC-MAIN-2013-20/train-00001-of-00002",
              "data/CC-MAIN-2014-10/train-00000-of-00001", "sample/10BT/000_00000"]  # fmt: skip
     for seed, path in enumerate(paths):
-        write_fineweb(folder / f"{path}.parquet", seed)
-    (folder / "README.md").write_text(CARD)
+        write_sample(folder / f"{path}.parquet", seed)
+    (folder / "README.md").write_text(FINEWEB_CARD)
     with HubServer(tmp_path / "hub", page_size=2) as server:
         monkeypatch.setenv("HF_ENDPOINT", server.endpoint)
         monkeypatch.setenv("HF_TOKEN", "hf_ours")
@@ -87,7 +53,7 @@ def hub(tmp_path, monkeypatch):
 def repository(hub, name, *, card=None, files=()):
     folder = hub.root / "datasets" / name
     for seed, path in enumerate(files):
-        write_fineweb(folder / path, seed, count=3)
+        write_sample(folder / path, seed, count=3)
     folder.mkdir(parents=True, exist_ok=True)
     if card is not None:
         (folder / "README.md").write_text(card)
@@ -247,9 +213,9 @@ def test_rows_are_those_of_the_file_and_a_reader_can_go_on_at_each_span(hub, mon
 def test_one_commit_is_read_and_the_version_is_that_of_the_content(hub):
     folder = hub.root / "datasets" / FINEWEB
     before = find_sources(["fineweb-edu"], subset="sample-10BT")[0]
-    (folder / "README.md").write_text(CARD + "\nMore words.\n")
+    (folder / "README.md").write_text(FINEWEB_CARD + "\nMore words.\n")
     described = find_sources(["fineweb-edu"], subset="sample-10BT")[0]
-    write_fineweb(folder / "sample/10BT/000_00000.parquet", 9)
+    write_sample(folder / "sample/10BT/000_00000.parquet", 9)
     changed = find_sources(["fineweb-edu"], subset="sample-10BT")[0]
     read(changed)
 
@@ -263,7 +229,7 @@ def test_one_commit_is_read_and_the_version_is_that_of_the_content(hub):
 
 def test_a_limited_read_takes_a_small_part_of_a_large_file(hub):
     path = "data/A/train-00000-of-00001.parquet"
-    texts = write_fineweb(hub.root / "datasets/org/large" / path, 1, count=4000, group_rows=250, padding=4000)
+    texts = write_sample(hub.root / "datasets/org/large" / path, 1, count=4000, group_rows=250, padding=4000)
     (source,) = find_sources(["org/large"])
     before = hub.bytes_sent()
     reading = spans(source)

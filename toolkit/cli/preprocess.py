@@ -1,10 +1,12 @@
 """`toolkit preprocess`: text files to a corpus."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from toolkit.cli.options import option_of, settings_from
 from toolkit.preprocess.settings import PreprocessSettings
 
 __all__ = ["command"]
@@ -17,13 +19,7 @@ _FINEWEB_EDU = {
 }
 
 
-def _option(key: str, metavar: str | None = None) -> Any:
-    """An option whose text and default are those of the setting it sets."""
-    field = PreprocessSettings.model_fields[key]
-    default = field.default
-    shown = "" if field.is_required() or default is None or isinstance(default, bool) else f" [default: {default}]"
-    return typer.Option(metavar=metavar, help=f"{field.description}{shown}", show_default=False)
-
+_option = partial(option_of, PreprocessSettings)
 
 _Sources = Annotated[
     list[str],
@@ -96,20 +92,12 @@ def command(
 
 
 def _run(sources: list[str], output: Path, given: dict[str, Any]) -> None:
-    from pydantic import ValidationError
-
     from toolkit.core.allocator import give_back_freed_memory
     from toolkit.core.console import console
-    from toolkit.core.errors import SettingsError
     from toolkit.preprocess import preprocess
     from toolkit.preprocess.summary import notes, summary_table
 
-    try:
-        settings = PreprocessSettings.model_validate({key: value for key, value in given.items() if value is not None})
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        option = "--" + str(first["loc"][0]).replace("_", "-")
-        raise SettingsError(f"{option} {first['input']}: {first['msg'][0].lower()}{first['msg'][1:]}.") from error
+    settings = settings_from(PreprocessSettings, given)
     give_back_freed_memory()
     result = preprocess(sources, output, settings=settings)
     screen = console()

@@ -1,11 +1,13 @@
 """`toolkit tokenizer train`: texts to a vocabulary."""
 
 import shlex
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from toolkit.cli.options import option_of, settings_from
 from toolkit.preprocess.tokenizer_training import TokenizerTrainingSettings
 
 __all__ = ["command"]
@@ -15,11 +17,7 @@ _OF_SOURCES = ("text_field", "txt_documents", "subset")
 _OVERWRITE = TokenizerTrainingSettings.model_fields["overwrite"].description
 
 
-def _option(key: str, metavar: str | None = None) -> Any:
-    """An option whose text and default are those of the setting it sets."""
-    field = TokenizerTrainingSettings.model_fields[key]
-    shown = "" if field.is_required() or field.default in (None, False) else f" [default: {field.default}]"
-    return typer.Option(metavar=metavar, help=f"{field.description}{shown}", show_default=False)
+_option = partial(option_of, TokenizerTrainingSettings)
 
 
 def command(
@@ -44,18 +42,10 @@ def command(
     Any text can be encoded with it and decoded without loss.
     """
     given = {key: value for key, value in locals().items() if key not in ("sources", "output") and value is not None}
-    from pydantic import ValidationError
-
     from toolkit.core.console import console
-    from toolkit.core.errors import SettingsError
     from toolkit.preprocess.tokenizer_training import train_tokenizer
 
-    try:
-        settings = TokenizerTrainingSettings.model_validate(given)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        option = "--" + str(first["loc"][0]).replace("_", "-")
-        raise SettingsError(f"{option} {first['input']}: {first['msg'][0].lower()}{first['msg'][1:]}.") from error
+    settings = settings_from(TokenizerTrainingSettings, given)
     made = train_tokenizer(sources, output, settings=settings)
     screen = console()
     fewer = f" of {vocab_size:,} asked for: there is too little text" if made.vocabulary_size < vocab_size else ""

@@ -11,6 +11,7 @@ shard_sequence.py    encoded spans -> shards of a corpus and its holdout, under 
 ledger.py            what is finished, so that an interrupted run goes on
 folder.py            who may write in the folder, what of it can be kept
 writing.py           all sources: workers ahead, one writer behind
+completion.py        the tokenizer and corpus.json beside finished shards
 program.py           all of it: settings in, corpus folder out
 summary.py           what was made, for a person
 adoption.py          Megatron's pairs as they are -> a corpus (pairs.py)

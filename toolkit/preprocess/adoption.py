@@ -12,19 +12,11 @@ from functools import partial
 from pathlib import Path
 
 import tokenization
-import toolkit
 from toolkit.core.errors import CorpusError, UserError
-from toolkit.data.file_hashes import hash_folder
-from toolkit.data.manifest import (
-    MANIFEST_NAME,
-    CorpusManifest,
-    SpecialIds,
-    TokenizerEntry,
-    read_damaged_manifest,
-    write_manifest,
-)
+from toolkit.data.manifest import MANIFEST_NAME, CorpusManifest, read_damaged_manifest
 from toolkit.data.read_through import read_through
 from toolkit.data.shards import Shard, file_names
+from toolkit.preprocess.completion import complete_corpus
 from toolkit.preprocess.folder import TOKENIZER_FOLDER, locked
 from toolkit.preprocess.pairs import Pair, examine_pair, find_pairs
 
@@ -96,9 +88,17 @@ def adopt(
         try:
             _check_output(output, prefixes, overwrite=overwrite)
             pairs = _examine(shards, loaded)
-            manifest = _describe(shards, pairs, loaded)
+            _clear(output)
+            manifest = complete_corpus(
+                output,
+                loaded,
+                shards=[pair.entry for pair in pairs],
+                dtype=shards[0].dtype.name,
+                special_text_hits=0,
+                skipped={},
+            )
             return Adoption(
-                manifest=_write(output, manifest, loaded),
+                manifest=manifest,
                 tokenizer=loaded,
                 num_ended=sum(pair.num_ended for pair in pairs),
                 num_without_end=sum(pair.num_without_end for pair in pairs),
@@ -154,32 +154,10 @@ def _examine(shards: Sequence[Shard], tokenizer: tokenization.Tokenizer) -> list
     return read_through("Reading", readers, num_bytes=num_bytes)
 
 
-def _describe(shards: Sequence[Shard], pairs: Sequence[Pair], tokenizer: tokenization.Tokenizer) -> CorpusManifest:
-    entries = tuple(pair.entry for pair in pairs)
-    return CorpusManifest(
-        documents=sum(entry.documents for entry in entries),
-        tokens=sum(entry.tokens for entry in entries),
-        dtype=shards[0].dtype.name,
-        toolkit_version=toolkit.__version__,
-        tokenizer=TokenizerEntry(
-            fingerprint=tokenizer.fingerprint,
-            vocab_size=tokenizer.vocabulary_size,
-            special_ids=SpecialIds(**tokenizer.special_ids),
-            all_special_ids=tokenizer.all_special_ids,
-        ),
-        special_text_hits=0,
-        skipped={},
-        shards=entries,
-    )
-
-
-def _write(output: Path, manifest: CorpusManifest, tokenizer: tokenization.Tokenizer) -> CorpusManifest:
-    """The tokenizer, then corpus.json: with it the corpus is there."""
+def _clear(output: Path) -> None:
+    """Remove what an earlier adoption wrote; corpus.json goes first."""
     (output / MANIFEST_NAME).unlink(missing_ok=True)
     for summary in output.glob("plans-S[0-9]*"):
         summary.unlink()
-    folder = output / TOKENIZER_FOLDER
-    if folder.exists():
-        shutil.rmtree(folder)
-    tokenizer.save(folder)
-    return write_manifest(output, manifest.model_copy(update={"tokenizer_files": hash_folder(folder)}))
+    if (output / TOKENIZER_FOLDER).exists():
+        shutil.rmtree(output / TOKENIZER_FOLDER)

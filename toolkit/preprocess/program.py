@@ -3,7 +3,7 @@
 import hashlib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -13,12 +13,12 @@ import tokenization
 import toolkit
 from toolkit.core.errors import CorpusError, UserError
 from toolkit.data.corpus import Corpus
-from toolkit.data.file_hashes import hash_folder
-from toolkit.data.manifest import CorpusManifest, SpecialIds, TokenizerEntry, read_manifest, write_manifest
+from toolkit.data.manifest import CorpusManifest, read_manifest
 from toolkit.data.settings import DataSettings
 from toolkit.data.windows import Rows, open_rows
+from toolkit.preprocess.completion import complete_corpus
 from toolkit.preprocess.encoders import EncoderChoice
-from toolkit.preprocess.folder import HOLDOUT_FOLDER, TOKENIZER_FOLDER, finish, locked, prepare
+from toolkit.preprocess.folder import HOLDOUT_FOLDER, finish, locked, prepare
 from toolkit.preprocess.ledger import Tally
 from toolkit.preprocess.settings import PreprocessSettings
 from toolkit.preprocess.shard_sequence import OpenCorpus
@@ -108,8 +108,8 @@ def _make(
         sequence, choice = write_shards(files, output, ledger, tokenizer=tokenizer, settings=settings)
         tally = sequence.tally
         if settings.holdout:
-            _finish_corpus(sequence.held_out, tokenizer, skipped={})
-        manifest = _finish_corpus(sequence.kept, tokenizer, skipped=tally.skipped)
+            _complete(sequence.held_out, tokenizer, skipped={})
+        manifest = _complete(sequence.kept, tokenizer, skipped=tally.skipped)
     else:
         tally = ledger.tally
     seconds = time.monotonic() - start
@@ -140,27 +140,16 @@ def _make(
     )
 
 
-def _finish_corpus(corpus: OpenCorpus, tokenizer: tokenization.Tokenizer, *, skipped: dict[str, int]) -> CorpusManifest:
-    """Write the tokenizer and corpus.json of a corpus whose shards are finished."""
+def _complete(corpus: OpenCorpus, tokenizer: tokenization.Tokenizer, *, skipped: Mapping[str, int]) -> CorpusManifest:
     corpus.folder.mkdir(exist_ok=True)
-    tokenizer.save(corpus.folder / TOKENIZER_FOLDER)
-    manifest = CorpusManifest(
-        documents=corpus.counts.documents,
-        tokens=corpus.counts.tokens,
+    return complete_corpus(
+        corpus.folder,
+        tokenizer,
+        shards=corpus.shards,
         dtype=corpus.dtype.name,
-        toolkit_version=toolkit.__version__,
-        tokenizer=TokenizerEntry(
-            fingerprint=tokenizer.fingerprint,
-            vocab_size=tokenizer.vocabulary_size,
-            special_ids=SpecialIds(**tokenizer.special_ids),
-            all_special_ids=tokenizer.all_special_ids,
-        ),
-        tokenizer_files=hash_folder(corpus.folder / TOKENIZER_FOLDER),
         special_text_hits=corpus.counts.special_text_hits,
-        skipped=dict(sorted(skipped.items())),
-        shards=tuple(corpus.shards),
+        skipped=skipped,
     )
-    return write_manifest(corpus.folder, manifest)
 
 
 def _pack(output: Path, sequence_length: int) -> Rows:

@@ -9,8 +9,8 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.metadata import version
-from pathlib import Path
 
 from tokenization import Tokenizer
 from toolkit.data.plan_store import default_cache_folder
@@ -52,11 +52,5 @@ class Proof:
             temporary.write_text(json.dumps({"key": self._key, "odd_characters": "".join(odd_characters)}))
             temporary.replace(self._path)
         except OSError:
-            _remove(temporary)
-
-
-def _remove(path: Path) -> None:
-    try:
-        path.unlink(missing_ok=True)
-    except OSError:
-        return
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)

@@ -52,6 +52,7 @@ class ShardSequence:
         self.held_out = OpenCorpus(holdout_folder, dtype, self.tally.held_out, ledger.held_out)
         self._settings, self._on_step = settings, on_step
         self._place, self._source_name = ledger.place, ""
+        self._next_span_rows = 0
         self._held_out_since: list[ShardEntry] = []
 
     @property

@@ -1,0 +1,38 @@
+"""Options that set the fields of a settings class: its texts and defaults stand there, and are refused there."""
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import typer
+
+from toolkit.core.settings import Settings
+
+__all__ = ["option_of", "settings_from"]
+
+_Settings = TypeVar("_Settings", bound=Settings)
+
+
+def option_of(settings: type[Settings], key: str, metavar: str | None = None) -> Any:
+    """An option whose text and default are those of the setting it sets."""
+    field = settings.model_fields[key]
+    default = field.default
+    shown = "" if field.is_required() or default is None or isinstance(default, bool) else f" [default: {default}]"
+    return typer.Option(metavar=metavar, help=f"{field.description}{shown}", show_default=False)
+
+
+def settings_from(settings: type[_Settings], given: Mapping[str, Any]) -> _Settings:
+    """The settings that options give; None is an option that was not given.
+
+    Raises:
+        SettingsError: one has a value that its setting refuses; the message names the option.
+    """
+    from pydantic import ValidationError
+
+    from toolkit.core.errors import SettingsError
+
+    try:
+        return settings.model_validate({key: value for key, value in given.items() if value is not None})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        option = "--" + str(first["loc"][0]).replace("_", "-")
+        raise SettingsError(f"{option} {first['input']}: {first['msg'][0].lower()}{first['msg'][1:]}.") from error
