@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -12,8 +12,8 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokeniz
 
 import tokenization
 from toolkit.checkpoint import open_checkpoint
-from toolkit.conversion import from_hf, to_hf
-from toolkit.core.errors import CheckpointError, UserError
+from toolkit.conversion import from_hf, importing, to_hf
+from toolkit.core.errors import CheckpointError, ToolkitError, UserError
 from toolkit.testing.hf_decoders import FAMILIES, TOKENS, save_decoder, save_tokenizer
 from toolkit.testing.text import sample_documents
 from toolkit.testing.tolerances import HUGGING_FACE_LOGITS
@@ -105,6 +105,37 @@ def test_an_encoders_texts_end_as_documents_do_a_decoders_do_not(tmp_path: Path)
     assert decoder("The river")["input_ids"] == before
     assert encoder("The river")["input_ids"] == [*before, 1]
     assert encoder("The river", "The river")["input_ids"] == [*before, 1, *before[1:], 1]
+
+
+class TestRounding:
+    """Large weights make rounding grow: what is allowed is measured on the stock model, and a fault still shows."""
+
+    WIDE: ClassVar[dict[str, Any]] = {"hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 8}
+
+    @staticmethod
+    def model(folder: Path) -> None:
+        save_decoder("llama 2", folder, **TestRounding.WIDE)
+
+    def test_a_model_that_makes_rounding_grow_goes_through(self, tmp_path: Path) -> None:
+        self.model(tmp_path / "model")
+        report = from_hf(tmp_path / "model", tmp_path / "imported")
+        assert report.max_difference > 2e-5 * report.max_logit
+        assert any("makes rounding grow" in change for change in report.changes)
+        exported = to_hf(tmp_path / "imported", tmp_path / "decoder", form="causal")
+        assert exported.max_difference > 2e-5 * exported.max_logit
+
+    def test_a_fault_does_not(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.model(tmp_path / "model")
+        blocks = importing._blocks
+
+        def one_norm_off(weights: Any, name: str, *rest: Any) -> Any:
+            for block in blocks(weights, name, *rest):
+                yield block * 1.01 if name == "model.layers.3.input_layernorm.weight" else block
+
+        monkeypatch.setattr(importing, "_blocks", one_norm_off)
+        with pytest.raises(ToolkitError, match="our logits differ"):
+            from_hf(tmp_path / "model", tmp_path / "imported")
+        assert not (tmp_path / "imported").exists()
 
 
 def test_several_files_are_read_as_one(tmp_path: Path) -> None:

@@ -59,9 +59,9 @@ class HubWeights:
         """
         return read_rows(name, self._places[name])
 
-    def tensor(self, name: str) -> torch.Tensor:
-        """A whole tensor, fp32."""
-        whole = torch.empty(self.shape(name))
+    def tensor(self, name: str, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """A whole tensor."""
+        whole = torch.empty(self.shape(name), dtype=dtype)
         first = 0
         for block in self.rows(name):
             whole[first : first + len(block)] = block
