@@ -1,6 +1,5 @@
 """Every kernel against the dense definition, both kinds, several segments, padding, shared heads."""
 
-import itertools
 from collections.abc import Callable
 
 import pytest
@@ -11,28 +10,13 @@ from toolkit.core.words import AttentionKind
 from toolkit.model import attention as module
 from toolkit.model.attention import SegmentLayout, attend, attend_by_bmm, attend_by_sdpa, attend_by_varlen
 from toolkit.model.varlen import suits_varlen
+from toolkit.testing.kernels import plain_varlen
 from toolkit.testing.models import dense_visibility
 from toolkit.testing.tolerances import tolerance
 
 
-def _stretches(query: Tensor, key: Tensor, value: Tensor, bounds: Tensor, longest: int, kind: AttentionKind) -> Tensor:
-    """What a flash kernel promises, in the plainest way: one softmax for each stretch and head."""
-    assert bounds.dtype == torch.int32
-    assert (bounds[0], bounds[-1]) == (0, len(query))
-    group, mixed = query.shape[1] // key.shape[1], []
-    for start, stop in itertools.pairwise(bounds.tolist()):
-        assert 0 <= stop - start <= longest
-        rows = query[start:stop].transpose(0, 1)
-        keys, values = (p[start:stop].repeat_interleave(group, dim=1).transpose(0, 1) for p in (key, value))
-        scores = rows @ keys.transpose(1, 2) / query.shape[2] ** 0.5
-        if kind is AttentionKind.CAUSAL:
-            scores = scores.masked_fill(torch.ones(stop - start, stop - start).triu(1).bool(), float("-inf"))
-        mixed.append((scores.softmax(-1) @ values).transpose(0, 1))
-    return torch.cat(mixed)
-
-
 def _by_varlen(query: Tensor, key: Tensor, value: Tensor, kind: AttentionKind, layout: SegmentLayout) -> Tensor:
-    return attend_by_varlen(query, key, value, kind, layout, kernel=_stretches)
+    return attend_by_varlen(query, key, value, kind, layout, kernel=plain_varlen)
 
 
 KERNELS = [attend_by_bmm, attend_by_sdpa, _by_varlen]

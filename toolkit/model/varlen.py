@@ -6,6 +6,7 @@ Both take where each stretch begins as an int32 tensor on the device, so that no
 import inspect
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,21 +33,27 @@ def suits_varlen(query_THE: Tensor) -> bool:
 
 @cache
 def varlen_kernel() -> VarlenKernel | None:
-    """The kernel of this installation: torch's where it does shared heads, else flash-attn's, else None."""
+    """The kernel of this installation: torch's, else that of the flash-attn package, else None."""
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
         return _flash_attn_kernel()
-    if not {"window_size", "enable_gqa"} <= set(inspect.signature(varlen_attn).parameters):
+    parameters = inspect.signature(varlen_attn).parameters
+    if "window_size" not in parameters:
         return _flash_attn_kernel()
+    # torch 2.11 has no such argument: there each query head gets a copy of the key and value head that it reads.
+    shares_heads = "enable_gqa" in parameters
 
     def attend(query: Tensor, key: Tensor, value: Tensor, bounds: Tensor, longest: int, kind: AttentionKind) -> Tensor:
         # A window of (-1, 0) is everything before and nothing after.
-        window = (-1, 0) if kind is AttentionKind.CAUSAL else (-1, -1)
-        has_shared_heads = query.shape[1] != key.shape[1]
-        output = varlen_attn(
-            query, key, value, bounds, bounds, longest, longest, window_size=window, enable_gqa=has_shared_heads
-        )
+        options: dict[str, Any] = {"window_size": (-1, 0) if kind is AttentionKind.CAUSAL else (-1, -1)}
+        if query.shape[1] != key.shape[1]:
+            if shares_heads:
+                options["enable_gqa"] = True
+            else:
+                group = query.shape[1] // key.shape[1]
+                key, value = (part.repeat_interleave(group, dim=1) for part in (key, value))
+        output = varlen_attn(query, key, value, bounds, bounds, longest, longest, **options)
         assert isinstance(output, Tensor), "no auxiliary outputs were asked for"
         return output
 
