@@ -1,6 +1,7 @@
 """Where data meets objectives: the micro-batches of one rank for one step."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +19,7 @@ from toolkit.model.placement import placed
 from toolkit.objectives.base import Objective
 from toolkit.parallel.topology import BatchLayout
 
-__all__ = ["Batcher", "LocalStep", "evaluation_batches"]
+__all__ = ["Batcher", "LocalStep", "Shares", "evaluation_batches"]
 
 # A compiled step would be compiled again for every number of targets; on a GPU so would its memory be laid out again.
 _TARGETS_MULTIPLE = 256
@@ -38,6 +39,10 @@ class LocalStep:
     def counts(self) -> tuple[int, int, int]:
         """Targets, tokens that are no padding, (query, key) pairs that see each other."""
         return self.num_targets, self.num_tokens, self.num_pairs
+
+
+Shares = Generator[LocalStep, None, None]
+"""One rank's part of one step after the other."""
 
 
 class Batcher:
@@ -84,6 +89,24 @@ class Batcher:
             num_tokens += int(np.count_nonzero(rows.segments_BS))
             num_pairs += batch.layout.num_pairs(objective.attention)
         return LocalStep(tuple(micro_batches), num_targets, num_tokens, num_pairs, np.concatenate(hashes))
+
+    def steps(self, start: int, stop: int, objective_at: Callable[[int], Objective]) -> Shares:
+        """This rank's shares of the updates `start` to `stop` - 1, each built while the one before it is worked on.
+
+        To be closed by whoever stops early.
+        """
+        with ThreadPoolExecutor(max_workers=1, initializer=self._enter_thread) as thread:
+            begun = (thread.submit(self.step, step, objective_at(step)) for step in range(start, stop))
+            awaited = next(begun, None)
+            while awaited is not None:
+                share = awaited.result()
+                awaited = next(begun, None)
+                yield share
+
+    def _enter_thread(self) -> None:
+        # Each thread has its own current GPU, and pinning memory makes a context on it.
+        if self._device.type == "cuda":
+            torch.cuda.set_device(self._device)
 
     def positions(self, step: int) -> npt.NDArray[np.int64]:
         """Global sample positions of this rank's rows: (accumulation, micro-batch rows)."""

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -12,7 +13,7 @@ from toolkit.engine.lr import LearningRateSettings, learning_rate_at
 from toolkit.objectives.base import Objective
 from toolkit.objectives.schedule import Phase, Schedule
 from toolkit.parallel.topology import BatchLayout
-from toolkit.training.batching import Batcher
+from toolkit.training.batching import Batcher, Shares
 from toolkit.training.state import RunState, StepRecord
 
 __all__ = ["Hook", "Run", "train"]
@@ -64,12 +65,20 @@ def train(run: Run, state: RunState) -> RunState:
 
 
 def _steps(run: Run, state: RunState) -> RunState:
+    def objective_at(step: int) -> Objective:
+        return run.objectives[run.schedule.phase_at(step).objective]
+
+    with closing(run.batcher.steps(state.step, run.schedule.total_steps, objective_at)) as shares:
+        return _train_on(run, state, shares)
+
+
+def _train_on(run: Run, state: RunState, shares: Shares) -> RunState:
     ranks, total_steps = run.engine.ranks, run.schedule.total_steps
     while state.step < total_steps:
         started = time.perf_counter()
+        local = next(shares)
         phase = run.schedule.phase_at(state.step)
         objective = run.objectives[phase.objective]
-        local = run.batcher.step(state.step, objective)
         targets, tokens, pairs, stops = ranks.sum_counts(*local.counts, int(run.is_stop_requested()))
         if stops:
             break
