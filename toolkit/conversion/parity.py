@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from toolkit.checkpoint.read import Checkpoint
-from toolkit.conversion.weights import HubWeights
+from toolkit.conversion.weights import EMBEDDING, HEAD, HubWeights
 from toolkit.core.errors import CheckpointError, ToolkitError
 from toolkit.core.words import AttentionKind
 from toolkit.model.config import ModelSettings
@@ -166,7 +166,7 @@ def _worse(so_far: Parity, theirs_NV: Tensor, expected_NV: Tensor) -> Parity:
 
 
 def _head_name(settings: ModelSettings) -> str:
-    return "model.embed_tokens.weight" if settings.tie_word_embeddings else "lm_head.weight"
+    return EMBEDDING if settings.tie_word_embeddings else HEAD
 
 
 def _packed_hidden(ours: Ours, texts: list[Tensor], attention: AttentionKind) -> Tensor:
@@ -180,7 +180,7 @@ def _packed_hidden(ours: Ours, texts: list[Tensor], attention: AttentionKind) ->
 
 def _stock_logits(model: Any, folder: Path, alone: Tensor, batch: list[Tensor], pad_id: int) -> Iterator[Tensor]:
     """Logits of the stock model: of the text alone, (N, V), then of the texts of the padded batch, (N, V)."""
-    weights = HubWeights.open(folder)
+    weights = HubWeights.open(folder, is_tied=model.config.tie_word_embeddings)
     input_ids_BS = nn.utils.rnn.pad_sequence(batch, batch_first=True, padding_value=pad_id)
     lengths_B = torch.tensor([len(ids) for ids in batch])
     mask_BS = torch.arange(input_ids_BS.shape[1]) < lengths_B[:, None]
