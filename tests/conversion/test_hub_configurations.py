@@ -231,7 +231,7 @@ def test_tokens_that_no_file_names_are_not_taken_from_the_defaults_of_a_family(t
     _change(tmp_path / "model", without=("bos_token_id", "eos_token_id"))
     _change(tmp_path / "model", without=("bos_token", "eos_token"), file="tokenizer_config.json")
     report = from_hf(tmp_path / "model", tmp_path / "out")
-    assert not [change for change in report.changes if "config.json" in change]
+    assert not [change for change in report.changes if "which config.json gives" in change]
     special_ids = tokenization.load(tmp_path / "out").special_ids
     assert (special_ids["bos"], special_ids["eos"]) == (None, None)
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "model").config.eos_token_id == 2

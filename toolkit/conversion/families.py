@@ -51,8 +51,10 @@ class Described:
     """The one that `config.json` itself gives; what transformers would take where it gives none is no statement."""
     eos_ids: tuple[int, ...]
     """The same; several where any of them ends a text."""
+    generation_ends: tuple[int, ...]
+    """Ids that end a text in `generation_config.json`."""
     mask_id: int | None
-    """The same."""
+    """The one that `config.json` gives."""
     notes: tuple[str, ...]
     """What was read and does not matter."""
 
@@ -93,6 +95,7 @@ def describe(folder: Path, name: str) -> Described:
         attention=AttentionKind.CAUSAL if is_decoder else AttentionKind.BIDIRECTIONAL,
         bos_id=next(iter(_ids(raw, "bos")), None),
         eos_ids=_ids(raw, "eos"),
+        generation_ends=_generation_ends(folder),
         mask_id=next(iter(_ids(raw, "mask")), None),
         notes=tuple(notes),
     )
@@ -101,6 +104,14 @@ def describe(folder: Path, name: str) -> Described:
 def _ids(raw: dict[str, Any], role: str) -> tuple[int, ...]:
     found = raw.get(f"{role}_token_id")
     return tuple(found) if isinstance(found, list) else () if found is None else (found,)
+
+
+def _generation_ends(folder: Path) -> tuple[int, ...]:
+    try:
+        return _ids(json.loads((folder / "generation_config.json").read_text(encoding="utf-8")), "eos")
+    # A decoder need not have one, and nothing else of it is read.
+    except (OSError, ValueError, AttributeError):
+        return ()
 
 
 def _settings(config: Any, family: str, name: str) -> ModelSettings:

@@ -22,7 +22,7 @@ from toolkit.conversion.hub import local_files
 from toolkit.conversion.parity import Parity, compare_logits, open_ours
 from toolkit.conversion.placing import built_beside, refuse_occupied
 from toolkit.conversion.tensors import check_tensors, shapes_of
-from toolkit.conversion.vocabulary import open_tokenizer
+from toolkit.conversion.vocabulary import compare_ids, open_tokenizer
 from toolkit.conversion.weights import EMBEDDING, HEAD, HubWeights
 from toolkit.core.errors import CheckpointError, ToolkitError
 from toolkit.core.words import Vocabulary
@@ -93,6 +93,7 @@ def from_hf(model: Path | str, out: Path | str, *, mask_token: str = DEFAULT_MAS
         changes += said
         settings, mask = _with_mask(described, tokenizer, weights, changes)
         tokenizer.save(Path(place))
+        changes += compare_ids(folder, Path(place))
         with built_beside(out) as unfinished:
             manifest = write_weights_only(
                 unfinished,
@@ -135,9 +136,11 @@ def _with_mask(
     """
     rows, tokens = weights.shape(EMBEDDING)[0], tokenizer.encoded_vocabulary_size
     if tokens > rows:
+        first = tokenizer.backend.id_to_token(rows)
         raise CheckpointError(
             f"{weights.folder}: {EMBEDDING} has {rows:,} rows, and the tokenizer beside it has ids up to "
-            f"{tokens - 1:,}.\nThe two do not belong together: give the model the tokenizer it was trained with."
+            f"{tokens - 1:,} (id {rows:,} is {first!r}).\n"
+            "The two do not belong together: give the model the tokenizer it was trained with."
         )
     if tokens < rows:
         changes.append(f"vocabulary: {rows - tokens:,} of the model's {rows:,} entries are padding behind the tokens")
@@ -219,6 +222,7 @@ def _compare(folder: Path, imported: Path, described: Described, settings: Model
     return compare_logits(
         folder,
         open_ours(checkpoint, settings, rounded_to=torch.float32),
+        tokenizer=checkpoint.tokenizer_folder,
         attention=described.attention,
         pad_id=checkpoint.manifest.vocabulary.pad_id,
         without=None if mask is None else mask.id,
