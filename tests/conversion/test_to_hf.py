@@ -144,6 +144,17 @@ def test_configurations_say_what_the_manifest_says(make_checkpoint: Callable[...
     assert AutoConfig.from_pretrained(tmp_path / "decoder").rope_parameters["rope_theta"] == 500.0
 
 
+@pytest.mark.parametrize("form", ["bidirectional", "causal"])
+def test_stretched_angles_load_without_a_warning(
+    make_checkpoint: Callable[..., Path], tmp_path: Path, form: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    to_hf(make_checkpoint(rope_scaling={"rope_type": "linear", "factor": 4.0}), tmp_path / "out", form=form)
+    capfd.readouterr()
+    angles = AutoConfig.from_pretrained(tmp_path / "out").rope_parameters
+    assert angles == {"rope_type": "linear", "factor": 4.0, "rope_theta": 10_000.0}
+    assert "Unrecognized keys" not in capfd.readouterr().err
+
+
 def test_the_encoder_fills_masks_pools_and_takes_a_classifier(
     make_checkpoint: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -189,3 +189,17 @@ def test_the_checks_sentences_have_different_lengths() -> None:
     lengths = [len(sentence.split()) for sentence in parity.SENTENCES]
     assert (min(lengths), max(lengths)) == (3, 147)
     assert len(set(lengths)) == len(lengths)
+
+
+def test_folders_made_for_a_result_go_with_it(tmp_path: Path, tokenizer_folder: Path) -> None:
+    checkpoint = write_checkpoint(
+        tmp_path / "checkpoints",
+        1,
+        states=model_states(Encoder(model_settings("test", vocab_size=384))),
+        tokenizer_folder=tokenizer_folder,
+        model=model_settings("test", vocab_size=384, num_hidden_layers=3),
+    )
+    (tmp_path / "kept").mkdir()
+    with pytest.raises(CheckpointError, match="holds other parameters"):
+        to_hf(checkpoint, tmp_path / "kept" / "new" / "newer" / "out")
+    assert list((tmp_path / "kept").iterdir()) == []

@@ -115,7 +115,7 @@ def test_a_mask_can_be_chosen(make_folder, policy):
     [
         ("token:<nowhere>", "not in the vocabulary"),
         ("id:384", "ids end at 383"),
-        ("id:-1", "not one of auto, token:TEXT, id:N"),
+        ("id:-1", "not one of auto, reserved, append, token:TEXT, id:N"),
         ("id:x", "not one of auto"),
         ("token:", "not one of auto"),
         ("first", "not one of auto"),

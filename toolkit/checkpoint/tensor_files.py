@@ -7,7 +7,7 @@ tensors that it lost.
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,14 +50,25 @@ def read_rows(name: str, place: TensorPlace) -> Iterator[torch.Tensor]:
     row_bytes = row_size * dtype.itemsize
     num_rows = place.shape[0] if place.shape else 1
     rows_per_block = max(1, _BLOCK_BYTES // max(1, row_bytes))
-    with place.path.open("rb") as file:
-        file.seek(place.start)
-        for first in range(0, num_rows, rows_per_block):
-            count = min(rows_per_block, num_rows - first)
-            data = bytearray(file.read(count * row_bytes))
-            if len(data) != count * row_bytes:
-                raise CheckpointError(f"{place.path} ends inside {name}.\nFetch the model again.")
-            yield torch.frombuffer(data, dtype=dtype).view(count, *place.shape[1:]).float()
+    for first in range(0, num_rows, rows_per_block):
+        count = min(rows_per_block, num_rows - first)
+        data = _read_bytes(name, place, place.start + first * row_bytes, count * row_bytes)
+        yield torch.frombuffer(data, dtype=dtype).view(count, *place.shape[1:]).float()
+
+
+def _read_bytes(name: str, place: TensorPlace, start: int, count: int) -> bytearray:
+    data = bytearray(count)
+    try:
+        with place.path.open("rb", buffering=0) as file:
+            file.seek(start)
+            done = 0
+            while done < count and (more := file.readinto(memoryview(data)[done:])):
+                done += more
+    except OSError as error:
+        raise CheckpointError(f"{place.path}: {name} cannot be read: {error.strerror}.") from error
+    if done != count:
+        raise CheckpointError(f"{place.path} ends inside {name}.\nFetch the model again.")
+    return data
 
 
 def read_header(path: Path) -> dict[str, TensorPlace]:
@@ -66,33 +77,65 @@ def read_header(path: Path) -> dict[str, TensorPlace]:
     Raises:
         CheckpointError: it is not such a file, or the numbers of a tensor are not all there.
     """
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if not 0 < length <= min(_LONGEST_HEADER, size - 8):
-            raise CheckpointError(f"{path} is damaged: it is no safetensors file.\nFetch the model again.")
-        try:
-            header: dict[str, Any] = json.loads(file.read(length))
-            places = {
-                name: TensorPlace(
-                    path=path,
-                    dtype=str(entry["dtype"]),
-                    shape=tuple(int(side) for side in entry["shape"]),
-                    start=8 + length + int(entry["data_offsets"][0]),
-                    stop=8 + length + int(entry["data_offsets"][1]),
-                )
-                for name, entry in header.items()
-                if name != "__metadata__"
-            }
-        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-            raise CheckpointError(f"{path} is damaged: its header is not readable.\nFetch the model again.") from error
+    content, size = _read_header(path)
+    begin = 8 + len(content)
+    try:
+        header: dict[str, Any] = json.loads(content)
+        places = {
+            name: TensorPlace(
+                path=path,
+                dtype=str(entry["dtype"]),
+                shape=tuple(int(side) for side in entry["shape"]),
+                start=begin + int(entry["data_offsets"][0]),
+                stop=begin + int(entry["data_offsets"][1]),
+            )
+            for name, entry in header.items()
+            if name != "__metadata__"
+        }
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+        raise CheckpointError(f"{path} is damaged: its header is not readable.\nFetch the model again.") from error
+    _check_places(path, places, begin=begin, size=size)
+    return places
+
+
+def _read_header(path: Path) -> tuple[bytes, int]:
+    """The header, as it lies there, and the size of the file."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            content = file.read(length) if 0 < length <= min(_LONGEST_HEADER, size - 8) else b""
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}.") from error
+    if not content:
+        raise CheckpointError(f"{path} is damaged: it is no safetensors file.\nFetch the model again.")
+    return content, size
+
+
+def _check_places(path: Path, places: Mapping[str, TensorPlace], *, begin: int, size: int) -> None:
+    """The tensors lie end to end and fill the file, each with the bytes of its shape, as the library asks it.
+
+    Raises:
+        CheckpointError: naming the tensor.
+    """
     for name, place in places.items():
         itemsize = _DTYPES[place.dtype].itemsize if place.dtype in _DTYPES else None
-        if itemsize is not None and place.stop - place.start != math.prod(place.shape) * itemsize:
+        is_other = itemsize is not None and place.stop - place.start != math.prod(place.shape) * itemsize
+        if is_other or min(place.shape, default=0) < 0:
             raise CheckpointError(f"{path} is damaged: the bytes of {name} are not those of its shape {place.shape}.")
     if cut := sorted(name for name, place in places.items() if place.stop > size):
         raise CheckpointError(f"{path} is cut off: it ends before {some(cut)}.\nFetch the model again.")
-    return places
+    end = begin
+    for name, place in sorted(places.items(), key=lambda item: (item[1].start, item[1].stop)):
+        if place.start != end or place.stop < end:
+            raise CheckpointError(
+                f"{path} is damaged: {name} does not begin where the tensor before it ends.\nFetch the model again."
+            )
+        end = place.stop
+    if end != size:
+        raise CheckpointError(
+            f"{path} is damaged: {size - end:,} bytes behind its last tensor belong to none.\nFetch the model again."
+        )
 
 
 def some(names: list[str]) -> str:

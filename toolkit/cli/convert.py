@@ -71,7 +71,7 @@ def _import(source: str, out: Path, mask_token: str | None) -> None:
     from toolkit.conversion import from_hf
     from toolkit.conversion.importing import DEFAULT_MASK_TOKEN
 
-    report = from_hf(source, out, mask_token=mask_token or DEFAULT_MASK_TOKEN)
+    report = from_hf(source, out, mask_token=DEFAULT_MASK_TOKEN if mask_token is None else mask_token)
     print(f"{report.model} ({report.family}, {report.num_parameters:,} parameters) as a checkpoint:")
     for change in report.changes:
         print(f"  {change}")

@@ -20,7 +20,15 @@ from toolkit.checkpoint.durable import stream_safetensors
 from toolkit.checkpoint.read import Checkpoint, open_checkpoint
 from toolkit.checkpoint.weights_only import deal
 from toolkit.conversion.card import model_card
-from toolkit.conversion.forms import DEFAULT_DTYPE, DEFAULT_FORM, ExportDtype, ExportForm, configuration, exported_class
+from toolkit.conversion.forms import (
+    DEFAULT_DTYPE,
+    DEFAULT_FORM,
+    ExportDtype,
+    ExportForm,
+    configuration,
+    exported_class,
+    rope_scaling,
+)
 from toolkit.conversion.modules import write_modules
 from toolkit.conversion.parity import compare_logits, open_ours
 from toolkit.conversion.placing import built_beside, refuse_occupied
@@ -101,7 +109,8 @@ def to_hf(
             model_card(source.manifest, form, name=out.name, architecture=exported_class(form, settings)),
             encoding="utf-8",
         )
-        parity = compare_logits(folder, ours, attention=form.attention, pad_id=source.manifest.vocabulary.pad_id)
+        pad_id = source.manifest.vocabulary.pad_id
+        parity = compare_logits(folder, ours, tokenizer=folder, attention=form.attention, pad_id=pad_id)
         if not parity.is_within_tolerance:
             raise ToolkitError(
                 f"converting {source.path} to {form} {dtype}: the logits of the written model differ from ours by "
@@ -133,7 +142,7 @@ def _write_model(
     # Readers of Llama folders other than transformers 5 know the angles by their old places only.
     old_places: dict[str, object] = {"rope_theta": settings.rope_theta}
     if settings.rope_scaling is not None:
-        old_places["rope_scaling"] = settings.rope_scaling.model_dump()
+        old_places["rope_scaling"] = rope_scaling(settings)
     update_json(folder / "config.json", old_places)
     if form is ExportForm.CAUSAL:
         GenerationConfig.from_model_config(config).save_pretrained(folder)

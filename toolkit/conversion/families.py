@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from toolkit.core.errors import UserError
 from toolkit.core.words import AttentionKind
-from toolkit.model.config import ModelSettings, RopeScaling
+from toolkit.model.config import ModelSettings
 
 __all__ = ["FAMILIES", "Described", "describe"]
 
@@ -31,7 +31,10 @@ _MIXTURE_KEYS = ("num_local_experts", "num_experts", "n_routed_experts", "num_ex
 _SOFTCAP_KEYS = ("attn_logit_softcapping", "final_logit_softcapping", "logits_soft_cap", "attn_logit_soft_cap")
 _SCALES = ("attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling", "logit_scale")
 _SILU = ("silu", "swish")
+_FULL, _SLIDING = "full_attention", "sliding_attention"
 _ANGLES = ("default", "linear", "llama3")
+_LINEAR_KEYS = ("factor",)
+_LLAMA3_KEYS = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 
 
 @dataclass(frozen=True)
@@ -45,9 +48,13 @@ class Described:
     attention: AttentionKind
     """What the model computes as it stands."""
     bos_id: int | None
-    """The configuration's."""
+    """The one that `config.json` itself gives; what transformers would take where it gives none is no statement."""
     eos_ids: tuple[int, ...]
-    """The configuration's; several where any of them ends a text."""
+    """The same; several where any of them ends a text."""
+    generation_ends: tuple[int, ...]
+    """Ids that end a text in `generation_config.json`."""
+    mask_id: int | None
+    """The one that `config.json` gives."""
     notes: tuple[str, ...]
     """What was read and does not matter."""
 
@@ -65,8 +72,10 @@ def describe(folder: Path, name: str) -> Described:
     raw = _read(folder, name)
     family = raw.get("model_type")
     parts = list(_unsupported_keys(raw))
-    if family not in FAMILIES:
+    if not isinstance(family, str) or family not in FAMILIES:
         parts.insert(0, f"model_type={family!r} (read are {', '.join(FAMILIES)})")
+        if raw.get("auto_map"):
+            parts.append("code of its own (auto_map), which is never run")
         raise _refusal(name, parts)
     config = _resolved(folder, name)
     parts += _unsupported_values(config)
@@ -77,16 +86,32 @@ def describe(folder: Path, name: str) -> Described:
         notes.append(f"sliding_window={window:,} reaches over all {config.max_position_embeddings:,} positions")
     if getattr(config, "attention_dropout", 0):
         notes.append(f"attention_dropout={config.attention_dropout} is left out")
+    if raw.get("auto_map"):
+        notes.append(f"code of its own (auto_map) is not run: read as transformers' own {family}")
     is_decoder = family != "eurobert" and getattr(config, "is_causal", True) is not False
-    ends = config.eos_token_id
     return Described(
         family=family,
         settings=_settings(config, family, name),
         attention=AttentionKind.CAUSAL if is_decoder else AttentionKind.BIDIRECTIONAL,
-        bos_id=config.bos_token_id,
-        eos_ids=tuple(ends) if isinstance(ends, list | tuple) else () if ends is None else (ends,),
+        bos_id=next(iter(_ids(raw, "bos")), None),
+        eos_ids=_ids(raw, "eos"),
+        generation_ends=_generation_ends(folder),
+        mask_id=next(iter(_ids(raw, "mask")), None),
         notes=tuple(notes),
     )
+
+
+def _ids(raw: dict[str, Any], role: str) -> tuple[int, ...]:
+    found = raw.get(f"{role}_token_id")
+    return tuple(found) if isinstance(found, list) else () if found is None else (found,)
+
+
+def _generation_ends(folder: Path) -> tuple[int, ...]:
+    try:
+        return _ids(json.loads((folder / "generation_config.json").read_text(encoding="utf-8")), "eos")
+    # A decoder need not have one, and nothing else of it is read.
+    except (OSError, ValueError, AttributeError):
+        return ()
 
 
 def _settings(config: Any, family: str, name: str) -> ModelSettings:
@@ -97,6 +122,7 @@ def _settings(config: Any, family: str, name: str) -> ModelSettings:
         key: getattr(config, key)
         for key in ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "max_position_embeddings")
     }
+    shape |= {"rope_theta": angles.get("rope_theta"), "rope_scaling": _scaling(angles)}
     try:
         return ModelSettings(
             **shape,
@@ -107,30 +133,21 @@ def _settings(config: Any, family: str, name: str) -> ModelSettings:
             qk_norm=family == "qwen3",
             tie_word_embeddings=bool(config.tie_word_embeddings),
             rms_norm_eps=float(config.rms_norm_eps),
-            rope_theta=float(angles["rope_theta"]),
-            rope_scaling=_scaling(angles),
             initializer_range=float(config.initializer_range),
         )
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise UserError(f"{name}: config.json does not describe a model: {place}: {first['msg']}.") from error
+        place = "".join(f"{part}: " for part in first["loc"])
+        found = first["msg"].removeprefix("Value error, ").rstrip(".")
+        raise UserError(f"{name}: config.json does not describe a model: {place}{found}.") from error
 
 
-def _scaling(angles: dict[str, Any]) -> RopeScaling | None:
+def _scaling(angles: dict[str, Any]) -> dict[str, Any] | None:
     kind = angles.get("rope_type", "default")
     if kind == "default":
         return None
-    factor = float(angles["factor"])
-    if kind == "linear":
-        return RopeScaling(rope_type="linear", factor=factor)
-    return RopeScaling(
-        rope_type="llama3",
-        factor=factor,
-        low_freq_factor=float(angles["low_freq_factor"]),
-        high_freq_factor=float(angles["high_freq_factor"]),
-        original_max_position_embeddings=int(angles["original_max_position_embeddings"]),
-    )
+    keys = _LINEAR_KEYS if kind == "linear" else _LLAMA3_KEYS
+    return {"rope_type": kind} | {key: angles.get(key) for key in keys}
 
 
 def _unsupported_keys(raw: dict[str, Any]) -> Iterator[str]:
@@ -157,6 +174,8 @@ def _unsupported_keys(raw: dict[str, Any]) -> Iterator[str]:
 def _unsupported_values(config: Any) -> Iterator[str]:
     """Parts that a known family can have and ours has not."""
     angles = config.rope_parameters or {}
+    if by_layer := [key for key, value in angles.items() if isinstance(value, dict)]:
+        yield f"rotary angles that differ from layer to layer (rope_parameters of {', '.join(by_layer)})"
     kind = angles.get("rope_type", "default")
     if kind not in _ANGLES:
         yield f"rotary angles of type {kind!r} (rope_scaling; read are {', '.join(_ANGLES)})"
@@ -169,13 +188,16 @@ def _unsupported_values(config: Any) -> Iterator[str]:
     window = _window(config)
     if window is not None and window < config.max_position_embeddings:
         yield f"sliding-window attention (sliding_window={window:,})"
+    others = {str(kind) for kind in getattr(config, "layer_types", None) or ()} - {_FULL}
+    if others - {_SLIDING} or (others and window is None):
+        yield f"layers of other kinds than full attention (layer_types: {', '.join(sorted(others))})"
 
 
 def _window(config: Any) -> int | None:
     """The window that some layer looks through; None where all see everything."""
     window: int | None = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None)
-    if config.model_type in ("llama", "eurobert") or (kinds and "sliding_attention" not in kinds):
+    if config.model_type in ("llama", "eurobert") or (kinds and _SLIDING not in kinds):
         return None
     return window
 

@@ -17,7 +17,15 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedConfig
 
-__all__ = ["DEFAULT_DTYPE", "DEFAULT_FORM", "ExportDtype", "ExportForm", "configuration", "exported_class"]
+__all__ = [
+    "DEFAULT_DTYPE",
+    "DEFAULT_FORM",
+    "ExportDtype",
+    "ExportForm",
+    "configuration",
+    "exported_class",
+    "rope_scaling",
+]
 
 
 class ExportForm(StrEnum):
@@ -68,8 +76,6 @@ def configuration(
             f"transformers' Llama and EuroBERT ask that hidden_size={settings.hidden_size} is a multiple of "
             f"num_attention_heads={settings.num_attention_heads}, even where head_dim is given: it cannot be exported."
         )
-    scaling = settings.rope_scaling
-    angles = {"rope_type": "default"} if scaling is None else scaling.model_dump()
     shared: dict[str, Any] = {
         "vocab_size": settings.vocab_size,
         "hidden_size": settings.hidden_size,
@@ -82,7 +88,7 @@ def configuration(
         "max_position_embeddings": settings.max_position_embeddings,
         "initializer_range": settings.initializer_range,
         "rms_norm_eps": settings.rms_norm_eps,
-        "rope_parameters": angles | {"rope_theta": settings.rope_theta},
+        "rope_parameters": rope_scaling(settings) | {"rope_theta": settings.rope_theta},
         "tie_word_embeddings": settings.tie_word_embeddings,
         "pad_token_id": vocabulary.pad_id,
         "bos_token_id": vocabulary.bos_id,
@@ -104,6 +110,14 @@ def configuration(
     if form is ExportForm.CAUSAL:
         return LlamaConfig(architectures=architectures, **shared)
     return EuroBertConfig(architectures=architectures, classifier_pooling="mean", **shared)
+
+
+def rope_scaling(settings: ModelSettings) -> dict[str, Any]:
+    """The stretch of the angles in transformers' words, with the keys that its type has; it warns of others."""
+    scaling = settings.rope_scaling
+    if scaling is None:
+        return {"rope_type": "default"}
+    return scaling.model_dump(include={"rope_type", "factor"} if scaling.rope_type == "linear" else None)
 
 
 def exported_class(form: ExportForm, settings: ModelSettings) -> str:

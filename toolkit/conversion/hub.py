@@ -10,10 +10,13 @@ __all__ = ["local_files"]
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _FILES = [
     "config.json",
+    "generation_config.json",
     "model*.safetensors",
     "model.safetensors.index.json",
     "tokenizer*",
     "special_tokens_map.json",
+    "vocab.json",
+    "merges.txt",
     "*.model",
 ]
 

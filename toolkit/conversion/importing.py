@@ -4,7 +4,7 @@ OUT is a checkpoint folder with weights and tokenizer and without an optimizer's
 compared with the model in transformers on real text, and renamed. Weights pass through a few rows at a time.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,17 +21,16 @@ from toolkit.conversion.families import Described, describe
 from toolkit.conversion.hub import local_files
 from toolkit.conversion.parity import Parity, compare_logits, open_ours
 from toolkit.conversion.placing import built_beside, refuse_occupied
-from toolkit.conversion.vocabulary import open_tokenizer
-from toolkit.conversion.weights import HubWeights
-from toolkit.core.errors import CheckpointError, ToolkitError, UserError
+from toolkit.conversion.tensors import check_tensors, shapes_of
+from toolkit.conversion.vocabulary import compare_ids, open_tokenizer
+from toolkit.conversion.weights import EMBEDDING, HEAD, HubWeights
+from toolkit.core.errors import CheckpointError, ToolkitError
 from toolkit.core.words import Vocabulary
 from toolkit.model.config import ModelSettings
-from toolkit.model.encoder import Encoder
 
 __all__ = ["DEFAULT_MASK_TOKEN", "ImportReport", "from_hf"]
 
 DEFAULT_MASK_TOKEN = "auto"
-_EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _DIGEST_OF_NOTHING = "0" * 32
 
 
@@ -84,18 +83,19 @@ def from_hf(model: Path | str, out: Path | str, *, mask_token: str = DEFAULT_MAS
     refuse_occupied(out)
     folder = local_files(name)
     described = describe(folder, name)
-    weights = HubWeights.open(folder)
-    changes = [*described.notes, *_check_tensors(weights, described.settings)]
+    weights = HubWeights.open(folder, is_tied=described.settings.tie_word_embeddings)
+    changes = [*described.notes, *check_tensors(weights, described.settings)]
     with TemporaryDirectory(prefix="toolkit-tokenizer-") as place:
         tokenizer, said = open_tokenizer(folder, described, mask_token=mask_token)
         changes += said
         settings, mask = _with_mask(described, tokenizer, weights, changes)
         tokenizer.save(Path(place))
+        changes += compare_ids(folder, Path(place))
         with built_beside(out) as unfinished:
             manifest = write_weights_only(
                 unfinished,
                 _manifest(settings, tokenizer, described, name=name),
-                shapes=_shapes(settings),
+                shapes=shapes_of(settings),
                 read=lambda parameter: _blocks(weights, parameter, settings, mask),
                 tokenizer_folder=Path(place),
             )
@@ -123,66 +123,6 @@ def from_hf(model: Path | str, out: Path | str, *, mask_token: str = DEFAULT_MAS
     )
 
 
-def _shapes(settings: ModelSettings) -> dict[str, tuple[int, ...]]:
-    with torch.device("meta"):
-        encoder = Encoder(settings)
-    return {name: tuple(parameter.shape) for name, parameter in encoder.named_parameters()}
-
-
-def _check_tensors(weights: HubWeights, settings: ModelSettings) -> Iterator[str]:
-    """Refuse other tensors than the model has; what is left out without loss is told.
-
-    Raises:
-        CheckpointError: naming the tensors.
-    """
-    shapes = _shapes(settings)
-    if missing := sorted(shapes.keys() - weights.names):
-        raise CheckpointError(
-            f"{weights.folder} lacks {_some(missing)}, which its config.json asks for"
-            f"{_instead(weights.names - shapes.keys())}.\n"
-            "Fetch the model again; one that was saved without its head has to be saved with it."
-        )
-    for name, shape in shapes.items():
-        if weights.shape(name) != shape:
-            raise CheckpointError(
-                f"{weights.folder}: {name} has shape {weights.shape(name)}; its config.json describes {shape}."
-            )
-    unknown = []
-    for name in sorted(weights.names - shapes.keys()):
-        if name.endswith("rotary_emb.inv_freq"):
-            continue
-        if name == _HEAD and settings.tie_word_embeddings:
-            _check_tied(weights)
-        elif name.endswith("o_proj.bias") and settings.qkv_bias:
-            _check_zero(weights, name)
-        else:
-            unknown.append(name)
-    if unknown:
-        raise CheckpointError(
-            f"{weights.folder} holds {_some(unknown)}, which a model of its config.json does not have.\n"
-            "Without them it would be another model. See whether config.json and weights belong together."
-        )
-    if any(name.endswith("o_proj.bias") for name in weights.names):
-        yield "the biases of o_proj are zero and are left out"
-
-
-def _check_tied(weights: HubWeights) -> None:
-    pairs = zip(weights.rows(_EMBEDDING), weights.rows(_HEAD), strict=False)
-    if weights.shape(_HEAD) != weights.shape(_EMBEDDING) or not all(torch.equal(one, other) for one, other in pairs):
-        raise CheckpointError(
-            f"{weights.folder}: config.json ties {_HEAD} to {_EMBEDDING}, and the two differ.\n"
-            "Set tie_word_embeddings to false in config.json if the head was trained apart."
-        )
-
-
-def _check_zero(weights: HubWeights, name: str) -> None:
-    if any(bool(block.any()) for block in weights.rows(name)):
-        raise UserError(
-            f"{weights.folder}: {name} is not zero. Biases at the output of attention (attention_bias on o_proj) are a "
-            "part that this toolkit's model does not have, and without them it would be another model."
-        )
-
-
 def _with_mask(
     described: Described, tokenizer: Tokenizer, weights: HubWeights, changes: list[str]
 ) -> tuple[ModelSettings, _Mask | None]:
@@ -191,11 +131,13 @@ def _with_mask(
     Raises:
         CheckpointError: the tokenizer has ids that the model has no row for.
     """
-    rows, tokens = weights.shape(_EMBEDDING)[0], tokenizer.encoded_vocabulary_size
+    rows, tokens = weights.shape(EMBEDDING)[0], tokenizer.encoded_vocabulary_size
     if tokens > rows:
+        first = tokenizer.backend.id_to_token(rows)
         raise CheckpointError(
-            f"{weights.folder}: {_EMBEDDING} has {rows:,} rows, and the tokenizer beside it has ids up to "
-            f"{tokens - 1:,}.\nThe two do not belong together: give the model the tokenizer it was trained with."
+            f"{weights.folder}: {EMBEDDING} has {rows:,} rows, and the tokenizer beside it has ids up to "
+            f"{tokens - 1:,} (id {rows:,} is {first!r}).\n"
+            "The two do not belong together: give the model the tokenizer it was trained with."
         )
     if tokens < rows:
         changes.append(f"vocabulary: {rows - tokens:,} of the model's {rows:,} entries are padding behind the tokens")
@@ -213,10 +155,10 @@ def _blocks(weights: HubWeights, name: str, settings: ModelSettings, mask: _Mask
 
     An unused entry of an untied head stays what it was: nothing is ever expected there, and all logits stay equal.
     """
-    is_new = mask is not None and name in (_EMBEDDING, _HEAD)
-    is_grown = settings.vocab_size != weights.shape(_EMBEDDING)[0]
+    is_new = mask is not None and name in (EMBEDDING, HEAD)
+    is_grown = settings.vocab_size != weights.shape(EMBEDDING)[0]
     mean = None
-    if mask is not None and is_new and (name == _EMBEDDING or is_grown):
+    if mask is not None and is_new and (name == EMBEDDING or is_grown):
         mean = _mean_row(weights, name, mask.num_tokens)
     first = 0
     for block in weights.rows(name):
@@ -277,16 +219,9 @@ def _compare(folder: Path, imported: Path, described: Described, settings: Model
     return compare_logits(
         folder,
         open_ours(checkpoint, settings, rounded_to=torch.float32),
+        tokenizer=checkpoint.tokenizer_folder,
         attention=described.attention,
         pad_id=checkpoint.manifest.vocabulary.pad_id,
         without=None if mask is None else mask.id,
         is_ours=False,
     )
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
-
-
-def _instead(names: frozenset[str]) -> str:
-    return f"; it holds {_some(sorted(names))} instead" if names else ""

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from toolkit.checkpoint.read import Checkpoint
-from toolkit.conversion.weights import HubWeights
-from toolkit.core.errors import CheckpointError, ToolkitError
+from toolkit.conversion.weights import EMBEDDING, HEAD, HubWeights
+from toolkit.core.errors import CheckpointError, ToolkitError, UserError
 from toolkit.core.words import AttentionKind
 from toolkit.model.config import ModelSettings
 from toolkit.model.encoder import Encoder
@@ -123,13 +123,21 @@ def open_ours(checkpoint: Checkpoint, settings: ModelSettings, *, rounded_to: to
 
 @torch.no_grad()
 def compare_logits(
-    folder: Path, ours: Ours, *, attention: AttentionKind, pad_id: int, without: int | None = None, is_ours: bool = True
+    folder: Path,
+    ours: Ours,
+    *,
+    tokenizer: Path,
+    attention: AttentionKind,
+    pad_id: int,
+    without: int | None = None,
+    is_ours: bool = True,
 ) -> Parity:
     """Compare the logits of the folder's model with ours on `SENTENCES`.
 
     Args:
-        folder: configuration, weights and tokenizer.
+        folder: configuration and weights.
         ours: the same weights in our model.
+        tokenizer: the folder of the tokenizer that both get their ids from.
         attention: the kind that the folder's model computes.
         pad_id: what fills up a batch.
         without: a vocabulary entry that is left out, because it was made anew.
@@ -137,12 +145,12 @@ def compare_logits(
 
     Raises:
         CheckpointError: the tokenizer gives ids that the model does not have.
-        ToolkitError: the folder does not load whole.
+        ToolkitError: the folder does not load whole; where it is not ours, the user can change that.
     """
-    tokenizer, model = _load_stock(folder, is_ours=is_ours)
+    encode, model = _load_stock(folder, tokenizer, is_ours=is_ours)
     vocab_size = min(model.config.vocab_size, ours.encoder.lm_head.weight.shape[0])
     longest = min(_MOST_TOKENS, ours.encoder.settings.max_position_embeddings)
-    texts = [tokenizer(sentence, truncation=True, max_length=longest)["input_ids"] for sentence in SENTENCES]
+    texts = [encode(sentence, truncation=True, max_length=longest)["input_ids"] for sentence in SENTENCES]
     largest_id = max((max(ids) for ids in texts if ids), default=None)
     if largest_id is None or largest_id >= vocab_size:
         raise CheckpointError(f"{folder}: the tokenizer gives id {largest_id}, the model has {vocab_size} entries.")
@@ -189,7 +197,7 @@ def _worse(so_far: Parity, theirs_NV: Tensor, expected_NV: Tensor) -> Parity:
 
 
 def _head_name(settings: ModelSettings) -> str:
-    return "model.embed_tokens.weight" if settings.tie_word_embeddings else "lm_head.weight"
+    return EMBEDDING if settings.tie_word_embeddings else HEAD
 
 
 def _packed_hidden(ours: Ours, texts: list[Tensor], attention: AttentionKind) -> Tensor:
@@ -205,7 +213,7 @@ def _stock_logits(
     model: Any, folder: Path, inputs: list[tuple[Tensor, Tensor | None]], dtype: torch.dtype = torch.float32
 ) -> Iterator[Tensor]:
     """Logits of the stock model, (N, V) without padding, for each pair of ids (B, S) and mask (B, S) or none."""
-    weights = HubWeights.open(folder)
+    weights = HubWeights.open(folder, is_tied=model.config.tie_word_embeddings)
     with _streamed(model, lambda name: weights.tensor(name, dtype)):
         for input_ids_BS, mask_BS in inputs:
             if mask_BS is None:
@@ -241,15 +249,15 @@ def _streamed(model: nn.Module, read: Callable[[str], Tensor]) -> Iterator[None]
             handle.remove()
 
 
-def _load_stock(folder: Path, *, is_ours: bool) -> tuple[Any, Any]:
-    """The tokenizer, and the model as a user of transformers gets it, but without its weights."""
+def _load_stock(folder: Path, tokenizer: Path, *, is_ours: bool) -> tuple[Any, Any]:
+    """What encodes, and the model as a user of transformers gets it, but without its weights."""
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
     # Any: the annotations of the Auto classes know nothing of `output_loading_info`.
     local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     try:
         with _quiet_transformers():
-            tokenizer = AutoTokenizer.from_pretrained(folder, **local)
+            encode = AutoTokenizer.from_pretrained(tokenizer, **local)
             family = AutoConfig.from_pretrained(folder, **local).model_type
             auto: Any = AutoModelForMaskedLM if family == "eurobert" else AutoModelForCausalLM
             model, report = auto.from_pretrained(
@@ -257,14 +265,15 @@ def _load_stock(folder: Path, *, is_ours: bool) -> tuple[Any, Any]:
             )
     # A loader of another library may fail in any way; whichever it is, the folder is not what was promised.
     except Exception as error:
-        raise ToolkitError(f"transformers does not load {folder}: {error}") from error
+        kind = ToolkitError if is_ours else UserError
+        raise kind(f"transformers does not load {folder}: {error}") from error
     problems = {key: sorted(map(str, names)) for key, names in report.items() if names}
     if problems and is_ours:
         raise ToolkitError(f"transformers does not load {folder} whole: {problems}.")
     # The angles are no weights: they are computed when the module is made.
     angles = model.model.rotary_emb
     model.model.rotary_emb = type(angles)(model.config)
-    return tokenizer, model.eval()
+    return encode, model.eval()
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 import shutil
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -30,10 +30,13 @@ def refuse_occupied(out: Path) -> None:
 def built_beside(out: Path) -> Iterator[Path]:
     """A hidden folder that becomes `out` when the block succeeds, and is removed when it does not.
 
+    So are the folders above it that were made for it.
+
     Raises:
         UserError: the disk is full, or the place cannot be written.
     """
     folder = out.absolute().parent / f".converting-{out.name}-{uuid.uuid4().hex[:12]}"
+    new = [parent for parent in folder.parents if not parent.exists()]
     try:
         folder.mkdir(parents=True)
         yield folder
@@ -46,3 +49,7 @@ def built_beside(out: Path) -> Iterator[Path]:
         raise UserError(f"{out} cannot be written: {reason}. Free space there, or name another folder.") from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        # From the lowest on; one that holds something by now stays, and so do those above it.
+        with suppress(OSError):
+            for parent in new:
+                parent.rmdir()

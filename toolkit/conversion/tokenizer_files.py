@@ -22,6 +22,8 @@ def write_tokenizer(folder: Path, source: Checkpoint, *, form: ExportForm, longe
       batch could not be padded otherwise.
     - For an encoder, a text ends as documents did in training: with the end-of-text token, where the tokenizer adds
       nothing behind a text. A decoder goes on writing, so nothing is added there.
+    - For an encoder, the mask takes the blank before it along where blanks belong to the word behind them: in training
+      it stood for the whole token, blank included.
     """
     shutil.copytree(source.tokenizer_folder, folder, dirs_exist_ok=True)
     path, vocabulary = folder / "tokenizer_config.json", source.manifest.vocabulary
@@ -35,8 +37,20 @@ def write_tokenizer(folder: Path, source: Checkpoint, *, form: ExportForm, longe
     if _read_json(path).get("pad_token") is None:
         changes["pad_token"] = backend.id_to_token(vocabulary.pad_id)
     update_json(path, changes)
-    if form is ExportForm.BIDIRECTIONAL and vocabulary.eos_id is not None:
-        _set_end(folder / "tokenizer.json", backend, vocabulary.eos_id)
+    if form is ExportForm.BIDIRECTIONAL:
+        _strip_before_mask(folder / "tokenizer.json", backend, vocabulary.mask_id)
+        if vocabulary.eos_id is not None:
+            _set_end(folder / "tokenizer.json", backend, vocabulary.eos_id)
+
+
+def _strip_before_mask(path: Path, backend: "tokenizers.Tokenizer", mask_id: int | None) -> None:
+    """Let the mask take a blank before it along, where that blank would be a token of its own."""
+    mask = None if mask_id is None else backend.id_to_token(mask_id)
+    apart, joined = (len(backend.encode(f"a{gap}{mask}", add_special_tokens=False).ids) for gap in (" ", ""))
+    if apart > joined:
+        added: Any = _read_json(path).get("added_tokens") or []
+        changed = [token | {"lstrip": True} if token["id"] == mask_id else token for token in added]
+        update_json(path, {"added_tokens": changed})
 
 
 def _set_end(path: Path, backend: "tokenizers.Tokenizer", eos_id: int) -> None:

@@ -6,20 +6,24 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import tokenization
-from tokenization import Tokenizer
+from tokenization import MaskOrigin, Tokenizer
 from toolkit.conversion.families import Described
+from toolkit.conversion.parity import SENTENCES
+from toolkit.core.errors import UserError
 
-__all__ = ["open_tokenizer"]
+__all__ = ["compare_ids", "open_tokenizer"]
 
 _CONFIG = "tokenizer_config.json"
-_OURS = {"mean": "append"}
+_NAMES = (_CONFIG, "special_tokens_map.json")
+_JSON, _PAIR = "tokenizer.json", ("vocab.json", "merges.txt")
+_POLICIES = {"auto": "auto", "reserved": "reserved", "mean": "append"}
 
 
 def open_tokenizer(folder: Path, described: Described, *, mask_token: str) -> tuple[Tokenizer, list[str]]:
     """Load the tokenizer of a model's folder.
 
     The tokens that the tokenizer's files name rule. Where they name none to begin or end a text, the one whose id
-    config.json gives does, so that exports and corpora know it.
+    config.json gives does, so that exports and corpora know it; the same goes for a mask under `auto`.
 
     Args:
         folder: of the model.
@@ -30,25 +34,31 @@ def open_tokenizer(folder: Path, described: Described, *, mask_token: str) -> tu
         The tokenizer, and what was decided, one sentence each.
 
     Raises:
+        UserError: there is none, or the policy is unknown.
         tokenization.TokenizationError: it cannot be read, or the mask token asked for does not exist.
     """
-    policy = _OURS.get(mask_token, mask_token)
+    policy = _policy(mask_token)
+    _require_files(folder)
     tokenizer = tokenization.load(folder, mask_token=policy)
     said = []
-    config_ids = {"bos": described.bos_id, "eos": described.eos_ids[0] if described.eos_ids else None}
-    texts = _texts(tokenizer)
-    missing = {
-        role: texts[token_id]
-        for role, token_id in config_ids.items()
-        if token_id in texts and tokenizer.special_ids[role] is None
-    }
-    if missing and (folder / "tokenizer.json").is_file():
-        tokenizer = _with_names(folder, missing, policy)
-        said += [f"{role}: {text} (id {config_ids[role]}), which config.json gives" for role, text in missing.items()]
+    special = {token_id for token_id, token in tokenizer.backend.get_added_tokens_decoder().items() if token.special}
+    missing = _missing(tokenizer, described, special, policy)
+    # A SentencePiece model names its own.
+    if not any((folder / name).is_file() for name in (_JSON, *_PAIR)):
+        missing = {}
+    if missing:
+        texts = _texts(tokenizer)
+        tokenizer = _with_names(folder, {role: texts[token_id] for role, token_id in missing.items()}, policy)
+        said += [f"{role}: {texts[id_]} (id {id_:,}), which config.json gives" for role, id_ in missing.items()]
     for role in ("bos", "eos"):
         said += _differences(role, tokenizer, described)
     mask = tokenizer.mask
-    said.append(f"mask: {mask.text} (id {mask.id:,}), {mask.origin}")
+    if "mask" not in missing:
+        said.append(f"mask: {mask.text} (id {mask.id:,}), {mask.origin}")
+    if mask.origin is MaskOrigin.CHOSEN and mask.id not in special:
+        said.append(
+            f"{mask.text} is an ordinary token: exported tokenizers read every {mask.text} in a text as the mask"
+        )
     if mask.passed_over is not None:
         said.append(f"{mask.passed_over} looks like a mask and no file names it: --mask-token token:{mask.passed_over}")
     if tokenizer.special_ids["pad"] is None:
@@ -58,6 +68,61 @@ def open_tokenizer(folder: Path, described: Described, *, mask_token: str) -> tu
     return tokenizer, said
 
 
+def _policy(mask_token: str) -> str:
+    """The policy in the words of `tokenization`."""
+    if mask_token in _POLICIES or mask_token.startswith(("id:", "token:")):
+        return _POLICIES.get(mask_token, mask_token)
+    raise UserError(f"--mask-token {mask_token!r} is none of {', '.join(_POLICIES)}, id:N and token:TEXT.")
+
+
+def _require_files(folder: Path) -> None:
+    if not any(any(folder.glob(name)) for name in (_JSON, f"tokenizer/{_JSON}", "vocab.*", "*.model")):
+        raise UserError(
+            f"{folder} holds no tokenizer: neither {_JSON}, nor {' with '.join(_PAIR)}, nor a SentencePiece model.\n"
+            "Write the one that the model was trained with beside it: "
+            "AutoTokenizer.from_pretrained(ITS_MODEL).save_pretrained(FOLDER)."
+        )
+
+
+def compare_ids(folder: Path, ours: Path) -> list[str]:
+    """What to tell where transformers gets other ids from the tokenizer of a model's folder than from ours."""
+    from transformers import AutoTokenizer
+
+    local = {"local_files_only": True, "trust_remote_code": False}
+    texts = list(SENTENCES)
+    mine = AutoTokenizer.from_pretrained(ours, **local)(texts)["input_ids"]
+    try:
+        theirs = AutoTokenizer.from_pretrained(folder, **local)(texts)["input_ids"]
+    # A loader of another library may fail in any way; ours is not made of what it would give.
+    except Exception as error:
+        reason = str(error).strip().split("\n", 1)[0]
+        return [f"tokenizer: transformers does not load the model's own, so that ids were not compared ({reason})"]
+    differing = [pair for pair in zip(theirs, mine, strict=True) if pair[0] != pair[1]]
+    if not differing:
+        return []
+    one, other = (", ".join(map(str, ids[:4])) for ids in differing[0])
+    return [
+        f"tokenizer: transformers gives other ids with the model's own for {len(differing)} of {len(texts)} texts "
+        f"({one}, ... where ours are {other}, ...): what it adds around a text or does to blanks is not in the file "
+        "that was read; AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) writes one that has it"
+    ]
+
+
+def _missing(tokenizer: Tokenizer, described: Described, special: set[int], policy: str) -> dict[str, int]:
+    """Ids of the tokens, by role, that config.json gives and no file of the tokenizer names."""
+    ids = _texts(tokenizer).keys()
+    given = {"bos": described.bos_id, "eos": described.eos_ids[0] if described.eos_ids else None}
+    missing = {
+        role: token_id
+        for role, token_id in given.items()
+        if token_id is not None and token_id in ids and tokenizer.special_ids[role] is None
+    }
+    is_open = policy == "auto" and tokenizer.mask.origin is not MaskOrigin.NAMED
+    if is_open and described.mask_id is not None and described.mask_id in special:
+        missing["mask"] = described.mask_id
+    return missing
+
+
 def _texts(tokenizer: Tokenizer) -> dict[int, str]:
     return {token_id: text for text, token_id in tokenizer.backend.get_vocab(with_added_tokens=True).items()}
 
@@ -65,7 +130,7 @@ def _texts(tokenizer: Tokenizer) -> dict[int, str]:
 def _with_names(folder: Path, names: dict[str, str], policy: str) -> Tokenizer:
     """The tokenizer of a folder whose files would name these tokens too."""
     with TemporaryDirectory(prefix="toolkit-tokenizer-") as place:
-        for file in ("tokenizer.json", _CONFIG, "special_tokens_map.json"):
+        for file in (_JSON, *_PAIR, *_NAMES):
             if (folder / file).is_file():
                 shutil.copy(folder / file, place)
         path = Path(place) / _CONFIG
@@ -78,10 +143,15 @@ def _differences(role: str, tokenizer: Tokenizer, described: Described) -> list[
     """Where config.json and the tokenizer name different tokens; the tokenizer made the model's texts."""
     theirs = described.eos_ids if role == "eos" else () if described.bos_id is None else (described.bos_id,)
     ours = tokenizer.special_ids[role]
-    if ours is None or not theirs or theirs == (ours,):
-        return []
-    listed = ", ".join(str(token_id) for token_id in theirs)
-    return [f"{role}: id {ours}, as the tokenizer names it; config.json says {listed}"]
+    found = []
+    if ours is not None and theirs and theirs != (ours,):
+        listed = ", ".join(map(str, theirs))
+        found.append(f"{role}: id {ours}, as the tokenizer names it; config.json says {listed}")
+    more = [end for end in described.generation_ends if end not in (ours, *theirs)] if role == "eos" else []
+    if more:
+        listed = ", ".join(map(str, more))
+        found.append(f"eos: generation_config.json also ends texts with id {listed}, which exports do not know")
+    return found
 
 
 def _own_end(tokenizer: Tokenizer) -> str | None:

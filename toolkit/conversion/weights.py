@@ -9,8 +9,10 @@ import torch
 from toolkit.checkpoint.tensor_files import TensorPlace, read_header, read_rows, some
 from toolkit.core.errors import CheckpointError
 
-__all__ = ["HubWeights"]
+__all__ = ["EMBEDDING", "HEAD", "HubWeights"]
 
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+"""Names of the two matrices that are one where a model ties them."""
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
@@ -22,8 +24,13 @@ class HubWeights:
         self._places = places
 
     @classmethod
-    def open(cls, folder: Path) -> "HubWeights":
+    def open(cls, folder: Path, *, is_tied: bool) -> "HubWeights":
         """Find the files and check that every tensor they announce is there whole.
+
+        Args:
+            folder: of the model.
+            is_tied: whether embedding and head are one; it may be stored under the head's name alone, as the library's
+                own `save_model` does.
 
         Raises:
             CheckpointError: no safetensors, or a file is missing, damaged or cut off; tensors are named.
@@ -40,6 +47,8 @@ class HubWeights:
             if lost := [name for name in wanted if name not in found]:
                 raise CheckpointError(f"{path} lacks {some(lost)}, which {_INDEX} says it holds.")
             places |= {name: place for name, place in found.items() if not listed or listed.get(name) == path}
+        if is_tied and HEAD in places and EMBEDDING not in places:
+            places[EMBEDDING] = places.pop(HEAD)
         return cls(folder, places)
 
     @property
@@ -89,6 +98,12 @@ def _listed(folder: Path) -> dict[str, Path]:
         )
     try:
         files: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        return {name: folder / Path(file).name for name, file in files.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        outside = sorted(name for name, file in files.items() if not file or Path(file).name != file)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{index} is damaged: it has no weight_map of tensors to files.") from error
+    if not files or outside:
+        reason = f"it says that {outside[0]} is in {files[outside[0]]!r}" if outside else "its weight_map is empty"
+        raise CheckpointError(
+            f"{index} is damaged: {reason}. It should name files of its own folder.\nFetch the model again."
+        )
+    return {name: folder / file for name, file in files.items()}

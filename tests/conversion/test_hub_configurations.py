@@ -1,0 +1,237 @@
+"""`config.json` as models on the hub have it, in their words and with their numbers, smaller in its sizes alone."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoModelForCausalLM
+
+import tokenization
+from toolkit.checkpoint import open_checkpoint
+from toolkit.conversion import from_hf
+from toolkit.core.errors import UserError
+from toolkit.model import ModelSettings
+from toolkit.testing.hf_decoders import TOKENS, save_decoder
+from toolkit.testing.tolerances import HUGGING_FACE_LOGITS
+
+_SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "head_dim")
+_COMMON: dict[str, Any] = {
+    "attention_dropout": 0.0,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "hidden_act": "silu",
+    "initializer_range": 0.02,
+    "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "use_cache": True,
+}
+_LLAMA = _COMMON | {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "pretraining_tp": 1}
+_QWEN2 = _COMMON | {
+    "architectures": ["Qwen2ForCausalLM"],
+    "max_position_embeddings": 32768,
+    "max_window_layers": 24,
+    "model_type": "qwen2",
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1000000.0,
+    "sliding_window": 32768,
+    "tie_word_embeddings": True,
+    "use_mrope": False,
+    "use_sliding_window": False,
+}
+_MISTRAL = _COMMON | {
+    "architectures": ["MistralForCausalLM"],
+    "max_position_embeddings": 32768,
+    "model_type": "mistral",
+    "rope_theta": 1000000.0,
+    "sliding_window": None,
+}
+_LLAMA32_ANGLES = {
+    "factor": 32.0,
+    "high_freq_factor": 4.0,
+    "low_freq_factor": 1.0,
+    "original_max_position_embeddings": 8192,
+    "rope_type": "llama3",
+}
+
+# The toy that has the weights, the configuration, and what it becomes.
+HUB: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "Llama-2-7b": (
+        "llama 3",
+        _LLAMA | {"max_position_embeddings": 4096, "rope_scaling": None, "torch_dtype": "float16"},
+        {"rope_theta": 1e4, "max_position_embeddings": 4096},
+    ),
+    "Llama-3.2-1B": (
+        "smollm",
+        _LLAMA
+        | {
+            "max_position_embeddings": 131072,
+            "mlp_bias": False,
+            "rope_scaling": _LLAMA32_ANGLES,
+            "rope_theta": 500000.0,
+            "tie_word_embeddings": True,
+        },
+        {"rope_scaling": _LLAMA32_ANGLES, "rope_theta": 5e5, "tie_word_embeddings": True},
+    ),
+    "a linear stretch, as transformers 4.31 wrote it": (
+        "llama 3",
+        _LLAMA | {"max_position_embeddings": 4096, "rope_scaling": {"factor": 4.0, "type": "linear"}},
+        {"rope_scaling": {"rope_type": "linear", "factor": 4.0}},
+    ),
+    "TinyLlama-1.1B": (
+        "llama 3",
+        _LLAMA | {"max_position_embeddings": 2048, "rope_scaling": None, "rope_theta": 10000.0},
+        {"rope_theta": 1e4, "num_key_value_heads": 2},
+    ),
+    "SmolLM2-135M": (
+        "smollm",
+        _LLAMA
+        | {
+            "initializer_range": 0.041666666666666664,
+            "is_llama_config": True,
+            "max_position_embeddings": 8192,
+            "rope_interleaved": False,
+            "rope_scaling": None,
+            "rope_theta": 100000,
+            "tie_word_embeddings": True,
+        },
+        {"rope_theta": 1e5, "initializer_range": 0.041666666666666664},
+    ),
+    "Mistral-7B-v0.3": ("mistral", _MISTRAL, {"rope_theta": 1e6, "head_dim": 32}),
+    "Qwen2.5-0.5B": ("qwen2", _QWEN2, {"qkv_bias": True, "rms_norm_eps": 1e-6, "vocab_size": TOKENS + 57}),
+    "Qwen3-0.6B": (
+        "qwen3",
+        _COMMON
+        | {
+            "architectures": ["Qwen3ForCausalLM"],
+            "attention_bias": False,
+            "max_position_embeddings": 40960,
+            "max_window_layers": 28,
+            "model_type": "qwen3",
+            "rope_scaling": None,
+            "rope_theta": 1000000,
+            "sliding_window": None,
+            "use_sliding_window": False,
+        },
+        {"qk_norm": True, "head_dim": 32, "rope_theta": 1e6},
+    ),
+    "EuroBERT-210m": (
+        "eurobert",
+        _COMMON
+        | {
+            "architectures": ["EuroBertForMaskedLM"],
+            "auto_map": {
+                "AutoConfig": "configuration_eurobert.EuroBertConfig",
+                "AutoModelForMaskedLM": "modeling_eurobert.EuroBertForMaskedLM",
+            },
+            "bos_token": "<|begin_of_text|>",
+            "clf_pooling": "late",
+            "hidden_dropout": 0.0,
+            "mask_token": "<|mask|>",
+            "mask_token_id": 2,
+            "max_position_embeddings": 8192,
+            "mlp_bias": False,
+            "model_type": "eurobert",
+            "pad_token_id": 1,
+            "rope_scaling": None,
+            "rope_theta": 250000,
+        },
+        {"rope_theta": 2.5e5, "max_position_embeddings": 8192},
+    ),
+}
+
+
+def _write(folder: Path, config: dict[str, Any]) -> None:
+    """Put a configuration of the hub beside a toy's weights, with the toy's sizes."""
+    path = folder / "config.json"
+    toy = json.loads(path.read_text())
+    path.write_text(json.dumps({key: toy[key] for key in _SIZES if key in toy} | config))
+
+
+def _change(folder: Path, *, without: tuple[str, ...] = (), file: str = "config.json", **changes: Any) -> None:
+    path = folder / file
+    config = {key: value for key, value in json.loads(path.read_text()).items() if key not in without}
+    path.write_text(json.dumps(config | changes))
+
+
+@pytest.mark.parametrize("model", HUB)
+def test_a_configuration_of_the_hub_is_read(model: str, tmp_path: Path) -> None:
+    family, config, expected = HUB[model]
+    save_decoder(family, tmp_path / "model")
+    _write(tmp_path / "model", config)
+    report = from_hf(tmp_path / "model", tmp_path / "out")
+    assert report.max_difference <= HUGGING_FACE_LOGITS
+    settings = open_checkpoint(tmp_path / "out").manifest.settings["model"]
+    assert ModelSettings(**settings | expected) == report.settings
+
+
+def test_a_window_of_the_hub_is_refused(tmp_path: Path) -> None:
+    save_decoder("mistral", tmp_path / "model")
+    _write(tmp_path / "model", _MISTRAL | {"sliding_window": 4096, "rope_theta": 10000.0})
+    with pytest.raises(UserError, match=r"sliding-window attention \(sliding_window=4,096\)"):
+        from_hf(tmp_path / "model", tmp_path / "out")
+
+
+_PER_LAYER = {"full_attention": {"rope_type": "default", "rope_theta": 1e6}}
+_CROSSED = {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 128}
+REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "layers in chunks": ("llama 3", {"layer_types": ["chunked_attention"] * 2}, "layer_types: chunked_attention"),
+    "linear layers": ("llama 3", {"layer_types": ["linear_attention"] * 2}, "layer_types: linear_attention"),
+    "layers that slide": ("llama 3", {"layer_types": ["sliding_attention"] * 2}, "layer_types: sliding_attention"),
+    "a window without a width": (
+        "qwen3",
+        {"layer_types": ["sliding_attention", "full_attention"]},
+        "layer_types: sliding_attention",
+    ),
+    "angles by layer": ("qwen3", {"rope_parameters": _PER_LAYER}, "rope_parameters of full_attention"),
+    "no base": ("llama 3", {"rope_parameters": {"rope_type": "default", "rope_theta": None}}, "rope_theta: "),
+    "a factor in quotes": (
+        "llama 3",
+        {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": "2"}},
+        "rope_scaling: factor: Input should be a valid number",
+    ),
+    "crossed bands": (
+        "llama 3",
+        {"rope_parameters": _CROSSED | {"rope_theta": 1e4, "low_freq_factor": 4.0, "high_freq_factor": 1.0}},
+        "describe a model: rope_scaling: high_freq_factor=1.0 is not above low_freq_factor=4.0",
+    ),
+    "a family that is no word": ("llama 3", {"model_type": ["llama"]}, "model_type=['llama'] (read are llama"),
+    "code alone": (
+        "llama 3",
+        {"model_type": "ownmodel", "auto_map": {"AutoModel": "modeling_own.OwnModel"}},
+        "code of its own (auto_map), which is never run",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_a_configuration_asks_for_beyond_our_model_is_named(case: str, tmp_path: Path) -> None:
+    family, changes, message = REFUSED[case]
+    save_decoder(family, tmp_path / "model")
+    _change(tmp_path / "model", **changes)
+    with pytest.raises(UserError) as caught:
+        from_hf(tmp_path / "model", tmp_path / "out")
+    assert message in str(caught.value)
+    assert caught.value.exit_code == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_code_beside_a_model_that_is_read_without_it_is_told(tmp_path: Path) -> None:
+    save_decoder("llama 3", tmp_path / "model")
+    _change(tmp_path / "model", auto_map={"AutoModelForCausalLM": "modeling_fast.FastForCausalLM"})
+    report = from_hf(tmp_path / "model", tmp_path / "out")
+    assert "code of its own (auto_map) is not run: read as transformers' own llama" in report.changes
+
+
+def test_tokens_that_no_file_names_are_not_taken_from_the_defaults_of_a_family(tmp_path: Path) -> None:
+    """transformers' Llama ends texts with id 2 where config.json says nothing; here that is an exclamation mark."""
+    save_decoder("llama 3", tmp_path / "model")
+    _change(tmp_path / "model", without=("bos_token_id", "eos_token_id"))
+    _change(tmp_path / "model", without=("bos_token", "eos_token"), file="tokenizer_config.json")
+    report = from_hf(tmp_path / "model", tmp_path / "out")
+    assert not [change for change in report.changes if "which config.json gives" in change]
+    special_ids = tokenization.load(tmp_path / "out").special_ids
+    assert (special_ids["bos"], special_ids["eos"]) == (None, None)
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "model").config.eos_token_id == 2

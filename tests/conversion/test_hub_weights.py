@@ -1,0 +1,128 @@
+"""The safetensors of a model: what is read though it is stored in an odd way, and how damage is told."""
+
+import errno
+import json
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from toolkit.checkpoint import open_checkpoint, tensor_files
+from toolkit.conversion import from_hf
+from toolkit.core.errors import CheckpointError
+from toolkit.testing.hf_decoders import save_decoder
+from toolkit.testing.tolerances import HUGGING_FACE_LOGITS
+
+UP, NORM = "model.layers.0.mlp.up_proj.weight", "model.norm.weight"
+
+
+def _edit(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def test_a_tied_matrix_stored_under_its_heads_name_is_read(tmp_path: Path) -> None:
+    """As safetensors' `save_model` writes a tied model: the first of the two names stays."""
+    model = save_decoder("smollm", tmp_path / "model")
+    _edit(tmp_path / "model", lambda them: them.update({"lm_head.weight": them.pop("model.embed_tokens.weight")}))
+    report = from_hf(tmp_path / "model", tmp_path / "out")
+    assert report.max_difference <= HUGGING_FACE_LOGITS
+    embedding = open_checkpoint(tmp_path / "out").weight("model.embed_tokens.weight")
+    assert torch.equal(embedding[:-1], model.get_parameter("model.embed_tokens.weight").detach())
+
+
+def test_what_is_left_out_without_loss_is_told(tmp_path: Path) -> None:
+    save_decoder("smollm", tmp_path / "model")
+
+    def add(tensors: dict[str, torch.Tensor]) -> None:
+        tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
+        tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(8)
+
+    _edit(tmp_path / "model", add)
+    changes = from_hf(tmp_path / "model", tmp_path / "out").changes
+    assert "lm_head.weight is stored beside model.embed_tokens.weight, equals it, and is left out" in changes
+    assert "the stored rotary angles (inv_freq) are left out: they follow from config.json" in changes
+
+
+def _offsets(name: str, *, by: int) -> Callable[[dict[str, Any]], None]:
+    def change(header: dict[str, Any]) -> None:
+        header[name]["data_offsets"] = [offset + by for offset in header[name]["data_offsets"]]
+
+    return change
+
+
+HEADERS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
+    "before the data": (_offsets(NORM, by=-1_000_000), f"{NORM} does not begin where the tensor before it ends"),
+    "one over another": (_offsets(UP, by=-4), f"{UP} does not begin where the tensor before it ends"),
+    "sides below zero": (lambda header: header[UP].update(shape=[-96, -64]), f"the bytes of {UP} are not those"),
+    "half the numbers": (lambda header: header[UP].update(dtype="F16"), f"the bytes of {UP} are not those"),
+}
+
+
+@pytest.mark.parametrize("case", HEADERS)
+def test_a_header_that_does_not_hold_together_is_refused(case: str, tmp_path: Path) -> None:
+    change, message = HEADERS[case]
+    save_decoder("llama 3", tmp_path / "model")
+    path = tmp_path / "model" / "model.safetensors"
+    content = path.read_bytes()
+    length = struct.unpack("<Q", content[:8])[0]
+    header = json.loads(content[8 : 8 + length])
+    change(header)
+    head = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(head)) + head + content[8 + length :])
+    with pytest.raises(CheckpointError, match=message):
+        from_hf(tmp_path / "model", tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_bytes_of_no_tensor_are_refused(tmp_path: Path) -> None:
+    save_decoder("llama 3", tmp_path / "model")
+    with (tmp_path / "model" / "model.safetensors").open("ab") as file:
+        file.write(b"rest")
+    with pytest.raises(CheckpointError, match="4 bytes behind its last tensor belong to none"):
+        from_hf(tmp_path / "model", tmp_path / "out")
+
+
+def test_a_header_of_brackets_is_refused(tmp_path: Path) -> None:
+    save_decoder("llama 3", tmp_path / "model")
+    (tmp_path / "model" / "model.safetensors").write_bytes(struct.pack("<Q", 200_000) + b"[" * 200_000)
+    with pytest.raises(CheckpointError, match="its header is not readable"):
+        from_hf(tmp_path / "model", tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [({}, "its weight_map is empty"), ({NORM: "../model-00001-of-00002.safetensors"}, f"it says that {NORM} is in")],
+)
+def test_an_index_names_files_of_its_folder(tmp_path: Path, files: dict[str, str], message: str) -> None:
+    save_decoder("llama 3", tmp_path / "model", max_shard_size="200KB")
+    path = tmp_path / "model" / "model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    path.write_text(json.dumps(index | {"weight_map": index["weight_map"] | files if files else {}}))
+    with pytest.raises(CheckpointError, match=message):
+        from_hf(tmp_path / "model", tmp_path / "out")
+
+
+def test_a_model_that_cannot_be_read_is_not_blamed_on_the_place_of_the_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_decoder("llama 3", tmp_path / "model")
+    read = tensor_files._read_bytes
+
+    def broken(name: str, place: tensor_files.TensorPlace, start: int, count: int) -> bytearray:
+        if name == UP:
+            # What the system says of a file that is a folder, as of a disk that fails.
+            place.path.rename(place.path.with_suffix(".gone"))
+            place.path.mkdir()
+        return read(name, place, start, count)
+
+    monkeypatch.setattr(tensor_files, "_read_bytes", broken)
+    with pytest.raises(CheckpointError, match=rf"{UP} cannot be read: {os.strerror(errno.EISDIR)}"):
+        from_hf(tmp_path / "model", tmp_path / "out")
+    assert not (tmp_path / "out").exists()

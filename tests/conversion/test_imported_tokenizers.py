@@ -1,0 +1,143 @@
+"""The tokenizer of a model that is imported: what is taken, what is told, and what stands beside it for nothing."""
+
+import json
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sentencepiece
+from transformers import AutoTokenizer
+
+import tokenization
+from toolkit.conversion import from_hf, hub, to_hf
+from toolkit.core.errors import CheckpointError, UserError
+from toolkit.testing.hf_decoders import TOKENS, save_decoder, save_tokenizer
+from toolkit.testing.text import sample_documents
+
+
+def _write(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps((json.loads(path.read_text()) if path.exists() else {}) | changes))
+
+
+def _only(changes: tuple[str, ...], word: str) -> str:
+    (found,) = (change for change in changes if change.startswith(word))
+    return found
+
+
+def test_a_model_without_a_tokenizer_is_told_what_to_write(tmp_path: Path) -> None:
+    save_decoder("llama 3", tmp_path / "model")
+    for path in (tmp_path / "model").glob("*token*"):
+        path.unlink()
+    with pytest.raises(UserError, match=r"holds no tokenizer: neither tokenizer\.json(.|\n)*save_pretrained\(FOLDER\)"):
+        from_hf(tmp_path / "model", tmp_path / "out")
+
+
+@pytest.mark.parametrize("policy", ["", "append", "RESERVED", "7"])
+def test_an_unknown_policy_is_refused_with_the_known_ones(tmp_path: Path, policy: str) -> None:
+    save_decoder("llama 3", tmp_path / "model")
+    with pytest.raises(UserError, match=f"'{policy}' is none of auto, reserved, mean, id:N and token:TEXT"):
+        from_hf(tmp_path / "model", tmp_path / "out", mask_token=policy)
+
+
+def test_an_ordinary_token_as_mask_comes_with_a_warning(tmp_path: Path) -> None:
+    save_decoder("llama 3", tmp_path / "model")
+    changes = from_hf(tmp_path / "model", tmp_path / "out", mask_token="token:a").changes
+    assert "a is an ordinary token: exported tokenizers read every a in a text as the mask" in changes
+
+
+def test_the_mask_of_config_json_is_taken_where_the_tokenizer_names_none(tmp_path: Path) -> None:
+    save_decoder("eurobert", tmp_path / "model", mask_token_id=2)
+    save_tokenizer(tmp_path / "model", specials=("<s>", "</s>", "<hide>"))
+    report = from_hf(tmp_path / "model", tmp_path / "out")
+    assert _only(report.changes, "mask") == "mask: <hide> (id 2), which config.json gives"
+    assert (tokenization.load(tmp_path / "out").mask.id, report.settings.vocab_size) == (2, TOKENS)
+    assert from_hf(tmp_path / "model", tmp_path / "other", mask_token="mean").settings.vocab_size == TOKENS + 1
+
+
+def test_ends_that_only_generation_knows_are_told(tmp_path: Path) -> None:
+    save_decoder("llama 3", tmp_path / "model")
+    _write(tmp_path / "model" / "generation_config.json", eos_token_id=[1, 8, 9])
+    changes = from_hf(tmp_path / "model", tmp_path / "out").changes
+    told = "eos: generation_config.json also ends texts with id 8, 9, which exports do not know"
+    assert _only(changes, "eos") == told
+
+
+def test_a_token_without_a_row_is_named(tmp_path: Path) -> None:
+    save_decoder("llama 3", tmp_path / "model")
+    _write(tmp_path / "model" / "tokenizer_config.json", pad_token="<fill>")
+    with pytest.raises(CheckpointError, match=r"ids up to 380 \(id 380 is '<fill>'\)"):
+        from_hf(tmp_path / "model", tmp_path / "out")
+
+
+def _as_sentencepiece(folder: Path) -> None:
+    """Put the tokenizer of Llama 2 in a folder, as its first releases had it: a SentencePiece model and a class."""
+    (folder / "tokenizer.json").unlink()
+    (folder / "text").write_text("\n".join(sample_documents(200)))
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(folder / "text"),
+        model_prefix=str(folder / "tokenizer"),
+        vocab_size=TOKENS,
+        model_type="bpe",
+        byte_fallback=True,
+        normalization_rule_name="identity",
+        minloglevel=2,
+    )
+    names = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "add_bos_token": True}
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "LlamaTokenizer"} | names))
+
+
+def test_ids_that_transformers_would_give_otherwise_are_told(tmp_path: Path) -> None:
+    """The class adds a token in front of every text, of which the SentencePiece model says nothing."""
+    save_decoder("llama 3", tmp_path / "model", bos_token_id=1, eos_token_id=2)
+    _as_sentencepiece(tmp_path / "model")
+    told = _only(from_hf(tmp_path / "model", tmp_path / "out").changes, "tokenizer")
+    assert told.startswith("tokenizer: transformers gives other ids with the model's own for 6 of 6 texts (1, ")
+
+    AutoTokenizer.from_pretrained(tmp_path / "model").save_pretrained(tmp_path / "model")
+    changes = from_hf(tmp_path / "model", tmp_path / "other").changes
+    assert not [change for change in changes if change.startswith("tokenizer")]
+    theirs, ours = (AutoTokenizer.from_pretrained(tmp_path / name) for name in ("model", "other/tokenizer"))
+    assert theirs("The river")["input_ids"] == ours("The river")["input_ids"]
+
+
+def test_a_tokenizer_with_code_of_its_own_is_read_from_its_file(tmp_path: Path) -> None:
+    save_decoder("llama 3", tmp_path / "model")
+    _write(
+        tmp_path / "model" / "tokenizer_config.json",
+        tokenizer_class="OwnTokenizer",
+        auto_map={"AutoTokenizer": ["tokenization_own.OwnTokenizer", None]},
+    )
+    told = _only(from_hf(tmp_path / "model", tmp_path / "out").changes, "tokenizer")
+    assert "transformers does not load the model's own, so that ids were not compared" in told
+
+
+@pytest.mark.parametrize("kind", ["bytes", "sentencepiece"])
+def test_a_mask_takes_the_blank_before_it_along_in_an_encoder_alone(tmp_path: Path, kind: str) -> None:
+    """Blanks belong to the word behind them, so that in training the mask stood for both."""
+    save_decoder("llama 3", tmp_path / "model", bos_token_id=1 if kind == "sentencepiece" else 0)
+    if kind == "sentencepiece":
+        _as_sentencepiece(tmp_path / "model")
+        AutoTokenizer.from_pretrained(tmp_path / "model").save_pretrained(tmp_path / "model")
+    from_hf(tmp_path / "model", tmp_path / "imported")
+    for form in ("bidirectional", "causal"):
+        to_hf(tmp_path / "imported", tmp_path / form, form=form)
+    encoder, decoder = (AutoTokenizer.from_pretrained(tmp_path / form) for form in ("bidirectional", "causal"))
+
+    def around(tokenizer: Any) -> list[str]:
+        tokens: list[str] = tokenizer.convert_ids_to_tokens(tokenizer("The <mask> river")["input_ids"])
+        place = tokens.index("<mask>")
+        return tokens[place - 1 : place + 1]
+
+    assert around(encoder)[0].endswith("The")
+    assert around(decoder)[0] in ("Ġ", "▁")
+
+
+def test_every_file_that_is_read_is_fetched_from_the_hub() -> None:
+    weights = ["model.safetensors", "model-00001-of-00002.safetensors", "model.safetensors.index.json"]
+    words = ["tokenizer.json", "tokenizer.model", "vocab.json", "merges.txt", "tokenizer_config.json"]
+    others = ["config.json", "generation_config.json", "special_tokens_map.json"]
+    assert [
+        name for name in weights + words + others if not any(fnmatch(name, pattern) for pattern in hub._FILES)
+    ] == []
+    assert not any(fnmatch("pytorch_model.bin", pattern) for pattern in hub._FILES)
