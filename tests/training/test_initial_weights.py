@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from toolkit.checkpoint import open_checkpoint
+from toolkit.checkpoint import CheckpointManifest, open_checkpoint
+from toolkit.checkpoint.manifest import manifest_bytes
 from toolkit.conversion import from_hf, to_hf
 from toolkit.core.errors import CheckpointError, SettingsError
 from toolkit.settings import load_run
@@ -99,6 +100,31 @@ def test_another_shape_is_refused_with_its_keys(first: Path, tmp_path: Path) -> 
     overrides = [*_second(first, tmp_path), "model.num_hidden_layers=3"]
     with pytest.raises(SettingsError, match=r"model\.num_hidden_layers: there 2, here 3"):
         pretrain(load_run(str(tmp_path / "second.toml"), overrides), ds_config="zero0")
+
+
+def _weights_only(run: Path, folder: Path, manifest: CheckpointManifest) -> Path:
+    shutil.copytree(open_checkpoint(run).path, folder)
+    (folder / "manifest.json").write_bytes(manifest_bytes(manifest))
+    return folder
+
+
+def test_the_origin_is_the_run_that_the_weights_were_taken_from(first: Path, tmp_path: Path) -> None:
+    """Of a chain the last link, by its run's name wherever the checkpoint lies; an imported model at the far end."""
+    overrides = _second(first, tmp_path)
+    middle = tmp_path / "kept" / "apart"
+    shutil.copytree(_checkpoint(first / "run", 3), middle)
+    pretrain(load_run(str(tmp_path / "second.toml"), [*overrides, f"init.from={middle}"]), ds_config="zero0")
+    second = open_checkpoint(tmp_path / "second").manifest
+    assert second.origin == {"run": "run", "step": "3"}
+    third = [*overrides, f"init.from={tmp_path / 'second'}", f"run.dir={tmp_path / 'third'}"]
+    pretrain(load_run(str(tmp_path / "second.toml"), third), ds_config="zero0")
+    assert open_checkpoint(tmp_path / "third").manifest.origin == {"run": "second", "step": "2"}
+    imported = second.model_copy(update={"origin": {"model": "hub/decoder", "family": "llama"}})
+    source = _weights_only(tmp_path / "second", tmp_path / "adapted", imported)
+    fourth = [*overrides, f"init.from={source}", f"run.dir={tmp_path / 'fourth'}"]
+    pretrain(load_run(str(tmp_path / "second.toml"), fourth), ds_config="zero0")
+    manifest = open_checkpoint(tmp_path / "fourth").manifest
+    assert manifest.first_weights == "step 2 of the run second, which began with hub/decoder (llama)"
 
 
 def test_places_without_a_checkpoint_are_refused_with_what_to_do(first: Path, tmp_path: Path) -> None:

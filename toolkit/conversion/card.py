@@ -84,9 +84,8 @@ def model_card(manifest: CheckpointManifest, form: ExportForm, *, name: str, arc
 
 def _facts(manifest: CheckpointManifest) -> Iterator[tuple[str, str]]:
     model = _group(manifest, "model")
-    if origin := manifest.origin:
-        where = f"step {origin['step']} of the run {origin['run']}" if "run" in origin else origin.get("model", "")
-        yield "first weights", f"{where} ({origin['family']})" if "family" in origin else where
+    if manifest.first_weights:
+        yield "first weights", manifest.first_weights
     parameters = sum(_size(entry.shape) for entry in manifest.tensors.values())
     yield "parameters", f"{parameters:,}"
     yield "layers x width", f"{model.get('num_hidden_layers')} x {model.get('hidden_size')}"
