@@ -23,7 +23,7 @@ from toolkit.objectives.base import Objective
 from toolkit.objectives.schedule import Schedule
 from toolkit.parallel.topology import BatchLayout, batch_layout
 from toolkit.settings.corpora import NamedCorpus, open_training, open_validation, with_vocabulary
-from toolkit.settings.initial import check_tokenizer
+from toolkit.settings.initial import check_initial
 from toolkit.settings.load import to_toml
 from toolkit.settings.resume import snapshot
 from toolkit.settings.rules import schedule_of
@@ -109,7 +109,7 @@ def open_run_data(settings: RunSettings) -> RunData:
     training, validation = open_training(settings), open_validation(settings)
     settings = with_vocabulary(settings, [*training, *([] if validation is None else [validation])])
     corpus = training[0].corpus
-    check_tokenizer(settings, corpus, key=training[0].key)
+    check_initial(settings, corpus, key=training[0].key)
     seed, schedule = settings.run.seed, schedule_of(settings)
     names = {phase.objective for phase in schedule.phases}
     evaluated = {"clm"} | names | ({"mlm"} if corpus.vocabulary.mask_id is not None else set())

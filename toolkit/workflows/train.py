@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from toolkit.engine.ds_config import DEFAULT_DS_CONFIG
 from toolkit.parallel.topology import BatchLayout
 from toolkit.settings import load_run
+from toolkit.settings.initial import describe_initial
 from toolkit.settings.load import to_toml
 from toolkit.training.assembly import RunData, open_run_data, resolve_engine
 from toolkit.workflows.bundled import prepare_if_named
@@ -45,6 +46,8 @@ def _show(data: RunData, layout: BatchLayout, *, ds_config: str) -> None:
     print(to_toml(data.settings))
     for line in data.describe().splitlines():
         print(f"# {line}")
+    if start := describe_initial(data.settings):
+        print(f"# {start}")
     for phase in data.schedule.phases:
         print(f"# steps {phase.start + 1:,} to {phase.stop:,}: {phase.objective}")
     warmup, decay = data.settings.lr.ramps(data.schedule.total_steps)
