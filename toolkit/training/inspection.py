@@ -61,6 +61,8 @@ def checkpoint_views(checkpoint: Checkpoint) -> Iterator["Table"]:
     table = facts()
     table.add_row("checkpoint", str(checkpoint.path))
     table.add_row("step", f"{manifest.step:,}{_of_schedule(manifest)}")
+    if manifest.first_weights:
+        table.add_row("first weights", manifest.first_weights)
     table.add_row("tokens", f"{manifest.tokens:,} without padding; next row is number {manifest.data_position:,}")
     if manifest.losses:
         table.add_row("last losses", ", ".join(f"{name} {loss:.4f}" for name, loss in manifest.losses.items()))
@@ -73,7 +75,8 @@ def checkpoint_views(checkpoint: Checkpoint) -> Iterator["Table"]:
     ranks = f"{layout.world_size:,} rank{'' if layout.world_size == 1 else 's'}"
     table.add_row("written by", f"toolkit {manifest.toolkit_version} on {ranks}, ZeRO {layout.zero_stage}")
     num_bytes = sum(entry.bytes for entry in manifest.files.values())
-    table.add_row("files", f"{len(manifest.files):,}, {_size(num_bytes)}: weights and both moments, fp32")
+    held = "weights and both moments" if manifest.has_moments else "weights, no optimizer's moments"
+    table.add_row("files", f"{len(manifest.files):,}, {_size(num_bytes)}: {held}, fp32")
     yield table
     yield _tensors(manifest)
 
@@ -85,6 +88,10 @@ def _run_facts(
     table = facts()
     table.add_row("run", str(folder))
     table.add_row("model", f"{_model_line(settings.model)}; {settings.precision}")
+    if init := settings.init:
+        table.add_row(
+            "first weights", f"{init.source}; the optimizer was {'kept' if init.optimizer == 'keep' else 'new'}"
+        )
     data = settings.data
     named = data.train if isinstance(data.train, str) else ", ".join(f"{p.path} x {p.weight:g}" for p in data.train)
     table.add_row("data", f"{named}, rows of {data.sequence_length:,} ({data.windows})")
@@ -140,7 +147,8 @@ def _checkpoints(found: Sequence[tuple[int, Path]], settings: RunSettings) -> "T
         try:
             layout = open_unverified(folder).manifest.layout
         except CheckpointError as error:
-            table.add_row(f"{step:,}", _size(_folder_size(folder)), f"damaged: {error}", "")
+            damage = str(error).replace(f"{folder}/", "")
+            table.add_row(f"{step:,}", _size(_folder_size(folder)), f"damaged: {damage}", "")
             continue
         ranks = f"{layout.world_size:,} rank{'' if layout.world_size == 1 else 's'}, ZeRO {layout.zero_stage}"
         table.add_row(f"{step:,}", _size(_folder_size(folder)), ranks, stays)
