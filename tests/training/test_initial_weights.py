@@ -182,7 +182,16 @@ def test_a_dry_run_says_where_the_weights_begin(
     pretrain(load_run(run_file, overrides), ds_config="zero0")
     capsys.readouterr()
     assert train_run(run_file, overrides, ds_config="zero1", num_procs=1, is_dry_run=True) == 0
-    assert "# goes on from its own checkpoint" in capsys.readouterr().out
+    assert f"# goes on from step 2 of its own in {tmp_path / 'second'}; init.from" in capsys.readouterr().out
+    with pytest.raises(SettingsError, match=r"started with other settings:\n  lr\.peak: was 0\.01, now 0\.5"):
+        train_run(run_file, [*overrides, "lr.peak=0.5"], ds_config="zero1", num_procs=1, is_dry_run=True)
+
+
+def test_rows_that_are_longer_than_the_model_is_meant_for_are_told(first: Path, tmp_path: Path) -> None:
+    overrides = _second(first, tmp_path)
+    assert "max_position" not in open_run_data(load_run(str(tmp_path / "second.toml"), overrides)).describe()
+    data = open_run_data(load_run(str(tmp_path / "second.toml"), [*overrides, "model.max_position_embeddings=63"]))
+    assert data.describe().endswith("\n  rows are longer than model.max_position_embeddings=63, which exports will say")
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ They bring the shape of the model, and their tokenizer is the one that the corpo
 checkpoint of its own it goes on from that one, and where the first weights lie, or whether they still do, is no matter.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,10 @@ from toolkit.checkpoint.manifest import MANIFEST_NAME, CheckpointManifest, read_
 from toolkit.core.errors import CheckpointError, SettingsError
 from toolkit.data.corpus import Corpus
 from toolkit.model.config import ModelSettings
-from toolkit.settings.resume import check_weights
+from toolkit.settings.resume import check_corpora, check_resume, check_weights
 from toolkit.settings.run import RunSettings
 
-__all__ = ["bring_model", "check_initial", "describe_initial", "has_begun", "initial_manifest"]
+__all__ = ["bring_model", "check_initial", "check_own", "describe_start", "has_begun", "initial_manifest"]
 
 _CHECKPOINTS = "checkpoints"
 _WHAT_TO_GIVE = (
@@ -112,21 +113,44 @@ def check_initial(settings: RunSettings, corpus: Corpus, *, key: str) -> None:
     check_weights(settings, manifest, Path(source))
 
 
-def describe_initial(settings: RunSettings) -> str | None:
-    """Where the weights of the run begin, in one line; None where they are drawn.
+def check_own(settings: RunSettings, corpora: Mapping[str, str]) -> None:
+    """Refuse, before any rank is started, settings and corpora that are not those of the run's own newest checkpoint.
+
+    Where none can be read, ranks say what that means.
+
+    Raises:
+        SettingsError: naming every key that differs.
+        CorpusError: naming the setting whose corpus differs.
+    """
+    own = _own_manifest(settings)
+    if own is not None:
+        check_resume(own.settings, settings)
+        check_corpora(own.corpora, corpora)
+
+
+def describe_start(settings: RunSettings) -> str:
+    """Where the run begins, in one line.
 
     Raises:
         CheckpointError: there is no checkpoint at `init.from`.
     """
+    own = _own_manifest(settings)
+    if own is not None:
+        asked = "" if settings.init is None else f"; init.from ({settings.init.source}) is not read again"
+        return f"goes on from step {own.step:,} of its own in {settings.run.dir}{asked}"
     if settings.init is None:
-        return None
-    source = settings.init.source
-    if has_begun(settings):
-        return f"goes on from its own checkpoint; init.from ({source}) is not read again"
-    manifest = initial_manifest(source)
+        return f"starts from random weights, seed {settings.run.seed}"
+    manifest = initial_manifest(settings.init.source)
     kept = "kept" if settings.init.optimizer == "keep" else "new"
     origin = f", from {manifest.first_weights}" if manifest.first_weights else ""
-    return f"starts from {source} (step {manifest.step:,}{origin}); the optimizer is {kept}"
+    return f"starts from {settings.init.source} (step {manifest.step:,}{origin}); the optimizer is {kept}"
+
+
+def _own_manifest(settings: RunSettings) -> CheckpointManifest | None:
+    try:
+        return _newest_manifest(Path(settings.run.dir))
+    except CheckpointError:
+        return None
 
 
 def _newest_manifest(folder: Path) -> CheckpointManifest | None:

@@ -83,7 +83,7 @@ class RunData:
         return {one.key: one.corpus.manifest.manifest_sha256 for one in named}
 
     def describe(self) -> str:
-        """What the run reads and how often: one line, or for a blend a line for each corpus below the first."""
+        """What the run reads and how often; for a blend with a line for each corpus below the first."""
         needed = self.schedule.total_steps * self.settings.train.global_batch_rows
         lines = []
         for named, rows, share in zip(self.training, self.training_rows, self.blend().shares, strict=True):
@@ -94,9 +94,12 @@ class RunData:
                 f"{rows.num_rows:,} rows of {rows.sequence_length:,}; "
                 f"{part} {taken:,} rows, {taken / rows.num_rows:.2f} epochs"
             )
-        if len(lines) == 1:
-            return lines[0]
-        return "\n  ".join([f"a blend of {len(lines):,} corpora, {needed:,} rows in the run:", *lines])
+        if len(lines) > 1:
+            lines.insert(0, f"a blend of {len(lines):,} corpora, {needed:,} rows in the run:")
+        longest = self.settings.model.max_position_embeddings
+        if self.rows.sequence_length > longest:
+            lines.append(f"rows are longer than model.max_position_embeddings={longest:,}, which exports will say")
+        return "\n  ".join(lines)
 
 
 def open_run_data(settings: RunSettings) -> RunData:
