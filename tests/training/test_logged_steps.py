@@ -1,5 +1,7 @@
 """Logged steps: which, with which rates, and the same numbers for everyone who writes them."""
 
+import time
+
 import pytest
 import torch
 
@@ -139,3 +141,18 @@ def test_tensorboard_gets_the_same_numbers(tmp_path):
     for name, value in expected.items():
         (event,) = read.Scalars(name)
         assert (event.step, event.value) == (2, pytest.approx(value, rel=1e-6))
+
+
+def test_tensorboard_forgets_what_a_later_start_makes_again(tmp_path):
+    """Also step 0, where a run ended before its first checkpoint and starts anew."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    for first_step, steps in ((0, (0, 1, 2, 3)), (0, (0, 1, 2)), (1, (2, 3))):
+        writer = TensorBoardWriter(tmp_path, first_step=first_step)
+        for step in steps:
+            writer.append({"step": step, "objective": "mlm", "eval_loss": {"mlm": float(first_step)}})
+        writer.close()
+        # Files of one second would be read in any order.
+        time.sleep(1.1)
+    events = EventAccumulator(str(tmp_path)).Reload().Scalars("validation/mlm")
+    assert [(event.step, event.value) for event in events] == [(0, 0.0), (1, 0.0), (2, 1.0), (3, 1.0)]
