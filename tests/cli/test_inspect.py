@@ -1,6 +1,7 @@
 """`toolkit inspect` on runs and checkpoints; corpora have their own tests."""
 
 import json
+import shutil
 import sys
 
 import pytest
@@ -160,6 +161,17 @@ def test_a_run_with_first_weights_and_an_imported_model_say_so(inspect, run):
     assert code == 0
     assert "first weights hub/decoder (llama)" in lines
     assert any(line.endswith("weights, no optimizer's moments, fp32") for line in lines)
+
+
+def test_a_run_ahead_of_its_checkpoints_says_what_is_saved(inspect, run):
+    with (run / "metrics.jsonl").open("a") as file:
+        line = {"step": 18, "phase": 1, "loss": 3.0, "tokens": 9000, "tokens_per_second": 1.0}
+        file.write("\n" + json.dumps(line) + "\n")
+    _, lines, _ = inspect(run)
+    assert "stands at step 18 of 20 (90%); saved up to 15" in lines
+    shutil.rmtree(run / "checkpoints")
+    _, lines, _ = inspect(run)
+    assert "stands at step 18 of 20 (90%); no checkpoint yet" in lines
 
 
 def test_metrics_of_any_bytes_are_passed_over(inspect, run):

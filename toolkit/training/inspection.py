@@ -47,7 +47,7 @@ def run_views(folder: Path) -> Iterator["Table"]:
     schedule, lines = schedule_of(settings), read_lines(folder)
     checkpoints = step_folders(folder / CHECKPOINTS_FOLDER)
     step = max([line["step"] for line in lines[-1:]] + [step for step, _ in checkpoints], default=0)
-    yield _run_facts(folder, settings, schedule, lines, step)
+    yield _run_facts(folder, settings, schedule, lines, step, saved=next((saved for saved, _ in checkpoints), None))
     yield _phases(schedule, lines, step)
     if any("eval_loss" in line for line in lines):
         yield _validation(schedule, lines)
@@ -82,7 +82,13 @@ def checkpoint_views(checkpoint: Checkpoint) -> Iterator["Table"]:
 
 
 def _run_facts(
-    folder: Path, settings: RunSettings, schedule: Schedule, lines: Sequence[dict[str, Any]], step: int
+    folder: Path,
+    settings: RunSettings,
+    schedule: Schedule,
+    lines: Sequence[dict[str, Any]],
+    step: int,
+    *,
+    saved: int | None,
 ) -> "Table":
     total, train = schedule.total_steps, settings.train
     table = facts()
@@ -101,7 +107,9 @@ def _run_facts(
     table.add_row("step size", f"{rows:,} rows, {rows * data.sequence_length:,} positions")
     warmup, decay = settings.lr.ramps(total)
     table.add_row("learning rate", f"peak {settings.lr.peak:g}, {warmup:,} steps of warm-up, {decay:,} of decay")
-    table.add_row("stands at", f"step {step:,} of {total:,} ({step / total:.0%}){', finished' * (step == total)}")
+    # What was made behind the newest checkpoint is lost with the process.
+    safe = "" if step == saved or not step else "; no checkpoint yet" if saved is None else f"; saved up to {saved:,}"
+    table.add_row("stands at", f"step {step:,} of {total:,} ({step / total:.0%}){', finished' * (step == total)}{safe}")
     trained = [line for line in lines if "loss" in line]
     if trained:
         last = trained[-1]
