@@ -101,6 +101,16 @@ def test_a_damaged_checkpoint_is_named_in_both_views(inspect, run):
     assert any(line.startswith("15 ") and "damaged" in line for line in lines)
 
 
+def test_a_file_that_is_cut_off_or_gone_shows_in_the_view_of_the_run(inspect, run):
+    cut, gone = (next((run / "checkpoints" / name).glob("weights-*")) for name in ("step-00000015", "step-00000010"))
+    cut.write_bytes(cut.read_bytes()[:-1])
+    gone.unlink()
+    code, lines, _ = inspect(run)
+    assert code == 0
+    assert any(line.startswith("15 ") and f"damaged: {cut.name} has" in line for line in lines)
+    assert any(line.startswith("10 ") and f"damaged: {gone.name} cannot be read" in line for line in lines)
+
+
 def test_a_checkpoint_without_a_schedule(inspect, tmp_path):
     """As one that was not trained here has none."""
     settings = model_settings("test", vocab_size=384)

@@ -153,11 +153,13 @@ def _checkpoints(found: Sequence[tuple[int, Path]], settings: RunSettings) -> "T
         is_trunk = keep.keep_every is not None and step % keep.keep_every == 0
         stays = "for ever" if is_trunk else f"one of the newest {keep.keep}" if number < keep.keep else "until the next"
         try:
-            layout = open_unverified(folder).manifest.layout
+            checkpoint = open_unverified(folder)
+            checkpoint.glance()
         except CheckpointError as error:
             damage = str(error).replace(f"{folder}/", "")
             table.add_row(f"{step:,}", _size(_folder_size(folder)), f"damaged: {damage}", "")
             continue
+        layout = checkpoint.manifest.layout
         ranks = f"{layout.world_size:,} rank{'' if layout.world_size == 1 else 's'}, ZeRO {layout.zero_stage}"
         table.add_row(f"{step:,}", _size(_folder_size(folder)), ranks, stays)
     return table
