@@ -123,7 +123,8 @@ _CORPORA = (
     ),
     Case(("verify", "{damaged_shard}"), ("shard-00000.bin",), "again"),
     Case(("verify", "{empty}"), ("no corpus at",), "toolkit preprocess"),
-    Case(("inspect", "{empty}"), ("no corpus at",), "toolkit preprocess"),
+    Case(("inspect", "{empty}"), ("nothing to inspect", "{empty}"), "Give the folder of a corpus"),
+    Case(("inspect", "no/such"), ("no/such", "does not exist"), "Give the folder of a corpus"),
     Case(
         ("adopt", "{empty}/none", "--tokenizer", "{tokenizer}", "--output", "out"),
         ("There is no pair", "none.bin"),

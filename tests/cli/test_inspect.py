@@ -1,10 +1,12 @@
 """`toolkit inspect` on runs and checkpoints; corpora have their own tests."""
 
 import json
+import shutil
 import sys
 
 import pytest
 
+from toolkit.checkpoint.manifest import manifest_bytes, read_manifest
 from toolkit.cli.main import main
 from toolkit.model import Encoder, initialize_, model_settings
 from toolkit.settings import load_run
@@ -99,6 +101,16 @@ def test_a_damaged_checkpoint_is_named_in_both_views(inspect, run):
     assert any(line.startswith("15 ") and "damaged" in line for line in lines)
 
 
+def test_a_file_that_is_cut_off_or_gone_shows_in_the_view_of_the_run(inspect, run):
+    cut, gone = (next((run / "checkpoints" / name).glob("weights-*")) for name in ("step-00000015", "step-00000010"))
+    cut.write_bytes(cut.read_bytes()[:-1])
+    gone.unlink()
+    code, lines, _ = inspect(run)
+    assert code == 0
+    assert any(line.startswith("15 ") and f"damaged: {cut.name} has" in line for line in lines)
+    assert any(line.startswith("10 ") and f"damaged: {gone.name} cannot be read" in line for line in lines)
+
+
 def test_a_checkpoint_without_a_schedule(inspect, tmp_path):
     """As one that was not trained here has none."""
     settings = model_settings("test", vocab_size=384)
@@ -124,3 +136,57 @@ def test_a_run_folder_without_its_settings(inspect, run):
     code, _, err = inspect(run)
     assert code == 2
     assert "has no run.toml" in err
+
+
+def test_what_is_nothing_to_inspect_is_named_for_what_it_is(inspect, run, tmp_path):
+    (tmp_path / "hub").mkdir()
+    (tmp_path / "hub" / "config.json").write_text("{}")
+    (tmp_path / "bare").mkdir()
+    for place, found in (
+        ("none", "it does not exist"),
+        ("run/run.toml", "it is a file"),
+        ("hub", "toolkit convert --from-hf"),
+        ("run/checkpoints", "toolkit inspect "),
+        ("bare", "it holds none of those"),
+    ):
+        code, _, err = inspect(tmp_path / place)
+        assert code == 2
+        assert "nothing to inspect" in err
+        assert found in err
+        # Nobody who mistypes a run wants a corpus in its place.
+        assert "--output" not in err
+
+
+def test_a_run_with_first_weights_and_an_imported_model_say_so(inspect, run):
+    with (run / "run.toml").open("a") as file:
+        file.write('\n[init]\nfrom = "models/decoder"\noptimizer = "keep"\n')
+    code, lines, _ = inspect(run)
+    assert code == 0
+    assert "first weights models/decoder; the optimizer was kept" in lines
+    folder = run / "checkpoints" / "step-00000010"
+    origin = {"model": "hub/decoder", "family": "llama"}
+    manifest = read_manifest(folder).model_copy(update={"origin": origin, "has_moments": False})
+    (folder / "manifest.json").write_bytes(manifest_bytes(manifest))
+    code, lines, _ = inspect(folder)
+    assert code == 0
+    assert "first weights hub/decoder (llama)" in lines
+    assert any(line.endswith("weights, no optimizer's moments, fp32") for line in lines)
+
+
+def test_a_run_ahead_of_its_checkpoints_says_what_is_saved(inspect, run):
+    with (run / "metrics.jsonl").open("a") as file:
+        line = {"step": 18, "phase": 1, "loss": 3.0, "tokens": 9000, "tokens_per_second": 1.0}
+        file.write("\n" + json.dumps(line) + "\n")
+    _, lines, _ = inspect(run)
+    assert "stands at step 18 of 20 (90%); saved up to 15" in lines
+    shutil.rmtree(run / "checkpoints")
+    _, lines, _ = inspect(run)
+    assert "stands at step 18 of 20 (90%); no checkpoint yet" in lines
+
+
+def test_metrics_of_any_bytes_are_passed_over(inspect, run):
+    with (run / "metrics.jsonl").open("ab") as file:
+        file.write(b"\n\xff\x00\xfe\n")
+    code, lines, err = inspect(run)
+    assert (code, err) == (0, "")
+    assert "stands at step 15 of 20 (75%)" in lines

@@ -1,6 +1,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import transformers
+
 from toolkit.checkpoint import open_checkpoint
 from toolkit.conversion.card import model_card
 from toolkit.conversion.forms import ExportForm
@@ -26,6 +28,17 @@ def test_the_card_tells_recipe_data_losses_and_use(make_checkpoint: Callable[...
         assert row in card
     # Where the training machine keeps its files is nobody's business.
     assert "someone" not in card
+
+
+def test_an_encoder_of_a_causal_class_names_the_version_that_it_was_checked_with(
+    make_checkpoint: Callable[..., Path],
+) -> None:
+    """A version that does not know `is_causal: false` would load it as a decoder, without a word."""
+    manifest = open_checkpoint(make_checkpoint()).manifest
+    card = model_card(manifest, ExportForm.BIDIRECTIONAL, name="e", architecture="Qwen3ForCausalLM")
+    assert f"stock transformers (checked with {transformers.__version__})" in card
+    assert f"checked with transformers {transformers.__version__};" in card
+    assert ">= 5.3" not in card
 
 
 def test_the_example_in_the_card_runs(make_checkpoint: Callable[..., Path], tmp_path: Path) -> None:

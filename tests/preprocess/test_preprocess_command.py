@@ -112,7 +112,7 @@ def test_inspect_says_what_is_missing(toolkit, tmp_path):
     code, _, err = toolkit("inspect", tmp_path)
 
     assert code == 2
-    assert "no corpus at" in err
+    assert "nothing to inspect" in err
 
 
 def test_help_lists_the_options(toolkit):

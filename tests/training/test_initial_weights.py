@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from toolkit.checkpoint import open_checkpoint
+from toolkit.checkpoint import CheckpointManifest, open_checkpoint
+from toolkit.checkpoint.manifest import manifest_bytes
 from toolkit.conversion import from_hf, to_hf
 from toolkit.core.errors import CheckpointError, SettingsError
 from toolkit.settings import load_run
@@ -15,6 +16,8 @@ from toolkit.testing.corpora import random_documents, write_token_corpus
 from toolkit.testing.hf_decoders import save_decoder
 from toolkit.testing.runs import RunCase, write_run
 from toolkit.training import pretrain
+from toolkit.training.assembly import open_run_data
+from toolkit.workflows.train import train_run
 
 
 def _checkpoint(folder: Path, step: int) -> Path:
@@ -99,6 +102,110 @@ def test_another_shape_is_refused_with_its_keys(first: Path, tmp_path: Path) -> 
     overrides = [*_second(first, tmp_path), "model.num_hidden_layers=3"]
     with pytest.raises(SettingsError, match=r"model\.num_hidden_layers: there 2, here 3"):
         pretrain(load_run(str(tmp_path / "second.toml"), overrides), ds_config="zero0")
+
+
+def test_a_run_that_does_not_fit_its_first_weights_is_refused_before_any_rank(first: Path, tmp_path: Path) -> None:
+    """As a dry run and `toolkit train` see it; ranks would only say it after they were started."""
+    overrides = _second(first, tmp_path)
+    with pytest.raises(SettingsError, match=r"model\.num_hidden_layers: there 2, here 3"):
+        open_run_data(load_run(str(tmp_path / "second.toml"), [*overrides, "model.num_hidden_layers=3"]))
+    manifest = open_checkpoint(first / "run").manifest
+    bare = _weights_only(first / "run", tmp_path / "bare", manifest.model_copy(update={"has_moments": False}))
+    with pytest.raises(SettingsError, match=r"no optimizer state"):
+        open_run_data(load_run(str(tmp_path / "second.toml"), [*overrides, f"init.from={bare}", "init.optimizer=keep"]))
+
+
+def _weights_only(run: Path, folder: Path, manifest: CheckpointManifest) -> Path:
+    shutil.copytree(open_checkpoint(run).path, folder)
+    (folder / "manifest.json").write_bytes(manifest_bytes(manifest))
+    return folder
+
+
+def test_what_a_whole_shape_leaves_open_comes_from_the_weights(first: Path, tmp_path: Path) -> None:
+    """Rotary angles have no tensor that could disagree, and a default in their place would be another model."""
+    manifest = open_checkpoint(first / "run").manifest
+    model = {**manifest.settings["model"], "rope_theta": 500_000.0, "max_position_embeddings": 77}
+    source = _weights_only(
+        first / "run", tmp_path / "far", manifest.model_copy(update={"settings": {**manifest.settings, "model": model}})
+    )
+    overrides = [
+        *_second(first, tmp_path),
+        f"init.from={source}",
+        "model.hidden_size=32",
+        "model.intermediate_size=48",
+        "model.num_hidden_layers=2",
+        "model.num_attention_heads=4",
+    ]
+    settings = load_run(str(tmp_path / "second.toml"), overrides)
+    assert (settings.model.rope_theta, settings.model.max_position_embeddings) == (500_000.0, 77)
+    assert settings.model.num_key_value_heads == 2
+    given = load_run(str(tmp_path / "second.toml"), [*overrides, "model.rope_theta=20000.0"])
+    assert given.model.rope_theta == 20_000.0
+
+
+def test_a_damaged_manifest_is_passed_over_for_the_shape_too(first: Path, tmp_path: Path) -> None:
+    """A run without [model] resumes from the checkpoint before a damaged one, like any other run."""
+    overrides = _second(first, tmp_path)
+    pretrain(load_run(str(tmp_path / "second.toml"), overrides), ds_config="zero0")
+    (_checkpoint(tmp_path / "second", 2) / "manifest.json").write_text("{")
+    outcome = pretrain(load_run(str(tmp_path / "second.toml"), overrides), ds_config="zero0")
+    assert str(outcome) == "finished at step 2"
+    assert open_checkpoint(tmp_path / "second").manifest.step == 2
+
+
+def test_the_origin_is_the_run_that_the_weights_were_taken_from(first: Path, tmp_path: Path) -> None:
+    """Of a chain the last link, by its run's name wherever the checkpoint lies; an imported model at the far end."""
+    overrides = _second(first, tmp_path)
+    middle = tmp_path / "kept" / "apart"
+    shutil.copytree(_checkpoint(first / "run", 3), middle)
+    pretrain(load_run(str(tmp_path / "second.toml"), [*overrides, f"init.from={middle}"]), ds_config="zero0")
+    second = open_checkpoint(tmp_path / "second").manifest
+    assert second.origin == {"run": "run", "step": "3"}
+    third = [*overrides, f"init.from={tmp_path / 'second'}", f"run.dir={tmp_path / 'third'}"]
+    pretrain(load_run(str(tmp_path / "second.toml"), third), ds_config="zero0")
+    assert open_checkpoint(tmp_path / "third").manifest.origin == {"run": "second", "step": "2"}
+    imported = second.model_copy(update={"origin": {"model": "hub/decoder", "family": "llama"}})
+    source = _weights_only(tmp_path / "second", tmp_path / "adapted", imported)
+    fourth = [*overrides, f"init.from={source}", f"run.dir={tmp_path / 'fourth'}"]
+    pretrain(load_run(str(tmp_path / "second.toml"), fourth), ds_config="zero0")
+    manifest = open_checkpoint(tmp_path / "fourth").manifest
+    assert manifest.first_weights == "step 2 of the run second, which began with hub/decoder (llama)"
+
+
+def test_a_dry_run_says_where_the_weights_begin(
+    first: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    overrides = [*_second(first, tmp_path), "init.optimizer=keep"]
+    run_file = str(tmp_path / "second.toml")
+    assert train_run(run_file, overrides, ds_config="zero1", num_procs=1, is_dry_run=True) == 0
+    assert f"# starts from {first / 'run'} (step 3); the optimizer is kept\n" in capsys.readouterr().out
+    pretrain(load_run(run_file, overrides), ds_config="zero0")
+    capsys.readouterr()
+    assert train_run(run_file, overrides, ds_config="zero1", num_procs=1, is_dry_run=True) == 0
+    assert f"# goes on from step 2 of its own in {tmp_path / 'second'}; init.from" in capsys.readouterr().out
+    with pytest.raises(SettingsError, match=r"started with other settings:\n  lr\.peak: was 0\.01, now 0\.5"):
+        train_run(run_file, [*overrides, "lr.peak=0.5"], ds_config="zero1", num_procs=1, is_dry_run=True)
+
+
+def test_rows_that_are_longer_than_the_model_is_meant_for_are_told(first: Path, tmp_path: Path) -> None:
+    overrides = _second(first, tmp_path)
+    assert "max_position" not in open_run_data(load_run(str(tmp_path / "second.toml"), overrides)).describe()
+    data = open_run_data(load_run(str(tmp_path / "second.toml"), [*overrides, "model.max_position_embeddings=63"]))
+    assert data.describe().endswith("\n  rows are longer than model.max_position_embeddings=63, which exports will say")
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("init.from=3", r"init\.from = 3: Give a folder"),
+        ("init.from=", r"init\.from = '': Give a folder"),
+        ("init={optimizer='keep'}", r"init\.from is missing"),
+    ],
+)
+def test_an_init_without_a_source_is_named(first: Path, tmp_path: Path, override: str, message: str) -> None:
+    overrides = [*_second(first, tmp_path), override]
+    with pytest.raises(SettingsError, match=message):
+        load_run(str(tmp_path / "second.toml"), overrides)
 
 
 def test_places_without_a_checkpoint_are_refused_with_what_to_do(first: Path, tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """Logged steps: which, with which rates, and the same numbers for everyone who writes them."""
 
+import time
+
 import pytest
 import torch
 
@@ -71,11 +73,57 @@ def test_step_0_has_losses_and_no_rates():
     assert scalars(line) == {"validation/clm": 3.0}
 
 
-def test_peaks_by_name():
-    assert _named_peak_flops("NVIDIA H200") == 989e12
-    assert _named_peak_flops("NVIDIA H100 PCIe") == 756e12
-    assert _named_peak_flops("NVIDIA A100-SXM4-80GB") == 312e12
-    assert _named_peak_flops("Some Other Device") is None
+@pytest.mark.parametrize(
+    ("name", "tflops"),
+    [
+        ("NVIDIA A100-SXM4-80GB", 312),
+        ("A100-SXM4-40GB", 312),
+        ("NVIDIA A100-PCIE-40GB", 312),
+        ("NVIDIA A100 80GB PCIe", 312),
+        ("NVIDIA H100 80GB HBM3", 989),
+        ("NVIDIA H100 PCIe", 756),
+        ("NVIDIA H100 NVL", 835),
+        ("NVIDIA H200", 989),
+        ("NVIDIA H200 NVL", 835),
+        ("NVIDIA GH200 480GB", 989),
+        ("NVIDIA B200", 2250),
+        ("NVIDIA A40", 149.7),
+        ("NVIDIA L40S", 362),
+        ("NVIDIA L4", 121),
+        ("NVIDIA GeForce RTX 4090", 165.2),
+        ("AMD Instinct MI250X", 191.5),
+        ("AMD Instinct MI300X", 1307),
+    ],
+)
+def test_peaks_by_name(name, tflops):
+    assert _named_peak_flops(name) == tflops * 1e12
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Some Other Device",
+        "NVIDIA A100-SXM4-40GB MIG 1g.5gb",
+        "NVIDIA H100 80GB HBM3 MIG 3g.40gb",
+        "GRID A100-10C",
+        "NVIDIA H100XM-80C",
+        "NVIDIA A100-SXM-64GB",
+        "NVIDIA H100 80GB HBM2e",
+        "NVIDIA RTX A1000 Laptop GPU",
+        "NVIDIA GeForce RTX 4090 Laptop GPU",
+        "NVIDIA L40",
+        "NVIDIA A10G",
+        "NVIDIA H20",
+        "NVIDIA GB200",
+        "Tesla V100-SXM2-32GB",
+        "",
+    ],
+)
+def test_a_name_that_holds_that_of_another_device_has_no_peak(name):
+    assert _named_peak_flops(name) is None
+
+
+def test_a_cpu_has_no_peak():
     assert known_peak_flops(torch.device("cpu"), precision="bf16") is None
 
 
@@ -93,3 +141,18 @@ def test_tensorboard_gets_the_same_numbers(tmp_path):
     for name, value in expected.items():
         (event,) = read.Scalars(name)
         assert (event.step, event.value) == (2, pytest.approx(value, rel=1e-6))
+
+
+def test_tensorboard_forgets_what_a_later_start_makes_again(tmp_path):
+    """Also step 0, where a run ended before its first checkpoint and starts anew."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    for first_step, steps in ((0, (0, 1, 2, 3)), (0, (0, 1, 2)), (1, (2, 3))):
+        writer = TensorBoardWriter(tmp_path, first_step=first_step)
+        for step in steps:
+            writer.append({"step": step, "objective": "mlm", "eval_loss": {"mlm": float(first_step)}})
+        writer.close()
+        # Files of one second would be read in any order.
+        time.sleep(1.1)
+    events = EventAccumulator(str(tmp_path)).Reload().Scalars("validation/mlm")
+    assert [(event.step, event.value) for event in events] == [(0, 0.0), (1, 0.0), (2, 1.0), (3, 1.0)]

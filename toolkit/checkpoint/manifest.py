@@ -145,7 +145,19 @@ class CheckpointManifest(_Entry):
     """Whether AdamW's moments are there; an imported model has none. Written where they are not."""
 
     origin: dict[str, str] = {}
-    """For weights that did not start here: where they come from. Written where they did not."""
+    """For weights that did not start here: where they come from. `run` and `step` are the run that they were taken
+    from, `model` and `family` an imported model at the far end. Written where they did not."""
+
+    @property
+    def first_weights(self) -> str:
+        """`origin` in words; empty for weights that were drawn."""
+        origin = self.origin
+        family = f" ({origin['family']})" if "family" in origin else ""
+        imported = f"{origin['model']}{family}" if "model" in origin else ""
+        if "run" not in origin:
+            return imported
+        run = f"step {origin['step']} of the run {origin['run']}"
+        return f"{run}, which began with {imported}" if imported else run
 
 
 def tensor_file(kind: TensorKind, file: str) -> str:

@@ -110,6 +110,21 @@ class Checkpoint:
             if problem is not None:
                 raise CheckpointError(f"{problem} Copy the checkpoint again, or use another one.")
 
+    def glance(self) -> None:
+        """Look at the size of every file, which takes no time; a changed byte is not found.
+
+        Raises:
+            CheckpointError: a file is missing or of another size; the first in order is named.
+        """
+        for name, expected in sorted(self.manifest.files.items()):
+            path = self.path / name
+            try:
+                size = path.stat().st_size
+            except OSError as error:
+                raise CheckpointError(f"{path} cannot be read: {error.strerror}.") from error
+            if size != expected.bytes:
+                raise CheckpointError(f"{path} has {size} bytes, {expected.bytes} were written.")
+
     def _problem(self, item: tuple[str, FileEntry]) -> str | None:
         name, expected = item
         path = self.path / name

@@ -29,8 +29,28 @@ def command(
         _show_checkpoint(folder)
     elif is_run:
         _show_run(folder)
-    else:
+    elif (folder / "corpus.json").exists():
         _show_corpus(folder, rows, overrides or [])
+    else:
+        raise SettingsError(
+            f"{folder} is nothing to inspect: {_found(folder)}.\nGive the folder of a corpus (corpus.json), of a run "
+            "(run.toml) or of a checkpoint (manifest.json), as `toolkit preprocess`, `train` and `convert --from-hf` "
+            "make them."
+        )
+
+
+def _found(folder: Path) -> str:
+    if not folder.exists():
+        return "it does not exist"
+    if not folder.is_dir():
+        return "it is a file"
+    if (folder / "config.json").is_file():
+        return f"it holds a Hugging Face model, which `toolkit convert --from-hf {folder} OUT` makes a checkpoint of"
+    if steps := sorted(path.name for path in folder.glob("step-*")):
+        return f"it holds checkpoints; look at one of them: toolkit inspect {folder / steps[-1]}"
+    if (folder / "unfinished.jsonl").is_file():
+        return "its corpus is unfinished; start the same `toolkit preprocess` again"
+    return "it holds none of those"
 
 
 def _show_checkpoint(folder: Path) -> None:

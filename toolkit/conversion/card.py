@@ -1,6 +1,7 @@
 """The model card: what was trained, on what, for how long, and how to load it; all taken from the manifest."""
 
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import PurePath
 from typing import Any
 
@@ -45,7 +46,8 @@ trained like any other and is used as it is; only further training through that 
 
 _CAUSAL_CLASS = """\
 transformers has no masked-LM class with norms of heads, so the head loads through `AutoModelForCausalLM`; attention is
-bidirectional all the same, since config.json says `is_causal: false` (checked with the version that wrote this).
+bidirectional all the same, since config.json says `is_causal: false`. That was checked with transformers {version};
+an older one may read over it and attend to the left only.
 The `fill-mask` pipeline does not take such a class. Sentence embeddings: average `AutoModel`'s last hidden states over
 the attention mask.
 """
@@ -70,12 +72,15 @@ def model_card(manifest: CheckpointManifest, form: ExportForm, *, name: str, arc
         _LOADING[form] if has_own_class else _LOADING[form].replace("AutoModelForMaskedLM", "AutoModelForCausalLM")
     )
     rows = "\n".join(f"| {key} | {value} |" for key, value in _facts(manifest))
+    version = metadata.version("transformers")
+    since = "transformers >= 5.3" if has_own_class else f"transformers (checked with {version})"
+    notes = _NOTES[form] if has_own_class else _CAUSAL_CLASS
     parts = [
         front,
         f"# {name}\n",
-        f"{_ABOUT[form]}, as `{architecture}` of stock transformers >= 5.3, without remote code.\n",
+        f"{_ABOUT[form]}, as `{architecture}` of stock {since}, without remote code.\n",
         f"## Use\n\n```python\n{loading.format(name=name)}```\n",
-        (_NOTES[form] if has_own_class else _CAUSAL_CLASS).format(pad_id=manifest.vocabulary.pad_id),
+        notes.format(pad_id=manifest.vocabulary.pad_id, version=version),
         f"## Training\n\n| | |\n|---|---|\n{rows}\n",
         f"Written by encoder-pretraining-toolkit {manifest.toolkit_version}.\n",
     ]
@@ -84,9 +89,8 @@ def model_card(manifest: CheckpointManifest, form: ExportForm, *, name: str, arc
 
 def _facts(manifest: CheckpointManifest) -> Iterator[tuple[str, str]]:
     model = _group(manifest, "model")
-    if origin := manifest.origin:
-        where = f"step {origin['step']} of the run {origin['run']}" if "run" in origin else origin.get("model", "")
-        yield "first weights", f"{where} ({origin['family']})" if "family" in origin else where
+    if manifest.first_weights:
+        yield "first weights", manifest.first_weights
     parameters = sum(_size(entry.shape) for entry in manifest.tensors.values())
     yield "parameters", f"{parameters:,}"
     yield "layers x width", f"{model.get('num_hidden_layers')} x {model.get('hidden_size')}"

@@ -57,8 +57,8 @@ class LogSettings(Settings):
     wandb: bool | Annotated[str, Field(min_length=1)] = False
     """Whether Weights & Biases is written too; a text names the project. Needs the extra `wandb`."""
     peak_tflops: float | None = Field(None, gt=0, allow_inf_nan=False)
-    """What one device can do at most, in TFLOP/s at this run's precision, for `mfu`. Unset: what the data sheets of
-    A100, H100 and H200 say of bf16; elsewhere lines have no `mfu`."""
+    """What one device can do at most, in TFLOP/s at this run's precision, for `mfu`. Unset: what the data sheet says
+    of bf16, for common GPUs; elsewhere lines have no `mfu`."""
 
 
 class EvaluationSettings(Settings):

@@ -23,7 +23,7 @@ from toolkit.objectives.base import Objective
 from toolkit.objectives.schedule import Schedule
 from toolkit.parallel.topology import BatchLayout, batch_layout
 from toolkit.settings.corpora import NamedCorpus, open_training, open_validation, with_vocabulary
-from toolkit.settings.initial import check_tokenizer
+from toolkit.settings.initial import check_initial
 from toolkit.settings.load import to_toml
 from toolkit.settings.resume import snapshot
 from toolkit.settings.rules import schedule_of
@@ -83,7 +83,7 @@ class RunData:
         return {one.key: one.corpus.manifest.manifest_sha256 for one in named}
 
     def describe(self) -> str:
-        """What the run reads and how often: one line, or for a blend a line for each corpus below the first."""
+        """What the run reads and how often; for a blend with a line for each corpus below the first."""
         needed = self.schedule.total_steps * self.settings.train.global_batch_rows
         lines = []
         for named, rows, share in zip(self.training, self.training_rows, self.blend().shares, strict=True):
@@ -94,9 +94,12 @@ class RunData:
                 f"{rows.num_rows:,} rows of {rows.sequence_length:,}; "
                 f"{part} {taken:,} rows, {taken / rows.num_rows:.2f} epochs"
             )
-        if len(lines) == 1:
-            return lines[0]
-        return "\n  ".join([f"a blend of {len(lines):,} corpora, {needed:,} rows in the run:", *lines])
+        if len(lines) > 1:
+            lines.insert(0, f"a blend of {len(lines):,} corpora, {needed:,} rows in the run:")
+        longest = self.settings.model.max_position_embeddings
+        if self.rows.sequence_length > longest:
+            lines.append(f"rows are longer than model.max_position_embeddings={longest:,}, which exports will say")
+        return "\n  ".join(lines)
 
 
 def open_run_data(settings: RunSettings) -> RunData:
@@ -109,7 +112,7 @@ def open_run_data(settings: RunSettings) -> RunData:
     training, validation = open_training(settings), open_validation(settings)
     settings = with_vocabulary(settings, [*training, *([] if validation is None else [validation])])
     corpus = training[0].corpus
-    check_tokenizer(settings, corpus, key=training[0].key)
+    check_initial(settings, corpus, key=training[0].key)
     seed, schedule = settings.run.seed, schedule_of(settings)
     names = {phase.objective for phase in schedule.phases}
     evaluated = {"clm"} | names | ({"mlm"} if corpus.vocabulary.mask_id is not None else set())

@@ -47,7 +47,7 @@ def run_views(folder: Path) -> Iterator["Table"]:
     schedule, lines = schedule_of(settings), read_lines(folder)
     checkpoints = step_folders(folder / CHECKPOINTS_FOLDER)
     step = max([line["step"] for line in lines[-1:]] + [step for step, _ in checkpoints], default=0)
-    yield _run_facts(folder, settings, schedule, lines, step)
+    yield _run_facts(folder, settings, schedule, lines, step, saved=next((saved for saved, _ in checkpoints), None))
     yield _phases(schedule, lines, step)
     if any("eval_loss" in line for line in lines):
         yield _validation(schedule, lines)
@@ -61,6 +61,8 @@ def checkpoint_views(checkpoint: Checkpoint) -> Iterator["Table"]:
     table = facts()
     table.add_row("checkpoint", str(checkpoint.path))
     table.add_row("step", f"{manifest.step:,}{_of_schedule(manifest)}")
+    if manifest.first_weights:
+        table.add_row("first weights", manifest.first_weights)
     table.add_row("tokens", f"{manifest.tokens:,} without padding; next row is number {manifest.data_position:,}")
     if manifest.losses:
         table.add_row("last losses", ", ".join(f"{name} {loss:.4f}" for name, loss in manifest.losses.items()))
@@ -73,18 +75,29 @@ def checkpoint_views(checkpoint: Checkpoint) -> Iterator["Table"]:
     ranks = f"{layout.world_size:,} rank{'' if layout.world_size == 1 else 's'}"
     table.add_row("written by", f"toolkit {manifest.toolkit_version} on {ranks}, ZeRO {layout.zero_stage}")
     num_bytes = sum(entry.bytes for entry in manifest.files.values())
-    table.add_row("files", f"{len(manifest.files):,}, {_size(num_bytes)}: weights and both moments, fp32")
+    held = "weights and both moments" if manifest.has_moments else "weights, no optimizer's moments"
+    table.add_row("files", f"{len(manifest.files):,}, {_size(num_bytes)}: {held}, fp32")
     yield table
     yield _tensors(manifest)
 
 
 def _run_facts(
-    folder: Path, settings: RunSettings, schedule: Schedule, lines: Sequence[dict[str, Any]], step: int
+    folder: Path,
+    settings: RunSettings,
+    schedule: Schedule,
+    lines: Sequence[dict[str, Any]],
+    step: int,
+    *,
+    saved: int | None,
 ) -> "Table":
     total, train = schedule.total_steps, settings.train
     table = facts()
     table.add_row("run", str(folder))
     table.add_row("model", f"{_model_line(settings.model)}; {settings.precision}")
+    if init := settings.init:
+        table.add_row(
+            "first weights", f"{init.source}; the optimizer was {'kept' if init.optimizer == 'keep' else 'new'}"
+        )
     data = settings.data
     named = data.train if isinstance(data.train, str) else ", ".join(f"{p.path} x {p.weight:g}" for p in data.train)
     table.add_row("data", f"{named}, rows of {data.sequence_length:,} ({data.windows})")
@@ -94,7 +107,9 @@ def _run_facts(
     table.add_row("step size", f"{rows:,} rows, {rows * data.sequence_length:,} positions")
     warmup, decay = settings.lr.ramps(total)
     table.add_row("learning rate", f"peak {settings.lr.peak:g}, {warmup:,} steps of warm-up, {decay:,} of decay")
-    table.add_row("stands at", f"step {step:,} of {total:,} ({step / total:.0%}){', finished' * (step == total)}")
+    # What was made behind the newest checkpoint is lost with the process.
+    safe = "" if step == saved or not step else "; no checkpoint yet" if saved is None else f"; saved up to {saved:,}"
+    table.add_row("stands at", f"step {step:,} of {total:,} ({step / total:.0%}){', finished' * (step == total)}{safe}")
     trained = [line for line in lines if "loss" in line]
     if trained:
         last = trained[-1]
@@ -138,10 +153,13 @@ def _checkpoints(found: Sequence[tuple[int, Path]], settings: RunSettings) -> "T
         is_trunk = keep.keep_every is not None and step % keep.keep_every == 0
         stays = "for ever" if is_trunk else f"one of the newest {keep.keep}" if number < keep.keep else "until the next"
         try:
-            layout = open_unverified(folder).manifest.layout
+            checkpoint = open_unverified(folder)
+            checkpoint.glance()
         except CheckpointError as error:
-            table.add_row(f"{step:,}", _size(_folder_size(folder)), f"damaged: {error}", "")
+            damage = str(error).replace(f"{folder}/", "")
+            table.add_row(f"{step:,}", _size(_folder_size(folder)), f"damaged: {damage}", "")
             continue
+        layout = checkpoint.manifest.layout
         ranks = f"{layout.world_size:,} rank{'' if layout.world_size == 1 else 's'}, ZeRO {layout.zero_stage}"
         table.add_row(f"{step:,}", _size(_folder_size(folder)), ranks, stays)
     return table

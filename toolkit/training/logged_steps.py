@@ -53,7 +53,8 @@ class TensorBoardWriter:
     def __init__(self, folder: Path, *, first_step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(str(folder), purge_step=first_step + 1)
+        # A fresh start makes step 0 again too: the validation losses before the first update.
+        self._writer = SummaryWriter(str(folder), purge_step=first_step + 1 if first_step else 0)
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Write the scalars of a logged step."""

@@ -34,7 +34,7 @@ class MetricsFile:
     def _supersede(self, superseded: Path, resumed_step: int) -> None:
         kept: list[str] = []
         moved: list[str] = []
-        for line in self._path.read_text(encoding="utf-8").splitlines():
+        for line in _lines_of(self._path):
             step = _step_of(line)
             (kept if step is not None and step <= resumed_step and resumed_step > 0 else moved).append(line)
         if not moved:
@@ -52,12 +52,16 @@ class MetricsFile:
 
 
 def read_lines(folder: Path) -> list[dict[str, Any]]:
-    """The lines of a run folder's metrics.jsonl in order, without one that was cut off; none if there is no file."""
+    """The lines of a run folder's metrics.jsonl in order, without those that are damaged; none if there is no file."""
     path = folder / "metrics.jsonl"
-    if not path.exists():
+    if not path.is_file():
         return []
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines if _step_of(line) is not None]
+    return [json.loads(line) for line in _lines_of(path) if _step_of(line) is not None]
+
+
+def _lines_of(path: Path) -> list[str]:
+    """All lines. A machine that lost power can leave any bytes; they must neither stop a resume nor hide a run."""
+    return path.read_text(encoding="utf-8", errors="replace").splitlines()
 
 
 def _step_of(line: str) -> int | None:

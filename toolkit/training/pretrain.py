@@ -200,8 +200,17 @@ def _ancestry(checkpoint: Checkpoint | None, initial: Checkpoint | None, setting
     if initial is None or settings.init is None:
         return Ancestry()
     manifest = initial.manifest
-    origin = manifest.origin or {"run": initial.path.absolute().parent.parent.name, "step": str(manifest.step)}
-    return Ancestry(origin, manifest.optimizer_step if settings.init.optimizer == "keep" else 0)
+    return Ancestry(_origin(initial), manifest.optimizer_step if settings.init.optimizer == "keep" else 0)
+
+
+def _origin(initial: Checkpoint) -> dict[str, str]:
+    """An imported model is named as its import named it; a run by its own name, wherever its checkpoint lies now."""
+    manifest = initial.manifest
+    run = manifest.settings.get("run")
+    if run is None and manifest.origin:
+        return manifest.origin
+    folder = Path(run["dir"]).name if isinstance(run, dict) else ""
+    return manifest.origin | {"run": folder or initial.path.absolute().name, "step": str(manifest.step)}
 
 
 def _build_engine(settings: RunSettings, config: dict[str, Any], ranks: Ranks) -> Engine:

@@ -1,5 +1,6 @@
 """How fast a run is: tokens, useful arithmetic, and the share of what the devices could do at most (MFU)."""
 
+import re
 from typing import Any
 
 import torch
@@ -10,15 +11,26 @@ from toolkit.training.state import StepRecord
 
 __all__ = ["Speed", "known_peak_flops"]
 
-# TFLOP/s of one device in bf16 without sparsity, from its maker's data sheet. The first part of a name that fits.
-_BF16_TFLOPS = (
-    ("A100", 312.0),
-    ("H100 PCIe", 756.0),
-    ("H100 NVL", 835.0),
-    ("H100", 989.0),
-    ("H200 NVL", 835.0),
-    ("H200", 989.0),
-)
+# TFLOP/s of one device in bf16 without sparsity, from its maker's data sheet, by its whole name without the maker's.
+# Whole, since names contain one another: a slice of a card (MIG, a virtual GPU), a variant with fewer units
+# (A100-SXM-64GB) and an RTX A1000 are no A100, and no MFU is better than one that is wrong by a factor.
+_BF16_TFLOPS = {
+    r"A100-(SXM4?|PCIE)-(40|80)GB|A100 80GB PCIe|A100X": 312.0,
+    r"A40": 149.7,
+    r"L4": 121.0,
+    r"L40S": 362.0,
+    r"GeForce RTX 4090": 165.2,
+    r"H100 80GB HBM3": 989.0,
+    r"H100 PCIe": 756.0,
+    r"H100 NVL": 835.0,
+    r"H200": 989.0,
+    r"H200 NVL": 835.0,
+    r"GH200 (120GB|480GB|144G HBM3e)": 989.0,
+    r"B200": 2250.0,
+    # One of two dies: each is a device, and a rank.
+    r"Instinct MI250X": 191.5,
+    r"Instinct MI300X": 1307.0,
+}
 
 
 def known_peak_flops(device: torch.device, *, precision: str) -> float | None:
@@ -29,7 +41,8 @@ def known_peak_flops(device: torch.device, *, precision: str) -> float | None:
 
 
 def _named_peak_flops(name: str) -> float | None:
-    return next((tflops * 1e12 for part, tflops in _BF16_TFLOPS if part in name), None)
+    model = re.sub(r"^(NVIDIA|AMD) ", "", name)
+    return next((tflops * 1e12 for names, tflops in _BF16_TFLOPS.items() if re.fullmatch(names, model)), None)
 
 
 class Speed:

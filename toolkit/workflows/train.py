@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from toolkit.engine.ds_config import DEFAULT_DS_CONFIG
 from toolkit.parallel.topology import BatchLayout
 from toolkit.settings import load_run
+from toolkit.settings.initial import check_own, describe_start
 from toolkit.settings.load import to_toml
 from toolkit.training.assembly import RunData, open_run_data, resolve_engine
 from toolkit.workflows.bundled import prepare_if_named
@@ -34,6 +35,7 @@ def train_run(
     _, layout = resolve_engine(settings, ds_config, num_ranks=ranks)
     prepare_if_named(settings)
     data = open_run_data(settings)
+    check_own(data.settings, data.corpora())
     if is_dry_run:
         _show(data, layout, ds_config=ds_config)
         return 0
@@ -45,6 +47,7 @@ def _show(data: RunData, layout: BatchLayout, *, ds_config: str) -> None:
     print(to_toml(data.settings))
     for line in data.describe().splitlines():
         print(f"# {line}")
+    print(f"# {describe_start(data.settings)}")
     for phase in data.schedule.phases:
         print(f"# steps {phase.start + 1:,} to {phase.stop:,}: {phase.objective}")
     warmup, decay = data.settings.lr.ramps(data.schedule.total_steps)
