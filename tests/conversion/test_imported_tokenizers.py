@@ -10,6 +10,7 @@ import sentencepiece
 from transformers import AutoTokenizer
 
 import tokenization
+from toolkit.checkpoint import open_checkpoint
 from toolkit.conversion import from_hf, hub, to_hf
 from toolkit.core.errors import CheckpointError, UserError
 from toolkit.testing.hf_decoders import TOKENS, save_decoder, save_tokenizer
@@ -61,6 +62,23 @@ def test_ends_that_only_generation_knows_are_told(tmp_path: Path) -> None:
     changes = from_hf(tmp_path / "model", tmp_path / "out").changes
     told = "eos: generation_config.json also ends texts with id 8, 9, which exports do not know"
     assert _only(changes, "eos") == told
+
+
+@pytest.mark.parametrize("file", ["tokenizer_config.json", "chat_template.jinja"])
+def test_a_chat_template_that_is_left_out_is_told(tmp_path: Path, file: str) -> None:
+    save_decoder("llama 3", tmp_path / "model")
+    if file.endswith("json"):
+        _write(tmp_path / "model" / file, chat_template="{{ messages }}")
+    else:
+        (tmp_path / "model" / file).write_text("{{ messages }}")
+    assert "the chat template is left out" in from_hf(tmp_path / "model", tmp_path / "out").changes
+
+
+def test_a_model_named_by_a_dot_is_known_by_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_decoder("llama 3", tmp_path / "model")
+    monkeypatch.chdir(tmp_path / "model")
+    from_hf(".", tmp_path / "out")
+    assert open_checkpoint(tmp_path / "out").manifest.origin["model"] == "model"
 
 
 def test_a_token_without_a_row_is_named(tmp_path: Path) -> None:

@@ -203,3 +203,21 @@ def test_folders_made_for_a_result_go_with_it(tmp_path: Path, tokenizer_folder: 
     with pytest.raises(CheckpointError, match="holds other parameters"):
         to_hf(checkpoint, tmp_path / "kept" / "new" / "newer" / "out")
     assert list((tmp_path / "kept").iterdir()) == []
+
+
+@pytest.mark.parametrize("role", ["mask_id", "pad_id", "bos_id", "eos_id"])
+def test_a_special_id_that_the_model_does_not_have_is_named(
+    tmp_path: Path, tokenizer_folder: Path, out: Path, role: str
+) -> None:
+    ids = {"mask_id": 2, "pad_id": 1, "bos_id": None, "eos_id": 0} | {role: 5000}
+    checkpoint = write_checkpoint(
+        tmp_path / "checkpoints",
+        1,
+        states=model_states(Encoder(model_settings("test", vocab_size=384))),
+        tokenizer_folder=tokenizer_folder,
+        model=model_settings("test", vocab_size=384),
+        vocabulary=Vocabulary(size=5001, special_ids=(0, 1, 2), **ids),
+    )
+    with pytest.raises(CheckpointError, match=f"gives {role}=5,000, and the model has 384 entries"):
+        to_hf(checkpoint, out)
+    assert left_beside(out) == []

@@ -206,6 +206,13 @@ def _model_settings(source: Checkpoint) -> ModelSettings:
         ) from error
     if settings.vocab_size is None:
         raise CheckpointError(f"{source.path}/manifest.json does not say settings.model.vocab_size.")
+    named = source.manifest.vocabulary.model_dump(include={"mask_id", "pad_id", "bos_id", "eos_id"})
+    for role, token_id in named.items():
+        if token_id is not None and token_id >= settings.vocab_size:
+            raise CheckpointError(
+                f"{source.path}/manifest.json gives {role}={token_id:,}, and the model has {settings.vocab_size:,} "
+                "entries: the two do not belong together. Copy the checkpoint again, or use another one."
+            )
     return settings
 
 

@@ -17,6 +17,7 @@ _FILES = [
     "special_tokens_map.json",
     "vocab.json",
     "merges.txt",
+    "chat_template.jinja",
     "*.model",
 ]
 

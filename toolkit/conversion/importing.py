@@ -210,7 +210,7 @@ def _manifest(settings: ModelSettings, tokenizer: Tokenizer, described: Describe
         files={},
         losses={},
         # The name of a folder, not where it lies on this machine.
-        origin={"model": Path(name).name if Path(name).is_dir() else name, "family": described.family},
+        origin={"model": Path(name).resolve().name if Path(name).is_dir() else name, "family": described.family},
     )
 
 

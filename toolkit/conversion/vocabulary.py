@@ -63,6 +63,8 @@ def open_tokenizer(folder: Path, described: Described, *, mask_token: str) -> tu
         said.append(f"{mask.passed_over} looks like a mask and no file names it: --mask-token token:{mask.passed_over}")
     if tokenizer.special_ids["pad"] is None:
         said.append("pad: none is named; the end of text fills up, told apart by position and not by id")
+    if _has_chat_template(folder):
+        said.append("the chat template is left out")
     if (end := _own_end(tokenizer)) is not None:
         said.append(f"the tokenizer ends every text with {end} itself: preprocess with --no-eod, or it stands twice")
     return tokenizer, said
@@ -152,6 +154,12 @@ def _differences(role: str, tokenizer: Tokenizer, described: Described) -> list[
         listed = ", ".join(map(str, more))
         found.append(f"eos: generation_config.json also ends texts with id {listed}, which exports do not know")
     return found
+
+
+def _has_chat_template(folder: Path) -> bool:
+    config = folder / _CONFIG
+    named = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
+    return "chat_template" in named or (folder / "chat_template.jinja").is_file()
 
 
 def _own_end(tokenizer: Tokenizer) -> str | None:
