@@ -84,6 +84,10 @@ def load(
 
 def _parts(spec: str | Path) -> _Parts:
     path, name = Path(spec), str(spec)
+    if not name:
+        raise TokenizationError(
+            "The name of the tokenizer is an empty text. Give a folder, a file or a hub repository."
+        )
     try:
         is_file, is_folder = path.is_file(), path.is_dir()
     except ValueError:  # a zero byte
@@ -99,7 +103,7 @@ def _parts(spec: str | Path) -> _Parts:
     if isinstance(spec, str) and looks_like_repository(name) and not _LIKE_A_PATH.match(name):
         return _from_folder(download(name, [TOKENIZER_FILE, *_PAIR, *_MODEL_FILES, *CONFIGURATION_FILES]), name)
     raise TokenizationError(
-        f"There is no tokenizer at {name}: no such file or folder. Give one, a hub repository, or one of the shipped "
+        f"There is no tokenizer at {name!r}: no such file or folder. Give one, a hub repository, or one of the shipped "
         f"specs: {', '.join(shipped_names())}."
     )
 
@@ -149,7 +153,7 @@ def _from_file(path: Path) -> _Parts:
         )
     raise TokenizationError(
         f"{path} is no tokenizer that is known: neither a Hugging Face {TOKENIZER_FILE}, a tiktoken rank file, a "
-        f"SentencePiece model nor a spec .toml. It begins with {content[:20]!r}."
+        f"SentencePiece model nor a spec .toml. It begins with {str(content[:20])[1:]}. Give one of these."
     )
 
 
@@ -184,7 +188,7 @@ def _rank_file(ranks: Ranks, spec_name: str) -> tuple[bytes, str]:
         content, name = _from_url(ranks.url, ranks.sha256), ranks.url
     if ranks.sha256 is not None and hashlib.sha256(content).hexdigest() != ranks.sha256:
         raise TokenizationError(
-            f"{name} is not the rank file that the tokenizer spec {spec_name} means: its hash differs."
+            f"{name} is not the rank file that the tokenizer spec {spec_name} means: its hash differs. Fetch it again."
         )
     return content, name
 
