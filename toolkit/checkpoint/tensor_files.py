@@ -89,7 +89,10 @@ def read_header(path: Path) -> dict[str, TensorPlace]:
     for name, place in places.items():
         itemsize = _DTYPES[place.dtype].itemsize if place.dtype in _DTYPES else None
         if itemsize is not None and place.stop - place.start != math.prod(place.shape) * itemsize:
-            raise CheckpointError(f"{path} is damaged: the bytes of {name} are not those of its shape {place.shape}.")
+            raise CheckpointError(
+                f"{path} is damaged: the bytes of {name} are not those of its shape {place.shape}.\nFetch the model "
+                "again."
+            )
     if cut := sorted(name for name, place in places.items() if place.stop > size):
         raise CheckpointError(f"{path} is cut off: it ends before {some(cut)}.\nFetch the model again.")
     return places

@@ -38,7 +38,9 @@ class HubWeights:
                 )
             found = read_header(path)
             if lost := [name for name in wanted if name not in found]:
-                raise CheckpointError(f"{path} lacks {some(lost)}, which {_INDEX} says it holds.")
+                raise CheckpointError(
+                    f"{path} lacks {some(lost)}, which {_INDEX} says it holds.\nFetch the model again."
+                )
             places |= {name: place for name, place in found.items() if not listed or listed.get(name) == path}
         return cls(folder, places)
 
@@ -91,4 +93,6 @@ def _listed(folder: Path) -> dict[str, Path]:
         files: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         return {name: folder / Path(file).name for name, file in files.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{index} is damaged: it has no weight_map of tensors to files.") from error
+        raise CheckpointError(
+            f"{index} is damaged: it has no weight_map of tensors to files.\nFetch the model again."
+        ) from error
