@@ -10,6 +10,7 @@ from typing import Any
 from toolkit.checkpoint.folders import step_folders
 from toolkit.checkpoint.manifest import MANIFEST_NAME, CheckpointManifest, read_manifest
 from toolkit.core.errors import CheckpointError, SettingsError
+from toolkit.core.wording import home_hint
 from toolkit.data.corpus import Corpus
 from toolkit.model.config import ModelSettings
 from toolkit.settings.run import RunSettings
@@ -37,7 +38,10 @@ def bring_model(raw: dict[str, Any]) -> None:
     own = _newest(Path(folder)) if isinstance(folder, str) else None
     model = (initial_manifest(source) if own is None else read_manifest(own)).settings.get("model")
     if not isinstance(model, dict):
-        raise CheckpointError(f"init.from={source}: the manifest there does not describe a model.")
+        raise CheckpointError(
+            f"init.from={source}: the manifest there does not describe a model. Give another checkpoint, or the shape "
+            "in [model]."
+        )
     raw["model"] = {key: value for key, value in model.items() if value is not None} | given
 
 
@@ -59,7 +63,7 @@ def initial_manifest(source: str) -> CheckpointManifest:
             else ""
         )
         raise CheckpointError(
-            f"init.from={source} {what}.{hint}\n"
+            f"init.from={source} {what}.{hint}{home_hint(source)}\n"
             "Give a folder that `toolkit convert --from-hf` wrote, a checkpoint (RUN_DIR/checkpoints/step-NNNNNNNN), "
             "or a run folder."
         )

@@ -213,7 +213,10 @@ def _declared(settings: RunSettings, name: str) -> tuple[str, dict[str, Any]]:
     given = dict(settings.objectives.get(name, {}))
     kind = given.pop("kind", name)
     if not isinstance(kind, str):
-        raise SettingsError(f"objectives.{name}.kind = {kind!r}: give the name of a kind of objective.")
+        raise SettingsError(
+            f"objectives.{name}.kind = {kind!r} is refused: it has to be a text. Give a kind of objective: "
+            f"{', '.join(registry.known())}."
+        )
     return kind, given
 
 
