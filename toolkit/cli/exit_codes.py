@@ -54,8 +54,8 @@ def _judged(error: Exception) -> tuple[int, str]:
     if any(base.__module__.split(".")[0] == "tokenization" for base in type(error).__mro__[:-1]):
         return 2, str(error)
     if isinstance(error, OSError) and (remedy := _remedy(error)):
-        place = f" ({_shortened(str(error.filename))})" if error.filename else ""
-        return 2, f"{error.strerror}{place}. {remedy}"
+        place = _shortened(str(error.filename)) if error.filename else "a file"
+        return 2, f"{place} cannot be read or written: {error.strerror}. {remedy}"
     if isinstance(error, ValueError) and str(error) == "embedded null byte":
         return 2, "a path holds the character NUL, which no path can have. Take it out."
     return 1, str(error)
@@ -64,7 +64,7 @@ def _judged(error: Exception) -> tuple[int, str]:
 def _remedy(error: OSError) -> str | None:
     """What a person can do about an error of the system; None where nothing is known."""
     if error.errno in _NO_ROOM:
-        return "Free space or choose another folder; what was finished before is whole."
+        return "Free space or choose another folder (for temporary files: TMPDIR); what was finished before is whole."
     if error.errno in _CLOSED:
         return "Allow access to it or choose another place; what was finished before is whole."
     if error.errno in _NO_SUCH_PATH:
