@@ -124,7 +124,9 @@ def _from_folder(folder: Path, repository: str | None = None) -> _Parts:
         raise TokenizationError(f"The hub repository {repository!r} has {known}. Give another one, or a file.")
     held = sorted(entry.name for entry in folder.iterdir())
     listed = ", ".join(held[:8]) + (", ..." if len(held) > 8 else "") if held else "nothing"
-    raise TokenizationError(f"The folder {folder} has {known}; it holds: {listed}. Name the file itself.")
+    raise TokenizationError(
+        f"The folder {folder} has {known}; it holds: {listed}. Name the file itself, or another folder."
+    )
 
 
 def _from_file(path: Path) -> _Parts:

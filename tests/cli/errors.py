@@ -107,6 +107,7 @@ _SETTINGS = (
     _set("data.min_length=100", found=("data.min_length=100", "1 segment "), remedy="Make the rows longer"),
     _set("data.train=", found=("data.train = ''",), remedy="not empty"),
     _set("data.train=~/corpus", found=("~/corpus",), remedy="write the whole path"),
+    _set('data.train="a\\u0000b"', found=("the character NUL",), remedy="Take it out"),
     _set("precision=fp16", found=("precision = 'fp16'",), remedy="'fp32' or 'bf16'"),
     _set(
         "schedule.0.objective=breaking",
@@ -137,7 +138,7 @@ _PARALLEL = (
     _train("--ds-config", "{ds_block}", found=("zero_optimization = 2",), remedy="Write it with its keys"),
     _train("--ds-config", "{ds_misspelt}", found=("'zero_optimisation'",), remedy="'zero_optimization'"),
     _train("--ds-config", "{ds_fp16}", found=("the block 'fp16'",), remedy="Take the block out"),
-    _set("parallel.tp=2", found=("parallel.tp=2",), remedy="not available yet"),
+    _set("parallel.tp=2", found=("parallel.tp=2",), remedy="Set parallel.tp=1"),
     _set("parallel.tp=0", found=("parallel.tp = 0",), remedy="above 0"),
     _train("--num-procs", "0", found=("'--num-procs'",), remedy="at least 1"),
     _train("--num-procs", "two", found=("'--num-procs'",), remedy="a whole number"),
@@ -233,7 +234,7 @@ _PREPROCESS = (
     _preprocess("{broken_array}", *_TO, found=("{broken_array} is broken at byte",), remedy="repair it"),
     _preprocess("{empty_gzip}", *_TO, found=("{empty_gzip} is empty",), remedy="Fetch it again"),
     _preprocess("{text}", *_TO, "--eod", "x", "--no-eod", found=("contradict each other",), remedy="Leave one"),
-    _preprocess("{text}", *_TO, "--mask-token", "x", found=("'x'",), remedy="auto, token:TEXT, id:N"),
+    _preprocess("{text}", *_TO, "--mask-token", "x", found=("'x'",), remedy="write one of these"),
     _preprocess("{text}", *_TO, "--mask-token", "id:9999", found=("9,999", "383"), remedy="Use one that is"),
     _preprocess("{text}", *_TO, "--workers", "0", found=("--workers 0 is refused",), remedy="at least 1"),
     _preprocess("{text}", *_TO, "--workers", "two", found=("'--workers'",), remedy="a whole number"),
@@ -241,7 +242,9 @@ _PREPROCESS = (
     _preprocess("{text}", *_TO, "--special-text", "x", found=("--special-text x",), remedy="'parse' or 'literal'"),
     _preprocess("{text}", *_TO, "--sequence-length", "9999999999", found=("9999999999",), remedy="at most 1,048,576"),
     _preprocess("{text}", *_TO, "--subset", "x", found=("--subset x", "{text}"), remedy="Leave it out"),
-    _preprocess("{text}", *_TO, "--holdout", "0.9999999", found=("All 40 documents",), remedy="Hold out less"),
+    _preprocess(
+        "{text}", *_TO, "--holdout", "0.9999999", found=("All 40 documents", "0.9999999"), remedy="Hold out less"
+    ),
     _preprocess("{text}", *_TO, found=("out/", "File too large"), remedy="goes on from the last", under="full disk"),
     *(
         _preprocess("{text}", "--tokenizer", name, "--output", "out", found=found, remedy=remedy)
@@ -270,7 +273,7 @@ _HUB = (
         _preprocess("{text}", "--tokenizer", name, "--output", "out", found=(name, found), remedy=remedy, under=under)
         for name, found, remedy, under in (
             ("org/gated", "is gated", "set HF_TOKEN", "hub"),
-            ("org/missing", "does not exist on", "or is private", "hub"),
+            ("org/missing", "does not exist on", "Look the name up", "hub"),
             ("org/any", "HF_HUB_OFFLINE is set", "Run once with a network", "offline"),
             ("org/any", "cannot be reached", "Run once with a network", "unreachable"),
         )
@@ -361,7 +364,10 @@ _IMPORTS = (
 _SHEET = "Give a .tsv, .csv, .jsonl or .parquet file"
 _FINETUNED = (
     _finetune("xx", "{checkpoint}", found=("there is no task 'xx'",), remedy="Choose one of: sc"),
-    *(_finetune(task, "{checkpoint}", found=(f"`{task}`",), remedy="not available yet") for task in ("tc", "qa", "ir")),
+    *(
+        _finetune(task, "{checkpoint}", found=(f"`{task}`", "not available yet"), remedy="The task sc is")
+        for task in ("tc", "qa", "ir")
+    ),
     _finetune("sc", "", found=("MODEL is an empty text",), remedy="Give a Hugging Face folder"),
     _finetune("sc", "{empty}", found=("{empty} is no run", "no config.json"), remedy="Give one of the three"),
     _finetune("sc", "{damaged_checkpoint}", found=("weights-", "is damaged"), remedy="Copy the checkpoint again"),
@@ -397,7 +403,9 @@ _FINETUNED = (
     _finetune("sc", "{checkpoint}", test="{other_label}", found=("'maybe'", "'no', 'yes'"), remedy="Leave the row out"),
 )
 
-_NOT_YET = tuple(Case((name, "x", "--at-all"), (f"`toolkit {name}`",), "not available yet") for name in _UNBUILT)
+_NOT_YET = tuple(
+    Case((name, "x", "--at-all"), (f"`toolkit {name}` is not available yet",), "toolkit --help") for name in _UNBUILT
+)
 _COMMANDS = (
     Case(("trian", "x"), ("no command 'trian'",), "Did you mean 'train'"),
     Case(("verify", "x" * 300), ("File name too long", "xxx"), "Give another path"),

@@ -44,7 +44,7 @@ def test_a_place_that_holds_something_is_refused_an_empty_folder_is_not(
 def test_unknown_words_are_refused_with_the_known_ones(make_checkpoint: Callable[..., Path], out: Path) -> None:
     with pytest.raises(UserError, match=r"'prefix' is none of the known ones. Choose one of: bidirectional, causal"):
         to_hf(make_checkpoint(), out, form="prefix", dtype="fp32")
-    with pytest.raises(UserError, match="'fp16' is none of the known ones. Choose one of: fp32, bf16"):
+    with pytest.raises(UserError, match=r"'fp16' is none of the known ones. Choose one of: fp32, bf16"):
         to_hf(make_checkpoint(), out, form="causal", dtype="fp16")
 
 

@@ -140,6 +140,11 @@ def test_several_findings_come_in_one_message(run_file):
     assert "train.step" in str(raised.value)
 
 
+def test_a_file_may_begin_with_the_mark_of_its_encoding(tmp_path, run_file):
+    (tmp_path / "marked.toml").write_text(_RUN, encoding="utf-8-sig")
+    assert load_run(str(tmp_path / "marked.toml")).schedule == load_run(run_file).schedule
+
+
 def test_no_such_run_file_lists_the_presets():
     with pytest.raises(SettingsError, match="Did you mean 'smoke'"):
         load_run("smok")

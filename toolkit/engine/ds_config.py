@@ -130,9 +130,9 @@ def check_parallel(config: Mapping[str, Any], parallel: ParallelSettings, *, sou
             "Use a file with stage 1, or set parallel.pp=1."
         )
     if parallel.pp > 1:
-        raise NotAvailableError(f"pipeline parallelism (parallel.pp={parallel.pp})")
+        raise NotAvailableError(f"pipeline parallelism (parallel.pp={parallel.pp})", "Set parallel.pp=1.")
     if parallel.tp > 1:
-        raise NotAvailableError(f"tensor parallelism (parallel.tp={parallel.tp})")
+        raise NotAvailableError(f"tensor parallelism (parallel.tp={parallel.tp})", "Set parallel.tp=1.")
 
 
 def resolve_ds_config(

@@ -138,7 +138,8 @@ def _texts(
         )
         what = files[0].name if len(files) == 1 else f"{len(files):,} files"
         raise UserError(
-            f"There is no document in {what}: {reasons}. Give sources with text, or name its field with --text-field."
+            f"There is no document in {what}: {reasons}. Give sources with text, or name the field that holds it "
+            "(--text-field)."
         )
     shown.say(f"Read {result.documents:,} documents, {result.text_bytes / 1e6:,.1f} MB of text; learning merges.")
 

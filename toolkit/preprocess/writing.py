@@ -108,7 +108,7 @@ def _run(
         raise UserError(_nothing_found(files, tally))
     if not tally.kept.documents:
         raise UserError(
-            f"All {tally.documents:,} documents are held out by --holdout {settings.holdout:g}; none is left for the "
+            f"All {tally.documents:,} documents are held out by --holdout {settings.holdout}; none is left for the "
             "corpus. Hold out less, or give more text."
         )
 
@@ -140,7 +140,7 @@ def _rates(tally: Tally) -> Callable[[], str]:
 def _check_bad_rows(tally: Tally, most: float) -> None:
     if tally.num_bad > most * tally.rows:
         raise UserError(
-            f"{tally.num_bad:,} of the {counted(tally.rows, 'row')} read so far ({tally.num_bad / tally.rows:.1%}) "
+            f"{tally.num_bad:,} of {counted(tally.rows, 'row')} read so far ({tally.num_bad / tally.rows:.1%}) "
             "cannot be used, "
             f"more than --max-bad-fraction {most:g} allows:\n{tally.reasons()}\n"
             "Repair the source, name the field that holds the text with --text-field, or allow more."
@@ -152,4 +152,7 @@ def _nothing_found(files: Sequence[Source], tally: Tally) -> str:
     skipped = (
         ", ".join(f"{reason}: {counted(count, 'row')}" for reason, count in tally.skipped.items()) or "no row at all"
     )
-    return f"There is no document in {what}: {skipped}. Give sources with text, or name its field with --text-field."
+    return (
+        f"There is no document in {what}: {skipped}. "
+        "Give sources with text, or name the field that holds it (--text-field)."
+    )

@@ -57,7 +57,7 @@ def finetune(
     if task not in list(Task):
         raise UserError(f"there is no task {str(task)!r}.{nearest(str(task), Task)} Choose one of: {', '.join(Task)}.")
     if task != Task.SEQUENCE_CLASSIFICATION:
-        raise NotAvailableError(f"fine-tuning for the task `{task}`")
+        raise NotAvailableError(f"fine-tuning for the task `{task}`", f"The task {Task.SEQUENCE_CLASSIFICATION} is.")
     with _as_encoder(model) as encoder:
         return finetune_sequence_classification(
             encoder,
