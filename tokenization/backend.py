@@ -24,12 +24,16 @@ def check_ids(ids: Mapping[str, int]) -> None:
         TokenizationError: there are none, one is given twice or out of all proportion.
     """
     if not ids:
-        raise TokenizationError("The tokenizer has an empty vocabulary.")
+        raise TokenizationError("The tokenizer has an empty vocabulary. Give another one.")
     if max(ids.values()) >= _MOST_IDS:
         text = max(ids, key=ids.__getitem__)
-        raise TokenizationError(f"The tokenizer gives the token {text!r} the id {ids[text]:,}. Is its file damaged?")
+        raise TokenizationError(
+            f"The tokenizer gives the token {text!r} the id {ids[text]:,}. Its file may be damaged: fetch it again."
+        )
     if len(set(ids.values())) < len(ids):
-        raise TokenizationError("The tokenizer gives one id to two of its tokens. Is its file damaged?")
+        raise TokenizationError(
+            "The tokenizer gives one id to two of its tokens. Its file may be damaged: fetch it again."
+        )
 
 
 def settled(backend: "tokenizers.Tokenizer", names: SpecialNames) -> "tokenizers.Tokenizer":

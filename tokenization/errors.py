@@ -49,7 +49,7 @@ class EncodersDiffer(TokenizationError):
 
 
 @contextmanager
-def native_errors(what: str) -> Iterator[None]:
+def native_errors(what: str, *, remedy: str = "Fetch the tokenizer again, or give another one.") -> Iterator[None]:
     """Errors of the native libraries inside become a TokenizationError that begins with `what`.
 
     They raise bare Exception, TypeError, RuntimeError and others; a panic in Rust derives from BaseException alone.
@@ -62,11 +62,11 @@ def native_errors(what: str) -> Iterator[None]:
     except TokenizationError:
         raise
     except Exception as error:
-        raise TokenizationError(f"{what}: {_first_line(error)}.") from error
+        raise TokenizationError(f"{what}: {_first_line(error)}. {remedy}") from error
     except BaseException as error:
         if type(error).__name__ != "PanicException":
             raise
-        raise TokenizationError(f"{what}: {_first_line(error)}.") from error
+        raise TokenizationError(f"{what}: {_first_line(error)}. {remedy}") from error
 
 
 def _first_line(error: BaseException) -> str:

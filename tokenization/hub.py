@@ -15,6 +15,7 @@ _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _WAITS = (0.5, 3.0)
 
 _NOT_HERE = "; and there is no file, folder or shipped spec of that name here."
+_GIVE = "Look the name up there, or give a folder or file."
 
 
 def looks_like_repository(name: str) -> bool:
@@ -64,7 +65,7 @@ def _what_to_do(repository: str, error: Exception) -> str:
     if isinstance(error, errors.GatedRepoError):
         return f"is gated, and {token}. Accept its terms on {hub}/{repository} and set HF_TOKEN (or `hf auth login`)."
     if isinstance(error, errors.RepositoryNotFoundError):
-        return f"does not exist on {hub}, or is private, and {token}{_NOT_HERE}"
+        return f"does not exist on {hub}, or is private, and {token}{_NOT_HERE} {_GIVE}"
     if isinstance(error, errors.LocalEntryNotFoundError | errors.OfflineModeIsEnabled):
         why = "HF_HUB_OFFLINE is set" if constants.is_offline_mode() else f"{hub} cannot be reached"
         return (
@@ -72,7 +73,7 @@ def _what_to_do(repository: str, error: Exception) -> str:
             "Run once with a network, or give a folder or file."
         )
     if isinstance(error, errors.HFValidationError):
-        return f"cannot be one: it is no valid id{_NOT_HERE}"
+        return f"cannot be one: it is no valid id{_NOT_HERE} {_GIVE}"
     status = getattr(getattr(error, "response", None), "status_code", None)
     lines = str(error).strip().splitlines()
     # The text of an answer holds its address, which may be signed for a while: a secret.

@@ -33,14 +33,18 @@ def read_content(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise TokenizationError(f"{path} cannot be read: {error.strerror}.") from error
+        raise TokenizationError(
+            f"{path} cannot be read: {error.strerror}. Allow access to it, or give another tokenizer."
+        ) from error
 
 
 def _text(path: Path) -> str:
     try:
         return read_content(path).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise TokenizationError(f"{path} is not a Hugging Face {TOKENIZER_FILE}: it is not UTF-8 text.") from error
+        raise TokenizationError(
+            f"{path} is not a Hugging Face {TOKENIZER_FILE}: it is not UTF-8 text. Fetch it again."
+        ) from error
 
 
 def backend_from_json(path: Path) -> "tokenizers.Tokenizer":
@@ -87,7 +91,7 @@ def backend_from_pair(folder: Path) -> "tokenizers.Tokenizer":
     lines = _text(folder / MERGES_FILE).split("\n")
     merges = [line.rstrip("\r").split(" ") for line in lines if line.strip() and not line.startswith("#version")]
     if any(len(merge) != 2 for merge in merges):
-        raise TokenizationError(f"{folder / MERGES_FILE} should hold two tokens a line.")
+        raise TokenizationError(f"{folder / MERGES_FILE} should hold two tokens a line. Fetch it again.")
     with native_errors(f"{folder / MERGES_FILE} does not fit {VOCABULARY_FILE} beside it"):
         from tokenizers import Tokenizer as Backend
         from tokenizers import decoders, models, pre_tokenizers
@@ -102,7 +106,7 @@ def _vocabulary(path: Path) -> dict[str, int]:
     try:
         content: Any = json.loads(_text(path))
     except (ValueError, RecursionError) as error:
-        raise TokenizationError(f"{path} cannot be read as JSON: {error}.") from error
+        raise TokenizationError(f"{path} cannot be read as JSON: {error}. Fetch it again, or correct it.") from error
     if isinstance(content, dict) and all(type(value) is int and 0 <= value < 1 << 31 for value in content.values()):
         return content
-    raise TokenizationError(f"{path} should hold a JSON object that gives each token its id.")
+    raise TokenizationError(f"{path} should hold a JSON object that gives each token its id. Fetch it again.")

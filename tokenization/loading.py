@@ -84,6 +84,10 @@ def load(
 
 def _parts(spec: str | Path) -> _Parts:
     path, name = Path(spec), str(spec)
+    if not name:
+        raise TokenizationError(
+            "The name of the tokenizer is an empty text. Give a folder, a file or a hub repository."
+        )
     try:
         is_file, is_folder = path.is_file(), path.is_dir()
     except ValueError:  # a zero byte
@@ -99,7 +103,7 @@ def _parts(spec: str | Path) -> _Parts:
     if isinstance(spec, str) and looks_like_repository(name) and not _LIKE_A_PATH.match(name):
         return _from_folder(download(name, [TOKENIZER_FILE, *_PAIR, *_MODEL_FILES, *CONFIGURATION_FILES]), name)
     raise TokenizationError(
-        f"There is no tokenizer at {name}: no such file or folder. Give one, a hub repository, or one of the shipped "
+        f"There is no tokenizer at {name!r}: no such file or folder. Give one, a hub repository, or one of the shipped "
         f"specs: {', '.join(shipped_names())}."
     )
 
@@ -120,7 +124,9 @@ def _from_folder(folder: Path, repository: str | None = None) -> _Parts:
         raise TokenizationError(f"The hub repository {repository!r} has {known}. Give another one, or a file.")
     held = sorted(entry.name for entry in folder.iterdir())
     listed = ", ".join(held[:8]) + (", ..." if len(held) > 8 else "") if held else "nothing"
-    raise TokenizationError(f"The folder {folder} has {known}; it holds: {listed}. Name the file itself.")
+    raise TokenizationError(
+        f"The folder {folder} has {known}; it holds: {listed}. Name the file itself, or another folder."
+    )
 
 
 def _from_file(path: Path) -> _Parts:
@@ -149,7 +155,7 @@ def _from_file(path: Path) -> _Parts:
         )
     raise TokenizationError(
         f"{path} is no tokenizer that is known: neither a Hugging Face {TOKENIZER_FILE}, a tiktoken rank file, a "
-        f"SentencePiece model nor a spec .toml. It begins with {content[:20]!r}."
+        f"SentencePiece model nor a spec .toml. It begins with {str(content[:20])[1:]}. Give one of these."
     )
 
 
@@ -184,7 +190,7 @@ def _rank_file(ranks: Ranks, spec_name: str) -> tuple[bytes, str]:
         content, name = _from_url(ranks.url, ranks.sha256), ranks.url
     if ranks.sha256 is not None and hashlib.sha256(content).hexdigest() != ranks.sha256:
         raise TokenizationError(
-            f"{name} is not the rank file that the tokenizer spec {spec_name} means: its hash differs."
+            f"{name} is not the rank file that the tokenizer spec {spec_name} means: its hash differs. Fetch it again."
         )
     return content, name
 

@@ -78,7 +78,8 @@ def choose_mask(
         chosen = MaskToken(int(value), found[0], MaskOrigin.CHOSEN)
     else:
         raise TokenizationError(
-            f"The mask token {policy!r} is not one of auto, reserved, append, token:TEXT, id:N (--mask-token)."
+            f"The mask token {policy!r} is not one of auto, reserved, append, token:TEXT, id:N: write one of these "
+            "(--mask-token)."
         )
     for role, token_id in roles.items():
         if token_id == chosen.id:

@@ -41,9 +41,11 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise TokenizationError(f"{path} cannot be read as JSON: {error}.") from error
+        raise TokenizationError(f"{path} cannot be read as JSON: {error}. Fetch it again, or correct it.") from error
     if not isinstance(content, dict):
-        raise TokenizationError(f"{path} should hold a JSON object and holds {type(content).__name__}.")
+        raise TokenizationError(
+            f"{path} should hold a JSON object and holds another value. Fetch it again, or correct it."
+        )
     return content
 
 
@@ -86,6 +88,6 @@ def read_special_names(folder: Path) -> SpecialNames:
     for text in (*roles.values(), *extra):
         if not text.isprintable() and any("\ud800" <= character <= "\udfff" for character in text):
             raise TokenizationError(
-                f"{folder / _CONFIG} or {_MAP} beside it names the token {text!r}, which is no text."
+                f"{folder / _CONFIG} or {_MAP} beside it names the token {text!r}, which is no text. Correct it."
             )
     return SpecialNames(roles, tuple(dict.fromkeys(extra)))

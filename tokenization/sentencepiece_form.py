@@ -56,7 +56,9 @@ def from_sentencepiece(
         if model.normalizer.charsmap:
             check_charsmap(model.normalizer.charsmap)
     except ValueError as error:
-        raise TokenizationError(f"{name} is not a SentencePiece model that can be read: {error}.") from error
+        raise TokenizationError(
+            f"{name} is not a SentencePiece model that can be read: {error}. Fetch it again."
+        ) from error
     _refuse_unsupported(model, name)
     with native_errors(f"{name} is not a SentencePiece model that can be read"):
         from sentencepiece import SentencePieceProcessor
@@ -65,7 +67,7 @@ def from_sentencepiece(
         processor = SentencePieceProcessor()
         processor.LoadFromSerializedProto(content)
         if processor.GetPieceSize() != len(model.pieces):
-            raise TokenizationError(f"{name}: the library reads other pieces than the file holds.")
+            raise TokenizationError(f"{name}: the library reads other pieces than the file holds. Fetch it again.")
         backend = Backend.from_str(json.dumps(_hugging_face_form(model), ensure_ascii=False))
     backend.encode_special_tokens = True
     return backend, _names(processor, model), SentencePieceReference(processor)

@@ -94,7 +94,9 @@ def parse_model(content: bytes, name: str) -> SentencePieceModel:
     try:
         return _model(content)
     except (ValueError, struct.error) as error:
-        raise TokenizationError(f"{name} is not a SentencePiece model that can be read: {error}.") from error
+        raise TokenizationError(
+            f"{name} is not a SentencePiece model that can be read: {error}. Fetch it again."
+        ) from error
 
 
 def _model(content: bytes) -> SentencePieceModel:

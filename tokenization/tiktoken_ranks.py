@@ -52,21 +52,24 @@ def parse_ranks(content: bytes, name: str) -> dict[bytes, int]:
             token = b""
         if not token or not rank.isdigit() or len(rank) > 9:
             raise TokenizationError(
-                f"{name} is not a tiktoken rank file: line {number:,} is {line[:60]!r}, not base64, a space and a rank."
+                f"{name} is not a tiktoken rank file: line {number:,} is {line[:60]!r}, not base64, a space and a "
+                "rank. Fetch it again."
             )
         if token in ranks:
-            raise TokenizationError(f"{name}: line {number:,} has the token {token!r} a second time.")
+            raise TokenizationError(f"{name}: line {number:,} has the token {token!r} a second time. Fetch it again.")
         ranks[token] = int(rank)
     missing = [byte for byte in range(256) if bytes([byte]) not in ranks]
     if missing:
         raise TokenizationError(
             f"{name} has no rank for {len(missing)} of the 256 bytes (the first is {missing[0]:#04x}), so not every "
-            "text can be encoded. Is it whole?"
+            "text can be encoded. It may be cut off: fetch it again."
         )
     if len(set(ranks.values())) < len(ranks):
-        raise TokenizationError(f"{name} gives one rank to two tokens; ranks are ids and must differ.")
+        raise TokenizationError(f"{name} gives one rank to two tokens; ranks are ids and must differ. Fetch it again.")
     if max(ranks.values()) >= 2 * len(ranks):
-        raise TokenizationError(f"{name} has {len(ranks):,} tokens and the rank {max(ranks.values()):,}. Is it whole?")
+        raise TokenizationError(
+            f"{name} has {len(ranks):,} tokens and the rank {max(ranks.values()):,}. It may be cut off: fetch it again."
+        )
     return ranks
 
 
@@ -78,7 +81,7 @@ def from_ranks(ranks: Mapping[bytes, int], spec: RankSpec) -> tuple["tokenizers.
     """
     special = spec.special_ids(max(ranks.values()) + 1)
     _check(ranks, special, spec)
-    with native_errors(f"The pattern of the tokenizer spec {spec.name} cannot be used"):
+    with native_errors(f"The pattern of the tokenizer spec {spec.name} cannot be used", remedy="Correct it."):
         _refuse_empty_matches(spec.pattern)
         import tiktoken
         from tokenizers import Tokenizer as Backend
@@ -96,17 +99,19 @@ def _check(ranks: Mapping[bytes, int], special: Mapping[str, int], spec: RankSpe
     for text, token_id in special.items():
         if text in spelled:
             raise TokenizationError(
-                f"The special token {text!r} of the tokenizer spec {spec.name} is a token of the rank file too."
+                f"The special token {text!r} of the tokenizer spec {spec.name} is a token of the rank file too. Give "
+                "it another text."
             )
         if token_id in used:
             raise TokenizationError(
                 f"The special token {text!r} of the tokenizer spec {spec.name} has the id {token_id:,}, which is "
-                f"taken: the rank file has {len(ranks):,} tokens. Is it the spec of this file?"
+                f"taken: the rank file has {len(ranks):,} tokens. Give the spec that belongs to this file."
             )
     for role, text in spec.roles.items():
         if text not in special:
             raise TokenizationError(
-                f"The tokenizer spec {spec.name} names {text!r} as its {role} token and does not list it as special."
+                f"The tokenizer spec {spec.name} names {text!r} as its {role} token and does not list it as special. "
+                "Add it to special_tokens."
             )
 
 

@@ -5,68 +5,61 @@
 A case's words may name what `Place` lays down, as {corpus}, {run}, {text} and so on.
 """
 
-import io
-import json
-import subprocess
-import sys
+import os
+
+if __name__ == "__main__":
+    # Its client reads this once, when it is imported; the cases have a hub of their own.
+    os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"
+
 import tempfile
-from collections.abc import Callable
-from contextlib import chdir, redirect_stderr, redirect_stdout
-from dataclasses import dataclass
 from pathlib import Path
-from unittest.mock import patch
 
-from toolkit.cli.main import main
-from toolkit.model import Encoder, initialize_, model_settings
-from toolkit.settings import load_run
-from toolkit.settings.resume import snapshot
-from toolkit.testing.checkpoints import model_states, write_checkpoint
-from toolkit.testing.corpora import random_documents, write_token_corpus
-from toolkit.testing.runs import write_run
-from toolkit.testing.text import sample_documents, tiny_tokenizer
+from tests.cli.place import Case, Place, call, call_apart
 
-__all__ = ["CASES", "LAUNCHED", "Case", "Place", "call", "call_apart"]
+__all__ = ["CASES", "ELSEWHERE", "LAUNCHED"]
 
 
-@dataclass(frozen=True)
-class Case:
-    """A command line that is refused.
-
-    Attributes:
-        words: after `toolkit`.
-        found: pieces of the message that say what was asked and found.
-        remedy: a piece of the message that says what to do.
-    """
-
-    words: tuple[str, ...]
-    found: tuple[str, ...]
-    remedy: str
-
-    @property
-    def name(self) -> str:
-        """For test reports."""
-        return " ".join(self.words).replace("{", "").replace("}", "")
+def _train(*options: str, found: tuple[str, ...], remedy: str, under: str = "") -> Case:
+    return Case(("train", "{run}", *options), found, remedy, under)
 
 
-def _train(*options: str, found: tuple[str, ...], remedy: str) -> Case:
-    return Case(("train", "{run}", *options), found, remedy)
+def _set(*values: str, found: tuple[str, ...], remedy: str, under: str = "") -> Case:
+    return _train(*(word for value in values for word in ("--set", value)), found=found, remedy=remedy, under=under)
 
 
-def _set(*values: str, found: tuple[str, ...], remedy: str) -> Case:
-    return _train(*(word for value in values for word in ("--set", value)), found=found, remedy=remedy)
+def _preprocess(*words: str, found: tuple[str, ...], remedy: str, under: str = "") -> Case:
+    return Case(("preprocess", *words), found, remedy, under)
 
 
-def _preprocess(*words: str, found: tuple[str, ...], remedy: str) -> Case:
-    return Case(("preprocess", *words), found, remedy)
+def _tokenizer(*words: str, found: tuple[str, ...], remedy: str, under: str = "") -> Case:
+    return Case(("tokenizer", "train", *words), found, remedy, under)
+
+
+def _adopt(*words: str, found: tuple[str, ...], remedy: str) -> Case:
+    return Case(("adopt", *words, "--tokenizer", "{tokenizer}"), found, remedy)
+
+
+def _export(*words: str, found: tuple[str, ...], remedy: str, under: str = "") -> Case:
+    return Case(("convert", "--to-hf", *words), found, remedy, under)
+
+
+def _import(*words: str, found: tuple[str, ...], remedy: str, under: str = "") -> Case:
+    return Case(("convert", "--from-hf", *words), found, remedy, under)
+
+
+def _finetune(*words: str, found: tuple[str, ...], remedy: str, under: str = "", test: str = "{table}") -> Case:
+    given = () if "--train" in words else ("--train", "{table}")
+    output = () if "--output" in words else ("--output", "out")
+    return Case(("finetune", *words, *given, "--test", test, *output), found, remedy, under)
 
 
 _SETTINGS = (
     Case(("train", "no-such.toml"), ("run file 'no-such.toml' does not exist",), "Give a .toml file or one of: "),
     Case(("train", "{broken_toml}"), ("is not valid TOML", "line 1"), "Correct it"),
     _set("train.micro_batch_row=2", found=("unknown key 'train.micro_batch_row'",), remedy="'micro_batch_rows'"),
-    _set("train.steps=ten", found=("train.steps", "'ten'"), remedy="valid integer"),
-    _set("objectives.mlm.mask_ratio=1.4", found=("objectives.mlm.mask_ratio", "1.4"), remedy="less than or equal to 1"),
-    _set("objectives.mlm.mask_ratio=0", found=("objectives.mlm.mask_ratio", "0"), remedy="greater than 0"),
+    _set("train.steps=ten", found=("train.steps", "'ten'"), remedy="a whole number"),
+    _set("objectives.mlm.mask_ratio=1.4", found=("objectives.mlm.mask_ratio", "1.4"), remedy="at most 1"),
+    _set("objectives.mlm.mask_ratio=0", found=("objectives.mlm.mask_ratio", "0"), remedy="above 0"),
     _set("schedule=[]", found=("the schedule is empty",), remedy="Give at least one [[schedule]]"),
     _set("schedule.0.tokens=5", found=("'clm' has steps = 10 and tokens = 5",), remedy="exactly one of"),
     _set(
@@ -81,15 +74,50 @@ _SETTINGS = (
     _set("model.preset=120m", found=("model.preset='120m'",), remedy="There are: "),
     _set("model.num_attention_heads=5", found=("hidden_size=32", "num_attention_heads=5"), remedy="Change one"),
     _set("model.vocab_size=50", found=("model.vocab_size", "50", "97"), remedy="Leave model.vocab_size out"),
-    _set("lr.peak=-1", found=("lr.peak", "-1"), remedy="greater than 0"),
+    _set("lr.peak=-1", found=("lr.peak", "-1"), remedy="above 0"),
     _set("lr.warmup_steps=30", found=("lr.warmup_steps (30)", "20 steps"), remedy="Make one of them shorter"),
     _set(
         "train.micro_batch_rows=3",
         found=("train.micro_batch_rows=3", "does not divide 8"),
-        remedy="Choose rows and ranks",
+        remedy="Change train.global_batch_rows",
     ),
     Case(("train", "{no_validation}", "--set", "eval.every=5"), ("eval.every=5",), "Set data.validation"),
     _set("log.wandb=true", found=("log.wandb = true", "not installed"), remedy="pip install wandb"),
+    _set("lr.peak=nan", found=("lr.peak = nan",), remedy="a finite number"),
+    _set('lr.peak="1e-3"', found=("lr.peak = '1e-3'",), remedy="without quotes"),
+    _set("lr=3", found=("lr = 3",), remedy="Its keys: peak"),
+    _set('log.wandb=""', found=("log.wandb = ''",), remedy="true or false, or a text"),
+    _set("train.sequence_length=64", found=("unknown key 'train.sequence_length'",), remedy="'data.sequence_length'"),
+    _set("objectives.clm.mask_ratio=0.4", found=("unknown key 'objectives.clm.mask_ratio'",), remedy="leave it out"),
+    _set("objectives.mlm.mask_fraction=0.3", found=("objectives.mlm is refused", "0.3 + "), remedy="Set all"),
+    _set("objectives.mlm.kind=3", found=("objectives.mlm.kind = 3",), remedy="clm, mlm"),
+    _set("schedule.0.steps=0", found=("schedule.0.steps = 0",), remedy="above 0"),
+    _set("schedule=3", found=("schedule = 3",), remedy="a list"),
+    _set("schedule=[3]", found=("schedule.0 = 3",), remedy="Its keys: objective"),
+    _set("schedule.2.steps=5", found=("'2' is no item of a list of 2",), remedy="from 0 to 1"),
+    _set(
+        'schedule=[{objective="clm",fraction=0.5},{objective="mlm",steps=4}]',
+        found=("phase 2 (mlm) has none",),
+        remedy="Give every phase a fraction",
+    ),
+    _set("lr.peak", found=("--set 'lr.peak'", "no key=value form"), remedy="--set train.steps=100"),
+    _set("lr.peak.x=3", found=("lr.peak is a value",), remedy="correct the key"),
+    _set("model.preset=[1]", found=("model.preset=[1]",), remedy="There are: "),
+    _set("data.sequence_length=99999999999", found=("data.sequence_length",), remedy="at most 1,048,576"),
+    _set("data.min_length=100", found=("data.min_length=100", "1 segment "), remedy="Make the rows longer"),
+    _set("data.train=", found=("data.train = ''",), remedy="not empty"),
+    _set("data.train=~/corpus", found=("~/corpus",), remedy="write the whole path"),
+    _set('data.train="a\\u0000b"', found=("the character NUL",), remedy="Take it out"),
+    _set("precision=fp16", found=("precision = 'fp16'",), remedy="'fp32' or 'bf16'"),
+    _set(
+        "schedule.0.objective=breaking",
+        found=("'breaking'", "cannot be imported"),
+        remedy="uninstall it",
+        under="plugin",
+    ),
+    Case(("train", "{empty}"), ("{empty} is a folder",), "Give the .toml file"),
+    Case(("train", "{twice_toml}"), ("Cannot declare [run] twice", "line "), "Correct it"),
+    Case(("train", "{latin_toml}"), ("not UTF-8", "byte 2"), "Save it as UTF-8"),
     Case(("train", "{no_data}"), ("data is missing",), "toolkit preprocess"),
     Case(("train", "{no_schedule}"), ("schedule is missing",), "[[schedule]]"),
     Case(("train", "{no_model}"), ("model is missing",), "model.preset"),
@@ -98,9 +126,22 @@ _SETTINGS = (
 _PARALLEL = (
     _set("parallel.pp=4", found=("parallel.pp=4", "ZeRO stage 2"), remedy="set parallel.pp=1"),
     _train("--set", "precision=bf16", "--ds-config", "zero0", found=("stage 0",), remedy="zero1"),
-    _train("--num-procs", "3", found=("3 data-parallel rank",), remedy="Choose rows and ranks"),
+    _train("--num-procs", "3", found=("3 data-parallel rank",), remedy="Change train.global_batch_rows"),
     _train("--ds-config", "zero9", found=("'zero9' does not exist",), remedy="zero0, zero1, zero2, zero3"),
     _train("--ds-config", "{broken_toml}", found=("is not a readable JSON file",), remedy="shipped one: zero0"),
+    _train("--ds-config", "", found=("DeepSpeed file '' does not exist",), remedy="zero0, zero1"),
+    _train("--ds-config", "{ds_list}", found=("holds a list",), remedy="Write {...}"),
+    _train("--ds-config", "{ds_deep}", found=("nested too deeply",), remedy="Correct it"),
+    _train(
+        "--ds-config", "{ds_stage}", found=("{ds_stage}", "zero_optimization.stage to 7"), remedy="Write one of these"
+    ),
+    _train("--ds-config", "{ds_block}", found=("zero_optimization = 2",), remedy="Write it with its keys"),
+    _train("--ds-config", "{ds_misspelt}", found=("'zero_optimisation'",), remedy="'zero_optimization'"),
+    _train("--ds-config", "{ds_fp16}", found=("the block 'fp16'",), remedy="Take the block out"),
+    _set("parallel.tp=2", found=("parallel.tp=2",), remedy="Set parallel.tp=1"),
+    _set("parallel.tp=0", found=("parallel.tp = 0",), remedy="above 0"),
+    _train("--num-procs", "0", found=("'--num-procs'",), remedy="at least 1"),
+    _train("--num-procs", "two", found=("'--num-procs'",), remedy="a whole number"),
     _train("--ds-config", "{ds_optimizer}", found=("the block 'optimizer'", "AdamW"), remedy="Take the block out"),
     _train("--ds-config", "{ds_batch}", found=("train_batch_size to 9", "needs 8"), remedy='Write "auto"'),
 )
@@ -114,27 +155,46 @@ _CORPORA = (
         remedy="same --tokenizer",
     ),
     Case(("train", "{no_validation}", "--set", "data.train={maskless}"), ("mlm", "mask"), "--mask-token"),
-    _set('data.train=[{path="a"}]', found=("run.toml",), remedy="data.train.0.weight is missing."),
-    _set('data.train=[{path="a",weight=0}]', found=("data.train.0.weight = 0 is refused",), remedy="greater than 0"),
+    _set('data.train=[{path="a"}]', found=("run.toml",), remedy="it has to be given"),
+    _set('data.train=[{path="a",weight=0}]', found=("data.train.0.weight = 0 is refused",), remedy="above 0"),
     _set("data.train={damaged_manifest}", found=("corpus.json", "damaged"), remedy="again"),
     _set("data.train={short_shard}", found=("shard-00000.bin",), remedy="again"),
     _set(
-        "data.windows=blocks", "data.sequence_length=100000", found=("one whole row", "100000"), remedy="shorter rows"
+        "data.windows=blocks",
+        "data.sequence_length=100000",
+        found=("one whole row", "100000"),
+        remedy="a shorter data.sequence_length",
     ),
     Case(("verify", "{damaged_shard}"), ("shard-00000.bin",), "again"),
     Case(("verify", "{empty}"), ("no corpus at",), "toolkit preprocess"),
     Case(("inspect", "{empty}"), ("nothing to inspect", "{empty}"), "Give the folder of a corpus"),
     Case(("inspect", "no/such"), ("no/such", "does not exist"), "Give the folder of a corpus"),
-    Case(
-        ("adopt", "{empty}/none", "--tokenizer", "{tokenizer}", "--output", "out"),
-        ("There is no pair", "none.bin"),
-        "without the ending",
-    ),
+    Case(("inspect", "{prepared}", "--set", "lr.peak=1"), ("--set lr.peak=1",), "--set data.windows=blocks"),
+    Case(("inspect", "{prepared}", "--set", "data=3"), ("--set data=3",), "--set data.windows=blocks"),
+    Case(("inspect", "{prepared}", "--set", "data.window=x"), ("unknown key 'data.window'",), "'windows'"),
+    Case(("inspect", "{prepared}", "--rows", "-1"), ("'--rows'",), "at least 0"),
+    Case(("inspect", "{checkpoint}", "--set", "data.windows=blocks"), ("{checkpoint} is a run or a",), "Leave it out"),
+    Case(("verify", "{short_shard}"), ("1 of ", "shard-00000.bin: it has "), "Copy it again"),
+    Case(("verify", "{damaged_manifest}"), ("corpus.json: its content",), "Copy it again"),
+    Case(("verify", "{lost_shard}"), ("shard-00000.idx: it is missing",), "Copy it again"),
+    _set("data.train={lost_shard}", found=("shard-00000.idx", "No such file"), remedy="copy or make it again"),
 )
 
-_UNBUILT = ("branch", "plan", "grid", "doctor", "watch")
-_SCORED = ("--train", "{table}", "--test", "{table}", "--output", "out")
+_ADOPTED = (
+    _adopt("{empty}/none", "--output", "out", found=("There is no pair", "none.bin"), remedy="without the ending"),
+    _adopt("{pair}", "--output", "out", found=("{pair} is a folder",), remedy="Name the pairs in it"),
+    _adopt("{pair}/z*", "--output", "out", found=("No pair matches", "z*"), remedy="Name pairs by"),
+    _adopt("{pair}/half", "--output", "out", found=("half.idx is missing",), remedy="Copy both"),
+    _adopt("{pair}/damaged", "--output", "out", found=("damaged.idx is damaged",), remedy="Copy it again"),
+    _adopt("{prepared}/shard-00000", "--output", "{prepared}", found=("lies in the output",), remedy="another folder"),
+    _adopt("{prepared}/shard-00000", "--output", "{text}", found=("{text} is a file",), remedy="Name a folder"),
+    _adopt("{prepared}/shard-00000", "--output", "{documents}", found=("a.docx",), remedy="Name another folder"),
+    _adopt("{prepared}/shard-00000", "--output", "out", "--eod", "<none>", found=("'<none>'", "384"), remedy="(--eod)"),
+)
+
+_UNBUILT = ("grid", "report", "plan", "branch", "adapt", "estimate", "doctor", "launch", "watch")
 _TO = ("--tokenizer", "{tokenizer}", "--output", "out")
+_MADE = ("--output", "made")
 _PREPROCESS = (
     _preprocess("no-such.jsonl", *_TO, found=("'no-such.jsonl'",), remedy="Give files, folders or globs"),
     _preprocess(
@@ -153,48 +213,222 @@ _PREPROCESS = (
     _preprocess("{text}", *_TO, "--text-field", "body", found=("body",), remedy="--text-field"),
     _preprocess("{bad_gzip}", *_TO, found=("bad.jsonl.gz",), remedy="Fetch it again"),
     _preprocess("{bad_parquet}", *_TO, found=("bad.parquet",), remedy="Fetch it again"),
-    _preprocess("{text}", *_TO, "--holdout", "2", found=("holdout", "2"), remedy="less than"),
+    _preprocess("{text}", *_TO, "--holdout", "2", found=("holdout", "2"), remedy="below 1"),
     _preprocess(
         "{text}", "--tokenizer", "{tokenizer}", "--output", "{text}/out", found=("out",), remedy="another folder"
     ),
     _preprocess(
         "{text}", "--tokenizer", "{tokenizer}", "--output", "/sys/out", found=("/sys/out",), remedy="another folder"
     ),
+    _preprocess("{text}", found=("--tokenizer and --output",), remedy="for example"),
+    _preprocess("", *_TO, found=("an empty text",), remedy="Give files"),
+    _preprocess("~/text.jsonl", *_TO, found=("'~/text.jsonl'",), remedy="write the whole path"),
+    _preprocess("*.nope", *_TO, found=("'*.nope' matches no file",), remedy="Give one that does"),
+    _preprocess("{documents}", *_TO, found=("{documents} holds 1 file of other kinds",), remedy="end in .parquet"),
+    _preprocess("{document}", *_TO, found=("The format of {document}",), remedy="end in .parquet"),
+    _preprocess("{empty}", *_TO, found=("{empty} is empty",), remedy="end in .parquet"),
+    _preprocess(
+        "{no_rows}", *_TO, found=("no document in {no_rows}", "no row at all"), remedy="Give sources with text"
+    ),
+    _preprocess("{one_object}", *_TO, found=("{one_object} is one JSON object",), remedy="one object a line"),
+    _preprocess("{broken_array}", *_TO, found=("{broken_array} is broken at byte",), remedy="repair it"),
+    _preprocess("{empty_gzip}", *_TO, found=("{empty_gzip} is empty",), remedy="Fetch it again"),
+    _preprocess("{text}", *_TO, "--eod", "x", "--no-eod", found=("contradict each other",), remedy="Leave one"),
+    _preprocess("{text}", *_TO, "--mask-token", "x", found=("'x'",), remedy="write one of these"),
+    _preprocess("{text}", *_TO, "--mask-token", "id:9999", found=("9,999", "383"), remedy="Use one that is"),
+    _preprocess("{text}", *_TO, "--workers", "0", found=("--workers 0 is refused",), remedy="at least 1"),
+    _preprocess("{text}", *_TO, "--workers", "two", found=("'--workers'",), remedy="a whole number"),
+    _preprocess("{text}", *_TO, "--text-field", "", found=("--text-field ''",), remedy="not empty"),
+    _preprocess("{text}", *_TO, "--special-text", "x", found=("--special-text x",), remedy="'parse' or 'literal'"),
+    _preprocess("{text}", *_TO, "--sequence-length", "9999999999", found=("9999999999",), remedy="at most 1,048,576"),
+    _preprocess("{text}", *_TO, "--subset", "x", found=("--subset x", "{text}"), remedy="Leave it out"),
+    _preprocess(
+        "{text}", *_TO, "--holdout", "0.9999999", found=("All 40 documents", "0.9999999"), remedy="Hold out less"
+    ),
+    _preprocess("{text}", *_TO, found=("out/", "File too large"), remedy="goes on from the last", under="full disk"),
+    *(
+        _preprocess("{text}", "--tokenizer", name, "--output", "out", found=found, remedy=remedy)
+        for name, found, remedy in (
+            ("", ("--tokenizer ''",), "not empty"),
+            ("no/such/folder", ("'no/such/folder'",), "Give one"),
+            ("{broken_tokenizer}", ("{broken_tokenizer}", "can be read"), "again"),
+            ("{text}", ("{text} is not a Hugging Face tokenizer.json",), "give another one"),
+            ("{nameless_tokenizer}", ("No token ends a document",), "(--no-eod)"),
+            ("{bad_parquet}", ("{bad_parquet} is no tokenizer", "this is no"), "Give one of these"),
+            ("{spec}", ("'llama9'",), "Choose one of"),
+            ("x" * 300, ("File name too long", "xxx"), "Give another path"),
+        )
+    ),
 )
 
-_MODELS = (
-    Case(("convert", "--to-hf", "{empty}", "hf"), ("holds no checkpoint",), "step-NNNNNNNN"),
-    Case(("convert", "--to-hf", "{damaged_checkpoint}", "hf"), ("weights-", "is damaged"), "again"),
-    Case(("convert", "--to-hf", "{checkpoint}", "{corpus}"), ("{corpus} exists already",), "Name a new folder"),
+_HUB = (
+    _preprocess("org/gated", *_TO, found=("org/gated", "it is gated"), remedy="set HF_TOKEN", under="hub"),
+    _preprocess("org/missing", *_TO, found=("org/missing", "none of this name"), remedy="HF_TOKEN", under="hub"),
+    _preprocess("org/pictures", *_TO, found=("org/pictures holds no Parquet",), remedy="hf download", under="hub"),
+    _preprocess("org/any", *_TO, found=("org/any", "HF_HUB_OFFLINE is set"), remedy="Unset it", under="offline"),
+    _preprocess(
+        "org/any", *_TO, found=("org/any", "cannot be reached"), remedy="Check the network", under="unreachable"
+    ),
+    *(
+        _preprocess("{text}", "--tokenizer", name, "--output", "out", found=(name, found), remedy=remedy, under=under)
+        for name, found, remedy, under in (
+            ("org/gated", "is gated", "set HF_TOKEN", "hub"),
+            ("org/missing", "does not exist on", "Look the name up", "hub"),
+            ("org/any", "HF_HUB_OFFLINE is set", "Run once with a network", "offline"),
+            ("org/any", "cannot be reached", "Run once with a network", "unreachable"),
+        )
+    ),
+    _import("org/gated", "hf", found=("org/gated is gated",), remedy="set HF_TOKEN", under="hub"),
+    _import("org/missing", "hf", found=("no model org/missing on the hub",), remedy="HF_TOKEN", under="hub"),
+    _import("org/any", "hf", found=("org/any", "HF_HUB_OFFLINE is set"), remedy="give a folder", under="offline"),
+    _import("org/any", "hf", found=("org/any", "cannot be reached"), remedy="give a folder", under="unreachable"),
+    _finetune("sc", "org/any", found=("org/any cannot be loaded",), remedy="MODEL is a folder", under="offline"),
+)
+
+_TOKENIZERS = (
+    _tokenizer("{text}", *_MADE, "--vocab-size", "10", found=("--vocab-size 10",), remedy="at least 259"),
+    _tokenizer("{text}", *_MADE, "--vocab-size", "many", found=("'--vocab-size'",), remedy="a whole number"),
+    *(
+        _tokenizer(*words, "--vocab-size", "300", found=found, remedy=remedy)
+        for words, found, remedy in (
+            (("none.txt", *_MADE), ("'none.txt'",), "Give files"),
+            (("{no_rows}", *_MADE), ("no document in {no_rows}",), "Give sources with text"),
+            (("{text}", *_MADE, "--text-field", "x"), ("missing field: 40 rows",), "--text-field"),
+            (("{bad_gzip}", *_MADE), ("{bad_gzip}",), "Fetch it again"),
+            (("{text}", "--output", "{tokenizer}"), ("{tokenizer} holds a tokenizer",), "--overwrite"),
+            (("{text}", "--output", "{prepared}"), ("{prepared} holds other files",), "Give a new folder"),
+            (("{text}", "--output", "{text}/t"), ("{text}", "Not a directory"), "Name another one"),
+            (("{text}", "--output", "/sys/t"), ("/sys/t", "Operation not permitted"), "Name another one"),
+        )
+    ),
+    _tokenizer(
+        "{text}", *_MADE, "--vocab-size", "300", found=("made", "too large"), remedy="Free space", under="full disk"
+    ),
+)
+
+_EXPORTS = (
+    _export("{empty}", "hf", found=("{empty} holds no checkpoint",), remedy="Give a checkpoint"),
+    _export("{text}", "hf", found=("{text} is no folder",), remedy="Give a checkpoint"),
+    _export("{no_manifest}", "hf", found=("{no_manifest}/manifest.json is damaged",), remedy="again"),
+    _export("{damaged_checkpoint}", "hf", found=("weights-", "is damaged"), remedy="again"),
+    _export("{damaged_run}", "hf", found=("no intact checkpoint", "step-00000010"), remedy="again"),
+    _export("{checkpoint}", "{prepared}", found=("{prepared} exists already",), remedy="Name a new folder"),
+    _export("{checkpoint}", "{text}/hf", found=("{text}/hf", "Not a directory"), remedy="Name another folder"),
+    _export("{checkpoint}", "/sys/hf", found=("/sys/hf", "not permitted"), remedy="Name another folder"),
+    _export("{checkpoint}", "hf", found=("hf cannot be written",), remedy="Free space", under="full disk"),
+    _export("{checkpoint}", "hf", "--mask-token", "auto", found=("belongs to --from-hf",), remedy="Leave it out"),
+    _export("{checkpoint}", "hf", "--form", "x", found=("'x'",), remedy="'bidirectional', 'causal'"),
+    _export(
+        "{checkpoint}",
+        "hf",
+        "--form",
+        "causal",
+        "--sentence-transformers",
+        found=("--form causal writes a decoder",),
+        remedy="Leave one of the two out",
+    ),
+)
+
+_FETCH = "Fetch the model again"
+_IMPORTS = (
+    _import("nowhere", "hf", found=("'nowhere' is no folder",), remedy="Give a folder that holds config.json"),
+    _import("", "hf", found=("'' is no folder",), remedy="Give a folder that holds config.json"),
+    _import("~/model", "hf", found=("'~/model'",), remedy="write the whole path"),
+    _import("{empty}", "hf", found=("{empty}", "config.json"), remedy="Give"),
+    _import("{checkpoint}", "hf", found=("{checkpoint} holds no config.json",), remedy="Give a folder"),
+    _import("{decoder}", "{prepared}", found=("{prepared} exists already",), remedy="Name a new folder"),
+    _import("{decoder}", "hf", "--form", "causal", found=("belong to --to-hf",), remedy="Leave them out"),
+    _import("{decoder}", "hf", "--mask-token", "x", found=("'x'",), remedy="--mask-token"),
+    _import("{decoder}", "hf", "--mask-token", "id:9999", found=("9,999",), remedy="--mask-token"),
+    _import("{decoder}", "hf", "--mask-token", "reserved", found=("no reserved slot",), remedy="--mask-token"),
+    _import("{decoder}", "hf", found=("File too large",), remedy="Free space", under="full disk"),
+    _import("{gpt2}", "hf", found=("{gpt2}", "model_type='gpt2'"), remedy="Take a model of one of these"),
+    _import("{experts}", "hf", found=("a mixture of experts (num_local_experts=8)",), remedy="Take a model"),
+    _import("{broken_config}", "hf", found=("config.json cannot be read as JSON",), remedy=_FETCH),
+    _import("{list_config}", "hf", found=("holds a list",), remedy=_FETCH),
+    _import("{no_weights}", "hf", found=("{no_weights} has no model.safetensors",), remedy="save_pretrained"),
+    _import("{pickled}", "hf", found=("pytorch_model.bin, a pickle",), remedy="save_pretrained"),
+    _import("{cut_weights}", "hf", found=("is cut off",), remedy=_FETCH),
+    _import("{no_norm}", "hf", found=("lacks model.norm.weight",), remedy=_FETCH),
+    _import("{wide_norm}", "hf", found=("model.norm.weight has shape (65,)",), remedy=_FETCH),
+    _import("{infinite_norm}", "hf", found=("not finite",), remedy="Fetch it again"),
+    _import("{tied}", "hf", found=("ties lm_head.weight",), remedy="Set tie_word_embeddings to false"),
+    _import("{few_rows}", "hf", found=("has 300 rows",), remedy="give the model the tokenizer"),
+    _import("{no_tokenizer}", "hf", found=("{no_tokenizer}", "no tokenizer:"), remedy="Write the one"),
+    Case(("convert", "{checkpoint}", "out"), ("--to-hf",), "--from-hf"),
     Case(("inspect", "{damaged_checkpoint}"), ("weights-", "is damaged"), "use another one"),
-    Case(("finetune", "sc", "{empty}", *_SCORED), ("{empty} holds no config.json",), "toolkit convert --to-hf"),
-    Case(
-        ("finetune", "sc", "{checkpoint}", "--train", "none.tsv", "--test", "{table}", "--output", "out"),
-        ("none.tsv",),
-        "Give",
-    ),
-    Case(
-        ("finetune", "sc", "{checkpoint}", *_SCORED, "--label-column", "class"),
-        ("no column 'class'",),
-        "--label-column",
-    ),
-    Case(("finetune", "xx", "{checkpoint}", *_SCORED), ("'xx'",), "known: sc"),
+    Case(("inspect", "{no_manifest}"), ("manifest.json is damaged",), "use another one"),
+    Case(("inspect", "{full}"), ("{full}", "run.toml"), "Look at one of its checkpoints"),
 )
 
-_NOT_YET = tuple(Case((name, "x", "--at-all"), (f"`toolkit {name}`",), "not available yet") for name in _UNBUILT)
+_SHEET = "Give a .tsv, .csv, .jsonl or .parquet file"
+_FINETUNED = (
+    _finetune("xx", "{checkpoint}", found=("there is no task 'xx'",), remedy="Choose one of: sc"),
+    *(
+        _finetune(task, "{checkpoint}", found=(f"`{task}`", "not available yet"), remedy="The task sc is")
+        for task in ("tc", "qa", "ir")
+    ),
+    _finetune("sc", "", found=("MODEL is an empty text",), remedy="Give a Hugging Face folder"),
+    _finetune("sc", "{empty}", found=("{empty} is no run", "no config.json"), remedy="Give one of the three"),
+    _finetune("sc", "{damaged_checkpoint}", found=("weights-", "is damaged"), remedy="Copy the checkpoint again"),
+    _finetune("sc", "{decoder}", found=("{decoder} is a decoder (llama)",), remedy="toolkit convert --to-hf"),
+    _finetune("sc", "{broken_config}", found=("{broken_config} cannot be loaded",), remedy="MODEL is a folder"),
+    *(
+        _finetune("sc", "{checkpoint}", *words, found=found, remedy=remedy)
+        for words, found, remedy in (
+            (("--train", "none.tsv"), ("none.tsv",), "Give"),
+            (("--train", "{empty}"), ("{empty}", "a folder"), _SHEET),
+            (("--train", "{sheet}"), ("{sheet}", ".xlsx"), _SHEET),
+            (("--train", "{bad_parquet}"), ("{bad_parquet}",), "Fetch it again"),
+            (("--train", "{one_class}"), ("{one_class}: every row has the label 'yes'",), "another class"),
+            (("--train", "{ragged}"), ("{ragged}, line 2: 3 fields",), "Correct that line"),
+            (("--train", "{no_header}"), ("{no_header}: the file is empty",), "names the columns"),
+            (("--train", "{no_examples}"), ("{no_examples}: the file holds no examples",), "Give one"),
+            (("--train", "{twice_named}"), ("two columns have the same name: text",), "Rename one"),
+            (("--train", "{latin}"), ("{latin}: not UTF-8 text", "byte 11"), "Save it as UTF-8"),
+            (("--train", "{bad_lines}"), ("{bad_lines}, line 1: not valid JSON",), "Correct that line"),
+            (("--train", "{lists}"), ("{lists}, line 1", "found a list"), "one object a line"),
+            (("--train", "{nothing}"), ("{nothing}, row 1", "found nothing"), "leave out that row"),
+            (("--train", "{quantities}"), ("{quantities}, row 1", "1.5"), "--label-column"),
+            (("--label-column", "class"), ("no column 'class'",), "--label-column"),
+            (("--label-column", "text"), ("'text' is given as text and as label",), "--label-column"),
+            (("--text-columns", "a,b,c"), ("--text-columns a,b,c",), "a list of 2 at most"),
+            (("--lr", "-1"), ("--lr -1.0",), "above 0"),
+            (("--lr", "fast"), ("'--lr'",), "a number"),
+            (("--steps", "0"), ("--steps 0",), "at least 1"),
+            (("--output", "{text}"), ("{text} cannot be made",), "--output"),
+            (("--output", "/sys/out"), ("/sys/out cannot be made",), "--output"),
+        )
+    ),
+    _finetune("sc", "{checkpoint}", test="{other_label}", found=("'maybe'", "'no', 'yes'"), remedy="Leave the row out"),
+)
+
+_NOT_YET = tuple(
+    Case((name, "x", "--at-all"), (f"`toolkit {name}` is not available yet",), "toolkit --help") for name in _UNBUILT
+)
+_COMMANDS = (
+    Case(("trian", "x"), ("no command 'trian'",), "Did you mean 'train'"),
+    Case(("verify", "x" * 300), ("File name too long", "xxx"), "Give another path"),
+)
 
 _INITIAL = (
     _set('init.from="x"', found=("init.from=x is no folder",), remedy="toolkit convert --from-hf"),
     _set('init.from="{empty}"', found=("{empty}",), remedy="toolkit convert --from-hf"),
+    _set('init.from="{decoder}"', found=("It is a Hugging Face model",), remedy="toolkit convert --from-hf {decoder}"),
+    _set('init.from="{no_manifest}"', found=("manifest.json is damaged",), remedy="Copy the checkpoint again"),
+    _set('init.from="{checkpoint}"', found=("init.from ({checkpoint})", "different tokenizers"), remedy="--tokenizer"),
+    _set('init.optimizer="keep"', found=("init.from is missing",), remedy="leave [init] out"),
     _set(
         'init.from="{checkpoint}"',
         'init.optimizer="new"',
         found=("init.optimizer", "'new'"),
         remedy="'keep' or 'reset'",
     ),
-    Case(("convert", "--from-hf", "nowhere", "hf"), ("nowhere is no folder",), "Give a folder that holds config.json"),
-    Case(("convert", "--from-hf", "{empty}", "hf"), ("{empty}", "config.json"), "Give"),
-    Case(("convert", "{checkpoint}", "out"), ("--to-hf",), "--from-hf"),
+    Case(
+        ("train", "{no_model}", "--set", 'init.form="x"'),
+        ("unknown key 'init.form'", "model is missing"),
+        "Did you mean 'from'",
+    ),
 )
 
 LAUNCHED = (
@@ -205,144 +439,52 @@ LAUNCHED = (
         found=("was started with other settings", "lr.peak: was 0.02, now 0.01"),
         remedy="Resume with the same ones",
     ),
+    _set("run.dir={damaged_run}", found=("step-00000010", "is intact"), remedy="start again in another run.dir"),
+    _train(
+        "--ds-config",
+        "{ds_unknown}",
+        found=("DeepSpeed refuses its file", "nonsense = 3"),
+        remedy="Correct the file",
+    ),
 )
 """Those that only ranks can meet: each starts the launcher, which takes seconds."""
 
-CASES = (*_SETTINGS, *_PARALLEL, *_CORPORA, *_PREPROCESS, *_MODELS, *_INITIAL, *_NOT_YET)
+CASES = (
+    *_SETTINGS,
+    *_PARALLEL,
+    *_CORPORA,
+    *_ADOPTED,
+    *_PREPROCESS,
+    *_HUB,
+    *_TOKENIZERS,
+    *_EXPORTS,
+    *_IMPORTS,
+    *_FINETUNED,
+    *_INITIAL,
+    *_NOT_YET,
+    *_COMMANDS,
+)
 
-
-class Place:
-    """A folder with one of everything, whole and broken; `names` maps what cases call it to its path."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.names: dict[str, str] = {}
-        self._lay_down_runs()
-        self._lay_down_corpora()
-        self._lay_down_text()
-        self._lay_down_models()
-
-    def fill(self, words: str) -> str:
-        """Words with every {name} replaced by its path."""
-        for name, path in self.names.items():
-            words = words.replace(f"{{{name}}}", path)
-        return words
-
-    def _add(self, name: str, path: Path) -> Path:
-        self.names[name] = str(path)
-        return path
-
-    def _write(self, name: str, file: str, text: str) -> Path:
-        path = self._add(name, self.folder / file)
-        path.write_text(text, encoding="utf-8")
-        return path
-
-    def _lay_down_runs(self) -> None:
-        run = self._add("run", write_run(self.folder)).read_text()
-        self._add("empty", self.folder / "empty").mkdir()
-        self._write("broken_toml", "broken.toml", "[run\n")
-        head, data, rest = run[: run.index("[data]")], run[run.index("[data]") :], run[run.index("[[schedule]]") :]
-        self._write("no_data", "no_data.toml", head + rest)
-        self._write("no_schedule", "no_schedule.toml", head + data[: data.index("[[schedule]]")])
-        self._write("no_model", "no_model.toml", run[: run.index("[model]")] + data)
-        validation = f'validation = "{self.folder / "validation"}"\n'
-        self._write("no_validation", "no_validation.toml", run.replace(validation, ""))
-        full = self._add("full", self.folder / "full")
-        full.mkdir()
-        (full / "run.toml").symlink_to("/dev/full")
-        self._write("ds_optimizer", "ds_optimizer.json", json.dumps({"optimizer": {"type": "Adam"}}))
-        self._write("ds_batch", "ds_batch.json", json.dumps({"train_batch_size": 9}))
-
-    def _lay_down_corpora(self) -> None:
-        documents = random_documents(160, vocabulary_size=97, max_length=90, first_id=3, seed=1)
-        ids = {"eos": 0, "pad": 1, "mask": 2}
-        self._add("corpus", self.folder / "corpus")
-        few = random_documents(9, vocabulary_size=50, max_length=90)
-        write_token_corpus(self._add("other", self.folder / "other"), few, vocabulary_size=50, **ids)
-        write_token_corpus(self._add("maskless", self.folder / "maskless"), documents, vocabulary_size=97, eos=0, pad=1)
-        for name, damage in _DAMAGE.items():
-            damage(write_token_corpus(self._add(name, self.folder / name), documents, vocabulary_size=97, **ids))
-
-    def _lay_down_text(self) -> None:
-        self._add("tokenizer", tiny_tokenizer(self.folder / "tokenizer"))
-        lines = "".join(json.dumps({"text": text}) + "\n" for text in sample_documents(40))
-        self._write("text", "text.jsonl", lines)
-        self._write("bad_gzip", "bad.jsonl.gz", "this is no gzip")
-        self._write("bad_parquet", "bad.parquet", "this is no Parquet file")
-        self._write("table", "table.tsv", "text\tlabel\nThe miller counts.\tyes\nA fox paints.\tno\n" * 4)
-
-    def _lay_down_models(self) -> None:
-        settings = model_settings("test", vocab_size=384)
-        encoder = Encoder(settings)
-        initialize_(encoder, seed=0)
-        for name in ("checkpoint", "damaged_checkpoint"):
-            root = self.folder / name
-            path = write_checkpoint(
-                root, 20, states=model_states(encoder), tokenizer_folder=self.folder / "tokenizer", model=settings
-            )
-            self._add(name, path)
-        _flip_last_byte(next(path.glob("weights-*")))
-        started = load_run(self.names["run"], ["model.vocab_size=97", "lr.peak=2e-2"])
-        states = model_states(encoder)[:1]
-        write_checkpoint(
-            self._add("started", self.folder / "started") / "checkpoints",
-            10,
-            states=states,
-            tokenizer_folder=self.folder / "tokenizer",
-            settings=snapshot(started),
-        )
-
-
-def _flip_last_byte(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
-
-
-def _recount(path: Path) -> None:
-    path.write_text(path.read_text().replace('"documents": 160', '"documents": 161'))
-
-
-def _shorten(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-2])
-
-
-_DAMAGE: dict[str, Callable[[Path], None]] = {
-    "damaged_manifest": lambda folder: _recount(folder / "corpus.json"),
-    "short_shard": lambda folder: _shorten(folder / "shard-00000.bin"),
-    "damaged_shard": lambda folder: _flip_last_byte(folder / "shard-00000.bin"),
-}
-
-
-def call(case: Case, place: Place) -> tuple[object, str]:
-    """Run a case's command line in the place: its exit code, and what it says on standard error."""
-    err = io.StringIO()
-    code: object = None
-    words = ["toolkit", *map(place.fill, case.words)]
-    with patch.object(sys, "argv", words), chdir(place.folder), redirect_stderr(err), redirect_stdout(io.StringIO()):
-        try:
-            main()
-        except SystemExit as left:
-            code = left.code
-    return code, err.getvalue()
-
-
-def call_apart(case: Case, place: Place) -> tuple[object, str]:
-    """`call` in a process of its own, whose children's words are heard too."""
-    done = subprocess.run(
-        [sys.executable, "-m", "toolkit.cli", *map(place.fill, case.words)],
-        cwd=place.folder,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    return done.returncode, done.stderr
+ELSEWHERE = (
+    ("cli/test_train_signals.py", "test_ctrl_c_leaves_with_130_and_no_traceback"),
+    ("cli/test_launch.py", "test_what_the_launcher_cannot_take_is_refused"),
+    ("training/test_non_finite.py", "test_the_run_ends_and_the_rows_are_named"),
+    ("training/test_initial_weights.py", "test_another_shape_is_refused_with_its_keys"),
+    ("resume/test_resume.py", "test_other_settings_are_refused_by_name"),
+    ("resume/test_resume.py", "test_another_corpus_in_the_same_place_is_refused"),
+    ("resume/test_resume.py", "test_other_weights_are_refused_by_name"),
+    ("workflows/test_quickstart.py", "test_a_second_quickstart_in_the_folder_is_refused"),
+    ("checkpoint/test_checkpoint_errors.py", "test_a_full_disk_at_any_block_leaves_nothing_and_says_so"),
+    ("conversion/test_to_hf_refusals.py", "test_a_full_disk_is_told_and_nothing_is_left"),
+    ("preprocess/test_preprocess_restart.py", "test_a_full_disk_is_said_and_then_it_goes_on"),
+    ("preprocess/test_preprocess_hub.py", "test_the_command_leaves_with_2_and_one_message"),
+    ("settings/test_load.py", "test_several_findings_come_in_one_message"),
+)
+"""Tests, by file and name, of what the contract refuses and no command line in one process can show."""
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as folder:
-        place = Place(Path(folder))
+    with tempfile.TemporaryDirectory() as folder, Place(Path(folder)) as place:
         for case in (*CASES, *LAUNCHED):
             code, said = (call_apart if case in LAUNCHED else call)(case, place)
-            print(f"$ toolkit {' '.join(case.words)}\n{said.replace(folder, '...')}[exit {code}]\n")
+            print(f"$ toolkit {case.name}\n{said.replace(folder, '...')}[exit {code}]\n")

@@ -186,16 +186,20 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         "layer_types: sliding_attention",
     ),
     "angles by layer": ("qwen3", {"rope_parameters": _PER_LAYER}, "rope_parameters of full_attention"),
-    "no base": ("llama 3", {"rope_parameters": {"rope_type": "default", "rope_theta": None}}, "rope_theta: "),
+    "no base": (
+        "llama 3",
+        {"rope_parameters": {"rope_type": "default", "rope_theta": None}},
+        "rope_theta = None is refused",
+    ),
     "a factor in quotes": (
         "llama 3",
         {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": "2"}},
-        "rope_scaling: factor: Input should be a valid number",
+        "rope_scaling.factor = '2' is refused: it has to be a number",
     ),
     "crossed bands": (
         "llama 3",
         {"rope_parameters": _CROSSED | {"rope_theta": 1e4, "low_freq_factor": 4.0, "high_freq_factor": 1.0}},
-        "describe a model: rope_scaling: high_freq_factor=1.0 is not above low_freq_factor=4.0",
+        "high_freq_factor=1.0 is not above low_freq_factor=4.0",
     ),
     "a family that is no word": ("llama 3", {"model_type": ["llama"]}, "model_type=['llama'] (read are llama"),
     "code alone": (

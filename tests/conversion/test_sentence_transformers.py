@@ -53,5 +53,5 @@ def test_sentence_transformers_reads_them(make_checkpoint: Callable[..., Path], 
 
 
 def test_a_decoder_has_none(make_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="go with an encoder"):
+    with pytest.raises(UserError, match="adds modules to an encoder"):
         to_hf(make_checkpoint(), tmp_path / "out", form="causal", sentence_transformers=True)

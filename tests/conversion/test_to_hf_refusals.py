@@ -42,9 +42,9 @@ def test_a_place_that_holds_something_is_refused_an_empty_folder_is_not(
 
 
 def test_unknown_words_are_refused_with_the_known_ones(make_checkpoint: Callable[..., Path], out: Path) -> None:
-    with pytest.raises(UserError, match="'prefix' is none of bidirectional, causal"):
+    with pytest.raises(UserError, match=r"'prefix' is none of the known ones. Choose one of: bidirectional, causal"):
         to_hf(make_checkpoint(), out, form="prefix", dtype="fp32")
-    with pytest.raises(UserError, match="'fp16' is none of fp32, bf16"):
+    with pytest.raises(UserError, match=r"'fp16' is none of the known ones. Choose one of: fp32, bf16"):
         to_hf(make_checkpoint(), out, form="causal", dtype="fp16")
 
 
@@ -158,7 +158,7 @@ def test_settings_that_do_not_fit_the_tensors_are_refused(tmp_path: Path, tokeni
         "holds other parameters than its settings.model, such as model.layers.2": {"num_hidden_layers": 3},
         r"model\.layers\.0\.mlp\.gate_proj\.weight has shape \(128, 64\)": {"intermediate_size": 64},
         r"does not say settings\.model\.vocab_size": {"vocab_size": None},
-        "the tokenizer gives id": {"vocab_size": 100},
+        "the tokenizer gives the id": {"vocab_size": 100},
     }
     for step, (message, changes) in enumerate(cases.items(), 1):
         states = model_states(Encoder(model_settings("test", vocab_size=100)) if "vocab_size" in changes else encoder)

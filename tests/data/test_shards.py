@@ -125,7 +125,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 def test_a_full_disk_is_named(tmp_path: Path) -> None:
     (tmp_path / ".s.bin.partial").symlink_to("/dev/full")
     writer = ShardWriter(tmp_path / "s", dtype="uint16")
-    with pytest.raises(CorpusError, match=r"s\.bin: No space left"):
+    with pytest.raises(CorpusError, match=r"s\.bin cannot be written: No space left"):
         writer.append(np.zeros(100_000), np.array([100_000]))
     writer.abort()
     assert list(tmp_path.iterdir()) == []
@@ -226,7 +226,7 @@ def test_tokens_of_the_wrong_size_are_named(tmp_path: Path, data: bytes) -> None
 def test_a_missing_file_is_named(tmp_path: Path, ending: str) -> None:
     prefix = _write_pair(tmp_path)
     (tmp_path / f"s.{ending}").unlink()
-    with pytest.raises(CorpusError, match=rf"s\.{ending}: No such file"):
+    with pytest.raises(CorpusError, match=rf"s\.{ending} cannot be read: No such file"):
         Shard(prefix)
 
 

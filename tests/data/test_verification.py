@@ -177,7 +177,7 @@ def test_the_command(monkeypatch, capsys, corpus: Path) -> None:
     _flip(corpus / "tokenizer" / "tokenizer.json", 3)
     code, out, err = _verify(monkeypatch, capsys, corpus)
     assert code == 2
-    assert err.startswith(f"error: 2 of the 26 files of {corpus} are damaged or missing:\n")
+    assert err.startswith(f"error: 2 of 26 files of {corpus} are damaged or missing:\n")
     assert f"{corpus / 'shard-00001.bin'}: its SHA-256 is " in err
     assert f"{corpus / 'tokenizer' / 'tokenizer.json'}: its SHA-256 is " in err
     assert _verify(monkeypatch, capsys, corpus / "tokenizer")[0] == 2

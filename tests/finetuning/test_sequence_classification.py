@@ -173,7 +173,7 @@ def test_an_unknown_label_in_the_test_file_is_named(tmp_path, files):
 
 def test_one_class_is_refused(tmp_path):
     path = write_rows(tmp_path / "one.jsonl", [{"text": "w1", "label": "yes"}])
-    with pytest.raises(UserError, match=r"one\.jsonl: every row has the label 'yes'; two classes are needed"):
+    with pytest.raises(UserError, match=r"one\.jsonl: every row has the label 'yes', and two classes are needed"):
         finetune_sequence_classification("unused", train=path, test=path, output=tmp_path / "out")
 
 

@@ -77,19 +77,28 @@ def test_what_is_passed_over_is_said(toolkit, write_jsonl, tokenizer_folder, tmp
     [
         ((), "--tokenizer and --output must be given"),
         (("--output", "c"), "--tokenizer must be given"),
-        (("--tokenizer", "nowhere/here/there", "--output", "c"), "There is no tokenizer at nowhere/here/there"),
-        (("--tokenizer", "TOK", "--output", "c", "--limit-documents", "0"), "--limit-documents 0: input should be"),
-        (("--tokenizer", "TOK", "--output", "c", "--max-bad-fraction", "2"), "--max-bad-fraction 2.0: input should be"),
+        (("--tokenizer", "nowhere/here/there", "--output", "c"), "There is no tokenizer at 'nowhere/here/there'"),
+        (
+            ("--tokenizer", "TOK", "--output", "c", "--limit-documents", "0"),
+            "--limit-documents 0 is refused: it has to be at least 1",
+        ),
+        (
+            ("--tokenizer", "TOK", "--output", "c", "--max-bad-fraction", "2"),
+            "--max-bad-fraction 2.0 is refused: it has",
+        ),
         (
             ("--tokenizer", "TOK", "--output", "c", "--special-text", "x"),
-            "--special-text x: input should be 'parse' or",
+            "--special-text x is refused: it has to be 'parse' or",
         ),
         (("--tokenizer", "TOK", "--output", "c", "--txt-documents", "x"), "'file', 'paragraph' or 'line'"),
         (("--tokenizer", "TOK", "--output", "c", "--eod", "<nowhere>"), "'<nowhere>' is not in the vocabulary"),
         (("--tokenizer", "TOK", "--output", "c", "--mask-token", "x"), "not one of auto, token:TEXT, id:N"),
-        (("--tokenizer", "TOK", "--output", "c", "--workers", "0"), "--workers 0: input should be"),
-        (("--tokenizer", "TOK", "--output", "c", "--holdout", "1"), "--holdout 1.0: input should be less than 1"),
-        (("--tokenizer", "TOK", "--output", "c", "--engine", "x"), "--engine x: input should be 'auto' or 'reference'"),
+        (("--tokenizer", "TOK", "--output", "c", "--workers", "0"), "--workers 0 is refused: it has"),
+        (("--tokenizer", "TOK", "--output", "c", "--holdout", "1"), "--holdout 1.0 is refused: it has to be below 1"),
+        (
+            ("--tokenizer", "TOK", "--output", "c", "--engine", "x"),
+            "--engine x is refused: it has to be 'auto' or 'reference'",
+        ),
     ],
 )
 def test_what_the_user_can_fix_leaves_with_2_and_one_message(

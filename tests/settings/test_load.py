@@ -92,9 +92,9 @@ def test_every_preset_loads(name, tmp_path, monkeypatch):
         ("schedule.0.objectiv=clm", ["unknown key 'schedule.0.objectiv'", "Did you mean 'objective'?"]),
         ("model.preset=nanno", ["model.preset='nanno' is unknown", "Did you mean 'nano'?"]),
         ("precision=fp8", ["precision = 'fp8'", "'fp32' or 'bf16'"]),
-        ("lr.peak=-1", ["lr.peak = -1", "greater than 0", "Meaning: Learning rate"]),
-        ("lr.peak=true", ["lr.peak = True"]),
-        ('train.steps="10"', ["train.steps = '10'"]),
+        ("lr.peak=-1", ["lr.peak = -1", "above 0", "Meaning: Learning rate"]),
+        ("lr.peak=true", ["lr.peak = true"]),
+        ('train.steps="10"', ["train.steps = '10'", "without quotes"]),
         ("lr.peak=inf", ["lr.peak", "finite"]),
         ("train.steps=11", ["train.steps = 11", "6 (clm) + 4 (mlm) = 10"]),
         ("schedule.0.tokens=5", ["schedule.0", "exactly one of steps, tokens and fraction"]),
@@ -138,6 +138,11 @@ def test_several_findings_come_in_one_message(run_file):
         load_run(run_file, ["lr.peek=1", "train.step=3"])
     assert "lr.peek" in str(raised.value)
     assert "train.step" in str(raised.value)
+
+
+def test_a_file_may_begin_with_the_mark_of_its_encoding(tmp_path, run_file):
+    (tmp_path / "marked.toml").write_text(_RUN, encoding="utf-8-sig")
+    assert load_run(str(tmp_path / "marked.toml")).schedule == load_run(run_file).schedule
 
 
 def test_no_such_run_file_lists_the_presets():

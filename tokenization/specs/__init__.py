@@ -110,9 +110,13 @@ def read_spec(path: Path) -> RankSpec:
     try:
         content = tomllib.loads(path.read_bytes().decode("utf-8"))
     except OSError as error:
-        raise TokenizationError(f"{path} cannot be read: {error.strerror}.") from error
+        raise TokenizationError(
+            f"{path} cannot be read: {error.strerror}. Allow access to it, or give another spec."
+        ) from error
     except (ValueError, RecursionError) as error:
-        raise TokenizationError(f"{path} is not a tokenizer spec: it is not TOML ({error}).") from error
+        raise TokenizationError(
+            f"{path} is not a tokenizer spec: it is not TOML: {error}. Correct it there."
+        ) from error
     return _spec(str(path), content, folder=path.parent)
 
 
@@ -120,7 +124,8 @@ def _spec(name: str, content: dict[str, Any], *, folder: Path | None) -> RankSpe
     unknown = sorted(set(content) - _KEYS)
     if unknown:
         raise TokenizationError(
-            f"{name} is not a tokenizer spec: its key {unknown[0]!r} is none of {', '.join(sorted(_KEYS))}."
+            f"{name} is not a tokenizer spec: its key {unknown[0]!r} is none of {', '.join(sorted(_KEYS))}. Correct "
+            "it, or leave it out."
         )
     base = _base(name, content)
     pattern = _typed(name, content, "pattern", str) or (base.pattern if base else None)
@@ -143,10 +148,13 @@ def _spec(name: str, content: dict[str, Any], *, folder: Path | None) -> RankSpe
     return RankSpec(name, pattern, special, reserved, roles, ranks)
 
 
+_KINDS = {str: "a text", dict: "a table", list: "a list", int: "a whole number"}
+
+
 def _typed(name: str, content: dict[str, Any], key: str, kind: type) -> Any:
     value = content.get(key)
     if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
-        raise TokenizationError(f"{name}: {key} should be {kind.__name__} and is {type(value).__name__}.")
+        raise TokenizationError(f"{name}: {key} should be {_KINDS[kind]} and is {value!r}. Correct it.")
     return value
 
 
@@ -155,7 +163,9 @@ def _base(name: str, content: dict[str, Any]) -> RankSpec | None:
     if scheme is None:
         return None
     if scheme not in shipped_names():
-        raise TokenizationError(f"{name}: scheme {scheme!r} is none of the shipped ones, {', '.join(shipped_names())}.")
+        raise TokenizationError(
+            f"{name}: scheme {scheme!r} is none of the shipped ones. Choose one of {', '.join(shipped_names())}."
+        )
     return shipped_spec(scheme)
 
 

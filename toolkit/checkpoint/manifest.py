@@ -13,6 +13,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from toolkit.core.errors import CheckpointError
+from toolkit.core.validation import explain
 from toolkit.core.words import Vocabulary
 
 __all__ = [
@@ -186,17 +187,19 @@ def read_manifest(folder: Path) -> CheckpointManifest:
     try:
         raw = path.read_bytes()
     except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror}.") from error
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}. {_REMEDY}") from error
     try:
         content = json.loads(raw)
     except ValueError as error:
-        raise CheckpointError(f"{path} is damaged: it is not JSON.") from error
+        raise CheckpointError(f"{path} is damaged: it is not JSON. {_REMEDY}") from error
     if not isinstance(content, dict) or _canonical(content) != raw:
-        raise CheckpointError(f"{path} is damaged: it is not in the form in which it was written.")
+        raise CheckpointError(f"{path} is damaged: it is not in the form in which it was written. {_REMEDY}")
     recorded = content.pop(_HASH_KEY, None)
     found = hashlib.sha256(_canonical(content)).hexdigest()
     if recorded != found:
-        raise CheckpointError(f"{path} is damaged: its SHA-256 is {found}, it was written with {recorded}.")
+        raise CheckpointError(
+            f"{path} is damaged: its SHA-256 is {found[:12]}, it was written with {str(recorded)[:12]}. {_REMEDY}"
+        )
     version = content.get("format_version")
     if version != FORMAT_VERSION:
         raise CheckpointError(
@@ -206,9 +209,11 @@ def read_manifest(folder: Path) -> CheckpointManifest:
     try:
         return CheckpointManifest.model_validate(content)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise CheckpointError(f"{path} does not describe a checkpoint: {place}: {first['msg']}.") from error
+        found = explain(error, CheckpointManifest).splitlines()[0]
+        raise CheckpointError(f"{path} does not describe a checkpoint: {found} {_REMEDY}") from error
+
+
+_REMEDY = "Copy the checkpoint again, or use another one."
 
 
 def _canonical(content: dict[str, Any]) -> bytes:

@@ -27,6 +27,8 @@ __all__ = ["CHECKPOINTS_FOLDER", "Checkpoint", "newest_intact", "open_checkpoint
 
 CHECKPOINTS_FOLDER = "checkpoints"
 
+_REMEDY = "Copy the checkpoint again, or use another one."
+_WHAT_TO_GIVE = f"Give a checkpoint (RUN_DIR/{CHECKPOINTS_FOLDER}/step-NNNNNNNN), or the folder of a run that has one."
 _log = logging.getLogger(__name__)
 
 
@@ -68,10 +70,12 @@ class Checkpoint:
         """
         entry = self.manifest.tensors.get(name)
         if entry is None:
-            raise CheckpointError(f"{self.path} has no parameter {name}.")
+            raise CheckpointError(f"{self.path} has no parameter {name}. {_REMEDY}")
         place = read_header(self.path / tensor_file("weights", entry.file)).get(name)
         if place is None or place.shape != entry.shape:
-            raise CheckpointError(f"{self.path}: {name} is not the tensor of shape {entry.shape} that was written.")
+            raise CheckpointError(
+                f"{self.path}: {name} is not the tensor of shape {entry.shape} that was written. {_REMEDY}"
+            )
         return read_rows(name, place)
 
     def parameter(self, name: str) -> ParameterState:
@@ -108,7 +112,7 @@ class Checkpoint:
             problems = pool.map(self._problem, sorted(self.manifest.files.items()))
         for problem in problems:
             if problem is not None:
-                raise CheckpointError(f"{problem} Copy the checkpoint again, or use another one.")
+                raise CheckpointError(f"{problem} {_REMEDY}")
 
     def glance(self) -> None:
         """Look at the size of every file, which takes no time; a changed byte is not found.
@@ -135,25 +139,26 @@ class Checkpoint:
         except OSError as error:
             return f"{path} cannot be read: {error.strerror}."
         if found is None:
-            return f"{path} is damaged: it has {size} bytes, {expected.bytes} were written."
+            return f"{path} is damaged: it has {size:,} bytes, {expected.bytes:,} were written."
         if found.sha256 != expected.sha256:
-            return f"{path} is damaged: its SHA-256 is {found.sha256}, it was written with {expected.sha256}."
+            return f"{path} is damaged: its SHA-256 is {found.sha256[:12]}, it was written with {expected.sha256[:12]}."
         return None
 
     def _tensor(self, kind: TensorKind, name: str) -> torch.Tensor:
         entry = self.manifest.tensors.get(name)
         if entry is None:
-            raise CheckpointError(f"{self.path} has no parameter {name}.")
+            raise CheckpointError(f"{self.path} has no parameter {name}. {_REMEDY}")
         path = self.path / tensor_file(kind, entry.file)
         try:
             with safe_open(path, framework="pt") as file:
                 tensor = file.get_tensor(name)
         except (OSError, SafetensorError) as error:
-            raise CheckpointError(f"{path} cannot be read: {error}.") from error
+            raise CheckpointError(f"{path} cannot be read: {error}. {_REMEDY}") from error
         assert isinstance(tensor, torch.Tensor)
         if tuple(tensor.shape) != entry.shape or tensor.dtype != torch.float32:
             raise CheckpointError(
-                f"{path}: {name} is {tensor.dtype} of shape {tuple(tensor.shape)}, not {entry.shape}."
+                f"{path}: {name} is {tensor.dtype} of shape {tuple(tensor.shape)}, not float32 of {entry.shape}. "
+                f"{_REMEDY}"
             )
         return tensor
 
@@ -176,10 +181,11 @@ def open_checkpoint(path: Path | str) -> Checkpoint:
             _log.warning(message)
         return newest
     if not path.is_dir():
-        raise CheckpointError(f"{path} is not a folder. A checkpoint is RUN_DIR/{CHECKPOINTS_FOLDER}/step-NNNNNNNN.")
+        raise CheckpointError(f"{path} is no folder, so it holds no checkpoint. {_WHAT_TO_GIVE}")
     if not (path / MANIFEST_NAME).exists():
         raise CheckpointError(
-            f"{path} holds no checkpoint: it has neither {MANIFEST_NAME} nor {CHECKPOINTS_FOLDER}/step-NNNNNNNN."
+            f"{path} holds no checkpoint: it has neither {MANIFEST_NAME} nor {CHECKPOINTS_FOLDER}/step-NNNNNNNN. "
+            f"{_WHAT_TO_GIVE}"
         )
     checkpoint = open_unverified(path)
     checkpoint.verify()

@@ -36,7 +36,10 @@ def retain(root: Path, keep: int, *, keep_every: int | None) -> list[Path]:
             try:
                 remove_folder(folder)
             except OSError as error:
-                raise CheckpointError(f"{folder} cannot be removed: {error.strerror}.") from error
+                raise CheckpointError(
+                    f"{folder} is older than what checkpoint.keep leaves, and cannot be removed: {error.strerror}. "
+                    "Allow that, or remove it yourself; newer checkpoints are whole."
+                ) from error
             removed.append(folder)
     return removed
 

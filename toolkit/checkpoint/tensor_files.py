@@ -122,7 +122,10 @@ def _check_places(path: Path, places: Mapping[str, TensorPlace], *, begin: int, 
         itemsize = _DTYPES[place.dtype].itemsize if place.dtype in _DTYPES else None
         is_other = itemsize is not None and place.stop - place.start != math.prod(place.shape) * itemsize
         if is_other or min(place.shape, default=0) < 0:
-            raise CheckpointError(f"{path} is damaged: the bytes of {name} are not those of its shape {place.shape}.")
+            raise CheckpointError(
+                f"{path} is damaged: the bytes of {name} are not those of its shape {place.shape}.\nFetch the model "
+                "again."
+            )
     if cut := sorted(name for name, place in places.items() if place.stop > size):
         raise CheckpointError(f"{path} is cut off: it ends before {some(cut)}.\nFetch the model again.")
     end = begin

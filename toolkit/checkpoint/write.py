@@ -135,7 +135,10 @@ def finish(folder: Path, manifest: CheckpointManifest, *, tokenizer_folder: Path
         assert expected <= manifest.files.keys(), "the manifest lists tensors whose files it does not list"
         for name, entry in manifest.files.items():
             if (size := (folder / name).stat().st_size) != entry.bytes:
-                raise CheckpointError(f"{folder / name} has {size} bytes, {entry.bytes} were written.")
+                raise CheckpointError(
+                    f"{folder / name} has {size:,} bytes, and {entry.bytes:,} were written. Look at the disk; "
+                    "checkpoints already there are untouched."
+                )
         copied = copy_tree(tokenizer_folder, folder / TOKENIZER_FOLDER)
         tokenizer_files = {f"{TOKENIZER_FOLDER}/{name}": entry for name, entry in copied.items()}
         whole = manifest.model_copy(update={"files": {**manifest.files, **tokenizer_files}})

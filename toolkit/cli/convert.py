@@ -47,11 +47,15 @@ def command(
         )
     if to_hf:
         if mask_token is not None:
-            raise UserError("--mask-token belongs to --from-hf: the tokenizer of a checkpoint is decided already.")
+            raise UserError(
+                "--mask-token belongs to --from-hf: the tokenizer of a checkpoint is decided already. Leave it out."
+            )
         _export(source, out, form or DEFAULT_FORM, dtype or DEFAULT_DTYPE, sentence_transformers)
         return
     if form is not None or dtype is not None or sentence_transformers:
-        raise UserError("--form, --dtype and --sentence-transformers belong to --to-hf; an import is always whole.")
+        raise UserError(
+            "--form, --dtype and --sentence-transformers belong to --to-hf; an import is always whole. Leave them out."
+        )
     _import(source, out, mask_token)
 
 

@@ -12,7 +12,10 @@ __all__ = ["DEBUG_VARIABLE", "INTERRUPTED", "guarded"]
 
 DEBUG_VARIABLE = "TOOLKIT_DEBUG"
 INTERRUPTED = 130
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS)
+_NO_SUCH_PATH = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
+_LONGEST_PATH = 80
 
 
 def guarded(program: Callable[[], object], *, is_quiet_rank: bool = False) -> int:
@@ -50,7 +53,24 @@ def _judged(error: Exception) -> tuple[int, str]:
     # Its own package raises its own family, which knows nothing of exit codes.
     if any(base.__module__.split(".")[0] == "tokenization" for base in type(error).__mro__[:-1]):
         return 2, str(error)
-    if isinstance(error, OSError) and (error.errno in _NO_ROOM or isinstance(error, PermissionError)):
-        place = f" ({error.filename})" if error.filename else ""
-        return 2, f"{error.strerror}{place}. Free space or choose another folder; what was finished before is whole."
+    if isinstance(error, OSError) and (remedy := _remedy(error)):
+        place = _shortened(str(error.filename)) if error.filename else "a file"
+        return 2, f"{place} cannot be read or written: {error.strerror}. {remedy}"
+    if isinstance(error, ValueError) and str(error) == "embedded null byte":
+        return 2, "a path holds the character NUL, which no path can have. Take it out."
     return 1, str(error)
+
+
+def _remedy(error: OSError) -> str | None:
+    """What a person can do about an error of the system; None where nothing is known."""
+    if error.errno in _NO_ROOM:
+        return "Free space or choose another folder (for temporary files: TMPDIR); what was finished before is whole."
+    if error.errno in _CLOSED:
+        return "Allow access to it or choose another place; what was finished before is whole."
+    if error.errno in _NO_SUCH_PATH:
+        return "Give another path."
+    return None
+
+
+def _shortened(path: str) -> str:
+    return path if len(path) <= _LONGEST_PATH else f"{path[:_LONGEST_PATH]}..."

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from toolkit.cli.options import settings_from
+
 __all__ = ["command"]
 
 
@@ -26,11 +28,7 @@ def command(
     label_column: Annotated[str | None, typer.Option(help="Column of the label.")] = None,
 ) -> None:
     """Fine-tune an encoder on a task and score it."""
-    from pydantic import ValidationError
-
     from toolkit.core.console import console
-    from toolkit.core.errors import SettingsError
-    from toolkit.core.validation import explain
     from toolkit.finetuning import FinetuningSettings
     from toolkit.workflows.finetune import finetune
 
@@ -41,10 +39,7 @@ def command(
         "text_columns": None if text_columns is None else tuple(text_columns.split(",")),
         "label_column": label_column,
     }
-    try:
-        settings = FinetuningSettings.model_validate({key: value for key, value in given.items() if value is not None})
-    except ValidationError as error:
-        raise SettingsError(explain(error, FinetuningSettings)) from error
+    settings = settings_from(FinetuningSettings, given, options={"learning_rate": "--lr"})
     result = finetune(task, model, train=train, test=test, output=output, validation=validation, settings=settings)
     for name, scores in (("validation", result.validation), ("test", result.test)):
         if scores is not None:

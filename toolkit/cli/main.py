@@ -3,13 +3,14 @@
 import importlib
 import os
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from toolkit.cli.exit_codes import DEBUG_VARIABLE, INTERRUPTED, guarded
+from toolkit.cli.plain_words import plain_words
 
 __all__ = ["main"]
 
@@ -41,7 +42,7 @@ class _LazyGroup(TyperGroup):
             anything = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
             return TyperCommand(cmd_name, callback=lambda: _refuse(cmd_name), hidden=True, context_settings=anything)
         if cmd_name not in _COMMANDS:
-            return None
+            _refuse_unknown(cmd_name)
         if ctx.invoked_subcommand is None and _is_asked_for_overview():
             return TyperCommand(cmd_name, help=_COMMANDS[cmd_name])
         module = importlib.import_module(f"toolkit.cli.{cmd_name}")
@@ -54,6 +55,9 @@ class _LazyGroup(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
+        except typer.BadParameter as error:
+            error.message = plain_words(error.message)
+            raise
         except KeyboardInterrupt:
             # Else the command-line library would turn it into exit code 1.
             raise SystemExit(INTERRUPTED) from None
@@ -72,6 +76,16 @@ def _refuse(name: str) -> None:
     from toolkit.core.errors import NotAvailableError
 
     raise NotAvailableError(f"`toolkit {name}`")
+
+
+def _refuse_unknown(name: str) -> NoReturn:
+    from toolkit.core.errors import UserError
+    from toolkit.core.validation import nearest
+
+    raise UserError(
+        f"there is no command {name!r}.{nearest(name, _COMMANDS)} Commands: {', '.join(_COMMANDS)}.\n"
+        "What they do is shown by: toolkit --help"
+    )
 
 
 def _options(

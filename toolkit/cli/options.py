@@ -1,5 +1,6 @@
 """Options that set the fields of a settings class: its texts and defaults stand there, and are refused there."""
 
+import shlex
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -20,8 +21,15 @@ def option_of(settings: type[Settings], key: str, metavar: str | None = None) ->
     return typer.Option(metavar=metavar, help=f"{field.description}{shown}", show_default=False)
 
 
-def settings_from(settings: type[_Settings], given: Mapping[str, Any]) -> _Settings:
+def settings_from(
+    settings: type[_Settings], given: Mapping[str, Any], *, options: Mapping[str, str] | None = None
+) -> _Settings:
     """The settings that options give; None is an option that was not given.
+
+    Args:
+        settings: the class.
+        given: values by key.
+        options: by key, the option where its name is another one.
 
     Raises:
         SettingsError: one has a value that its setting refuses; the message names the option.
@@ -29,10 +37,14 @@ def settings_from(settings: type[_Settings], given: Mapping[str, Any]) -> _Setti
     from pydantic import ValidationError
 
     from toolkit.core.errors import SettingsError
+    from toolkit.core.validation import demand, meaning
 
     try:
         return settings.model_validate({key: value for key, value in given.items() if value is not None})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        option = "--" + str(first["loc"][0]).replace("_", "-")
-        raise SettingsError(f"{option} {first['input']}: {first['msg'][0].lower()}{first['msg'][1:]}.") from error
+        key = str(first["loc"][0])
+        option = (options or {}).get(key, "--" + key.replace("_", "-"))
+        value = given[key]
+        shown = shlex.quote(",".join(value) if isinstance(value, tuple) else str(value))
+        raise SettingsError(f"{option} {shown} is refused: {demand(first)}.{meaning(settings, (key,))}") from error

@@ -87,6 +87,10 @@ def command(
         raise SettingsError(
             f"{' and '.join(missing)} must be given, for example --tokenizer FOLDER --output data/corpus."
         )
+    if eod is not None and no_eod:
+        from toolkit.core.errors import SettingsError
+
+        raise SettingsError(f"--eod {eod} and --no-eod contradict each other. Leave one of the two out.")
     given |= {"add_eod": not given.pop("no_eod"), "add_bos": not given.pop("no_bos")}
     _run(given.pop("sources"), given.pop("output"), given)
 

@@ -34,6 +34,7 @@ from toolkit.conversion.parity import compare_logits, open_ours
 from toolkit.conversion.placing import built_beside, refuse_occupied
 from toolkit.conversion.tokenizer_files import update_json, write_tokenizer
 from toolkit.core.errors import CheckpointError, ToolkitError, UserError
+from toolkit.core.validation import explain
 from toolkit.model.config import ModelSettings
 
 __all__ = ["ConversionReport", "to_hf"]
@@ -95,7 +96,10 @@ def to_hf(
     """
     out, form, dtype = Path(out), _member(ExportForm, form), _member(ExportDtype, dtype)
     if sentence_transformers and form is ExportForm.CAUSAL:
-        raise UserError("Modules for sentence-transformers go with an encoder: leave --form causal out.")
+        raise UserError(
+            "--sentence-transformers adds modules to an encoder, and --form causal writes a decoder. Leave one of "
+            "the two out."
+        )
     refuse_occupied(out)
     source = open_checkpoint(checkpoint)
     settings = _model_settings(source)
@@ -199,13 +203,16 @@ def _model_settings(source: Checkpoint) -> ModelSettings:
     try:
         settings = ModelSettings.model_validate(model)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in ("settings", "model", *first["loc"]))
+        found = explain(error, ModelSettings, name=lambda key: f"settings.model.{key}".rstrip("."))
         raise CheckpointError(
-            f"{source.path}/manifest.json does not describe a model: {place}: {first['msg']}."
+            f"{source.path}/manifest.json does not describe a model: {found.splitlines()[0]} "
+            "Use a checkpoint that a run or an import wrote."
         ) from error
     if settings.vocab_size is None:
-        raise CheckpointError(f"{source.path}/manifest.json does not say settings.model.vocab_size.")
+        raise CheckpointError(
+            f"{source.path}/manifest.json does not say settings.model.vocab_size. "
+            "Use a checkpoint that a run or an import wrote."
+        )
     named = source.manifest.vocabulary.model_dump(include={"mask_id", "pad_id", "bos_id", "eos_id"})
     for role, token_id in named.items():
         if token_id is not None and token_id >= settings.vocab_size:
@@ -220,4 +227,4 @@ def _member(kind: type[_Word], value: str) -> _Word:
     try:
         return kind(value)
     except ValueError as error:
-        raise UserError(f"{value!r} is none of {', '.join(kind)}.") from error
+        raise UserError(f"{value!r} is none of the known ones. Choose one of: {', '.join(kind)}.") from error

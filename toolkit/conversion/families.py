@@ -13,6 +13,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from toolkit.core.errors import UserError
+from toolkit.core.validation import explain
+from toolkit.core.wording import json_kind
 from toolkit.core.words import AttentionKind
 from toolkit.model.config import ModelSettings
 
@@ -30,6 +32,7 @@ FAMILIES = {
 _MIXTURE_KEYS = ("num_local_experts", "num_experts", "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size")
 _SOFTCAP_KEYS = ("attn_logit_softcapping", "final_logit_softcapping", "logits_soft_cap", "attn_logit_soft_cap")
 _SCALES = ("attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling", "logit_scale")
+_REMEDY = "Fetch the model again, or repair the file."
 _SILU = ("silu", "swish")
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 _ANGLES = ("default", "linear", "llama3")
@@ -136,10 +139,8 @@ def _settings(config: Any, family: str, name: str) -> ModelSettings:
             initializer_range=float(config.initializer_range),
         )
     except ValidationError as error:
-        first = error.errors()[0]
-        place = "".join(f"{part}: " for part in first["loc"])
-        found = first["msg"].removeprefix("Value error, ").rstrip(".")
-        raise UserError(f"{name}: config.json does not describe a model: {place}{found}.") from error
+        found = explain(error, ModelSettings).splitlines()[0]
+        raise UserError(f"{name}: config.json does not describe a model: {found} {_REMEDY}") from error
 
 
 def _scaling(angles: dict[str, Any]) -> dict[str, Any] | None:
@@ -212,9 +213,9 @@ def _read(folder: Path, name: str) -> dict[str, Any]:
             "Give a folder that save_pretrained wrote, or the id of a model on the hub."
         ) from None
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read as JSON: {error}.") from error
+        raise UserError(f"{path} cannot be read as JSON: {error}. {_REMEDY}") from error
     if not isinstance(raw, dict):
-        raise UserError(f"{path} should hold a JSON object and holds {type(raw).__name__}.")
+        raise UserError(f"{path} should hold a JSON object and holds {json_kind(raw)}. {_REMEDY}")
     return raw
 
 
@@ -227,7 +228,7 @@ def _resolved(folder: Path, name: str) -> Any:
     # transformers checks values in several ways, each with errors of its own.
     except Exception as error:
         reason = " ".join(str(error).split())
-        raise UserError(f"{name}: transformers does not read its config.json: {reason}") from error
+        raise UserError(f"{name}: transformers does not read its config.json: {reason}\n{_REMEDY}") from error
 
 
 def _refusal(name: str, parts: list[str]) -> UserError:

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from toolkit.core.errors import UserError
+from toolkit.core.wording import home_hint
 
 __all__ = ["local_files"]
 
@@ -29,14 +30,14 @@ def local_files(model: str) -> Path:
         UserError: there is no such folder, and no such model can be fetched.
     """
     path = Path(model)
-    if path.is_dir():
+    if model and path.is_dir():
         return path
-    if path.exists() or not _HUB_ID.fullmatch(model):
+    if not _HUB_ID.fullmatch(model) or path.exists():
         raise UserError(
-            f"{model} is no folder, and no id of a model on the hub (OWNER/NAME).\n"
+            f"{model!r} is no folder, and no id of a model on the hub (OWNER/NAME).{home_hint(model)}\n"
             "Give a folder that holds config.json, model.safetensors and a tokenizer, or such an id."
         )
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import constants, snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,
         HfHubHTTPError,
@@ -49,7 +50,8 @@ def local_files(model: str) -> Path:
         return Path(snapshot_download(model, allow_patterns=_FILES))
     except GatedRepoError as error:
         raise UserError(
-            f"{model} is gated on the hub. Accept its terms on its page, and set HF_TOKEN to a token of yours."
+            f"{model} is gated on the hub. Accept its terms on {constants.ENDPOINT}/{model} with your account, and set "
+            "HF_TOKEN to a token of it (or `hf auth login`)."
         ) from error
     except RepositoryNotFoundError as error:
         raise UserError(
@@ -57,8 +59,20 @@ def local_files(model: str) -> Path:
             "Look the id up on the hub; for a private model set HF_TOKEN."
         ) from error
     except (LocalEntryNotFoundError, OfflineModeIsEnabled, HfHubHTTPError, OSError) as error:
-        reason = " ".join(str(error).split())
         raise UserError(
-            f"There is no folder {model} here, and the hub does not answer for {model}: {reason}\n"
+            f"There is no folder {model} here; {_why(error)}.\n"
             "Check the connection (HF_HUB_OFFLINE, HF_ENDPOINT), or give a folder with the model's files."
         ) from error
+
+
+def _why(error: Exception) -> str:
+    """What kept the hub from giving a model."""
+    from huggingface_hub import constants
+
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status is not None:
+        # The error's own text holds the address, which may be signed for a while: a secret.
+        return f"{constants.ENDPOINT} answered {status}"
+    if constants.is_offline_mode():
+        return f"the model is not in the cache ({constants.HF_HUB_CACHE}), and HF_HUB_OFFLINE is set"
+    return f"the model is not in the cache ({constants.HF_HUB_CACHE}), and {constants.ENDPOINT} cannot be reached"

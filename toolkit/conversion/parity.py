@@ -103,11 +103,15 @@ def open_ours(checkpoint: Checkpoint, settings: ModelSettings, *, rounded_to: to
     found = checkpoint.manifest.tensors
     if missing := shapes.keys() ^ found.keys():
         example = ", ".join(sorted(missing)[:3])
-        raise CheckpointError(f"{checkpoint.path} holds other parameters than its settings.model, such as {example}.")
+        raise CheckpointError(
+            f"{checkpoint.path} holds other parameters than its settings.model, such as {example}. "
+            "Use a checkpoint that a run or an import wrote."
+        )
     for name, shape in shapes.items():
         if found[name].shape != shape:
             raise CheckpointError(
-                f"{checkpoint.path}: {name} has shape {found[name].shape}; its settings.model describe {shape}."
+                f"{checkpoint.path}: {name} has shape {found[name].shape}; its settings.model describe {shape}. "
+                "Use a checkpoint that a run or an import wrote."
             )
 
     def read(name: str) -> Tensor:
@@ -153,7 +157,11 @@ def compare_logits(
     texts = [encode(sentence, truncation=True, max_length=longest)["input_ids"] for sentence in SENTENCES]
     largest_id = max((max(ids) for ids in texts if ids), default=None)
     if largest_id is None or largest_id >= vocab_size:
-        raise CheckpointError(f"{folder}: the tokenizer gives id {largest_id}, the model has {vocab_size} entries.")
+        given = "no id at all" if largest_id is None else f"the id {largest_id:,}"
+        raise CheckpointError(
+            f"{'' if is_ours else f'{folder}: '}the tokenizer gives {given}, and the model has {vocab_size:,} entries. "
+            "Give the model the tokenizer it was trained with."
+        )
     alone = torch.tensor(max(texts, key=len))
     batch = [torch.tensor(ids[:_MOST_TOKENS_IN_A_BATCH]) for ids in texts if ids]
     hidden_ND = _packed_hidden(ours, [alone, *batch], attention)

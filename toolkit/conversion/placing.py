@@ -1,5 +1,6 @@
 """A folder that appears whole or not at all: made beside its place under a hidden name, and renamed."""
 
+import errno
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -46,7 +47,9 @@ def built_beside(out: Path) -> Iterator[Path]:
         sync(folder.parent)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise UserError(f"{out} cannot be written: {reason}. Free space there, or name another folder.") from error
+        has_no_room = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        remedy = "Free space there, or name another folder" if has_no_room else "Name another folder"
+        raise UserError(f"{out} cannot be written: {reason}. {remedy}; nothing is left behind there.") from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         # From the lowest on; one that holds something by now stays, and so do those above it.

@@ -38,7 +38,8 @@ def check_tensors(weights: HubWeights, settings: ModelSettings) -> Iterator[str]
     for name, shape in shapes.items():
         if weights.shape(name) != shape:
             raise CheckpointError(
-                f"{weights.folder}: {name} has shape {weights.shape(name)}; its config.json describes {shape}."
+                f"{weights.folder}: {name} has shape {weights.shape(name)}; its config.json describes {shape}.\n"
+                "Fetch the model again, or the configuration that belongs to it."
             )
     unknown = []
     for name in sorted(weights.names - shapes.keys()):
@@ -75,7 +76,8 @@ def _check_zero(weights: HubWeights, name: str) -> None:
     if any(bool(block.any()) for block in weights.rows(name)):
         raise UserError(
             f"{weights.folder}: {name} is not zero. Biases at the output of attention (attention_bias on o_proj) are a "
-            "part that this toolkit's model does not have, and without them it would be another model."
+            "part that this toolkit's model does not have, and without them it would be another model.\n"
+            "Take a model without them."
         )
 
 

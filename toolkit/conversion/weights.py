@@ -45,7 +45,9 @@ class HubWeights:
                 )
             found = read_header(path)
             if lost := [name for name in wanted if name not in found]:
-                raise CheckpointError(f"{path} lacks {some(lost)}, which {_INDEX} says it holds.")
+                raise CheckpointError(
+                    f"{path} lacks {some(lost)}, which {_INDEX} says it holds.\nFetch the model again."
+                )
             places |= {name: place for name, place in found.items() if not listed or listed.get(name) == path}
         if is_tied and HEAD in places and EMBEDDING not in places:
             places[EMBEDDING] = places.pop(HEAD)
@@ -100,7 +102,9 @@ def _listed(folder: Path) -> dict[str, Path]:
         files: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         outside = sorted(name for name, file in files.items() if not file or Path(file).name != file)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CheckpointError(f"{index} is damaged: it has no weight_map of tensors to files.") from error
+        raise CheckpointError(
+            f"{index} is damaged: it has no weight_map of tensors to files.\nFetch the model again."
+        ) from error
     if not files or outside:
         reason = f"it says that {outside[0]} is in {files[outside[0]]!r}" if outside else "its weight_map is empty"
         raise CheckpointError(

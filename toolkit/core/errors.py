@@ -53,13 +53,13 @@ class CheckpointError(UserError):
 class NotAvailableError(UserError):
     """Something the documentation names and nobody has built yet."""
 
-    def __init__(self, what: str) -> None:
-        super().__init__(f"{what} is not available yet.")
-        self._what = what
+    def __init__(self, what: str, instead: str = "See `toolkit --help` for what is.") -> None:
+        super().__init__(f"{what} is not available yet. {instead}")
+        self._what, self._instead = what, instead
 
-    def __reduce__(self) -> tuple[type["NotAvailableError"], tuple[str]]:
+    def __reduce__(self) -> tuple[type["NotAvailableError"], tuple[str, str]]:
         """Errors travel between ranks; the default would put the whole text in place of `what`."""
-        return type(self), (self._what,)
+        return type(self), (self._what, self._instead)
 
 
 class NonFiniteError(ToolkitError):

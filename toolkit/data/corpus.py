@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import overload
 
 from toolkit.core.errors import CorpusError
+from toolkit.core.wording import counted
 from toolkit.core.words import Vocabulary
 from toolkit.data.manifest import CorpusManifest, read_manifest
 from toolkit.data.shards import Shard, file_names
@@ -109,10 +110,14 @@ class _Shards(Sequence[Shard]):
         found = (shard.num_documents, shard.num_tokens, shard.dtype.name)
         if found != (expected := (entry.documents, entry.tokens, self._manifest.dtype)):
             raise CorpusError(
-                f"{file_names(shard.prefix)[1]} does not belong to this corpus: (documents, tokens, type) are {found}, "
-                f"corpus.json says {expected}. Copy the corpus again."
+                f"{file_names(shard.prefix)[1]} does not belong to this corpus: it has {_told(*found)}, "
+                f"corpus.json says {_told(*expected)}. Copy the corpus again."
             )
         return shard
+
+
+def _told(documents: int, tokens: int, dtype: str) -> str:
+    return f"{counted(documents, 'document')} of {tokens:,} {dtype} tokens"
 
 
 @contextmanager
@@ -125,7 +130,9 @@ def open_folder(folder: Path) -> Iterator[int]:
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError as error:
-        raise CorpusError(f"cannot read {folder}: {error.strerror}.") from error
+        raise CorpusError(
+            f"{folder} cannot be read: {error.strerror}. Allow access to it, or give another corpus."
+        ) from error
     try:
         yield descriptor
     finally:
@@ -137,6 +144,6 @@ def _size(folder: Path, name: str, descriptor: int) -> int:
         return os.stat(name, dir_fd=descriptor).st_size
     except OSError as error:
         raise CorpusError(
-            f"cannot read {folder / name}, which corpus.json names: {error.strerror}. "
+            f"{folder / name}, which corpus.json names, cannot be read: {error.strerror}. "
             "The corpus is not complete: copy or make it again."
         ) from error

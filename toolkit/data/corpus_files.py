@@ -63,7 +63,10 @@ def survey_corpus(folder: Path) -> CorpusFiles:
     try:
         _survey(folder, survey, visited=set())
     except OSError as error:
-        raise CorpusError(f"{error.filename or folder} cannot be read: {error.strerror}.") from error
+        raise CorpusError(
+            f"{error.filename or folder} cannot be read: {error.strerror}. Allow access to it, or copy the corpus "
+            "again."
+        ) from error
     return survey
 
 
@@ -99,7 +102,7 @@ def _manifest(folder: Path, survey: CorpusFiles) -> CorpusManifest | None:
     except CorpusError as error:
         guess = read_damaged_manifest(folder)
         doubt = "nothing can be compared with it" if guess is None else "what it says of other files may be wrong"
-        reason = str(error).removeprefix(f"{path} ").split(". ")[0]
+        reason = str(error).removeprefix(f"{path} ").split(". ")[0].replace("is damaged: its", "its", 1)
         survey.manifests.append((path, f"{reason}; {doubt}"))
         return guess
     survey.manifests.append((path, None))
@@ -133,7 +136,11 @@ def _tokenizer_fault(folder: Path, fingerprint: str) -> str | None:
     except TokenizationError as error:
         return f"it cannot be used: {error}"
     same = found == fingerprint
-    return None if same else f"it is another tokenizer: its fingerprint is {found}, {MANIFEST_NAME} says {fingerprint}"
+    return (
+        None
+        if same
+        else (f"it is another tokenizer: its fingerprint is {found[:12]}, {MANIFEST_NAME} says {fingerprint[:12]}")
+    )
 
 
 def _hashed_file(path: Path, expected: str, *, num_bytes: int | None = None) -> CorpusFile:
@@ -141,7 +148,7 @@ def _hashed_file(path: Path, expected: str, *, num_bytes: int | None = None) -> 
         if num_bytes is not None and (size := path.stat().st_size) != num_bytes:
             return f"it has {size:,} bytes, {MANIFEST_NAME} says {num_bytes:,}"
         found = hash_file(path, on_read=told)
-        return None if found == expected else f"its SHA-256 is {found}, {MANIFEST_NAME} says {expected}"
+        return None if found == expected else f"its SHA-256 is {found[:12]}, {MANIFEST_NAME} says {expected[:12]}"
 
     return CorpusFile(path, examine)
 

@@ -14,6 +14,8 @@ from pydantic import Field, PlainSerializer, ValidationError, WrapValidator, mod
 
 from toolkit.core.errors import CorpusError
 from toolkit.core.settings import Settings
+from toolkit.core.validation import explain
+from toolkit.core.wording import home_hint
 from toolkit.data.shard_table import Count, FileName, Sha256, ShardEntry, ShardTable, read_entries
 
 __all__ = [
@@ -123,7 +125,9 @@ def write_manifest(folder: Path, manifest: CorpusManifest) -> CorpusManifest:
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
-        raise CorpusError(f"cannot write {path}: {error.strerror}.") from error
+        raise CorpusError(
+            f"{path} cannot be written: {error.strerror}. Free space, or choose another folder."
+        ) from error
     return manifest.model_copy(update={"manifest_sha256": digest})
 
 
@@ -142,9 +146,8 @@ def read_manifest(folder: Path) -> CorpusManifest:
     try:
         return _read_canonical(text) or CorpusManifest.model_validate_json(text)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise CorpusError(f"{path} does not describe a corpus: {where}: {first['msg']}. {_REMEDY}") from error
+        found = explain(error, CorpusManifest).splitlines()[0]
+        raise CorpusError(f"{path} does not describe a corpus: {found} {_REMEDY}") from error
 
 
 def read_damaged_manifest(folder: Path) -> CorpusManifest | None:
@@ -162,11 +165,11 @@ def _load(folder: Path) -> bytes:
     except (FileNotFoundError, NotADirectoryError) as error:
         what = "has no corpus.json" if folder.is_dir() else "is no folder"
         raise CorpusError(
-            f"no corpus at {folder}: it {what}. "
+            f"no corpus at {folder}: it {what}.{home_hint(folder)} "
             f"Make one with `toolkit preprocess SOURCE --tokenizer TOK --output {folder}`."
         ) from error
     except OSError as error:
-        raise CorpusError(f"cannot read {path}: {error.strerror}.") from error
+        raise CorpusError(f"{path} cannot be read: {error.strerror}. {_REMEDY}") from error
 
 
 def _read_canonical(text: bytes) -> CorpusManifest | None:

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from toolkit.core.settings import Settings
+from toolkit.core.wording import counted
 
 __all__ = ["BlendEntry", "DataSettings"]
 
@@ -21,7 +22,7 @@ def _kind_of_train(value: Any) -> str:
 class BlendEntry(Settings):
     """One corpus of a blend."""
 
-    path: str
+    path: Annotated[str, Field(min_length=1)]
     """Folder of the corpus."""
     weight: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     """Its share of the rows, relative to the other weights."""
@@ -31,13 +32,14 @@ class DataSettings(Settings):
     """Where the rows of a run come from, how they are cut and in which order they come."""
 
     train: Annotated[
-        Annotated[str, Tag(_FOLDER)] | Annotated[tuple[BlendEntry, ...], Field(strict=False), Tag(_BLEND)],
+        Annotated[str, Field(min_length=1), Tag(_FOLDER)]
+        | Annotated[tuple[BlendEntry, ...], Field(strict=False), Tag(_BLEND)],
         Discriminator(_kind_of_train),
     ]
     """Folder of the training corpus, or a blend: a list of {path, weight}."""
     validation: str | None = Field(None, min_length=1)
     """Folder of the corpus that is evaluated; none: no evaluation."""
-    sequence_length: Annotated[int, Field(ge=2)] = 2048
+    sequence_length: Annotated[int, Field(ge=2, le=2**20)] = 2048
     """S, positions in a row."""
     windows: Literal["documents", "random-cut", "blocks"] = "documents"
     """How rows are made: pieces of documents packed by best fit; the token stream in rows of S, each cut once more at
@@ -69,7 +71,8 @@ class DataSettings(Settings):
         segments = {"documents": 1, "random-cut": 2, "blocks": 0}[self.windows]
         if segments * self.min_length > self.sequence_length:
             raise ValueError(
-                f"rows of data.sequence_length={self.sequence_length} have no room for {segments} segment(s) of at "
+                f"rows of data.sequence_length={self.sequence_length} have no room for "
+                f"{counted(segments, 'segment')} of at "
                 f"least data.min_length={self.min_length} (data.windows={self.windows!r}). "
                 "Make the rows longer or data.min_length smaller."
             )

@@ -59,7 +59,7 @@ class ShardIndex:
         if code in _OTHER_TYPES:
             raise CorpusError(
                 f"{path} is of {_OTHER_TYPES[code]} tokens (type code {code}): only uint16 (8) and int32 (4) are read, "
-                "which Megatron-LM writes for every vocabulary."
+                "which Megatron-LM writes for every vocabulary. Make the pair again from its text."
             )
         if code not in CODES:
             raise self._damaged(f"there is no type code {code} of tokens")
@@ -161,7 +161,7 @@ class ShardIndex:
         return header
 
     def _damaged(self, why: str) -> CorpusError:
-        return CorpusError(f"{self.path} is damaged: {why}. Copy the corpus again.")
+        return CorpusError(f"{self.path} is damaged: {why}. Copy it again.")
 
 
 class _JoinedLengths:
@@ -196,9 +196,12 @@ def map_file(path: Path) -> mmap.mmap:
         with path.open("rb") as file:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:
-        raise CorpusError(f"cannot map {path} into memory: {error}.") from error
+        reason = getattr(error, "strerror", None) or str(error)
+        raise CorpusError(
+            f"{path} cannot be mapped into memory: {reason}. Copy it to a disk of this machine."
+        ) from error
 
 
 def unreadable(path: Path, error: OSError) -> CorpusError:
     """The error for a file that cannot be read."""
-    return CorpusError(f"cannot read {path}: {error.strerror}. The corpus is not complete: copy or make it again.")
+    return CorpusError(f"{path} cannot be read: {error.strerror}. The corpus is not complete: copy or make it again.")

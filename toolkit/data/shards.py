@@ -161,7 +161,9 @@ class Shard:
         self.dtype, self.num_documents = self._index.dtype, self._index.num_documents
         size = file_size(self._bin)
         if size % self.dtype.itemsize:
-            raise CorpusError(f"{self._bin} is damaged: {size:,} bytes are no whole number of {self.dtype} tokens.")
+            raise CorpusError(
+                f"{self._bin} is damaged: {size:,} bytes are no whole number of {self.dtype} tokens. Copy it again."
+            )
         self.num_tokens = size // self.dtype.itemsize
 
     @cached_property
@@ -191,7 +193,7 @@ class Shard:
         if (size := file_size(self._bin)) != expected:
             raise CorpusError(
                 f"{self._bin} is damaged: it has {size:,} bytes, where its index {self._index.path.name} "
-                f"points at {expected:,}. Copy the corpus again."
+                f"points at {expected:,}. Copy both again."
             )
         return self._index
 
@@ -207,4 +209,7 @@ def _sync_and_close(file: BinaryIO) -> None:
 
 
 def _unwritable(path: Path, error: OSError) -> CorpusError:
-    return CorpusError(f"cannot write {path}: {error.strerror}. Free some space, or choose another folder.")
+    return CorpusError(
+        f"{path} cannot be written: {error.strerror}. Free space or choose another folder; started again in this one, "
+        "the command goes on from the last finished shard."
+    )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from toolkit.core.wording import counted
 from toolkit.data.corpus_files import CorpusFile, survey_corpus
 from toolkit.data.read_through import Told, read_through
 
@@ -42,12 +43,18 @@ class Verification:
 
     def __str__(self) -> str:
         if not self.damaged:
-            return f"{self.folder} is intact: {self.num_files:,} files, {self.num_bytes / 1e6:,.1f} MB."
+            return f"{self.folder} is intact: {counted(self.num_files, 'file')}, {self.num_bytes / 1e6:,.1f} MB."
         lines = "\n".join(f"  {finding.path}: {finding.what}" for finding in self.damaged)
+        verb, them = ("is", "it") if len(self.damaged) == 1 else ("are", "them")
+        plans = (
+            " A packing plan, or the summary of all plans, may simply be deleted: it is made again."
+            if any("packing plan" in finding.what for finding in self.damaged)
+            else ""
+        )
         return (
-            f"{len(self.damaged):,} of the {self.num_files:,} files of {self.folder} are damaged or missing:\n{lines}\n"
-            "Copy them again, or make the corpus anew with `toolkit preprocess --overwrite`. A packing plan, or the "
-            "summary of all plans, may simply be deleted: it is made again."
+            f"{len(self.damaged):,} of {counted(self.num_files, 'file')} of {self.folder} {verb} damaged or "
+            f"missing:\n{lines}\n"
+            f"Copy {them} again, or make the corpus anew with `toolkit preprocess --overwrite`.{plans}"
         )
 
 

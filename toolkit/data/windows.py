@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from toolkit.core.draws import keyed_uint64
 from toolkit.core.errors import CorpusError
+from toolkit.core.wording import counted
 from toolkit.data.corpus import Corpus
 from toolkit.data.hashing import hash_numbers
 from toolkit.data.plan_store import PlanStore
@@ -81,13 +82,16 @@ def open_rows(corpus: Corpus, settings: DataSettings, *, seed: int, cache_folder
         rows = BlockRows(corpus, sequence_length=length)
     if rows.num_rows == 0:
         what = f"a document of at least data.min_length={settings.min_length} tokens"
+        remedy = "a smaller data.min_length"
         if settings.windows != "documents":
             what = (
                 f"one whole row of data.sequence_length={length} tokens in a shard (data.windows={settings.windows!r})"
             )
+            remedy = "a shorter data.sequence_length"
         raise CorpusError(
-            f"{corpus.path} does not have {what}: {corpus.num_documents:,} documents, {corpus.num_tokens:,} tokens, "
-            f"{len(corpus.shards):,} shards. Use a larger corpus, or shorter rows."
+            f"{corpus.path} does not have {what}: {counted(corpus.num_documents, 'document')}, {corpus.num_tokens:,} "
+            "tokens, "
+            f"{counted(len(corpus.shards), 'shard')}. Use a larger corpus, or {remedy}."
         )
     return rows
 
@@ -180,7 +184,7 @@ def _check_ids(tokens_BS: npt.NDArray[np.int32], located: list[tuple[int, int]],
     raise CorpusError(
         f"{corpus.path / corpus.manifest.table.names[shard]}.bin: row {row_in_shard} of this shard has the token id "
         f"{tokens_BS[row, column]}, outside the vocabulary of {size:,} ids. The tokens are damaged, or were made with "
-        "another tokenizer."
+        f"another tokenizer. `toolkit verify {corpus.path}` tells which; copy the corpus again, or make it anew."
     )
 
 

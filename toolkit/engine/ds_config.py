@@ -5,19 +5,25 @@ A file stays what it is in DeepSpeed's ecosystem. Values that belong to the run 
 own is refused. All of this happens before any process group exists.
 """
 
+import difflib
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from toolkit.core.errors import NotAvailableError, SettingsError
 from toolkit.core.shipped import shipped_folder
+from toolkit.core.validation import demand, nearest
+from toolkit.core.wording import json_kind
 from toolkit.parallel.topology import BatchLayout, ParallelSettings
 
 __all__ = [
     "DEFAULT_DS_CONFIG",
     "check_parallel",
     "read_ds_config",
+    "refusal",
     "resolve_ds_config",
     "shipped_ds_configs",
     "zero_stage",
@@ -30,9 +36,19 @@ _BLOCKS = ("bf16", "data_types", "zero_optimization")
 _OURS = {
     "optimizer": "AdamW is set by [train] (train.weight_decay, train.beta1, ...)",
     "scheduler": "the learning rate is set by [lr]",
-    "fp16": 'use precision = "bf16" or "fp32"',
+    "fp16": "training here is in bf16 or fp32, as precision says",
     "tensor_parallel": "tensor parallelism is set by parallel.tp",
 }
+_NAMES = {
+    *_BLOCKS,
+    *_OURS,
+    "gradient_accumulation_steps",
+    "gradient_clipping",
+    "train_batch_size",
+    "train_micro_batch_size_per_gpu",
+}
+# How like one of ours a name has to be; "fp16" and "bf16" are 0.75 alike.
+_MISSPELT = 0.85
 
 
 def shipped_ds_configs() -> tuple[str, ...]:
@@ -48,38 +64,61 @@ def read_ds_config(source: str) -> dict[str, Any]:
     """
     path = Path(source)
     if not path.is_file():
-        path = shipped_folder("ds_configs") / f"{Path(source).stem}.json"
-        if not path.is_file() or source not in (path.stem, f"ds_configs/{path.name}"):
+        shipped = {name for stem in shipped_ds_configs() for name in (stem, f"ds_configs/{stem}.json")}
+        path = shipped_folder("ds_configs") / f"{path.stem}.json"
+        if source not in shipped:
             raise SettingsError(
-                f"DeepSpeed file {source!r} does not exist.\n"
+                f"DeepSpeed file {source!r} does not exist.{nearest(source, shipped_ds_configs())}\n"
                 f"Give a path, or one of the shipped names: {', '.join(shipped_ds_configs())}."
             )
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        reason = f"byte {error.start:,} is not UTF-8" if isinstance(error, UnicodeDecodeError) else reason
         raise SettingsError(
-            f"{path} is not a readable JSON file: {error}.\n"
+            f"{path} is not a readable JSON file: {reason}.\n"
             f"Correct it, or name a shipped one: {', '.join(shipped_ds_configs())}."
         ) from None
     if not isinstance(config, dict):
-        raise SettingsError(f"{path} holds a {type(config).__name__}, but a DeepSpeed file is one JSON object.")
+        raise SettingsError(
+            f"{path} holds {json_kind(config)}, but a DeepSpeed file is one JSON object.\n"
+            f"Write {{...}}, or name a shipped one: {', '.join(shipped_ds_configs())}."
+        )
+    _check_names(config, path)
     for block in _BLOCKS:
         if not isinstance(config.get(block, {}), dict):
-            raise SettingsError(f"{path} has {block} = {config[block]!r}, but DeepSpeed reads an object there.")
+            raise SettingsError(
+                f"{path} has {block} = {json.dumps(config[block])}, but DeepSpeed reads an object there.\n"
+                f'Write it with its keys, for example "zero_optimization": {{"stage": 2}}.'
+            )
     for block, instead in _OURS.items():
         given = config.get(block)
         if given and not (isinstance(given, dict) and given.get("enabled") is False):
             raise SettingsError(f"{path} has the block {block!r}, but {instead}.\nTake the block out of the file.")
-    zero_stage(config)
+    zero_stage(config, source=str(path))
     return config
 
 
-def zero_stage(config: Mapping[str, Any]) -> int:
+def zero_stage(config: Mapping[str, Any], *, source: str = "the DeepSpeed file") -> int:
     """The ZeRO stage that a DeepSpeed file asks for; 0 where it is silent."""
     stage = config.get("zero_optimization", {}).get("stage", 0)
-    if stage not in (0, 1, 2, 3):
-        raise SettingsError(f"zero_optimization.stage is {stage!r}; DeepSpeed knows 0, 1, 2 and 3.")
-    return int(stage)
+    if type(stage) is not int or stage not in (0, 1, 2, 3):
+        raise SettingsError(
+            f"{source} sets zero_optimization.stage to {json.dumps(stage)}, but DeepSpeed knows 0, 1, 2 and 3.\n"
+            f"Write one of these, or name a shipped file: {', '.join(shipped_ds_configs())}."
+        )
+    return stage
+
+
+def _check_names(config: Mapping[str, Any], path: Path) -> None:
+    """Refuse a block whose name is misspelt: DeepSpeed would run without it, and say nothing."""
+    for name in config.keys() - _NAMES:
+        if close := difflib.get_close_matches(name, _NAMES, n=1, cutoff=_MISSPELT):
+            raise SettingsError(
+                f"{path} has the key {name!r}, which DeepSpeed would pass over. Did you mean {close[0]!r}?\n"
+                "Correct it, or take it out."
+            )
 
 
 def check_parallel(config: Mapping[str, Any], parallel: ParallelSettings, *, source: str) -> None:
@@ -91,9 +130,9 @@ def check_parallel(config: Mapping[str, Any], parallel: ParallelSettings, *, sou
             "Use a file with stage 1, or set parallel.pp=1."
         )
     if parallel.pp > 1:
-        raise NotAvailableError(f"pipeline parallelism (parallel.pp={parallel.pp})")
+        raise NotAvailableError(f"pipeline parallelism (parallel.pp={parallel.pp})", "Set parallel.pp=1.")
     if parallel.tp > 1:
-        raise NotAvailableError(f"tensor parallelism (parallel.tp={parallel.tp})")
+        raise NotAvailableError(f"tensor parallelism (parallel.tp={parallel.tp})", "Set parallel.tp=1.")
 
 
 def resolve_ds_config(
@@ -114,9 +153,9 @@ def resolve_ds_config(
     _own(resolved, "train_batch_size", batch.global_batch_rows, why=arithmetic, source=source)
     _own(resolved, "train_micro_batch_size_per_gpu", batch.micro_batch_rows, why=arithmetic, source=source)
     _own(resolved, "gradient_accumulation_steps", batch.accumulation, why=arithmetic, source=source)
-    _own(resolved, "gradient_clipping", grad_clip, why=f"train.grad_clip={grad_clip}", source=source)
+    _own(resolved, "gradient_clipping", grad_clip, why=f"train.grad_clip = {grad_clip}", source=source)
     bf16 = dict(resolved.get("bf16", {}))
-    _own(bf16, "enabled", precision == "bf16", why=f"precision={precision!r}", source=source, group="bf16.")
+    _own(bf16, "enabled", precision == "bf16", why=f'precision = "{precision}"', source=source, group="bf16.")
     # Without it, stage 2 would turn a norm that is not finite into a number, and step.
     overflow = "a value that is not finite has to be seen"
     _own(bf16, "check_grad_overflow", True, why=overflow, source=source, group="bf16.")
@@ -127,11 +166,27 @@ def resolve_ds_config(
     return resolved
 
 
+def refusal(error: Exception) -> str:
+    """What DeepSpeed has against its file, and what to do."""
+    if isinstance(error, ValidationError):
+        findings = [
+            f"  {'.'.join(map(str, finding['loc']))} = {json.dumps(finding['input'], default=str)}: "
+            + ("there is no such key" if finding["type"] == "extra_forbidden" else demand(finding))
+            for finding in error.errors(include_url=False)
+        ]
+        found = ":\n" + "\n".join(findings)
+    else:
+        found = f": {str(error).strip()}"
+    return f"DeepSpeed refuses its file{found}\nCorrect the file (--ds-config), or use a shipped one: " + (
+        f"{', '.join(shipped_ds_configs())}."
+    )
+
+
 def _own(group_values: dict[str, Any], key: str, value: Any, *, why: str, source: str, group: str = "") -> None:
     found = group_values.get(key, "auto")
     if found not in ("auto", value):
         raise SettingsError(
-            f"{source} sets {group}{key} to {found!r}, but the run needs {value!r}: {why}.\n"
+            f"{source} sets {group}{key} to {json.dumps(found)}, but the run needs {json.dumps(value)}: {why}.\n"
             f'Write "auto" in the file, or change the run.'
         )
     group_values[key] = value

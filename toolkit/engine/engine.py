@@ -19,7 +19,7 @@ import torch
 
 from toolkit.core.errors import SettingsError
 from toolkit.core.words import AttentionKind
-from toolkit.engine.ds_config import zero_stage
+from toolkit.engine.ds_config import refusal, zero_stage
 from toolkit.engine.optimizer import OptimizerSettings, build_optimizer
 from toolkit.engine.ranks import Ranks
 from toolkit.model.attention import SegmentLayout
@@ -79,7 +79,7 @@ class Engine:
         try:
             self.deepspeed, *_ = deepspeed.initialize(model=encoder, optimizer=self._optimizer, config=config)
         except (DeepSpeedConfigError, AssertionError, ValueError) as error:
-            raise SettingsError(f"DeepSpeed refuses the configuration: {error}") from error
+            raise SettingsError(refusal(error)) from error
 
     @property
     def module(self) -> Encoder:

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from toolkit.core.errors import SettingsError
 from toolkit.core.settings import Settings
+from toolkit.core.wording import counted
 
 __all__ = ["LearningRateSettings", "learning_rate_at"]
 
@@ -40,7 +41,7 @@ class LearningRateSettings(Settings):
         if warmup + decay > total_steps:
             raise SettingsError(
                 f"lr.warmup_steps ({warmup}) and lr.decay_steps ({decay}) together are longer than the run "
-                f"({total_steps} steps).\nMake one of them shorter, or the run longer."
+                f"({counted(total_steps, 'step')}).\nMake one of them shorter, or the run longer."
             )
         return warmup, decay
 

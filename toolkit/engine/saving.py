@@ -63,7 +63,10 @@ def load_checkpoint(engine: Engine, checkpoint: Checkpoint, *, moments: Literal[
     found = checkpoint.manifest.tensors.keys()
     if expected != found:
         differing = ", ".join(sorted(expected ^ found)[:5])
-        raise CheckpointError(f"{checkpoint.path} holds other parameters than the model; for example {differing}.")
+        raise CheckpointError(
+            f"{checkpoint.path} holds other parameters than the model; for example {differing}. "
+            "Use a checkpoint of a model of this shape."
+        )
     if moments == "reset":
         restore(engine, checkpoint.fresh_parameter, optimizer_step=0)
     else:

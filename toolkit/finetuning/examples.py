@@ -72,6 +72,11 @@ def to_examples(table: Table, *, text_columns: tuple[str, ...], label_column: st
 
 
 def _check_columns(table: Table, wanted: tuple[str, ...]) -> None:
+    *texts, label = wanted
+    if label in texts:
+        raise UserError(
+            f"{table.path}: the column {label!r} is given as text and as label. Name another one with --label-column."
+        )
     missing = [name for name in wanted if name not in table.columns]
     if missing:
         raise UserError(
@@ -85,13 +90,23 @@ def _example(place: str, row: dict[str, object], *, text_columns: tuple[str, ...
     for column in text_columns:
         value = row.get(column)
         if not isinstance(value, str):
-            raise UserError(f"{place}: {column!r} must be a text, found {value!r}.")
+            raise UserError(
+                f"{place}: {column!r} must be a text, found {_shown(value)}. Correct or leave out that row."
+            )
         texts.append(value)
     label = row.get(label_column)
     if not isinstance(label, (str, int, float)) or label == "":
-        raise UserError(f"{place}: {label_column!r} must be a text, a whole number or a boolean, found {label!r}.")
+        raise UserError(
+            f"{place}: {label_column!r} must be a text, a whole number, true or false, found {_shown(label)}. "
+            "Correct or leave out that row."
+        )
     if isinstance(label, float) and not (math.isfinite(label) and label.is_integer()):
         raise UserError(
-            f"{place}: {label_column!r} is {label!r}; sequence classification needs classes, not quantities."
+            f"{place}: {label_column!r} is {label!r}; sequence classification needs classes, not quantities. "
+            "Name another column with --label-column, or round the numbers to classes."
         )
     return Example(texts[0], texts[1] if len(texts) == 2 else None, label)
+
+
+def _shown(value: object) -> str:
+    return "nothing" if value is None or value == "" else repr(value)

@@ -78,7 +78,8 @@ class EncodedExamples(Dataset[dict[str, object]]):
         for number, row in enumerate(self.rows, start=1):
             if not row["input_ids"]:
                 raise UserError(
-                    f"{place}, row {number}: the text is empty, and this tokenizer adds no token of its own."
+                    f"{place}, row {number}: the text is empty, and this tokenizer adds no token of its own. "
+                    "Leave the row out."
                 )
 
 

@@ -14,6 +14,7 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase, set_seed
 
 from toolkit.core.console import console
 from toolkit.core.errors import UserError
+from toolkit.core.wording import counted
 from toolkit.finetuning.classifier import encoder_of, new_classifier, save_classifier
 from toolkit.finetuning.examples import Example, LabelSet, text_columns_of, to_examples
 from toolkit.finetuning.inputs import Collator, EncodedExamples, TextEncoder
@@ -107,14 +108,17 @@ def _read(files: dict[str, Path], settings: FinetuningSettings) -> dict[str, lis
 def _label_set(files: dict[str, Path], examples: dict[str, list[Example]]) -> LabelSet:
     labels = LabelSet([example.label for example in examples[_TRAIN]])
     if len(labels) < 2:
-        raise UserError(f"{files[_TRAIN]}: every row has the label {labels.labels[0]!r}; two classes are needed.")
+        raise UserError(
+            f"{files[_TRAIN]}: every row has the label {labels.labels[0]!r}, and two classes are needed. "
+            "Give rows of another class, or name another column with --label-column."
+        )
     for name, path in files.items():
         for number, example in enumerate(examples[name], start=1):
             if example.label not in labels:
                 known = ", ".join(map(repr, labels.labels[:10])) + (", ..." if len(labels) > 10 else "")
                 raise UserError(
                     f"{path}, row {number}: the label {example.label!r} does not occur in the training file "
-                    f"{files[_TRAIN]}, which has {known}."
+                    f"{files[_TRAIN]}, which has {known}. Leave the row out, or train on rows with that label."
                 )
     return labels
 
@@ -123,7 +127,9 @@ def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"the output folder {folder} cannot be made: {error}") from error
+        raise UserError(
+            f"the output folder {folder} cannot be made: {error.strerror}. Name another one (--output)."
+        ) from error
 
 
 def _load(model: str, config: PretrainedConfig, *, labels: LabelSet, initialization: Initialization) -> nn.Module:
@@ -133,7 +139,9 @@ def _load(model: str, config: PretrainedConfig, *, labels: LabelSet, initializat
         classifier, missing = new_classifier(model, config, initialization=initialization)
     if missing:
         raise UserError(
-            f"{model} lacks {len(missing)} weights of its encoder ({missing[0]} is the first), so it cannot be loaded."
+            f"{model} lacks {counted(len(missing), 'weight')} of its encoder (the first is {missing[0]}), so it "
+            "cannot be "
+            "loaded. Fetch it again, or use another one."
         )
     return classifier
 
@@ -181,4 +189,7 @@ def _save(classifier: nn.Module, folder: Path, *, tokenizer: PreTrainedTokenizer
         tokenizer.save_pretrained(folder)
         write_labels(labels.labels, folder)
     except (OSError, SafetensorError) as error:
-        raise UserError(f"the model cannot be written to {folder}: {error}") from error
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UserError(
+            f"the model cannot be written to {folder}: {reason}. Free space, or name another folder (--output)."
+        ) from error

@@ -41,8 +41,8 @@ class FinetuningSettings(Settings):
     grad_clip: float = Field(default=1.0, gt=0)
     """Largest gradient norm."""
     max_length: int | None = Field(default=None, ge=2)
-    """Tokens of an input, specials included; longer ones are cut. None: what model and tokenizer allow."""
+    """Tokens of an input, specials included; longer ones are cut. Unset: what model and tokenizer allow."""
     text_columns: tuple[Name, ...] | None = Field(default=None, min_length=1, max_length=2, strict=False)
-    """The column of the text, or the two of a pair. None: `text`, with `text_pair` where the training file has it."""
+    """The column of the text, or the two of a pair. Unset: `text`, with `text_pair` where the training file has it."""
     label_column: Name = "label"
     """The column of the label."""

@@ -27,10 +27,14 @@ def open_source(model: str) -> tuple[PretrainedConfig, PreTrainedTokenizerBase]:
     Raises:
         UserError: it is not there, has no tokenizer, or is not an encoder.
     """
+    if not model:
+        raise UserError(
+            "MODEL is an empty text. Give a Hugging Face folder or hub id, or a run or checkpoint of yours."
+        )
     if Path(model).is_dir() and not (Path(model) / "config.json").is_file():
         raise UserError(
-            f"{model} holds no config.json, so it is no Hugging Face model. "
-            "A run or a checkpoint of this toolkit can be converted: toolkit convert --to-hf CHECKPOINT OUT"
+            f"{model} is no run and no checkpoint of yours, and holds no config.json as a Hugging Face model does. "
+            "Give one of the three, or the id of an encoder on the hub."
         )
     with model_loading(model):
         config = AutoConfig.from_pretrained(model)
@@ -70,7 +74,7 @@ def hushed() -> Iterator[None]:
 def _check_encoder(model: str, config: PretrainedConfig) -> None:
     kind = config.model_type
     if getattr(config, "is_encoder_decoder", False):
-        raise UserError(f"{model} is an encoder-decoder ({kind}); fine-tuning takes an encoder.")
+        raise UserError(f"{model} is an encoder-decoder ({kind}). Give an encoder, such as BERT or EuroBERT.")
     is_decoder_only = kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and kind not in MODEL_FOR_MASKED_LM_MAPPING_NAMES
     # A decoder exported for bidirectional use says so in its configuration.
     if is_decoder_only and getattr(config, "is_causal", True) is not False:
@@ -79,7 +83,10 @@ def _check_encoder(model: str, config: PretrainedConfig) -> None:
             "encoder; a run or a checkpoint becomes one with: toolkit convert --to-hf CHECKPOINT OUT"
         )
     if not isinstance(getattr(config, "hidden_size", None), int):
-        raise UserError(f"{model} ({kind}) is no text encoder: its configuration has no hidden_size.")
+        raise UserError(
+            f"{model} ({kind}) is no text encoder: its configuration has no hidden_size. Give one, such as BERT or "
+            "EuroBERT."
+        )
 
 
 def longest_input(encoder: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:

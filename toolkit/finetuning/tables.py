@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.core.errors import UserError
+from toolkit.core.wording import counted, json_kind
 
 __all__ = ["Table", "read_table"]
 
@@ -35,17 +36,18 @@ def read_table(path: Path) -> Table:
     """
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
-        raise UserError(f"{path}: examples are read from {', '.join(_READERS)} files, not from '{path.suffix}'.")
+        kind = "a folder" if path.is_dir() else f"a {path.suffix} file" if path.suffix else "a file without an ending"
+        raise UserError(f"{path}: examples are not read from {kind}. Give a .tsv, .csv, .jsonl or .parquet file.")
     if not path.is_file():
         raise UserError(f"{path}: there is no such file. Give a .tsv, .csv, .jsonl or .parquet file.")
     try:
         columns, rows = reader(path)
     except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 at byte {error.start}.") from error
+        raise UserError(f"{path}: not UTF-8 text, see its byte {error.start:,}. Save it as UTF-8.") from error
     except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error}") from error
+        raise UserError(f"{path}: cannot be read: {error.strerror or error}. Give a file that can.") from error
     if not rows:
-        raise UserError(f"{path}: the file holds no examples.")
+        raise UserError(f"{path}: the file holds no examples. Give one with a row for each.")
     return Table(path, columns, rows)
 
 
@@ -66,20 +68,21 @@ def _read_csv(path: Path) -> tuple[tuple[str, ...], list[Row]]:
     try:
         numbered.extend((reader.line_num, cells) for cells in reader if cells)
     except csv.Error as error:
-        raise UserError(f"{path}, line {reader.line_num}: not valid CSV: {error}") from error
+        raise UserError(f"{path}, line {reader.line_num}: not valid CSV: {error}. Correct that line.") from error
     return _with_header(path, numbered)
 
 
 def _with_header(path: Path, lines: list[tuple[int, list[str]]]) -> tuple[tuple[str, ...], list[Row]]:
     if not lines:
-        raise UserError(f"{path}: the file is empty; its first line must name the columns.")
+        raise UserError(f"{path}: the file is empty. Give one whose first line names the columns.")
     (_, header), *body = lines
     if len(set(header)) < len(header):
-        raise UserError(f"{path}: two columns have the same name: {', '.join(header)}.")
+        raise UserError(f"{path}: two columns have the same name: {', '.join(header)}. Rename one.")
     for number, cells in body:
         if len(cells) != len(header):
             raise UserError(
-                f"{path}, line {number}: {len(cells)} fields, but the header names {len(header)}: {', '.join(header)}."
+                f"{path}, line {number}: {counted(len(cells), 'field')}, but the first line names "
+                f"{counted(len(header), 'column')}: {', '.join(header)}. Correct that line."
             )
     return tuple(header), [dict(zip(header, cells, strict=True)) for _, cells in body]
 
@@ -93,9 +96,13 @@ def _read_jsonl(path: Path) -> tuple[tuple[str, ...], list[Row]]:
         try:
             row = json.loads(line)
         except json.JSONDecodeError as error:
-            raise UserError(f"{path}, line {number}: not valid JSON: {error}") from error
+            raise UserError(
+                f"{path}, line {number}: not valid JSON: {error.msg}, column {error.colno}. Correct that line."
+            ) from error
         if not isinstance(row, dict):
-            raise UserError(f"{path}, line {number}: a JSON object is expected, found {type(row).__name__}.")
+            raise UserError(
+                f"{path}, line {number}: a JSON object is expected, found {json_kind(row)}. Write one object a line."
+            )
         rows.append(row)
     return tuple(dict.fromkeys(key for row in rows for key in row)), rows
 
@@ -107,7 +114,7 @@ def _read_parquet(path: Path) -> tuple[tuple[str, ...], list[Row]]:
     try:
         table = pq.read_table(path)
     except pa.ArrowException as error:
-        raise UserError(f"{path}: not a readable Parquet file: {error}") from error
+        raise UserError(f"{path}: not a Parquet file that can be read. Fetch it again, or give another one.") from error
     return tuple(table.column_names), table.to_pylist()
 
 

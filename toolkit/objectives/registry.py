@@ -91,7 +91,8 @@ def build(kind: str, settings: Mapping[str, Any], vocabulary: Vocabulary, *, nam
     try:
         checked = objective_class.Settings.model_validate(dict(settings))
     except ValidationError as error:
-        message = explain(error, objective_class.Settings, prefix=f"objectives.{name or kind}.")
+        group = f"objectives.{name or kind}"
+        message = explain(error, objective_class.Settings, name=lambda key: f"{group}.{key}" if key else group)
         raise SettingsError(message) from None
     return objective_class(checked, vocabulary)
 
@@ -137,5 +138,7 @@ def _check(candidate: object, *, kind: str, origin: str) -> ObjectiveClass:
     if not callable(getattr(candidate, "build", None)):
         missing.append("`build` is missing")
     if missing:
-        raise SettingsError(f"the objective kind {kind!r} from {origin} breaks the contract: {'; '.join(missing)}.")
+        raise SettingsError(
+            f"the objective kind {kind!r} from {origin} breaks the contract: {'; '.join(missing)}. Repair it."
+        )
     return cast("ObjectiveClass", candidate)

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from toolkit.core.errors import SettingsError
 from toolkit.core.settings import Settings
+from toolkit.core.wording import counted
 
 __all__ = ["BatchLayout", "ParallelSettings", "batch_layout"]
 
@@ -39,8 +40,8 @@ class BatchLayout:
     def describe(self) -> str:
         """The deal in words."""
         return (
-            f"{self.global_batch_rows} rows a step = {self.micro_batch_rows} a micro-batch x {self.accumulation} "
-            f"micro-batches x {self.data_parallel} ranks"
+            f"{counted(self.global_batch_rows, 'row')} a step = {self.micro_batch_rows} a micro-batch x "
+            f"{counted(self.accumulation, 'micro-batch', 'micro-batches')} x {counted(self.data_parallel, 'rank')}"
         )
 
     def row_numbers(self, rank: int) -> npt.NDArray[np.int64]:
@@ -70,8 +71,9 @@ def batch_layout(global_batch_rows: int, micro_batch_rows: int | None, *, data_p
     if left or micro_batch_rows is None or share % micro_batch_rows:
         asked = "" if micro_batch_rows is None else f" x train.micro_batch_rows={micro_batch_rows}"
         raise SettingsError(
-            f"train.global_batch_rows={global_batch_rows} cannot be dealt evenly: {data_parallel} data-parallel "
-            f"rank(s){asked} = {data_parallel * (micro_batch_rows or 1)} does not divide {global_batch_rows}.\n"
-            "Choose rows and ranks so that it does."
+            f"train.global_batch_rows={global_batch_rows} cannot be dealt evenly: "
+            f"{counted(data_parallel, 'data-parallel rank')}{asked} = {data_parallel * (micro_batch_rows or 1)} does "
+            f"not divide {global_batch_rows}.\n"
+            "Change train.global_batch_rows, train.micro_batch_rows or --num-procs so that it does."
         )
     return BatchLayout(global_batch_rows, micro_batch_rows, data_parallel)

@@ -104,7 +104,9 @@ def adopt(
                 num_without_end=sum(pair.num_without_end for pair in pairs),
             )
         except OSError as error:
-            raise UserError(f"{error.filename or output} cannot be used: {error.strerror}.") from error
+            raise UserError(
+                f"{error.filename or output} cannot be used: {error.strerror}. Name another folder."
+            ) from error
 
 
 def _open(prefixes: Sequence[Path]) -> list[Shard]:

@@ -122,7 +122,10 @@ class _Repository:
         try:
             return from_readme(vars(DatasetCard(readme, ignore_metadata_errors=True).data))
         except ValueError as error:
-            raise UserError(f"The README of the data set {self.name} cannot be understood: {error}.") from error
+            raise UserError(
+                f"The README of the data set {self.name} cannot be understood: {error}. "
+                f"Download its files (hf download --repo-type dataset {self.name}) and give the folder."
+            ) from error
 
     def _readme(self) -> str:
         from huggingface_hub import hf_hub_url

@@ -89,9 +89,9 @@ def hub_error(what: str, error: Exception) -> UserError:
     elif isinstance(error, errors.RepositoryNotFoundError) or status == 401:
         reason = f"{hub} has none of this name. If it is private, set HF_TOKEN to a token that may read it."
     elif isinstance(error, errors.RevisionNotFoundError):
-        reason = f"{hub} has it, but not this revision."
+        reason = f"{hub} has it, but not this revision. Look the revision up there."
     elif isinstance(error, errors.EntryNotFoundError):
-        reason = f"{hub} has the data set, but not (or no more) this file."
+        reason = f"{hub} has the data set, but not (or no more) this file. Start again, or name another revision."
     elif status is not None:
         reason = f"{_happened(error)}. Try again later; what is finished is kept."
     else:

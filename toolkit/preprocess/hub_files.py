@@ -82,9 +82,15 @@ class HubFile:
             with self._lock:
                 self._location = None if self._location == location else self._location
             if not self._stream_into(content, self._locate(), wanted):
-                raise UserError(f"The source {self.source.name} cannot be read: {location} refuses access.")
+                raise UserError(
+                    f"The source {self.source.name} cannot be read: {urlsplit(location).netloc} refuses access. Try "
+                    "again later; what is finished is kept."
+                )
         if start + len(content) != stop:
-            raise UserError(f"The source {self.source.name} cannot be read: its bytes {wanted} came incomplete.")
+            raise UserError(
+                f"The source {self.source.name} cannot be read: its bytes {wanted} came incomplete. Try again later; "
+                "what is finished is kept."
+            )
 
     def _stream_into(self, content: bytearray, location: str, wanted: str) -> bool:
         """Add these bytes; False if the address has expired."""

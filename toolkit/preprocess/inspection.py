@@ -108,7 +108,7 @@ def row_settings(folder: Path, overrides: Sequence[str]) -> DataSettings:
     raw: dict[str, Any] = {"data": {"train": str(folder)}}
     for override in overrides:
         apply_override(raw, override)
-        if set(raw) != {"data"}:
+        if set(raw) != {"data"} or not isinstance(raw["data"], dict):
             raise SettingsError(
                 f"--set {override}: only data.* can be set here, for example --set data.windows=blocks."
             )
@@ -119,4 +119,5 @@ def row_settings(folder: Path, overrides: Sequence[str]) -> DataSettings:
     try:
         return DataSettings.model_validate(raw["data"])
     except ValidationError as error:
-        raise SettingsError(f"--set: {explain(error, DataSettings, prefix='data.')}") from error
+        found = explain(error, DataSettings, name=lambda key: f"data.{key}" if key else "data")
+        raise SettingsError(f"--set: {found}") from error

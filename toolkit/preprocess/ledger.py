@@ -13,6 +13,7 @@ from typing import Annotated
 from pydantic import Field
 
 from toolkit.core.settings import Settings
+from toolkit.core.wording import counted
 from toolkit.data.manifest import ShardEntry
 from toolkit.preprocess.readers import Reason
 
@@ -109,9 +110,7 @@ class Tally:
         lines = []
         for reason, bad in self.first_bad.items():
             count = self.skipped[reason]
-            lines.append(
-                f"  {reason}: {count:,} row{'s' if count > 1 else ''}; first {bad.source} row {bad.row:,}: {bad.found}"
-            )
+            lines.append(f"  {reason}: {counted(count, 'row')}; first {bad.source} row {bad.row:,}: {bad.found}")
         return "\n".join(lines)
 
 

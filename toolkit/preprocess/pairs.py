@@ -69,7 +69,8 @@ def _prefixes(name: str) -> list[str]:
     if os.path.isdir(name):
         raise UserError(f"{name} is a folder. Name the pairs in it, for example {os.path.join(name, '*')!r}.")
     raise UserError(
-        f"There is no pair {name}: neither {stem}.bin nor {stem}.idx exists. Name pairs by the path without the ending."
+        f"There is no pair {name!r}: neither {stem}.bin nor {stem}.idx exists. Name pairs by the path without the "
+        "ending."
     )
 
 

@@ -16,7 +16,7 @@ _AtLeastOne = Annotated[int, Field(ge=1)]
 class PreprocessSettings(Settings):
     """How texts become a corpus."""
 
-    tokenizer: str
+    tokenizer: Annotated[str, Field(min_length=1)]
     """A folder or file with a Hugging Face tokenizer.json, a tiktoken rank file, a SentencePiece .model, a spec, a hub
     id, or the name of a shipped spec."""
     text_field: Annotated[str, Field(min_length=1)] = "text"
@@ -35,7 +35,7 @@ class PreprocessSettings(Settings):
     """Stop after the document that reaches this many tokens."""
     shard_tokens: _AtLeastOne = 2**28
     """A shard closes after the document that reaches this many tokens, or at the end of a source file."""
-    sequence_length: Annotated[int, Field(ge=2)] | None = None
+    sequence_length: Annotated[int, Field(ge=2, le=2**20)] | None = None
     """Also build the packing plans for rows of this many tokens; otherwise training does on first use."""
     special_text: Literal["parse", "literal"] | None = None
     """Strings of special tokens inside a text: parse them as tokens, as Megatron-LM does (the default for Hugging Face

@@ -8,6 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from toolkit.core.errors import UserError
+from toolkit.core.wording import counted, home_hint
 from toolkit.preprocess.hub import find_on_hub, is_hub_name
 
 __all__ = ["Compression", "Format", "Source", "find_sources"]
@@ -101,11 +102,15 @@ def _add_from_hub(sources: dict[str, Source], name: str, subset: str | None) -> 
         found = f"hub://{file.repository}/{file.path}"
         source = Source(found, Format.PARQUET, file.num_bytes, file.version, file.commit)
         if sources.setdefault(found, source).revision != file.commit:
-            raise UserError(f"{file.repository} is named at two revisions; one corpus can hold one of them.")
+            raise UserError(
+                f"{file.repository} is named at two revisions, and one corpus can hold one of them. Leave one out."
+            )
 
 
 def _paths(name: str) -> Iterable[str] | None:
     """The files that a name stands for here; None if it can only be a data set on the hub."""
+    if not name:
+        raise UserError("One of the sources is an empty text. Give files, folders, globs or data sets on the hub.")
     path = os.path.abspath(name)
     if os.path.isfile(path):
         _check_format(path)
@@ -115,14 +120,16 @@ def _paths(name: str) -> Iterable[str] | None:
     if glob.has_magic(name):
         matches = [match for match in glob.glob(name, recursive=True) if os.path.exists(match)]
         if not matches:
-            raise UserError(f"The pattern {name!r} matches no file.")
+            raise UserError(
+                f"The pattern {name!r} matches no file. Give one that does, or name files and folders.{home_hint(name)}"
+            )
         return [inner for match in matches for inner in _paths(match) or ()]
     if os.path.exists(path):
-        raise UserError(f"The source {name} is neither a file nor a folder.")
+        raise UserError(f"The source {name} is neither a file nor a folder. Give one of the two.")
     if is_hub_name(name) and not name.endswith(tuple(_ENDINGS)):
         return None
     raise UserError(
-        f"There is no file or folder {name!r}. Give files, folders or globs of {', '.join(_ENDINGS)}, "
+        f"There is no file or folder {name!r}.{home_hint(name)} Give files, folders or globs of {', '.join(_ENDINGS)}, "
         "or a data set on the hub: fineweb-edu, or organisation/name."
     )
 
@@ -131,7 +138,8 @@ def _folder(path: str) -> list[str]:
     inside = list(_walk(path))
     readable = [file for file in inside if file.endswith(tuple(_ENDINGS))]
     if not readable:
-        raise UserError(f"The folder {path} holds no {', '.join(_ENDINGS)} file ({len(inside)} files of other kinds).")
+        held = f"holds {counted(len(inside), 'file')} of other kinds" if inside else "is empty"
+        raise UserError(f"The folder {path} {held}. Give one with files that end in {', '.join(_ENDINGS)}.")
     return readable
 
 
@@ -143,7 +151,7 @@ def _walk(path: str) -> Iterator[str]:
 
 def _check_format(path: str) -> None:
     if not path.endswith(tuple(_ENDINGS)):
-        raise UserError(f"The format of {path} is unknown. Files that can be read end in {', '.join(_ENDINGS)}.")
+        raise UserError(f"The format of {path} is unknown. Give files that end in {', '.join(_ENDINGS)}.")
 
 
 def _source(path: str) -> Source:
@@ -157,6 +165,8 @@ def _source(path: str) -> Source:
     try:
         status = os.stat(path)
     except OSError as error:
-        raise UserError(f"The source {path} cannot be read: {error.strerror}.") from error
+        raise UserError(
+            f"The source {path} cannot be read: {error.strerror}. Allow access to it, or leave it out."
+        ) from error
     ending = max((ending for ending in _ENDINGS if path.endswith(ending)), key=len)
     return Source(path, _ENDINGS[ending], status.st_size, str(status.st_mtime_ns))

@@ -41,7 +41,10 @@ def open_stream(source: Source, *, start: int = 0) -> Iterator[ByteStream]:
             yield ByteStream(file, file.tell)
             return
         if not source.num_bytes:
-            raise UserError(f"The source {source.name} is empty: not even a {_CODECS[source.compression]} header.")
+            raise UserError(
+                f"The source {source.name} is empty: it has not even a {_CODECS[source.compression]} header. "
+                "Fetch it again, or leave it out."
+            )
         with _unpack(file, source.compression) as unpacked:
             _skip(unpacked, start, source)
             yield ByteStream(unpacked, file.tell)
@@ -88,7 +91,9 @@ def naming(source: Source) -> Iterator[None]:
         raise
     except OSError as error:
         if error.errno is not None:
-            raise UserError(f"The source {source.name} cannot be read: {error.strerror}.") from error
+            raise UserError(
+                f"The source {source.name} cannot be read: {error.strerror}. Allow it, or leave it out."
+            ) from error
         raise UserError(_broken(source, kind, error)) from error
     except Exception as error:
         # A damaged footer makes Arrow's Python side stumble, too.
@@ -117,5 +122,8 @@ def _skip(file: BinaryIO, count: int, source: Source) -> None:
     while count:
         read = len(file.read(min(count, 1 << 20)))
         if not read:
-            raise UserError(f"The source {source.name} is shorter than it was when its first rows were read.")
+            raise UserError(
+                f"The source {source.name} is shorter than it was when its first rows were read. "
+                "Start again when nothing writes to it."
+            )
         count -= read

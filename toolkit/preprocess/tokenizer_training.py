@@ -14,6 +14,7 @@ import tokenization
 from toolkit.core.console import Progress, progress
 from toolkit.core.errors import UserError
 from toolkit.core.settings import Settings
+from toolkit.core.wording import counted
 from toolkit.preprocess.encoding import ahead
 from toolkit.preprocess.readers import Reason, Row, Span
 from toolkit.preprocess.settings import PreprocessSettings, TxtDocuments
@@ -88,7 +89,10 @@ def train_tokenizer(sources: Sequence[str], output: Path, *, settings: Tokenizer
         try:
             tokenization.train_bpe(_sampled(texts, sample), vocabulary_size=settings.vocab_size, folder=output)
         except OSError as error:
-            raise UserError(f"{error.filename or output} cannot be written: {error.strerror}.") from error
+            raise UserError(
+                f"{error.filename or output} cannot be written: {error.strerror}. Free space, or name another folder "
+                "(--output)."
+            ) from error
     tokenizer = tokenization.load(output)
     ids, _ = tokenizer.encode_batch(sample)
     result.vocabulary_size = tokenizer.vocabulary_size
@@ -103,7 +107,9 @@ def _prepare(output: Path, *, overwrite: bool) -> None:
         held = {path.name for path in output.iterdir()} if output.exists() else set()
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"{error.filename or output} cannot be used as a folder: {error.strerror}.") from error
+        raise UserError(
+            f"{error.filename or output} cannot be used as a folder: {error.strerror}. Name another one (--output)."
+        ) from error
     if held - _FILES:
         raise UserError(f"{output} holds other files ({', '.join(sorted(held - _FILES)[:3])}). Give a new folder.")
     if held and not overwrite:
@@ -127,9 +133,14 @@ def _texts(
             if result.documents == settings.limit_documents:
                 break
     if not result.documents:
-        reasons = ", ".join(f"{count:,} {reason}" for reason, count in result.skipped.items()) or "no row at all"
+        reasons = (
+            ", ".join(f"{why}: {counted(count, 'row')}" for why, count in result.skipped.items()) or "no row at all"
+        )
         what = files[0].name if len(files) == 1 else f"{len(files):,} files"
-        raise UserError(f"There is no document in {what}: {reasons}.")
+        raise UserError(
+            f"There is no document in {what}: {reasons}. Give sources with text, or name the field that holds it "
+            "(--text-field)."
+        )
     shown.say(f"Read {result.documents:,} documents, {result.text_bytes / 1e6:,.1f} MB of text; learning merges.")
 
 

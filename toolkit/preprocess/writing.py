@@ -12,6 +12,7 @@ from pathlib import Path
 from tokenization import EncodersDiffer, Tokenizer
 from toolkit.core.console import console, progress
 from toolkit.core.errors import UserError
+from toolkit.core.wording import counted
 from toolkit.data.shards import token_dtype
 from toolkit.preprocess.encoders import EncoderChoice, choose_encoder, reference_encoder
 from toolkit.preprocess.encoding import EncodedSpan, SpanEncoder, ahead
@@ -107,7 +108,7 @@ def _run(
         raise UserError(_nothing_found(files, tally))
     if not tally.kept.documents:
         raise UserError(
-            f"All {tally.documents:,} documents are held out by --holdout {settings.holdout:g}; none is left for the "
+            f"All {tally.documents:,} documents are held out by --holdout {settings.holdout}; none is left for the "
             "corpus. Hold out less, or give more text."
         )
 
@@ -139,7 +140,8 @@ def _rates(tally: Tally) -> Callable[[], str]:
 def _check_bad_rows(tally: Tally, most: float) -> None:
     if tally.num_bad > most * tally.rows:
         raise UserError(
-            f"{tally.num_bad:,} of {tally.rows:,} rows read so far ({tally.num_bad / tally.rows:.1%}) cannot be used, "
+            f"{tally.num_bad:,} of {counted(tally.rows, 'row')} read so far ({tally.num_bad / tally.rows:.1%}) "
+            "cannot be used, "
             f"more than --max-bad-fraction {most:g} allows:\n{tally.reasons()}\n"
             "Repair the source, name the field that holds the text with --text-field, or allow more."
         )
@@ -147,5 +149,10 @@ def _check_bad_rows(tally: Tally, most: float) -> None:
 
 def _nothing_found(files: Sequence[Source], tally: Tally) -> str:
     what = f"{files[0].name}" if len(files) == 1 else f"{len(files):,} files"
-    skipped = ", ".join(f"{count:,} {reason}" for reason, count in tally.skipped.items()) or "no row at all"
-    return f"There is no document in {what}: {skipped}."
+    skipped = (
+        ", ".join(f"{reason}: {counted(count, 'row')}" for reason, count in tally.skipped.items()) or "no row at all"
+    )
+    return (
+        f"There is no document in {what}: {skipped}. "
+        "Give sources with text, or name the field that holds it (--text-field)."
+    )

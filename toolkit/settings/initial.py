@@ -11,6 +11,7 @@ from typing import Any
 from toolkit.checkpoint.folders import step_folders
 from toolkit.checkpoint.manifest import MANIFEST_NAME, CheckpointManifest, read_manifest
 from toolkit.core.errors import CheckpointError, SettingsError
+from toolkit.core.wording import home_hint
 from toolkit.data.corpus import Corpus
 from toolkit.model.config import ModelSettings
 from toolkit.settings.resume import check_corpora, check_resume, check_weights
@@ -23,7 +24,6 @@ _WHAT_TO_GIVE = (
     "Give a folder that `toolkit convert --from-hf` wrote, a checkpoint (RUN_DIR/checkpoints/step-NNNNNNNN), or a run "
     "folder."
 )
-_LACKS_SOURCE = f"init.from is missing, and [init] is there.\n{_WHAT_TO_GIVE}"
 
 
 def bring_model(raw: dict[str, Any]) -> None:
@@ -34,15 +34,15 @@ def bring_model(raw: dict[str, Any]) -> None:
 
     Raises:
         CheckpointError: there is no checkpoint at `init.from`, or it does not describe a model.
-        SettingsError: `init.from` is missing or no text.
+        SettingsError: `init.from` is no text.
     """
     init, run = raw.get("init"), raw.get("run")
     given = raw.get("model", {})
-    if not isinstance(init, dict) or not isinstance(given, dict):
+    if not isinstance(init, dict) or not isinstance(given, dict) or "from" not in init:
         return
-    source = init.get("from")
+    source = init["from"]
     if not isinstance(source, str) or not source:
-        raise SettingsError(f"init.from = {source!r}: {_WHAT_TO_GIVE}" if "from" in init else _LACKS_SOURCE)
+        raise SettingsError(f"init.from = {source!r}: {_WHAT_TO_GIVE}")
     folder = run.get("dir") if isinstance(run, dict) else None
     try:
         own = _newest_manifest(Path(folder)) if isinstance(folder, str) else None
@@ -55,7 +55,10 @@ def bring_model(raw: dict[str, Any]) -> None:
         raise
     model = manifest.settings.get("model")
     if not isinstance(model, dict):
-        raise CheckpointError(f"init.from={source}: the manifest there does not describe a model.")
+        raise CheckpointError(
+            f"init.from={source}: the manifest there does not describe a model. Give another checkpoint, or the shape "
+            "in [model]."
+        )
     raw["model"] = {key: value for key, value in model.items() if value is not None} | given
 
 
@@ -76,7 +79,7 @@ def initial_manifest(source: str) -> CheckpointManifest:
             if (path / "config.json").is_file()
             else ""
         )
-        raise CheckpointError(f"init.from={source} {what}.{hint}\n{_WHAT_TO_GIVE}")
+        raise CheckpointError(f"init.from={source} {what}.{hint}{home_hint(source)}\n{_WHAT_TO_GIVE}")
     return newest
 
 

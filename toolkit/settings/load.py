@@ -1,5 +1,6 @@
 """From a run file or a preset and --set options to checked settings."""
 
+import re
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,10 +20,13 @@ from toolkit.settings.run import RunSettings
 __all__ = ["load_run", "run_presets", "to_toml"]
 
 _PRESETS = Path(__file__).parent / "presets"
+# How the TOML reader writes the name of a table: ('a', 'b').
+_TABLE, _NAME = re.compile(r"\('[^)]*'[^)]*\)"), re.compile(r"'([^']*)'")
 _REQUIRED = {
-    "data": "data.train: the folder of a corpus, as `toolkit preprocess` writes it",
-    "schedule": '[[schedule]]: the phases of the run, for example objective = "clm", steps = 1000',
-    "model": "model.preset, the keys of [model], or init.from: a model to start from",
+    "data": "A run needs data.train: the folder of a corpus, as `toolkit preprocess` writes it.",
+    "schedule": 'A run needs [[schedule]]: its phases, for example objective = "clm", steps = 1000.',
+    "model": "A run needs model.preset, the keys of [model], or init.from: a model to start from.",
+    "init.from": "[init] needs init.from: a model, a checkpoint or a run to start from; without one, leave [init] out.",
 }
 
 
@@ -44,13 +48,13 @@ def load_run(source: str, overrides: Sequence[str] = ()) -> RunSettings:
     _expand_model_preset(raw)
     _name_run_folder(raw, path.stem)
     bring_model(raw)
-    for key, meaning in _REQUIRED.items():
-        if key not in raw:
-            raise SettingsError(f"{path}: {key} is missing. A run needs {meaning}.")
     try:
         settings = RunSettings.model_validate(raw)
     except ValidationError as error:
-        raise SettingsError(f"{path}: {explain(error, RunSettings)}") from None
+        found = explain(error, RunSettings, needed=_REQUIRED).splitlines()
+        # One finding goes on behind the name of the file, several stand below it.
+        between = " " if len(found) == 1 else "\n  "
+        raise SettingsError(between.join([f"{path}:", *found])) from None
     check_run(settings)
     return settings
 
@@ -64,9 +68,10 @@ def _find(source: str) -> Path:
     path = Path(source)
     if path.is_file():
         return path
-    shipped = _PRESETS / f"{source}.toml"
-    if shipped.is_file():
-        return shipped
+    if source in run_presets():
+        return _PRESETS / f"{source}.toml"
+    if source and path.is_dir():
+        raise SettingsError(f"{source} is a folder, and a run is described by a file. Give the .toml file in it.")
     hint = nearest(source, run_presets())
     raise SettingsError(
         f"run file {source!r} does not exist, and no preset has that name.{hint}\n"
@@ -76,13 +81,17 @@ def _find(source: str) -> Path:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        # Some editors begin a file with a mark of its encoding, which TOML does not know.
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path} is not UTF-8 text: see its byte {error.start:,}. Save it as UTF-8.") from None
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        reason = _TABLE.sub(lambda found: f"[{'.'.join(re.findall(_NAME, found[0]))}]", str(error))
         raise SettingsError(
-            f'{path} is not valid TOML: {error}.\nCorrect it there: tables stand in [brackets], texts in "quotes".'
+            f'{path} is not valid TOML: {reason}.\nCorrect it there: tables stand in [brackets], texts in "quotes".'
         ) from None
     except OSError as error:
-        raise SettingsError(f"{path} cannot be read: {error.strerror}.") from None
+        raise SettingsError(f"{path} cannot be read: {error.strerror}. Give a run file that can.") from None
 
 
 def _expand_model_preset(raw: dict[str, Any]) -> None:
@@ -91,7 +100,7 @@ def _expand_model_preset(raw: dict[str, Any]) -> None:
     if not isinstance(model, dict) or "preset" not in model:
         return
     name = model.pop("preset")
-    if name not in MODEL_PRESETS:
+    if not isinstance(name, str) or name not in MODEL_PRESETS:
         hint = nearest(str(name), MODEL_PRESETS)
         raise SettingsError(f"model.preset={name!r} is unknown.{hint}\nThere are: {', '.join(sorted(MODEL_PRESETS))}.")
     preset = MODEL_PRESETS[name].model_dump(exclude_unset=True)

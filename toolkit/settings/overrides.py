@@ -22,7 +22,10 @@ def apply_override(raw: dict[str, Any], override: str) -> None:
     for depth, parent in enumerate(parents):
         place = place[_item(place, parent, override)] if isinstance(place, list) else place.setdefault(parent, {})
         if not isinstance(place, dict | list):
-            raise SettingsError(f"--set {override}: {'.'.join(parents[: depth + 1])} is a value, not a group of keys.")
+            raise SettingsError(
+                f"--set {override}: {'.'.join(parents[: depth + 1])} is a value, not a group of keys. "
+                f"Set it itself, or correct the key."
+            )
     if isinstance(place, list):
         place[_item(place, last, override)] = value
     else:
@@ -32,4 +35,6 @@ def apply_override(raw: dict[str, Any], override: str) -> None:
 def _item(items: list[Any], text: str, override: str) -> int:
     if text.isdecimal() and int(text) < len(items):
         return int(text)
-    raise SettingsError(f"--set {override}: {text!r} is no item of a list of {len(items)}; items count from 0.")
+    raise SettingsError(
+        f"--set {override}: {text!r} is no item of a list of {len(items)}. Give a number from 0 to {len(items) - 1}."
+    )

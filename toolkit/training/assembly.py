@@ -216,8 +216,21 @@ def _declared(settings: RunSettings, name: str) -> tuple[str, dict[str, Any]]:
     given = dict(settings.objectives.get(name, {}))
     kind = given.pop("kind", name)
     if not isinstance(kind, str):
-        raise SettingsError(f"objectives.{name}.kind = {kind!r}: give the name of a kind of objective.")
+        raise SettingsError(
+            f"objectives.{name}.kind = {kind!r} is refused: it has to be a text. Give a kind of objective: "
+            f"{', '.join(registry.known())}."
+        )
     return kind, given
+
+
+def _write_settings(path: Path, settings: RunSettings) -> None:
+    try:
+        path.write_text(to_toml(settings), encoding="utf-8")
+    except OSError as error:
+        raise SettingsError(
+            f"{path} cannot be written: {error.strerror}. Free space or choose another folder (run.dir); "
+            "what was finished before is whole."
+        ) from error
 
 
 def _hooks(data: RunData, engine: Engine, layout: BatchLayout, state: RunState, ancestry: Ancestry) -> list[Hook]:
@@ -238,7 +251,7 @@ def _hooks(data: RunData, engine: Engine, layout: BatchLayout, state: RunState, 
             )
         )
     if engine.ranks.rank == 0:
-        (folder / "run.toml").write_text(to_toml(settings), encoding="utf-8")
+        _write_settings(folder / "run.toml", settings)
         print(data.describe(), flush=True)
         speed = Speed(settings.model, peak_flops=_peak_flops(settings, engine))
         hooks.append(LogHook(_writers(settings, folder, state), every=settings.log.every, speed=speed))

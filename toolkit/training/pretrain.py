@@ -150,15 +150,15 @@ def _newest_checkpoint(data: RunData, ranks: Ranks) -> Checkpoint | None:
         if ranks.rank == 0:
             root = Path(data.settings.run.dir) / CHECKPOINTS_FOLDER
             newest, skipped = newest_intact(root)
-            for message in skipped:
-                print(message, flush=True)
             if newest is not None:
+                print("".join(f"{message}\n" for message in skipped), end="", flush=True)
                 check_resume(newest.manifest.settings, data.settings)
                 check_corpora(newest.manifest.corpora, data.corpora())
                 path = newest.path
             elif skipped:
                 raise CheckpointError(
-                    f"no checkpoint in {root} is intact, see above.\nRepair one, or start again in another run.dir."
+                    "\n  ".join([f"no checkpoint in {root} is intact:", *skipped])
+                    + "\nCopy one there again, or start again in another run.dir."
                 )
     path = ranks.broadcast(path)
     with ranks.together():

@@ -39,7 +39,9 @@ def _make(split: str, target: Path) -> None:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise SettingsError(f"{target.parent} cannot be made: {error.strerror}.") from None
+        raise SettingsError(
+            f"{target.parent} cannot be made: {error.strerror}. Start in a folder that can be written."
+        ) from None
     with FileLock(target.parent / f".{target.name}.lock"):
         if not (target / MANIFEST_NAME).exists():
             settings = PreprocessSettings(tokenizer=str(QUICKSTART_DATA / "tokenizer"))

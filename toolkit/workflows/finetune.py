@@ -7,6 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from toolkit.core.errors import NotAvailableError, UserError
+from toolkit.core.validation import nearest
 from toolkit.finetuning import (
     FinetuningResult,
     FinetuningSettings,
@@ -54,9 +55,9 @@ def finetune(
         UserError: an unknown task, or an input that does not fit.
     """
     if task not in list(Task):
-        raise UserError(f"there is no task {str(task)!r}; known: {', '.join(Task)}.")
+        raise UserError(f"there is no task {str(task)!r}.{nearest(str(task), Task)} Choose one of: {', '.join(Task)}.")
     if task != Task.SEQUENCE_CLASSIFICATION:
-        raise NotAvailableError(f"fine-tuning for the task `{task}`")
+        raise NotAvailableError(f"fine-tuning for the task `{task}`", f"The task {Task.SEQUENCE_CLASSIFICATION} is.")
     with _as_encoder(model) as encoder:
         return finetune_sequence_classification(
             encoder,

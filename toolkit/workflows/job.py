@@ -88,7 +88,7 @@ def held(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except Timeout:
-        raise SettingsError(f"the same job is at work in {folder} already. Wait for it.") from None
+        raise SettingsError(f"the same job is at work in {folder} already. Wait for it, or stop it.") from None
     except OSError as error:
         raise SettingsError(f"{folder} cannot be written: {error.strerror}. Start in a folder that can.") from None
     try:

@@ -18,6 +18,7 @@ from types import FrameType
 
 from toolkit.core.errors import SettingsError
 from toolkit.core.shipped import shipped_folder
+from toolkit.core.wording import counted
 from toolkit.engine.ranks import has_gpu
 from toolkit.training.stopping import STARTER_VARIABLE, STOP_FILE_VARIABLE
 
@@ -86,8 +87,10 @@ def device_options(num_procs: int, environment: Mapping[str, str]) -> list[str]:
         return ["--num_gpus", str(num_procs)]
     if num_procs > len(visible) or not all(device.isdecimal() for device in visible):
         raise SettingsError(
-            f"{num_procs} ranks were asked for (--num-procs), and {_VISIBLE_DEVICES}={','.join(visible)} shows "
-            f"{len(visible)} device(s).\nThe deepspeed launcher takes one GPU a rank, named by number: ask for fewer "
+            f"{counted(num_procs, 'rank')} {'was' if num_procs == 1 else 'were'} asked for (--num-procs), and "
+            f"{_VISIBLE_DEVICES}={','.join(visible)} shows "
+            f"{counted(len(visible), 'device')}.\nThe deepspeed launcher takes one GPU a rank, named by number: ask "
+            "for fewer "
             "ranks, show more GPUs, or set DS_ACCELERATOR=cpu."
         )
     return ["--include", f"localhost:{','.join(visible[:num_procs])}"]

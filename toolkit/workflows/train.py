@@ -30,7 +30,7 @@ def train_run(
         UserError: what the ranks would refuse, before they are started.
     """
     settings = load_run(source, overrides)
-    ds_config = ds_config or DEFAULT_DS_CONFIG
+    ds_config = DEFAULT_DS_CONFIG if ds_config is None else ds_config
     ranks = num_procs or num_devices()
     _, layout = resolve_engine(settings, ds_config, num_ranks=ranks)
     prepare_if_named(settings)

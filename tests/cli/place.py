@@ -1,0 +1,368 @@
+"""Where the error cases happen: a folder with one of everything, whole and broken, and what may be wrong around it."""
+
+import io
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, chdir, contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from unittest.mock import patch
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from toolkit.cli.main import main
+from toolkit.model import Encoder, initialize_, model_settings
+from toolkit.preprocess import PreprocessSettings, preprocess
+from toolkit.settings import load_run
+from toolkit.settings.resume import snapshot
+from toolkit.testing.checkpoints import model_states, write_checkpoint
+from toolkit.testing.corpora import random_documents, write_token_corpus
+from toolkit.testing.hf_decoders import save_decoder, save_tokenizer
+from toolkit.testing.hub_server import HubServer
+from toolkit.testing.runs import write_run
+from toolkit.testing.text import sample_documents, tiny_tokenizer
+
+__all__ = ["Case", "Place", "call", "call_apart"]
+
+_NOBODY = "http://127.0.0.1:9"
+_RESOLVED = [
+    "objectives.clm.kind=clm",
+    "objectives.mlm={kind='mlm',mask_ratio=0.4,mask_fraction=1.0,random_fraction=0.0,keep_fraction=0.0}",
+]
+"""What a run writes of the objectives that the run file leaves out."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A command line that is refused.
+
+    Attributes:
+        words: after `toolkit`.
+        found: pieces of the message that say what was asked and found.
+        remedy: a piece of the message that says what to do.
+        under: what is wrong around it: "" or one of `_CIRCUMSTANCES`.
+    """
+
+    words: tuple[str, ...]
+    found: tuple[str, ...]
+    remedy: str
+    under: str = ""
+
+    @property
+    def name(self) -> str:
+        """For test reports."""
+        under = f" [{self.under}]" if self.under else ""
+        return " ".join(self.words).replace("{", "").replace("}", "") + under
+
+
+class Place:
+    """A folder with one of everything, whole and broken; `names` maps what cases call it to its path."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.names: dict[str, str] = {}
+        self._lay_down_runs()
+        self._lay_down_corpora()
+        self._lay_down_text()
+        self._lay_down_tables()
+        self._lay_down_models()
+        self._lay_down_decoders()
+        self._lay_down_hub()
+        self._lay_down_plugin()
+
+    def __enter__(self) -> "Place":
+        self._server = HubServer(self.folder / "hub")
+        self._server.__enter__()
+        for name in ("models/org/gated", "datasets/org/gated"):
+            self._server.lock(name, "hf_theirs")
+        self.names["hub"] = self._server.endpoint
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._server.__exit__(kind, error, traceback)
+
+    def fill(self, words: str) -> str:
+        """Words with every {name} replaced by its path."""
+        for name, path in self.names.items():
+            words = words.replace(f"{{{name}}}", path)
+        return words
+
+    def _add(self, name: str, path: Path) -> Path:
+        self.names[name] = str(path)
+        return path
+
+    def _write(self, name: str, file: str, content: str | bytes) -> Path:
+        path = self._add(name, self.folder / file)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return path
+
+    def _lay_down_runs(self) -> None:
+        run = self._add("run", write_run(self.folder)).read_text()
+        self._add("empty", self.folder / "empty").mkdir()
+        self._write("broken_toml", "broken.toml", "[run\n")
+        self._write("twice_toml", "twice.toml", run + "\n[run]\n")
+        self._write("latin_toml", "latin.toml", b"# \xe9\n")
+        head, data, rest = run[: run.index("[data]")], run[run.index("[data]") :], run[run.index("[[schedule]]") :]
+        self._write("no_data", "no_data.toml", head + rest)
+        self._write("no_schedule", "no_schedule.toml", head + data[: data.index("[[schedule]]")])
+        self._write("no_model", "no_model.toml", run[: run.index("[model]")] + data)
+        validation = f'validation = "{self.folder / "validation"}"\n'
+        self._write("no_validation", "no_validation.toml", run.replace(validation, ""))
+        full = self._add("full", self.folder / "full")
+        full.mkdir()
+        (full / "run.toml").symlink_to("/dev/full")
+        for name, content in _DS_FILES.items():
+            self._write(name, f"{name}.json", json.dumps(content))
+        self._write("ds_deep", "ds_deep.json", "[" * 100_000)
+
+    def _lay_down_corpora(self) -> None:
+        documents = random_documents(160, vocabulary_size=97, max_length=90, first_id=3, seed=1)
+        self._add("corpus", self.folder / "corpus")
+        few = random_documents(9, vocabulary_size=50, max_length=90)
+        other = self._add("other", self.folder / "other")
+        write_token_corpus(other, few, vocabulary_size=50, eos=0, pad=1, mask=2)
+        write_token_corpus(self._add("maskless", self.folder / "maskless"), documents, vocabulary_size=97, eos=0, pad=1)
+        pair = self._add("pair", self.folder / "pairs")
+        pair.mkdir()
+        (pair / "damaged.bin").write_bytes(b"1234")
+        (pair / "damaged.idx").write_bytes(b"1234")
+        (pair / "half.bin").write_bytes(b"1234")
+
+    def _lay_down_text(self) -> None:
+        tokenizer = self._add("tokenizer", tiny_tokenizer(self.folder / "tokenizer"))
+        lines = "".join(json.dumps({"text": text}) + "\n" for text in sample_documents(40))
+        text = self._write("text", "text.jsonl", lines)
+        self._write("bad_gzip", "bad.jsonl.gz", "this is no gzip")
+        self._write("empty_gzip", "empty.jsonl.gz", "")
+        self._write("bad_parquet", "bad.parquet", "this is no Parquet file")
+        self._write("no_rows", "no_rows.jsonl", "")
+        self._write("one_object", "one.json", '{\n "text": "a"\n}\n')
+        self._write("broken_array", "array.json", '[{"text": "a"}, {"text": }]')
+        self._write("document", "documents/a.docx", "x")
+        self._add("documents", self.folder / "documents")
+        self._write("broken_tokenizer", "broken_tokenizer.json", '{"model": ')
+        self._write("nameless_tokenizer", "nameless/tokenizer.json", (tokenizer / "tokenizer.json").read_bytes())
+        self._write("spec", "spec.toml", 'scheme = "llama9"\n')
+        prepared = self._add("prepared", self.folder / "prepared")
+        preprocess([str(text)], prepared, settings=PreprocessSettings(tokenizer=str(tokenizer)))
+        for name, damage in _DAMAGE.items():
+            damage(shutil.copytree(prepared, self._add(name, self.folder / name)))
+
+    def _lay_down_tables(self) -> None:
+        self._write("table", "table.tsv", "text\tlabel\n" + "The miller counts.\tyes\nA fox paints.\tno\n" * 4)
+        for name, (file, content) in _TABLES.items():
+            self._write(name, f"tables/{file}", content)
+
+    def _lay_down_models(self) -> None:
+        settings = model_settings("test", vocab_size=384)
+        encoder = Encoder(settings)
+        initialize_(encoder, seed=0)
+        tokenizer = self.folder / "tokenizer"
+        for name in ("checkpoint", "damaged_checkpoint"):
+            path = write_checkpoint(
+                self.folder / name, 20, states=model_states(encoder), tokenizer_folder=tokenizer, model=settings
+            )
+            self._add(name, path)
+        _flip_last_byte(next(path.glob("weights-*")))
+        self._write("no_manifest", "no_manifest/manifest.json", '{"step": 1}')
+        self._add("no_manifest", self.folder / "no_manifest")
+        started = load_run(self.names["run"], ["model.vocab_size=97", "lr.peak=2e-2", *_RESOLVED])
+        for name, states in (("started", model_states(encoder)[:1]), ("damaged_run", model_states(encoder))):
+            step = write_checkpoint(
+                self._add(name, self.folder / name) / "checkpoints",
+                10,
+                states=states,
+                tokenizer_folder=tokenizer,
+                settings=snapshot(started),
+            )
+        _flip_last_byte(next(step.glob("weights-*")))
+
+    def _lay_down_decoders(self) -> None:
+        whole = self._add("decoder", self.folder / "decoder")
+        save_decoder("llama 3", whole)
+        for name, change in _DECODERS.items():
+            change(shutil.copytree(whole, self._add(name, self.folder / name)))
+
+    def _lay_down_hub(self) -> None:
+        for name in ("models/org/gated", "datasets/org/gated", "datasets/org/pictures"):
+            self._write("", f"hub/{name}/README.md", "Nothing.\n")
+        del self.names[""]
+
+    def _lay_down_plugin(self) -> None:
+        self._write("plugin", "plugins/breaking.py", "import no_such_module\n")
+        info = "plugins/breaking-1.5.dist-info"
+        self._write("plugin", f"{info}/METADATA", "Metadata-Version: 2.1\nName: breaking\nVersion: 1.5\n")
+        self._write("plugin", f"{info}/entry_points.txt", "[toolkit.objectives]\nbreaking = breaking:Breaking\n")
+        self._add("plugins", self.folder / "plugins")
+
+
+_DS_FILES = {
+    "ds_optimizer": {"optimizer": {"type": "Adam"}},
+    "ds_batch": {"train_batch_size": 9},
+    "ds_stage": {"zero_optimization": {"stage": 7}},
+    "ds_block": {"zero_optimization": 2},
+    "ds_list": [1],
+    "ds_misspelt": {"zero_optimisation": {"stage": 2}},
+    "ds_fp16": {"fp16": {"enabled": True}},
+    "ds_unknown": {"zero_optimization": {"stage": 2, "nonsense": 3}},
+}
+
+_TABLES: dict[str, tuple[str, str | bytes]] = {
+    "one_class": ("one.tsv", "text\tlabel\na\tyes\nb\tyes\n"),
+    "ragged": ("ragged.tsv", "text\tlabel\na\tyes\tno\n"),
+    "no_header": ("no_header.tsv", ""),
+    "no_examples": ("no_examples.tsv", "text\tlabel\n"),
+    "twice_named": ("twice.tsv", "text\ttext\na\tb\n"),
+    "latin": ("latin.tsv", b"text\tlabel\n\xff\tyes\n"),
+    "bad_lines": ("bad.jsonl", '{"text": 1\n'),
+    "lists": ("lists.jsonl", "[1]\n"),
+    "nothing": ("nothing.jsonl", '{"text": null, "label": 1}\n'),
+    "quantities": ("quantities.jsonl", '{"text": "a", "label": 1.5}\n'),
+    "other_label": ("other.tsv", "text\tlabel\na\tmaybe\n"),
+    "sheet": ("sheet.xlsx", "x"),
+}
+
+
+def _flip_last_byte(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+def _recount(path: Path) -> None:
+    path.write_text(path.read_text().replace('"documents": 40', '"documents": 41'))
+
+
+def _shorten(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-2])
+
+
+_DAMAGE: dict[str, Callable[[Path], None]] = {
+    "damaged_manifest": lambda folder: _recount(folder / "corpus.json"),
+    "short_shard": lambda folder: _shorten(folder / "shard-00000.bin"),
+    "damaged_shard": lambda folder: _flip_last_byte(folder / "shard-00000.bin"),
+    "lost_shard": lambda folder: (folder / "shard-00000.idx").unlink(),
+}
+
+
+def _configure(folder: Path, **changes: object) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def _change(folder: Path, name: str, tensor: torch.Tensor | None) -> None:
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    tensors.pop(name)
+    save_file(tensors if tensor is None else {**tensors, name: tensor}, path, metadata={"format": "pt"})
+
+
+_DECODERS: dict[str, Callable[[Path], object]] = {
+    "no_weights": lambda folder: (folder / "model.safetensors").unlink(),
+    "pickled": lambda folder: (folder / "model.safetensors").rename(folder / "pytorch_model.bin"),
+    "cut_weights": lambda folder: _shorten(folder / "model.safetensors"),
+    "experts": lambda folder: _configure(folder, num_local_experts=8),
+    "gpt2": lambda folder: _configure(folder, model_type="gpt2"),
+    "broken_config": lambda folder: (folder / "config.json").write_text("{"),
+    "list_config": lambda folder: (folder / "config.json").write_text("[1]"),
+    "no_norm": lambda folder: _change(folder, "model.norm.weight", None),
+    "wide_norm": lambda folder: _change(folder, "model.norm.weight", torch.ones(65)),
+    "infinite_norm": lambda folder: _change(folder, "model.norm.weight", torch.full((64,), torch.inf)),
+    "tied": lambda folder: _configure(folder, tie_word_embeddings=True),
+    "few_rows": lambda folder: (
+        _configure(folder, vocab_size=300),
+        _change(folder, "model.embed_tokens.weight", torch.ones(300, 64)),
+        _change(folder, "lm_head.weight", torch.ones(300, 64)),
+    ),
+    "no_tokenizer": lambda folder: [path.unlink() for path in folder.glob("tokenizer*")],
+    "masked": lambda folder: save_tokenizer(folder, specials=("<s>", "</s>", "<mask>"), mask_token="<mask>"),
+}
+
+
+@contextmanager
+def _hub(place: Place, *, endpoint: str, is_offline: bool = False) -> Iterator[None]:
+    """The hub's client speaks with this hub, without a token, and does not wait before it asks again."""
+    from huggingface_hub import constants
+
+    environment = {"HF_ENDPOINT": endpoint, "HF_TOKEN_PATH": os.devnull}
+    with ExitStack() as stack:
+        stack.enter_context(patch.dict(os.environ, environment))
+        os.environ.pop("HF_TOKEN", None)
+        changes = {
+            "ENDPOINT": endpoint,
+            "HUGGINGFACE_CO_URL_TEMPLATE": f"{endpoint}/{{repo_id}}/resolve/{{revision}}/{{filename}}",
+            "HF_HUB_OFFLINE": is_offline,
+            "HF_HUB_CACHE": str(place.folder / "cache"),
+            "HF_TOKEN_PATH": os.devnull,
+        }
+        stack.enter_context(patch.multiple(constants, **changes))
+        stack.enter_context(patch("time.sleep"))
+        yield
+
+
+@contextmanager
+def _full_disk(place: Place) -> Iterator[None]:
+    """No file may grow beyond 300 bytes: the system refuses it where it would say that the disk is full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@contextmanager
+def _plugin(place: Place) -> Iterator[None]:
+    with patch.object(sys, "path", [place.names["plugins"], *sys.path]):
+        yield
+
+
+_CIRCUMSTANCES: dict[str, Callable[[Place], object]] = {
+    "hub": lambda place: _hub(place, endpoint=place.names["hub"]),
+    "offline": lambda place: _hub(place, endpoint=place.names["hub"], is_offline=True),
+    "unreachable": lambda place: _hub(place, endpoint=_NOBODY),
+    "full disk": _full_disk,
+    "plugin": _plugin,
+}
+
+
+def call(case: Case, place: Place) -> tuple[object, str]:
+    """Run a case's command line in the place: its exit code, and what it says on standard error."""
+    err = io.StringIO()
+    code: object = None
+    words = ["toolkit", *map(place.fill, case.words)]
+    with ExitStack() as stack:
+        if case.under:
+            stack.enter_context(_CIRCUMSTANCES[case.under](place))
+        stack.enter_context(patch.object(sys, "argv", words))
+        stack.enter_context(chdir(place.folder))
+        stack.enter_context(redirect_stderr(err))
+        stack.enter_context(redirect_stdout(io.StringIO()))
+        try:
+            main()
+        except SystemExit as left:
+            code = left.code
+    return code, err.getvalue()
+
+
+def call_apart(case: Case, place: Place) -> tuple[object, str]:
+    """`call` in a process of its own, whose children's words are heard too."""
+    done = subprocess.run(
+        [sys.executable, "-m", "toolkit.cli", *map(place.fill, case.words)],
+        cwd=place.folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    return done.returncode, done.stderr

@@ -1,0 +1,22 @@
+"""Small pieces of what people read."""
+
+from typing import Any
+
+__all__ = ["counted", "home_hint", "json_kind"]
+
+_KINDS = {dict: "an object", list: "a list", str: "a text", bool: "true or false", int: "a number", float: "a number"}
+
+
+def counted(number: int, word: str, words: str | None = None) -> str:
+    """'1 rank', '2 ranks'; `words` where the plural is not the word and an s."""
+    return f"{number:,} {word if number == 1 else words or f'{word}s'}"
+
+
+def json_kind(value: Any) -> str:
+    """What a value that was read from JSON is called there."""
+    return _KINDS.get(type(value), "null")
+
+
+def home_hint(path: object) -> str:
+    """' ...' about a path that begins with ~, which only a shell understands; else nothing."""
+    return " `~` is not understood here: write the whole path." if str(path).startswith("~") else ""
