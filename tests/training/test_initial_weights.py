@@ -187,6 +187,21 @@ def test_a_dry_run_says_where_the_weights_begin(
         train_run(run_file, [*overrides, "lr.peak=0.5"], ds_config="zero1", num_procs=1, is_dry_run=True)
 
 
+def test_other_positions_are_told(first: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They make a context longer, or another model by mistake; no shape would say which."""
+    overrides = [*_second(first, tmp_path), "model.rope_theta=20000.0", 'model.rope_scaling.rope_type="linear"']
+    overrides += ["model.rope_scaling.factor=4.0"]
+    run_file = str(tmp_path / "second.toml")
+    assert train_run(run_file, overrides, ds_config="zero1", num_procs=1, is_dry_run=True) == 0
+    dry = capsys.readouterr().out
+    pretrain(load_run(run_file, overrides), ds_config="zero0")
+    started = capsys.readouterr().out
+    for key, there, here in (("rope_theta", 10_000.0, 20_000.0), ("rope_scaling.factor", None, 4.0)):
+        line = f"model.{key}: there {there}, here {here}"
+        assert line in dry
+        assert f"trained with: {line}" in started
+
+
 def test_rows_that_are_longer_than_the_model_is_meant_for_are_told(first: Path, tmp_path: Path) -> None:
     overrides = _second(first, tmp_path)
     assert "max_position" not in open_run_data(load_run(str(tmp_path / "second.toml"), overrides)).describe()

@@ -14,7 +14,7 @@ from toolkit.core.errors import CheckpointError, SettingsError
 from toolkit.core.wording import home_hint
 from toolkit.data.corpus import Corpus
 from toolkit.model.config import ModelSettings
-from toolkit.settings.resume import check_corpora, check_resume, check_weights
+from toolkit.settings.resume import check_corpora, check_resume, check_weights, other_positions
 from toolkit.settings.run import RunSettings
 
 __all__ = ["bring_model", "check_initial", "check_own", "describe_start", "has_begun", "initial_manifest"]
@@ -146,7 +146,8 @@ def describe_start(settings: RunSettings) -> str:
     manifest = initial_manifest(settings.init.source)
     kept = "kept" if settings.init.optimizer == "keep" else "new"
     origin = f", from {manifest.first_weights}" if manifest.first_weights else ""
-    return f"starts from {settings.init.source} (step {manifest.step:,}{origin}); the optimizer is {kept}"
+    positions = "".join(f"; {line}" for line in other_positions(settings, manifest))
+    return f"starts from {settings.init.source} (step {manifest.step:,}{origin}); the optimizer is {kept}{positions}"
 
 
 def _own_manifest(settings: RunSettings) -> CheckpointManifest | None:

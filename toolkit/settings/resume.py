@@ -10,10 +10,11 @@ from toolkit.checkpoint.manifest import CheckpointManifest
 from toolkit.core.errors import CorpusError, SettingsError
 from toolkit.settings.run import RunSettings
 
-__all__ = ["check_corpora", "check_resume", "check_weights", "snapshot"]
+__all__ = ["check_corpora", "check_resume", "check_weights", "other_positions", "snapshot"]
 
 # What no weight depends on.
 _FREE_IN_MODEL = ("initializer_range", "max_position_embeddings", "rope_")
+_POSITIONS = "rope_"
 _FREE = ("parallel.", "train.micro_batch_rows", "train.compile", "checkpoint.", "log.", "eval.", "run.dir")
 
 
@@ -70,17 +71,32 @@ def check_weights(settings: RunSettings, manifest: CheckpointManifest, path: Pat
             f'init.optimizer="keep", but {path} has no optimizer state: it is an imported model.\n'
             'Set init.optimizer = "reset".'
         )
-    theirs, ours = _flat(manifest.settings.get("model") or {}), _flat(settings.model.model_dump(mode="json"))
-    changed = [
-        f"  model.{key}: there {theirs[key]!r}, here {ours.get(key)!r}"
-        for key in sorted(theirs)
-        if not key.startswith(_FREE_IN_MODEL) and theirs[key] != ours.get(key)
-    ]
-    if changed:
+    changed = _model_changes(settings, manifest)
+    if fixed := [line for key, line in changed.items() if not key.startswith(_FREE_IN_MODEL)]:
         raise SettingsError(
-            f"init.from ({path}) is another model than [model]:\n" + "\n".join(changed) + "\n"
+            f"init.from ({path}) is another model than [model]:\n  " + "\n  ".join(fixed) + "\n"
             "Leave [model] out to take the shape from init.from."
         )
+
+
+def other_positions(settings: RunSettings, manifest: CheckpointManifest) -> list[str]:
+    """Where `[model]` reads the positions in other ways than the first weights were trained with, a line each.
+
+    That is how a context is made longer, and otherwise a mistake which no shape would show.
+    """
+    return [line for key, line in _model_changes(settings, manifest).items() if key.startswith(_POSITIONS)]
+
+
+def _model_changes(settings: RunSettings, manifest: CheckpointManifest) -> dict[str, str]:
+    """Keys of `[model]` that differ from those of a checkpoint, with both values."""
+    theirs, ours = _flat(manifest.settings.get("model") or {}), _flat(settings.model.model_dump(mode="json"))
+    # The keys of a scaling of angles are there only where there is one.
+    keys = theirs.keys() | {key for key in ours if key.startswith(_POSITIONS)}
+    return {
+        key: f"model.{key}: there {theirs.get(key)!r}, here {ours.get(key)!r}"
+        for key in sorted(keys)
+        if theirs.get(key) != ours.get(key)
+    }
 
 
 def _with_defaults(saved: dict[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from toolkit.engine.ranks import Ranks, has_gpu, has_joined, join_ranks
 from toolkit.engine.saving import load_checkpoint
 from toolkit.model.encoder import Encoder, compile_blocks_
 from toolkit.model.initialize import initialize_
-from toolkit.settings.resume import check_corpora, check_resume, check_weights
+from toolkit.settings.resume import check_corpora, check_resume, check_weights, other_positions
 from toolkit.settings.run import RunSettings
 from toolkit.training.assembly import RunData, assemble, open_run_data, resolve_engine
 from toolkit.training.loop import train
@@ -189,6 +189,8 @@ def _start_from(engine: Engine, initial: Checkpoint, settings: RunSettings) -> R
     if engine.ranks.rank == 0:
         kept = "with its optimizer" if settings.init.optimizer == "keep" else "with a new optimizer"
         print(f"starting from {initial.path} (step {initial.manifest.step}), {kept}", flush=True)
+        for line in other_positions(settings, initial.manifest):
+            print(f"positions are read in another way than these weights were trained with: {line}", flush=True)
     return RunState()
 
 
