@@ -309,6 +309,7 @@ _TOKENIZERS = (
 _EXPORTS = (
     _export("{empty}", "hf", found=("{empty} holds no checkpoint",), remedy="Give a checkpoint"),
     _export("{text}", "hf", found=("{text} is no folder",), remedy="Give a checkpoint"),
+    _export("{decoder}", "hf", found=("{decoder} holds no checkpoint",), remedy="--from-hf {decoder} OUT imports it"),
     _export("{no_manifest}", "hf", found=("{no_manifest}/manifest.json is damaged",), remedy="again"),
     _export("{damaged_checkpoint}", "hf", found=("weights-", "is damaged"), remedy="again"),
     _export("{damaged_run}", "hf", found=("no intact checkpoint", "step-00000010"), remedy="again"),
@@ -335,7 +336,9 @@ _IMPORTS = (
     _import("", "hf", found=("'' is no folder",), remedy="Give a folder that holds config.json"),
     _import("~/model", "hf", found=("'~/model'",), remedy="write the whole path"),
     _import("{empty}", "hf", found=("{empty}", "config.json"), remedy="Give"),
-    _import("{checkpoint}", "hf", found=("{checkpoint} holds no config.json",), remedy="Give a folder"),
+    _import(
+        "{checkpoint}", "hf", found=("{checkpoint} holds no config.json",), remedy="--to-hf {checkpoint} OUT exports it"
+    ),
     _import("{decoder}", "{prepared}", found=("{prepared} exists already",), remedy="Name a new folder"),
     _import("{decoder}", "hf", "--form", "causal", found=("belong to --to-hf",), remedy="Leave them out"),
     _import("{decoder}", "hf", "--mask-token", "x", found=("'x'",), remedy="--mask-token"),

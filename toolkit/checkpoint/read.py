@@ -183,9 +183,11 @@ def open_checkpoint(path: Path | str) -> Checkpoint:
     if not path.is_dir():
         raise CheckpointError(f"{path} is no folder, so it holds no checkpoint. {_WHAT_TO_GIVE}")
     if not (path / MANIFEST_NAME).exists():
+        is_hub_model = (path / "config.json").is_file()
+        hint = f"It is a Hugging Face model; toolkit convert --from-hf {path} OUT imports it. " if is_hub_model else ""
         raise CheckpointError(
             f"{path} holds no checkpoint: it has neither {MANIFEST_NAME} nor {CHECKPOINTS_FOLDER}/step-NNNNNNNN. "
-            f"{_WHAT_TO_GIVE}"
+            f"{hint}{_WHAT_TO_GIVE}"
         )
     checkpoint = open_unverified(path)
     checkpoint.verify()

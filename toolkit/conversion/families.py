@@ -12,6 +12,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from toolkit.checkpoint.manifest import MANIFEST_NAME
+from toolkit.checkpoint.read import CHECKPOINTS_FOLDER
 from toolkit.core.errors import UserError
 from toolkit.core.validation import explain
 from toolkit.core.wording import json_kind
@@ -208,8 +210,10 @@ def _read(folder: Path, name: str) -> dict[str, Any]:
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
+        is_ours = (folder / MANIFEST_NAME).is_file() or (folder / CHECKPOINTS_FOLDER).is_dir()
+        hint = f" It is of this toolkit already: toolkit convert --to-hf {name} OUT exports it." if is_ours else ""
         raise UserError(
-            f"{name} holds no config.json, so it is no Hugging Face model.\n"
+            f"{name} holds no config.json, so it is no Hugging Face model.{hint}\n"
             "Give a folder that save_pretrained wrote, or the id of a model on the hub."
         ) from None
     except (OSError, ValueError) as error:
