@@ -222,6 +222,13 @@ def test_what_a_configuration_asks_for_beyond_our_model_is_named(case: str, tmp_
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
+def test_a_configuration_of_brackets_is_no_bug(tmp_path: Path) -> None:
+    save_decoder("llama 3", tmp_path / "model")
+    (tmp_path / "model" / "config.json").write_text("[" * 200_000)
+    with pytest.raises(UserError, match="cannot be read as JSON: .*recursion"):
+        from_hf(tmp_path / "model", tmp_path / "out")
+
+
 def test_code_beside_a_model_that_is_read_without_it_is_told(tmp_path: Path) -> None:
     save_decoder("llama 3", tmp_path / "model")
     _change(tmp_path / "model", auto_map={"AutoModelForCausalLM": "modeling_fast.FastForCausalLM"})
