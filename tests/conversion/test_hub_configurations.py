@@ -225,7 +225,7 @@ def test_what_a_configuration_asks_for_beyond_our_model_is_named(case: str, tmp_
 def test_a_configuration_of_brackets_is_no_bug(tmp_path: Path) -> None:
     save_decoder("llama 3", tmp_path / "model")
     (tmp_path / "model" / "config.json").write_text("[" * 200_000)
-    with pytest.raises(UserError, match="cannot be read as JSON: .*recursion"):
+    with pytest.raises(UserError, match=r"cannot be read as JSON: .*recursion"):
         from_hf(tmp_path / "model", tmp_path / "out")
 
 

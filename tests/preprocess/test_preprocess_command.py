@@ -92,7 +92,10 @@ def test_what_is_passed_over_is_said(toolkit, write_jsonl, tokenizer_folder, tmp
         ),
         (("--tokenizer", "TOK", "--output", "c", "--txt-documents", "x"), "'file', 'paragraph' or 'line'"),
         (("--tokenizer", "TOK", "--output", "c", "--eod", "<nowhere>"), "'<nowhere>' is not in the vocabulary"),
-        (("--tokenizer", "TOK", "--output", "c", "--mask-token", "x"), "not one of auto, token:TEXT, id:N"),
+        (
+            ("--tokenizer", "TOK", "--output", "c", "--mask-token", "x"),
+            "not one of auto, reserved, append,",
+        ),
         (("--tokenizer", "TOK", "--output", "c", "--workers", "0"), "--workers 0 is refused: it has"),
         (("--tokenizer", "TOK", "--output", "c", "--holdout", "1"), "--holdout 1.0 is refused: it has to be below 1"),
         (

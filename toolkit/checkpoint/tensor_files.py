@@ -15,8 +15,9 @@ from typing import Any
 import torch
 
 from toolkit.core.errors import CheckpointError
+from toolkit.core.wording import first_few
 
-__all__ = ["TensorPlace", "read_header", "read_rows", "some"]
+__all__ = ["TensorPlace", "read_header", "read_rows"]
 
 _BLOCK_BYTES = 1 << 24
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -127,7 +128,7 @@ def _check_places(path: Path, places: Mapping[str, TensorPlace], *, begin: int, 
                 "again."
             )
     if cut := sorted(name for name, place in places.items() if place.stop > size):
-        raise CheckpointError(f"{path} is cut off: it ends before {some(cut)}.\nFetch the model again.")
+        raise CheckpointError(f"{path} is cut off: it ends before {first_few(cut)}.\nFetch the model again.")
     end = begin
     for name, place in sorted(places.items(), key=lambda item: (item[1].start, item[1].stop)):
         if place.start != end or place.stop < end:
@@ -139,8 +140,3 @@ def _check_places(path: Path, places: Mapping[str, TensorPlace], *, begin: int, 
         raise CheckpointError(
             f"{path} is damaged: {size - end:,} bytes behind its last tensor belong to none.\nFetch the model again."
         )
-
-
-def some(names: list[str]) -> str:
-    """The first names of a list, and how many more there are."""
-    return ", ".join(names[:3]) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
