@@ -38,14 +38,15 @@ def write_tokenizer(folder: Path, source: Checkpoint, *, form: ExportForm, longe
         changes["pad_token"] = backend.id_to_token(vocabulary.pad_id)
     update_json(path, changes)
     if form is ExportForm.BIDIRECTIONAL:
-        _strip_before_mask(folder / "tokenizer.json", backend, vocabulary.mask_id)
+        if vocabulary.mask_id is not None:
+            _strip_before_mask(folder / "tokenizer.json", backend, vocabulary.mask_id)
         if vocabulary.eos_id is not None:
             _set_end(folder / "tokenizer.json", backend, vocabulary.eos_id)
 
 
-def _strip_before_mask(path: Path, backend: "tokenizers.Tokenizer", mask_id: int | None) -> None:
+def _strip_before_mask(path: Path, backend: "tokenizers.Tokenizer", mask_id: int) -> None:
     """Let the mask take a blank before it along, where that blank would be a token of its own."""
-    mask = None if mask_id is None else backend.id_to_token(mask_id)
+    mask = backend.id_to_token(mask_id)
     apart, joined = (len(backend.encode(f"a{gap}{mask}", add_special_tokens=False).ids) for gap in (" ", ""))
     if apart > joined:
         added: Any = _read_json(path).get("added_tokens") or []
