@@ -60,7 +60,8 @@ def load(
         spec: a folder or file with a Hugging Face `tokenizer.json`; a folder with GPT-2's `vocab.json` and
             `merges.txt`; a tiktoken rank file (Llama-3 scheme); a spec file `.toml` that names a rank file; a
             SentencePiece model; the name of a shipped spec; or the id of a hub repository.
-        mask_token: `auto` (the named one, else the first reserved slot, else one appended id), `token:TEXT`, `id:N`.
+        mask_token: `auto` (the named one, else the first reserved slot, else one appended id), `reserved`, `append`,
+            `token:TEXT` or `id:N`.
         eod: text of the token that ends a document; by default the eos token, else the sep token. It is named eos
             where the tokenizer names none.
         rules: how texts are encoded; by default as the tokenizer's kind does.

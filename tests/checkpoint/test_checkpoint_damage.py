@@ -115,3 +115,10 @@ def test_mutated_manifests_raise_our_error_and_nothing_else(write: Callable[...,
         path.write_bytes(bytes(content))
         with pytest.raises(CheckpointError, match=r"manifest\.json"):
             open_checkpoint(folder)
+
+
+def test_a_manifest_of_brackets_is_damage(write: Callable[..., Path]) -> None:
+    folder = write(2)
+    (folder / "manifest.json").write_text("[" * 200_000)
+    with pytest.raises(CheckpointError, match=r"manifest\.json is damaged: it is not JSON\. Copy"):
+        open_checkpoint(folder)

@@ -15,16 +15,16 @@ from types import TracebackType
 from unittest.mock import patch
 
 import torch
-from safetensors.torch import load_file, save_file
 
 from toolkit.cli.main import main
+from toolkit.conversion.weights import EMBEDDING, HEAD
 from toolkit.model import Encoder, initialize_, model_settings
 from toolkit.preprocess import PreprocessSettings, preprocess
 from toolkit.settings import load_run
 from toolkit.settings.resume import snapshot
 from toolkit.testing.checkpoints import model_states, write_checkpoint
 from toolkit.testing.corpora import random_documents, write_token_corpus
-from toolkit.testing.hf_decoders import save_decoder, save_tokenizer
+from toolkit.testing.hf_decoders import edit_json, edit_tensors, save_decoder, save_tokenizer
 from toolkit.testing.hub_server import HubServer
 from toolkit.testing.runs import write_run
 from toolkit.testing.text import sample_documents, tiny_tokenizer
@@ -101,7 +101,10 @@ class Place:
         return path
 
     def _write(self, name: str, file: str, content: str | bytes) -> Path:
-        path = self._add(name, self.folder / file)
+        return self._add(name, self._file(file, content))
+
+    def _file(self, file: str, content: str | bytes) -> Path:
+        path = self.folder / file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content.encode() if isinstance(content, str) else content)
         return path
@@ -195,14 +198,13 @@ class Place:
 
     def _lay_down_hub(self) -> None:
         for name in ("models/org/gated", "datasets/org/gated", "datasets/org/pictures"):
-            self._write("", f"hub/{name}/README.md", "Nothing.\n")
-        del self.names[""]
+            self._file(f"hub/{name}/README.md", "Nothing.\n")
 
     def _lay_down_plugin(self) -> None:
-        self._write("plugin", "plugins/breaking.py", "import no_such_module\n")
+        self._file("plugins/breaking.py", "import no_such_module\n")
         info = "plugins/breaking-1.5.dist-info"
-        self._write("plugin", f"{info}/METADATA", "Metadata-Version: 2.1\nName: breaking\nVersion: 1.5\n")
-        self._write("plugin", f"{info}/entry_points.txt", "[toolkit.objectives]\nbreaking = breaking:Breaking\n")
+        self._file(f"{info}/METADATA", "Metadata-Version: 2.1\nName: breaking\nVersion: 1.5\n")
+        self._file(f"{info}/entry_points.txt", "[toolkit.objectives]\nbreaking = breaking:Breaking\n")
         self._add("plugins", self.folder / "plugins")
 
 
@@ -256,17 +258,10 @@ _DAMAGE: dict[str, Callable[[Path], None]] = {
 
 
 def _configure(folder: Path, **changes: object) -> None:
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    edit_json(folder / "config.json", **changes)
 
 
-def _change(folder: Path, name: str, tensor: torch.Tensor | None) -> None:
-    path = folder / "model.safetensors"
-    tensors = load_file(path)
-    tensors.pop(name)
-    save_file(tensors if tensor is None else {**tensors, name: tensor}, path, metadata={"format": "pt"})
-
-
+_NORM = "model.norm.weight"
 _DECODERS: dict[str, Callable[[Path], object]] = {
     "no_weights": lambda folder: (folder / "model.safetensors").unlink(),
     "pickled": lambda folder: (folder / "model.safetensors").rename(folder / "pytorch_model.bin"),
@@ -275,14 +270,15 @@ _DECODERS: dict[str, Callable[[Path], object]] = {
     "gpt2": lambda folder: _configure(folder, model_type="gpt2"),
     "broken_config": lambda folder: (folder / "config.json").write_text("{"),
     "list_config": lambda folder: (folder / "config.json").write_text("[1]"),
-    "no_norm": lambda folder: _change(folder, "model.norm.weight", None),
-    "wide_norm": lambda folder: _change(folder, "model.norm.weight", torch.ones(65)),
-    "infinite_norm": lambda folder: _change(folder, "model.norm.weight", torch.full((64,), torch.inf)),
+    "no_norm": lambda folder: edit_tensors(folder, lambda held: held.pop(_NORM)),
+    "wide_norm": lambda folder: edit_tensors(folder, lambda held: held.update({_NORM: torch.ones(65)})),
+    "infinite_norm": lambda folder: edit_tensors(
+        folder, lambda held: held.update({_NORM: torch.full((64,), torch.inf)})
+    ),
     "tied": lambda folder: _configure(folder, tie_word_embeddings=True),
     "few_rows": lambda folder: (
         _configure(folder, vocab_size=300),
-        _change(folder, "model.embed_tokens.weight", torch.ones(300, 64)),
-        _change(folder, "lm_head.weight", torch.ones(300, 64)),
+        edit_tensors(folder, lambda held: held.update({name: torch.ones(300, 64) for name in (EMBEDDING, HEAD)})),
     ),
     "no_tokenizer": lambda folder: [path.unlink() for path in folder.glob("tokenizer*")],
     "masked": lambda folder: save_tokenizer(folder, specials=("<s>", "</s>", "<mask>"), mask_token="<mask>"),

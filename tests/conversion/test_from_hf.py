@@ -7,14 +7,13 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer, pipeline
 
 import tokenization
 from toolkit.checkpoint import open_checkpoint
 from toolkit.conversion import from_hf, importing, to_hf
 from toolkit.core.errors import CheckpointError, ToolkitError, UserError
-from toolkit.testing.hf_decoders import FAMILIES, TOKENS, save_decoder, save_tokenizer
+from toolkit.testing.hf_decoders import FAMILIES, TOKENS, edit_json, edit_tensors, save_decoder, save_tokenizer
 from toolkit.testing.text import sample_documents
 from toolkit.testing.tolerances import HUGGING_FACE_LOGITS
 
@@ -224,10 +223,7 @@ class TestMaskToken:
 
 def test_ends_that_only_the_configuration_names_are_named(tmp_path: Path) -> None:
     save_decoder("llama 3", tmp_path / "model", eos_token_id=[1, 7])
-    path = tmp_path / "model" / "tokenizer_config.json"
-    names = json.loads(path.read_text())
-    del names["eos_token"]
-    path.write_text(json.dumps(names))
+    edit_json(tmp_path / "model" / "tokenizer_config.json", without=("eos_token",))
     report = from_hf(tmp_path / "model", tmp_path / "out")
     assert any("eos: </s> (id 1), which config.json gives" in change for change in report.changes)
     assert any("config.json says 1, 7" in change for change in report.changes)
@@ -272,17 +268,9 @@ def test_parts_that_we_do_not_have_are_refused_by_name(case: str, tmp_path: Path
 
 def test_another_family_is_refused_with_all_its_parts(tmp_path: Path) -> None:
     save_decoder("llama 3", tmp_path / "model")
-    path = tmp_path / "model" / "config.json"
-    config = json.loads(path.read_text()) | {"model_type": "gemma2", "attn_logit_softcapping": 50.0}
-    path.write_text(json.dumps(config))
+    edit_json(tmp_path / "model" / "config.json", model_type="gemma2", attn_logit_softcapping=50.0)
     with pytest.raises(UserError, match=r"model_type='gemma2' \(read are llama(?s:.*)attn_logit_softcapping=50\.0"):
         from_hf(tmp_path / "model", tmp_path / "out")
-
-
-def _edit(folder: Path, change: Callable[[dict[str, torch.Tensor]], None]) -> None:
-    tensors = load_file(folder / "model.safetensors")
-    change(tensors)
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def _rename(tensors: dict[str, torch.Tensor]) -> None:
@@ -316,7 +304,7 @@ DAMAGE = {
 def test_damaged_weights_are_refused_with_the_tensors_name(kind: str, tmp_path: Path) -> None:
     change, message = DAMAGE[kind]
     save_decoder("llama 3", tmp_path / "model")
-    _edit(tmp_path / "model", change)
+    edit_tensors(tmp_path / "model", change)
     with pytest.raises(CheckpointError, match=message) as caught:
         from_hf(tmp_path / "model", tmp_path / "out")
     assert caught.value.exit_code == 2
@@ -354,7 +342,7 @@ def test_a_tokenizer_with_more_ids_than_the_model_is_refused(tmp_path: Path) -> 
 
 def test_a_tied_head_that_differs_is_refused(tmp_path: Path) -> None:
     save_decoder("smollm", tmp_path / "model")
-    _edit(tmp_path / "model", lambda tensors: tensors.update({"lm_head.weight": torch.ones(TOKENS, 64)}))
+    edit_tensors(tmp_path / "model", lambda tensors: tensors.update({"lm_head.weight": torch.ones(TOKENS, 64)}))
     with pytest.raises(
         CheckpointError, match=r"ties lm_head\.weight to model\.embed_tokens\.weight, and the two differ"
     ):

@@ -12,7 +12,7 @@ from toolkit.checkpoint import open_checkpoint
 from toolkit.conversion import from_hf
 from toolkit.core.errors import UserError
 from toolkit.model import ModelSettings
-from toolkit.testing.hf_decoders import TOKENS, save_decoder
+from toolkit.testing.hf_decoders import TOKENS, edit_json, save_decoder
 from toolkit.testing.tolerances import HUGGING_FACE_LOGITS
 
 _SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "head_dim")
@@ -150,12 +150,6 @@ def _write(folder: Path, config: dict[str, Any]) -> None:
     path.write_text(json.dumps({key: toy[key] for key in _SIZES if key in toy} | config))
 
 
-def _change(folder: Path, *, without: tuple[str, ...] = (), file: str = "config.json", **changes: Any) -> None:
-    path = folder / file
-    config = {key: value for key, value in json.loads(path.read_text()).items() if key not in without}
-    path.write_text(json.dumps(config | changes))
-
-
 @pytest.mark.parametrize("model", HUB)
 def test_a_configuration_of_the_hub_is_read(model: str, tmp_path: Path) -> None:
     family, config, expected = HUB[model]
@@ -214,7 +208,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
 def test_what_a_configuration_asks_for_beyond_our_model_is_named(case: str, tmp_path: Path) -> None:
     family, changes, message = REFUSED[case]
     save_decoder(family, tmp_path / "model")
-    _change(tmp_path / "model", **changes)
+    edit_json(tmp_path / "model" / "config.json", **changes)
     with pytest.raises(UserError) as caught:
         from_hf(tmp_path / "model", tmp_path / "out")
     assert message in str(caught.value)
@@ -222,9 +216,16 @@ def test_what_a_configuration_asks_for_beyond_our_model_is_named(case: str, tmp_
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
+def test_a_configuration_of_brackets_is_no_bug(tmp_path: Path) -> None:
+    save_decoder("llama 3", tmp_path / "model")
+    (tmp_path / "model" / "config.json").write_text("[" * 200_000)
+    with pytest.raises(UserError, match=r"cannot be read as JSON: .*recursion"):
+        from_hf(tmp_path / "model", tmp_path / "out")
+
+
 def test_code_beside_a_model_that_is_read_without_it_is_told(tmp_path: Path) -> None:
     save_decoder("llama 3", tmp_path / "model")
-    _change(tmp_path / "model", auto_map={"AutoModelForCausalLM": "modeling_fast.FastForCausalLM"})
+    edit_json(tmp_path / "model" / "config.json", auto_map={"AutoModelForCausalLM": "modeling_fast.FastForCausalLM"})
     report = from_hf(tmp_path / "model", tmp_path / "out")
     assert "code of its own (auto_map) is not run: read as transformers' own llama" in report.changes
 
@@ -232,8 +233,8 @@ def test_code_beside_a_model_that_is_read_without_it_is_told(tmp_path: Path) -> 
 def test_tokens_that_no_file_names_are_not_taken_from_the_defaults_of_a_family(tmp_path: Path) -> None:
     """transformers' Llama ends texts with id 2 where config.json says nothing; here that is an exclamation mark."""
     save_decoder("llama 3", tmp_path / "model")
-    _change(tmp_path / "model", without=("bos_token_id", "eos_token_id"))
-    _change(tmp_path / "model", without=("bos_token", "eos_token"), file="tokenizer_config.json")
+    edit_json(tmp_path / "model" / "config.json", without=("bos_token_id", "eos_token_id"))
+    edit_json(tmp_path / "model" / "tokenizer_config.json", without=("bos_token", "eos_token"))
     report = from_hf(tmp_path / "model", tmp_path / "out")
     assert not [change for change in report.changes if "which config.json gives" in change]
     special_ids = tokenization.load(tmp_path / "out").special_ids

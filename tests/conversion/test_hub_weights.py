@@ -10,27 +10,22 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from toolkit.checkpoint import open_checkpoint, tensor_files
 from toolkit.conversion import from_hf
 from toolkit.core.errors import CheckpointError
-from toolkit.testing.hf_decoders import save_decoder
+from toolkit.testing.hf_decoders import edit_tensors, save_decoder
 from toolkit.testing.tolerances import HUGGING_FACE_LOGITS
 
 UP, NORM = "model.layers.0.mlp.up_proj.weight", "model.norm.weight"
 
 
-def _edit(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
-    tensors = load_file(folder / "model.safetensors")
-    change(tensors)
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-
-
 def test_a_tied_matrix_stored_under_its_heads_name_is_read(tmp_path: Path) -> None:
     """As safetensors' `save_model` writes a tied model: the first of the two names stays."""
     model = save_decoder("smollm", tmp_path / "model")
-    _edit(tmp_path / "model", lambda them: them.update({"lm_head.weight": them.pop("model.embed_tokens.weight")}))
+    edit_tensors(
+        tmp_path / "model", lambda them: them.update({"lm_head.weight": them.pop("model.embed_tokens.weight")})
+    )
     report = from_hf(tmp_path / "model", tmp_path / "out")
     assert report.max_difference <= HUGGING_FACE_LOGITS
     embedding = open_checkpoint(tmp_path / "out").weight("model.embed_tokens.weight")
@@ -44,7 +39,7 @@ def test_what_is_left_out_without_loss_is_told(tmp_path: Path) -> None:
         tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
         tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(8)
 
-    _edit(tmp_path / "model", add)
+    edit_tensors(tmp_path / "model", add)
     changes = from_hf(tmp_path / "model", tmp_path / "out").changes
     assert "lm_head.weight is stored beside model.embed_tokens.weight, equals it, and is left out" in changes
     assert "the stored rotary angles (inv_freq) are left out: they follow from config.json" in changes

@@ -13,12 +13,8 @@ import tokenization
 from toolkit.checkpoint import open_checkpoint
 from toolkit.conversion import from_hf, hub, to_hf
 from toolkit.core.errors import CheckpointError, UserError
-from toolkit.testing.hf_decoders import TOKENS, save_decoder, save_tokenizer
+from toolkit.testing.hf_decoders import TOKENS, edit_json, save_decoder, save_tokenizer
 from toolkit.testing.text import sample_documents
-
-
-def _write(path: Path, **changes: Any) -> None:
-    path.write_text(json.dumps((json.loads(path.read_text()) if path.exists() else {}) | changes))
 
 
 def _only(changes: tuple[str, ...], word: str) -> str:
@@ -58,7 +54,7 @@ def test_the_mask_of_config_json_is_taken_where_the_tokenizer_names_none(tmp_pat
 
 def test_ends_that_only_generation_knows_are_told(tmp_path: Path) -> None:
     save_decoder("llama 3", tmp_path / "model")
-    _write(tmp_path / "model" / "generation_config.json", eos_token_id=[1, 8, 9])
+    edit_json(tmp_path / "model" / "generation_config.json", eos_token_id=[1, 8, 9])
     changes = from_hf(tmp_path / "model", tmp_path / "out").changes
     told = "eos: generation_config.json also ends texts with id 8, 9, which exports do not know"
     assert _only(changes, "eos") == told
@@ -68,7 +64,7 @@ def test_ends_that_only_generation_knows_are_told(tmp_path: Path) -> None:
 def test_a_chat_template_that_is_left_out_is_told(tmp_path: Path, file: str) -> None:
     save_decoder("llama 3", tmp_path / "model")
     if file.endswith("json"):
-        _write(tmp_path / "model" / file, chat_template="{{ messages }}")
+        edit_json(tmp_path / "model" / file, chat_template="{{ messages }}")
     else:
         (tmp_path / "model" / file).write_text("{{ messages }}")
     assert "the chat template is left out" in from_hf(tmp_path / "model", tmp_path / "out").changes
@@ -83,7 +79,7 @@ def test_a_model_named_by_a_dot_is_known_by_its_folder(tmp_path: Path, monkeypat
 
 def test_a_token_without_a_row_is_named(tmp_path: Path) -> None:
     save_decoder("llama 3", tmp_path / "model")
-    _write(tmp_path / "model" / "tokenizer_config.json", pad_token="<fill>")
+    edit_json(tmp_path / "model" / "tokenizer_config.json", pad_token="<fill>")
     with pytest.raises(CheckpointError, match=r"ids up to 380 \(id 380 is '<fill>'\)"):
         from_hf(tmp_path / "model", tmp_path / "out")
 
@@ -121,7 +117,7 @@ def test_ids_that_transformers_would_give_otherwise_are_told(tmp_path: Path) -> 
 
 def test_a_tokenizer_with_code_of_its_own_is_read_from_its_file(tmp_path: Path) -> None:
     save_decoder("llama 3", tmp_path / "model")
-    _write(
+    edit_json(
         tmp_path / "model" / "tokenizer_config.json",
         tokenizer_class="OwnTokenizer",
         auto_map={"AutoTokenizer": ["tokenization_own.OwnTokenizer", None]},

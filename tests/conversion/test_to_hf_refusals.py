@@ -16,6 +16,7 @@ from toolkit.model import model_settings
 from toolkit.model.encoder import Encoder
 from toolkit.model.initialize import initialize_
 from toolkit.testing.checkpoints import model_states, write_checkpoint
+from toolkit.testing.hf_decoders import edit_tensors
 
 
 def left_beside(out: Path) -> list[str]:
@@ -105,11 +106,7 @@ def test_a_folder_that_does_not_load_whole_is_an_error(
     compare = parity.compare_logits
 
     def without_a_tensor(folder: Path, ours: parity.Ours, **named: object) -> parity.Parity:
-        from safetensors.torch import load_file, save_file
-
-        tensors = load_file(folder / "model.safetensors")
-        del tensors["lm_head.weight"]
-        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        edit_tensors(folder, lambda tensors: tensors.pop("lm_head.weight"))
         return compare(folder, ours, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(exporting, "compare_logits", without_a_tensor)

@@ -8,6 +8,7 @@ manifest need no torch, so they are imported eagerly and the rest on first use.
 
 from typing import TYPE_CHECKING, Any
 
+from toolkit.checkpoint.folders import CHECKPOINTS_FOLDER
 from toolkit.checkpoint.manifest import (
     FORMAT_VERSION,
     CheckpointManifest,
@@ -19,13 +20,7 @@ from toolkit.checkpoint.manifest import (
 from toolkit.checkpoint.settings import CheckpointSettings
 
 if TYPE_CHECKING:
-    from toolkit.checkpoint.read import (
-        CHECKPOINTS_FOLDER,
-        Checkpoint,
-        newest_intact,
-        open_checkpoint,
-        open_unverified,
-    )
+    from toolkit.checkpoint.read import Checkpoint, newest_intact, open_checkpoint, open_unverified
     from toolkit.checkpoint.retention import retain
     from toolkit.checkpoint.state import ParameterState
     from toolkit.checkpoint.weights_only import write_weights_only
@@ -56,7 +51,7 @@ __all__ = [
 ]
 
 _WITH_TORCH = {
-    "read": ("CHECKPOINTS_FOLDER", "Checkpoint", "newest_intact", "open_checkpoint", "open_unverified"),
+    "read": ("Checkpoint", "newest_intact", "open_checkpoint", "open_unverified"),
     "retention": ("retain",),
     "state": ("ParameterState",),
     "weights_only": ("write_weights_only",),

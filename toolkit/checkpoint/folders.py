@@ -1,13 +1,17 @@
-"""Names below a folder of checkpoints: which are whole, which are hidden leftovers."""
+"""Names in and below a folder of checkpoints: which are whole, which are hidden leftovers."""
 
 import re
 import shutil
 import uuid
 from pathlib import Path
 
+from toolkit.checkpoint.manifest import MANIFEST_NAME
+
 __all__ = [
+    "CHECKPOINTS_FOLDER",
     "LATEST_NAME",
     "WRITING_PREFIX",
+    "holds_checkpoints",
     "remove_folder",
     "remove_leftovers",
     "set_aside",
@@ -15,6 +19,8 @@ __all__ = [
     "step_name",
 ]
 
+CHECKPOINTS_FOLDER = "checkpoints"
+"""In the folder of a run."""
 LATEST_NAME = "latest"
 WRITING_PREFIX = ".writing-"
 _REMOVING_PREFIX = ".removing-"
@@ -33,6 +39,11 @@ def step_folders(root: Path) -> list[tuple[int, Path]]:
     matches = ((_STEP_NAME.fullmatch(path.name), path) for path in root.iterdir())
     found = [(int(match.group(1)), path) for match, path in matches if match and path.is_dir()]
     return sorted(found, reverse=True)
+
+
+def holds_checkpoints(folder: Path) -> bool:
+    """Whether this is a checkpoint, a folder of checkpoints, or a run that has one; none is opened."""
+    return (folder / MANIFEST_NAME).is_file() or (folder / CHECKPOINTS_FOLDER).is_dir() or bool(step_folders(folder))
 
 
 def set_aside(folder: Path) -> Path | None:

@@ -17,6 +17,7 @@ from toolkit.core.validation import explain
 from toolkit.core.words import Vocabulary
 
 __all__ = [
+    "COPY_AGAIN",
     "FORMAT_VERSION",
     "MANIFEST_NAME",
     "CheckpointManifest",
@@ -32,6 +33,8 @@ __all__ = [
 
 FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
+COPY_AGAIN = "Copy the checkpoint again, or use another one."
+"""What to do about a damaged one."""
 TensorKind = Literal["weights", "exp_avg", "exp_avg_sq"]
 _HASH_KEY = "manifest_sha256"
 
@@ -187,18 +190,18 @@ def read_manifest(folder: Path) -> CheckpointManifest:
     try:
         raw = path.read_bytes()
     except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror}. {_REMEDY}") from error
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}. {COPY_AGAIN}") from error
     try:
         content = json.loads(raw)
-    except ValueError as error:
-        raise CheckpointError(f"{path} is damaged: it is not JSON. {_REMEDY}") from error
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} is damaged: it is not JSON. {COPY_AGAIN}") from error
     if not isinstance(content, dict) or _canonical(content) != raw:
-        raise CheckpointError(f"{path} is damaged: it is not in the form in which it was written. {_REMEDY}")
+        raise CheckpointError(f"{path} is damaged: it is not in the form in which it was written. {COPY_AGAIN}")
     recorded = content.pop(_HASH_KEY, None)
     found = hashlib.sha256(_canonical(content)).hexdigest()
     if recorded != found:
         raise CheckpointError(
-            f"{path} is damaged: its SHA-256 is {found[:12]}, it was written with {str(recorded)[:12]}. {_REMEDY}"
+            f"{path} is damaged: its SHA-256 is {found[:12]}, it was written with {str(recorded)[:12]}. {COPY_AGAIN}"
         )
     version = content.get("format_version")
     if version != FORMAT_VERSION:
@@ -210,10 +213,7 @@ def read_manifest(folder: Path) -> CheckpointManifest:
         return CheckpointManifest.model_validate(content)
     except ValidationError as error:
         found = explain(error, CheckpointManifest).splitlines()[0]
-        raise CheckpointError(f"{path} does not describe a checkpoint: {found} {_REMEDY}") from error
-
-
-_REMEDY = "Copy the checkpoint again, or use another one."
+        raise CheckpointError(f"{path} does not describe a checkpoint: {found} {COPY_AGAIN}") from error
 
 
 def _canonical(content: dict[str, Any]) -> bytes:

@@ -10,8 +10,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from toolkit.checkpoint.durable import hash_file
-from toolkit.checkpoint.folders import step_folders
+from toolkit.checkpoint.folders import CHECKPOINTS_FOLDER, step_folders
 from toolkit.checkpoint.manifest import (
+    COPY_AGAIN,
     MANIFEST_NAME,
     CheckpointManifest,
     FileEntry,
@@ -23,11 +24,8 @@ from toolkit.checkpoint.state import TOKENIZER_FOLDER, ParameterState
 from toolkit.checkpoint.tensor_files import read_header, read_rows
 from toolkit.core.errors import CheckpointError
 
-__all__ = ["CHECKPOINTS_FOLDER", "Checkpoint", "newest_intact", "open_checkpoint", "open_unverified"]
+__all__ = ["Checkpoint", "newest_intact", "open_checkpoint", "open_unverified"]
 
-CHECKPOINTS_FOLDER = "checkpoints"
-
-_REMEDY = "Copy the checkpoint again, or use another one."
 _WHAT_TO_GIVE = f"Give a checkpoint (RUN_DIR/{CHECKPOINTS_FOLDER}/step-NNNNNNNN), or the folder of a run that has one."
 _log = logging.getLogger(__name__)
 
@@ -70,11 +68,11 @@ class Checkpoint:
         """
         entry = self.manifest.tensors.get(name)
         if entry is None:
-            raise CheckpointError(f"{self.path} has no parameter {name}. {_REMEDY}")
+            raise CheckpointError(f"{self.path} has no parameter {name}. {COPY_AGAIN}")
         place = read_header(self.path / tensor_file("weights", entry.file)).get(name)
         if place is None or place.shape != entry.shape:
             raise CheckpointError(
-                f"{self.path}: {name} is not the tensor of shape {entry.shape} that was written. {_REMEDY}"
+                f"{self.path}: {name} is not the tensor of shape {entry.shape} that was written. {COPY_AGAIN}"
             )
         return read_rows(name, place)
 
@@ -112,53 +110,56 @@ class Checkpoint:
             problems = pool.map(self._problem, sorted(self.manifest.files.items()))
         for problem in problems:
             if problem is not None:
-                raise CheckpointError(f"{problem} {_REMEDY}")
+                raise CheckpointError(f"{problem} {COPY_AGAIN}")
 
-    def glance(self) -> None:
+    def check_sizes(self) -> None:
         """Look at the size of every file, which takes no time; a changed byte is not found.
 
         Raises:
             CheckpointError: a file is missing or of another size; the first in order is named.
         """
-        for name, expected in sorted(self.manifest.files.items()):
-            path = self.path / name
-            try:
-                size = path.stat().st_size
-            except OSError as error:
-                raise CheckpointError(f"{path} cannot be read: {error.strerror}.") from error
-            if size != expected.bytes:
-                raise CheckpointError(f"{path} has {size} bytes, {expected.bytes} were written.")
+        for item in sorted(self.manifest.files.items()):
+            if problem := self._size_problem(item):
+                raise CheckpointError(problem)
 
-    def _problem(self, item: tuple[str, FileEntry]) -> str | None:
-        name, expected = item
-        path = self.path / name
+    def _size_problem(self, item: tuple[str, FileEntry]) -> str | None:
+        path, expected = self.path / item[0], item[1]
         try:
-            # A wrong size is told apart cheaply, and more clearly than by a hash.
             size = path.stat().st_size
-            found = hash_file(path) if size == expected.bytes else None
         except OSError as error:
             return f"{path} cannot be read: {error.strerror}."
-        if found is None:
+        if size != expected.bytes:
             return f"{path} is damaged: it has {size:,} bytes, {expected.bytes:,} were written."
-        if found.sha256 != expected.sha256:
-            return f"{path} is damaged: its SHA-256 is {found.sha256[:12]}, it was written with {expected.sha256[:12]}."
+        return None
+
+    def _problem(self, item: tuple[str, FileEntry]) -> str | None:
+        # A wrong size is told apart cheaply, and more clearly than by a hash.
+        if problem := self._size_problem(item):
+            return problem
+        path, expected = self.path / item[0], item[1]
+        try:
+            found = hash_file(path).sha256
+        except OSError as error:
+            return f"{path} cannot be read: {error.strerror}."
+        if found != expected.sha256:
+            return f"{path} is damaged: its SHA-256 is {found[:12]}, it was written with {expected.sha256[:12]}."
         return None
 
     def _tensor(self, kind: TensorKind, name: str) -> torch.Tensor:
         entry = self.manifest.tensors.get(name)
         if entry is None:
-            raise CheckpointError(f"{self.path} has no parameter {name}. {_REMEDY}")
+            raise CheckpointError(f"{self.path} has no parameter {name}. {COPY_AGAIN}")
         path = self.path / tensor_file(kind, entry.file)
         try:
             with safe_open(path, framework="pt") as file:
                 tensor = file.get_tensor(name)
         except (OSError, SafetensorError) as error:
-            raise CheckpointError(f"{path} cannot be read: {error}. {_REMEDY}") from error
+            raise CheckpointError(f"{path} cannot be read: {error}. {COPY_AGAIN}") from error
         assert isinstance(tensor, torch.Tensor)
         if tuple(tensor.shape) != entry.shape or tensor.dtype != torch.float32:
             raise CheckpointError(
                 f"{path}: {name} is {tensor.dtype} of shape {tuple(tensor.shape)}, not float32 of {entry.shape}. "
-                f"{_REMEDY}"
+                f"{COPY_AGAIN}"
             )
         return tensor
 

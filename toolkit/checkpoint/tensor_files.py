@@ -15,12 +15,14 @@ from typing import Any
 import torch
 
 from toolkit.core.errors import CheckpointError
+from toolkit.core.wording import first_few
 
-__all__ = ["TensorPlace", "read_header", "read_rows", "some"]
+__all__ = ["TensorPlace", "read_header", "read_rows"]
 
 _BLOCK_BYTES = 1 << 24
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _LONGEST_HEADER = 1 << 28
+_FETCH_AGAIN = "\nFetch the model again."
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ def _read_bytes(name: str, place: TensorPlace, start: int, count: int) -> bytear
     except OSError as error:
         raise CheckpointError(f"{place.path}: {name} cannot be read: {error.strerror}.") from error
     if done != count:
-        raise CheckpointError(f"{place.path} ends inside {name}.\nFetch the model again.")
+        raise CheckpointError(f"{place.path} ends inside {name}.{_FETCH_AGAIN}")
     return data
 
 
@@ -93,7 +95,7 @@ def read_header(path: Path) -> dict[str, TensorPlace]:
             if name != "__metadata__"
         }
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
-        raise CheckpointError(f"{path} is damaged: its header is not readable.\nFetch the model again.") from error
+        raise CheckpointError(f"{path} is damaged: its header is not readable.{_FETCH_AGAIN}") from error
     _check_places(path, places, begin=begin, size=size)
     return places
 
@@ -108,7 +110,7 @@ def _read_header(path: Path) -> tuple[bytes, int]:
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}.") from error
     if not content:
-        raise CheckpointError(f"{path} is damaged: it is no safetensors file.\nFetch the model again.")
+        raise CheckpointError(f"{path} is damaged: it is no safetensors file.{_FETCH_AGAIN}")
     return content, size
 
 
@@ -123,24 +125,18 @@ def _check_places(path: Path, places: Mapping[str, TensorPlace], *, begin: int, 
         is_other = itemsize is not None and place.stop - place.start != math.prod(place.shape) * itemsize
         if is_other or min(place.shape, default=0) < 0:
             raise CheckpointError(
-                f"{path} is damaged: the bytes of {name} are not those of its shape {place.shape}.\nFetch the model "
-                "again."
+                f"{path} is damaged: the bytes of {name} are not those of its shape {place.shape}.{_FETCH_AGAIN}"
             )
     if cut := sorted(name for name, place in places.items() if place.stop > size):
-        raise CheckpointError(f"{path} is cut off: it ends before {some(cut)}.\nFetch the model again.")
+        raise CheckpointError(f"{path} is cut off: it ends before {first_few(cut)}.{_FETCH_AGAIN}")
     end = begin
     for name, place in sorted(places.items(), key=lambda item: (item[1].start, item[1].stop)):
         if place.start != end or place.stop < end:
             raise CheckpointError(
-                f"{path} is damaged: {name} does not begin where the tensor before it ends.\nFetch the model again."
+                f"{path} is damaged: {name} does not begin where the tensor before it ends.{_FETCH_AGAIN}"
             )
         end = place.stop
     if end != size:
         raise CheckpointError(
-            f"{path} is damaged: {size - end:,} bytes behind its last tensor belong to none.\nFetch the model again."
+            f"{path} is damaged: {size - end:,} bytes behind its last tensor belong to none.{_FETCH_AGAIN}"
         )
-
-
-def some(names: list[str]) -> str:
-    """The first names of a list, and how many more there are."""
-    return ", ".join(names[:3]) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")

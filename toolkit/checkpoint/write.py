@@ -11,7 +11,6 @@ A run folder has one run at a time. Should two write to it, the second one's `be
 whose `finish` then fails: nothing half-made becomes visible.
 """
 
-import errno
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
@@ -36,7 +35,7 @@ from toolkit.checkpoint.manifest import (
 )
 from toolkit.checkpoint.read import open_checkpoint
 from toolkit.checkpoint.state import TOKENIZER_FOLDER, ParameterState
-from toolkit.core.errors import CheckpointError
+from toolkit.core.errors import CheckpointError, is_out_of_room
 
 __all__ = ["PartEntry", "abandon", "begin", "finish", "merge_parts", "write_part"]
 
@@ -199,7 +198,7 @@ def _explanation(folder: Path, error: OSError) -> str:
     problem = f"the checkpoint cannot be written to {root}: {error.strerror or error}"
     if error.filename is not None:
         problem += f" ({error.filename})"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if is_out_of_room(error):
         problem += f"; {shutil.disk_usage(root).free / 1e9:.2f} GB are free. Free space there"
     elif root.exists() and not folder.exists():
         problem += "; its temporary folder is gone. See whether another process failed or another run writes there"

@@ -6,13 +6,12 @@ import sys
 import traceback
 from collections.abc import Callable
 
-from toolkit.core.errors import ToolkitError
+from toolkit.core.errors import ToolkitError, is_out_of_room
 
 __all__ = ["DEBUG_VARIABLE", "INTERRUPTED", "guarded"]
 
 DEBUG_VARIABLE = "TOOLKIT_DEBUG"
 INTERRUPTED = 130
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 _NO_SUCH_PATH = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
 _LONGEST_PATH = 80
@@ -63,7 +62,7 @@ def _judged(error: Exception) -> tuple[int, str]:
 
 def _remedy(error: OSError) -> str | None:
     """What a person can do about an error of the system; None where nothing is known."""
-    if error.errno in _NO_ROOM:
+    if is_out_of_room(error):
         return "Free space or choose another folder (for temporary files: TMPDIR); what was finished before is whole."
     if error.errno in _CLOSED:
         return "Allow access to it or choose another place; what was finished before is whole."

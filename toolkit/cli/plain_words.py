@@ -13,8 +13,8 @@ _WORDS = (
 )
 
 
-def plain_words(message: str | None) -> str:
+def plain_words(message: str) -> str:
     """The message, reworded where it is known; the library writes option and usage around it."""
     for pattern, words in _WORDS:
-        message = pattern.sub(words, message or "")
-    return message or ""
+        message = pattern.sub(words, message)
+    return message

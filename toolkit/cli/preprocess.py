@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from toolkit.cli.options import option_of, settings_from
+from toolkit.core.errors import SettingsError
 from toolkit.preprocess.settings import PreprocessSettings
 
 __all__ = ["command"]
@@ -82,14 +83,10 @@ def command(
     if sources == ["fineweb-edu"] and not Path("fineweb-edu").exists():
         given |= {key: value for key, value in _FINEWEB_EDU.items() if given[key] is None}
     if missing := [f"--{key}" for key in ("tokenizer", "output") if given[key] is None]:
-        from toolkit.core.errors import SettingsError
-
         raise SettingsError(
             f"{' and '.join(missing)} must be given, for example --tokenizer FOLDER --output data/corpus."
         )
     if eod is not None and no_eod:
-        from toolkit.core.errors import SettingsError
-
         raise SettingsError(f"--eod {eod} and --no-eod contradict each other. Leave one of the two out.")
     given |= {"add_eod": not given.pop("no_eod"), "add_bos": not given.pop("no_bos")}
     _run(given.pop("sources"), given.pop("output"), given)

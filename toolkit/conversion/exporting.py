@@ -203,7 +203,7 @@ def _model_settings(source: Checkpoint) -> ModelSettings:
     try:
         settings = ModelSettings.model_validate(model)
     except ValidationError as error:
-        found = explain(error, ModelSettings, name=lambda key: f"settings.model.{key}".rstrip("."))
+        found = explain(error, ModelSettings, group="settings.model")
         raise CheckpointError(
             f"{source.path}/manifest.json does not describe a model: {found.splitlines()[0]} "
             "Use a checkpoint that a run or an import wrote."

@@ -12,8 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from toolkit.checkpoint.manifest import MANIFEST_NAME
-from toolkit.checkpoint.read import CHECKPOINTS_FOLDER
+from toolkit.checkpoint.folders import holds_checkpoints
 from toolkit.core.errors import UserError
 from toolkit.core.validation import explain
 from toolkit.core.wording import json_kind
@@ -115,7 +114,7 @@ def _generation_ends(folder: Path) -> tuple[int, ...]:
     try:
         return _ids(json.loads((folder / "generation_config.json").read_text(encoding="utf-8")), "eos")
     # A decoder need not have one, and nothing else of it is read.
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return ()
 
 
@@ -210,13 +209,16 @@ def _read(folder: Path, name: str) -> dict[str, Any]:
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        is_ours = (folder / MANIFEST_NAME).is_file() or (folder / CHECKPOINTS_FOLDER).is_dir()
-        hint = f" It is of this toolkit already: toolkit convert --to-hf {name} OUT exports it." if is_ours else ""
+        hint = (
+            f" It is of this toolkit already: toolkit convert --to-hf {name} OUT exports it."
+            if holds_checkpoints(folder)
+            else ""
+        )
         raise UserError(
             f"{name} holds no config.json, so it is no Hugging Face model.{hint}\n"
             "Give a folder that save_pretrained wrote, or the id of a model on the hub."
         ) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read as JSON: {error}. {_REMEDY}") from error
     if not isinstance(raw, dict):
         raise UserError(f"{path} should hold a JSON object and holds {json_kind(raw)}. {_REMEDY}")

@@ -74,9 +74,8 @@ def configuration(
     if settings.hidden_size % settings.num_attention_heads and not settings.qk_norm:
         raise CheckpointError(
             f"transformers' Llama and EuroBERT ask that hidden_size={settings.hidden_size} is a multiple of "
-            f"num_attention_heads={settings.num_attention_heads}, even where head_dim is given: it cannot be "
-            "exported. Train a shape "
-            "with such a width where it is to be."
+            f"num_attention_heads={settings.num_attention_heads}, even where head_dim is given. "
+            "This model cannot be exported; train one of such a width."
         )
     shared: dict[str, Any] = {
         "vocab_size": settings.vocab_size,

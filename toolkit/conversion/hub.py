@@ -33,18 +33,9 @@ def local_files(model: str) -> Path:
     if model and path.is_dir():
         return path
     if not _HUB_ID.fullmatch(model) or path.exists():
-        raise UserError(
-            f"{model!r} is no folder, and no id of a model on the hub (OWNER/NAME).{home_hint(model)}\n"
-            "Give a folder that holds config.json, model.safetensors and a tokenizer, or such an id."
-        )
+        raise _no_model(model)
     from huggingface_hub import constants, snapshot_download
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HfHubHTTPError,
-        LocalEntryNotFoundError,
-        OfflineModeIsEnabled,
-        RepositoryNotFoundError,
-    )
+    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
 
     try:
         return Path(snapshot_download(model, allow_patterns=_FILES))
@@ -58,21 +49,33 @@ def local_files(model: str) -> Path:
             f"There is no folder {model} here, and no model {model} on the hub that you may read.\n"
             "Look the id up on the hub; for a private model set HF_TOKEN."
         ) from error
-    except (LocalEntryNotFoundError, OfflineModeIsEnabled, HfHubHTTPError, OSError) as error:
+    except HFValidationError as error:
+        raise _no_model(model) from error
+    except Exception as error:  # the HTTP library under the client has a family of its own
         raise UserError(
             f"There is no folder {model} here; {_why(error)}.\n"
             "Check the connection (HF_HUB_OFFLINE, HF_ENDPOINT), or give a folder with the model's files."
         ) from error
 
 
+def _no_model(name: str) -> UserError:
+    return UserError(
+        f"{name!r} is no folder, and no id of a model on the hub (OWNER/NAME).{home_hint(name)}\n"
+        "Give a folder that holds config.json, model.safetensors and a tokenizer, or such an id."
+    )
+
+
 def _why(error: Exception) -> str:
     """What kept the hub from giving a model."""
     from huggingface_hub import constants
+    from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status is not None:
         # The error's own text holds the address, which may be signed for a while: a secret.
         return f"{constants.ENDPOINT} answered {status}"
+    if not isinstance(error, LocalEntryNotFoundError | OfflineModeIsEnabled):
+        return f"fetching it from {constants.ENDPOINT} failed: {str(error).partition(chr(10))[0].rstrip('.')}"
     if constants.is_offline_mode():
         return f"the model is not in the cache ({constants.HF_HUB_CACHE}), and HF_HUB_OFFLINE is set"
     return f"the model is not in the cache ({constants.HF_HUB_CACHE}), and {constants.ENDPOINT} cannot be reached"

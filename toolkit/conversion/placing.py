@@ -1,6 +1,5 @@
 """A folder that appears whole or not at all: made beside its place under a hidden name, and renamed."""
 
-import errno
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -10,7 +9,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from toolkit.checkpoint.durable import sync
-from toolkit.core.errors import UserError
+from toolkit.core.errors import UserError, is_out_of_room
 
 __all__ = ["built_beside", "refuse_occupied"]
 
@@ -47,8 +46,7 @@ def built_beside(out: Path) -> Iterator[Path]:
         sync(folder.parent)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        has_no_room = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        remedy = "Free space there, or name another folder" if has_no_room else "Name another folder"
+        remedy = "Free space there, or name another folder" if is_out_of_room(error) else "Name another folder"
         raise UserError(f"{out} cannot be written: {reason}. {remedy}; nothing is left behind there.") from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)

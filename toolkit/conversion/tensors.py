@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import torch
 
-from toolkit.checkpoint.tensor_files import some
 from toolkit.conversion.weights import EMBEDDING, HEAD, HubWeights
 from toolkit.core.errors import CheckpointError, UserError
+from toolkit.core.wording import first_few
 from toolkit.model.config import ModelSettings
 from toolkit.model.encoder import Encoder
 
@@ -31,7 +31,7 @@ def check_tensors(weights: HubWeights, settings: ModelSettings) -> Iterator[str]
     shapes = shapes_of(settings)
     if missing := sorted(shapes.keys() - weights.names):
         raise CheckpointError(
-            f"{weights.folder} lacks {some(missing)}, which its config.json asks for"
+            f"{weights.folder} lacks {first_few(missing)}, which its config.json asks for"
             f"{_instead(weights.names - shapes.keys())}.\n"
             "Fetch the model again; one that was saved without its head has to be saved with it."
         )
@@ -54,7 +54,7 @@ def check_tensors(weights: HubWeights, settings: ModelSettings) -> Iterator[str]
             unknown.append(name)
     if unknown:
         raise CheckpointError(
-            f"{weights.folder} holds {some(unknown)}, which a model of its config.json does not have.\n"
+            f"{weights.folder} holds {first_few(unknown)}, which a model of its config.json does not have.\n"
             "Without them it would be another model. See whether config.json and weights belong together."
         )
     if any(name.endswith(_ANGLES) for name in weights.names):
@@ -82,4 +82,4 @@ def _check_zero(weights: HubWeights, name: str) -> None:
 
 
 def _instead(names: frozenset[str]) -> str:
-    return f"; it holds {some(sorted(names))} instead" if names else ""
+    return f"; it holds {first_few(sorted(names))} instead" if names else ""

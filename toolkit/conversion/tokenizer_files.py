@@ -11,7 +11,7 @@ from toolkit.conversion.forms import ExportForm
 if TYPE_CHECKING:
     import tokenizers
 
-__all__ = ["update_json", "write_tokenizer"]
+__all__ = ["read_json", "update_json", "write_tokenizer"]
 
 
 def write_tokenizer(folder: Path, source: Checkpoint, *, form: ExportForm, longest: int) -> None:
@@ -34,21 +34,22 @@ def write_tokenizer(folder: Path, source: Checkpoint, *, form: ExportForm, longe
     from tokenizers import Tokenizer
 
     backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    if _read_json(path).get("pad_token") is None:
+    if read_json(path).get("pad_token") is None:
         changes["pad_token"] = backend.id_to_token(vocabulary.pad_id)
     update_json(path, changes)
     if form is ExportForm.BIDIRECTIONAL:
-        _strip_before_mask(folder / "tokenizer.json", backend, vocabulary.mask_id)
+        if vocabulary.mask_id is not None:
+            _strip_before_mask(folder / "tokenizer.json", backend, vocabulary.mask_id)
         if vocabulary.eos_id is not None:
             _set_end(folder / "tokenizer.json", backend, vocabulary.eos_id)
 
 
-def _strip_before_mask(path: Path, backend: "tokenizers.Tokenizer", mask_id: int | None) -> None:
+def _strip_before_mask(path: Path, backend: "tokenizers.Tokenizer", mask_id: int) -> None:
     """Let the mask take a blank before it along, where that blank would be a token of its own."""
-    mask = None if mask_id is None else backend.id_to_token(mask_id)
+    mask = backend.id_to_token(mask_id)
     apart, joined = (len(backend.encode(f"a{gap}{mask}", add_special_tokens=False).ids) for gap in (" ", ""))
     if apart > joined:
-        added: Any = _read_json(path).get("added_tokens") or []
+        added: Any = read_json(path).get("added_tokens") or []
         changed = [token | {"lstrip": True} if token["id"] == mask_id else token for token in added]
         update_json(path, {"added_tokens": changed})
 
@@ -72,7 +73,7 @@ def _set_end(path: Path, backend: "tokenizers.Tokenizer", eos_id: int) -> None:
     single = [*map(special, front), text("A"), special(eos_id)]
     pair = [*single, text("B"), special(eos_id)]
     template = {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": tokens}
-    before: Any = _read_json(path).get("post_processor") or {}
+    before: Any = read_json(path).get("post_processor") or {}
     # What a byte-level processor does is about places in the text, not about ids.
     kept = [part for part in before.get("processors", [before]) if part.get("type") == "ByteLevel"]
     update_json(path, {"post_processor": {"type": "Sequence", "processors": [*kept, template]} if kept else template})
@@ -80,9 +81,10 @@ def _set_end(path: Path, backend: "tokenizers.Tokenizer", eos_id: int) -> None:
 
 def update_json(path: Path, changes: dict[str, object]) -> None:
     """Change keys of a JSON file, or begin one."""
-    path.write_text(json.dumps(_read_json(path) | changes, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(read_json(path) | changes, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def _read_json(path: Path) -> dict[str, object]:
+def read_json(path: Path) -> dict[str, object]:
+    """What a JSON file holds; nothing where there is none."""
     content: dict[str, object] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     return content

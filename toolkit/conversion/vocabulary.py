@@ -1,6 +1,5 @@
 """The tokenizer of a model that is imported: which tokens begin, end, pad and hide, and what was decided about them."""
 
-import json
 import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -9,6 +8,7 @@ import tokenization
 from tokenization import MaskOrigin, Tokenizer
 from toolkit.conversion.families import Described
 from toolkit.conversion.parity import SENTENCES
+from toolkit.conversion.tokenizer_files import read_json, update_json
 from toolkit.core.errors import UserError
 
 __all__ = ["compare_ids", "open_tokenizer"]
@@ -135,9 +135,7 @@ def _with_names(folder: Path, names: dict[str, str], policy: str) -> Tokenizer:
         for file in (_JSON, *_PAIR, *_NAMES):
             if (folder / file).is_file():
                 shutil.copy(folder / file, place)
-        path = Path(place) / _CONFIG
-        config = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-        path.write_text(json.dumps(config | {f"{role}_token": text for role, text in names.items()}), encoding="utf-8")
+        update_json(Path(place) / _CONFIG, {f"{role}_token": text for role, text in names.items()})
         return tokenization.load(Path(place), mask_token=policy)
 
 
@@ -157,9 +155,7 @@ def _differences(role: str, tokenizer: Tokenizer, described: Described) -> list[
 
 
 def _has_chat_template(folder: Path) -> bool:
-    config = folder / _CONFIG
-    named = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
-    return "chat_template" in named or (folder / "chat_template.jinja").is_file()
+    return "chat_template" in read_json(folder / _CONFIG) or (folder / "chat_template.jinja").is_file()
 
 
 def _own_end(tokenizer: Tokenizer) -> str | None:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import torch
 
-from toolkit.checkpoint.tensor_files import TensorPlace, read_header, read_rows, some
+from toolkit.checkpoint.tensor_files import TensorPlace, read_header, read_rows
 from toolkit.core.errors import CheckpointError
+from toolkit.core.wording import first_few
 
 __all__ = ["EMBEDDING", "HEAD", "HubWeights"]
 
@@ -41,12 +42,12 @@ class HubWeights:
             wanted = sorted(name for name, file in listed.items() if file == path)
             if not path.is_file():
                 raise CheckpointError(
-                    f"{path} is missing; {_INDEX} says that it holds {some(wanted)}.\nFetch the model again."
+                    f"{path} is missing; {_INDEX} says that it holds {first_few(wanted)}.\nFetch the model again."
                 )
             found = read_header(path)
             if lost := [name for name in wanted if name not in found]:
                 raise CheckpointError(
-                    f"{path} lacks {some(lost)}, which {_INDEX} says it holds.\nFetch the model again."
+                    f"{path} lacks {first_few(lost)}, which {_INDEX} says it holds.\nFetch the model again."
                 )
             places |= {name: place for name, place in found.items() if not listed or listed.get(name) == path}
         if is_tied and HEAD in places and EMBEDDING not in places:

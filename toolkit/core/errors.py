@@ -9,6 +9,8 @@ ToolkitError                 1  a bug, unless a child says otherwise
 └── NonFiniteError           3  training met a loss or a gradient that is not finite
 """
 
+import errno
+
 __all__ = [
     "CheckpointError",
     "CorpusError",
@@ -17,7 +19,10 @@ __all__ = [
     "SettingsError",
     "ToolkitError",
     "UserError",
+    "is_out_of_room",
 ]
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class ToolkitError(Exception):
@@ -67,3 +72,8 @@ class NonFiniteError(ToolkitError):
 
     exit_code = 3
     is_agreed = True
+
+
+def is_out_of_room(error: BaseException) -> bool:
+    """Whether the system had no room for a file: the disk is full, or a quota or a limit on files is reached."""
+    return isinstance(error, OSError) and error.errno in _NO_ROOM

@@ -3,7 +3,7 @@
 import contextlib
 import difflib
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 __all__ = ["demand", "explain", "meaning", "nearest"]
 
 _LONGEST_VALUE = 100
+_TABLE = "a table of keys and values"
 # How pydantic names the members of a union, behind the key that has one.
 _MEMBERS = ("list[any]", "str", "constrained-str", "bool")
 _DEMANDS = {
@@ -33,10 +34,11 @@ _DEMANDS = {
     "too_long": "a list of {max_length} at most",
     "tuple_type": "a list",
     "list_type": "a list",
-    "dict_type": "a table of keys and values",
-    "model_type": "a table of keys and values",
-    "model_attributes_type": "a table of keys and values",
+    "dict_type": _TABLE,
+    "model_type": _TABLE,
+    "model_attributes_type": _TABLE,
 }
+_NUMBERS = {"int_type", "int_parsing", "float_type", "float_parsing"}
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -49,7 +51,7 @@ def explain(
     error: ValidationError,
     root: type[BaseModel],
     *,
-    name: Callable[[str], str] = str,
+    group: str = "",
     needed: Mapping[str, str] | None = None,
 ) -> str:
     """Every finding of a validation, one a line: the key, what was found, what would be right.
@@ -57,7 +59,7 @@ def explain(
     Args:
         error: of the validation.
         root: the settings class that was validated.
-        name: from the key in `root` to the one that people know; "" is `root` itself.
+        group: the key of `root` itself, where it is a group of a larger whole.
         needed: by key, what is said of one that is missing.
     """
     by_key: dict[str, list[Any]] = {}
@@ -66,7 +68,7 @@ def explain(
     return "\n".join(
         f"{key} is missing. {needed[key]}"
         if needed and key in needed and findings[0]["type"] == "missing"
-        else _explain_key(name(key), findings, root)
+        else _explain_key(".".join(part for part in (group, key) if part), findings, root)
         for key, findings in by_key.items()
     )
 
@@ -82,7 +84,8 @@ def demand(*findings: Any) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return "it has to be a finite number"
     wanted = ", or ".join(_DEMANDS[found["type"]].format_map(_limits(found)) for found in findings)
-    return f"it has to be {wanted}{', without quotes' if _is_quoted(value, wanted) else ''}"
+    quotes = ", without quotes" if _is_quoted(value, {found["type"] for found in findings}) else ""
+    return f"it has to be {wanted}{quotes}"
 
 
 def meaning(root: type[BaseModel], location: tuple[Any, ...]) -> str:
@@ -102,9 +105,9 @@ def _explain_key(key: str, findings: list[Any], root: type[BaseModel]) -> str:
     found = key if isinstance(value, dict) else f"{key} = {_shown(value)}"
     if first["type"] == "value_error":
         # One of our own, which says what to do; what the key is for would not help.
-        return f"{found} is refused: {demand(*findings)}."
+        return f"{found} is refused: {demand(*findings)}." if key else f"{demand(*findings)}."
     group = _class_at(root, location)
-    if len(findings) == 1 and "table" in _DEMANDS.get(first["type"], "") and group:
+    if len(findings) == 1 and _DEMANDS.get(first["type"]) == _TABLE and group:
         return f"{found} is refused: {demand(*findings)}. Its keys: {', '.join(_fields(group))}."
     return f"{found} is refused: {demand(*findings)}.{meaning(root, location)}"
 
@@ -138,14 +141,14 @@ def _shown(value: Any) -> str:
     return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."
 
 
-def _is_quoted(value: Any, wanted: str) -> bool:
-    """Whether a text would be right if it stood without quotes."""
+def _is_quoted(value: Any, types: set[str]) -> bool:
+    """Whether a text would be right if it stood without quotes, from the types of what pydantic found about it."""
     if not isinstance(value, str):
         return False
-    if "true" in wanted:
+    if "bool_type" in types:
         return value in ("true", "false")
     with contextlib.suppress(ValueError):
-        return "number" in wanted and math.isfinite(float(value))
+        return bool(types & _NUMBERS) and math.isfinite(float(value))
     return False
 
 

@@ -1,8 +1,9 @@
 """Small pieces of what people read."""
 
+from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["counted", "home_hint", "json_kind"]
+__all__ = ["counted", "first_few", "home_hint", "json_kind"]
 
 _KINDS = {dict: "an object", list: "a list", str: "a text", bool: "true or false", int: "a number", float: "a number"}
 
@@ -10,6 +11,11 @@ _KINDS = {dict: "an object", list: "a list", str: "a text", bool: "true or false
 def counted(number: int, word: str, words: str | None = None) -> str:
     """'1 rank', '2 ranks'; `words` where the plural is not the word and an s."""
     return f"{number:,} {word if number == 1 else words or f'{word}s'}"
+
+
+def first_few(names: Sequence[str]) -> str:
+    """The first three names, and how many more there are."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
 
 
 def json_kind(value: Any) -> str:

@@ -135,12 +135,9 @@ def _tokenizer_fault(folder: Path, fingerprint: str) -> str | None:
         found = load(folder).fingerprint
     except TokenizationError as error:
         return f"it cannot be used: {error}"
-    same = found == fingerprint
-    return (
-        None
-        if same
-        else (f"it is another tokenizer: its fingerprint is {found[:12]}, {MANIFEST_NAME} says {fingerprint[:12]}")
-    )
+    if found == fingerprint:
+        return None
+    return f"it is another tokenizer: its fingerprint is {found[:12]}, {MANIFEST_NAME} says {fingerprint[:12]}"
 
 
 def _hashed_file(path: Path, expected: str, *, num_bytes: int | None = None) -> CorpusFile:

@@ -72,8 +72,7 @@ class DataSettings(Settings):
         if segments * self.min_length > self.sequence_length:
             raise ValueError(
                 f"rows of data.sequence_length={self.sequence_length} have no room for "
-                f"{counted(segments, 'segment')} of at "
-                f"least data.min_length={self.min_length} (data.windows={self.windows!r}). "
-                "Make the rows longer or data.min_length smaller."
+                f"{counted(segments, 'segment')} of at least data.min_length={self.min_length} "
+                f"(data.windows={self.windows!r}). Make the rows longer or data.min_length smaller."
             )
         return self

@@ -89,9 +89,9 @@ def open_rows(corpus: Corpus, settings: DataSettings, *, seed: int, cache_folder
             )
             remedy = "a shorter data.sequence_length"
         raise CorpusError(
-            f"{corpus.path} does not have {what}: {counted(corpus.num_documents, 'document')}, {corpus.num_tokens:,} "
-            "tokens, "
-            f"{counted(len(corpus.shards), 'shard')}. Use a larger corpus, or {remedy}."
+            f"{corpus.path} does not have {what}: {counted(corpus.num_documents, 'document')}, "
+            f"{counted(corpus.num_tokens, 'token')}, {counted(len(corpus.shards), 'shard')}. "
+            f"Use a larger corpus, or {remedy}."
         )
     return rows
 

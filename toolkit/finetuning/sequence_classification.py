@@ -140,8 +140,7 @@ def _load(model: str, config: PretrainedConfig, *, labels: LabelSet, initializat
     if missing:
         raise UserError(
             f"{model} lacks {counted(len(missing), 'weight')} of its encoder (the first is {missing[0]}), so it "
-            "cannot be "
-            "loaded. Fetch it again, or use another one."
+            "cannot be loaded. Fetch it again, or use another one."
         )
     return classifier
 

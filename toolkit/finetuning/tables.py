@@ -37,9 +37,9 @@ def read_table(path: Path) -> Table:
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
         kind = "a folder" if path.is_dir() else f"a {path.suffix} file" if path.suffix else "a file without an ending"
-        raise UserError(f"{path}: examples are not read from {kind}. Give a .tsv, .csv, .jsonl or .parquet file.")
+        raise UserError(f"{path}: examples are not read from {kind}. {_WHAT_TO_GIVE}")
     if not path.is_file():
-        raise UserError(f"{path}: there is no such file. Give a .tsv, .csv, .jsonl or .parquet file.")
+        raise UserError(f"{path}: there is no such file. {_WHAT_TO_GIVE}")
     try:
         columns, rows = reader(path)
     except UnicodeDecodeError as error:
@@ -124,3 +124,4 @@ _READERS: dict[str, Callable[[Path], tuple[tuple[str, ...], list[Row]]]] = {
     ".jsonl": _read_jsonl,
     ".parquet": _read_parquet,
 }
+_WHAT_TO_GIVE = f"Give a {', '.join([*_READERS][:-1])} or {[*_READERS][-1]} file."

@@ -91,8 +91,7 @@ def build(kind: str, settings: Mapping[str, Any], vocabulary: Vocabulary, *, nam
     try:
         checked = objective_class.Settings.model_validate(dict(settings))
     except ValidationError as error:
-        group = f"objectives.{name or kind}"
-        message = explain(error, objective_class.Settings, name=lambda key: f"{group}.{key}" if key else group)
+        message = explain(error, objective_class.Settings, group=f"objectives.{name or kind}")
         raise SettingsError(message) from None
     return objective_class(checked, vocabulary)
 

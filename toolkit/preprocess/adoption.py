@@ -13,6 +13,7 @@ from pathlib import Path
 
 import tokenization
 from toolkit.core.errors import CorpusError, UserError
+from toolkit.core.wording import counted
 from toolkit.data.manifest import MANIFEST_NAME, CorpusManifest, read_damaged_manifest
 from toolkit.data.read_through import read_through
 from toolkit.data.shards import Shard, file_names
@@ -41,10 +42,9 @@ class Adoption:
 
     def __str__(self) -> str:
         manifest, mask, end = self.manifest, self.tokenizer.mask, self.tokenizer.eod_text
-        pairs = f"{len(manifest.shards):,} pair{'' if len(manifest.shards) == 1 else 's'}"
         lines = [
-            f"{pairs} adopted, nothing copied: {manifest.documents:,} documents, {manifest.tokens:,} tokens "
-            f"({manifest.dtype}).",
+            f"{counted(len(manifest.shards), 'pair')} adopted, nothing copied: {manifest.documents:,} documents, "
+            f"{manifest.tokens:,} tokens ({manifest.dtype}).",
             f"The mask token is {mask.text} (id {mask.id}).",
         ]
         if self.num_without_end:

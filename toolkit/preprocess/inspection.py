@@ -119,5 +119,4 @@ def row_settings(folder: Path, overrides: Sequence[str]) -> DataSettings:
     try:
         return DataSettings.model_validate(raw["data"])
     except ValidationError as error:
-        found = explain(error, DataSettings, name=lambda key: f"data.{key}" if key else "data")
-        raise SettingsError(f"--set: {found}") from error
+        raise SettingsError(f"--set: {explain(error, DataSettings, group='data')}") from error

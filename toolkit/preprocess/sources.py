@@ -2,7 +2,7 @@
 
 import glob
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -11,7 +11,7 @@ from toolkit.core.errors import UserError
 from toolkit.core.wording import counted, home_hint
 from toolkit.preprocess.hub import find_on_hub, is_hub_name
 
-__all__ = ["Compression", "Format", "Source", "find_sources"]
+__all__ = ["Compression", "Format", "Source", "find_sources", "without_documents"]
 
 
 class Format(StrEnum):
@@ -95,6 +95,21 @@ def find_sources(named: Sequence[str], *, subset: str | None = None, output: Pat
     for name in on_hub:
         _add_from_hub(sources, name, subset)
     return [sources[name] for name in sorted(sources, key=os.fsencode)]
+
+
+def without_documents(files: Sequence[Source], skipped: Mapping[str, int]) -> UserError:
+    """The error for sources in which nothing is a document.
+
+    Args:
+        files: what was read.
+        skipped: by reason, how many rows were none.
+    """
+    what = files[0].name if len(files) == 1 else f"{len(files):,} files"
+    reasons = ", ".join(f"{reason}: {counted(count, 'row')}" for reason, count in skipped.items()) or "no row at all"
+    return UserError(
+        f"There is no document in {what}: {reasons}. "
+        "Give sources with text, or name the field that holds it (--text-field)."
+    )
 
 
 def _add_from_hub(sources: dict[str, Source], name: str, subset: str | None) -> None:

@@ -14,11 +14,10 @@ import tokenization
 from toolkit.core.console import Progress, progress
 from toolkit.core.errors import UserError
 from toolkit.core.settings import Settings
-from toolkit.core.wording import counted
 from toolkit.preprocess.encoding import ahead
-from toolkit.preprocess.readers import Reason, Row, Span
+from toolkit.preprocess.readers import Row, Span
 from toolkit.preprocess.settings import PreprocessSettings, TxtDocuments
-from toolkit.preprocess.sources import Source, find_sources
+from toolkit.preprocess.sources import Source, find_sources, without_documents
 from toolkit.preprocess.spans import iterate_spans
 
 __all__ = ["TokenizerTraining", "TokenizerTrainingSettings", "train_tokenizer"]
@@ -63,7 +62,7 @@ class TokenizerTraining:
     vocabulary_size: int = 0
     documents: int = 0
     text_bytes: int = 0
-    skipped: Counter[Reason] = field(default_factory=Counter)
+    skipped: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
     bytes_per_token: float = 0.0
 
@@ -133,14 +132,7 @@ def _texts(
             if result.documents == settings.limit_documents:
                 break
     if not result.documents:
-        reasons = (
-            ", ".join(f"{why}: {counted(count, 'row')}" for why, count in result.skipped.items()) or "no row at all"
-        )
-        what = files[0].name if len(files) == 1 else f"{len(files):,} files"
-        raise UserError(
-            f"There is no document in {what}: {reasons}. Give sources with text, or name the field that holds it "
-            "(--text-field)."
-        )
+        raise without_documents(files, result.skipped)
     shown.say(f"Read {result.documents:,} documents, {result.text_bytes / 1e6:,.1f} MB of text; learning merges.")
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from toolkit.core.console import facts
+from toolkit.core.wording import counted
 from toolkit.data import Corpus, DataSettings, Rows
 from toolkit.preprocess.inspection import MOST_COUNTED, Lengths, Segment
 
@@ -74,12 +75,11 @@ def row_view(number: int, segments: Sequence[Segment]) -> "Text":
     num_tokens = sum(segment.num_tokens for segment in segments if segment.number)
     num_pads = sum(segment.num_tokens for segment in segments if not segment.number)
     num_segments = sum(segment.number > 0 for segment in segments)
-    counted = f"{num_segments:,} segment{'' if num_segments == 1 else 's'}"
-    text = Text(f"Row {number:,}: {num_tokens:,} tokens in {counted}, {num_pads:,} padding", style="bold")
+    title = f"Row {number:,}: {num_tokens:,} tokens in {counted(num_segments, 'segment')}, {num_pads:,} padding"
+    text = Text(title, style="bold")
     for segment in segments:
         if segment.number:
-            counted = f"{segment.num_tokens:,} token{'' if segment.num_tokens == 1 else 's'}"
-            text.append(f"\n  [{segment.number}] {counted}: ", style="not bold dim")
+            text.append(f"\n  [{segment.number}] {counted(segment.num_tokens, 'token')}: ", style="not bold dim")
             colour = _COLOURS[(segment.number - 1) % len(_COLOURS)]
             text.append(_shortened(_visible(segment.text)), style=f"not bold {colour}")
         else:

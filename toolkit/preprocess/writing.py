@@ -20,7 +20,7 @@ from toolkit.preprocess.folder import HOLDOUT_FOLDER, begin_anew
 from toolkit.preprocess.ledger import Ledger, Place, Tally, record_step
 from toolkit.preprocess.settings import PreprocessSettings
 from toolkit.preprocess.shard_sequence import ShardSequence
-from toolkit.preprocess.sources import Source
+from toolkit.preprocess.sources import Source, without_documents
 from toolkit.preprocess.spans import Span, iterate_spans
 
 __all__ = ["write_shards"]
@@ -105,7 +105,7 @@ def _run(
     # Once more for a limit, and for a run that was cut off between its last shard and the look at it.
     _check_bad_rows(tally, settings.max_bad_fraction)
     if not tally.documents:
-        raise UserError(_nothing_found(files, tally))
+        raise without_documents(files, tally.skipped)
     if not tally.kept.documents:
         raise UserError(
             f"All {tally.documents:,} documents are held out by --holdout {settings.holdout}; none is left for the "
@@ -140,19 +140,7 @@ def _rates(tally: Tally) -> Callable[[], str]:
 def _check_bad_rows(tally: Tally, most: float) -> None:
     if tally.num_bad > most * tally.rows:
         raise UserError(
-            f"{tally.num_bad:,} of {counted(tally.rows, 'row')} read so far ({tally.num_bad / tally.rows:.1%}) "
-            "cannot be used, "
-            f"more than --max-bad-fraction {most:g} allows:\n{tally.reasons()}\n"
+            f"{tally.num_bad:,} of {counted(tally.rows, 'row')} read so far ({tally.num_bad / tally.rows:.1%}) cannot "
+            f"be used, more than --max-bad-fraction {most:g} allows:\n{tally.reasons()}\n"
             "Repair the source, name the field that holds the text with --text-field, or allow more."
         )
-
-
-def _nothing_found(files: Sequence[Source], tally: Tally) -> str:
-    what = f"{files[0].name}" if len(files) == 1 else f"{len(files):,} files"
-    skipped = (
-        ", ".join(f"{reason}: {counted(count, 'row')}" for reason, count in tally.skipped.items()) or "no row at all"
-    )
-    return (
-        f"There is no document in {what}: {skipped}. "
-        "Give sources with text, or name the field that holds it (--text-field)."
-    )

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from toolkit.checkpoint.folders import step_folders
+from toolkit.checkpoint.folders import CHECKPOINTS_FOLDER, step_folders
 from toolkit.checkpoint.manifest import MANIFEST_NAME, CheckpointManifest, read_manifest
 from toolkit.core.errors import CheckpointError, SettingsError
 from toolkit.core.wording import home_hint
@@ -19,10 +19,9 @@ from toolkit.settings.run import RunSettings
 
 __all__ = ["bring_model", "check_initial", "check_own", "describe_start", "has_begun", "initial_manifest"]
 
-_CHECKPOINTS = "checkpoints"
 _WHAT_TO_GIVE = (
-    "Give a folder that `toolkit convert --from-hf` wrote, a checkpoint (RUN_DIR/checkpoints/step-NNNNNNNN), or a run "
-    "folder."
+    "Give a folder that `toolkit convert --from-hf` wrote, a checkpoint "
+    f"(RUN_DIR/{CHECKPOINTS_FOLDER}/step-NNNNNNNN), or a run folder."
 )
 
 
@@ -176,5 +175,5 @@ def _newest_manifest(folder: Path) -> CheckpointManifest | None:
 
 def _manifested(folder: Path) -> list[Path]:
     """Checkpoints with a manifest, newest first."""
-    found = step_folders(folder / _CHECKPOINTS) or step_folders(folder)
+    found = step_folders(folder / CHECKPOINTS_FOLDER) or step_folders(folder)
     return [path for _, path in found if (path / MANIFEST_NAME).is_file()]

@@ -1,10 +1,12 @@
 """Decoders of every family that is imported, of toy size with random weights, saved as Hugging Face folders."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import (
     EuroBertConfig,
@@ -23,7 +25,7 @@ from transformers import (
 
 from toolkit.testing.text import sample_documents
 
-__all__ = ["FAMILIES", "TOKENS", "save_decoder", "save_tokenizer"]
+__all__ = ["FAMILIES", "TOKENS", "edit_json", "edit_tensors", "save_decoder", "save_tokenizer"]
 
 TOKENS = 380
 """Ids of the tokenizer of these folders; it names no mask."""
@@ -99,3 +101,18 @@ def save_tokenizer(folder: Path, *, specials: Sequence[str] = ("<s>", "</s>"), *
     PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=backend, bos_token="<s>", eos_token="</s>", **names
     ).save_pretrained(folder)
+
+
+def edit_json(path: Path, *, without: Sequence[str] = (), **changes: object) -> None:
+    """Change keys of a JSON file, or leave them out; begin the file where there is none."""
+    content = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    kept = {key: value for key, value in content.items() if key not in without}
+    path.write_text(json.dumps(kept | changes), encoding="utf-8")
+
+
+def edit_tensors(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    """Change the tensors of a folder that has them in one file."""
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    change(tensors)
+    save_file(tensors, path, metadata={"format": "pt"})

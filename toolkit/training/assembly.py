@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 import toolkit
+from toolkit.checkpoint.folders import CHECKPOINTS_FOLDER
 from toolkit.checkpoint.manifest import CheckpointManifest, LayoutEntry, VocabularyEntry
-from toolkit.checkpoint.read import CHECKPOINTS_FOLDER
 from toolkit.core.errors import SettingsError
 from toolkit.data.blend import Blend
 from toolkit.data.corpus import Corpus

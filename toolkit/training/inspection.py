@@ -8,11 +8,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolkit.checkpoint.folders import step_folders
-from toolkit.checkpoint.manifest import CheckpointManifest
-from toolkit.checkpoint.read import CHECKPOINTS_FOLDER, Checkpoint, open_unverified
+from toolkit.checkpoint.folders import CHECKPOINTS_FOLDER, step_folders
+from toolkit.checkpoint.manifest import CheckpointManifest, LayoutEntry
+from toolkit.checkpoint.read import Checkpoint, open_unverified
 from toolkit.core.console import facts
 from toolkit.core.errors import CheckpointError, SettingsError
+from toolkit.core.wording import counted
 from toolkit.engine.lr import LearningRateSettings, learning_rate_at
 from toolkit.model.config import ModelSettings
 from toolkit.model.presets import parameter_counts
@@ -71,9 +72,7 @@ def checkpoint_views(checkpoint: Checkpoint) -> Iterator["Table"]:
     ids = manifest.vocabulary
     mask = "no mask token" if ids.mask_id is None else f"mask token {ids.mask_id}"
     table.add_row("vocabulary", f"{ids.size:,} ids, {mask}, fingerprint {ids.fingerprint[:12]}")
-    layout = manifest.layout
-    ranks = f"{layout.world_size:,} rank{'' if layout.world_size == 1 else 's'}"
-    table.add_row("written by", f"toolkit {manifest.toolkit_version} on {ranks}, ZeRO {layout.zero_stage}")
+    table.add_row("written by", f"toolkit {manifest.toolkit_version} on {_spread(manifest.layout)}")
     num_bytes = sum(entry.bytes for entry in manifest.files.values())
     held = "weights and both moments" if manifest.has_moments else "weights, no optimizer's moments"
     table.add_row("files", f"{len(manifest.files):,}, {_size(num_bytes)}: {held}, fp32")
@@ -154,14 +153,12 @@ def _checkpoints(found: Sequence[tuple[int, Path]], settings: RunSettings) -> "T
         stays = "for ever" if is_trunk else f"one of the newest {keep.keep}" if number < keep.keep else "until the next"
         try:
             checkpoint = open_unverified(folder)
-            checkpoint.glance()
+            checkpoint.check_sizes()
         except CheckpointError as error:
             damage = str(error).replace(f"{folder}/", "")
-            table.add_row(f"{step:,}", _size(_folder_size(folder)), f"damaged: {damage}", "")
+            table.add_row(f"{step:,}", _size(_folder_size(folder)), damage, "")
             continue
-        layout = checkpoint.manifest.layout
-        ranks = f"{layout.world_size:,} rank{'' if layout.world_size == 1 else 's'}, ZeRO {layout.zero_stage}"
-        table.add_row(f"{step:,}", _size(_folder_size(folder)), ranks, stays)
+        table.add_row(f"{step:,}", _size(_folder_size(folder)), _spread(checkpoint.manifest.layout), stays)
     return table
 
 
@@ -208,6 +205,10 @@ def _model_line(model: ModelSettings) -> str:
         return shape
     counts = parameter_counts(model)
     return f"{shape}; {counts.total:,} parameters, {counts.body_and_embedding:,} without the head"
+
+
+def _spread(layout: LayoutEntry) -> str:
+    return f"{counted(layout.world_size, 'rank')}, ZeRO {layout.zero_stage}"
 
 
 def _shape(manifest: CheckpointManifest, name: str) -> str:

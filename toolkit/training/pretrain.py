@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from toolkit.checkpoint.read import CHECKPOINTS_FOLDER, Checkpoint, newest_intact, open_checkpoint, open_unverified
+from toolkit.checkpoint.folders import CHECKPOINTS_FOLDER
+from toolkit.checkpoint.read import Checkpoint, newest_intact, open_checkpoint, open_unverified
 from toolkit.core.allocator import keep_freed_memory
 from toolkit.core.errors import CheckpointError, SettingsError, UserError
 from toolkit.engine.ds_config import DEFAULT_DS_CONFIG

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 
+from toolkit.checkpoint.folders import holds_checkpoints
 from toolkit.core.errors import NotAvailableError, UserError
 from toolkit.core.validation import nearest
 from toolkit.finetuning import (
@@ -87,7 +88,4 @@ def _as_encoder(model: str | Path) -> Iterator[str | Path]:
 
 def _is_checkpoint(model: str | Path) -> bool:
     """Whether this is a folder of ours: a run, a folder of checkpoints or one checkpoint."""
-    folder = Path(model)
-    if not folder.is_dir() or (folder / "config.json").exists():
-        return False
-    return (folder / "manifest.json").is_file() or (folder / "checkpoints").is_dir() or any(folder.glob("step-*"))
+    return holds_checkpoints(Path(model)) and not (Path(model) / "config.json").exists()

@@ -87,11 +87,9 @@ def device_options(num_procs: int, environment: Mapping[str, str]) -> list[str]:
         return ["--num_gpus", str(num_procs)]
     if num_procs > len(visible) or not all(device.isdecimal() for device in visible):
         raise SettingsError(
-            f"{counted(num_procs, 'rank')} {'was' if num_procs == 1 else 'were'} asked for (--num-procs), and "
-            f"{_VISIBLE_DEVICES}={','.join(visible)} shows "
+            f"--num-procs asks for {counted(num_procs, 'rank')}, and {_VISIBLE_DEVICES}={','.join(visible)} shows "
             f"{counted(len(visible), 'device')}.\nThe deepspeed launcher takes one GPU a rank, named by number: ask "
-            "for fewer "
-            "ranks, show more GPUs, or set DS_ACCELERATOR=cpu."
+            "for fewer ranks, show more GPUs, or set DS_ACCELERATOR=cpu."
         )
     return ["--include", f"localhost:{','.join(visible[:num_procs])}"]
 

@@ -7,8 +7,8 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
-from toolkit.checkpoint.folders import step_name
-from toolkit.checkpoint.read import CHECKPOINTS_FOLDER, newest_intact
+from toolkit.checkpoint.folders import CHECKPOINTS_FOLDER, step_name
+from toolkit.checkpoint.read import newest_intact
 from toolkit.core.errors import SettingsError
 from toolkit.settings import load_run
 from toolkit.settings.resume import check_resume, snapshot

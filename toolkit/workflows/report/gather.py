@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from toolkit.checkpoint.read import CHECKPOINTS_FOLDER, newest_intact
+from toolkit.checkpoint.folders import CHECKPOINTS_FOLDER
+from toolkit.checkpoint.read import newest_intact
 from toolkit.core.errors import UserError
 from toolkit.finetuning import FinetuningResult
 from toolkit.model.presets import parameter_counts

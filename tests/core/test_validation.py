@@ -1,0 +1,64 @@
+"""What pydantic finds, as a person reads it."""
+
+from typing import Annotated, Any, Self
+
+import pytest
+from pydantic import Field, ValidationError, model_validator
+
+from toolkit.core.settings import Settings
+from toolkit.core.validation import explain
+
+
+class Inner(Settings):
+    size: Annotated[int, Field(ge=1)] = 1
+    """How large."""
+    is_on: bool = False
+    rate: Annotated[float, Field(allow_inf_nan=False)] = 1.0
+
+
+class Outer(Settings):
+    inner: Inner = Inner()
+    low: int = 0
+    high: int = 1
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.low >= self.high:
+            raise ValueError("low is not below high. Change one.")
+        return self
+
+
+def _said(values: dict[str, Any], **options: Any) -> str:
+    with pytest.raises(ValidationError) as caught:
+        Outer.model_validate(values)
+    return explain(caught.value, Outer, **options)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"inner": {"size": 0}}, "inner.size = 0 is refused: it has to be at least 1. Meaning: How large."),
+        ({"inner": {"size": "4"}}, "inner.size = '4' is refused: it has to be a whole number, without quotes."),
+        ({"inner": {"size": "four"}}, "inner.size = 'four' is refused: it has to be a whole number. "),
+        ({"inner": {"is_on": "true"}}, "inner.is_on = 'true' is refused: it has to be true or false, without quotes."),
+        ({"inner": {"is_on": "1"}}, "inner.is_on = '1' is refused: it has to be true or false."),
+        ({"inner": {"rate": "1e-3"}}, "inner.rate = '1e-3' is refused: it has to be a number, without quotes."),
+        ({"inner": {"rate": float("inf")}}, "inner.rate = inf is refused: it has to be a finite number."),
+        ({"inner": 3}, "inner = 3 is refused: it has to be a table of keys and values. Its keys: size, is_on, rate."),
+        ({"sise": 1}, "unknown key 'sise'. Known keys here: inner, low, high."),
+        ({"size": 1}, "unknown key 'size'. Did you mean 'inner.size'? Known keys here: inner, low, high."),
+        ({"inner": {"sise": 1}}, "unknown key 'inner.sise'. Did you mean 'size'? Known keys here: size, is_on, rate."),
+    ],
+)
+def test_a_finding_names_the_key_the_value_and_what_would_be_right(values: dict[str, Any], said: str) -> None:
+    assert _said(values).startswith(said)
+
+
+def test_a_rule_about_the_whole_speaks_for_itself() -> None:
+    assert _said({"low": 2}) == "low is not below high. Change one."
+    assert _said({"low": 2}, group="data") == "data is refused: low is not below high. Change one."
+
+
+def test_every_finding_has_a_line() -> None:
+    said = _said({"low": "a", "high": 1.5}, group="data").splitlines()
+    assert [line.split(" = ")[0] for line in said] == ["data.low", "data.high"]
