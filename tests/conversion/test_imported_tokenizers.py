@@ -1,6 +1,7 @@
 """The tokenizer of a model that is imported: what is taken, what is told, and what stands beside it for nothing."""
 
 import json
+import logging
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,20 @@ def test_ids_that_transformers_would_give_otherwise_are_told(tmp_path: Path) -> 
     assert not [change for change in changes if change.startswith("tokenizer")]
     theirs, ours = (AutoTokenizer.from_pretrained(tmp_path / name) for name in ("model", "other/tokenizer"))
     assert theirs("The river")["input_ids"] == ours("The river")["input_ids"]
+
+
+def test_texts_that_are_longer_than_the_model_takes_are_no_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ids are compared on whole texts; transformers would warn of errors in a model that never gets them."""
+    save_decoder("llama 3", tmp_path / "model")
+    _write(tmp_path / "model" / "tokenizer_config.json", model_max_length=64)
+    said: list[str] = []
+    monkeypatch.setattr(
+        logging.getLogger("transformers.tokenization_utils_base"), "warning", lambda text, *_: said.append(text)
+    )
+    from_hf(tmp_path / "model", tmp_path / "out")
+    assert said == []
 
 
 def test_a_tokenizer_with_code_of_its_own_is_read_from_its_file(tmp_path: Path) -> None:

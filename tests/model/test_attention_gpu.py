@@ -44,7 +44,8 @@ def test_values_and_gradients_equal_the_definition(kind, heads, dtype, width):
     assert (suits_varlen(ours[0]) and varlen_kernel() is not None) == (dtype is not torch.float32)
     output = attend(*ours, kind, SegmentLayout.from_segments(SEGMENTS, device="cuda"))
     expected = _dense(*theirs, kind)
-    limits = tolerance(torch.float32 if dtype is torch.float32 else torch.bfloat16)
+    # A GPU's kernel for fp32 makes a product of three in TF32, which leaves a bit or two less than fp32.
+    limits = {"rtol": 1e-4, "atol": 1e-5} if dtype is torch.float32 else tolerance(torch.bfloat16)
     torch.testing.assert_close(output.cpu().double(), expected, **limits)
     weights = torch.randn(output.shape, generator=torch.Generator().manual_seed(5))
     (output * weights.to(dtype).cuda()).sum().backward()

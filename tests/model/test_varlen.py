@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.nn.attention import varlen
 
 from toolkit.core.words import AttentionKind
-from toolkit.model.varlen import varlen_kernel
+from toolkit.model import varlen as module
+from toolkit.model.varlen import suits_varlen, varlen_kernel
 from toolkit.testing.kernels import plain_varlen
 
 BOUNDS = torch.tensor([0, 5, 6, 12, 12], dtype=torch.int32)
@@ -57,6 +58,25 @@ def _torch_2_10(
     is_causal: bool = False,
 ) -> Tensor:  # fmt: skip
     raise AssertionError("too old to be called")
+
+
+@pytest.mark.parametrize(
+    ("capability", "width", "dtype", "suits"),
+    [
+        ((9, 0), 64, torch.bfloat16, True),
+        ((8, 0), 256, torch.float16, True),
+        ((7, 5), 64, torch.bfloat16, False),
+        ((9, 0), 264, torch.bfloat16, False),
+        ((9, 0), 60, torch.bfloat16, False),
+        ((9, 0), 64, torch.float32, False),
+    ],
+)
+def test_what_a_device_cannot_do_is_not_asked_of_it(
+    capability: tuple[int, int], width: int, dtype: torch.dtype, suits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_capability", lambda device: capability)
+    query: Any = SimpleNamespace(is_cuda=True, dtype=dtype, shape=(12, 4, width), device=torch.device("cuda", 0))
+    assert suits_varlen(query) == suits
 
 
 @pytest.mark.parametrize("heads", [(4, 4), (6, 2)])

@@ -185,6 +185,7 @@ def test_other_settings_are_refused_by_name(tmp_path):
     (message,) = run_distributed([Refused(str(write_run(tmp_path)), "lr.peak=0.5")], world_size=1)[0]
     assert "lr.peak: was 0.01, now 0.5" in message
     assert "toolkit branch" in message
+    assert f"Resume with the same ones (toolkit train {tmp_path / 'run'}/run.toml), or" in message
 
 
 @dataclass(frozen=True)

@@ -77,6 +77,17 @@ class TestSteps:
             assert not begun[2].is_set()
         assert not any(thread.name.startswith("ThreadPool") for thread in threading.enumerate())
 
+    def test_on_a_gpu_the_thread_builds_for_the_ranks_own(self, parts, monkeypatch):
+        device, chosen = torch.device("cuda", 3), []
+        batcher = Batcher(
+            parts[1], batch_layout(8, 8, data_parallel=1), rank=0, seed=7, device=device, has_static_shapes=True
+        )
+        monkeypatch.setattr(batcher, "step", lambda step, objective: step)
+        monkeypatch.setattr(torch.cuda, "set_device", lambda device: chosen.append((threading.get_ident(), device)))
+        assert list(batcher.steps(0, 3, lambda step: parts[2])) == [0, 1, 2]
+        ((thread, found),) = chosen
+        assert (thread == threading.get_ident(), found) == (False, device)
+
     def test_a_fault_shows_at_its_own_step(self, parts, monkeypatch):
         batcher, mlm = _batcher(parts[1], micro=8, ranks=1, rank=0), parts[2]
         build = batcher.step

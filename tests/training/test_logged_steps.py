@@ -1,13 +1,17 @@
 """Logged steps: which, with which rates, and the same numbers for everyone who writes them."""
 
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from toolkit.core.words import AttentionKind
 from toolkit.model import training_flops
+from toolkit.settings import load_run
 from toolkit.testing.models import tiny_settings
+from toolkit.testing.runs import write_run
+from toolkit.training import assembly
 from toolkit.training.logged_steps import LogHook, TensorBoardWriter, scalars
 from toolkit.training.speed import Speed, _named_peak_flops, known_peak_flops
 from toolkit.training.state import RunState, StepRecord
@@ -125,6 +129,28 @@ def test_a_name_that_holds_that_of_another_device_has_no_peak(name):
 
 def test_a_cpu_has_no_peak():
     assert known_peak_flops(torch.device("cpu"), precision="bf16") is None
+
+
+def test_a_known_peak_is_that_of_bf16(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
+    peaks = [known_peak_flops(torch.device("cuda", 0), precision=precision) for precision in ("bf16", "fp32")]
+    assert peaks == [989e12, None]
+
+
+def test_the_peak_of_a_run_is_that_of_all_its_ranks(tmp_path):
+    settings = load_run(str(write_run(tmp_path)), ["log.peak_tflops=2.5"])
+    engine = SimpleNamespace(ranks=SimpleNamespace(device=torch.device("cpu"), world_size=3))
+    assert assembly._peak_flops(settings, engine) == pytest.approx(7.5e12)
+
+
+@pytest.mark.parametrize("wanted", ["true", "false"])
+def test_tensorboard_is_written_where_it_is_wanted(tmp_path, wanted):
+    settings = load_run(str(write_run(tmp_path)), [f"log.tensorboard={wanted}"])
+    (tmp_path / "run").mkdir()
+    writers = assembly._writers(settings, tmp_path / "run", RunState())
+    for writer in writers:
+        writer.close()
+    assert (tmp_path / "run" / "tensorboard").is_dir() == (wanted == "true")
 
 
 def test_tensorboard_gets_the_same_numbers(tmp_path):

@@ -92,9 +92,10 @@ def compare_ids(folder: Path, ours: Path) -> list[str]:
 
     local = {"local_files_only": True, "trust_remote_code": False}
     texts = list(SENTENCES)
-    mine = AutoTokenizer.from_pretrained(ours, **local)(texts)["input_ids"]
+    # Not verbose: no model runs on these ids, however long the texts are.
+    mine = AutoTokenizer.from_pretrained(ours, **local)(texts, verbose=False)["input_ids"]
     try:
-        theirs = AutoTokenizer.from_pretrained(folder, **local)(texts)["input_ids"]
+        theirs = AutoTokenizer.from_pretrained(folder, **local)(texts, verbose=False)["input_ids"]
     # A loader of another library may fail in any way; ours is not made of what it would give.
     except Exception as error:
         reason = str(error).strip().split("\n", 1)[0]

@@ -171,6 +171,10 @@ def attend_by_sdpa(
         query, key, value = (
             part.view(run.count, run.length, *part.shape[1:]).transpose(1, 2) for part in (query, key, value)
         )
+        if query.is_cuda:
+            # In fp32, torch's kernels there share no heads, and its plain way would keep every probability.
+            group = query.shape[1] // key.shape[1]
+            key, value = (part.repeat_interleave(group, dim=1) for part in (key, value))
         output = scaled_dot_product_attention(
             query, key, value, is_causal=kind is AttentionKind.CAUSAL, enable_gqa=query.shape[1] != key.shape[1]
         )

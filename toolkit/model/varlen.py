@@ -23,12 +23,20 @@ Stretch i is bounds[i] to bounds[i + 1] - 1 and may be empty; each attends to it
 
 _DTYPES = (torch.bfloat16, torch.float16)
 _WIDEST_HEAD = 256
+# Ampere. Both kernels end a run on an older device, which can do bf16 in its own way.
+_OLDEST_CAPABILITY = (8, 0)
 
 
 def suits_varlen(query_THE: Tensor) -> bool:
     """Whether flash attention takes tensors of this device, dtype and head width."""
     width = query_THE.shape[-1]
-    return query_THE.is_cuda and query_THE.dtype in _DTYPES and width % 8 == 0 and width <= _WIDEST_HEAD
+    is_shaped = query_THE.dtype in _DTYPES and width % 8 == 0 and width <= _WIDEST_HEAD
+    return query_THE.is_cuda and is_shaped and _capability(query_THE.device) >= _OLDEST_CAPABILITY
+
+
+@cache
+def _capability(device: torch.device) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(device)
 
 
 @cache

@@ -38,10 +38,16 @@ def check_resume(saved: dict[str, Any], settings: RunSettings) -> None:
     if changed:
         raise SettingsError(
             f"the run in {settings.run.dir} was started with other settings:\n" + "\n".join(changed) + "\n"
-            "Resume with the same ones, or give the new run its own run.dir. "
+            f"Resume with the same ones{_as_written(Path(settings.run.dir))}, or give the new run its own run.dir. "
             "(`toolkit branch`, which starts another schedule or other data from a step of a run, "
             "is not available yet.)"
         )
+
+
+def _as_written(folder: Path) -> str:
+    """The command that resumes with the settings that the run wrote down."""
+    path = folder / "run.toml"
+    return f" (toolkit train {path})" if path.is_file() else ""
 
 
 def check_corpora(saved: Mapping[str, str], found: Mapping[str, str]) -> None:
