@@ -121,7 +121,7 @@ def test_texts_that_are_longer_than_the_model_takes_are_no_warning(
 ) -> None:
     """Ids are compared on whole texts; transformers would warn of errors in a model that never gets them."""
     save_decoder("llama 3", tmp_path / "model")
-    _write(tmp_path / "model" / "tokenizer_config.json", model_max_length=64)
+    edit_json(tmp_path / "model" / "tokenizer_config.json", model_max_length=64)
     said: list[str] = []
     monkeypatch.setattr(
         logging.getLogger("transformers.tokenization_utils_base"), "warning", lambda text, *_: said.append(text)
