@@ -221,6 +221,9 @@ def test_a_large_model_is_split_and_loads(
     report = to_hf(make_checkpoint(), tmp_path / "out", form="bidirectional", dtype="fp32")
     assert "model.safetensors.index.json" in report.files
     assert "model-00001-of-00003.safetensors" in report.files
+    index = json.loads((tmp_path / "out" / "model.safetensors.index.json").read_text())
+    tensors = [part for path in (tmp_path / "out").glob("*.safetensors") for part in load_file(path).values()]
+    assert index["metadata"]["total_size"] == sum(part.nbytes for part in tensors)
 
 
 def test_a_tokenizer_without_a_pad_token_gets_the_models(

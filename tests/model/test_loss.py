@@ -52,6 +52,16 @@ def test_bf16_loss_is_summed_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (our.double() - their).norm() < 4e-3 * their.norm()
 
 
+def test_softmax_of_bf16_logits_is_taken_in_fp32() -> None:
+    """Token by token: over many, roundings to bf16 would cancel out and go unseen."""
+    hidden, weight, labels = (part.detach() for part in _problem(torch.bfloat16))
+    logits = linear(hidden, weight).double()
+    for number in range(4, NUM_TARGETS):
+        rows = slice(number, number + 1)
+        exact = cross_entropy(logits[rows], labels[rows]).item()
+        assert cross_entropy_sum(hidden[rows], weight, labels[rows]).item() == pytest.approx(exact, rel=1e-5)
+
+
 def test_large_logits_do_not_overflow() -> None:
     hidden = torch.tensor([[1000.0, -1000.0]], requires_grad=True)
     weight = torch.eye(2, requires_grad=True)

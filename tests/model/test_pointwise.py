@@ -40,6 +40,14 @@ def test_norm_of_bf16_is_computed_in_fp32() -> None:
     assert torch.equal(found, exact.to(torch.bfloat16))
 
 
+def test_norm_of_bf16_is_rounded_once() -> None:
+    hidden = _random(40, 48, seed=6, dtype=torch.bfloat16).detach()
+    exact = hidden.double() / (hidden.double().square().mean(-1, keepdim=True) + 1e-5).sqrt()
+    found = rms_norm(hidden, torch.ones(48, dtype=torch.bfloat16), eps=1e-5)
+    # The odd number lies so near the middle between two of bf16 that fp32 falls on the other side.
+    assert (found != exact.to(torch.bfloat16)).double().mean() < 0.01
+
+
 def test_norm_of_zero_is_zero_with_a_finite_gradient() -> None:
     hidden = torch.zeros(2, 4, requires_grad=True)
     rms_norm(hidden, torch.ones(4), eps=1e-5).sum().backward()
