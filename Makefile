@@ -35,9 +35,9 @@ $(VENV)/installed: pyproject.toml constraints-cpu.txt
 	touch $@
 
 $(VENV)/tests-installed: $(VENV)/installed
-	$(PIP) --editable ".[fast,test]"
+	$(PIP) --editable ".[fast,test,embed]"
 	touch $@
 
 $(VENV)/lint-installed: $(VENV)/tests-installed
-	$(PIP) --editable ".[fast,test,lint]"
+	$(PIP) --editable ".[fast,test,embed,lint]"
 	touch $@

@@ -43,6 +43,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=STEPS, help=f"steps, of which the first {SKIPPED} are not timed")
     parser.add_argument("--without-tests", action="store_true", help="time without testing; the rows say so")
     parser.add_argument("--child", choices=PRESETS, help=argparse.SUPPRESS)
+    parser.add_argument("--row", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.steps <= SKIPPED:
         parser.error(f"--steps has to be more than {SKIPPED}, which are not timed")
@@ -54,7 +55,7 @@ def main() -> int:
     if given.child:
         with tempfile.TemporaryDirectory() as folder:
             row = measure(given.child, Path(folder), micro_rows=given.micro_rows, steps=given.steps)
-        print(json.dumps(row), flush=True)
+        given.row.write_text(json.dumps(row))
         return 0
     if not given.without_tests and subprocess.run(gpu_tests(), cwd=ROOT, check=False).returncode:
         print("A test failed on this GPU, so nothing was timed.", file=sys.stderr)
@@ -64,18 +65,20 @@ def main() -> int:
 
 def _measure_all(given: argparse.Namespace) -> int:
     failed = False
-    for preset in given.presets:
-        # A process each: memory of one must not stand in the way of the next.
-        numbers = ["--micro-rows", str(given.micro_rows), "--steps", str(given.steps)]
-        command = [sys.executable, __file__, "--child", preset, *numbers]
-        done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
-        if done.returncode:
-            print(f"{preset}: no figure, the run left with {done.returncode}.", file=sys.stderr)
-            failed = True
-            continue
-        row = json.loads(done.stdout.splitlines()[-1]) | {"tested": not given.without_tests}
-        append_row(RESULTS, row)
-        print(f"{preset}: {row['tokens_per_second']:,.0f} tokens/s, MFU {row['mfu']}, {row['memory_gb']} GB")
+    with tempfile.TemporaryDirectory() as folder:
+        for preset in given.presets:
+            # A process each: memory of one must not stand in the way of the next.
+            place = Path(folder) / f"{preset}.json"
+            numbers = ["--micro-rows", str(given.micro_rows), "--steps", str(given.steps)]
+            command = [sys.executable, __file__, "--child", preset, "--row", str(place), *numbers]
+            done = subprocess.run(command, cwd=ROOT, check=False)
+            if done.returncode:
+                print(f"{preset}: no figure, the run left with {done.returncode}.", file=sys.stderr)
+                failed = True
+                continue
+            row = json.loads(place.read_text()) | {"tested": not given.without_tests}
+            append_row(RESULTS, row)
+            print(f"{preset}: {row['tokens_per_second']:,.0f} tokens/s, MFU {row['mfu']}, {row['memory_gb']} GB")
     return int(failed)
 
 

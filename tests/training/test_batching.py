@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from toolkit.core.draws import Draws
 from toolkit.core.errors import CorpusError
 from toolkit.data import Corpus, Order, RowStream, open_rows
 from toolkit.objectives import registry
@@ -139,3 +140,13 @@ def test_evaluation_covers_each_row_once_with_equally_many_batches(parts, world_
     alone = evaluation_batches(rows, mlm, num_rows=7, micro_batch_rows=7, rank=0, world_size=1, seed=7, device=_CPU)
     expected = sum(count for _, count in alone)
     assert sum(count for share in shares for _, count in share) == expected
+
+
+def test_masks_of_validation_are_not_those_of_training(parts):
+    rows, _, mlm = parts
+    options = {"num_rows": 8, "micro_batch_rows": 8, "rank": 0, "world_size": 1, "device": _CPU}
+    ((batch, _),) = evaluation_batches(rows, mlm, seed=7, **options)
+    numbers = np.arange(8)
+    read = rows.read(numbers, np.zeros_like(numbers))
+    training = mlm.build(read.tokens_BS, read.segments_BS, Draws(7, numbers, num_columns=64))
+    assert batch.positions_N.tolist() != training.positions_N.tolist()

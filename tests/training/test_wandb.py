@@ -10,7 +10,7 @@ from toolkit.core.errors import SettingsError
 from toolkit.settings import load_run
 from toolkit.testing.runs import write_run
 from toolkit.training.assembly import open_run_data
-from toolkit.training.wandb_writer import check_wandb
+from toolkit.training.wandb_writer import WandbWriter, check_wandb
 
 _HAS_WANDB = importlib.util.find_spec("wandb") is not None
 
@@ -26,6 +26,14 @@ def test_without_the_package_it_says_what_to_install(monkeypatch, tmp_path, valu
 def test_not_asked_for_it_is_not_looked_for(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: pytest.fail(name))
     check_wandb(False)
+
+
+def test_a_package_that_does_not_load_is_told(monkeypatch, tmp_path):
+    (tmp_path / "wandb.py").write_text("import no_such_module_of_wandb")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "wandb", raising=False)
+    with pytest.raises(SettingsError, match=r"does not load: No module named 'no_such_module_of_wandb'\n.*reinstall"):
+        WandbWriter(tmp_path, project=None, first_step=0, settings={})
 
 
 @pytest.mark.skipif(not _HAS_WANDB, reason="the extra wandb is not installed")

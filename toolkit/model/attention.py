@@ -149,11 +149,10 @@ def attend_by_varlen(
     """`attend` by one call of a flash kernel; asks the device for nothing, whatever the segments are."""
     if not any(run.is_padding for run in layout.runs):
         return kernel(query_THE, key_TKE, value_TKE, layout.bounds_M, layout.row_length, kind)
-    # Padding is a stretch of its own to the kernel, and gives 0 whatever stands there.
+    # Padding is a stretch of its own to the kernel: of zeros, whatever stands there, so that its output is 0 too.
     is_real_T11 = layout.is_real_T[:, None, None]
     query_THE, key_TKE, value_TKE = (torch.where(is_real_T11, part, 0) for part in (query_THE, key_TKE, value_TKE))
-    mixed_THE = kernel(query_THE, key_TKE, value_TKE, layout.bounds_M, layout.row_length, kind)
-    return torch.where(is_real_T11, mixed_THE, 0)
+    return kernel(query_THE, key_TKE, value_TKE, layout.bounds_M, layout.row_length, kind)
 
 
 def attend_by_sdpa(

@@ -41,12 +41,17 @@ class WandbWriter:
         settings: the run's settings, shown beside the curves.
 
     Raises:
-        SettingsError: the package refuses to start: nobody is logged in, no network.
+        SettingsError: the package does not load, or refuses to start: nobody is logged in, no network.
     """
 
     def __init__(self, folder: Path, *, project: str | None, first_step: int, settings: Mapping[str, Any]) -> None:
-        import wandb
-
+        try:
+            import wandb
+        except ImportError as error:
+            raise SettingsError(
+                f"log.wandb asks for Weights & Biases, and its package is installed but does not load: {error}\n"
+                "Install it anew (pip install --force-reinstall wandb), or leave log.wandb out."
+            ) from error
         id_file = folder / _ID_FILE
         known = id_file.read_text(encoding="utf-8").strip() if first_step and id_file.is_file() else ""
         try:
