@@ -434,15 +434,24 @@ _INITIAL = (
     ),
 )
 
-LAUNCHED = (
-    _set("run.dir={full}", found=("No space left on device",), remedy="Free space or choose another folder"),
-    _set("run.dir={text}/run", found=("the run folder", "cannot be written"), remedy="Set run.dir"),
+_RESUMED = (
     _set(
         "run.dir={started}",
         found=("was started with other settings", "lr.peak: was 0.02, now 0.01"),
         remedy="Resume with the same ones",
     ),
-    _set("run.dir={damaged_run}", found=("step-00000010", "is intact"), remedy="start again in another run.dir"),
+)
+
+LAUNCHED = (
+    _set("run.dir={full}", found=("No space left on device",), remedy="Free space or choose another folder"),
+    _set("run.dir={text}/run", found=("the run folder", "cannot be written"), remedy="Set run.dir"),
+    # With the settings that it was started with; others are refused before that.
+    _set(
+        "run.dir={damaged_run}",
+        "lr.peak=2e-2",
+        found=("step-00000010", "is intact"),
+        remedy="start again in another run.dir",
+    ),
     _train(
         "--ds-config",
         "{ds_unknown}",
@@ -464,6 +473,7 @@ CASES = (
     *_IMPORTS,
     *_FINETUNED,
     *_INITIAL,
+    *_RESUMED,
     *_NOT_YET,
     *_COMMANDS,
 )
