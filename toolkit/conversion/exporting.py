@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from toolkit.checkpoint.durable import stream_safetensors
+from toolkit.checkpoint.manifest import COPY_AGAIN
 from toolkit.checkpoint.read import Checkpoint, open_checkpoint
 from toolkit.checkpoint.weights_only import deal
 from toolkit.conversion.card import model_card
@@ -30,7 +31,7 @@ from toolkit.conversion.forms import (
     rope_scaling,
 )
 from toolkit.conversion.modules import write_modules
-from toolkit.conversion.parity import compare_logits, open_ours
+from toolkit.conversion.parity import USE_WHOLE, compare_logits, open_ours
 from toolkit.conversion.placing import built_beside, refuse_occupied
 from toolkit.conversion.tokenizer_files import update_json, write_tokenizer
 from toolkit.core.errors import CheckpointError, ToolkitError, UserError
@@ -205,20 +206,16 @@ def _model_settings(source: Checkpoint) -> ModelSettings:
     except ValidationError as error:
         found = explain(error, ModelSettings, group="settings.model")
         raise CheckpointError(
-            f"{source.path}/manifest.json does not describe a model: {found.splitlines()[0]} "
-            "Use a checkpoint that a run or an import wrote."
+            f"{source.path}/manifest.json does not describe a model: {found.splitlines()[0]} {USE_WHOLE}"
         ) from error
     if settings.vocab_size is None:
-        raise CheckpointError(
-            f"{source.path}/manifest.json does not say settings.model.vocab_size. "
-            "Use a checkpoint that a run or an import wrote."
-        )
+        raise CheckpointError(f"{source.path}/manifest.json does not say settings.model.vocab_size. {USE_WHOLE}")
     named = source.manifest.vocabulary.model_dump(include={"mask_id", "pad_id", "bos_id", "eos_id"})
     for role, token_id in named.items():
         if token_id is not None and token_id >= settings.vocab_size:
             raise CheckpointError(
                 f"{source.path}/manifest.json gives {role}={token_id:,}, and the model has {settings.vocab_size:,} "
-                "entries: the two do not belong together. Copy the checkpoint again, or use another one."
+                f"entries: the two do not belong together. {COPY_AGAIN}"
             )
     return settings
 

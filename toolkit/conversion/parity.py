@@ -25,8 +25,10 @@ from toolkit.model.config import ModelSettings
 from toolkit.model.encoder import Encoder
 from toolkit.model.products import times_transposed
 
-__all__ = ["SENTENCES", "Ours", "Parity", "compare_logits", "open_ours"]
+__all__ = ["SENTENCES", "USE_WHOLE", "Ours", "Parity", "compare_logits", "open_ours"]
 
+USE_WHOLE = "Use a checkpoint that a run or an import wrote."
+"""What to do about one whose manifest and tensors do not belong together."""
 _TOLERANCE = 2e-5
 # Ours and theirs were at most 2.5 times as far apart as theirs in fp32 and fp64, over random models whose rounding
 # error spans four decades; a fault in a tensor or an angle moves logits by a good part of themselves.
@@ -104,14 +106,13 @@ def open_ours(checkpoint: Checkpoint, settings: ModelSettings, *, rounded_to: to
     if missing := shapes.keys() ^ found.keys():
         example = ", ".join(sorted(missing)[:3])
         raise CheckpointError(
-            f"{checkpoint.path} holds other parameters than its settings.model, such as {example}. "
-            "Use a checkpoint that a run or an import wrote."
+            f"{checkpoint.path} holds other parameters than its settings.model, such as {example}. {USE_WHOLE}"
         )
     for name, shape in shapes.items():
         if found[name].shape != shape:
             raise CheckpointError(
                 f"{checkpoint.path}: {name} has shape {found[name].shape}; its settings.model describe {shape}. "
-                "Use a checkpoint that a run or an import wrote."
+                + USE_WHOLE
             )
 
     def read(name: str) -> Tensor:

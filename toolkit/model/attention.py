@@ -15,7 +15,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from toolkit.core.words import AttentionKind, IntArray
 from toolkit.model.placement import placed
-from toolkit.model.varlen import VarlenKernel, suits_varlen, varlen_kernel
+from toolkit.model.varlen import VarlenKernel, suits_varlen, varlen_kernel, with_own_heads
 
 __all__ = ["SegmentAttention", "SegmentLayout", "attend", "attend_by_bmm", "attend_by_sdpa", "attend_by_varlen"]
 
@@ -147,11 +147,10 @@ def attend_by_varlen(
     kernel: VarlenKernel,
 ) -> Tensor:
     """`attend` by one call of a flash kernel; asks the device for nothing, whatever the segments are."""
-    if not any(run.is_padding for run in layout.runs):
-        return kernel(query_THE, key_TKE, value_TKE, layout.bounds_M, layout.row_length, kind)
-    # Padding is a stretch of its own to the kernel: of zeros, whatever stands there, so that its output is 0 too.
-    is_real_T11 = layout.is_real_T[:, None, None]
-    query_THE, key_TKE, value_TKE = (torch.where(is_real_T11, part, 0) for part in (query_THE, key_TKE, value_TKE))
+    if any(run.is_padding for run in layout.runs):
+        # Padding is a stretch of its own to the kernel: of zeros, whatever stands there, so that its output is 0 too.
+        is_real_T11 = layout.is_real_T[:, None, None]
+        query_THE, key_TKE, value_TKE = (torch.where(is_real_T11, part, 0) for part in (query_THE, key_TKE, value_TKE))
     return kernel(query_THE, key_TKE, value_TKE, layout.bounds_M, layout.row_length, kind)
 
 
@@ -159,6 +158,9 @@ def attend_by_sdpa(
     query_THE: Tensor, key_TKE: Tensor, value_TKE: Tensor, kind: AttentionKind, layout: SegmentLayout
 ) -> Tensor:
     """`attend` by torch's attention, one call per run: for long segments, and for devices without a kernel here."""
+    if query_THE.is_cuda:
+        # In fp32, torch's kernels there share no heads, and its plain way would keep every probability.
+        key_TKE, value_TKE = (with_own_heads(part, query_THE.shape[1]) for part in (key_TKE, value_TKE))
     # One split and one cat: slices taken one by one would each cost a zero-filled gradient of full size.
     sizes = [run.stop - run.start for run in layout.runs]
     outputs = []
@@ -170,10 +172,6 @@ def attend_by_sdpa(
         query, key, value = (
             part.view(run.count, run.length, *part.shape[1:]).transpose(1, 2) for part in (query, key, value)
         )
-        if query.is_cuda:
-            # In fp32, torch's kernels there share no heads, and its plain way would keep every probability.
-            group = query.shape[1] // key.shape[1]
-            key, value = (part.repeat_interleave(group, dim=1) for part in (key, value))
         output = scaled_dot_product_attention(
             query, key, value, is_causal=kind is AttentionKind.CAUSAL, enable_gqa=query.shape[1] != key.shape[1]
         )

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from toolkit.core.words import AttentionKind
 
-__all__ = ["VarlenKernel", "suits_varlen", "varlen_kernel"]
+__all__ = ["VarlenKernel", "suits_varlen", "varlen_kernel", "with_own_heads"]
 
 VarlenKernel = Callable[[Tensor, Tensor, Tensor, Tensor, int, AttentionKind], Tensor]
 """(query (T, H, E), key (T, K, E), value (T, K, E), bounds (M,) int32 from 0 to T, longest, kind) -> (T, H, E).
@@ -32,6 +32,12 @@ def suits_varlen(query_THE: Tensor) -> bool:
     width = query_THE.shape[-1]
     is_shaped = query_THE.dtype in _DTYPES and width % 8 == 0 and width <= _WIDEST_HEAD
     return query_THE.is_cuda and is_shaped and _capability(query_THE.device) >= _OLDEST_CAPABILITY
+
+
+def with_own_heads(part_TKE: Tensor, num_heads: int) -> Tensor:
+    """Keys or values with a copy for each query head that reads them, (T, H, E), for kernels that share no heads."""
+    group = num_heads // part_TKE.shape[1]
+    return part_TKE if group == 1 else part_TKE.repeat_interleave(group, dim=1)
 
 
 @cache
@@ -55,12 +61,10 @@ def varlen_kernel() -> VarlenKernel | None:
     def attend(query: Tensor, key: Tensor, value: Tensor, bounds: Tensor, longest: int, kind: AttentionKind) -> Tensor:
         # A window of (-1, 0) is everything before and nothing after.
         options: dict[str, Any] = {"window_size": (-1, 0) if kind is AttentionKind.CAUSAL else (-1, -1)}
-        if query.shape[1] != key.shape[1]:
-            if shares_heads:
-                options["enable_gqa"] = True
-            else:
-                group = query.shape[1] // key.shape[1]
-                key, value = (part.repeat_interleave(group, dim=1) for part in (key, value))
+        if shares_heads:
+            options["enable_gqa"] = query.shape[1] != key.shape[1]
+        else:
+            key, value = (with_own_heads(part, query.shape[1]) for part in (key, value))
         output = varlen_attn(query, key, value, bounds, bounds, longest, longest, **options)
         assert isinstance(output, Tensor), "no auxiliary outputs were asked for"
         return output
