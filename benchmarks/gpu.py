@@ -112,7 +112,7 @@ def measure(
     from toolkit.engine.ranks import join_ranks
     from toolkit.model.encoder import Encoder, compile_blocks_
     from toolkit.model.initialize import initialize_
-    from toolkit.settings import load_run
+    from toolkit.run import load_run
     from toolkit.training.assembly import assemble, open_run_data, resolve_engine
     from toolkit.training.hooks import CheckpointHook
     from toolkit.training.loop import train

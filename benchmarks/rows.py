@@ -8,8 +8,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-__all__ = ["append_row", "machine", "versions"]
-
 
 def machine() -> dict[str, Any]:
     """Processor, cores of this process and C library."""

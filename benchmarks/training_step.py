@@ -88,7 +88,7 @@ def token_rows(contender: Contender, step: int) -> tuple[Any, Any]:
 def supervised(contender: Contender, step: int) -> tuple[Any, Any]:
     """What a step of either side learns from: the objective's targets, and the segments."""
     from toolkit.core.draws import Draws
-    from toolkit.core.words import Vocabulary
+    from toolkit.core.types import Vocabulary
     from toolkit.objectives.mlm import MaskedLanguageModeling, MlmSettings
 
     size = SHAPES[contender.shape]["vocab_size"]
@@ -124,7 +124,7 @@ def micro_batch(targets: Any, segments: Any) -> Any:
 
 def run_ours(contender: Contender, say: Callable[[float], None], gate: Gate) -> None:
     """Steps through the toolkit's engine with the shipped zero2."""
-    from toolkit.core.words import AttentionKind
+    from toolkit.core.types import AttentionKind
     from toolkit.engine.ds_config import read_ds_config, resolve_ds_config
     from toolkit.engine.engine import Engine
     from toolkit.engine.optimizer import OptimizerSettings
@@ -190,7 +190,7 @@ def run_peer(contender: Contender, say: Callable[[float], None], gate: Gate) -> 
     from torch.utils.data import SequentialSampler
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
-    from toolkit.core.words import AttentionKind
+    from toolkit.core.types import AttentionKind
     from toolkit.testing.models import hugging_face_twin
 
     class Gated(TrainerCallback):  # type: ignore[misc]

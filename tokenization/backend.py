@@ -10,9 +10,6 @@ from tokenization.names import SpecialNames
 if TYPE_CHECKING:
     import tokenizers
 
-__all__ = ["check_ids", "completed", "is_byte_level", "settled"]
-
-
 # Far above any vocabulary. `tokenizers` counts through all ids when it writes a file.
 _MOST_IDS = 1 << 24
 

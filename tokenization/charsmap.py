@@ -9,8 +9,6 @@ import struct
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["check_charsmap", "mapped"]
-
 Units = npt.NDArray[np.uint32]
 
 _LABEL = np.uint32((1 << 31) | 0xFF)

@@ -12,8 +12,6 @@ from tokenization.reference import HuggingFaceReference, Reference
 if TYPE_CHECKING:
     import tokenizers
 
-__all__ = ["PROBES", "check_conversion", "encode_flat"]
-
 PROBES = (
     "The quick brown fox, which they'd seen in 1998, isn't HERE; we'll say: \"It's 12345678 m/s away!\"\r\n\r\nYES.",
     "  two  spaces,   three,\tand\ta tab \n \n  line\n\n\nends   ",

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Difference", "Ids", "Lengths", "first_difference"]
-
 Ids = npt.NDArray[np.uint32]
 Lengths = npt.NDArray[np.int64]
 

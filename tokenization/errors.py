@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tokenization.difference import Difference
 
-__all__ = ["EncodersDiffer", "FastUnavailable", "TokenizationError", "UnsupportedTokenizerError", "native_errors"]
-
 
 class TokenizationError(Exception):
     """A tokenizer that is missing, damaged or does not fit; its text is meant for the user."""

@@ -23,8 +23,6 @@ from tokenization.tokenizer import Tokenizer
 if TYPE_CHECKING:
     import gigatoken
 
-__all__ = ["FastEncoder"]
-
 _ONE_IN = 1000
 _HASHED_CHARACTERS = 256
 

@@ -11,8 +11,6 @@ from tokenization.special_text import SpecialTextCounter
 from tokenization.specs import shipped_spec
 from tokenization.tokenizer import Tokenizer
 
-__all__ = ["OwnTexts", "added_tokens", "fast_form", "sample_characters"]
-
 # Where the model begins in a `tokenizer.json`: behind all else. No string holds this, its quotes would be escaped.
 _MODEL = ',"model":{'
 

@@ -4,8 +4,6 @@ import hashlib
 import struct
 from collections.abc import Mapping, Sequence
 
-__all__ = ["byte_level_bytes", "byte_level_text", "fingerprint"]
-
 
 def _byte_of_character() -> dict[str, int]:
     """The inverse of the printable alphabet in which byte-level BPE files spell bytes (GPT-2's `bytes_to_unicode`).

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from tokenization.errors import TokenizationError
 
-__all__ = ["download", "looks_like_repository"]
-
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 # Seconds before the second and the third try.

@@ -13,8 +13,6 @@ from tokenization.names import read_tokenizer_class
 if TYPE_CHECKING:
     import tokenizers
 
-__all__ = ["MERGES_FILE", "TOKENIZER_FILE", "VOCABULARY_FILE", "backend_from_json", "backend_from_pair", "read_content"]
-
 TOKENIZER_FILE = "tokenizer.json"
 VOCABULARY_FILE, MERGES_FILE = "vocab.json", "merges.txt"
 

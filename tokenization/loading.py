@@ -27,8 +27,6 @@ from tokenization.tokenizer import Tokenizer
 if TYPE_CHECKING:
     import tokenizers
 
-__all__ = ["load"]
-
 _PAIR = (VOCABULARY_FILE, MERGES_FILE)
 _MODEL_FILES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model")
 _LIKE_A_PATH = re.compile(r"[./~\\]|.*\.(json|model|tiktoken|toml|txt)$|.*/.*/|.*\\")

@@ -6,8 +6,6 @@ from enum import StrEnum
 
 from tokenization.errors import TokenizationError
 
-__all__ = ["MaskOrigin", "MaskToken", "choose_mask"]
-
 _RESERVED = ("<|reserved_special_token_", "[unused")
 _NEW_TEXTS = ("<mask>", "<|mask|>", "[MASK]", "<|toolkit_mask|>")
 

@@ -4,8 +4,6 @@ import ctypes
 import os
 import sys
 
-__all__ = ["release_freed_memory", "resident_bytes"]
-
 
 def release_freed_memory() -> None:
     """Ask glibc for it; other systems do nothing.

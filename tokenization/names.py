@@ -11,8 +11,6 @@ from typing import Any
 
 from tokenization.errors import TokenizationError
 
-__all__ = ["CONFIGURATION_FILES", "ROLES", "SpecialNames", "read_special_names", "read_tokenizer_class"]
-
 # The order in which transformers adds names that the vocabulary lacks, and so the order of their ids.
 ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 

@@ -15,9 +15,6 @@ from tokenization.memory import release_freed_memory
 if TYPE_CHECKING:
     import tokenizers
 
-__all__ = ["HuggingFaceReference", "Reference", "TokenizerKind"]
-
-
 # Characters of a text that take `tokenizers` some 25 MB of working memory, most of which stays with a thread.
 _LONG_TEXT = 1 << 18
 

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from tokenization.errors import TokenizationError
 from tokenization.reference import TokenizerKind
 
-__all__ = ["EncodingRules", "settle_rules"]
-
 
 @dataclass(frozen=True)
 class EncodingRules:

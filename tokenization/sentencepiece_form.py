@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     import sentencepiece
     import tokenizers
 
-__all__ = ["SentencePieceReference", "from_sentencepiece"]
-
 _SPACE = "\u2581"
 _ALL = 1 << 16
 

@@ -12,8 +12,6 @@ from enum import IntEnum
 
 from tokenization.errors import TokenizationError
 
-__all__ = ["ModelType", "NormalizerSpec", "Piece", "PieceType", "SentencePieceModel", "looks_like_model", "parse_model"]
-
 Value = int | bytes
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5

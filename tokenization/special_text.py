@@ -3,8 +3,6 @@
 import re
 from collections.abc import Iterable, Sequence
 
-__all__ = ["SpecialTextCounter"]
-
 
 class SpecialTextCounter:
     """Counts how often special-token strings (`<|endoftext|>`...) stand in texts; the longest wins where two start.

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     import tiktoken
     import tokenizers
 
-__all__ = ["TiktokenReference", "from_ranks", "looks_like_ranks", "parse_ranks"]
-
 _LINE = re.compile(rb"[A-Za-z0-9+/]+={0,2} \d+")
 
 

@@ -26,8 +26,6 @@ from tokenization.special_text import SpecialTextCounter
 if TYPE_CHECKING:
     import tokenizers
 
-__all__ = ["Tokenizer"]
-
 
 class Tokenizer:
     """A tokenizer whose special tokens are decided; made by `tokenization.load`.

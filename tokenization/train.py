@@ -6,8 +6,6 @@ from pathlib import Path
 
 from tokenization.errors import TokenizationError
 
-__all__ = ["train_bpe"]
-
 _END, _PAD, _MASK = "<|endoftext|>", "<|pad|>", "<|mask|>"
 _SMALLEST = 256 + 3
 

@@ -16,7 +16,7 @@ LAYERS = {
     "toolkit.checkpoint": 1,
     "toolkit.parallel": 2,
     "toolkit.engine": 3,
-    "toolkit.settings": 4,
+    "toolkit.run": 4,
     "toolkit.preprocess": 5,
     "toolkit.training": 5,
     "toolkit.planning": 5,
@@ -124,7 +124,7 @@ def test_exceptions_are_still_needed() -> None:
 @pytest.mark.parametrize(
     ("path", "imported", "is_allowed"),
     [
-        ("toolkit.model.encoder", "toolkit.core.words.Targets", True),
+        ("toolkit.model.encoder", "toolkit.core.types.Targets", True),
         ("toolkit.model.encoder", "toolkit.objectives.clm.CausalLanguageModeling", False),
         ("toolkit.model.encoder", "torch.distributed.all_reduce", False),
         ("toolkit.parallel.topology", "torch.distributed", True),

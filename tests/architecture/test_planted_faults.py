@@ -25,7 +25,7 @@ def test_every_fault_fits_the_source() -> None:
 
 def test_a_fault_that_does_not_fit_is_reported() -> None:
     script = _script()
-    fault = {"name": "f", "path": "toolkit/core/words.py", "tests": ("tests/core/no_such_test.py",)}
+    fault = {"name": "f", "path": "toolkit/core/types.py", "tests": ("tests/core/no_such_test.py",)}
     found = script.misfits(
         [
             script.Fault(old="no such text", new="", **fault),

@@ -20,8 +20,8 @@ from toolkit.cli.main import main
 from toolkit.conversion.weights import EMBEDDING, HEAD
 from toolkit.model import Encoder, initialize_, model_settings
 from toolkit.preprocess import PreprocessSettings, preprocess
-from toolkit.settings import load_run
-from toolkit.settings.resume import snapshot
+from toolkit.run import load_run
+from toolkit.run.resume import snapshot
 from toolkit.testing.checkpoints import model_states, write_checkpoint
 from toolkit.testing.corpora import random_documents, write_token_corpus
 from toolkit.testing.hf_decoders import edit_json, edit_tensors, save_decoder, save_tokenizer

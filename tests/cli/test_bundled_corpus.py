@@ -6,7 +6,7 @@ import pytest
 
 from toolkit.core.errors import CorpusError
 from toolkit.data import Corpus
-from toolkit.settings import load_run
+from toolkit.run import load_run
 from toolkit.workflows.bundled import prepare_if_named
 
 

@@ -9,8 +9,8 @@ import pytest
 from toolkit.checkpoint.manifest import manifest_bytes, read_manifest
 from toolkit.cli.main import main
 from toolkit.model import Encoder, initialize_, model_settings
-from toolkit.settings import load_run
-from toolkit.settings.resume import snapshot
+from toolkit.run import load_run
+from toolkit.run.resume import snapshot
 from toolkit.testing.checkpoints import model_states, write_checkpoint
 from toolkit.testing.runs import write_run
 

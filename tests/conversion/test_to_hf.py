@@ -25,7 +25,7 @@ from transformers import (
 
 from toolkit.checkpoint import open_checkpoint
 from toolkit.conversion import to_hf
-from toolkit.core.words import AttentionKind
+from toolkit.core.types import AttentionKind
 from toolkit.model import Encoder, ModelSettings
 from toolkit.testing.models import MODEL_OPTIONS
 from toolkit.testing.text import sample_documents

@@ -11,7 +11,7 @@ import torch
 
 from toolkit.conversion import exporting, forms, parity, to_hf
 from toolkit.core.errors import CheckpointError, ToolkitError, UserError
-from toolkit.core.words import AttentionKind, Vocabulary
+from toolkit.core.types import AttentionKind, Vocabulary
 from toolkit.model import model_settings
 from toolkit.model.encoder import Encoder
 from toolkit.model.initialize import initialize_

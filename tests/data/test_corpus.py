@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from toolkit.core.errors import CorpusError
-from toolkit.core.words import Vocabulary
+from toolkit.core.types import Vocabulary
 from toolkit.data import Corpus
 from toolkit.testing.corpora import random_documents, write_token_corpus
 

@@ -19,7 +19,7 @@ from toolkit.data.settings import BlendEntry
 from toolkit.finetuning.settings import FinetuningSettings
 from toolkit.objectives.mlm import MlmSettings
 from toolkit.objectives.schedule import PhaseSettings
-from toolkit.settings.run import RunSettings
+from toolkit.run.settings import RunSettings
 
 __all__ = ["TABLES", "filled", "keys", "table"]
 

@@ -26,8 +26,8 @@ from toolkit.model.encoder import Encoder
 from toolkit.model.initialize import initialize_
 from toolkit.parallel.topology import batch_layout
 from toolkit.preprocess import PreprocessSettings, preprocess
-from toolkit.settings import load_run
-from toolkit.settings.run import RunSettings
+from toolkit.run import load_run
+from toolkit.run.settings import RunSettings
 from toolkit.testing.checkpoints import model_states, write_checkpoint
 from toolkit.testing.text import sample_documents, tiny_tokenizer
 

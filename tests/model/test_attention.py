@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from toolkit.core.words import AttentionKind
+from toolkit.core.types import AttentionKind
 from toolkit.model import attention as module
 from toolkit.model.attention import SegmentLayout, attend, attend_by_bmm, attend_by_sdpa, attend_by_varlen
 from toolkit.model.varlen import suits_varlen

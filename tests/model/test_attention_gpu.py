@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from toolkit.core.words import AttentionKind
+from toolkit.core.types import AttentionKind
 from toolkit.model.attention import SegmentLayout, attend
 from toolkit.model.varlen import suits_varlen, varlen_kernel
 from toolkit.testing.models import dense_visibility, tiny_encoder

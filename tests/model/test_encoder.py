@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from toolkit.core.words import AttentionKind
+from toolkit.core.types import AttentionKind
 from toolkit.model import Encoder, SegmentLayout, attention
 from toolkit.testing.models import MODEL_OPTIONS, dense_visibility, hugging_face_twin, tiny_encoder
 from toolkit.testing.tolerances import HUGGING_FACE_LOGITS, tolerance

@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from toolkit.core.words import AttentionKind
+from toolkit.core.types import AttentionKind
 from toolkit.model import SegmentLayout, compile_blocks_
 from toolkit.testing.models import tiny_encoder
 
@@ -14,7 +14,7 @@ from toolkit.testing.models import tiny_encoder
 # A large eps keeps Adam from turning the rounding of a gradient near zero into a whole step.
 _STAGE_3 = """
 import os, sys, torch, deepspeed
-from toolkit.core.words import AttentionKind
+from toolkit.core.types import AttentionKind
 from toolkit.testing.models import tiny_encoder
 
 dtype, is_tied = getattr(torch, sys.argv[1]), sys.argv[2].startswith("tied")

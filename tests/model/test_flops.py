@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from toolkit.core.words import AttentionKind
+from toolkit.core.types import AttentionKind
 from toolkit.model import Encoder, SegmentLayout, initialize_, model_settings, parameter_counts, training_flops
 from toolkit.model.attention import attend_by_bmm
 from toolkit.testing.models import tiny_settings

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import varlen
 
-from toolkit.core.words import AttentionKind
+from toolkit.core.types import AttentionKind
 from toolkit.model import varlen as module
 from toolkit.model.varlen import suits_varlen, varlen_kernel
 from toolkit.testing.kernels import plain_varlen

@@ -12,7 +12,7 @@ from toolkit.core.errors import CorpusError
 from toolkit.data import Corpus, Order, RowStream, open_rows
 from toolkit.objectives import registry
 from toolkit.parallel.topology import batch_layout
-from toolkit.settings import load_run
+from toolkit.run import load_run
 from toolkit.testing.runs import write_run
 from toolkit.training.batching import Batcher, evaluation_batches
 

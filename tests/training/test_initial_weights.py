@@ -11,7 +11,7 @@ from toolkit.checkpoint import CheckpointManifest, open_checkpoint
 from toolkit.checkpoint.manifest import manifest_bytes
 from toolkit.conversion import from_hf, to_hf
 from toolkit.core.errors import CheckpointError, SettingsError
-from toolkit.settings import load_run
+from toolkit.run import load_run
 from toolkit.testing.corpora import random_documents, write_token_corpus
 from toolkit.testing.hf_decoders import save_decoder
 from toolkit.testing.runs import RunCase, write_run

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from toolkit.core.words import AttentionKind
+from toolkit.core.types import AttentionKind
 from toolkit.model import training_flops
-from toolkit.settings import load_run
+from toolkit.run import load_run
 from toolkit.testing.models import tiny_settings
 from toolkit.testing.runs import write_run
 from toolkit.training import assembly

@@ -8,7 +8,7 @@ from toolkit.testing.runs import read_metrics, write_run
 
 def test_it_runs_as_the_only_rank(tmp_path):
     script = (
-        "import sys\nfrom toolkit.settings import load_run\nfrom toolkit.training import pretrain\n"
+        "import sys\nfrom toolkit.run import load_run\nfrom toolkit.training import pretrain\n"
         "settings = load_run(sys.argv[1], ['schedule.0.steps=2', 'schedule.1.steps=2', 'lr.warmup_steps=1', "
         "'lr.decay_steps=1'])\nprint(pretrain(settings))\nprint(pretrain(settings))\n"
     )

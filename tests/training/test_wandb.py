@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from toolkit.core.errors import SettingsError
-from toolkit.settings import load_run
+from toolkit.run import load_run
 from toolkit.testing.runs import write_run
 from toolkit.training.assembly import open_run_data
 from toolkit.training.wandb_writer import WandbWriter, check_wandb
@@ -41,7 +41,7 @@ def test_offline_a_resumed_run_is_the_same_run(monkeypatch, tmp_path):
     """Two stretches of one run, cut by an injected stop; both files on disk carry the id and the curves."""
     monkeypatch.setenv("WANDB_MODE", "offline")
     script = (
-        "import sys\nfrom toolkit.settings import load_run\nfrom toolkit.training import pretrain\n"
+        "import sys\nfrom toolkit.run import load_run\nfrom toolkit.training import pretrain\n"
         "from importlib import import_module\nprogram = import_module('toolkit.training.pretrain')\n"
         "class Stop:\n    def __init__(self): self.left = int(sys.argv[2])\n"
         "    def __call__(self): self.left -= 1; return self.left < 0\n"

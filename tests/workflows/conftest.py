@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 
 from toolkit.finetuning import FinetuningResult, Initialization
-from toolkit.settings import load_run
-from toolkit.settings.rules import schedule_of
+from toolkit.run import load_run
+from toolkit.run.rules import schedule_of
 from toolkit.workflows.report.facts import Facts, HiddenWord, Metrics
 from toolkit.workflows.stages import Stage, TimedStage
 

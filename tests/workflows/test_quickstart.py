@@ -16,9 +16,9 @@ from toolkit.finetuning.result import write_result
 from toolkit.model.encoder import Encoder
 from toolkit.model.initialize import initialize_
 from toolkit.preprocess import PreprocessSettings, preprocess
-from toolkit.settings import load_run
-from toolkit.settings.load import to_toml
-from toolkit.settings.resume import snapshot
+from toolkit.run import load_run
+from toolkit.run.load import to_toml
+from toolkit.run.resume import snapshot
 from toolkit.testing.checkpoints import model_states, write_checkpoint
 from toolkit.testing.text import sample_documents, tiny_tokenizer
 from toolkit.training.assembly import open_run_data

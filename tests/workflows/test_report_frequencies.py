@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from toolkit.settings import load_run
+from toolkit.run import load_run
 from toolkit.testing.corpora import write_token_corpus
 from toolkit.training.assembly import open_run_data
 from toolkit.workflows.report.frequencies import frequency_losses

@@ -13,8 +13,6 @@ import torch
 
 from toolkit.checkpoint.manifest import FileEntry
 
-__all__ = ["copy_tree", "hash_file", "stream_safetensors", "sync", "write_file", "write_safetensors"]
-
 _BLOCK_BYTES = 1 << 22
 _DTYPE_NAMES = {torch.float32: "F32", torch.bfloat16: "BF16"}
 

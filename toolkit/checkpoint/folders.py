@@ -7,18 +7,6 @@ from pathlib import Path
 
 from toolkit.checkpoint.manifest import MANIFEST_NAME
 
-__all__ = [
-    "CHECKPOINTS_FOLDER",
-    "LATEST_NAME",
-    "WRITING_PREFIX",
-    "holds_checkpoints",
-    "remove_folder",
-    "remove_leftovers",
-    "set_aside",
-    "step_folders",
-    "step_name",
-]
-
 CHECKPOINTS_FOLDER = "checkpoints"
 """In the folder of a run."""
 LATEST_NAME = "latest"

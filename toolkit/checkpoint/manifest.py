@@ -13,23 +13,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from toolkit.core.errors import CheckpointError
+from toolkit.core.types import Vocabulary
 from toolkit.core.validation import explain
-from toolkit.core.words import Vocabulary
-
-__all__ = [
-    "COPY_AGAIN",
-    "FORMAT_VERSION",
-    "MANIFEST_NAME",
-    "CheckpointManifest",
-    "FileEntry",
-    "LayoutEntry",
-    "TensorEntry",
-    "TensorKind",
-    "VocabularyEntry",
-    "manifest_bytes",
-    "read_manifest",
-    "tensor_file",
-]
 
 FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"

@@ -24,8 +24,6 @@ from toolkit.checkpoint.state import TOKENIZER_FOLDER, ParameterState
 from toolkit.checkpoint.tensor_files import read_header, read_rows
 from toolkit.core.errors import CheckpointError
 
-__all__ = ["Checkpoint", "newest_intact", "open_checkpoint", "open_unverified"]
-
 _WHAT_TO_GIVE = f"Give a checkpoint (RUN_DIR/{CHECKPOINTS_FOLDER}/step-NNNNNNNN), or the folder of a run that has one."
 _log = logging.getLogger(__name__)
 

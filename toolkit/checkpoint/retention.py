@@ -6,8 +6,6 @@ from toolkit.checkpoint.folders import remove_folder, step_folders
 from toolkit.checkpoint.read import open_unverified
 from toolkit.core.errors import CheckpointError
 
-__all__ = ["retain"]
-
 
 def retain(root: Path, keep: int, *, keep_every: int | None) -> list[Path]:
     """Remove checkpoints that need not stay.

@@ -4,8 +4,6 @@ from pydantic import Field
 
 from toolkit.core.settings import Settings
 
-__all__ = ["CheckpointSettings"]
-
 
 class CheckpointSettings(Settings):
     """When checkpoints are written and which of them stay. The last step is always saved."""

@@ -4,8 +4,6 @@ from dataclasses import dataclass
 
 import torch
 
-__all__ = ["TOKENIZER_FOLDER", "ParameterState"]
-
 TOKENIZER_FOLDER = "tokenizer"
 
 

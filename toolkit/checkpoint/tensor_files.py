@@ -15,9 +15,7 @@ from typing import Any
 import torch
 
 from toolkit.core.errors import CheckpointError
-from toolkit.core.wording import first_few
-
-__all__ = ["TensorPlace", "read_header", "read_rows"]
+from toolkit.core.text import first_few
 
 _BLOCK_BYTES = 1 << 24
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}

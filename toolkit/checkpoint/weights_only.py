@@ -17,8 +17,6 @@ from toolkit.checkpoint.manifest import (
 )
 from toolkit.checkpoint.state import TOKENIZER_FOLDER
 
-__all__ = ["deal", "write_weights_only"]
-
 _LARGEST_FILE = 4 << 30
 
 

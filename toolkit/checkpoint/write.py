@@ -37,8 +37,6 @@ from toolkit.checkpoint.read import open_checkpoint
 from toolkit.checkpoint.state import TOKENIZER_FOLDER, ParameterState
 from toolkit.core.errors import CheckpointError, is_out_of_room
 
-__all__ = ["PartEntry", "abandon", "begin", "finish", "merge_parts", "write_part"]
-
 
 @dataclass(frozen=True)
 class PartEntry:

@@ -8,8 +8,6 @@ import typer
 from toolkit.conversion.forms import DEFAULT_DTYPE, DEFAULT_FORM, ExportDtype, ExportForm
 from toolkit.core.errors import UserError
 
-__all__ = ["command"]
-
 
 def command(
     source: Annotated[

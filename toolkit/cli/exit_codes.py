@@ -8,8 +8,6 @@ from collections.abc import Callable
 
 from toolkit.core.errors import ToolkitError, is_out_of_room
 
-__all__ = ["DEBUG_VARIABLE", "INTERRUPTED", "guarded"]
-
 DEBUG_VARIABLE = "TOOLKIT_DEBUG"
 INTERRUPTED = 130
 _CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS)

@@ -7,8 +7,6 @@ import typer
 
 from toolkit.cli.options import settings_from
 
-__all__ = ["command"]
-
 
 def command(
     task: Annotated[str, typer.Argument(help="sc: sequence classification.")],

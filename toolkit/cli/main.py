@@ -12,8 +12,6 @@ from typer.main import get_command
 from toolkit.cli.exit_codes import DEBUG_VARIABLE, INTERRUPTED, guarded
 from toolkit.cli.plain_words import plain_words
 
-__all__ = ["main"]
-
 _COMMANDS = {
     "quickstart": "See the whole path work on bundled text",
     "tokenizer": "Train a tokenizer on text",

@@ -8,8 +8,6 @@ import typer
 
 from toolkit.core.settings import Settings
 
-__all__ = ["option_of", "settings_from"]
-
 _Settings = TypeVar("_Settings", bound=Settings)
 
 

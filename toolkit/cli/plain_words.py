@@ -2,8 +2,6 @@
 
 import re
 
-__all__ = ["plain_words"]
-
 _WORDS = (
     (re.compile(r"^Value error, "), ""),
     (re.compile(r"^Input should be a valid integer.*"), "it has to be a whole number."),

@@ -10,8 +10,6 @@ from toolkit.cli.options import option_of, settings_from
 from toolkit.core.errors import SettingsError
 from toolkit.preprocess.settings import PreprocessSettings
 
-__all__ = ["command"]
-
 # `toolkit preprocess fineweb-edu`, as it stands: the recipe's vocabulary with its mask token, on an open repository.
 _FINEWEB_EDU = {
     "tokenizer": "EuroBERT/EuroBERT-210m",

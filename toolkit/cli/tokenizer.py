@@ -10,8 +10,6 @@ import typer
 from toolkit.cli.options import option_of, settings_from
 from toolkit.preprocess.tokenizer_training import TokenizerTrainingSettings
 
-__all__ = ["command"]
-
 # What preprocess has to be told too, to read the same texts.
 _OF_SOURCES = ("text_field", "txt_documents", "subset")
 _OVERWRITE = TokenizerTrainingSettings.model_fields["overwrite"].description

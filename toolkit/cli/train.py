@@ -4,8 +4,6 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["command"]
-
 
 def command(
     run: Annotated[str, typer.Argument(metavar="RUN.toml|PRESET", help="A run file, or the name of a preset.")],

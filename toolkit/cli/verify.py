@@ -5,8 +5,6 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["command"]
-
 
 def command(folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a corpus.")]) -> None:
     """Read every file of a corpus again and compare hashes; damaged and missing files are named, exit code 2."""

@@ -8,8 +8,6 @@ from typing import Any
 from toolkit.checkpoint.manifest import CheckpointManifest
 from toolkit.conversion.forms import ExportForm
 
-__all__ = ["model_card"]
-
 _PIPELINE_TAG = {ExportForm.BIDIRECTIONAL: "fill-mask", ExportForm.CAUSAL: "text-generation"}
 _ABOUT = {
     ExportForm.BIDIRECTIONAL: "A text encoder (bidirectional attention) with its masked-language-modeling head",

@@ -38,8 +38,6 @@ from toolkit.core.errors import CheckpointError, ToolkitError, UserError
 from toolkit.core.validation import explain
 from toolkit.model.config import ModelSettings
 
-__all__ = ["ConversionReport", "to_hf"]
-
 _LARGEST_FILE = 5_000_000_000
 _Word = TypeVar("_Word", bound=StrEnum)
 

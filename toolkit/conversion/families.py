@@ -14,12 +14,10 @@ from pydantic import ValidationError
 
 from toolkit.checkpoint.folders import holds_checkpoints
 from toolkit.core.errors import UserError
+from toolkit.core.text import json_kind
+from toolkit.core.types import AttentionKind
 from toolkit.core.validation import explain
-from toolkit.core.wording import json_kind
-from toolkit.core.words import AttentionKind
 from toolkit.model.config import ModelSettings
-
-__all__ = ["FAMILIES", "Described", "describe"]
 
 FAMILIES = {
     "llama": "Llama, SmolLM, TinyLlama",

@@ -10,22 +10,12 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from toolkit.core.errors import CheckpointError
-from toolkit.core.words import AttentionKind, Vocabulary
+from toolkit.core.types import AttentionKind, Vocabulary
 from toolkit.model.config import ModelSettings
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedConfig
-
-__all__ = [
-    "DEFAULT_DTYPE",
-    "DEFAULT_FORM",
-    "ExportDtype",
-    "ExportForm",
-    "configuration",
-    "exported_class",
-    "rope_scaling",
-]
 
 
 class ExportForm(StrEnum):

@@ -4,9 +4,7 @@ import re
 from pathlib import Path
 
 from toolkit.core.errors import UserError
-from toolkit.core.wording import home_hint
-
-__all__ = ["local_files"]
+from toolkit.core.text import home_hint
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _FILES = [

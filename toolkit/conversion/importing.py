@@ -25,10 +25,8 @@ from toolkit.conversion.tensors import check_tensors, shapes_of
 from toolkit.conversion.vocabulary import compare_ids, open_tokenizer
 from toolkit.conversion.weights import EMBEDDING, HEAD, HubWeights
 from toolkit.core.errors import CheckpointError, ToolkitError
-from toolkit.core.words import Vocabulary
+from toolkit.core.types import Vocabulary
 from toolkit.model.config import ModelSettings
-
-__all__ = ["DEFAULT_MASK_TOKEN", "ImportReport", "from_hf"]
 
 DEFAULT_MASK_TOKEN = "auto"
 _DIGEST_OF_NOTHING = "0" * 32

@@ -3,8 +3,6 @@
 import json
 from pathlib import Path
 
-__all__ = ["write_modules"]
-
 _POOLING = "1_Pooling"
 
 

@@ -20,12 +20,10 @@ from torch import Tensor, nn
 from toolkit.checkpoint.read import Checkpoint
 from toolkit.conversion.weights import EMBEDDING, HEAD, HubWeights
 from toolkit.core.errors import CheckpointError, ToolkitError, UserError
-from toolkit.core.words import AttentionKind
+from toolkit.core.types import AttentionKind
 from toolkit.model.config import ModelSettings
 from toolkit.model.encoder import Encoder
 from toolkit.model.products import times_transposed
-
-__all__ = ["SENTENCES", "USE_WHOLE", "Ours", "Parity", "compare_logits", "open_ours"]
 
 USE_WHOLE = "Use a checkpoint that a run or an import wrote."
 """What to do about one whose manifest and tensors do not belong together."""

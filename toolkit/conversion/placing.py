@@ -11,8 +11,6 @@ from safetensors import SafetensorError
 from toolkit.checkpoint.durable import sync
 from toolkit.core.errors import UserError, is_out_of_room
 
-__all__ = ["built_beside", "refuse_occupied"]
-
 
 def refuse_occupied(out: Path) -> None:
     """Refuse a place that holds something.

@@ -6,11 +6,9 @@ import torch
 
 from toolkit.conversion.weights import EMBEDDING, HEAD, HubWeights
 from toolkit.core.errors import CheckpointError, UserError
-from toolkit.core.wording import first_few
+from toolkit.core.text import first_few
 from toolkit.model.config import ModelSettings
 from toolkit.model.encoder import Encoder
-
-__all__ = ["check_tensors", "shapes_of"]
 
 _ANGLES = "rotary_emb.inv_freq"
 

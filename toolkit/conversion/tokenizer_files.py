@@ -11,8 +11,6 @@ from toolkit.conversion.forms import ExportForm
 if TYPE_CHECKING:
     import tokenizers
 
-__all__ = ["read_json", "update_json", "write_tokenizer"]
-
 
 def write_tokenizer(folder: Path, source: Checkpoint, *, form: ExportForm, longest: int) -> None:
     """Copy the tokenizer into `folder` and settle what the model asks for.

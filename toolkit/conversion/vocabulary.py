@@ -11,8 +11,6 @@ from toolkit.conversion.parity import SENTENCES
 from toolkit.conversion.tokenizer_files import read_json, update_json
 from toolkit.core.errors import UserError
 
-__all__ = ["compare_ids", "open_tokenizer"]
-
 _CONFIG = "tokenizer_config.json"
 _NAMES = (_CONFIG, "special_tokens_map.json")
 _JSON, _PAIR = "tokenizer.json", ("vocab.json", "merges.txt")

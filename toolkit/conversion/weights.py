@@ -8,9 +8,7 @@ import torch
 
 from toolkit.checkpoint.tensor_files import TensorPlace, read_header, read_rows
 from toolkit.core.errors import CheckpointError
-from toolkit.core.wording import first_few
-
-__all__ = ["EMBEDDING", "HEAD", "HubWeights"]
+from toolkit.core.text import first_few
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 """Names of the two matrices that are one where a model ties them."""

@@ -3,8 +3,6 @@
 import ctypes
 import platform
 
-__all__ = ["give_back_freed_memory", "keep_freed_memory"]
-
 _TRIM_THRESHOLD = -1
 _TOP_PAD = -2
 _MMAP_THRESHOLD = -3

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
     from rich.table import Table
 
-__all__ = ["Progress", "console", "facts", "progress"]
-
 _SECONDS_BETWEEN_LINES = 10.0
 
 

@@ -16,8 +16,6 @@ import hashlib
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Draws", "keyed_uint64", "mix64"]
-
 _GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _GOLDEN_GAMMA_32 = np.uint32(0x9E3779B9)
 _TWO_TO_MINUS_24 = np.float32(2.0**-24)

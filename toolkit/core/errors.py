@@ -11,17 +11,6 @@ ToolkitError                 1  a bug, unless a child says otherwise
 
 import errno
 
-__all__ = [
-    "CheckpointError",
-    "CorpusError",
-    "NonFiniteError",
-    "NotAvailableError",
-    "SettingsError",
-    "ToolkitError",
-    "UserError",
-    "is_out_of_room",
-]
-
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 

@@ -2,8 +2,6 @@
 
 from pydantic import BaseModel, ConfigDict
 
-__all__ = ["Settings"]
-
 
 class Settings(BaseModel):
     """A group of settings. Each field carries its meaning in a string below it; validation never changes a value.

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-__all__ = ["shipped_folder"]
-
 _PACKAGE = Path(__file__).resolve().parent.parent
 
 

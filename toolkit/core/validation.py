@@ -8,8 +8,6 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-__all__ = ["demand", "explain", "meaning", "nearest"]
-
 _LONGEST_VALUE = 100
 _TABLE = "a table of keys and values"
 # How pydantic names the members of a union, behind the key that has one.

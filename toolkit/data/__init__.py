@@ -7,7 +7,6 @@ from toolkit.data.file_hashes import hash_folder
 from toolkit.data.manifest import (
     MANIFEST_NAME,
     CorpusManifest,
-    ShardEntry,
     SpecialIds,
     TokenizerEntry,
     read_manifest,
@@ -15,6 +14,7 @@ from toolkit.data.manifest import (
 )
 from toolkit.data.order import Order
 from toolkit.data.settings import BlendEntry, DataSettings
+from toolkit.data.shard_table import ShardEntry
 from toolkit.data.shards import Shard, ShardFiles, ShardWriter, token_dtype
 from toolkit.data.stream import RowStream
 from toolkit.data.verification import Verification, verify_corpus

@@ -18,8 +18,6 @@ from toolkit.core.draws import keyed_uint64
 from toolkit.data.hashing import hash_numbers
 from toolkit.data.order import permute
 
-__all__ = ["Blend"]
-
 # Short blocks keep every stretch of a run close to its shares; long enough that places in a block are not guessed.
 _FEWEST_ROWS = 64
 _MOST_ROWS_ALIKE = 4096

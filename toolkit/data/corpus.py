@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import overload
 
 from toolkit.core.errors import CorpusError
-from toolkit.core.wording import counted
-from toolkit.core.words import Vocabulary
+from toolkit.core.text import counted
+from toolkit.core.types import Vocabulary
 from toolkit.data.manifest import CorpusManifest, read_manifest
 from toolkit.data.shards import Shard, file_names
-
-__all__ = ["Corpus", "open_folder"]
 
 # Each mapped file holds a descriptor, and 1,024 of them is a common limit for a process.
 _OPEN_SHARDS = 128

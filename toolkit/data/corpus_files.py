@@ -20,8 +20,6 @@ from toolkit.data.plan_summary import is_summary_whole
 from toolkit.data.read_through import Told
 from toolkit.data.shards import file_names
 
-__all__ = ["CorpusFile", "CorpusFiles", "survey_corpus"]
-
 _TOKENIZER_FOLDER, _HOLDOUT_FOLDER = "tokenizer", "holdout"
 _PLAN = re.compile(r"(?P<shard>.+)\.plan-S\d+-m\d+-v\d+-(?P<sha256_idx>[0-9a-f]{16})", re.DOTALL)
 _SUMMARY = re.compile(r"plans-S\d+-m\d+-v\d+-(?P<manifest_sha256>[0-9a-f]{16})")

@@ -5,9 +5,7 @@ import hashlib
 import numpy as np
 import numpy.typing as npt
 
-from toolkit.core.words import IntArray
-
-__all__ = ["DIGEST_START", "advance_digest", "row_hashes"]
+from toolkit.core.types import IntArray
 
 DIGEST_START = bytes(16)
 """The digest before the first step."""

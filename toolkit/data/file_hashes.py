@@ -4,8 +4,6 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["hash_file", "hash_folder"]
-
 _PIECE = 1 << 20
 
 

@@ -5,8 +5,6 @@ import numpy.typing as npt
 
 from toolkit.core.draws import mix64
 
-__all__ = ["Keys", "hash_numbers"]
-
 Keys = npt.NDArray[np.uint64]
 
 # The increment of SplitMix64 (Steele, Lea, Flood 2014, section 3): sends neighbouring numbers far apart.

@@ -14,20 +14,9 @@ from pydantic import Field, PlainSerializer, ValidationError, WrapValidator, mod
 
 from toolkit.core.errors import CorpusError
 from toolkit.core.settings import Settings
+from toolkit.core.text import home_hint
 from toolkit.core.validation import explain
-from toolkit.core.wording import home_hint
 from toolkit.data.shard_table import Count, FileName, Sha256, ShardEntry, ShardTable, read_entries
-
-__all__ = [
-    "MANIFEST_NAME",
-    "CorpusManifest",
-    "ShardEntry",
-    "SpecialIds",
-    "TokenizerEntry",
-    "read_damaged_manifest",
-    "read_manifest",
-    "write_manifest",
-]
 
 MANIFEST_NAME = "corpus.json"
 

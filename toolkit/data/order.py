@@ -14,8 +14,6 @@ import numpy.typing as npt
 from toolkit.core.draws import keyed_uint64
 from toolkit.data.hashing import Keys, hash_numbers
 
-__all__ = ["Order", "permute"]
-
 _NUM_ROUNDS = 8
 # For `blocks`: rows that are read from one place, and how many such places are mixed at a time.
 _ROWS_PER_BLOCK = 1024

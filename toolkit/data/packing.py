@@ -15,8 +15,6 @@ import numpy.typing as npt
 
 from toolkit.data.shard_index import Lengths
 
-__all__ = ["PackedRows", "Pieces", "count_pieces", "iterate_pieces", "pack"]
-
 _DOCUMENTS_AT_ONCE = 1 << 18
 
 

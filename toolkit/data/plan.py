@@ -23,19 +23,6 @@ import numpy.typing as npt
 from toolkit.data.packing import count_pieces, iterate_pieces, pack
 from toolkit.data.shard_index import Lengths
 
-__all__ = [
-    "ALGORITHM_VERSION",
-    "PackingPlan",
-    "PlanKey",
-    "PlanSizes",
-    "is_intact",
-    "is_whole",
-    "map_plan",
-    "plan_bytes",
-    "read_sizes",
-    "write_plan",
-]
-
 ALGORITHM_VERSION = 1
 """Raised whenever the same documents would be packed differently, so that old plans are not taken for new ones."""
 

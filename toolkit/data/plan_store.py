@@ -22,8 +22,6 @@ from toolkit.data.plan_summary import PlanTable, SummaryKey, read_summary, write
 from toolkit.data.shard_index import Lengths
 from toolkit.data.shards import file_names
 
-__all__ = ["PlanStore"]
-
 # Each mapped plan holds a file descriptor; see the shards of a corpus.
 _OPEN_PLANS = 128
 # Below, the headers of all plans are read as fast.

@@ -21,8 +21,6 @@ import numpy.typing as npt
 
 from toolkit.data.plan import ALGORITHM_VERSION, PlanSizes
 
-__all__ = ["PlanTable", "SummaryKey", "is_summary_whole", "read_summary", "write_summary"]
-
 _MAGIC = b"ETKROWS\x00"
 _FIELDS = struct.Struct("<8s4Q32s")
 _DIGEST_BYTES = 32

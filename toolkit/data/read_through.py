@@ -8,8 +8,6 @@ from typing import TypeVar
 
 from toolkit.core.console import progress
 
-__all__ = ["Told", "read_through"]
-
 Told = Callable[[int], object]
 """Is told how many bytes were read."""
 

@@ -5,9 +5,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from toolkit.core.settings import Settings
-from toolkit.core.wording import counted
-
-__all__ = ["BlendEntry", "DataSettings"]
+from toolkit.core.text import counted
 
 _SMALLEST_SHARE = 1e-9
 # Messages leave these words out of the key: they are how pydantic names the members of a union.

@@ -19,8 +19,6 @@ import numpy.typing as npt
 
 from toolkit.core.errors import CorpusError
 
-__all__ = ["CODES", "HEADER", "MAGIC", "Lengths", "ShardIndex", "file_size", "map_file", "unreadable"]
-
 MAGIC = b"MMIDIDX\x00\x00"
 HEADER = struct.Struct("<9sQBQQ")
 CODES: dict[int, np.dtype[Any]] = {8: np.dtype("<u2"), 4: np.dtype("<i4")}

@@ -9,8 +9,6 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import ConfigDict, Field, TypeAdapter
 
-__all__ = ["Count", "FileName", "Sha256", "ShardEntry", "ShardTable", "read_entries"]
-
 Count = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
 # A zero byte ends a name for the system, and Python refuses to pass it on.
 FileName = Annotated[str, Field(min_length=1, pattern=r"^[^\x00]*$")]

@@ -21,8 +21,6 @@ import numpy.typing as npt
 from toolkit.core.errors import CorpusError
 from toolkit.data.shard_index import CODES, HEADER, MAGIC, Lengths, ShardIndex, file_size, map_file
 
-__all__ = ["Shard", "ShardFiles", "ShardWriter", "token_dtype"]
-
 # Megatron-LM takes 16 bits below this size, a little short of 2^16.
 _SMALLEST_WIDE_VOCABULARY = 65500
 

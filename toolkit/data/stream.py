@@ -12,8 +12,6 @@ from toolkit.data.blend import Blend
 from toolkit.data.order import Order
 from toolkit.data.windows import Rows, TokenRows
 
-__all__ = ["Located", "RowStream"]
-
 # A few positions cost as much to locate as these, and a rank asks for neighbours. Nothing but time depends on it.
 _GROUP = 64
 _GROUPS_KEPT = 16

@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from toolkit.core.wording import counted
+from toolkit.core.text import counted
 from toolkit.data.corpus_files import CorpusFile, survey_corpus
 from toolkit.data.read_through import Told, read_through
-
-__all__ = ["Finding", "Verification", "verify_corpus"]
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,11 @@ import numpy.typing as npt
 
 from toolkit.core.draws import keyed_uint64
 from toolkit.core.errors import CorpusError
-from toolkit.core.wording import counted
+from toolkit.core.text import counted
 from toolkit.data.corpus import Corpus
 from toolkit.data.hashing import hash_numbers
 from toolkit.data.plan_store import PlanStore
 from toolkit.data.settings import DataSettings
-
-__all__ = ["Rows", "TokenRows", "open_rows"]
 
 Numbers = npt.NDArray[np.int64]
 

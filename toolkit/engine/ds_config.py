@@ -15,19 +15,9 @@ from pydantic import ValidationError
 
 from toolkit.core.errors import NotAvailableError, SettingsError
 from toolkit.core.shipped import shipped_folder
+from toolkit.core.text import json_kind
 from toolkit.core.validation import demand, nearest
-from toolkit.core.wording import json_kind
 from toolkit.parallel.topology import BatchLayout, ParallelSettings
-
-__all__ = [
-    "DEFAULT_DS_CONFIG",
-    "check_parallel",
-    "read_ds_config",
-    "refusal",
-    "resolve_ds_config",
-    "shipped_ds_configs",
-    "zero_stage",
-]
 
 DEFAULT_DS_CONFIG = "zero2"
 """What a run uses where nobody names a file."""

@@ -18,14 +18,12 @@ from typing import Any
 import torch
 
 from toolkit.core.errors import SettingsError
-from toolkit.core.words import AttentionKind
+from toolkit.core.types import AttentionKind
 from toolkit.engine.ds_config import refusal, zero_stage
 from toolkit.engine.optimizer import OptimizerSettings, build_optimizer
 from toolkit.engine.ranks import Ranks
 from toolkit.model.attention import SegmentLayout
 from toolkit.model.encoder import Encoder
-
-__all__ = ["Engine", "MicroBatch", "NonFiniteStep", "StepResult"]
 
 
 @dataclass(frozen=True)

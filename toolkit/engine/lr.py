@@ -7,9 +7,7 @@ from pydantic import Field
 
 from toolkit.core.errors import SettingsError
 from toolkit.core.settings import Settings
-from toolkit.core.wording import counted
-
-__all__ = ["LearningRateSettings", "learning_rate_at"]
+from toolkit.core.text import counted
 
 _LONGEST_RAMP = 2000
 _RAMP_SHARE = 0.05

@@ -9,8 +9,6 @@ from toolkit.core.settings import Settings
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["OptimizerSettings", "build_optimizer"]
-
 
 class OptimizerSettings(Settings):
     """AdamW and gradient clipping (arXiv 2507.00994, appendix)."""

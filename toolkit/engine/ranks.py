@@ -18,8 +18,6 @@ import torch.distributed as dist
 
 from toolkit.core.errors import ToolkitError
 
-__all__ = ["Ranks", "has_gpu", "has_joined", "join_ranks", "leave_ranks"]
-
 _T = TypeVar("_T")
 _SINGLE_PROCESS = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
 

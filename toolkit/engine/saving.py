@@ -10,8 +10,6 @@ from toolkit.core.errors import CheckpointError
 from toolkit.engine.engine import Engine
 from toolkit.engine.state import collect, restore
 
-__all__ = ["load_checkpoint", "save_checkpoint"]
-
 
 def save_checkpoint(engine: Engine, root: Path, *, manifest: CheckpointManifest, tokenizer_folder: Path) -> Path:
     """Write the state of the engine below `root`; collective. The checkpoint appears whole or not at all.

@@ -14,8 +14,6 @@ import torch
 from toolkit.checkpoint.state import ParameterState
 from toolkit.engine.engine import Engine
 
-__all__ = ["collect", "restore"]
-
 # Where each optimizer class keeps its flat fp32 partitions.
 _FLAT_PARTITIONS = (
     "single_partition_of_fp32_groups",  # DeepSpeedZeroOptimizer, stages 1 and 2

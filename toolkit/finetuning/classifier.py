@@ -20,8 +20,6 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 
 from toolkit.finetuning.settings import Initialization
 
-__all__ = ["MeanPoolingClassifier", "encoder_of", "load_classifier", "new_classifier", "save_classifier"]
-
 _HEAD_FILE = "head.safetensors"
 
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from toolkit.core.errors import UserError
 from toolkit.finetuning.tables import Table
 
-__all__ = ["Example", "Label", "LabelSet", "text_columns_of", "to_examples"]
-
 Label = str | int | float | bool
 _TEXT, _TEXT_PAIR = "text", "text_pair"
 

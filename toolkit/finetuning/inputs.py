@@ -10,8 +10,6 @@ from transformers import PreTrainedTokenizerBase
 from toolkit.core.errors import UserError
 from toolkit.finetuning.examples import Example
 
-__all__ = ["Collator", "EncodedExamples", "TextEncoder"]
-
 Encoded = dict[str, list[int]]
 
 

@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-__all__ = ["SEQUENCE_CLASSIFICATION_METRIC", "classification_scores"]
-
 SEQUENCE_CLASSIFICATION_METRIC = "accuracy"
 
 

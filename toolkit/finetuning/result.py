@@ -10,8 +10,6 @@ from toolkit.core.settings import Settings
 from toolkit.finetuning.examples import Label
 from toolkit.finetuning.settings import Initialization
 
-__all__ = ["FinetuningResult", "write_labels", "write_predictions", "write_result"]
-
 
 class FinetuningResult(Settings):
     """Scores of one run, by metric name; `metric` is the main one. Written as `result.json`."""

@@ -14,7 +14,7 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase, set_seed
 
 from toolkit.core.console import console
 from toolkit.core.errors import UserError
-from toolkit.core.wording import counted
+from toolkit.core.text import counted
 from toolkit.finetuning.classifier import encoder_of, new_classifier, save_classifier
 from toolkit.finetuning.examples import Example, LabelSet, text_columns_of, to_examples
 from toolkit.finetuning.inputs import Collator, EncodedExamples, TextEncoder
@@ -24,8 +24,6 @@ from toolkit.finetuning.settings import FinetuningSettings, Initialization
 from toolkit.finetuning.source import hushed, longest_input, model_loading, open_source
 from toolkit.finetuning.tables import read_table
 from toolkit.finetuning.trainer import predict, train_classifier
-
-__all__ = ["finetune_sequence_classification"]
 
 _TRAIN, _VALIDATION, _TEST = "train", "validation", "test"
 

@@ -7,8 +7,6 @@ from pydantic import Field
 
 from toolkit.core.settings import Settings
 
-__all__ = ["FinetuningSettings", "Initialization"]
-
 Name = Annotated[str, Field(min_length=1)]
 
 

@@ -16,8 +16,6 @@ from transformers.utils import logging
 
 from toolkit.core.errors import UserError
 
-__all__ = ["hushed", "longest_input", "model_loading", "open_source"]
-
 _NO_LIMIT = 10**6
 
 

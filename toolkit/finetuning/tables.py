@@ -12,9 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.core.errors import UserError
-from toolkit.core.wording import counted, json_kind
-
-__all__ = ["Table", "read_table"]
+from toolkit.core.text import counted, json_kind
 
 Row = dict[str, object]
 

@@ -15,8 +15,6 @@ from toolkit.core.errors import NonFiniteError
 from toolkit.finetuning.inputs import Collator, EncodedExamples
 from toolkit.finetuning.settings import FinetuningSettings
 
-__all__ = ["predict", "train_classifier"]
-
 
 class _ShowProgress(TrainerCallback):
     """Moves the bar after each update."""

@@ -13,11 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from toolkit.core.words import AttentionKind, IntArray
+from toolkit.core.types import AttentionKind, IntArray
 from toolkit.model.placement import placed
 from toolkit.model.varlen import VarlenKernel, suits_varlen, varlen_kernel, with_own_heads
-
-__all__ = ["SegmentAttention", "SegmentLayout", "attend", "attend_by_bmm", "attend_by_sdpa", "attend_by_varlen"]
 
 _LONGEST_FOR_BMM = 1024
 _CAUSAL_CHUNK = 128

@@ -6,8 +6,6 @@ from pydantic import Field, model_validator
 
 from toolkit.core.settings import Settings
 
-__all__ = ["ModelSettings", "RopeScaling"]
-
 
 class RopeScaling(Settings):
     """How rotary angles are stretched for segments longer than the first training saw. Names as in transformers."""

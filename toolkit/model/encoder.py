@@ -15,14 +15,12 @@ from torch import Tensor, nn
 from torch.nn.functional import silu
 
 from toolkit.core.errors import SettingsError
-from toolkit.core.words import AttentionKind
+from toolkit.core.types import AttentionKind
 from toolkit.model.attention import SegmentAttention, SegmentLayout
 from toolkit.model.config import ModelSettings
 from toolkit.model.loss import cross_entropy_sum
 from toolkit.model.pointwise import Rotation, rms_norm, rotate, rotation
 from toolkit.model.products import Linear, times_transposed
-
-__all__ = ["Block", "Encoder", "Head", "compile_blocks_"]
 
 
 class Encoder(nn.Module):

@@ -10,8 +10,6 @@ the targets only) still does: the number belongs to the model and the data, so r
 from toolkit.model.config import ModelSettings
 from toolkit.model.presets import parameter_counts
 
-__all__ = ["training_flops"]
-
 _PER_WEIGHT = 6
 # Scores and mixed values: two products of H x E numbers for each pair.
 _PER_PAIR_AND_NUMBER = 12

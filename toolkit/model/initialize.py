@@ -6,8 +6,6 @@ from torch import Tensor
 from toolkit.core.draws import keyed_uint64
 from toolkit.model.encoder import Encoder
 
-__all__ = ["initial_weight", "initialize_"]
-
 
 def initial_weight(name: str, shape: tuple[int, ...], *, standard_deviation: float, seed: int) -> Tensor:
     """The initial value of one parameter, fp32 on the CPU: ones for a norm, zeros for a bias, else N(0, sd^2).

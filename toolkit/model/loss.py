@@ -12,8 +12,6 @@ from torch import Tensor
 
 from toolkit.model.products import times_transposed
 
-__all__ = ["cross_entropy_sum"]
-
 # Large enough for products at full speed; a chunk's logits in fp32 are V x this x 4 bytes.
 _CHUNK_ROWS = 1024
 

@@ -5,8 +5,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-__all__ = ["placed"]
-
 
 def placed(array: npt.NDArray[np.generic], device: torch.device | str) -> Tensor:
     """The array as a tensor on the device; on a CPU it shares the array's memory."""

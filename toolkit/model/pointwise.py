@@ -12,8 +12,6 @@ from torch import Tensor
 
 from toolkit.model.config import RopeScaling
 
-__all__ = ["Rotation", "rms_norm", "rotate", "rotation"]
-
 Rotation = tuple[Tensor, Tensor]
 """Cosines and signed sines of each position's angles, both (T, 1, E)."""
 

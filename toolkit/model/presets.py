@@ -11,8 +11,6 @@ from typing import Any
 from toolkit.core.errors import SettingsError
 from toolkit.model.config import ModelSettings
 
-__all__ = ["MODEL_PRESETS", "ParameterCounts", "model_settings", "parameter_counts"]
-
 MODEL_PRESETS: dict[str, ModelSettings] = {
     "test": ModelSettings(
         hidden_size=64,

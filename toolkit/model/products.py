@@ -12,8 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-__all__ = ["Linear", "times_transposed"]
-
 _CPU_INFO = Path("/proc/cpuinfo")
 
 

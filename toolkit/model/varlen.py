@@ -11,9 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from toolkit.core.words import AttentionKind
-
-__all__ = ["VarlenKernel", "suits_varlen", "varlen_kernel", "with_own_heads"]
+from toolkit.core.types import AttentionKind
 
 VarlenKernel = Callable[[Tensor, Tensor, Tensor, Tensor, int, AttentionKind], Tensor]
 """(query (T, H, E), key (T, K, E), value (T, K, E), bounds (M,) int32 from 0 to T, longest, kind) -> (T, H, E).

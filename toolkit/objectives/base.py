@@ -22,9 +22,7 @@ from typing import Any, ClassVar, Protocol
 from pydantic import BaseModel
 
 from toolkit.core.draws import Draws
-from toolkit.core.words import AttentionKind, IntArray, Targets, Vocabulary
-
-__all__ = ["Objective", "ObjectiveClass"]
+from toolkit.core.types import AttentionKind, IntArray, Targets, Vocabulary
 
 
 class Objective(Protocol):

@@ -6,9 +6,7 @@ import numpy as np
 
 from toolkit.core.draws import Draws
 from toolkit.core.settings import Settings
-from toolkit.core.words import AttentionKind, IntArray, Targets, Vocabulary
-
-__all__ = ["CausalLanguageModeling", "ClmSettings"]
+from toolkit.core.types import AttentionKind, IntArray, Targets, Vocabulary
 
 
 class ClmSettings(Settings):

@@ -10,9 +10,7 @@ from pydantic import Field, model_validator
 from toolkit.core.draws import Draws
 from toolkit.core.errors import SettingsError
 from toolkit.core.settings import Settings
-from toolkit.core.words import AttentionKind, IntArray, Targets, Vocabulary
-
-__all__ = ["MaskedLanguageModeling", "MlmSettings"]
+from toolkit.core.types import AttentionKind, IntArray, Targets, Vocabulary
 
 # Names of the random streams. They are part of a run's identity: another name gives other masks.
 _CHOICE, _REPLACEMENT = "mlm.choice", "mlm.replacement"

@@ -12,11 +12,9 @@ from typing import Any, TypeVar, cast
 from pydantic import BaseModel, ValidationError
 
 from toolkit.core.errors import SettingsError
+from toolkit.core.types import AttentionKind, Vocabulary
 from toolkit.core.validation import explain, nearest
-from toolkit.core.words import AttentionKind, Vocabulary
 from toolkit.objectives.base import Objective, ObjectiveClass
-
-__all__ = ["build", "get", "known", "register"]
 
 _GROUP = "toolkit.objectives"
 _registered: dict[str, ObjectiveClass] = {}

@@ -16,8 +16,6 @@ from pydantic import Field, model_validator
 from toolkit.core.errors import SettingsError
 from toolkit.core.settings import Settings
 
-__all__ = ["Phase", "PhaseSettings", "Schedule"]
-
 
 class PhaseSettings(Settings):
     """One phase of the schedule: an objective, and exactly one length."""

@@ -8,9 +8,7 @@ from pydantic import Field
 
 from toolkit.core.errors import SettingsError
 from toolkit.core.settings import Settings
-from toolkit.core.wording import counted
-
-__all__ = ["BatchLayout", "ParallelSettings", "batch_layout"]
+from toolkit.core.text import counted
 
 _LARGEST_DEFAULT_MICRO_BATCH = 12
 

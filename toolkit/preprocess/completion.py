@@ -6,10 +6,9 @@ from pathlib import Path
 import toolkit
 from tokenization import Tokenizer
 from toolkit.data.file_hashes import hash_folder
-from toolkit.data.manifest import CorpusManifest, ShardEntry, SpecialIds, TokenizerEntry, write_manifest
+from toolkit.data.manifest import CorpusManifest, SpecialIds, TokenizerEntry, write_manifest
+from toolkit.data.shard_table import ShardEntry
 from toolkit.preprocess.folder import TOKENIZER_FOLDER
-
-__all__ = ["complete_corpus"]
 
 
 def complete_corpus(

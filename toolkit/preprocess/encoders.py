@@ -10,8 +10,6 @@ from tokenization import FastEncoder, FastUnavailable, Tokenizer
 from toolkit.preprocess.encoding import TextEncoder
 from toolkit.preprocess.proofs import Proof
 
-__all__ = ["EncoderChoice", "choose_encoder", "reference_encoder"]
-
 # The reference encoders need up to some 100 bytes of working memory a character, the fast one a few.
 _REFERENCE_CHARACTERS = 1 << 19
 _FAST_CHARACTERS = 8 << 20

@@ -16,10 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenization import Tokenizer
-from toolkit.preprocess.readers import Reason, Row
-from toolkit.preprocess.spans import Span
-
-__all__ = ["EncodedSpan", "SpanEncoder", "TextEncoder", "ahead", "is_held_out"]
+from toolkit.preprocess.readers import Reason, Row, Span
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")

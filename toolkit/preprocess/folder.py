@@ -12,8 +12,6 @@ from toolkit.data.manifest import MANIFEST_NAME, CorpusManifest, read_manifest
 from toolkit.data.shards import file_names
 from toolkit.preprocess.ledger import LEDGER_NAME, Ledger, begin_ledger, read_ledger, resume_ledger
 
-__all__ = ["HOLDOUT_FOLDER", "TOKENIZER_FOLDER", "begin_anew", "finish", "locked", "prepare"]
-
 TOKENIZER_FOLDER = "tokenizer"
 HOLDOUT_FOLDER = "holdout"
 

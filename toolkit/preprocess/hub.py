@@ -24,8 +24,6 @@ from toolkit.preprocess.hub_configurations import (
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import RepoFile
 
-__all__ = ["HubEntry", "find_on_hub", "is_hub_name"]
-
 _SHORT_NAMES = {"fineweb-edu": "HuggingFaceFW/fineweb-edu"}
 _NAME = re.compile(r"(?:datasets/)?(?P<repository>[\w-][\w.-]*/[\w-][\w.-]*)(?:@(?P<revision>.+))?", re.ASCII)
 _WAITS_SECONDS = (0.5, 1, 2)

@@ -10,8 +10,6 @@ from typing import TypeVar
 from toolkit.core.console import console
 from toolkit.core.errors import UserError
 
-__all__ = ["endpoint", "hub_error", "patiently"]
-
 _Answer = TypeVar("_Answer")
 
 _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 
 from toolkit.core.errors import UserError
 
-__all__ = ["Configuration", "choose", "from_folders", "from_readme", "literal", "root_of"]
-
 _MOST_NAMES = 30
 _SPLITS = {
     "validation": "validation|valid|dev|val",

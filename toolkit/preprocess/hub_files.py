@@ -15,8 +15,6 @@ from toolkit.core.errors import UserError
 from toolkit.preprocess.hub_client import endpoint, hub_error, patiently
 from toolkit.preprocess.sources import Source
 
-__all__ = ["HubFile", "RangeReader"]
-
 _WAITS_SECONDS = (0.5, 1, 2, 4, 8)
 _CONNECTIONS = 8
 _MOST_BLOCKS_AHEAD = 4

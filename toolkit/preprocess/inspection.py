@@ -14,9 +14,7 @@ from tokenization import Tokenizer, load
 from toolkit.core.errors import CorpusError, SettingsError
 from toolkit.core.validation import explain
 from toolkit.data import Corpus, DataSettings, Rows
-from toolkit.settings.overrides import apply_override
-
-__all__ = ["MOST_COUNTED", "Lengths", "Segment", "load_tokenizer", "measure_lengths", "read_segments", "row_settings"]
+from toolkit.run.overrides import apply_override
 
 MOST_COUNTED = 1 << 16
 """Lengths below are counted one by one, so that percentiles are exact for all but giant documents."""

@@ -17,8 +17,6 @@ from toolkit.preprocess.readers import Row, Span, row_from_bytes, row_from_json
 from toolkit.preprocess.sources import Source
 from toolkit.preprocess.streams import ByteStream, open_stream
 
-__all__ = ["holds_array", "iterate_array_spans"]
-
 _SPAN_CHARACTERS = 4 << 20
 _MOST_ELEMENT_CHARACTERS = 1 << 30
 _SPACE = re.compile(r"[ \t\r\n]*")

@@ -13,23 +13,9 @@ from typing import Annotated
 from pydantic import Field
 
 from toolkit.core.settings import Settings
-from toolkit.core.wording import counted
-from toolkit.data.manifest import ShardEntry
+from toolkit.core.text import counted
+from toolkit.data.shard_table import ShardEntry
 from toolkit.preprocess.readers import Reason
-
-__all__ = [
-    "LEDGER_NAME",
-    "BadRow",
-    "Counts",
-    "Ledger",
-    "Place",
-    "Step",
-    "Tally",
-    "begin_ledger",
-    "read_ledger",
-    "record_step",
-    "resume_ledger",
-]
 
 LEDGER_NAME = "unfinished.jsonl"
 

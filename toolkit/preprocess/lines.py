@@ -14,8 +14,6 @@ from toolkit.preprocess.settings import TxtDocuments
 from toolkit.preprocess.sources import Format, Source
 from toolkit.preprocess.streams import open_file, open_stream
 
-__all__ = ["iterate_line_spans"]
-
 _SPAN_BYTES = 4 << 20
 
 Parser = Callable[[bytes], list[Row]]

@@ -12,11 +12,9 @@ import numpy.typing as npt
 
 from toolkit.core.errors import CorpusError, UserError
 from toolkit.data.file_hashes import hash_file
-from toolkit.data.manifest import ShardEntry
 from toolkit.data.read_through import Told
+from toolkit.data.shard_table import ShardEntry
 from toolkit.data.shards import Shard, file_names
-
-__all__ = ["Pair", "examine_pair", "find_pairs"]
 
 _ENDINGS = (".bin", ".idx")
 _PIECE_BYTES = 1 << 22

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-__all__ = ["iterate_parquet_spans"]
-
 _SPAN_BYTES = 4 << 20
 # A row group with more bytes or rows than these is streamed. Columns of few different texts are larger than they say.
 _MOST_GROUP_BYTES = 8 << 20

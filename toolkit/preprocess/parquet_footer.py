@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-__all__ = ["ColumnChunk", "Footer", "SeekableFile", "read_footer"]
-
 _MAGIC = b"PAR1"
 _TAIL_BYTES = 1 << 16
 

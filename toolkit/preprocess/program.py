@@ -25,8 +25,6 @@ from toolkit.preprocess.shard_sequence import OpenCorpus
 from toolkit.preprocess.sources import Source, find_sources
 from toolkit.preprocess.writing import write_shards
 
-__all__ = ["PreprocessResult", "preprocess"]
-
 
 @dataclass(frozen=True)
 class PreprocessResult:

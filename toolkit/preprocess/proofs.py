@@ -15,8 +15,6 @@ from importlib.metadata import version
 from tokenization import Tokenizer
 from toolkit.data.plan_store import default_cache_folder
 
-__all__ = ["Proof"]
-
 _LIBRARIES = ("gigatoken", "tokenizers", "tiktoken", "sentencepiece")
 
 

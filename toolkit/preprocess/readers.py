@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["Reason", "Row", "Span", "row_from_bytes", "row_from_json", "row_from_line", "row_from_text"]
-
 _SURROGATE = re.compile(rb"\\u[dD]").search
 
 

@@ -6,8 +6,6 @@ from pydantic import Field
 
 from toolkit.core.settings import Settings
 
-__all__ = ["PreprocessSettings", "TxtDocuments"]
-
 TxtDocuments = Literal["file", "paragraph", "line"]
 
 _AtLeastOne = Annotated[int, Field(ge=1)]

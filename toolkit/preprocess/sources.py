@@ -8,10 +8,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from toolkit.core.errors import UserError
-from toolkit.core.wording import counted, home_hint
+from toolkit.core.text import counted, home_hint
 from toolkit.preprocess.hub import find_on_hub, is_hub_name
-
-__all__ = ["Compression", "Format", "Source", "find_sources", "without_documents"]
 
 
 class Format(StrEnum):

@@ -14,8 +14,6 @@ from toolkit.preprocess.readers import Span
 from toolkit.preprocess.settings import TxtDocuments
 from toolkit.preprocess.sources import Format, Source
 
-__all__ = ["Span", "iterate_spans"]
-
 
 def iterate_spans(source: Source, *, text_field: str, txt_documents: TxtDocuments, start: int = 0) -> Iterator[Span]:
     """The spans of a source, in order: about 4 MB of text each, or one document that is larger.

@@ -10,8 +10,6 @@ from typing import BinaryIO
 from toolkit.core.errors import UserError
 from toolkit.preprocess.sources import Compression, Format, Source
 
-__all__ = ["ByteStream", "LocalFile", "naming", "open_file", "open_stream"]
-
 _CODECS = {Compression.GZIP: "gzip", Compression.ZSTD: "zstd"}
 
 

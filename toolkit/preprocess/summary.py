@@ -9,8 +9,6 @@ from toolkit.preprocess.program import PreprocessResult
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["notes", "summary_table"]
-
 
 def summary_table(result: PreprocessResult) -> "Table":
     """The closing table of `toolkit preprocess`."""

@@ -20,8 +20,6 @@ from toolkit.preprocess.settings import PreprocessSettings, TxtDocuments
 from toolkit.preprocess.sources import Source, find_sources, without_documents
 from toolkit.preprocess.spans import iterate_spans
 
-__all__ = ["TokenizerTraining", "TokenizerTrainingSettings", "train_tokenizer"]
-
 _FILES = {"tokenizer.json", "tokenizer_config.json"}
 _NUM_READERS = 2
 _SAMPLE_CHARACTERS = 1_000_000

@@ -4,15 +4,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from toolkit.core.console import facts
-from toolkit.core.wording import counted
+from toolkit.core.text import counted
 from toolkit.data import Corpus, DataSettings, Rows
 from toolkit.preprocess.inspection import MOST_COUNTED, Lengths, Segment
 
 if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
-
-__all__ = ["histogram", "row_view", "rows_line", "statistics"]
 
 _BAR_WIDTH = 40
 _MOST_CHARACTERS = 400

@@ -12,18 +12,17 @@ from pathlib import Path
 from tokenization import EncodersDiffer, Tokenizer
 from toolkit.core.console import console, progress
 from toolkit.core.errors import UserError
-from toolkit.core.wording import counted
+from toolkit.core.text import counted
 from toolkit.data.shards import token_dtype
 from toolkit.preprocess.encoders import EncoderChoice, choose_encoder, reference_encoder
 from toolkit.preprocess.encoding import EncodedSpan, SpanEncoder, ahead
 from toolkit.preprocess.folder import HOLDOUT_FOLDER, begin_anew
 from toolkit.preprocess.ledger import Ledger, Place, Tally, record_step
+from toolkit.preprocess.readers import Span
 from toolkit.preprocess.settings import PreprocessSettings
 from toolkit.preprocess.shard_sequence import ShardSequence
 from toolkit.preprocess.sources import Source, without_documents
-from toolkit.preprocess.spans import Span, iterate_spans
-
-__all__ = ["write_shards"]
+from toolkit.preprocess.spans import iterate_spans
 
 
 def write_shards(

@@ -16,11 +16,9 @@ from toolkit.checkpoint import (
     merge_parts,
     write_part,
 )
-from toolkit.core.words import Vocabulary
+from toolkit.core.types import Vocabulary
 from toolkit.model.config import ModelSettings
 from toolkit.model.encoder import Encoder
-
-__all__ = ["TINY_VOCABULARY", "model_states", "states_of", "write_checkpoint"]
 
 TINY_VOCABULARY = Vocabulary(size=384, mask_id=2, pad_id=1, bos_id=None, eos_id=0, special_ids=(0, 1, 2))
 """The ids of `toolkit.testing.text.tiny_tokenizer`."""

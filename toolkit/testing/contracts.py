@@ -18,8 +18,6 @@ import pydantic
 
 from toolkit.objectives import AttentionKind, Draws, IntArray, Objective, Targets, Vocabulary, build, get
 
-__all__ = ["CONTRACT_VOCABULARY", "ObjectiveContract", "contract_rows"]
-
 _PAD, _BOS, _MASK = 2, 1, 4
 
 CONTRACT_VOCABULARY = Vocabulary(

@@ -19,8 +19,6 @@ from toolkit.data import (
     write_manifest,
 )
 
-__all__ = ["random_documents", "write_token_corpus"]
-
 Document = npt.NDArray[np.integer]
 
 

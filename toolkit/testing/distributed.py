@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 from multiprocessing.context import ForkServerContext
 from typing import Any
 
-__all__ = ["Case", "run_distributed"]
-
 Case = Callable[[], Any]
 """Runs on every rank, with RANK and WORLD_SIZE in the environment; a picklable callable, its result comes back."""
 

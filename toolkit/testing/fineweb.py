@@ -4,8 +4,6 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["FINEWEB", "FINEWEB_CARD", "write_fineweb"]
-
 FINEWEB = "HuggingFaceFW/fineweb-edu"
 
 FINEWEB_CARD = """---

@@ -25,8 +25,6 @@ from transformers import (
 
 from toolkit.testing.text import sample_documents
 
-__all__ = ["FAMILIES", "TOKENS", "edit_json", "edit_tensors", "save_decoder", "save_tokenizer"]
-
 TOKENS = 380
 """Ids of the tokenizer of these folders; it names no mask."""
 

@@ -18,19 +18,6 @@ from transformers import (
     RobertaForMaskedLM,
 )
 
-__all__ = [
-    "CLS",
-    "EOS",
-    "MASK",
-    "PAD",
-    "SPECIALS",
-    "UNK",
-    "WORDS",
-    "plain_tokenizer",
-    "save_encoder",
-    "template_tokenizer",
-]
-
 WORDS = [f"w{number}" for number in range(40)]
 SPECIALS = ["<pad>", "<eos>", "<cls>", "<mask>", "<unk>"]
 _VOCABULARY_SIZE = len(SPECIALS) + len(WORDS)

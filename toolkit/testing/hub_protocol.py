@@ -12,8 +12,6 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 if TYPE_CHECKING:
     from toolkit.testing.hub_server import HubServer
 
-__all__ = ["Fault", "HubHandler", "Refused", "Request", "files_of"]
-
 _LARGE_BYTES = 1 << 20
 _LARGE_ENDINGS = (".parquet", ".safetensors", ".bin", ".model")
 

@@ -27,8 +27,6 @@ from urllib.parse import quote, unquote
 
 from toolkit.testing.hub_protocol import Fault, HubHandler, Refused, Request, files_of
 
-__all__ = ["HubServer", "Request"]
-
 
 class HubServer:
     """Serves the repositories below `root` until the `with` block ends.

@@ -5,9 +5,7 @@ import itertools
 import torch
 from torch import Tensor
 
-from toolkit.core.words import AttentionKind
-
-__all__ = ["plain_varlen"]
+from toolkit.core.types import AttentionKind
 
 
 def plain_varlen(

@@ -16,11 +16,8 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from toolkit.core.words import AttentionKind
+from toolkit.core.types import AttentionKind
 from toolkit.model import Encoder, ModelSettings, initialize_, model_settings
-
-__all__ = ["MODEL_OPTIONS", "dense_visibility", "hugging_face_twin", "tiny_encoder", "tiny_settings"]
-
 
 MODEL_OPTIONS: dict[str, dict[str, Any]] = {
     "biases": {"qkv_bias": True},

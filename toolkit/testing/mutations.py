@@ -4,8 +4,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["mutated", "mutated_tree"]
-
 _ODD_VALUES: tuple[Any, ...] = (
     None, True, False, 0, -1, 1, 2**31, 2**63, 2**64, -(2**63), 10**40, 0.5, 1e300, "", "\x00", "ü" * 50, "../x", "/",
     "a" * 5000, "0" * 64, [], [[]], {}, {"": None}, [None] * 50,

@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from toolkit.settings import load_run
+from toolkit.run import load_run
 from toolkit.testing.corpora import random_documents, write_token_corpus
-
-__all__ = ["RunCase", "read_metrics", "write_run"]
 
 _VOCABULARY = 97
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-__all__ = ["ROOT", "Function", "Import", "Module", "functions", "imports", "modules", "nesting", "text_files"]
-
 ROOT = Path(__file__).resolve().parents[2]
 """The checkout."""
 

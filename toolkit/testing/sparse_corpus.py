@@ -12,8 +12,6 @@ import toolkit
 from toolkit.data import CorpusManifest, ShardEntry, SpecialIds, TokenizerEntry, write_manifest
 from toolkit.data.plan import PlanKey, write_plan
 
-__all__ = ["write_sparse_corpus"]
-
 _MEAN_LENGTH = 1024
 
 

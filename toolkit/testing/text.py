@@ -6,8 +6,6 @@ import numpy as np
 
 from tokenization import train_bpe
 
-__all__ = ["sample_documents", "tiny_tokenizer"]
-
 _SUBJECTS = ("The old miller", "A young fox", "My sister", "Nobody in the village", "The captain", "Every teacher")
 _VERBS = ("remembers", "paints", "has lost", "will follow", "never doubted", "counts")
 _OBJECTS = ("the red door", "seven small boats", "a letter from Orléans", "the river", "his 42 pigeons", "that song")

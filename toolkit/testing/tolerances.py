@@ -6,8 +6,6 @@ in a sentence why.
 
 import torch
 
-__all__ = ["HUGGING_FACE_LOGITS", "tolerance"]
-
 HUGGING_FACE_LOGITS = 2e-5
 """Largest difference of logits between a model of ours and its Hugging Face twin, fp32."""
 

@@ -22,12 +22,12 @@ from toolkit.objectives import registry
 from toolkit.objectives.base import Objective
 from toolkit.objectives.schedule import Schedule
 from toolkit.parallel.topology import BatchLayout, batch_layout
-from toolkit.settings.corpora import NamedCorpus, open_training, open_validation, with_vocabulary
-from toolkit.settings.initial import check_initial
-from toolkit.settings.load import to_toml
-from toolkit.settings.resume import snapshot
-from toolkit.settings.rules import schedule_of
-from toolkit.settings.run import RunSettings
+from toolkit.run.corpora import NamedCorpus, open_training, open_validation, with_vocabulary
+from toolkit.run.initial import check_initial
+from toolkit.run.load import to_toml
+from toolkit.run.resume import snapshot
+from toolkit.run.rules import schedule_of
+from toolkit.run.settings import RunSettings
 from toolkit.training.batching import Batcher
 from toolkit.training.hooks import CheckpointHook, ConsoleHook, EvaluationHook
 from toolkit.training.logged_steps import LineWriter, LogHook, TensorBoardWriter
@@ -36,8 +36,6 @@ from toolkit.training.metrics import MetricsFile
 from toolkit.training.speed import Speed, known_peak_flops
 from toolkit.training.state import Ancestry, RunState
 from toolkit.training.wandb_writer import WandbWriter, check_wandb
-
-__all__ = ["RunData", "assemble", "open_run_data", "resolve_engine"]
 
 
 @dataclass(frozen=True)

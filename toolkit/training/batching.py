@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 
 from toolkit.core.draws import Draws, keyed_uint64
-from toolkit.core.words import IntArray
+from toolkit.core.types import IntArray
 from toolkit.data.digest import row_hashes
 from toolkit.data.stream import RowStream
 from toolkit.data.windows import Rows, TokenRows
@@ -18,8 +18,6 @@ from toolkit.model.attention import SegmentLayout
 from toolkit.model.placement import placed
 from toolkit.objectives.base import Objective
 from toolkit.parallel.topology import BatchLayout
-
-__all__ = ["Batcher", "LocalStep", "Shares", "evaluation_batches"]
 
 # A compiled step would be compiled again for every number of targets; on a GPU so would its memory be laid out again.
 _TARGETS_MULTIPLE = 256

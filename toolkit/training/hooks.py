@@ -22,8 +22,6 @@ from toolkit.training.batching import evaluation_batches
 from toolkit.training.loop import Hook
 from toolkit.training.state import RunState, StepRecord
 
-__all__ = ["CheckpointHook", "ConsoleHook", "EvaluationHook"]
-
 
 class EvaluationHook(Hook):
     """Validation losses before the first step, every `every` steps and at the end of each phase.

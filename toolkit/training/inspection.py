@@ -13,20 +13,18 @@ from toolkit.checkpoint.manifest import CheckpointManifest, LayoutEntry
 from toolkit.checkpoint.read import Checkpoint, open_unverified
 from toolkit.core.console import facts
 from toolkit.core.errors import CheckpointError, SettingsError
-from toolkit.core.wording import counted
+from toolkit.core.text import counted
 from toolkit.engine.lr import LearningRateSettings, learning_rate_at
 from toolkit.model.config import ModelSettings
 from toolkit.model.presets import parameter_counts
 from toolkit.objectives.schedule import PhaseSettings, Schedule
-from toolkit.settings import load_run
-from toolkit.settings.rules import schedule_of
-from toolkit.settings.run import RunSettings
+from toolkit.run import load_run
+from toolkit.run.rules import schedule_of
+from toolkit.run.settings import RunSettings
 from toolkit.training.metrics import read_lines
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-__all__ = ["RUN_FILE", "checkpoint_views", "run_views"]
 
 RUN_FILE = "run.toml"
 _MOST_TENSORS = 8

@@ -11,8 +11,6 @@ from toolkit.training.loop import Hook
 from toolkit.training.speed import Speed
 from toolkit.training.state import RunState, StepRecord
 
-__all__ = ["LineWriter", "LogHook", "TensorBoardWriter", "scalars"]
-
 _CURVES = ("learning_rate", "grad_norm", "tokens_per_second", "model_flops_per_second", "mfu")
 
 

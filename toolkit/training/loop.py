@@ -16,8 +16,6 @@ from toolkit.parallel.topology import BatchLayout
 from toolkit.training.batching import Batcher, Shares
 from toolkit.training.state import RunState, StepRecord
 
-__all__ = ["Hook", "Run", "train"]
-
 
 class Hook:
     """Something that watches a run. Hooks are called in the order of the list; what one does not need does nothing."""

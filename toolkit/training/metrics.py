@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["MetricsFile", "read_lines"]
-
 
 class MetricsFile:
     """Appends lines, each on the disk before the next step.

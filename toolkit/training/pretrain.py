@@ -24,14 +24,12 @@ from toolkit.engine.ranks import Ranks, has_gpu, has_joined, join_ranks
 from toolkit.engine.saving import load_checkpoint
 from toolkit.model.encoder import Encoder, compile_blocks_
 from toolkit.model.initialize import initialize_
-from toolkit.settings.resume import check_corpora, check_resume, check_weights, other_positions
-from toolkit.settings.run import RunSettings
+from toolkit.run.resume import check_corpora, check_resume, check_weights, other_positions
+from toolkit.run.settings import RunSettings
 from toolkit.training.assembly import RunData, assemble, open_run_data, resolve_engine
 from toolkit.training.loop import train
 from toolkit.training.state import Ancestry, RunState
 from toolkit.training.stopping import StopRequest
-
-__all__ = ["Outcome", "pretrain"]
 
 _SECONDS_FOR_A_DYING_RUN = 15.0
 

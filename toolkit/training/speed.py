@@ -9,8 +9,6 @@ from toolkit.model.config import ModelSettings
 from toolkit.model.flops import training_flops
 from toolkit.training.state import StepRecord
 
-__all__ = ["Speed", "known_peak_flops"]
-
 # TFLOP/s of one device in bf16 without sparsity, from its maker's data sheet, by its whole name without the maker's.
 # Whole, since names contain one another: a slice of a card (MIG, a virtual GPU), a variant with fewer units
 # (A100-SXM-64GB) and an RTX A1000 are no A100, and no MFU is better than one that is wrong by a factor.

@@ -2,10 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from toolkit.core.words import AttentionKind
+from toolkit.core.types import AttentionKind
 from toolkit.data.digest import DIGEST_START
-
-__all__ = ["Ancestry", "RunState", "StepRecord"]
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,6 @@ from types import FrameType
 
 import psutil
 
-__all__ = ["STARTER_VARIABLE", "STOP_FILE_VARIABLE", "StopRequest", "end_with_starter"]
-
 STOP_FILE_VARIABLE = "TOOLKIT_STOP_FILE"
 STARTER_VARIABLE = "TOOLKIT_STARTER_PID"
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)

@@ -12,8 +12,6 @@ from typing import Any
 from toolkit.core.errors import SettingsError
 from toolkit.training.logged_steps import scalars
 
-__all__ = ["WandbWriter", "check_wandb"]
-
 _ID_FILE = "wandb-run-id.txt"
 
 

@@ -6,10 +6,8 @@ from filelock import FileLock
 
 from toolkit.core.errors import SettingsError
 from toolkit.data.manifest import MANIFEST_NAME
-from toolkit.settings import load_run
-from toolkit.settings.run import RunSettings
-
-__all__ = ["QUICKSTART_DATA", "prepare_bundled_corpus", "prepare_if_named"]
+from toolkit.run import load_run
+from toolkit.run.settings import RunSettings
 
 QUICKSTART_DATA = Path(__file__).resolve().parent.parent / "quickstart"
 _SPLITS = {"train": "wikipedia-train.parquet", "validation": "wikipedia-validation.parquet"}

@@ -16,8 +16,6 @@ from toolkit.finetuning import (
     finetune_sequence_classification,
 )
 
-__all__ = ["Task", "finetune"]
-
 
 class Task(StrEnum):
     """What an encoder can be fine-tuned for."""

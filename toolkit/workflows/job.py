@@ -10,8 +10,6 @@ from toolkit.core.console import console
 from toolkit.core.errors import SettingsError
 from toolkit.workflows.stages import Stages, TimedStage
 
-__all__ = ["Job", "held"]
-
 
 class Job:
     """Runs stages, numbered from 1 to `num_stages`.

@@ -18,11 +18,9 @@ from types import FrameType
 
 from toolkit.core.errors import SettingsError
 from toolkit.core.shipped import shipped_folder
-from toolkit.core.wording import counted
+from toolkit.core.text import counted
 from toolkit.engine.ranks import has_gpu
 from toolkit.training.stopping import STARTER_VARIABLE, STOP_FILE_VARIABLE
-
-__all__ = ["device_options", "launch_ranks", "num_devices", "stop_signals_kept"]
 
 _VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)

@@ -11,8 +11,6 @@ from pathlib import Path
 
 from toolkit.workflows.job import held
 
-__all__ = ["QUICKSTART_FOLDER", "run_quickstart"]
-
 QUICKSTART_FOLDER = Path("runs/quickstart")
 
 

@@ -10,15 +10,13 @@ from pathlib import Path
 from toolkit.checkpoint.folders import CHECKPOINTS_FOLDER, step_name
 from toolkit.checkpoint.read import newest_intact
 from toolkit.core.errors import SettingsError
-from toolkit.settings import load_run
-from toolkit.settings.resume import check_resume, snapshot
+from toolkit.run import load_run
+from toolkit.run.resume import check_resume, snapshot
 from toolkit.training.assembly import RunData, open_run_data
 from toolkit.workflows.bundled import QUICKSTART_DATA, prepare_bundled_corpus
 from toolkit.workflows.job import Job
 from toolkit.workflows.stages import Stages, hash_of
 from toolkit.workflows.train import train_run
-
-__all__ = ["PretrainingEnded", "Quickstart"]
 
 _PRESET, _DS_CONFIG = "quickstart", "zero2"
 _RANKS = 2

@@ -3,12 +3,10 @@
 import os
 from collections.abc import Sequence
 
-from toolkit.settings import load_run
+from toolkit.run import load_run
 from toolkit.training import pretrain
 from toolkit.training.stopping import end_with_starter
 from toolkit.workflows.bundled import prepare_if_named
-
-__all__ = ["run_rank"]
 
 _DEFAULT_FOLDER = "runs/pretrain"
 

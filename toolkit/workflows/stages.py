@@ -17,8 +17,6 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from toolkit.core.settings import Settings
 
-__all__ = ["Stage", "Stages", "TimedStage", "hash_of"]
-
 
 class Stage(Settings):
     """The record of one stage."""

@@ -4,14 +4,12 @@ from collections.abc import Sequence
 
 from toolkit.engine.ds_config import DEFAULT_DS_CONFIG
 from toolkit.parallel.topology import BatchLayout
-from toolkit.settings import load_run
-from toolkit.settings.initial import check_own, describe_start
-from toolkit.settings.load import to_toml
+from toolkit.run import load_run
+from toolkit.run.initial import check_own, describe_start
+from toolkit.run.load import to_toml
 from toolkit.training.assembly import RunData, open_run_data, resolve_engine
 from toolkit.workflows.bundled import prepare_if_named
 from toolkit.workflows.launch import launch_ranks, num_devices
-
-__all__ = ["train_run"]
 
 
 def train_run(

@@ -5,8 +5,6 @@ from pathlib import Path
 from toolkit.finetuning.examples import to_examples
 from toolkit.finetuning.tables import read_table
 
-__all__ = ["bag_of_words_accuracy"]
-
 _INVERSE_PENALTIES = (1.0, 10.0, 100.0)
 
 

@@ -5,8 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-__all__ = ["Band", "Level", "Series", "line_chart", "responsive"]
-
 Point = tuple[float, float]
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 44, 48, 30, 40

@@ -8,8 +8,6 @@ from toolkit.objectives.schedule import Phase
 from toolkit.workflows.report.chart import Band, Level, Series, line_chart, responsive
 from toolkit.workflows.report.facts import Facts, Metrics
 
-__all__ = ["comparison_section", "final_loss", "loss_section"]
-
 _LEVEL_LABEL = "token frequencies alone"
 _LEVEL = (_LEVEL_LABEL, "frequencies")
 

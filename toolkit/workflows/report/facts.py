@@ -5,10 +5,8 @@ from typing import Any
 
 from toolkit.finetuning import FinetuningResult
 from toolkit.objectives.schedule import Phase
-from toolkit.settings.run import RunSettings
+from toolkit.run.settings import RunSettings
 from toolkit.workflows.stages import TimedStage
-
-__all__ = ["Facts", "HiddenWord", "Metrics"]
 
 Metrics = tuple[dict[str, Any], ...]
 """The lines of a metrics.jsonl, in order."""

@@ -10,8 +10,6 @@ from toolkit.data.corpus import Corpus
 from toolkit.training.assembly import RunData
 from toolkit.training.batching import evaluation_batches
 
-__all__ = ["frequency_losses"]
-
 _TOKENS_AT_ONCE = 1 << 22
 
 

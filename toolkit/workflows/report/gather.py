@@ -17,8 +17,6 @@ from toolkit.workflows.report.frequencies import frequency_losses
 from toolkit.workflows.report.hidden_words import guess_hidden_words
 from toolkit.workflows.report.surroundings import surroundings
 
-__all__ = ["gather", "read_metrics"]
-
 _FILES = {
     "corpus": "tokens as Megatron .bin/.idx shards, with their tokenizer",
     "checkpoints": "weights and optimizer state, to go on from",

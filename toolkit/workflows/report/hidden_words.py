@@ -4,8 +4,6 @@ from pathlib import Path
 
 from toolkit.workflows.report.facts import HiddenWord
 
-__all__ = ["SENTENCES", "guess_hidden_words"]
-
 SENTENCES = (
     ("The film was released in the United", " States", " in 1998."),
     ("She", " was", " born in New York City."),

@@ -4,8 +4,6 @@ from html import escape
 
 from toolkit.workflows.report.facts import Facts
 
-__all__ = ["next_commands"]
-
 
 def next_commands(facts: Facts) -> str:
     """The last section of the page."""

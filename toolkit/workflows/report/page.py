@@ -10,8 +10,6 @@ from toolkit.workflows.report.curves import comparison_section, final_loss, loss
 from toolkit.workflows.report.facts import Facts, HiddenWord
 from toolkit.workflows.report.next_commands import next_commands
 
-__all__ = ["duration", "render"]
-
 # Questions of the bundled labelled sets, by the name that results give them.
 _QUESTIONS = {"entity": "does a sentence mention a named entity (a person, a place, an organisation)?"}
 

@@ -10,8 +10,6 @@ from toolkit.workflows.report.page import duration
 if TYPE_CHECKING:
     from rich.console import Group
 
-__all__ = ["summary"]
-
 
 def summary(facts: Facts) -> "Group":
     """Times of all stages, and what came out."""

@@ -9,8 +9,6 @@ import psutil
 
 import toolkit
 
-__all__ = ["surroundings"]
-
 _PACKAGES = ("torch", "deepspeed", "transformers", "tokenizers", "numpy")
 
 

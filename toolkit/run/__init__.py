@@ -1,7 +1,7 @@
 """The settings of a run: the pieces that the packages below declare, composed, and the rules across pieces."""
 
-from toolkit.settings.corpora import with_corpora
-from toolkit.settings.load import load_run, run_presets
-from toolkit.settings.run import RunSettings
+from toolkit.run.corpora import with_corpora
+from toolkit.run.load import load_run, run_presets
+from toolkit.run.settings import RunSettings
 
 __all__ = ["RunSettings", "load_run", "run_presets", "with_corpora"]

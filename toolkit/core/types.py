@@ -10,8 +10,6 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["AttentionKind", "IntArray", "Targets", "Vocabulary"]
-
 IntArray = npt.NDArray[np.integer]
 
 

@@ -11,13 +11,11 @@ from typing import Any
 from toolkit.checkpoint.folders import CHECKPOINTS_FOLDER, step_folders
 from toolkit.checkpoint.manifest import MANIFEST_NAME, CheckpointManifest, read_manifest
 from toolkit.core.errors import CheckpointError, SettingsError
-from toolkit.core.wording import home_hint
+from toolkit.core.text import home_hint
 from toolkit.data.corpus import Corpus
 from toolkit.model.config import ModelSettings
-from toolkit.settings.resume import check_corpora, check_resume, check_weights, other_positions
-from toolkit.settings.run import RunSettings
-
-__all__ = ["bring_model", "check_initial", "check_own", "describe_start", "has_begun", "initial_manifest"]
+from toolkit.run.resume import check_corpora, check_resume, check_weights, other_positions
+from toolkit.run.settings import RunSettings
 
 _WHAT_TO_GIVE = (
     "Give a folder that `toolkit convert --from-hf` wrote, a checkpoint "

@@ -3,7 +3,7 @@
 import pytest
 
 from toolkit.core.errors import CorpusError, SettingsError
-from toolkit.settings import load_run, with_corpora
+from toolkit.run import load_run, with_corpora
 from toolkit.testing.corpora import random_documents, write_token_corpus
 from toolkit.testing.runs import write_run
 

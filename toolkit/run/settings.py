@@ -13,8 +13,6 @@ from toolkit.model.config import ModelSettings
 from toolkit.objectives.schedule import PhaseSettings
 from toolkit.parallel.topology import ParallelSettings
 
-__all__ = ["EvaluationSettings", "InitSettings", "LogSettings", "RunFolderSettings", "RunSettings", "TrainSettings"]
-
 
 class RunFolderSettings(Settings):
     """Where the run lives, and its seed."""

@@ -5,8 +5,6 @@ from typing import Any
 
 from toolkit.core.errors import SettingsError
 
-__all__ = ["apply_override"]
-
 
 def apply_override(raw: dict[str, Any], override: str) -> None:
     """Set one `a.b=value`; the value is TOML, else a string. List items are reached by number: schedule.0.steps."""

@@ -12,12 +12,10 @@ from pydantic import ValidationError
 from toolkit.core.errors import SettingsError
 from toolkit.core.validation import explain, nearest
 from toolkit.model.presets import MODEL_PRESETS
-from toolkit.settings.initial import bring_model
-from toolkit.settings.overrides import apply_override
-from toolkit.settings.rules import check_run
-from toolkit.settings.run import RunSettings
-
-__all__ = ["load_run", "run_presets", "to_toml"]
+from toolkit.run.initial import bring_model
+from toolkit.run.overrides import apply_override
+from toolkit.run.rules import check_run
+from toolkit.run.settings import RunSettings
 
 _PRESETS = Path(__file__).parent / "presets"
 # How the TOML reader writes the name of a table: ('a', 'b').

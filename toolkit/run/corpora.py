@@ -6,9 +6,7 @@ from pathlib import Path
 
 from toolkit.core.errors import SettingsError
 from toolkit.data.corpus import Corpus
-from toolkit.settings.run import RunSettings
-
-__all__ = ["NamedCorpus", "open_training", "open_validation", "with_corpora", "with_vocabulary"]
+from toolkit.run.settings import RunSettings
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ import pytest
 
 from toolkit.core.errors import CheckpointError, SettingsError
 from toolkit.model.presets import MODEL_PRESETS
-from toolkit.settings import load_run, run_presets
-from toolkit.settings.load import to_toml
-from toolkit.settings.rules import schedule_of
+from toolkit.run import load_run, run_presets
+from toolkit.run.load import to_toml
+from toolkit.run.rules import schedule_of
 
 _RUN = """
 [model]

@@ -8,9 +8,7 @@ from pydantic import ValidationError
 
 from toolkit.checkpoint.manifest import CheckpointManifest
 from toolkit.core.errors import CorpusError, SettingsError
-from toolkit.settings.run import RunSettings
-
-__all__ = ["check_corpora", "check_resume", "check_weights", "other_positions", "snapshot"]
+from toolkit.run.settings import RunSettings
 
 # What no weight depends on.
 _FREE_IN_MODEL = ("initializer_range", "max_position_embeddings", "rope_")

@@ -2,9 +2,7 @@
 
 from toolkit.core.errors import SettingsError
 from toolkit.objectives.schedule import Schedule
-from toolkit.settings.run import RunSettings
-
-__all__ = ["check_run", "schedule_of"]
+from toolkit.run.settings import RunSettings
 
 
 def check_run(settings: RunSettings) -> None:
