@@ -17,9 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from toolkit.core.errors import UserError
-from toolkit.preprocess import parquet
+from toolkit.preprocess.readers import iterate_spans, parquet
 from toolkit.preprocess.sources import find_sources
-from toolkit.preprocess.spans import iterate_spans
 from toolkit.testing.mutations import mutated
 from toolkit.testing.sources import ROOT
 from toolkit.testing.text import sample_documents

@@ -10,10 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from toolkit.core.errors import UserError
-from toolkit.preprocess import hub_client, hub_files, parquet
-from toolkit.preprocess.hub_files import HubFile
-from toolkit.preprocess.sources import find_sources
-from toolkit.preprocess.spans import iterate_spans
+from toolkit.preprocess.readers import hub_file, iterate_spans, parquet
+from toolkit.preprocess.readers.hub_file import HubFile
+from toolkit.preprocess.sources import find_sources, hub_client
 from toolkit.testing.fineweb import FINEWEB, FINEWEB_CARD, write_fineweb
 from toolkit.testing.hub_server import HubServer
 from toolkit.testing.text import sample_documents
@@ -199,8 +198,8 @@ def test_a_token_opens_a_gated_data_set_and_stays_on_the_hub(hub):
 def test_rows_are_those_of_the_file_and_a_reader_can_go_on_at_each_span(hub, monkeypatch, most_group_bytes):
     monkeypatch.setattr(parquet, "_MOST_GROUP_BYTES", most_group_bytes)
     monkeypatch.setattr(parquet, "_SPAN_BYTES", 40_000)
-    monkeypatch.setattr(hub_files, "_BLOCK_BYTES", 7_000)
-    monkeypatch.setattr(hub_files, "_SMALL_GAP_BYTES", 0)
+    monkeypatch.setattr(hub_file, "_BLOCK_BYTES", 7_000)
+    monkeypatch.setattr(hub_file, "_SMALL_GAP_BYTES", 0)
     source = find_sources(["fineweb-edu"], subset="sample-10BT")[0]
     texts = pq.read_table(hub.root / "datasets" / source.name.removeprefix("hub://")).column("text").to_pylist()
 
@@ -354,7 +353,7 @@ def test_a_server_that_falls_silent_is_asked_again(hub, tmp_path):
     hub.break_next("cdn", delay=3)
     code = """
         from toolkit.preprocess.sources import find_sources
-        from toolkit.preprocess.spans import iterate_spans
+        from toolkit.preprocess.readers import iterate_spans
         (source,) = find_sources(["fineweb-edu"], subset="sample-10BT")
         spans = iterate_spans(source, text_field="text", txt_documents="file")
         print(sum(len(span.read()) for span in spans))

@@ -6,9 +6,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from toolkit.core.errors import UserError
-from toolkit.preprocess.readers import Reason
+from toolkit.preprocess.readers import Reason, iterate_spans
 from toolkit.preprocess.sources import find_sources
-from toolkit.preprocess.spans import iterate_spans
 
 BOM = b"\xef\xbb\xbf"
 

@@ -13,10 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolkit.core.errors import UserError
-from toolkit.preprocess import json_array, lines, parquet
-from toolkit.preprocess.readers import Reason
+from toolkit.preprocess.readers import Reason, iterate_spans, json_array, lines, parquet
 from toolkit.preprocess.sources import find_sources
-from toolkit.preprocess.spans import iterate_spans
 
 PACKED = ("", ".gz", ".zst")
 LINES = (".jsonl", ".json", ".txt")

@@ -1,10 +1,7 @@
 """From text to a corpus: find sources, read and encode them ahead in threads, write hashed shards in order.
 
-sources.py           what the user named -> files in one order
-hub*.py              data sets on the hub: configurations -> files of one commit, read by byte ranges
-spans.py             a file -> spans of some megabytes, each read by itself
-  lines.py  json_array.py  parquet*.py  streams.py      how, for each format
-readers.py           a row: its text, or why there is none
+sources/             what the user named -> files, here or on the hub, in one order
+readers/             a file -> spans of some megabytes, each read by itself; rows, each a text or why there is none
 encoders.py          the fast encoder where it is proven equal (proofs.py), else the tokenizer's own
 encoding.py          a span -> ids and counts, in worker threads
 shard_sequence.py    encoded spans -> shards of a corpus and its holdout, under the limits; counts every row once

@@ -15,10 +15,9 @@ from toolkit.core.console import Progress, progress
 from toolkit.core.errors import UserError
 from toolkit.core.settings import Settings
 from toolkit.preprocess.encoding import ahead
-from toolkit.preprocess.readers import Row, Span
+from toolkit.preprocess.readers import Row, Span, iterate_spans
 from toolkit.preprocess.settings import PreprocessSettings, TxtDocuments
-from toolkit.preprocess.sources import Source, find_sources, without_documents
-from toolkit.preprocess.spans import iterate_spans
+from toolkit.preprocess.sources import Source, find_sources, no_documents_error
 
 _FILES = {"tokenizer.json", "tokenizer_config.json"}
 _NUM_READERS = 2
@@ -130,7 +129,7 @@ def _texts(
             if result.documents == settings.limit_documents:
                 break
     if not result.documents:
-        raise without_documents(files, result.skipped)
+        raise no_documents_error(files, result.skipped)
     shown.say(f"Read {result.documents:,} documents, {result.text_bytes / 1e6:,.1f} MB of text; learning merges.")
 
 

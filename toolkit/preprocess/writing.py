@@ -18,11 +18,10 @@ from toolkit.preprocess.encoders import EncoderChoice, choose_encoder, reference
 from toolkit.preprocess.encoding import EncodedSpan, SpanEncoder, ahead
 from toolkit.preprocess.folder import HOLDOUT_FOLDER, begin_anew
 from toolkit.preprocess.ledger import Ledger, Place, Tally, record_step
-from toolkit.preprocess.readers import Span
+from toolkit.preprocess.readers import Span, iterate_spans
 from toolkit.preprocess.settings import PreprocessSettings
 from toolkit.preprocess.shard_sequence import ShardSequence
-from toolkit.preprocess.sources import Source, without_documents
-from toolkit.preprocess.spans import iterate_spans
+from toolkit.preprocess.sources import Source, no_documents_error
 
 
 def write_shards(
@@ -104,7 +103,7 @@ def _run(
     # Once more for a limit, and for a run that was cut off between its last shard and the look at it.
     _check_bad_rows(tally, settings.max_bad_fraction)
     if not tally.documents:
-        raise without_documents(files, tally.skipped)
+        raise no_documents_error(files, tally.skipped)
     if not tally.kept.documents:
         raise UserError(
             f"All {tally.documents:,} documents are held out by --holdout {settings.holdout}; none is left for the "

@@ -24,7 +24,7 @@ def endpoint() -> str:
     return (os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")
 
 
-def patiently(
+def with_retries(
     ask: Callable[[], _Answer], *, waits: Sequence[float], sleep: Callable[[float], object] = time.sleep
 ) -> _Answer:
     """Ask until there is an answer; again after each of the waits (seconds) if what went wrong may pass.

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import BinaryIO
 
-from toolkit.preprocess.readers import Row, Span, row_from_bytes, row_from_line
+from toolkit.preprocess.readers.rows import Row, Span, row_from_bytes, row_from_line
+from toolkit.preprocess.readers.streams import open_file, open_stream
 from toolkit.preprocess.settings import TxtDocuments
-from toolkit.preprocess.sources import Format, Source
-from toolkit.preprocess.streams import open_file, open_stream
+from toolkit.preprocess.sources.source import Format, Source
 
 _SPAN_BYTES = 4 << 20
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from toolkit.core.errors import UserError
-from toolkit.preprocess.hub_client import endpoint, hub_error, patiently
-from toolkit.preprocess.hub_configurations import (
+from toolkit.preprocess.sources.hub_client import endpoint, hub_error, with_retries
+from toolkit.preprocess.sources.hub_configurations import (
     Configuration,
     choose,
     from_folders,
@@ -84,7 +84,7 @@ class _Repository:
         from huggingface_hub import HfApi
 
         self.name, self._api = name, HfApi(endpoint=endpoint())
-        information = patiently(
+        information = with_retries(
             lambda: self._api.dataset_info(name, revision=revision, timeout=_ANSWER_SECONDS), waits=_WAITS_SECONDS
         )
         self._commit = information.sha or revision
@@ -114,7 +114,7 @@ class _Repository:
         from huggingface_hub.errors import EntryNotFoundError
 
         try:
-            readme = patiently(self._readme, waits=_WAITS_SECONDS)
+            readme = with_retries(self._readme, waits=_WAITS_SECONDS)
         except EntryNotFoundError:
             return []
         try:

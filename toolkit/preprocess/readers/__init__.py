@@ -1,18 +1,27 @@
-"""Cut a source into spans that workers read at the same time, in memory that does not grow with the file.
+"""Readers: a source -> spans of a few megabytes, which workers read at the same time; memory does not grow with it.
 
 Finding the next span is cheap and done by one thread, in order; reading its rows is the work, and is done wherever
 `Span.read` is called. Where a span ends follows from where it starts, so a reader that goes on at a span's start
 meets the same spans as one that came from the beginning.
+
+rows.py                 a row: its text, or why it has none
+streams.py              local files: opened, decompressed
+hub_file.py             files on the hub: read in byte ranges
+lines.py                JSON lines and plain text
+json_array.py           one JSON array
+parquet.py              Parquet (parquet_footer.py)
 """
 
 from collections.abc import Iterator
 
-from toolkit.preprocess.json_array import holds_array, iterate_array_spans
-from toolkit.preprocess.lines import iterate_line_spans
-from toolkit.preprocess.parquet import iterate_parquet_spans
-from toolkit.preprocess.readers import Span
+from toolkit.preprocess.readers.json_array import holds_array, iterate_array_spans
+from toolkit.preprocess.readers.lines import iterate_line_spans
+from toolkit.preprocess.readers.parquet import iterate_parquet_spans
+from toolkit.preprocess.readers.rows import Reason, Row, Span
 from toolkit.preprocess.settings import TxtDocuments
-from toolkit.preprocess.sources import Format, Source
+from toolkit.preprocess.sources.source import Format, Source
+
+__all__ = ["Reason", "Row", "Span", "iterate_spans"]
 
 
 def iterate_spans(source: Source, *, text_field: str, txt_documents: TxtDocuments, start: int = 0) -> Iterator[Span]:

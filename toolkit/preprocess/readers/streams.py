@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from toolkit.core.errors import UserError
-from toolkit.preprocess.sources import Compression, Format, Source
+from toolkit.preprocess.sources.source import Compression, Format, Source
 
 _CODECS = {Compression.GZIP: "gzip", Compression.ZSTD: "zstd"}
 
@@ -55,7 +55,7 @@ def open_file(source: Source) -> Iterator[BinaryIO]:
     Raises:
         UserError: it cannot be read, or was changed since.
     """
-    with naming(source), open(source.name, "rb") as file:
+    with errors_naming(source), open(source.name, "rb") as file:
         status = os.fstat(file.fileno())
         if (status.st_size, str(status.st_mtime_ns)) != (source.num_bytes, source.version):
             raise UserError(f"The source {source.name} was changed meanwhile. Start again when nothing writes to it.")
@@ -80,7 +80,7 @@ class LocalFile:
 
 
 @contextmanager
-def naming(source: Source) -> Iterator[None]:
+def errors_naming(source: Source) -> Iterator[None]:
     """Turn what the system and the libraries say of a file into an error that names it."""
     kind = "Parquet" if source.compression is None else _CODECS[source.compression]
     try:

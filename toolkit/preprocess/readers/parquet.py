@@ -11,11 +11,11 @@ from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Protocol
 
-from toolkit.preprocess.hub_files import HubFile
-from toolkit.preprocess.parquet_footer import ColumnChunk, Footer, SeekableFile, read_footer
-from toolkit.preprocess.readers import Reason, Row, Span, row_from_bytes, row_from_text
-from toolkit.preprocess.sources import Source
-from toolkit.preprocess.streams import LocalFile, naming
+from toolkit.preprocess.readers.hub_file import HubFile
+from toolkit.preprocess.readers.parquet_footer import ColumnChunk, Footer, SeekableFile, read_footer
+from toolkit.preprocess.readers.rows import Reason, Row, Span, row_from_bytes, row_from_text
+from toolkit.preprocess.readers.streams import LocalFile, errors_naming
+from toolkit.preprocess.sources.source import Source
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,7 +68,7 @@ def iterate_parquet_spans(source: Source, text_field: str, *, start: int) -> Ite
     """The spans of a Parquet file, from row `start` on."""
     files: _Files = HubFile(source) if source.revision else LocalFile(source)
     try:
-        with naming(source):
+        with errors_naming(source):
             with files.open() as file:
                 footer = read_footer(file, source.num_bytes)
             starts = _group_starts(footer)
@@ -136,7 +136,7 @@ def _small_span(table: _Table, starts: Sequence[int], groups: list[int]) -> Span
 def _read_groups(
     table: _Table, opened: AbstractContextManager[SeekableFile], groups: list[int], num_rows: int
 ) -> list[Row]:
-    with naming(table.source), opened as file, _parquet(file, table.footer, buffer_size=0) as parquet:
+    with errors_naming(table.source), opened as file, _parquet(file, table.footer, buffer_size=0) as parquet:
         read = parquet.read_row_groups(groups, columns=[table.text_field], use_threads=False)
         column = read.column(read.schema.names.index(table.text_field))
         _check_complete(len(column), num_rows)
@@ -159,7 +159,7 @@ def _streamed_spans(table: _Table, starts: Sequence[int], group: int, start: int
 
 
 def _read_batch(source: Source, column: "pa.Array") -> list[Row]:
-    with naming(source):
+    with errors_naming(source):
         return _rows(column)
 
 

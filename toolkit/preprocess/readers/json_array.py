@@ -13,9 +13,9 @@ from functools import partial
 from typing import NoReturn
 
 from toolkit.core.errors import UserError
-from toolkit.preprocess.readers import Row, Span, row_from_bytes, row_from_json
-from toolkit.preprocess.sources import Source
-from toolkit.preprocess.streams import ByteStream, open_stream
+from toolkit.preprocess.readers.rows import Row, Span, row_from_bytes, row_from_json
+from toolkit.preprocess.readers.streams import ByteStream, open_stream
+from toolkit.preprocess.sources.source import Source
 
 _SPAN_CHARACTERS = 4 << 20
 _MOST_ELEMENT_CHARACTERS = 1 << 30

@@ -3,58 +3,12 @@
 import glob
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 from toolkit.core.errors import UserError
 from toolkit.core.text import counted, home_hint
-from toolkit.preprocess.hub import find_on_hub, is_hub_name
-
-
-class Format(StrEnum):
-    """What is in a file, by the ending of its name."""
-
-    JSON_LINES = ".jsonl"
-    JSON = ".json"
-    PARQUET = ".parquet"
-    TEXT = ".txt"
-
-
-class Compression(StrEnum):
-    """How a file is packed, by what follows the ending."""
-
-    GZIP = ".gz"
-    ZSTD = ".zst"
-
-
-_ENDINGS = {Format.PARQUET.value: Format.PARQUET} | {
-    f"{kind}{packed}": kind for kind in (Format.JSON_LINES, Format.JSON, Format.TEXT) for packed in ("", *Compression)
-}
-
-
-@dataclass(frozen=True)
-class Source:
-    """One file to read.
-
-    Attributes:
-        name: as corpus.json names it: its absolute path, or hub://repository/path.
-        format: what is in it.
-        num_bytes: its size.
-        version: what changes when its content does: when a local file was last modified, the hash of one on the hub.
-        revision: the commit that a file on the hub is read at.
-    """
-
-    name: str
-    format: Format
-    num_bytes: int
-    version: str
-    revision: str = ""
-
-    @property
-    def compression(self) -> Compression | None:
-        """How it is packed."""
-        return next((packed for packed in Compression if self.name.endswith(packed)), None)
+from toolkit.preprocess.sources.hub import find_on_hub, is_hub_name
+from toolkit.preprocess.sources.source import ENDINGS, Format, Source
 
 
 def find_sources(named: Sequence[str], *, subset: str | None = None, output: Path | None = None) -> list[Source]:
@@ -95,7 +49,7 @@ def find_sources(named: Sequence[str], *, subset: str | None = None, output: Pat
     return [sources[name] for name in sorted(sources, key=os.fsencode)]
 
 
-def without_documents(files: Sequence[Source], skipped: Mapping[str, int]) -> UserError:
+def no_documents_error(files: Sequence[Source], skipped: Mapping[str, int]) -> UserError:
     """The error for sources in which nothing is a document.
 
     Args:
@@ -139,20 +93,20 @@ def _paths(name: str) -> Iterable[str] | None:
         return [inner for match in matches for inner in _paths(match) or ()]
     if os.path.exists(path):
         raise UserError(f"The source {name} is neither a file nor a folder. Give one of the two.")
-    if is_hub_name(name) and not name.endswith(tuple(_ENDINGS)):
+    if is_hub_name(name) and not name.endswith(tuple(ENDINGS)):
         return None
     raise UserError(
-        f"There is no file or folder {name!r}.{home_hint(name)} Give files, folders or globs of {', '.join(_ENDINGS)}, "
+        f"There is no file or folder {name!r}.{home_hint(name)} Give files, folders or globs of {', '.join(ENDINGS)}, "
         "or a data set on the hub: fineweb-edu, or organisation/name."
     )
 
 
 def _folder(path: str) -> list[str]:
     inside = list(_walk(path))
-    readable = [file for file in inside if file.endswith(tuple(_ENDINGS))]
+    readable = [file for file in inside if file.endswith(tuple(ENDINGS))]
     if not readable:
         held = f"holds {counted(len(inside), 'file')} of other kinds" if inside else "is empty"
-        raise UserError(f"The folder {path} {held}. Give one with files that end in {', '.join(_ENDINGS)}.")
+        raise UserError(f"The folder {path} {held}. Give one with files that end in {', '.join(ENDINGS)}.")
     return readable
 
 
@@ -163,8 +117,8 @@ def _walk(path: str) -> Iterator[str]:
 
 
 def _check_format(path: str) -> None:
-    if not path.endswith(tuple(_ENDINGS)):
-        raise UserError(f"The format of {path} is unknown. Give files that end in {', '.join(_ENDINGS)}.")
+    if not path.endswith(tuple(ENDINGS)):
+        raise UserError(f"The format of {path} is unknown. Give files that end in {', '.join(ENDINGS)}.")
 
 
 def _source(path: str) -> Source:
@@ -181,5 +135,5 @@ def _source(path: str) -> Source:
         raise UserError(
             f"The source {path} cannot be read: {error.strerror}. Allow access to it, or leave it out."
         ) from error
-    ending = max((ending for ending in _ENDINGS if path.endswith(ending)), key=len)
-    return Source(path, _ENDINGS[ending], status.st_size, str(status.st_mtime_ns))
+    ending = max((ending for ending in ENDINGS if path.endswith(ending)), key=len)
+    return Source(path, ENDINGS[ending], status.st_size, str(status.st_mtime_ns))

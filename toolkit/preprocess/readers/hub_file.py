@@ -12,8 +12,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from urllib.parse import urlsplit
 
 from toolkit.core.errors import UserError
-from toolkit.preprocess.hub_client import endpoint, hub_error, patiently
-from toolkit.preprocess.sources import Source
+from toolkit.preprocess.sources.hub_client import endpoint, hub_error, with_retries
+from toolkit.preprocess.sources.source import Source
 
 _WAITS_SECONDS = (0.5, 1, 2, 4, 8)
 _CONNECTIONS = 8
@@ -65,7 +65,7 @@ class HubFile:
         """
         content = bytearray()
         try:
-            patiently(lambda: self._fetch_rest(content, start, stop), waits=self._waits, sleep=self._abandoned.wait)
+            with_retries(lambda: self._fetch_rest(content, start, stop), waits=self._waits, sleep=self._abandoned.wait)
         except UserError:
             raise
         except Exception as error:

@@ -1,0 +1,11 @@
+"""Sources of text: what the user named -> files, here or on the hub, in one order.
+
+source.py   one file to read: its format and compression, by its name
+find.py     paths, folders, globs and data sets -> sources
+hub*.py     data sets on the hub: configurations -> Parquet files of one commit
+"""
+
+from toolkit.preprocess.sources.find import find_sources, no_documents_error
+from toolkit.preprocess.sources.source import Compression, Format, Source
+
+__all__ = ["Compression", "Format", "Source", "find_sources", "no_documents_error"]
