@@ -84,7 +84,7 @@ def main() -> None:
     if options.child:
         print(json.dumps(first_batch(options.child)))
         return
-    from toolkit.testing.sparse_corpus import write_sparse_corpus
+    from sparse_corpus import write_sparse_corpus
 
     base = Path(tempfile.mkdtemp())
     try:

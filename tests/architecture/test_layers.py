@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from toolkit.testing.sources import Import, Module, imports, modules
+from tests.support.sources import Import, Module, imports, modules
 
 LAYERS = {
     "toolkit.core": 0,

@@ -2,7 +2,7 @@
 
 import ast
 
-from toolkit.testing.sources import Module, functions, imports, nesting
+from tests.support.sources import Module, functions, imports, nesting
 
 SOURCE = """
 import torch

@@ -5,7 +5,7 @@ import importlib
 import re
 from collections.abc import Iterator
 
-from toolkit.testing.sources import Module, functions, modules, nesting, text_files
+from tests.support.sources import Module, functions, modules, nesting, text_files
 
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60

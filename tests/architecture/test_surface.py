@@ -5,7 +5,7 @@ import inspect
 
 import pytest
 
-from toolkit.testing.sources import modules
+from tests.support.sources import modules
 
 _PROMISED = {
     "toolkit.data": ["Corpus"],

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.testing.checkpoints import states_of, write_checkpoint
+from tests.support.checkpoints import states_of, write_checkpoint
 
 
 @pytest.fixture

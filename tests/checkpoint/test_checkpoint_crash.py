@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.support.checkpoints import states_of, write_checkpoint
 from toolkit.checkpoint import durable, open_checkpoint, retain
-from toolkit.testing.checkpoints import states_of, write_checkpoint
 
 SIZES = ((200, 100), (50_000,), (3,))
 fork = multiprocessing.get_context("fork")

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.support.checkpoints import states_of, write_checkpoint
 from toolkit.checkpoint import ParameterState, abandon, begin, durable, finish, open_checkpoint, write_part
 from toolkit.core.errors import CheckpointError
-from toolkit.testing.checkpoints import states_of, write_checkpoint
 
 
 def hidden(root: Path) -> list[str]:

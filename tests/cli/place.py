@@ -16,18 +16,18 @@ from unittest.mock import patch
 
 import torch
 
+from tests.support.checkpoints import model_states, write_checkpoint
+from tests.support.hf_decoders import edit_json, edit_tensors, save_decoder, save_tokenizer
+from tests.support.hub_server import HubServer
+from tests.support.runs import write_run
+from tests.support.text import sample_documents, tiny_tokenizer
 from toolkit.cli.main import main
 from toolkit.conversion.weights import EMBEDDING, HEAD
 from toolkit.model import Encoder, initialize_, model_settings
 from toolkit.preprocess import PreprocessSettings, preprocess
 from toolkit.run import load_run
 from toolkit.run.resume import snapshot
-from toolkit.testing.checkpoints import model_states, write_checkpoint
 from toolkit.testing.corpora import random_documents, write_token_corpus
-from toolkit.testing.hf_decoders import edit_json, edit_tensors, save_decoder, save_tokenizer
-from toolkit.testing.hub_server import HubServer
-from toolkit.testing.runs import write_run
-from toolkit.testing.text import sample_documents, tiny_tokenizer
 
 __all__ = ["Case", "Place", "call", "call_apart"]
 

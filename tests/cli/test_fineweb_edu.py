@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.fineweb import FINEWEB, FINEWEB_CARD, write_fineweb
+from tests.support.hub_server import HubServer
+from tests.support.text import sample_documents, tiny_tokenizer
 from toolkit.data import Corpus
-from toolkit.testing.fineweb import FINEWEB, FINEWEB_CARD, write_fineweb
-from toolkit.testing.hub_server import HubServer
-from toolkit.testing.text import sample_documents, tiny_tokenizer
 
 
 @pytest.fixture

@@ -6,13 +6,13 @@ import sys
 
 import pytest
 
+from tests.support.checkpoints import model_states, write_checkpoint
+from tests.support.runs import write_run
 from toolkit.checkpoint.manifest import manifest_bytes, read_manifest
 from toolkit.cli.main import main
 from toolkit.model import Encoder, initialize_, model_settings
 from toolkit.run import load_run
 from toolkit.run.resume import snapshot
-from toolkit.testing.checkpoints import model_states, write_checkpoint
-from toolkit.testing.runs import write_run
 
 
 @pytest.fixture

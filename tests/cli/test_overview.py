@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
+from tests.support.runs import write_run
 from toolkit.cli.main import main
-from toolkit.testing.runs import write_run
 
 
 def test_a_dry_run_shows_what_would_run(monkeypatch, capsys, tmp_path):

@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import tokenization
+from tests.support.text import sample_documents
 from toolkit.cli.main import main
 from toolkit.data import Corpus
-from toolkit.testing.text import sample_documents
 
 
 def toolkit(monkeypatch, capsys, *words):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.resume.test_resume import compare
-from toolkit.testing.runs import read_metrics, write_run
+from tests.support.runs import read_metrics, write_run
 
 _LONG = ("schedule.0.steps=60", "schedule.1.steps=60", "checkpoint.every=20", "log.every=5")
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.runs import read_metrics
 from toolkit.checkpoint import open_checkpoint
 from toolkit.data import Corpus
-from toolkit.testing.runs import read_metrics
 
 VERSIONS = ("0.1",)
 

@@ -4,11 +4,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.support.checkpoints import model_states, write_checkpoint
+from tests.support.text import tiny_tokenizer
 from toolkit.model import ModelSettings, model_settings
 from toolkit.model.encoder import Encoder
 from toolkit.model.initialize import initialize_
-from toolkit.testing.checkpoints import model_states, write_checkpoint
-from toolkit.testing.text import tiny_tokenizer
 
 SETTINGS = {
     "run": {"dir": "/srv/someone/runs/first", "seed": 7},

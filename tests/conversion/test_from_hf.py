@@ -10,11 +10,11 @@ import torch
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer, pipeline
 
 import tokenization
+from tests.support.hf_decoders import FAMILIES, TOKENS, edit_json, edit_tensors, save_decoder, save_tokenizer
+from tests.support.text import sample_documents
 from toolkit.checkpoint import open_checkpoint
 from toolkit.conversion import from_hf, importing, to_hf
 from toolkit.core.errors import CheckpointError, ToolkitError, UserError
-from toolkit.testing.hf_decoders import FAMILIES, TOKENS, edit_json, edit_tensors, save_decoder, save_tokenizer
-from toolkit.testing.text import sample_documents
 from toolkit.testing.tolerances import HUGGING_FACE_LOGITS
 
 DECODERS = [family for family in FAMILIES if family != "eurobert"]

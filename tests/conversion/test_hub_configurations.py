@@ -8,11 +8,11 @@ import pytest
 from transformers import AutoModelForCausalLM
 
 import tokenization
+from tests.support.hf_decoders import TOKENS, edit_json, save_decoder
 from toolkit.checkpoint import open_checkpoint
 from toolkit.conversion import from_hf
 from toolkit.core.errors import UserError
 from toolkit.model import ModelSettings
-from toolkit.testing.hf_decoders import TOKENS, edit_json, save_decoder
 from toolkit.testing.tolerances import HUGGING_FACE_LOGITS
 
 _SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "head_dim")

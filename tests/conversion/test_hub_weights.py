@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
+from tests.support.hf_decoders import edit_tensors, save_decoder
 from toolkit.checkpoint import open_checkpoint, tensor_files
 from toolkit.conversion import from_hf
 from toolkit.core.errors import CheckpointError
-from toolkit.testing.hf_decoders import edit_tensors, save_decoder
 from toolkit.testing.tolerances import HUGGING_FACE_LOGITS
 
 UP, NORM = "model.layers.0.mlp.up_proj.weight", "model.norm.weight"

@@ -11,11 +11,11 @@ import sentencepiece
 from transformers import AutoTokenizer
 
 import tokenization
+from tests.support.hf_decoders import TOKENS, edit_json, save_decoder, save_tokenizer
+from tests.support.text import sample_documents
 from toolkit.checkpoint import open_checkpoint
 from toolkit.conversion import from_hf, hub, to_hf
 from toolkit.core.errors import CheckpointError, UserError
-from toolkit.testing.hf_decoders import TOKENS, edit_json, save_decoder, save_tokenizer
-from toolkit.testing.text import sample_documents
 
 
 def _only(changes: tuple[str, ...], word: str) -> str:

@@ -5,8 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from toolkit.testing.hf_decoders import save_decoder
-from toolkit.testing.hub_server import HubServer
+from tests.support.hf_decoders import save_decoder
+from tests.support.hub_server import HubServer
 
 # A small conversion first, so that imports and the sizes of buffers are not counted.
 _CONVERT = """

@@ -23,12 +23,12 @@ from transformers import (
     pipeline,
 )
 
+from tests.support.text import sample_documents
 from toolkit.checkpoint import open_checkpoint
 from toolkit.conversion import to_hf
 from toolkit.core.types import AttentionKind
 from toolkit.model import Encoder, ModelSettings
 from toolkit.testing.models import MODEL_OPTIONS
-from toolkit.testing.text import sample_documents
 
 AUTO = {"bidirectional": AutoModelForMaskedLM, "causal": AutoModelForCausalLM}
 SHAPES = {

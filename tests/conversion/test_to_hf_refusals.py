@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.support.checkpoints import model_states, write_checkpoint
+from tests.support.hf_decoders import edit_tensors
 from toolkit.conversion import exporting, forms, parity, to_hf
 from toolkit.core.errors import CheckpointError, ToolkitError, UserError
 from toolkit.core.types import AttentionKind, Vocabulary
 from toolkit.model import model_settings
 from toolkit.model.encoder import Encoder
 from toolkit.model.initialize import initialize_
-from toolkit.testing.checkpoints import model_states, write_checkpoint
-from toolkit.testing.hf_decoders import edit_tensors
 
 
 def left_beside(out: Path) -> list[str]:

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.sparse_corpus import write_sparse_corpus
 from toolkit.core.errors import CorpusError
 from toolkit.data import Corpus, DataSettings, open_rows
-from toolkit.testing.sparse_corpus import write_sparse_corpus
 
 BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "first_batch.py"
 

@@ -17,6 +17,8 @@ from typer.main import get_command
 
 from tests.docs.pages import PAGES, ROOT, Page, Snippet
 from tests.docs.settings_tables import TABLES, filled, keys
+from tests.support.checkpoints import model_states, write_checkpoint
+from tests.support.text import sample_documents, tiny_tokenizer
 from toolkit.conversion import to_hf
 from toolkit.data.manifest import CorpusManifest
 from toolkit.engine.ds_config import read_ds_config, resolve_ds_config
@@ -28,8 +30,6 @@ from toolkit.parallel.topology import batch_layout
 from toolkit.preprocess import PreprocessSettings, preprocess
 from toolkit.run import load_run
 from toolkit.run.settings import RunSettings
-from toolkit.testing.checkpoints import model_states, write_checkpoint
-from toolkit.testing.text import sample_documents, tiny_tokenizer
 
 _COMMANDS = importlib.import_module("toolkit.cli.main")._COMMANDS
 # Options of the launcher, of the batch system and of scripts, which the text names beside our own.

@@ -1,7 +1,7 @@
 """All objectives, and any number of ranks, see the same rows in the same order."""
 
+from tests.support.runs import RunCase, write_run
 from toolkit.testing.distributed import run_distributed
-from toolkit.testing.runs import RunCase, write_run
 
 
 def test_equal_digests_for_clm_mlm_and_both(tmp_path):

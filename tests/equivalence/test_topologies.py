@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.runs import RunCase, write_run
 from toolkit.testing.distributed import run_distributed
-from toolkit.testing.runs import RunCase, write_run
 
 _TOLERANCE = 1e-5
 

@@ -7,12 +7,12 @@ import pytest
 import torch
 from transformers import AutoModel
 
+from tests.support.checkpoints import TINY_VOCABULARY, model_states, write_checkpoint
+from tests.support.hf_encoders import save_encoder
+from tests.support.text import tiny_tokenizer
 from toolkit.cli import main
 from toolkit.model import Encoder, initialize_
-from toolkit.testing.checkpoints import TINY_VOCABULARY, model_states, write_checkpoint
-from toolkit.testing.hf_encoders import save_encoder
 from toolkit.testing.models import tiny_settings
-from toolkit.testing.text import tiny_tokenizer
 
 
 def run(monkeypatch, capsys, *words):

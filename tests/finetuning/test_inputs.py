@@ -1,10 +1,10 @@
 import pytest
 import torch
 
+from tests.support.hf_encoders import CLS, EOS, PAD, SPECIALS, UNK, plain_tokenizer, template_tokenizer
 from toolkit.core.errors import UserError
 from toolkit.finetuning.examples import Example
 from toolkit.finetuning.inputs import Collator, EncodedExamples, TextEncoder
-from toolkit.testing.hf_encoders import CLS, EOS, PAD, SPECIALS, UNK, plain_tokenizer, template_tokenizer
 
 W = len(SPECIALS)
 

@@ -5,9 +5,9 @@ import pytest
 import torch
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer, EuroBertForMaskedLM
 
+from tests.support.hf_encoders import WORDS, save_encoder
 from toolkit.core.errors import NonFiniteError, UserError
 from toolkit.finetuning import FinetuningSettings, Initialization, finetune_sequence_classification, load_classifier
-from toolkit.testing.hf_encoders import WORDS, save_encoder
 
 FAMILIES = ("eurobert", "bert", "roberta", "modernbert")
 SETTINGS = FinetuningSettings(learning_rate=1e-2, seed=3, steps=40, batch_rows=16)

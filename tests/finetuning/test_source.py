@@ -3,10 +3,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import BartConfig, BartModel, LlamaConfig, LlamaForCausalLM, ViTConfig
 
+from tests.support.hf_encoders import plain_tokenizer, save_encoder
 from toolkit.core.errors import UserError
 from toolkit.finetuning import FinetuningSettings, finetune_sequence_classification
 from toolkit.finetuning.source import longest_input, open_source
-from toolkit.testing.hf_encoders import plain_tokenizer, save_encoder
 
 TINY = {"vocab_size": 45, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.support.runs import RunCase, read_metrics, write_run
 from toolkit.testing.distributed import run_distributed
-from toolkit.testing.runs import RunCase, read_metrics, write_run
 
 _KEPT = Path(__file__).with_name("losses.json")
 _FORTY = ("schedule.0.steps=20", "schedule.1.steps=20", "lr.peak=2e-3", "objectives.mlm.mask_ratio=0.4")
@@ -38,7 +38,7 @@ def test_losses_are_the_kept_ones(tmp_path):
 def test_on_a_gpu_they_are_the_kept_ones_within_rounding(tmp_path):
     """fp32 kernels of a GPU sum in another order, and forty steps carry it on: 1e-3, not 1e-5."""
     script = (
-        "import sys\nfrom toolkit.testing.runs import RunCase\n"
+        "import sys\nfrom tests.support.runs import RunCase\n"
         f"RunCase(sys.argv[1], 'zero1', {(*_FORTY, f'run.dir={tmp_path}/golden')!r})()\n"
     )
     command = [sys.executable, "-c", script, str(write_run(tmp_path))]

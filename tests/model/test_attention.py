@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.support.kernels import plain_varlen
 from toolkit.core.types import AttentionKind
 from toolkit.model import attention as module
 from toolkit.model.attention import SegmentLayout, attend, attend_by_bmm, attend_by_sdpa, attend_by_varlen
 from toolkit.model.varlen import suits_varlen
-from toolkit.testing.kernels import plain_varlen
 from toolkit.testing.models import dense_visibility
 from toolkit.testing.tolerances import tolerance
 

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn.attention import varlen
 
+from tests.support.kernels import plain_varlen
 from toolkit.core.types import AttentionKind
 from toolkit.model import varlen as module
 from toolkit.model.varlen import suits_varlen, varlen_kernel
-from toolkit.testing.kernels import plain_varlen
 
 BOUNDS = torch.tensor([0, 5, 6, 12, 12], dtype=torch.int32)
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.text import tiny_tokenizer
 from toolkit.preprocess import PreprocessResult, PreprocessSettings, preprocess
-from toolkit.testing.text import tiny_tokenizer
 
 
 @pytest.fixture(scope="session")

@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.support.mutations import mutated
+from tests.support.runs import RunCase, write_run
 from toolkit.cli.main import main
 from toolkit.core.errors import CorpusError, UserError
 from toolkit.data import Corpus, DataSettings, Order, RowStream, Shard, ShardWriter, open_rows, verify_corpus
 from toolkit.preprocess.adoption import Adoption, adopt
 from toolkit.preprocess.pairs import examine_pair
 from toolkit.testing.distributed import run_distributed
-from toolkit.testing.mutations import mutated
-from toolkit.testing.runs import RunCase, write_run
 
 EOS = 0
 Documents = list[list[list[int]]]

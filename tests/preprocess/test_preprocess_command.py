@@ -2,8 +2,8 @@ import sys
 
 import pytest
 
+from tests.support.text import sample_documents
 from toolkit.cli.main import main
-from toolkit.testing.text import sample_documents
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import pytest
 from tokenizers import Tokenizer, processors
 
 import tokenization
+from tests.support.text import sample_documents, tiny_tokenizer
 from toolkit.core.errors import CorpusError, UserError
 from toolkit.data import Corpus
-from toolkit.testing.text import sample_documents, tiny_tokenizer
 
 END = "<|endoftext|>"
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"

@@ -16,12 +16,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.support.mutations import mutated
+from tests.support.sources import ROOT
+from tests.support.text import sample_documents
 from toolkit.core.errors import UserError
 from toolkit.preprocess.readers import iterate_spans, parquet
 from toolkit.preprocess.sources import find_sources
-from toolkit.testing.mutations import mutated
-from toolkit.testing.sources import ROOT
-from toolkit.testing.text import sample_documents
 
 CASES = 1000
 TEXTS = [*sample_documents(80), "", "café — “red” 🙂\tx\\"]

@@ -9,13 +9,13 @@ import time
 import pyarrow.parquet as pq
 import pytest
 
+from tests.support.fineweb import FINEWEB, FINEWEB_CARD, write_fineweb
+from tests.support.hub_server import HubServer
+from tests.support.text import sample_documents
 from toolkit.core.errors import UserError
 from toolkit.preprocess.readers import hub_file, iterate_spans, parquet
 from toolkit.preprocess.readers.hub_file import HubFile
 from toolkit.preprocess.sources import find_sources, hub_client
-from toolkit.testing.fineweb import FINEWEB, FINEWEB_CARD, write_fineweb
-from toolkit.testing.hub_server import HubServer
-from toolkit.testing.text import sample_documents
 
 SEVERAL = """---
 configs:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.text import sample_documents
 from toolkit.core.errors import CorpusError, UserError
 from toolkit.data import Corpus
 from toolkit.preprocess import PreprocessSettings, preprocess
 from toolkit.preprocess.ledger import LEDGER_NAME
-from toolkit.testing.text import sample_documents
 
 
 def all_files(folder: Path) -> dict[str, bytes]:

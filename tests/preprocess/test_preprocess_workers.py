@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.preprocess.test_preprocess_restart import all_files, run_and_die
+from tests.support.text import sample_documents
 from toolkit.core.errors import UserError
 from toolkit.data import Corpus
 from toolkit.preprocess.encoding import ahead, is_held_out
 from toolkit.preprocess.readers import lines
-from toolkit.testing.text import sample_documents
 
 
 @pytest.fixture

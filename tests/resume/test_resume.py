@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+from tests.support.runs import RunCase, read_metrics, write_run
 from toolkit.checkpoint.read import open_checkpoint
 from toolkit.core.errors import SettingsError, UserError
 from toolkit.testing.corpora import random_documents, write_token_corpus
 from toolkit.testing.distributed import run_distributed
-from toolkit.testing.runs import RunCase, read_metrics, write_run
 
 _SWITCH = 10
 _KEEP_ALL = ("checkpoint.every=1", "checkpoint.keep=100")

@@ -2,10 +2,10 @@
 
 import pytest
 
+from tests.support.runs import write_run
 from toolkit.core.errors import CorpusError, SettingsError
 from toolkit.run import load_run, with_corpora
 from toolkit.testing.corpora import random_documents, write_token_corpus
-from toolkit.testing.runs import write_run
 
 
 def test_the_vocabulary_is_the_tokenizers(tmp_path):

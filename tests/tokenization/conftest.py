@@ -7,8 +7,8 @@ import pytest
 import sentencepiece
 from tokenizers import Tokenizer, processors
 
+from tests.support.text import sample_documents, tiny_tokenizer
 from tokenization.fingerprint import byte_level_bytes
-from toolkit.testing.text import sample_documents, tiny_tokenizer
 
 MakeFolder = Callable[..., Path]
 MakeModel = Callable[..., Path]

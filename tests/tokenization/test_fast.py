@@ -11,9 +11,9 @@ import pytest
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
 import tokenization
+from tests.support.text import sample_documents
 from tokenization import EncodersDiffer, EncodingRules, FastEncoder, FastUnavailable, TokenizationError, fast
 from tokenization.fast_form import OwnTexts, fast_form
-from toolkit.testing.text import sample_documents
 
 pytest.importorskip("gigatoken", reason="the extra `fast` is not installed")
 

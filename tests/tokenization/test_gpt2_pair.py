@@ -7,8 +7,8 @@ import pytest
 from tokenizers import Tokenizer
 
 import tokenization
+from tests.support.text import sample_documents
 from tokenization import TokenizationError, TokenizerKind, UnsupportedTokenizerError
-from toolkit.testing.text import sample_documents
 
 END = "<|endoftext|>"
 

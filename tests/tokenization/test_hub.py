@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import tokenization
-from toolkit.testing.hub_server import HubServer
+from tests.support.hub_server import HubServer
 
 SCRIPT = """
 import json, sys, tokenization

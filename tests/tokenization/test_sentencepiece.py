@@ -4,8 +4,8 @@ import sentencepiece
 from transformers import AutoTokenizer
 
 import tokenization
+from tests.support.text import sample_documents
 from tokenization import EncodingRules, MaskOrigin, TokenizationError, TokenizerKind, UnsupportedTokenizerError
-from toolkit.testing.text import sample_documents
 
 TEXTS = [
     *sample_documents(40, seed=7),

@@ -9,9 +9,9 @@ from tokenizers import Tokenizer as Backend
 from transformers import AutoTokenizer
 
 import tokenization
+from tests.support.text import sample_documents
 from tokenization import EncodingRules, MaskOrigin, TokenizationError, TokenizerKind
 from tokenization.specs import shipped_names, shipped_spec
-from toolkit.testing.text import sample_documents
 
 TEXTS = [
     *sample_documents(40, seed=7),

@@ -3,8 +3,8 @@ import pytest
 from tokenizers import Tokenizer
 
 import tokenization
+from tests.support.text import sample_documents
 from tokenization import EncodingRules, TokenizationError
-from toolkit.testing.text import sample_documents
 
 END, PAD, MASK = "<|endoftext|>", "<|pad|>", "<|mask|>"
 

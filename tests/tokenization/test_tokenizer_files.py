@@ -6,9 +6,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer
 
 import tokenization
+from tests.support.text import sample_documents
 from tokenization import TokenizationError, train_bpe
 from tokenization.fingerprint import byte_level_bytes, fingerprint
-from toolkit.testing.text import sample_documents
 
 END, PAD, MASK = "<|endoftext|>", "<|pad|>", "<|mask|>"
 

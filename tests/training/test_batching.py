@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 
+from tests.support.runs import write_run
 from toolkit.core.draws import Draws
 from toolkit.core.errors import CorpusError
 from toolkit.data import Corpus, Order, RowStream, open_rows
 from toolkit.objectives import registry
 from toolkit.parallel.topology import batch_layout
 from toolkit.run import load_run
-from toolkit.testing.runs import write_run
 from toolkit.training.batching import Batcher, evaluation_batches
 
 _CPU = torch.device("cpu")

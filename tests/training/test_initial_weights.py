@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.support.hf_decoders import save_decoder
+from tests.support.runs import RunCase, write_run
 from toolkit.checkpoint import CheckpointManifest, open_checkpoint
 from toolkit.checkpoint.manifest import manifest_bytes
 from toolkit.conversion import from_hf, to_hf
 from toolkit.core.errors import CheckpointError, SettingsError
 from toolkit.run import load_run
 from toolkit.testing.corpora import random_documents, write_token_corpus
-from toolkit.testing.hf_decoders import save_decoder
-from toolkit.testing.runs import RunCase, write_run
 from toolkit.training import pretrain
 from toolkit.training.assembly import open_run_data
 from toolkit.workflows.train import train_run

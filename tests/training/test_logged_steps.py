@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from tests.support.runs import write_run
 from toolkit.core.types import AttentionKind
 from toolkit.model import training_flops
 from toolkit.run import load_run
 from toolkit.testing.models import tiny_settings
-from toolkit.testing.runs import write_run
 from toolkit.training import assembly
 from toolkit.training.logged_steps import LogHook, TensorBoardWriter, scalars
 from toolkit.training.speed import Speed, _named_peak_flops, known_peak_flops

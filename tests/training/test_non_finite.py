@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.runs import RunCase, read_metrics, write_run
 from toolkit.core.errors import NonFiniteError
 from toolkit.testing.distributed import run_distributed
-from toolkit.testing.runs import RunCase, read_metrics, write_run
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from toolkit.testing.runs import read_metrics, write_run
+from tests.support.runs import read_metrics, write_run
 
 
 def test_it_runs_as_the_only_rank(tmp_path):

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
+from tests.support.runs import write_run
 from toolkit.core.errors import SettingsError
 from toolkit.run import load_run
-from toolkit.testing.runs import write_run
 from toolkit.training.assembly import open_run_data
 from toolkit.training.wandb_writer import WandbWriter, check_wandb
 

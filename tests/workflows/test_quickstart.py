@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.checkpoints import model_states, write_checkpoint
+from tests.support.text import sample_documents, tiny_tokenizer
 from toolkit.core.errors import SettingsError
 from toolkit.finetuning import FinetuningResult
 from toolkit.finetuning.result import write_result
@@ -19,8 +21,6 @@ from toolkit.preprocess import PreprocessSettings, preprocess
 from toolkit.run import load_run
 from toolkit.run.load import to_toml
 from toolkit.run.resume import snapshot
-from toolkit.testing.checkpoints import model_states, write_checkpoint
-from toolkit.testing.text import sample_documents, tiny_tokenizer
 from toolkit.training.assembly import open_run_data
 from toolkit.workflows import quickstart, quickstart_stages
 from toolkit.workflows.job import held

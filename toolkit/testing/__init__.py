@@ -1,1 +1,4 @@
-"""Helpers for tests, imported by tests alone: run_distributed, tiny models and corpora, contracts, tolerances."""
+"""Test helpers for packages that add objectives: contracts, tiny models and corpora, ranks on one machine, tolerances.
+
+The helpers of this project's own tests are in `tests/support`.
+"""

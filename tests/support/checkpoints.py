@@ -21,7 +21,7 @@ from toolkit.model.config import ModelSettings
 from toolkit.model.encoder import Encoder
 
 TINY_VOCABULARY = Vocabulary(size=384, mask_id=2, pad_id=1, bos_id=None, eos_id=0, special_ids=(0, 1, 2))
-"""The ids of `toolkit.testing.text.tiny_tokenizer`."""
+"""The ids of `tests.support.text.tiny_tokenizer`."""
 
 
 def model_states(encoder: Encoder) -> list[ParameterState]:

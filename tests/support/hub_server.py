@@ -25,7 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from urllib.parse import quote, unquote
 
-from toolkit.testing.hub_protocol import Fault, HubHandler, Refused, Request, files_of
+from tests.support.hub_protocol import Fault, HubHandler, Refused, Request, files_of
 
 
 class HubServer:

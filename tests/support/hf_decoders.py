@@ -23,7 +23,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from toolkit.testing.text import sample_documents
+from tests.support.text import sample_documents
 
 TOKENS = 380
 """Ids of the tokenizer of these folders; it names no mask."""

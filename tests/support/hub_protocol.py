@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 if TYPE_CHECKING:
-    from toolkit.testing.hub_server import HubServer
+    from tests.support.hub_server import HubServer
 
 _LARGE_BYTES = 1 << 20
 _LARGE_ENDINGS = (".parquet", ".safetensors", ".bin", ".model")
