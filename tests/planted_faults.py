@@ -200,6 +200,27 @@ FAULTS = (
         tests=("tests/checkpoint/test_checkpoint_damage.py",),
     ),
     Fault(
+        name="checkpoint: a damaged one of a later step counts among those to keep",
+        path="toolkit/checkpoint/retention.py",
+        old="if last_written is not None and step > last_written:",
+        new="if False:",
+        tests=("tests/checkpoint/test_retention.py",),
+    ),
+    Fault(
+        name="checkpoint: multiples of keep_every are not saved",
+        path="toolkit/checkpoint/settings.py",
+        old="for interval in (self.every, self.keep_every))",
+        new="for interval in (self.every,))",
+        tests=("tests/training/test_saving.py",),
+    ),
+    Fault(
+        name="stopping: the signal handlers are not given back",
+        path="toolkit/training/stopping.py",
+        old="for number, handler in self._previous.items():",
+        new="for number, handler in ():",
+        tests=("tests/training/test_stopping.py",),
+    ),
+    Fault(
         name="conversion: logits are compared with the wrong attention",
         path="toolkit/conversion/forms.py",
         old="return AttentionKind(self.value)",

@@ -56,3 +56,39 @@ def test_a_folder_that_cannot_be_removed_is_named(
     with pytest.raises(CheckpointError, match=r"step-00000001 is older than .* cannot be removed: Permission denied"):
         retain(root, 1, keep_every=None)
     assert steps(root) == [1, 2]
+
+
+@pytest.mark.parametrize(("keep", "left"), [(1, [120, 200]), (2, [100, 120, 200])])
+def test_a_damaged_one_of_a_later_step_pushes_no_good_one_out(
+    write: Callable[..., Path], root: Path, keep: int, left: list[int]
+) -> None:
+    """Resume passes over it, since it hashes; sizes alone would make it the newest."""
+    for step in (50, 100, 200):
+        write(step)
+    weights = root / "step-00000200" / "weights-00000-of-00001.safetensors"
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    resumed, _ = newest_intact(root)
+    assert resumed is not None
+    assert resumed.manifest.step == 100
+
+    write(120)
+    retain(root, keep, keep_every=None)
+
+    assert steps(root) == left
+    newest, _ = newest_intact(root)
+    assert newest is not None
+    assert newest.manifest.step == 120
+    assert (root / "latest").read_text() == "step-00000120\n"
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\xff\xfe", b"step-two\n"])
+def test_without_a_hint_at_the_latest_the_highest_steps_stay(
+    write: Callable[..., Path], root: Path, content: bytes | None
+) -> None:
+    for step in (1, 2, 3):
+        write(step)
+    latest = root / "latest"
+    latest.unlink() if content is None else latest.write_bytes(content)
+    retain(root, 1, keep_every=None)
+    assert steps(root) == [3]

@@ -45,6 +45,8 @@ def test_offline_a_resumed_run_is_the_same_run(monkeypatch, tmp_path):
         "from importlib import import_module\nprogram = import_module('toolkit.training.pretrain')\n"
         "class Stop:\n    def __init__(self): self.left = int(sys.argv[2])\n"
         "    def __call__(self): self.left -= 1; return self.left < 0\n"
+        "    def __enter__(self): return self\n"
+        "    def __exit__(self, *error): pass\n"
         "program.StopRequest = Stop\n"
         "settings = load_run(sys.argv[1], ['schedule.0.steps=2', 'schedule.1.steps=2', 'lr.warmup_steps=1', "
         "'lr.decay_steps=1', 'log.wandb=\"toy\"'])\nprint(pretrain(settings))\n"

@@ -29,6 +29,15 @@ def step_folders(root: Path) -> list[tuple[int, Path]]:
     return sorted(found, reverse=True)
 
 
+def latest_step(root: Path) -> int | None:
+    """The step that was written last, as `latest` below `root` says; None if it does not say."""
+    try:
+        match = _STEP_NAME.fullmatch((root / LATEST_NAME).read_text(encoding="utf-8").strip())
+    except (OSError, UnicodeDecodeError):
+        return None
+    return int(match.group(1)) if match else None
+
+
 def holds_checkpoints(folder: Path) -> bool:
     """Whether this is a checkpoint, a folder of checkpoints, or a run that has one; none is opened."""
     return (folder / MANIFEST_NAME).is_file() or (folder / CHECKPOINTS_FOLDER).is_dir() or bool(step_folders(folder))

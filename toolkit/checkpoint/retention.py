@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from toolkit.checkpoint.folders import remove_folder, step_folders
+from toolkit.checkpoint.folders import latest_step, remove_folder, step_folders
 from toolkit.checkpoint.read import open_unverified
 from toolkit.core.errors import CheckpointError
 
@@ -10,13 +10,14 @@ from toolkit.core.errors import CheckpointError
 def retain(root: Path, keep: int, *, keep_every: int | None) -> list[Path]:
     """Remove checkpoints that need not stay.
 
-    The `keep` newest ones with all their files stay, and every one whose step is a multiple of `keep_every`. One that
-    lacks files does not count among the newest, so that it cannot push out a good one. Files are not hashed here.
+    The `keep` newest ones with all their files stay, and every one whose step is a multiple of `keep_every`. Two kinds
+    stay without being counted, so that they cannot push out a good one: those that lack files, and those of a later
+    step than the one written last, which were damaged when the run was resumed before them. Files are not hashed here.
 
     Args:
         root: the folder that holds the `step-NNNNNNNN` folders.
         keep: how many of the newest stay, at least 1.
-        keep_every: multiples of this step stay for ever; None for none.
+        keep_every: multiples of this step are never removed; None for none.
 
     Returns:
         The folders removed, newest first.
@@ -27,7 +28,10 @@ def retain(root: Path, keep: int, *, keep_every: int | None) -> list[Path]:
     assert keep >= 1, "at least one checkpoint stays"
     removed: list[Path] = []
     num_complete = 0
+    last_written = latest_step(root)
     for step, folder in step_folders(root):
+        if last_written is not None and step > last_written:
+            continue
         if num_complete < keep:
             num_complete += _is_complete(folder)
         elif keep_every is None or step % keep_every:

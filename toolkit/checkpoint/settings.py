@@ -6,13 +6,17 @@ from toolkit.core.settings import Settings
 
 
 class CheckpointSettings(Settings):
-    """When checkpoints are written and which of them stay. The last step is always saved."""
+    """When checkpoints are saved and which are kept. The last step is always saved."""
 
     every: int | None = Field(default=None, ge=1)
-    """Steps between two checkpoints; unset, only the last step is saved."""
+    """Save at multiples of this step; unset, only at those of `keep_every`."""
 
     keep: int = Field(default=2, ge=1)
-    """How many of the newest checkpoints stay."""
+    """Number of newest checkpoints to keep."""
 
     keep_every: int | None = Field(default=None, ge=1)
-    """Checkpoints at multiples of this step stay for ever, as a trunk to branch from; unset, none do."""
+    """Save at multiples of this step too and never delete those, as a trunk to branch from."""
+
+    def is_due(self, step: int) -> bool:
+        """Whether a checkpoint is saved at this step, be it the last or not."""
+        return any(interval is not None and step % interval == 0 for interval in (self.every, self.keep_every))

@@ -119,7 +119,7 @@ class ConsoleHook(Hook):
 
 
 class CheckpointHook(Hook):
-    """Saves every `every` steps, and where the process ends; collective.
+    """Saves at multiples of `every` and of `keep_every`, and where the process ends; collective.
 
     Args:
         engine: of the run.
@@ -152,7 +152,7 @@ class CheckpointHook(Hook):
         if record.loss is not None:
             self._losses[f"train/{record.objective}"] = record.loss
         self._losses |= {f"validation/{name}": loss for name, loss in record.eval_loss.items()}
-        if self._settings.every is not None and state.step and state.step % self._settings.every == 0:
+        if state.step and self._settings.is_due(state.step):
             self._save(state)
 
     def on_end(self, state: RunState) -> None:

@@ -60,7 +60,8 @@ def pretrain(settings: RunSettings, *, ds_config: str = DEFAULT_DS_CONFIG) -> Ou
         NonFiniteError: the loss or a gradient is not finite; on every rank.
     """
     try:
-        return _pretrain(settings, ds_config)
+        with StopRequest() as is_stop_requested:
+            return _pretrain(settings, ds_config, is_stop_requested)
     except UserError as error:
         # Rank 0's error is the starter's to show; another rank's would be lost, unless rank 0 has it too.
         if _speaks_for_itself() and not error.is_agreed:
@@ -68,8 +69,7 @@ def pretrain(settings: RunSettings, *, ds_config: str = DEFAULT_DS_CONFIG) -> Ou
         raise
 
 
-def _pretrain(settings: RunSettings, ds_config: str) -> Outcome:
-    is_stop_requested = StopRequest()
+def _pretrain(settings: RunSettings, ds_config: str, is_stop_requested: StopRequest) -> Outcome:
     data = open_run_data(settings)
     config, layout = resolve_engine(data.settings, ds_config, num_ranks=int(os.environ.get("WORLD_SIZE", "1")))
     _use_cores()

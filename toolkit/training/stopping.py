@@ -13,7 +13,8 @@ import signal
 import threading
 import time
 from pathlib import Path
-from types import FrameType
+from types import FrameType, TracebackType
+from typing import Any
 
 import psutil
 
@@ -23,15 +24,26 @@ _STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 
 class StopRequest:
-    """Whether this process was asked to stop. Listens from the moment it is made."""
+    """Whether this process was asked to stop; listens inside a `with`, and restores the signal handlers after it."""
 
     def __init__(self) -> None:
         self._is_signalled = False
         file = os.environ.get(STOP_FILE_VARIABLE)
         self._file = Path(file) if file else None
+        self._previous: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> "StopRequest":
+        # Python lets no other thread set a handler.
         if threading.current_thread() is threading.main_thread():
-            for number in _STOP_SIGNALS:
-                signal.signal(number, self._on_signal)
+            self._previous = {number: signal.signal(number, self._on_signal) for number in _STOP_SIGNALS}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for number, handler in self._previous.items():
+            # None: the handler was not set from Python, which cannot set it again.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     def __call__(self) -> bool:
         """True once a stop was requested."""

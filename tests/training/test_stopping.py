@@ -1,0 +1,40 @@
+"""Requests to stop: while a run listens, and never after."""
+
+import os
+import signal
+
+import pytest
+
+from toolkit.training.stopping import STOP_FILE_VARIABLE, StopRequest
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_handlers_are_given_back(number):
+    asked_before = []
+    own = signal.signal(number, lambda number, frame: asked_before.append(number))
+    try:
+        with StopRequest() as is_stop_requested:
+            assert not is_stop_requested()
+            os.kill(os.getpid(), number)
+            assert is_stop_requested()
+        assert asked_before == []
+        os.kill(os.getpid(), number)
+        assert asked_before == [number]
+    finally:
+        signal.signal(number, own)
+
+
+def test_they_are_given_back_after_an_error_too():
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(RuntimeError), StopRequest():
+        assert signal.getsignal(signal.SIGTERM) != before
+        raise RuntimeError
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_stop_file_is_seen(tmp_path, monkeypatch):
+    monkeypatch.setenv(STOP_FILE_VARIABLE, str(tmp_path / "stop"))
+    with StopRequest() as is_stop_requested:
+        assert not is_stop_requested()
+        (tmp_path / "stop").touch()
+        assert is_stop_requested()
