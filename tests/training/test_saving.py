@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.runs import RunCase, write_run
 from toolkit.checkpoint.folders import step_folders
 from toolkit.testing.distributed import run_distributed
-from toolkit.testing.runs import RunCase, write_run
 
 
 @pytest.fixture(scope="module")

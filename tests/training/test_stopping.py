@@ -26,9 +26,8 @@ def test_handlers_are_given_back(number):
 
 def test_they_are_given_back_after_an_error_too():
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(RuntimeError), StopRequest():
-        assert signal.getsignal(signal.SIGTERM) != before
-        raise RuntimeError
+    with pytest.raises(KeyError), StopRequest():
+        {}[signal.getsignal(signal.SIGTERM)]
     assert signal.getsignal(signal.SIGTERM) == before
 
 
