@@ -278,7 +278,7 @@ FAULTS = (
     ),
     Fault(
         name="fast encoder: documents are compared with themselves",
-        path="tokenization/fast.py",
+        path="tokenization/fast/encoder.py",
         old="difference = first_difference(some, self._tokenizer.encode_batch(some), _select(found, chosen))",
         new="difference = first_difference(some, _select(found, chosen), _select(found, chosen))",
         tests=("tests/tokenization/test_fast.py",),

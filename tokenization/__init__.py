@@ -2,11 +2,10 @@
 
 from tokenization.difference import Difference
 from tokenization.errors import EncodersDiffer, FastUnavailable, TokenizationError, UnsupportedTokenizerError
-from tokenization.fast import FastEncoder
+from tokenization.fast.encoder import FastEncoder
 from tokenization.loading import load
 from tokenization.mask import MaskOrigin, MaskToken
-from tokenization.reference import TokenizerKind
-from tokenization.rules import EncodingRules
+from tokenization.reference import EncodingRules, TokenizerKind
 from tokenization.tokenizer import Tokenizer
 from tokenization.train import train_bpe
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tokenization.errors import TokenizationError, native_errors
-from tokenization.names import SpecialNames
+from tokenization.special_tokens import SpecialNames
 
 if TYPE_CHECKING:
     import tokenizers

@@ -1,79 +1,196 @@
-"""Tokenizer files of a hub repository, through `huggingface_hub`: its cache, token, endpoint and offline mode."""
+"""The Hugging Face hub: repositories by name and revision, downloads, retries, and error messages.
 
+Requests go through `huggingface_hub`: its cache, token, endpoint and offline mode. Its own `http_backoff` retries plain
+requests; most of its calls, `snapshot_download` and those of `HfApi` among them, ask once for what they list, so
+`with_retries` wraps them.
+"""
+
+import http.client
+import os
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from tokenization.errors import TokenizationError
 
-_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+_Result = TypeVar("_Result")
 
-# Seconds before the second and the third try.
+_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
+_TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
+_MAX_WAIT_SECONDS = 300.0
+# Waits from this length on are reported.
+_REPORTED_SECONDS = 4.0
 _WAITS = (0.5, 3.0)
 
-_NOT_HERE = "; and there is no file, folder or shipped spec of that name here."
-_GIVE = "Look the name up there, or give a folder or file."
+
+@dataclass(frozen=True)
+class HubName:
+    """A repository on the hub, and optionally a revision of it: a branch, a tag or a commit.
+
+    Attributes:
+        repository: `organization/name`, or `name` alone for a few old ones such as `gpt2`.
+        revision: None for the newest commit of the main branch.
+    """
+
+    repository: str
+    revision: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> "HubName | None":
+        """Parse `organization/name` or `organization/name@revision`; None if it cannot be the name of a repository."""
+        repository, at, revision = text.partition("@")
+        if _REPOSITORY.fullmatch(repository) is None or ".." in repository or "--" in repository:
+            return None
+        if len(repository) > 96 or (at and not revision):
+            return None
+        return cls(repository, revision or None)
+
+    def __str__(self) -> str:
+        return self.repository if self.revision is None else f"{self.repository}@{self.revision}"
 
 
-def looks_like_repository(name: str) -> bool:
-    """Whether a name can be that of a repository, such as `EuroBERT/EuroBERT-210m` or `gpt2`."""
-    return _REPOSITORY.fullmatch(name) is not None and ".." not in name and "--" not in name and len(name) <= 96
+def download(name: HubName, files: Sequence[str], *, what: str, alternative: str) -> Path:
+    """Download some files of a model repository, all from one commit.
 
-
-def download(repository: str, files: Sequence[str]) -> Path:
-    """The folder with those of some files that a repository has, all of one commit: the newest of its main branch.
-
-    Without a network, what is in the cache serves. A connection that breaks off is tried again.
+    Without a network, files in the cache are used.
 
     Args:
-        repository: its id.
-        files: paths inside it.
+        name: of the repository.
+        files: paths and patterns; those that the repository does not have are skipped.
+        what: what is downloaded, for error messages: "tokenizer", "model".
+        alternative: what to do instead, for error messages: "give a folder or file".
+
+    Returns:
+        The snapshot folder, whose name is the commit hash.
 
     Raises:
-        TokenizationError: the repository does not exist or is closed to this user, or the hub cannot be reached.
+        TokenizationError: the repository or revision does not exist or is not accessible, or the hub is unreachable.
     """
     from huggingface_hub import snapshot_download
 
-    for wait in (*_WAITS, None):
+    def ask() -> Path:
+        return Path(snapshot_download(name.repository, revision=name.revision, allow_patterns=list(files)))
+
+    try:
+        return with_retries(ask, waits=_WAITS)
+    except Exception as error:  # the HTTP library under the client has its own exceptions
+        raise TokenizationError(hub_error_message(f"the {what} {name}", error, alternative=alternative)) from error
+
+
+def endpoint() -> str:
+    """URL of the hub: HF_ENDPOINT, else the public one."""
+    from huggingface_hub import constants
+
+    return (os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")
+
+
+def with_retries(
+    ask: Callable[[], _Result],
+    *,
+    waits: Sequence[float],
+    sleep: Callable[[float], object] = time.sleep,
+    report: Callable[[str], object] | None = None,
+) -> _Result:
+    """Call `ask`, and call it again after each wait if it failed with a transient error.
+
+    Transient are dropped connections, timeouts, server errors and rate limits. A server that says how long to wait is
+    obeyed, up to five minutes. Other errors, and the last one, are raised unchanged.
+
+    Args:
+        ask: sends a request.
+        waits: seconds before each retry.
+        sleep: waits that many seconds.
+        report: is given a sentence before a wait of 4 seconds or more.
+    """
+    for wait in waits:
         try:
-            return Path(snapshot_download(repository, allow_patterns=list(files)))
-        except Exception as error:  # the HTTP library under the client has a family of its own
-            if wait is None or not _may_pass(error):
-                raise TokenizationError(
-                    f"The hub repository {repository!r} {_what_to_do(repository, error)}"
-                ) from error
-            time.sleep(wait)
-    raise AssertionError
+            return ask()
+        except Exception as error:
+            if not is_transient(error):
+                raise
+            seconds = max(wait, _requested_wait(error))
+            if report is not None and seconds >= _REPORTED_SECONDS:
+                report(f"{_failure(error)}; retrying in {seconds:.0f} s")
+            sleep(seconds)
+    return ask()
 
 
-def _may_pass(error: Exception) -> bool:
-    """Whether asking again may help: the connection broke off, or the server is in trouble."""
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    if isinstance(status, int):
-        return status == 429 or status >= 500
+def is_transient(error: Exception) -> bool:
+    """Whether the same request may succeed later: a network failure, a rate limit or a server in trouble."""
+    status = _status(error)
+    return status in _TRANSIENT_STATUS if status is not None else is_network_error(error)
+
+
+def is_network_error(error: Exception) -> bool:
+    """Whether it comes from the HTTP library of the client (httpx, or httpx2 by its version)."""
     return type(error).__module__.partition(".")[0] in ("httpx", "httpx2")
 
 
-def _what_to_do(repository: str, error: Exception) -> str:
+def hub_error_message(what: str, error: Exception, *, alternative: str) -> str:
+    """What went wrong on the hub and what to do, for an error that `huggingface_hub` raised.
+
+    Args:
+        what: what was asked for, for example "the data set a/b".
+        error: the exception.
+        alternative: what to do instead, for example "give a folder or file".
+    """
     from huggingface_hub import constants, errors, get_token
 
-    hub = constants.ENDPOINT
+    hub, status = endpoint(), _status(error)
     token = "the token in use has no access" if get_token() else "no token is set"
-    if isinstance(error, errors.GatedRepoError):
-        return f"is gated, and {token}. Accept its terms on {hub}/{repository} and set HF_TOKEN (or `hf auth login`)."
-    if isinstance(error, errors.RepositoryNotFoundError):
-        return f"does not exist on {hub}, or is private, and {token}{_NOT_HERE} {_GIVE}"
+    cached = f"it is not in the cache ({constants.HF_HUB_CACHE})"
     if isinstance(error, errors.LocalEntryNotFoundError | errors.OfflineModeIsEnabled):
-        why = "HF_HUB_OFFLINE is set" if constants.is_offline_mode() else f"{hub} cannot be reached"
-        return (
-            f"is not in the cache ({constants.HF_HUB_CACHE}), and {why}{_NOT_HERE} "
-            "Run once with a network, or give a folder or file."
+        if constants.is_offline_mode():
+            reason = f"HF_HUB_OFFLINE is set and {cached}. Unset it, or"
+        else:
+            reason = f"{hub} cannot be reached and {cached}. Check the network, HF_ENDPOINT and proxies, or"
+    elif isinstance(error, errors.HFValidationError):
+        reason = "this is not a valid repository name. Look it up on the hub, or"
+    elif status == 401 and "nvalid credentials" in str(error):
+        reason = f"{hub} does not accept the token in use. Set HF_TOKEN to a valid one, unset it, or"
+    elif isinstance(error, errors.GatedRepoError) or status == 403:
+        reason = (
+            f"it is gated, and {token}. Accept its terms on {hub} with your account and set HF_TOKEN to a token of "
+            "that account (or run `hf auth login`), or"
         )
-    if isinstance(error, errors.HFValidationError):
-        return f"cannot be one: it is no valid id{_NOT_HERE} {_GIVE}"
+    elif isinstance(error, errors.RevisionNotFoundError):
+        reason = "the repository exists, but not this revision. Look the revision up on the hub, or"
+    elif isinstance(error, errors.RepositoryNotFoundError) or status == 401:
+        reason = (
+            f"{hub} has no repository of this name, or it is private and {token}. Check the name, set HF_TOKEN for a "
+            "private one, or"
+        )
+    elif isinstance(error, errors.EntryNotFoundError):
+        reason = "the repository exists, but it does not have this file, or no longer. Look the file up on the hub, or"
+    elif status is not None:
+        reason = f"{_failure(error)}. Try again later, or"
+    else:
+        reason = f"{_failure(error)}. Check the network, HF_ENDPOINT and proxies, or"
+    return f"Could not download {what}: {reason} {alternative}."
+
+
+def _status(error: Exception) -> int | None:
     status = getattr(getattr(error, "response", None), "status_code", None)
-    lines = str(error).strip().splitlines()
-    # The text of an answer holds its address, which may be signed for a while: a secret.
-    why = f"the answer was {status}" if status is not None else lines[0] if lines else type(error).__name__
-    return f"cannot be read from {hub}: {why.rstrip('.')}. Try again, or give a folder or file."
+    return status if isinstance(status, int) else None
+
+
+def _requested_wait(error: Exception) -> float:
+    """Seconds that the server asks to wait; 0 if it does not say."""
+    headers = getattr(getattr(error, "response", None), "headers", {})
+    seconds = re.fullmatch(r"\d+", headers.get("retry-after", ""))
+    # The hub's own header: requests left in this window, and seconds until the next window.
+    window = re.search(r"r=0;t=(\d+)", headers.get("ratelimit", "").replace(" ", ""))
+    requested = float(seconds[0]) if seconds else float(window[1]) if window else 0.0
+    return min(requested, _MAX_WAIT_SECONDS)
+
+
+def _failure(error: Exception) -> str:
+    hub, status = endpoint(), _status(error)
+    if status is not None:
+        # The error's own text holds the URL, which may be signed: a secret.
+        return f"{hub} answered {status} {http.client.responses.get(status, '')}".strip()
+    first_line = str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
+    return f"the connection to {hub} failed ({first_line})"

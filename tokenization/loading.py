@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tokenization.conversion_check import check_conversion
 from tokenization.errors import TokenizationError, UnsupportedTokenizerError
-from tokenization.huggingface_files import (
+from tokenization.formats.conversion_check import check_conversion
+from tokenization.formats.huggingface import (
     MERGES_FILE,
     TOKENIZER_FILE,
     VOCABULARY_FILE,
@@ -18,9 +18,8 @@ from tokenization.huggingface_files import (
     read_content,
 )
 from tokenization.memory import release_freed_memory
-from tokenization.names import CONFIGURATION_FILES, SpecialNames, read_special_names
-from tokenization.reference import Reference
-from tokenization.rules import EncodingRules
+from tokenization.reference import EncodingRules, Reference
+from tokenization.special_tokens import CONFIGURATION_FILES, SpecialNames, read_special_names
 from tokenization.specs import DEFAULT_SCHEME, Ranks, RankSpec, read_spec, shipped_names, shipped_spec
 from tokenization.tokenizer import Tokenizer
 
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 
 _PAIR = (VOCABULARY_FILE, MERGES_FILE)
 _MODEL_FILES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model")
+_GIVE_LOCAL = "give a folder or file (there is no file, folder or shipped spec of that name here)"
 _LIKE_A_PATH = re.compile(r"[./~\\]|.*\.(json|model|tiktoken|toml|txt)$|.*/.*/|.*\\")
 
 
@@ -57,7 +57,8 @@ def load(
     Args:
         spec: a folder or file with a Hugging Face `tokenizer.json`; a folder with GPT-2's `vocab.json` and
             `merges.txt`; a tiktoken rank file (Llama-3 scheme); a spec file `.toml` that names a rank file; a
-            SentencePiece model; the name of a shipped spec; or the id of a hub repository.
+            SentencePiece model; the name of a shipped spec; or a hub repository, `organization/name` or
+            `organization/name@revision`.
         mask_token: `auto` (the named one, else the first reserved slot, else one appended id), `reserved`, `append`,
             `token:TEXT` or `id:N`.
         eod: text of the token that ends a document; by default the eos token, else the sep token. It is named eos
@@ -97,10 +98,12 @@ def _parts(spec: str | Path) -> _Parts:
         return _from_folder(path)
     if name in shipped_names():
         return _from_spec(shipped_spec(name))
-    from tokenization.hub import download, looks_like_repository
+    from tokenization.hub import HubName, download
 
-    if isinstance(spec, str) and looks_like_repository(name) and not _LIKE_A_PATH.match(name):
-        return _from_folder(download(name, [TOKENIZER_FILE, *_PAIR, *_MODEL_FILES, *CONFIGURATION_FILES]), name)
+    hub_name = HubName.parse(name) if isinstance(spec, str) else None
+    if hub_name is not None and not _LIKE_A_PATH.match(hub_name.repository):
+        files = [TOKENIZER_FILE, *_PAIR, *_MODEL_FILES, *CONFIGURATION_FILES]
+        return _from_folder(download(hub_name, files, what="tokenizer", alternative=_GIVE_LOCAL), name)
     raise TokenizationError(
         f"There is no tokenizer at {name!r}: no such file or folder. Give one, a hub repository, or one of the shipped "
         f"specs: {', '.join(shipped_names())}."
@@ -129,8 +132,8 @@ def _from_folder(folder: Path, repository: str | None = None) -> _Parts:
 
 
 def _from_file(path: Path) -> _Parts:
-    from tokenization.sentencepiece_model import looks_like_model
-    from tokenization.tiktoken_ranks import looks_like_ranks
+    from tokenization.formats.sentencepiece_model import looks_like_model
+    from tokenization.formats.tiktoken_ranks import looks_like_ranks
 
     content = read_content(path)
     if path.suffix == ".toml":
@@ -143,7 +146,7 @@ def _from_file(path: Path) -> _Parts:
         names = read_special_names(path.parent) if path.name == TOKENIZER_FILE else SpecialNames()
         return _Parts(backend_from_json(path), names)
     if looks_like_model(content):
-        from tokenization.sentencepiece_form import from_sentencepiece
+        from tokenization.formats.sentencepiece_form import from_sentencepiece
 
         backend, names, reference = from_sentencepiece(content, str(path))
         return _checked(str(path), backend, names, reference)
@@ -166,7 +169,7 @@ def _from_spec(spec: RankSpec) -> _Parts:
 
 
 def _from_ranks(content: bytes, name: str, spec: RankSpec) -> _Parts:
-    from tokenization.tiktoken_ranks import from_ranks, parse_ranks
+    from tokenization.formats.tiktoken_ranks import from_ranks, parse_ranks
 
     backend, reference = from_ranks(parse_ranks(content, name), spec)
     return _checked(name, backend, SpecialNames(spec.roles), reference)
@@ -195,15 +198,12 @@ def _rank_file(ranks: Ranks, spec_name: str) -> tuple[bytes, str]:
 
 
 def _from_hub(repository: str, file: str, spec_name: str) -> bytes:
-    from tokenization.hub import download
+    from tokenization.hub import HubName, download
 
-    how = f'With the rank file at hand, give it itself, or a spec .toml with scheme = "{spec_name}" and ranks = "FILE".'
-    try:
-        path = download(repository, [file]) / file
-    except TokenizationError as error:
-        raise TokenizationError(f"{error} {how}") from error
+    how = f'give the rank file itself, or a spec .toml with scheme = "{spec_name}" and ranks = "FILE"'
+    path = download(HubName(repository), [file], what="rank file in", alternative=how) / file
     if not path.is_file():
-        raise TokenizationError(f"The hub repository {repository!r} has no {file}. {how}")
+        raise TokenizationError(f"The hub repository {repository!r} has no {file}: {how}.")
     return read_content(path)
 
 

@@ -18,10 +18,8 @@ from tokenization.backend import check_ids, completed, is_byte_level, settled
 from tokenization.errors import TokenizationError, native_errors
 from tokenization.fingerprint import byte_level_bytes, fingerprint
 from tokenization.mask import choose_mask
-from tokenization.names import ROLES, SpecialNames
-from tokenization.reference import HuggingFaceReference, Reference, TokenizerKind
-from tokenization.rules import EncodingRules, settle_rules
-from tokenization.special_text import SpecialTextCounter
+from tokenization.reference import EncodingRules, HuggingFaceReference, Reference, TokenizerKind, settle_rules
+from tokenization.special_tokens import ROLES, SpecialNames, SpecialTextCounter
 
 if TYPE_CHECKING:
     import tokenizers

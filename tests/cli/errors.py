@@ -273,13 +273,13 @@ _HUB = (
         _preprocess("{text}", "--tokenizer", name, "--output", "out", found=(name, found), remedy=remedy, under=under)
         for name, found, remedy, under in (
             ("org/gated", "is gated", "set HF_TOKEN", "hub"),
-            ("org/missing", "does not exist on", "Look the name up", "hub"),
-            ("org/any", "HF_HUB_OFFLINE is set", "Run once with a network", "offline"),
-            ("org/any", "cannot be reached", "Run once with a network", "unreachable"),
+            ("org/missing", "no repository of this name", "Check the name", "hub"),
+            ("org/any", "HF_HUB_OFFLINE is set", "Unset it", "offline"),
+            ("org/any", "cannot be reached", "Check the network", "unreachable"),
         )
     ),
-    _import("org/gated", "hf", found=("org/gated is gated",), remedy="set HF_TOKEN", under="hub"),
-    _import("org/missing", "hf", found=("no model org/missing on the hub",), remedy="HF_TOKEN", under="hub"),
+    _import("org/gated", "hf", found=("org/gated", "it is gated"), remedy="set HF_TOKEN", under="hub"),
+    _import("org/missing", "hf", found=("org/missing", "no repository of this name"), remedy="HF_TOKEN", under="hub"),
     _import("org/any", "hf", found=("org/any", "HF_HUB_OFFLINE is set"), remedy="give a folder", under="offline"),
     _import("org/any", "hf", found=("org/any", "cannot be reached"), remedy="give a folder", under="unreachable"),
     _finetune("sc", "org/any", found=("org/any cannot be loaded",), remedy="MODEL is a folder", under="offline"),
@@ -332,8 +332,8 @@ _EXPORTS = (
 
 _FETCH = "Fetch the model again"
 _IMPORTS = (
-    _import("nowhere", "hf", found=("'nowhere' is no folder",), remedy="Give a folder that holds config.json"),
-    _import("", "hf", found=("'' is no folder",), remedy="Give a folder that holds config.json"),
+    _import("nowhere", "hf", found=("'nowhere' is not a directory",), remedy="Give a folder that holds config.json"),
+    _import("", "hf", found=("'' is not a directory",), remedy="Give a folder that holds config.json"),
     _import("~/model", "hf", found=("'~/model'",), remedy="write the whole path"),
     _import("{empty}", "hf", found=("{empty}", "config.json"), remedy="Give"),
     _import(

@@ -61,7 +61,7 @@ def test_defaults_are_the_encoder_in_fp32(
         (("--to-hf", "--mask-token", "auto"), "--mask-token belongs to --from-hf"),
         (("--from-hf", "--form", "causal"), "belong to --to-hf"),
         (("--from-hf", "--sentence-transformers"), "belong to --to-hf"),
-        (("--from-hf",), "is no folder, and no id of a model on the hub"),
+        (("--from-hf",), "is not a directory, and not the name of a model on the hub"),
     ],
 )
 def test_directions_and_their_options(toolkit: Run, tmp_path: Path, options: tuple[str, ...], message: str) -> None:

@@ -15,7 +15,7 @@ class ReadTimeout(Exception):
 
 @pytest.mark.parametrize("name", ["org/a--b", "org/a..b", f"org/{'a' * 100}", "org", ""])
 def test_a_name_that_the_hub_does_not_allow_is_no_bug(tmp_path: Path, name: str) -> None:
-    with pytest.raises(UserError, match=f"'{name}' is no folder, and no id of a model on the hub"):
+    with pytest.raises(UserError, match=f"'{name}' is not a directory, and not the name of a model on the hub"):
         from_hf(name, tmp_path / "out")
 
 
@@ -24,6 +24,6 @@ def test_a_connection_that_breaks_off_is_no_bug(tmp_path: Path, monkeypatch: pyt
         raise ReadTimeout("The read operation timed out")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", broken)
-    with pytest.raises(UserError, match=r"failed: The read operation timed out\.\nCheck the connection"):
+    with pytest.raises(UserError, match=r"failed \(The read operation timed out\)\. Check the network"):
         from_hf("org/any", tmp_path / "out")
     assert list(tmp_path.iterdir()) == []

@@ -8,7 +8,7 @@ import tokenization
 from tests.preprocess.test_preprocess_restart import all_files
 from tests.support.text import sample_documents
 from tokenization import FastEncoder
-from tokenization.fast_form import OwnTexts, fast_form
+from tokenization.fast.form import OwnTexts, fast_form
 from toolkit.preprocess import encoders
 from toolkit.preprocess.ledger import read_ledger
 from toolkit.preprocess.proofs import Proof

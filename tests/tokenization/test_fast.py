@@ -12,8 +12,9 @@ from tokenizers import models, normalizers, pre_tokenizers, processors
 
 import tokenization
 from tests.support.text import sample_documents
-from tokenization import EncodersDiffer, EncodingRules, FastEncoder, FastUnavailable, TokenizationError, fast
-from tokenization.fast_form import OwnTexts, fast_form
+from tokenization import EncodersDiffer, EncodingRules, FastEncoder, FastUnavailable, TokenizationError
+from tokenization.fast import encoder as fast
+from tokenization.fast.form import OwnTexts, fast_form
 
 pytest.importorskip("gigatoken", reason="the extra `fast` is not installed")
 

@@ -97,7 +97,7 @@ def test_a_gated_repository_says_so_and_opens_with_a_token(hub, trained_files):
         wrong = hub.load("org/gated", endpoint=server.endpoint, HF_TOKEN="hf_wrong")
         right = hub.load("org/gated", endpoint=server.endpoint, HF_TOKEN="hf_right")
 
-    assert "'org/gated' is gated, and no token is set. Accept its terms" in str(without["error"])
+    assert "tokenizer org/gated: it is gated, and no token is set. Accept its terms" in str(without["error"])
     assert "the token in use has no access" in str(wrong["error"])
     assert right["eod"] == 0
 
@@ -109,7 +109,7 @@ def test_what_is_missing_is_named(hub):
         missing = hub.load("org/nowhere", endpoint=server.endpoint)
         empty = hub.load("org/empty", endpoint=server.endpoint)
 
-    assert "The hub repository 'org/nowhere' does not exist on http://127.0.0.1" in str(missing["error"])
+    assert "has no repository of this name, or it is private and no token is set" in str(missing["error"])
     assert "no file, folder or shipped spec of that name here" in str(missing["error"])
     assert "'org/empty' has no tokenizer.json, no vocab.json with merges.txt and no single model" in str(empty["error"])
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenization.errors import TokenizationError
-from tokenization.names import ROLES
+from tokenization.special_tokens import ROLES
 
 __all__ = ["DEFAULT_SCHEME", "RankSpec", "Ranks", "Reserved", "read_spec", "shipped_names", "shipped_spec"]
 

@@ -1,12 +1,12 @@
-"""Where the files of a model are: a folder here, or a snapshot of one on the hub."""
+"""Model files: a local folder, or a snapshot of a model repository on the hub."""
 
-import re
 from pathlib import Path
 
+from tokenization.errors import TokenizationError
+from tokenization.hub import HubName, download
 from toolkit.core.errors import UserError
 from toolkit.core.text import home_hint
 
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _FILES = [
     "config.json",
     "generation_config.json",
@@ -14,6 +14,7 @@ _FILES = [
     "model.safetensors.index.json",
     "tokenizer*",
     "special_tokens_map.json",
+    "added_tokens.json",
     "vocab.json",
     "merges.txt",
     "chat_template.jinja",
@@ -22,58 +23,25 @@ _FILES = [
 
 
 def local_files(model: str) -> Path:
-    """The folder of a model; from the hub, its configuration, tokenizer and safetensors are fetched first.
+    """The folder of a model; from the hub, its configuration, tokenizer and safetensors are downloaded first.
+
+    Args:
+        model: a folder, or `organization/name` or `organization/name@revision` on the hub.
 
     Raises:
-        UserError: there is no such folder, and no such model can be fetched.
+        UserError: there is no such folder, and no such model can be downloaded.
     """
     path = Path(model)
     if model and path.is_dir():
         return path
-    if not _HUB_ID.fullmatch(model) or path.exists():
-        raise _no_model(model)
-    from huggingface_hub import constants, snapshot_download
-    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
-
+    name = HubName.parse(model)
+    if name is None or "/" not in name.repository or path.exists():
+        raise UserError(
+            f"{model!r} is not a directory, and not the name of a model on the hub "
+            f"(organization/name or organization/name@revision).{home_hint(model)}\n"
+            "Give a folder that holds config.json, model.safetensors and a tokenizer, or such a name."
+        )
     try:
-        return Path(snapshot_download(model, allow_patterns=_FILES))
-    except GatedRepoError as error:
-        raise UserError(
-            f"{model} is gated on the hub. Accept its terms on {constants.ENDPOINT}/{model} with your account, and set "
-            "HF_TOKEN to a token of it (or `hf auth login`)."
-        ) from error
-    except RepositoryNotFoundError as error:
-        raise UserError(
-            f"There is no folder {model} here, and no model {model} on the hub that you may read.\n"
-            "Look the id up on the hub; for a private model set HF_TOKEN."
-        ) from error
-    except HFValidationError as error:
-        raise _no_model(model) from error
-    except Exception as error:  # the HTTP library under the client has a family of its own
-        raise UserError(
-            f"There is no folder {model} here; {_why(error)}.\n"
-            "Check the connection (HF_HUB_OFFLINE, HF_ENDPOINT), or give a folder with the model's files."
-        ) from error
-
-
-def _no_model(name: str) -> UserError:
-    return UserError(
-        f"{name!r} is no folder, and no id of a model on the hub (OWNER/NAME).{home_hint(name)}\n"
-        "Give a folder that holds config.json, model.safetensors and a tokenizer, or such an id."
-    )
-
-
-def _why(error: Exception) -> str:
-    """What kept the hub from giving a model."""
-    from huggingface_hub import constants
-    from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
-
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    if status is not None:
-        # The error's own text holds the address, which may be signed for a while: a secret.
-        return f"{constants.ENDPOINT} answered {status}"
-    if not isinstance(error, LocalEntryNotFoundError | OfflineModeIsEnabled):
-        return f"fetching it from {constants.ENDPOINT} failed: {str(error).partition(chr(10))[0].rstrip('.')}"
-    if constants.is_offline_mode():
-        return f"the model is not in the cache ({constants.HF_HUB_CACHE}), and HF_HUB_OFFLINE is set"
-    return f"the model is not in the cache ({constants.HF_HUB_CACHE}), and {constants.ENDPOINT} cannot be reached"
+        return download(name, _FILES, what="model", alternative="give a folder with the model's files")
+    except TokenizationError as error:
+        raise UserError(f"There is no folder {model} here. {error}") from error

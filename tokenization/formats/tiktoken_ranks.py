@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from tokenization.conversion_check import PROBES
 from tokenization.errors import TokenizationError, native_errors
 from tokenization.fingerprint import byte_level_text
+from tokenization.formats.conversion_check import PROBES
 from tokenization.reference import HuggingFaceReference, Reference, TokenizerKind
 from tokenization.specs import RankSpec
 

@@ -15,7 +15,7 @@ import numpy as np
 from tokenization.backend import is_byte_level
 from tokenization.difference import Difference, Ids, Lengths, first_difference
 from tokenization.errors import EncodersDiffer, FastUnavailable, TokenizationError, native_errors
-from tokenization.fast_form import OwnTexts, added_tokens, fast_form, sample_characters
+from tokenization.fast.form import OwnTexts, added_tokens, fast_form, sample_characters
 from tokenization.fingerprint import byte_level_bytes
 from tokenization.memory import release_freed_memory, resident_bytes
 from tokenization.tokenizer import Tokenizer

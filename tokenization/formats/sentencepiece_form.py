@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from tokenization.charsmap import check_charsmap, mapped
 from tokenization.errors import TokenizationError, UnsupportedTokenizerError, native_errors
-from tokenization.names import SpecialNames
+from tokenization.formats.charsmap import check_charsmap, mapped
+from tokenization.formats.sentencepiece_model import ModelType, Piece, PieceType, SentencePieceModel, parse_model
 from tokenization.reference import TokenizerKind
-from tokenization.sentencepiece_model import ModelType, Piece, PieceType, SentencePieceModel, parse_model
+from tokenization.special_tokens import SpecialNames
 
 if TYPE_CHECKING:
     import sentencepiece

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tokenization.charsmap import check_charsmap
 from tokenization.errors import TokenizationError, UnsupportedTokenizerError, native_errors
-from tokenization.names import read_tokenizer_class
+from tokenization.formats.charsmap import check_charsmap
+from tokenization.special_tokens import read_tokenizer_class
 
 if TYPE_CHECKING:
     import tokenizers

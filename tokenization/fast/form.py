@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tokenization.errors import FastUnavailable
-from tokenization.special_text import SpecialTextCounter
+from tokenization.special_tokens import SpecialTextCounter
 from tokenization.specs import shipped_spec
 from tokenization.tokenizer import Tokenizer
 

@@ -1,0 +1,1 @@
+"""Fast batch encoding with gigatoken, checked against the reference."""

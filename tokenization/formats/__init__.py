@@ -1,0 +1,1 @@
+"""Tokenizer file formats, each with its conversion to the Hugging Face form."""
