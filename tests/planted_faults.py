@@ -165,6 +165,27 @@ FAULTS = (
         tests=("tests/checkpoint/test_checkpoint_format.py",),
     ),
     Fault(
+        name="run file: an optional setting of a plugin without a value is written",
+        path="toolkit/training/assembly.py",
+        old='checked.model_dump(mode="json", exclude_none=True)',
+        new='checked.model_dump(mode="json")',
+        tests=("tests/run/test_resolve.py",),
+    ),
+    Fault(
+        name="start: nobody looks whether the corpus has its tokenizer",
+        path="toolkit/training/assembly.py",
+        old="if not corpus.tokenizer_folder.is_dir():",
+        new="if not corpus.path.is_dir():",
+        tests=("tests/run/test_resolve.py",),
+    ),
+    Fault(
+        name="run file: rewritten in place, so that a full disk destroys it",
+        path="toolkit/run/folder.py",
+        old='with temporary.open("w", encoding="utf-8") as file:',
+        new='with self.settings_file.open("w", encoding="utf-8") as file:',
+        tests=("tests/run/test_folder.py",),
+    ),
+    Fault(
         name="resume: one step of data is left out",
         path="toolkit/training/pretrain.py",
         old="return RunState(manifest.step, manifest.tokens",

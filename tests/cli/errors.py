@@ -443,7 +443,6 @@ _RESUMED = (
 )
 
 LAUNCHED = (
-    _set("run.dir={full}", found=("No space left on device",), remedy="Free space or choose another folder"),
     _set("run.dir={text}/run", found=("the run folder", "cannot be written"), remedy="Set run.dir"),
     # With the settings that it was started with; others are refused before that.
     _set(
@@ -491,7 +490,7 @@ ELSEWHERE = (
     ("conversion/test_to_hf_refusals.py", "test_a_full_disk_is_told_and_nothing_is_left"),
     ("preprocess/test_preprocess_restart.py", "test_a_full_disk_is_said_and_then_it_goes_on"),
     ("preprocess/test_preprocess_hub.py", "test_the_command_leaves_with_2_and_one_message"),
-    ("settings/test_load.py", "test_several_findings_come_in_one_message"),
+    ("run/test_load.py", "test_several_findings_come_in_one_message"),
 )
 """Tests, by file and name, of what the contract refuses and no command line in one process can show."""
 

@@ -1,11 +1,16 @@
 """How `toolkit train` asks the deepspeed launcher for ranks."""
 
+import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
+from tests.support.runs import write_run
 from toolkit.core.errors import SettingsError
-from toolkit.workflows.launch import device_options, stop_signals_kept
+from toolkit.core.shipped import shipped_folder
+from toolkit.workflows.launch import device_options, launcher_command, stop_signals_kept
 
 
 @pytest.mark.parametrize(
@@ -38,3 +43,27 @@ def test_stop_signals_go_back_to_whom_they_belonged():
     with stop_signals_kept():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize("environment", [{}, {"CUDA_VISIBLE_DEVICES": "0,1"}])
+def test_the_launch_stays_on_this_machine(tmp_path, monkeypatch, environment):
+    """Clusters lay /job/hostfile, which the launcher reads by default."""
+    from deepspeed.launcher import runner
+
+    hosts = tmp_path / "hostfile"
+    hosts.write_text("worker-0 slots=2\nworker-1 slots=2\n")
+    monkeypatch.setattr(runner, "DLTS_HOSTFILE", str(hosts))
+    command = launcher_command(2, environment)
+    arguments = runner.parse_args([*command[command.index("deepspeed.launcher.runner") + 1 :], "program.py"])
+    assert not runner.fetch_hostfile(arguments.hostfile)
+
+
+def test_a_rank_that_fails_alone_says_why(tmp_path):
+    command = [sys.executable, str(shipped_folder("launchers") / "pretrain.py"), "--ds_config", "zero2"]
+    command += ["--config", str(write_run(tmp_path)), "--set", f"data.train={tmp_path / 'nowhere'}"]
+    environment = {**os.environ, "RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: rank 1: ")
+    assert "nowhere" in done.stderr
+    assert "Traceback" not in done.stderr

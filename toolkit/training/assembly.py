@@ -10,7 +10,7 @@ import numpy as np
 import toolkit
 from toolkit.checkpoint.folders import CHECKPOINTS_FOLDER
 from toolkit.checkpoint.manifest import CheckpointManifest, LayoutEntry, VocabularyEntry
-from toolkit.core.errors import SettingsError
+from toolkit.core.errors import CorpusError, SettingsError
 from toolkit.data.blend import Blend
 from toolkit.data.corpus import Corpus
 from toolkit.data.order import Order
@@ -23,8 +23,8 @@ from toolkit.objectives.base import Objective
 from toolkit.objectives.schedule import Schedule
 from toolkit.parallel.topology import BatchLayout, batch_layout
 from toolkit.run.corpora import NamedCorpus, open_training, open_validation, with_vocabulary
+from toolkit.run.folder import RunFolder
 from toolkit.run.initial import check_initial
-from toolkit.run.load import to_toml
 from toolkit.run.resume import snapshot
 from toolkit.run.rules import schedule_of
 from toolkit.run.settings import RunSettings
@@ -110,6 +110,11 @@ def open_run_data(settings: RunSettings) -> RunData:
     training, validation = open_training(settings), open_validation(settings)
     settings = with_vocabulary(settings, [*training, *([] if validation is None else [validation])])
     corpus = training[0].corpus
+    if not corpus.tokenizer_folder.is_dir():
+        raise CorpusError(
+            f"{training[0].key} ({corpus.path}) has no folder tokenizer/, which every checkpoint gets a copy of.\n"
+            "Copy the corpus again, with that folder."
+        )
     check_initial(settings, corpus, key=training[0].key)
     seed, schedule = settings.run.seed, schedule_of(settings)
     names = {phase.objective for phase in schedule.phases}
@@ -205,7 +210,9 @@ def _with_objectives(settings: RunSettings, names: Sequence[str]) -> RunSettings
     whole = {}
     for name in names:
         kind, given = _declared(settings, name)
-        whole[name] = {"kind": kind, **registry.get(kind).Settings.model_validate(given).model_dump(mode="json")}
+        checked = registry.get(kind).Settings.model_validate(given)
+        # TOML has no value for None.
+        whole[name] = {"kind": kind, **checked.model_dump(mode="json", exclude_none=True)}
     return settings.model_copy(update={"objectives": whole})
 
 
@@ -221,19 +228,10 @@ def _declared(settings: RunSettings, name: str) -> tuple[str, dict[str, Any]]:
     return kind, given
 
 
-def _write_settings(path: Path, settings: RunSettings) -> None:
-    try:
-        path.write_text(to_toml(settings), encoding="utf-8")
-    except OSError as error:
-        raise SettingsError(
-            f"{path} cannot be written: {error.strerror}. Free space or choose another folder (run.dir); "
-            "what was finished before is whole."
-        ) from error
-
-
 def _hooks(data: RunData, engine: Engine, layout: BatchLayout, state: RunState, ancestry: Ancestry) -> list[Hook]:
     """In the order in which they run: evaluation first, since others show it; checkpoints last."""
     settings, folder = data.settings, Path(data.settings.run.dir)
+    run_folder = RunFolder(folder)
     hooks: list[Hook] = []
     if data.validation_rows is not None:
         wanted = settings.eval.rows or data.validation_rows.num_rows
@@ -249,7 +247,8 @@ def _hooks(data: RunData, engine: Engine, layout: BatchLayout, state: RunState, 
             )
         )
     if engine.ranks.rank == 0:
-        _write_settings(folder / "run.toml", settings)
+        run_folder.write_settings(settings)
+        run_folder.keep_tokenizer(data.corpus.tokenizer_folder)
         print(data.describe(), flush=True)
         speed = Speed(settings.model, peak_flops=_peak_flops(settings, engine))
         hooks.append(LogHook(_writers(settings, folder, state), every=settings.log.every, speed=speed))
@@ -260,7 +259,7 @@ def _hooks(data: RunData, engine: Engine, layout: BatchLayout, state: RunState, 
             folder / CHECKPOINTS_FOLDER,
             settings.checkpoint,
             manifest=_manifest(data, engine, ancestry),
-            tokenizer_folder=data.corpus.tokenizer_folder,
+            tokenizer_folder=run_folder.tokenizer,
             first_step=state.step,
             rows_per_step=layout.global_batch_rows,
         )

@@ -7,7 +7,6 @@
 """
 
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -17,10 +16,10 @@ from typing import Any
 from toolkit.checkpoint.folders import CHECKPOINTS_FOLDER
 from toolkit.checkpoint.read import Checkpoint, newest_intact, open_checkpoint, open_unverified
 from toolkit.core.allocator import keep_freed_memory
-from toolkit.core.errors import CheckpointError, SettingsError, UserError
+from toolkit.core.errors import CheckpointError, SettingsError
 from toolkit.engine.ds_config import DEFAULT_DS_CONFIG
 from toolkit.engine.engine import Engine
-from toolkit.engine.ranks import Ranks, has_gpu, has_joined, join_ranks
+from toolkit.engine.ranks import Ranks, has_gpu, join_ranks
 from toolkit.engine.saving import load_checkpoint
 from toolkit.model.encoder import Encoder, compile_blocks_
 from toolkit.model.initialize import initialize_
@@ -59,14 +58,8 @@ def pretrain(settings: RunSettings, *, ds_config: str = DEFAULT_DS_CONFIG) -> Ou
         UserError: settings, corpus or checkpoint do not fit; on every rank.
         NonFiniteError: the loss or a gradient is not finite; on every rank.
     """
-    try:
-        with StopRequest() as is_stop_requested:
-            return _pretrain(settings, ds_config, is_stop_requested)
-    except UserError as error:
-        # Rank 0's error is the starter's to show; another rank's would be lost, unless rank 0 has it too.
-        if _speaks_for_itself() and not error.is_agreed:
-            print(f"error: rank {os.environ['RANK']}: {error}", file=sys.stderr, flush=True)
-        raise
+    with StopRequest() as is_stop_requested:
+        return _pretrain(settings, ds_config, is_stop_requested)
 
 
 def _pretrain(settings: RunSettings, ds_config: str, is_stop_requested: StopRequest) -> Outcome:
@@ -96,11 +89,6 @@ def _pretrain(settings: RunSettings, ds_config: str, is_stop_requested: StopRequ
         finally:
             engine.close()
         return Outcome(state.step, total_steps, was_finished=False)
-
-
-def _speaks_for_itself() -> bool:
-    """Whether this rank is not 0 and its error may be its own: in the process group, or the first of its machine."""
-    return os.environ.get("RANK", "0") != "0" and (has_joined() or os.environ.get("LOCAL_RANK") == "0")
 
 
 def _use_cores() -> None:

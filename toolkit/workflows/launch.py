@@ -42,9 +42,7 @@ def launch_ranks(source: str, overrides: Sequence[str], *, ds_config: str, num_p
         ds_config: a DeepSpeed JSON, or the name of a shipped one.
         num_procs: ranks on this machine.
     """
-    devices = device_options(num_procs, os.environ)
-    command = [sys.executable, "-m", "deepspeed.launcher.runner", "--log_level", "critical"]
-    command += [*devices, "--master_port", str(_free_port())]
+    command = launcher_command(num_procs, os.environ)
     command += [str(shipped_folder("launchers") / "pretrain.py"), "--ds_config", ds_config, "--config", source]
     for override in overrides:
         command += ["--set", override]
@@ -57,7 +55,7 @@ def launch_ranks(source: str, overrides: Sequence[str], *, ds_config: str, num_p
             # Ranks must not decide otherwise: on a CPU the launcher gives them GPU numbers all the same.
             "DS_ACCELERATOR": "cuda" if has_gpu() else "cpu",
         }
-        if "--include" in devices:
+        if "--include" in command:
             # The launcher reads it as another wish for devices; it sets the variable anew for each rank.
             del environment[_VISIBLE_DEVICES]
         with stop_signals_kept():
@@ -70,6 +68,18 @@ def launch_ranks(source: str, overrides: Sequence[str], *, ds_config: str, num_p
                 raise
     # A negative code is a signal; shells say 128 + its number.
     return code if code >= 0 else 128 - code
+
+
+def launcher_command(num_procs: int, environment: Mapping[str, str]) -> list[str]:
+    """The deepspeed launcher for `num_procs` ranks on this machine, up to the program that ranks run.
+
+    Raises:
+        SettingsError: as `device_options`.
+    """
+    command = [sys.executable, "-m", "deepspeed.launcher.runner", "--log_level", "critical"]
+    # By default it reads /job/hostfile, which some clusters lay, and starts ranks on every host in it.
+    command += ["--hostfile", os.devnull]
+    return [*command, *device_options(num_procs, environment), "--master_port", str(_free_port())]
 
 
 def device_options(num_procs: int, environment: Mapping[str, str]) -> list[str]:

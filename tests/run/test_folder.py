@@ -1,0 +1,53 @@
+"""The files of a run folder: written whole or not at all."""
+
+import resource
+import shutil
+import signal
+from contextlib import contextmanager
+
+import pytest
+
+from tests.support.runs import write_run
+from toolkit.core.errors import CorpusError, SettingsError
+from toolkit.run import load_run
+from toolkit.run.folder import RunFolder
+
+
+@contextmanager
+def _no_file_larger_than(num_bytes):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_a_full_disk_leaves_the_run_file_that_was_there(tmp_path):
+    settings, folder = load_run(str(write_run(tmp_path))), RunFolder(tmp_path / "run")
+    folder.path.mkdir()
+    folder.write_settings(settings)
+    before = folder.settings_file.read_bytes()
+    with _no_file_larger_than(300), pytest.raises(SettingsError, match=r"could not write .*File too large"):
+        folder.write_settings(settings)
+    assert folder.settings_file.read_bytes() == before
+    assert load_run(str(folder.settings_file)) == settings
+    assert [path.name for path in folder.path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_the_tokenizer_stays_when_the_corpus_goes(tmp_path):
+    write_run(tmp_path)
+    folder, source = RunFolder(tmp_path / "run"), tmp_path / "corpus" / "tokenizer"
+    folder.path.mkdir()
+    names = sorted(path.name for path in source.iterdir())
+    (folder.path / ".tokenizer.new").mkdir()
+    for _ in range(2):
+        folder.keep_tokenizer(source)
+        assert sorted(path.name for path in folder.tokenizer.iterdir()) == names
+    shutil.rmtree(source)
+    with pytest.raises(CorpusError, match="could not copy the tokenizer"):
+        folder.keep_tokenizer(source)
+    assert sorted(path.name for path in folder.tokenizer.iterdir()) == names
+    assert sorted(path.name for path in folder.path.iterdir()) == ["tokenizer"]
