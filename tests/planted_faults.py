@@ -270,6 +270,27 @@ FAULTS = (
         tests=("tests/data/test_blend.py",),
     ),
     Fault(
+        name="sources: links to folders are not followed",
+        path="toolkit/preprocess/sources/find.py",
+        old="roots += [path for name in folders if os.path.islink(path := os.path.join(folder, name))]",
+        new="pass",
+        tests=("tests/preprocess/test_preprocess_sources.py",),
+    ),
+    Fault(
+        name="sources: a folder that cannot be read is passed over",
+        path="toolkit/preprocess/sources/find.py",
+        old="os.walk(root, onerror=_raise_unreadable)",
+        new="os.walk(root)",
+        tests=("tests/preprocess/test_preprocess_sources.py",),
+    ),
+    Fault(
+        name="sources: a file and a link to it are both read",
+        path="toolkit/preprocess/sources/find.py",
+        old="own = seen.setdefault((status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns), path)",
+        new="own = path",
+        tests=("tests/preprocess/test_preprocess_sources.py",),
+    ),
+    Fault(
         name="holdout: the document decides, not its text, so that doubles part",
         path="toolkit/preprocess/encoding.py",
         old='hashlib.blake2b(text.encode(), digest_size=8, person=b"holdout")',

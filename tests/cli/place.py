@@ -146,6 +146,7 @@ class Place:
         lines = "".join(json.dumps({"text": text}) + "\n" for text in sample_documents(40))
         text = self._write("text", "text.jsonl", lines)
         self._write("bad_gzip", "bad.jsonl.gz", "this is no gzip")
+        self._write("broken_csv", "broken.csv", 'text\n"never closed\n')
         self._write("empty_gzip", "empty.jsonl.gz", "")
         self._write("bad_parquet", "bad.parquet", "this is no Parquet file")
         self._write("no_rows", "no_rows.jsonl", "")

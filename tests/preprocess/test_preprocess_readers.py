@@ -1,5 +1,8 @@
+import bz2
 import gzip
 import json
+import lzma
+import os
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -98,23 +101,26 @@ def test_three_kinds_of_documents_in_txt(tmp_path, content, file, paragraph, lin
     assert texts(path, txt_documents="line") == line
 
 
-def pack(folder, name, content):
-    """Content as the name's ending says."""
-    if name.endswith(".gz"):
-        content = gzip.compress(content)
-    elif name.endswith(".zst"):
-        content = zstd(content)
-    return write(folder, name, content)
-
-
 def zstd(content):
     return pa.Codec("zstd").compress(content, asbytes=True)
 
 
-@pytest.mark.parametrize("packed", ["", ".gz", ".zst"])
+COMPRESS = {".gz": gzip.compress, ".zst": zstd, ".bz2": bz2.compress, ".xz": lzma.compress}
+
+
+def pack(folder, name, content):
+    """Content as the extension says."""
+    compress = COMPRESS.get(os.path.splitext(name)[1].lower(), bytes)
+    return write(folder, name, compress(content))
+
+
+@pytest.mark.parametrize("packed", ["", ".gz", ".zst", ".bz2", ".xz", ".GZ"])
 @pytest.mark.parametrize(
     ("name", "content"),
     [
+        ("a.ndjson", b'{"text": "\xc3\xa9"}\n\n{"text": "2"}'),
+        ("a.csv", b'text\n"\xc3\xa9"\n\n2\n'),
+        ("a.TSV", b"text\n\xc3\xa9\n\n2\n"),
         ("a.jsonl", b'{"text": "\xc3\xa9"}\n\n{"text": "2"}'),
         ("a.json", b'{"text": "\xc3\xa9"}\n\n{"text": "2"}\n'),
         ("a.json", b'[{"text": "\xc3\xa9"}, {"text": ""}, {"text": "2"}]'),
@@ -186,10 +192,9 @@ def test_an_array_that_is_broken_is_named_with_the_place(tmp_path, content, mess
 LINE = b'{"text": "a line of text, a line of text, a line of text"}\n'
 
 
-@pytest.mark.parametrize("ending", [".gz", ".zst"])
+@pytest.mark.parametrize("ending", COMPRESS)
 def test_files_of_several_members_are_one_text(tmp_path, ending):
-    compress = gzip.compress if ending == ".gz" else zstd
-    content = b"".join(map(compress, (LINE * 2, b"", LINE[:10], LINE[10:])))
+    content = b"".join(map(COMPRESS[ending], (LINE * 2, b"", LINE[:10], LINE[10:])))
 
     assert len(read(write(tmp_path, f"a.jsonl{ending}", content))) == 3
 
@@ -201,10 +206,10 @@ def test_frames_that_zstd_skips_are_skipped(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.txt"])
-@pytest.mark.parametrize("ending", [".gz", ".zst"])
+@pytest.mark.parametrize("ending", COMPRESS)
 @pytest.mark.parametrize("damage", ["not packed", "cut", "cut in the second", "garbage behind", "empty"])
 def test_a_broken_packed_file_is_named(tmp_path, name, ending, damage):
-    whole = (gzip.compress if ending == ".gz" else zstd)(LINE * 100)
+    whole = COMPRESS[ending](LINE * 100)
     content = {
         "not packed": LINE,
         "cut": whole[:-9],
@@ -213,8 +218,23 @@ def test_a_broken_packed_file_is_named(tmp_path, name, ending, damage):
         "empty": b"",
     }[damage]
 
-    with pytest.raises(UserError, match=rf"The source .*/{name}{ending} is (not a (gzip|zstd) file that can|empty)"):
+    with pytest.raises(UserError, match=rf"source .*/{name}{ending} (as (gzip|zstd|bz2|xz): \S|is empty)"):
         read(write(tmp_path, name + ending, content), txt_documents="line")
+
+
+def test_zeros_between_and_behind_streams_of_xz_are_padding(tmp_path):
+    packed = lzma.compress(LINE)
+
+    assert len(read(write(tmp_path, "a.jsonl.xz", packed + bytes(8) + packed + bytes(1 << 17)))) == 2
+
+
+def test_a_zstd_window_that_arrow_does_not_decompress_is_said_with_the_remedy(tmp_path):
+    header = b"\x28\xb5\x2f\xfd" + b"\x00" + bytes([(31 - 10) << 3])  # a frame with a window of 2^31 bytes
+    raw_block = ((len(LINE) << 3) | 1).to_bytes(3, "little") + LINE
+
+    with pytest.raises(UserError, match=r"window is larger than 128 MB .* Compress it again without --long") as failure:
+        read(write(tmp_path, "a.jsonl.zst", header + raw_block))
+    assert "Download" not in str(failure.value)
 
 
 def test_a_damaged_gzip_file_is_named_although_its_text_looks_right(tmp_path):
@@ -282,5 +302,5 @@ def test_a_broken_parquet_file_is_named(tmp_path, damage):
     }[damage]
     path.write_bytes(broken)
 
-    with pytest.raises(UserError, match=r"a\.parquet is not a Parquet file that can be read: \S"):
+    with pytest.raises(UserError, match=r"a\.parquet as Parquet: \S"):
         read(path)

@@ -1,3 +1,4 @@
+import errno
 import os
 
 import pytest
@@ -53,35 +54,118 @@ def test_a_folder_stands_for_its_readable_files_but_hidden_ones(tmp_path):
 
 
 def test_every_format_is_found_and_told_by_its_ending(tmp_path):
-    endings = ["jsonl", "json", "txt", "jsonl.gz", "json.gz", "txt.gz", "jsonl.zst", "json.zst", "txt.zst", "parquet"]
-    touch(tmp_path, *(f"d/a.{ending}" for ending in endings), "d/a.csv.gz", "d/a.gz", "d/a.parquet.gz")
+    formats = {"jsonl": Format.JSON_LINES, "ndjson": Format.JSON_LINES, "json": Format.JSON, "txt": Format.TEXT,
+               "csv": Format.CSV, "tsv": Format.TSV}  # fmt: skip
+    packed = {"": None, ".gz": Compression.GZIP, ".zst": Compression.ZSTD, ".bz2": Compression.BZIP2,
+              ".xz": Compression.XZ}  # fmt: skip
+    expected = {f"a.{name}{end}": (formats[name], packed[end]) for name in formats for end in packed}
+    expected |= {name.upper(): kinds for name, kinds in expected.items()} | {"a.Parquet": (Format.PARQUET, None)}
+    touch(tmp_path, *(f"d/{name}" for name in expected), "d/a.gz", "d/a.parquet.gz", "d/jsonl", "d/a.jsonl.lz4")
 
-    found = {os.path.basename(source.name): source for source in find_sources([str(tmp_path / "d")])}
+    found = find_sources([str(tmp_path / "d")])
 
-    assert set(found) == {f"a.{ending}" for ending in endings}
-    assert {name: source.format for name, source in found.items() if ".json." in name or name == "a.json"} == {
-        "a.json": Format.JSON, "a.json.gz": Format.JSON, "a.json.zst": Format.JSON
-    }  # fmt: skip
-    assert [found[f"a.txt{packed}"].compression for packed in ("", ".gz", ".zst")] == [
-        None, Compression.GZIP, Compression.ZSTD
-    ]  # fmt: skip
+    assert {os.path.basename(source.name): (source.format, source.compression) for source in found} == expected
+
+
+def test_files_of_other_kinds_are_counted_and_named(tmp_path, capsys):
+    touch(tmp_path, "d/a.jsonl", "d/b.md", "d/x/c.MD", "d/x/e.tar.gz", "d/wiki_00", "d/f.parquet.gz", "d/.hidden.md")
+
+    find_sources([str(tmp_path / "d")])
+
+    out = capsys.readouterr().out
+    assert out.startswith("Left out 5 files of other kinds: 2 .md, 1 ")
+    assert sorted(out.rstrip(".\n").split(": ")[1].split(", ")) == sorted(
+        ["2 .md", "1 .tar.gz", "1 .parquet.gz", "1 without an extension"]
+    )
+    find_sources([str(tmp_path / "d/a.jsonl")])
+    assert capsys.readouterr().out == ""
+
+
+def test_links_to_folders_are_followed(tmp_path):
+    """Also in a circle, and to a folder that is read under its own name as well."""
+    touch(tmp_path, "d/1.txt", "d/x/2.txt", "elsewhere/3.txt", "elsewhere/y/4.txt")
+    (tmp_path / "d/a-link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "d/a-link-to-x").symlink_to("x")
+    (tmp_path / "d/x/up").symlink_to("..")
+    (tmp_path / "elsewhere/y/out").symlink_to(tmp_path)
+
+    found = names(find_sources([str(tmp_path / "d")]), tmp_path)
+
+    assert found == ["d/1.txt", "d/a-link/3.txt", "d/a-link/y/4.txt", "d/x/2.txt"]
+
+
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+def test_a_file_with_several_names_is_read_once(tmp_path, link, capsys):
+    touch(tmp_path, "d/b.txt", "d/c.txt", "d/latest/b.txt")
+    link(tmp_path / "d/b.txt", tmp_path / "d/zz.txt")
+    os.symlink("b.txt", tmp_path / "d/a.txt")
+
+    for named in (["d"], ["d/*"], ["d", "d/a.txt"], ["d/zz.txt", "d/**/*.txt"]):
+        found = find_sources([str(tmp_path / name) for name in named])
+        assert names(found, tmp_path) == ["d/b.txt", "d/c.txt", "d/latest/b.txt"]
+        out = capsys.readouterr().out
+        assert f"{tmp_path}/d/a.txt is {tmp_path}/d/b.txt" in out
+        assert f"{tmp_path}/d/zz.txt is {tmp_path}/d/b.txt" in out
+
+
+def test_the_snapshots_of_a_hub_cache_are_read_once(tmp_path):
+    """Its names are all links, to files without an extension."""
+    touch(tmp_path, "blobs/1", "blobs/2")
+    for snapshot in ("old", "new"):
+        (tmp_path / "snapshots" / snapshot).mkdir(parents=True)
+        (tmp_path / "snapshots" / snapshot / "a.jsonl").symlink_to("../../blobs/1")
+    (tmp_path / "snapshots/old/b.jsonl").symlink_to("../../blobs/2")
+
+    assert names(find_sources([str(tmp_path)]), tmp_path) == ["snapshots/new/a.jsonl", "snapshots/old/b.jsonl"]
+
+
+@pytest.mark.parametrize("named", ["d", "d/**/*.txt", "d/*/*.txt", "*/x"])
+def test_an_unreadable_folder_is_an_error(tmp_path, monkeypatch, named):
+    """Not even a glob passes over it. (The tests may run as root, who may read everything.)"""
+    touch(tmp_path, "d/1.txt", "d/x/2.txt", "d/y/3.txt")
+    scandir = os.scandir
+
+    def refusing(path):
+        if os.path.basename(os.path.normpath(path)) == "x":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+
+    with pytest.raises(UserError, match=r"could not read the folder .*/d/x/?: Permission denied"):
+        find_sources([str(tmp_path / named)])
+
+
+def test_a_link_to_nothing_is_an_error(tmp_path):
+    touch(tmp_path, "d/1.txt")
+    (tmp_path / "d/2.txt").symlink_to("gone.txt")
+
+    with pytest.raises(UserError, match=r"could not read the source .*/d/2\.txt: No such file"):
+        find_sources([str(tmp_path / "d")])
+
+
+def test_the_output_is_no_source_even_behind_a_link(tmp_path):
+    touch(tmp_path, "d/1.txt", "d/out/corpus.json")
+    (tmp_path / "d/again").symlink_to("out")
+
+    assert names(find_sources([str(tmp_path / "d")], output=tmp_path / "d/out"), tmp_path) == ["d/1.txt"]
 
 
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("nowhere", "There is no file or folder"),
-        ("nowhere/*.txt", "matches no file"),
-        ("d/a.csv", r"format of .*a\.csv is unknown"),
+        ("nowhere", "no such file or directory: 'nowhere'"),
+        ("nowhere/*.txt", "no file matches"),
+        ("d/a.md", r"unknown format: .*a\.md\. Give"),
         ("empty", r"empty is empty\. Give one with files that end in \.parquet, \.jsonl"),
-        ("wikiextractor/wiki_00", r"format of .*wiki_00 is unknown. Give files that end in \.parquet"),
-        ("org/data.jsonl", "There is no file or folder 'org/data.jsonl'"),
-        ("./org/data", "There is no file or folder './org/data'"),
+        ("wikiextractor/wiki_00", r"unknown format: .*wiki_00\. Give files that end in \.parquet"),
+        ("org/data.jsonl", "no such file or directory: 'org/data.jsonl'"),
+        ("./org/data", "no such file or directory: './org/data'"),
         ("squad", "organisation/name"),
     ],
 )
 def test_what_cannot_be_read_is_said(tmp_path, monkeypatch, source, message):
-    touch(tmp_path, "d/a.csv", "wikiextractor/wiki_00")
+    touch(tmp_path, "d/a.md", "wikiextractor/wiki_00")
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path)
 

@@ -177,7 +177,7 @@ def test_a_source_that_changes_while_it_is_read_is_an_error(folder, texts):
     spans[0].read()
     path.write_bytes(path.read_bytes()[:-10])
 
-    with pytest.raises(UserError, match=r"real\.jsonl was changed meanwhile"):
+    with pytest.raises(UserError, match=r"real\.jsonl changed while it was read"):
         spans[-1].read()
 
 

@@ -18,7 +18,7 @@ class PreprocessSettings(Settings):
     """A folder or file with a Hugging Face tokenizer.json, a tiktoken rank file, a SentencePiece .model, a spec, a hub
     id, or the name of a shipped spec."""
     text_field: Annotated[str, Field(min_length=1)] = "text"
-    """Key (JSON lines) or column (Parquet) that holds the text."""
+    """Key (JSON) or column (Parquet, CSV, TSV) that holds the text."""
     txt_documents: TxtDocuments = "file"
     """What is one document in a .txt file: the "file", a "paragraph" between blank lines, or a "line"."""
     subset: Annotated[str, Field(min_length=1)] | None = None

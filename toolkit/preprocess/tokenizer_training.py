@@ -30,7 +30,7 @@ class TokenizerTrainingSettings(Settings):
     vocab_size: Annotated[int, Field(ge=259, le=1 << 20)]
     """Number of ids: 256 bytes, 3 special tokens, and what is learnt."""
     text_field: Annotated[str, Field(min_length=1)] = PreprocessSettings.model_fields["text_field"].default
-    """Key (JSON lines) or column (Parquet) that holds the text."""
+    """Key (JSON) or column (Parquet, CSV, TSV) that holds the text."""
     txt_documents: TxtDocuments = PreprocessSettings.model_fields["txt_documents"].default
     """What is one document in a .txt file: the "file", a "paragraph" between blank lines, or a "line"."""
     subset: Annotated[str, Field(min_length=1)] | None = None

@@ -8,14 +8,16 @@ rows.py                 a row: its text, or why it has none
 streams.py              local files: opened, decompressed
 hub_file.py             files on the hub: read in byte ranges
 lines.py                JSON lines and plain text
+delimited.py            CSV and TSV
 json_array.py           one JSON array
 parquet.py              Parquet (parquet_footer.py)
 """
 
 from collections.abc import Iterator
 
+from toolkit.preprocess.readers.delimited import iterate_csv_spans, iterate_tsv_spans
 from toolkit.preprocess.readers.json_array import holds_array, iterate_array_spans
-from toolkit.preprocess.readers.lines import iterate_line_spans
+from toolkit.preprocess.readers.lines import iterate_line_spans, line_parser
 from toolkit.preprocess.readers.parquet import iterate_parquet_spans
 from toolkit.preprocess.readers.rows import Reason, Row, Span
 from toolkit.preprocess.settings import TxtDocuments
@@ -31,7 +33,7 @@ def iterate_spans(source: Source, *, text_field: str, txt_documents: TxtDocument
 
     Args:
         source: the file.
-        text_field: key (JSON) or column (Parquet) that holds the text.
+        text_field: key (JSON) or column (Parquet, CSV, TSV) that holds the text.
         txt_documents: what is one document in a .txt file.
         start: 0, or the `start` of a span of the same file, with which to go on.
 
@@ -40,7 +42,12 @@ def iterate_spans(source: Source, *, text_field: str, txt_documents: TxtDocument
     """
     if source.format is Format.PARQUET:
         yield from iterate_parquet_spans(source, text_field, start=start)
+    elif source.format is Format.CSV:
+        yield from iterate_csv_spans(source, text_field, start=start)
+    elif source.format is Format.TSV:
+        yield from iterate_tsv_spans(source, text_field, start=start)
     elif source.format is Format.JSON and holds_array(source):
         yield from iterate_array_spans(source, text_field, start=start)
     else:
-        yield from iterate_line_spans(source, text_field=text_field, txt_documents=txt_documents, start=start)
+        parse = line_parser(source.format, text_field=text_field, txt_documents=txt_documents)
+        yield from iterate_line_spans(source, parse, start=start)

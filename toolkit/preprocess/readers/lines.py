@@ -19,9 +19,15 @@ _SPAN_BYTES = 4 << 20
 Parser = Callable[[bytes], list[Row]]
 
 
-def iterate_line_spans(source: Source, *, text_field: str, txt_documents: TxtDocuments, start: int) -> Iterator[Span]:
-    """The spans of a file of JSON lines or plain text, packed or not."""
-    parse = _parser(source.format, text_field, txt_documents)
+def line_parser(file_format: Format, *, text_field: str, txt_documents: TxtDocuments) -> Parser:
+    """What makes rows of JSON lines or plain text."""
+    if file_format is Format.TEXT:
+        return {"file": _whole, "paragraph": _paragraphs, "line": _lines}[txt_documents]
+    return lambda content: [row_from_line(line, text_field) for line in io.BytesIO(content)]
+
+
+def iterate_line_spans(source: Source, parse: Parser, *, start: int) -> Iterator[Span]:
+    """The spans of a file whose rows are lines (or paragraphs, or the whole file), compressed or not."""
     if parse is _whole:
         if start == 0:
             yield Span(0, source.num_bytes, partial(_read_whole, source))
@@ -77,18 +83,12 @@ def _parse(content: bytes, start: int, parse: Parser) -> list[Row]:
     return parse(content.removeprefix(codecs.BOM_UTF8) if start == 0 else content)
 
 
-def _parser(file_format: Format, text_field: str, txt_documents: TxtDocuments) -> Parser:
-    if file_format is Format.TEXT:
-        return {"file": _whole, "paragraph": _paragraphs, "line": _lines}[txt_documents]
-    return lambda content: [row_from_line(line, text_field) for line in io.BytesIO(content)]
-
-
 def _whole(content: bytes) -> list[Row]:
     return [row_from_bytes(content)]
 
 
 def _lines(content: bytes) -> list[Row]:
-    return [row_from_bytes(_without_line_end(line)) for line in io.BytesIO(content)]
+    return [row_from_bytes(without_line_end(line)) for line in io.BytesIO(content)]
 
 
 def _paragraphs(content: bytes) -> list[Row]:
@@ -98,11 +98,11 @@ def _paragraphs(content: bytes) -> list[Row]:
         if not line.isspace():
             paragraph.append(line)
         elif paragraph:
-            rows.append(row_from_bytes(_without_line_end(b"".join(paragraph))))
+            rows.append(row_from_bytes(without_line_end(b"".join(paragraph))))
             paragraph = []
     return rows
 
 
-def _without_line_end(content: bytes) -> bytes:
+def without_line_end(content: bytes) -> bytes:
     r"""Without the `\n` at the end and the `\r` before it."""
     return content.removesuffix(b"\n").removesuffix(b"\r") if content.endswith(b"\n") else content

@@ -13,6 +13,8 @@ class Reason(StrEnum):
     """Why a row gives no document; as corpus.json counts them. All but the last are bad rows."""
 
     BROKEN_JSON = "broken JSON"
+    BROKEN_CSV = "broken CSV"
+    WRONG_COLUMNS = "wrong number of columns"
     MISSING_FIELD = "missing field"
     WRONG_TYPE = "wrong type"
     NOT_UTF8 = "not UTF-8"

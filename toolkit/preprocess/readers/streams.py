@@ -1,21 +1,30 @@
-"""The bytes of local files: opened, unpacked where they are packed, and what goes wrong said with the file's name."""
+"""The bytes of local files: opened, decompressed where they are compressed, with errors that name the file."""
 
+import bz2
 import io
+import lzma
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import BinaryIO
+from functools import partial
+from typing import Any, BinaryIO
 
 from toolkit.core.errors import UserError
 from toolkit.preprocess.sources.source import Compression, Format, Source
 
-_CODECS = {Compression.GZIP: "gzip", Compression.ZSTD: "zstd"}
+_CODECS = {Compression.GZIP: "gzip", Compression.ZSTD: "zstd", Compression.BZIP2: "bz2", Compression.XZ: "xz"}
+_Decompressor = bz2.BZ2Decompressor | lzma.LZMADecompressor
+_DECOMPRESSORS: dict[Compression, Callable[[], _Decompressor]] = {
+    Compression.BZIP2: bz2.BZ2Decompressor,
+    Compression.XZ: partial(lzma.LZMADecompressor, lzma.FORMAT_XZ),
+}
+_BLOCK_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
 class ByteStream:
-    """The bytes of a source, unpacked, from first to last.
+    """The bytes of a source, decompressed, from first to last.
 
     Attributes:
         file: reads them.
@@ -28,10 +37,10 @@ class ByteStream:
 
 @contextmanager
 def open_stream(source: Source, *, start: int = 0) -> Iterator[ByteStream]:
-    """A local source as one stream of bytes, from byte `start` of the unpacked text on.
+    """A local source as one stream of bytes, from byte `start` of the decompressed text on.
 
     Raises:
-        UserError: the file cannot be read, is not what its ending says, or is cut off.
+        UserError: the file cannot be read, is not what its extension says, or is cut off.
     """
     with open_file(source) as file:
         if source.compression is None:
@@ -40,17 +49,17 @@ def open_stream(source: Source, *, start: int = 0) -> Iterator[ByteStream]:
             return
         if not source.num_bytes:
             raise UserError(
-                f"The source {source.name} is empty: it has not even a {_CODECS[source.compression]} header. "
-                "Fetch it again, or leave it out."
+                f"the source {source.name} is empty: a {_CODECS[source.compression]} file has at least a header. "
+                "Download it again, or leave it out."
             )
-        with _unpack(file, source.compression) as unpacked:
-            _skip(unpacked, start, source)
-            yield ByteStream(unpacked, file.tell)
+        with _decompressed(file, source.compression) as content:
+            _skip(content, start, source)
+            yield ByteStream(content, file.tell)
 
 
 @contextmanager
 def open_file(source: Source) -> Iterator[BinaryIO]:
-    """The file of a local source as it was found; errors while it is open are said with its name.
+    """The file of a local source as it was found; errors while it is open name it.
 
     Raises:
         UserError: it cannot be read, or was changed since.
@@ -58,7 +67,9 @@ def open_file(source: Source) -> Iterator[BinaryIO]:
     with errors_naming(source), open(source.name, "rb") as file:
         status = os.fstat(file.fileno())
         if (status.st_size, str(status.st_mtime_ns)) != (source.num_bytes, source.version):
-            raise UserError(f"The source {source.name} was changed meanwhile. Start again when nothing writes to it.")
+            raise UserError(
+                f"the source {source.name} changed while it was read. Start again when nothing writes to it."
+            )
         yield file
 
 
@@ -81,7 +92,7 @@ class LocalFile:
 
 @contextmanager
 def errors_naming(source: Source) -> Iterator[None]:
-    """Turn what the system and the libraries say of a file into an error that names it."""
+    """Turn errors of the system and the libraries into one that names the file."""
     kind = "Parquet" if source.compression is None else _CODECS[source.compression]
     try:
         yield
@@ -90,30 +101,70 @@ def errors_naming(source: Source) -> Iterator[None]:
     except OSError as error:
         if error.errno is not None:
             raise UserError(
-                f"The source {source.name} cannot be read: {error.strerror}. Allow it, or leave it out."
+                f"could not read the source {source.name}: {error.strerror}. Allow access to it, or leave it out."
             ) from error
-        raise UserError(_broken(source, kind, error)) from error
+        raise _broken(source, kind, error) from error
     except Exception as error:
         # A damaged footer makes Arrow's Python side stumble, too.
         is_of_footer = source.format is Format.PARQUET and isinstance(error, ValueError | LookupError)
-        if not (is_of_footer or type(error).__module__.startswith("pyarrow")):
+        if not (is_of_footer or isinstance(error, lzma.LZMAError) or type(error).__module__.startswith("pyarrow")):
             raise
-        raise UserError(_broken(source, kind, error)) from error
+        raise _broken(source, kind, error) from error
 
 
-def _broken(source: Source, kind: str, error: Exception) -> str:
-    first_line = str(error).partition("\n")[0] or type(error).__name__
-    found = f"The source {source.name} is not a {kind} file that can be read: {first_line}"
-    return f"{found}. Fetch it again, or leave it out."
+def _broken(source: Source, kind: str, error: Exception) -> UserError:
+    first_line = str(error).partition("\n")[0].rstrip(".") or type(error).__name__
+    remedy = "Download it again, or leave it out."
+    if kind == "zstd" and "requires too much memory" in first_line:
+        first_line = "its window is larger than 128 MB (zstd --long), which the Arrow library does not decompress"
+        remedy = f"Compress it again without --long: zstd -d --long=31 -c {source.name} | zstd -o NEW_NAME.zst"
+    return UserError(f"could not read the source {source.name} as {kind}: {first_line}. {remedy}")
 
 
 @contextmanager
-def _unpack(file: BinaryIO, compression: Compression) -> Iterator[BinaryIO]:
-    """Unpacks files of several members or frames too; one that ends early or goes on with something else is broken."""
+def _decompressed(file: BinaryIO, compression: Compression) -> Iterator[BinaryIO]:
+    """Files of several members, frames or streams, too; one that is cut off or followed by something else is broken."""
     import pyarrow as pa
 
+    if compression in _DECOMPRESSORS:
+        yield io.BufferedReader(_Members(file, _DECOMPRESSORS[compression]), 1 << 20)
+        return
     with pa.CompressedInputStream(pa.PythonFile(file), _CODECS[compression]) as stream:
         yield io.BufferedReader(stream, 1 << 20)
+
+
+class _Members(io.RawIOBase):
+    """The members of a bz2 or xz file, one after another.
+
+    Arrow does not know xz and stumbles over an empty member of bz2; `BZ2File` and `LZMAFile` stop silently at what is
+    no member.
+    """
+
+    def __init__(self, file: BinaryIO, decompressor: Callable[[], _Decompressor]) -> None:
+        super().__init__()
+        self._file, self._new, self._member = file, decompressor, decompressor()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        content = b""
+        while not content:
+            if self._member.eof:
+                # Members of xz may have zeros behind them.
+                packed = self._member.unused_data.lstrip(b"\0")
+                while not packed and (more := self._file.read(_BLOCK_BYTES)):
+                    packed = more.lstrip(b"\0")
+                if not packed:
+                    return 0
+                self._member = self._new()
+            else:
+                packed = self._file.read(_BLOCK_BYTES) if self._member.needs_input else b""
+                if self._member.needs_input and not packed:
+                    raise OSError("it is cut off")
+            content = self._member.decompress(packed, len(buffer))
+        buffer[: len(content)] = content
+        return len(content)
 
 
 def _skip(file: BinaryIO, count: int, source: Source) -> None:
@@ -121,7 +172,7 @@ def _skip(file: BinaryIO, count: int, source: Source) -> None:
         read = len(file.read(min(count, 1 << 20)))
         if not read:
             raise UserError(
-                f"The source {source.name} is shorter than it was when its first rows were read. "
+                f"the source {source.name} is shorter than it was when its first rows were read. "
                 "Start again when nothing writes to it."
             )
         count -= read

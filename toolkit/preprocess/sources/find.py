@@ -2,20 +2,25 @@
 
 import glob
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
+from toolkit.core.console import console
 from toolkit.core.errors import UserError
-from toolkit.core.text import counted, home_hint
+from toolkit.core.text import counted, first_few, home_hint
 from toolkit.preprocess.sources.hub import find_on_hub, is_hub_name
-from toolkit.preprocess.sources.source import ENDINGS, Format, Source
+from toolkit.preprocess.sources.source import READABLE, Format, Source, extension_of, format_of
 
 
 def find_sources(named: Sequence[str], *, subset: str | None = None, output: Path | None = None) -> list[Source]:
     """The files behind paths, folders, globs and data sets on the hub: each once, bytewise by name.
 
-    A folder stands for the readable files below it, at any depth; names that begin with a dot are left out. A name
-    that is both here and on the hub is the one here.
+    A folder stands for the readable files below it, at any depth and behind links; names that begin with a dot are left
+    out, and files of other kinds are left out and reported. A file with several names (links) is read once, under its
+    own name. A name that is both here and on the hub is the one here.
 
     Args:
         named: what the user gave.
@@ -23,27 +28,24 @@ def find_sources(named: Sequence[str], *, subset: str | None = None, output: Pat
         output: where the result goes; what lies in it is no source, though it lie in a folder that is one.
 
     Raises:
-        UserError: nothing is there, a file's format is unknown, or the hub does not give what is asked.
+        UserError: a source does not exist, its format is unknown, a folder cannot be read, or the hub refuses.
     """
-    local: list[str] = []
-    on_hub: list[str] = []
+    on_hub = [name for name in named if not _is_local(name)]
+    found = _Found()
     for name in named:
-        paths = _paths(name)
-        if paths is None:
-            on_hub.append(name)
-        else:
-            local += paths
+        if name not in on_hub:
+            found.add(name)
     if subset is not None and not on_hub:
         raise UserError(
             f"--subset {subset} names a part of a data set on the hub, and none of the sources is one: "
             f"{', '.join(named)}. Leave it out, or name the data set (fineweb-edu, or organisation/name)."
         )
     if output is not None:
-        own = os.path.join(os.path.abspath(output), "")
-        local = [path for path in local if not path.startswith(own)]
-        if not local and not on_hub:
-            raise UserError(f"All sources lie in the output folder {output}. Name another folder for the output.")
-    sources = {path: _source(path) for path in set(local)}
+        found.leave_out(output)
+        if not found.paths and not on_hub:
+            raise UserError(f"All sources are in the output folder {output}. Name another folder for the output.")
+    sources = {source.name: source for source in found.sources()}
+    found.report()
     for name in on_hub:
         _add_from_hub(sources, name, subset)
     return [sources[name] for name in sorted(sources, key=os.fsencode)]
@@ -74,66 +76,153 @@ def _add_from_hub(sources: dict[str, Source], name: str, subset: str | None) -> 
             )
 
 
-def _paths(name: str) -> Iterable[str] | None:
-    """The files that a name stands for here; None if it can only be a data set on the hub."""
+@dataclass
+class _Found:
+    """Local files that were found.
+
+    Attributes:
+        paths: files to read; some of them may be the same file.
+        other_kinds: files of folders whose format is unknown.
+        repeats: files and folders that are links to others (values), which are read already.
+    """
+
+    paths: set[str] = field(default_factory=set)
+    other_kinds: set[str] = field(default_factory=set)
+    repeats: dict[str, str] = field(default_factory=dict)
+
+    def add(self, name: str) -> None:
+        """Add what a name stands for: a file, a folder, or a pattern of both."""
+        path = os.path.abspath(name)
+        if os.path.isfile(path):
+            if format_of(path) is None:
+                raise UserError(f"unknown format: {path}. Give files that end in {READABLE}.")
+            self.paths.add(path)
+        elif os.path.isdir(path):
+            self._add_folder(path)
+        elif os.path.exists(path):
+            raise UserError(f"the source {name} is neither a file nor a folder. Give one of the two.")
+        else:
+            for match in _matches(name):
+                self.add(match)
+
+    def leave_out(self, folder: Path) -> None:
+        """Leave out what is in a folder, also behind links to it."""
+        own = os.path.join(os.path.realpath(folder), "")
+        self.paths = {path for path in self.paths if not os.path.realpath(path).startswith(own)}
+        self.other_kinds = {path for path in self.other_kinds if not os.path.realpath(path).startswith(own)}
+
+    def sources(self) -> Iterator[Source]:
+        """Each file once; of several names that which is no link, then the first bytewise."""
+        seen: dict[tuple[int, ...], str] = {}
+        for path in sorted(self.paths, key=lambda path: (os.path.realpath(path) != path, os.fsencode(path))):
+            status = _stat(path)
+            # Size and time beside the number: network file systems may give one number to two files.
+            own = seen.setdefault((status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns), path)
+            file_format = format_of(path)
+            if own != path:
+                self.repeats[path] = own
+            elif file_format is not None:
+                yield Source(path, file_format, status.st_size, str(status.st_mtime_ns))
+
+    def report(self) -> None:
+        """Print what is left out, one line for each reason."""
+        if self.other_kinds:
+            kinds = Counter(extension_of(path) or "without an extension" for path in self.other_kinds)
+            found = ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common(8))
+            more = f" and {len(kinds) - 8} more kinds" if len(kinds) > 8 else ""
+            console().print(f"Left out {counted(len(self.other_kinds), 'file')} of other kinds: {found}{more}.")
+        if self.repeats:
+            links = first_few([f"{path} is {own}" for path, own in sorted(self.repeats.items())])
+            console().print(f"Read once, though named again by links: {links}.")
+
+    def _add_folder(self, path: str) -> None:
+        inside = set(self._walk(path))
+        readable = {file for file in inside if format_of(file) is not None}
+        if not readable:
+            held = f"holds {counted(len(inside), 'file')} of other kinds" if inside else "is empty"
+            raise UserError(f"the folder {path} {held}. Give one with files that end in {READABLE}.")
+        self.paths |= readable
+        self.other_kinds |= inside - readable
+
+    def _walk(self, top: str) -> Iterator[str]:
+        """All files below a folder, each folder once: links last, so that a file comes under its own name."""
+        seen: dict[tuple[int, int], str] = {}
+        roots = [top]
+        for root in roots:  # grows: links to folders are added on the way
+            for folder, folders, files in os.walk(root, onerror=_raise_unreadable):
+                status = _stat(folder)
+                own = seen.setdefault((status.st_dev, status.st_ino), folder)
+                if own != folder:
+                    self.repeats[folder] = own
+                    folders.clear()
+                    continue
+                folders[:] = sorted(name for name in folders if not name.startswith("."))
+                roots += [path for name in folders if os.path.islink(path := os.path.join(folder, name))]
+                yield from (os.path.join(folder, name) for name in files if not name.startswith("."))
+
+
+def _is_local(name: str) -> bool:
+    """Whether a name stands for something here; otherwise it can only be a data set on the hub."""
     if not name:
-        raise UserError("One of the sources is an empty text. Give files, folders, globs or data sets on the hub.")
-    path = os.path.abspath(name)
-    if os.path.isfile(path):
-        _check_format(path)
-        return [path]
-    if os.path.isdir(path):
-        return _folder(path)
-    if glob.has_magic(name):
-        matches = [match for match in glob.glob(name, recursive=True) if os.path.exists(match)]
-        if not matches:
-            raise UserError(
-                f"The pattern {name!r} matches no file. Give one that does, or name files and folders.{home_hint(name)}"
-            )
-        return [inner for match in matches for inner in _paths(match) or ()]
-    if os.path.exists(path):
-        raise UserError(f"The source {name} is neither a file nor a folder. Give one of the two.")
-    if is_hub_name(name) and not name.endswith(tuple(ENDINGS)):
-        return None
+        raise UserError("one of the sources is empty. Give files, folders, globs or data sets on the hub.")
+    if os.path.exists(os.path.abspath(name)) or glob.has_magic(name):
+        return True
+    if is_hub_name(name) and format_of(name) is None:
+        return False
     raise UserError(
-        f"There is no file or folder {name!r}.{home_hint(name)} Give files, folders or globs of {', '.join(ENDINGS)}, "
+        f"no such file or directory: {name!r}.{home_hint(name)} Give files, folders or globs of {READABLE}; "
         "or a data set on the hub: fineweb-edu, or organisation/name."
     )
 
 
-def _folder(path: str) -> list[str]:
-    inside = list(_walk(path))
-    readable = [file for file in inside if file.endswith(tuple(ENDINGS))]
-    if not readable:
-        held = f"holds {counted(len(inside), 'file')} of other kinds" if inside else "is empty"
-        raise UserError(f"The folder {path} {held}. Give one with files that end in {', '.join(ENDINGS)}.")
-    return readable
+def _matches(pattern: str) -> list[str]:
+    """What a glob matches.
+
+    Raises:
+        UserError: nothing, or it cannot look into a folder (`glob` itself would pass over it in silence).
+    """
+    parts = pattern.split("/")
+    for number, part in enumerate(parts):
+        if glob.has_magic(part):
+            outer = "/".join([*parts[: number + (part == "**")], ""])
+            for folder in glob.glob(outer or "./", recursive=True):
+                _check_listable(folder)
+    matches = [match for match in glob.glob(pattern, recursive=True) if os.path.exists(match)]
+    if not matches:
+        raise UserError(
+            f"no file matches {pattern!r}. Give a pattern that does, or name files and folders.{home_hint(pattern)}"
+        )
+    return matches
 
 
-def _walk(path: str) -> Iterator[str]:
-    for folder, folders, files in os.walk(path):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        yield from (os.path.join(folder, name) for name in files if not name.startswith("."))
+def _check_listable(folder: str) -> None:
+    try:
+        with os.scandir(folder):
+            pass
+    except NotADirectoryError:
+        pass
+    except OSError as error:
+        _raise_unreadable(error)
 
 
-def _check_format(path: str) -> None:
-    if not path.endswith(tuple(ENDINGS)):
-        raise UserError(f"The format of {path} is unknown. Give files that end in {', '.join(ENDINGS)}.")
+def _raise_unreadable(error: OSError) -> NoReturn:
+    raise UserError(
+        f"could not read the folder {error.filename}: {error.strerror}. Allow access to it, or name the sources "
+        "without it."
+    ) from error
 
 
-def _source(path: str) -> Source:
+def _stat(path: str) -> os.stat_result:
     try:
         path.encode()
     except UnicodeEncodeError as error:
         raise UserError(
-            f"The name of the source {os.fsencode(path)!r} is not UTF-8, and corpus.json could not hold it. "
+            f"the name of the source {os.fsencode(path)!r} is not UTF-8, and corpus.json could not hold it. "
             "Rename the file."
         ) from error
     try:
-        status = os.stat(path)
+        return os.stat(path)
     except OSError as error:
         raise UserError(
-            f"The source {path} cannot be read: {error.strerror}. Allow access to it, or leave it out."
+            f"could not read the source {path}: {error.strerror}. Allow access to it, or leave it out."
         ) from error
-    ending = max((ending for ending in ENDINGS if path.endswith(ending)), key=len)
-    return Source(path, ENDINGS[ending], status.st_size, str(status.st_mtime_ns))

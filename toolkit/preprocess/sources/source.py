@@ -1,28 +1,34 @@
 """A source: one file to read, and what its name says of its format."""
 
+import os
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class Format(StrEnum):
-    """What is in a file, by the ending of its name."""
+    """What is in a file, by the extension of its name."""
 
+    PARQUET = ".parquet"
     JSON_LINES = ".jsonl"
     JSON = ".json"
-    PARQUET = ".parquet"
+    CSV = ".csv"
+    TSV = ".tsv"
     TEXT = ".txt"
 
 
 class Compression(StrEnum):
-    """How a file is packed, by what follows the ending."""
+    """How a file is compressed, by the extension behind the one of its format."""
 
     GZIP = ".gz"
     ZSTD = ".zst"
+    BZIP2 = ".bz2"
+    XZ = ".xz"
 
 
-ENDINGS = {Format.PARQUET.value: Format.PARQUET} | {
-    f"{kind}{packed}": kind for kind in (Format.JSON_LINES, Format.JSON, Format.TEXT) for packed in ("", *Compression)
-}
+_FORMATS = {kind.value: kind for kind in Format} | {".ndjson": Format.JSON_LINES}
+
+READABLE = f"{', '.join(_FORMATS)}, the text formats also compressed ({', '.join(Compression)})"
+"""The extensions of readable files, for messages."""
 
 
 @dataclass(frozen=True)
@@ -45,5 +51,24 @@ class Source:
 
     @property
     def compression(self) -> Compression | None:
-        """How it is packed."""
-        return next((packed for packed in Compression if self.name.endswith(packed)), None)
+        """How it is compressed."""
+        return compression_of(self.name)
+
+
+def compression_of(name: str) -> Compression | None:
+    """How a file of this name is compressed; upper and lower case are the same."""
+    extension = os.path.splitext(name)[1].lower()
+    return Compression(extension) if extension in list(Compression) else None
+
+
+def extension_of(name: str) -> str:
+    """What the name of a file says of its format, in lower case: ".jsonl", ".tar.gz"; "" without an extension."""
+    compression = compression_of(name) or ""
+    return os.path.splitext(name[: len(name) - len(compression)])[1].lower() + compression
+
+
+def format_of(name: str) -> Format | None:
+    """The format of a file of this name; None if it cannot be read. Parquet is compressed inside."""
+    extension = extension_of(name)
+    known = _FORMATS.get(extension.removesuffix(compression_of(name) or ""))
+    return None if known is Format.PARQUET and extension != known else known
