@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 import toolkit
 from toolkit.data import CorpusManifest, ShardEntry, SpecialIds, TokenizerEntry, write_manifest
-from toolkit.data.plan import PlanKey, write_plan
+from toolkit.data.rows.plan import PlanKey, write_plan
 
 _MEAN_LENGTH = 1024
 

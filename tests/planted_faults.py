@@ -131,14 +131,14 @@ FAULTS = (
     ),
     Fault(
         name="packing: a rest exactly as long as the shortest piece is lost",
-        path="toolkit/data/packing.py",
+        path="toolkit/data/rows/packing.py",
         old="return whole + (rest >= min_length)",
         new="return whole + (rest > min_length)",
         tests=("tests/data/test_packing.py",),
     ),
     Fault(
         name="order: the seed is ignored",
-        path="toolkit/data/order.py",
+        path="toolkit/data/order/permutation.py",
         old='keyed_uint64(seed, "order", shuffle, "rows")',
         new='keyed_uint64(0, "order", shuffle, "rows")',
         tests=("tests/data/test_order.py",),
@@ -201,14 +201,14 @@ FAULTS = (
     ),
     Fault(
         name="rows: all pieces of a row are one segment",
-        path="toolkit/data/windows.py",
+        path="toolkit/data/rows/windows.py",
         old="segments += [*range(1, last - first + 1), 0]",
         new="segments += [*[1] * (last - first), 0]",
         tests=("tests/data/test_windows.py",),
     ),
     Fault(
         name="digest: segments are hashed as another type",
-        path="toolkit/data/digest.py",
+        path="toolkit/data/order/stream.py",
         old='np.ascontiguousarray(segments_BS, "<i4")',
         new='np.ascontiguousarray(segments_BS, "<i8")',
         tests=("tests/data/test_row_digest.py",),
@@ -264,7 +264,7 @@ FAULTS = (
     ),
     Fault(
         name="blend: blocks forget what the blocks before them had",
-        path="toolkit/data/blend.py",
+        path="toolkit/data/order/blend.py",
         old="return corpora_B, slots_B + (before_UC - starts_UC)[which_B, corpora_B]",
         new="return corpora_B, slots_B - starts_UC[which_B, corpora_B]",
         tests=("tests/data/test_blend.py",),
@@ -306,7 +306,7 @@ FAULTS = (
     ),
     Fault(
         name="preprocess: a resumed run counts the rows of a source from its first span",
-        path="toolkit/preprocess/shard_sequence.py",
+        path="toolkit/preprocess/writer/shard_sequence.py",
         old="self._next_span_rows = self._place.rows_before_span",
         new="self._next_span_rows = 0",
         tests=("tests/preprocess/test_preprocess_workers.py",),

@@ -19,9 +19,9 @@ DEEP_FUNCTIONS: dict[str, str] = {}
 """path:function: why it may nest deeper."""
 
 UNDESCRIBED_SETTINGS = {
-    "toolkit/data/manifest.py:SpecialIds": "a record in corpus.json; its class explains the four ids at once",
-    "toolkit/preprocess/ledger.py:BadRow": "a record in unfinished.jsonl, which nobody writes by hand",
-    "toolkit/preprocess/ledger.py:Ledger": "a record in unfinished.jsonl, which nobody writes by hand",
+    "toolkit/data/corpus/manifest.py:SpecialIds": "a record in corpus.json; its class explains the four ids at once",
+    "toolkit/preprocess/writer/ledger.py:BadRow": "a record in unfinished.jsonl, which nobody writes by hand",
+    "toolkit/preprocess/writer/ledger.py:Ledger": "a record in unfinished.jsonl, which nobody writes by hand",
 }
 """path:Class: why its fields need no description."""
 

@@ -14,9 +14,9 @@ import pytest
 from tests.support.mutations import mutated, mutated_tree
 from toolkit.core.errors import CorpusError
 from toolkit.data import Corpus, DataSettings, Shard, open_rows, read_manifest, verify_corpus, write_manifest
-from toolkit.data.plan import PlanKey, is_intact, is_whole, map_plan, read_sizes, write_plan
-from toolkit.data.plan_summary import PlanTable, SummaryKey, is_summary_whole, read_summary, write_summary
-from toolkit.data.shard_table import ShardTable
+from toolkit.data.corpus.shard_table import ShardTable
+from toolkit.data.rows.plan import PlanKey, is_intact, is_whole, map_plan, read_sizes, write_plan
+from toolkit.data.rows.plan_summary import PlanTable, SummaryKey, is_summary_whole, read_summary, write_summary
 from toolkit.testing.corpora import random_documents, write_token_corpus
 
 DOCUMENTS = random_documents(40, vocabulary_size=50)

@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from toolkit.data.packing import PackedRows, Pieces, count_pieces, iterate_pieces, pack
+from toolkit.data.rows.packing import PackedRows, Pieces, count_pieces, iterate_pieces, pack
 
 
 def _pieces(lengths: list[int], sequence_length: int, min_length: int, block: int = 1000) -> list[tuple[int, int]]:

@@ -13,7 +13,7 @@ import pytest
 
 from toolkit.core.errors import CorpusError
 from toolkit.data import Corpus, DataSettings, open_rows
-from toolkit.data.plan import PlanKey, is_intact, map_plan, read_sizes, write_plan
+from toolkit.data.rows.plan import PlanKey, is_intact, map_plan, read_sizes, write_plan
 from toolkit.testing.corpora import random_documents, write_token_corpus
 
 KEY = PlanKey("ab" * 32, 64, 4)
@@ -53,7 +53,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 def test_many_blocks_of_pieces_make_one_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = write_plan(tmp_path / "whole", KEY, document_lengths=LENGTHS)
-    monkeypatch.setattr("toolkit.data.plan._MOST_PIECES_AT_ONCE", 1000)
+    monkeypatch.setattr("toolkit.data.rows.plan._MOST_PIECES_AT_ONCE", 1000)
     sizes = write_plan(tmp_path / "blocks", KEY, document_lengths=LENGTHS)
     assert (sizes.num_pieces, sizes.num_tokens) == (whole.num_pieces, whole.num_tokens)
     assert whole.num_rows <= sizes.num_rows <= whole.num_rows * 1.01

@@ -31,7 +31,7 @@ def _write(folder: Path, *, seed: int, lists_tokenizer: bool = True) -> Path:
 def intact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A corpus with plans, their summary and a corpus held out."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("toolkit.data.plan_store._FEWEST_SHARDS_SUMMARISED", 2)
+        patch.setattr("toolkit.data.rows.plan_store._FEWEST_SHARDS_SUMMARISED", 2)
         folder = _write(tmp_path_factory.mktemp("intact") / "corpus", seed=0)
         _write(folder / "holdout", seed=1)
     return folder

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from tests.docs.pages import PAGES
-from toolkit.data.settings import BlendEntry
+from toolkit.data import BlendEntry
 from toolkit.finetuning.settings import FinetuningSettings
 from toolkit.objectives.mlm import MlmSettings
 from toolkit.objectives.schedule import PhaseSettings

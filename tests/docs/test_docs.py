@@ -20,7 +20,7 @@ from tests.docs.settings_tables import TABLES, filled, keys
 from tests.support.checkpoints import model_states, write_checkpoint
 from tests.support.text import sample_documents, tiny_tokenizer
 from toolkit.conversion import to_hf
-from toolkit.data.manifest import CorpusManifest
+from toolkit.data import CorpusManifest
 from toolkit.engine.ds_config import read_ds_config, resolve_ds_config
 from toolkit.finetuning.result import FinetuningResult
 from toolkit.model import model_settings

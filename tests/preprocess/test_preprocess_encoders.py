@@ -10,9 +10,9 @@ from tests.support.text import sample_documents
 from tokenization import FastEncoder
 from tokenization.fast.form import OwnTexts, fast_form
 from toolkit.preprocess import encoders
-from toolkit.preprocess.ledger import read_ledger
 from toolkit.preprocess.proofs import Proof
-from toolkit.preprocess.shard_sequence import ShardSequence
+from toolkit.preprocess.writer.ledger import read_ledger
+from toolkit.preprocess.writer.shard_sequence import ShardSequence
 
 
 @pytest.fixture(autouse=True)

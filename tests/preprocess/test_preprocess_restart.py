@@ -12,7 +12,7 @@ from tests.support.text import sample_documents
 from toolkit.core.errors import CorpusError, UserError
 from toolkit.data import Corpus
 from toolkit.preprocess import PreprocessSettings, preprocess
-from toolkit.preprocess.ledger import LEDGER_NAME
+from toolkit.preprocess.writer.ledger import LEDGER_NAME
 
 
 def all_files(folder: Path) -> dict[str, bytes]:
@@ -90,7 +90,7 @@ def test_killed_while_it_replaces_a_corpus_and_started_again_it_ends_with_the_sa
 def test_a_killed_process_leaves_what_the_next_one_goes_on_from(sources, tokenizer_folder, tmp_path, prepare):
     code = (
         "import sys, time; from pathlib import Path; from toolkit.preprocess import *\n"
-        "import toolkit.preprocess.writing as p; kept = p.record_step\n"
+        "import toolkit.preprocess.writer.writing as p; kept = p.record_step\n"
         "def slow(*args):\n kept(*args); print('shard', flush=True); time.sleep(0.2)\n"
         "p.record_step = slow\n"
         "settings = PreprocessSettings(tokenizer=sys.argv[1], shard_tokens=400, max_bad_fraction=1)\n"
@@ -252,7 +252,7 @@ def test_a_full_disk_is_said_and_then_it_goes_on(prepare, sources, tmp_path, mon
 
 
 def test_ctrl_c_leaves_a_folder_that_goes_on(sources, tokenizer_folder, tmp_path, monkeypatch):
-    from toolkit.preprocess.shard_sequence import ShardSequence
+    from toolkit.preprocess.writer.shard_sequence import ShardSequence
 
     settings, real, calls = PreprocessSettings(tokenizer=str(tokenizer_folder), **GIVEN), ShardSequence.add, []
 

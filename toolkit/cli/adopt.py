@@ -21,7 +21,7 @@ def command(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an adopted corpus.")] = False,
 ) -> None:
     """Use Megatron-LM's .bin/.idx pairs as they are: reads them through, writes corpus.json and the tokenizer."""
-    from toolkit.preprocess.adoption import adopt
+    from toolkit.preprocess.adopt.adoption import adopt
 
     found = adopt(prefixes, output, tokenizer=tokenizer, eod=eod, mask_token=mask_token, overwrite=overwrite)
     print(found)

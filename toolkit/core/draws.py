@@ -16,6 +16,9 @@ import hashlib
 import numpy as np
 import numpy.typing as npt
 
+Keys = npt.NDArray[np.uint64]
+
+# The increment of SplitMix64: sends neighbouring numbers far apart.
 _GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _GOLDEN_GAMMA_32 = np.uint32(0x9E3779B9)
 _TWO_TO_MINUS_24 = np.float32(2.0**-24)
@@ -29,6 +32,11 @@ def mix64(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     mixed *= np.uint64(0x94D049BB133111EB)
     mixed ^= mixed >> np.uint64(31)
     return mixed
+
+
+def hash_numbers(key: np.uint64 | Keys, numbers: npt.NDArray[np.integer]) -> Keys:
+    """64 bits for each number under a key, or under one key each. Different numbers never collide under one key."""
+    return mix64(numbers.astype(np.uint64) * _GOLDEN_GAMMA + key)
 
 
 def keyed_uint64(*parts: int | str) -> int:
@@ -54,7 +62,7 @@ class Draws:
     def uniform_BS(self, stream: str) -> npt.NDArray[np.float32]:
         """Uniform float32 in [0, 1), shape (B, S): 24 random bits each. `stream` names what they are for."""
         key = np.uint64(keyed_uint64(self._seed, stream))
-        keys_B = mix64(self._positions_B * _GOLDEN_GAMMA + key)
+        keys_B = hash_numbers(key, self._positions_B)
         first_B, second_B = (keys_B >> np.uint64(32)).astype(np.uint32), keys_B.astype(np.uint32)
         columns_S = np.arange(1, self._num_columns + 1, dtype=np.uint32) * _GOLDEN_GAMMA_32
         bits_BS = first_B[:, None] ^ columns_S[None, :]

@@ -1,10 +1,8 @@
 """From a corpus on disk to rows of tokens in a seeded order. numpy only: no torch, no tokenizer, no process group."""
 
-from toolkit.data.blend import Blend
-from toolkit.data.corpus import Corpus
-from toolkit.data.digest import DIGEST_START, advance_digest, row_hashes
-from toolkit.data.file_hashes import hash_folder
-from toolkit.data.manifest import (
+from toolkit.core.files import hash_folder
+from toolkit.data.corpus.corpus import Corpus
+from toolkit.data.corpus.manifest import (
     MANIFEST_NAME,
     CorpusManifest,
     SpecialIds,
@@ -12,13 +10,14 @@ from toolkit.data.manifest import (
     read_manifest,
     write_manifest,
 )
-from toolkit.data.order import Order
+from toolkit.data.corpus.shard_table import ShardEntry
+from toolkit.data.corpus.shards import Shard, ShardFiles, ShardWriter, token_dtype
+from toolkit.data.order.blend import Blend
+from toolkit.data.order.permutation import Order
+from toolkit.data.order.stream import DIGEST_START, RowStream, advance_digest, row_hashes
+from toolkit.data.rows.windows import Rows, TokenRows, open_rows
 from toolkit.data.settings import BlendEntry, DataSettings
-from toolkit.data.shard_table import ShardEntry
-from toolkit.data.shards import Shard, ShardFiles, ShardWriter, token_dtype
-from toolkit.data.stream import RowStream
 from toolkit.data.verification import Verification, verify_corpus
-from toolkit.data.windows import Rows, TokenRows, open_rows
 
 __all__ = [
     "DIGEST_START",

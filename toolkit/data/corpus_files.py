@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from toolkit.core.errors import CorpusError
-from toolkit.data.file_hashes import hash_file
-from toolkit.data.manifest import MANIFEST_NAME, CorpusManifest, read_damaged_manifest, read_manifest
-from toolkit.data.plan import is_whole
-from toolkit.data.plan_summary import is_summary_whole
-from toolkit.data.read_through import Told
-from toolkit.data.shards import file_names
+from toolkit.core.files import hash_file
+from toolkit.data.corpus.manifest import MANIFEST_NAME, CorpusManifest, read_damaged_manifest, read_manifest
+from toolkit.data.corpus.read_through import Told
+from toolkit.data.corpus.shards import file_names
+from toolkit.data.rows.plan import is_whole
+from toolkit.data.rows.plan_summary import is_summary_whole
 
 _TOKENIZER_FOLDER, _HOLDOUT_FOLDER = "tokenizer", "holdout"
 _PLAN = re.compile(r"(?P<shard>.+)\.plan-S\d+-m\d+-v\d+-(?P<sha256_idx>[0-9a-f]{16})", re.DOTALL)

@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 
 from toolkit.core.text import counted
+from toolkit.data.corpus.read_through import Told, read_through
 from toolkit.data.corpus_files import CorpusFile, survey_corpus
-from toolkit.data.read_through import Told, read_through
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,14 @@ sources/             what the user named -> files, here or on the hub, in one or
 readers/             a file -> spans of some megabytes, each read by itself; rows, each a text or why there is none
 encoders.py          the fast encoder where it is proven equal (proofs.py), else the tokenizer's own
 encoding.py          a span -> ids and counts, in worker threads
-shard_sequence.py    encoded spans -> shards of a corpus and its holdout, under the limits; counts every row once
-ledger.py            what is finished, so that an interrupted run goes on
-folder.py            who may write in the folder, what of it can be kept
-writing.py           all sources: workers ahead, one writer behind
-completion.py        the tokenizer and corpus.json beside finished shards
+writer/              encoded spans -> shards in a folder that survives interruptions
+  folder.py          the output lock, what of an earlier run stays, the tokenizer and corpus.json at the end
+  ledger.py          progress journal of an unfinished corpus
+  shard_sequence.py  spans -> shards of a corpus and its holdout, under the limits; counts every row once
+  writing.py         all sources: workers ahead, one writer behind
 program.py           all of it: settings in, corpus folder out
 summary.py           what was made, for a person
-adoption.py          Megatron's pairs as they are -> a corpus (pairs.py)
+adopt/               Megatron's shard files as they are -> a corpus
 tokenizer_training.py  the same sources -> a tokenizer
 inspection.py        a corpus -> statistics and decoded rows (views.py)
 """

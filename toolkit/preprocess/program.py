@@ -12,18 +12,14 @@ from pathlib import Path
 import tokenization
 import toolkit
 from toolkit.core.errors import CorpusError, UserError
-from toolkit.data.corpus import Corpus
-from toolkit.data.manifest import CorpusManifest, read_manifest
-from toolkit.data.settings import DataSettings
-from toolkit.data.windows import Rows, open_rows
-from toolkit.preprocess.completion import complete_corpus
+from toolkit.data import Corpus, CorpusManifest, DataSettings, Rows, open_rows, read_manifest
 from toolkit.preprocess.encoders import EncoderChoice
-from toolkit.preprocess.folder import HOLDOUT_FOLDER, finish, locked, prepare
-from toolkit.preprocess.ledger import Tally
 from toolkit.preprocess.settings import PreprocessSettings
-from toolkit.preprocess.shard_sequence import OpenCorpus
 from toolkit.preprocess.sources import Source, find_sources
-from toolkit.preprocess.writing import write_shards
+from toolkit.preprocess.writer.folder import HOLDOUT_FOLDER, complete_corpus, finish, locked, prepare
+from toolkit.preprocess.writer.ledger import Tally
+from toolkit.preprocess.writer.shard_sequence import OpenCorpus
+from toolkit.preprocess.writer.writing import write_shards
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,12 @@ That they agree on an input is found out for every input.
 
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib.metadata import version
 
 from tokenization import Tokenizer
-from toolkit.data.plan_store import default_cache_folder
+from toolkit.core.files import atomic_write, cache_folder
 
 _LIBRARIES = ("gigatoken", "tokenizers", "tiktoken", "sentencepiece")
 
@@ -32,7 +31,7 @@ class Proof:
             "libraries": [version(library) for library in _LIBRARIES],
         }
         self._key = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
-        self._path = default_cache_folder() / f"fast-encoder-{self._key[:16]}.json"
+        self._path = cache_folder() / f"fast-encoder-{self._key[:16]}.json"
 
     def read(self) -> Sequence[str] | None:
         """The characters that the two encoders do not agree on; None where nothing is proven."""
@@ -44,11 +43,6 @@ class Proof:
 
     def write(self, odd_characters: Sequence[str]) -> None:
         """Keep a proof. Where the cache folder cannot be written, it is made again the next time."""
-        temporary = self._path.with_name(f"{self._path.name}.{os.getpid()}.partial")
-        try:
+        with suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_text(json.dumps({"key": self._key, "odd_characters": "".join(odd_characters)}))
-            temporary.replace(self._path)
-        except OSError:
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
+            atomic_write(self._path, json.dumps({"key": self._key, "odd_characters": "".join(odd_characters)}))

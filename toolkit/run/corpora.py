@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.core.errors import SettingsError
-from toolkit.data.corpus import Corpus
+from toolkit.data import Corpus
 from toolkit.run.settings import RunSettings
 
 

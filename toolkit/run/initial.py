@@ -12,7 +12,7 @@ from toolkit.checkpoint.folders import CHECKPOINTS_FOLDER, step_folders
 from toolkit.checkpoint.manifest import MANIFEST_NAME, CheckpointManifest, read_manifest
 from toolkit.core.errors import CheckpointError, SettingsError
 from toolkit.core.text import home_hint
-from toolkit.data.corpus import Corpus
+from toolkit.data import Corpus
 from toolkit.model.config import ModelSettings
 from toolkit.run.resume import check_corpora, check_resume, check_weights, other_positions
 from toolkit.run.settings import RunSettings

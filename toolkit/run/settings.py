@@ -6,7 +6,7 @@ from pydantic import Field
 
 from toolkit.checkpoint.settings import CheckpointSettings
 from toolkit.core.settings import Settings
-from toolkit.data.settings import DataSettings
+from toolkit.data import DataSettings
 from toolkit.engine.lr import LearningRateSettings
 from toolkit.engine.optimizer import OptimizerSettings
 from toolkit.model.config import ModelSettings

@@ -11,11 +11,8 @@ import toolkit
 from toolkit.checkpoint.folders import CHECKPOINTS_FOLDER
 from toolkit.checkpoint.manifest import CheckpointManifest, LayoutEntry, VocabularyEntry
 from toolkit.core.errors import CorpusError, SettingsError
-from toolkit.data.blend import Blend
-from toolkit.data.corpus import Corpus
-from toolkit.data.order import Order
-from toolkit.data.stream import Located, RowStream
-from toolkit.data.windows import Rows, open_rows
+from toolkit.data import Blend, Corpus, Order, Rows, open_rows
+from toolkit.data.order.stream import Located, RowStream
 from toolkit.engine.ds_config import check_parallel, read_ds_config, resolve_ds_config
 from toolkit.engine.engine import Engine
 from toolkit.objectives import registry

@@ -10,9 +10,7 @@ import torch
 
 from toolkit.core.draws import Draws, keyed_uint64
 from toolkit.core.types import IntArray
-from toolkit.data.digest import row_hashes
-from toolkit.data.stream import RowStream
-from toolkit.data.windows import Rows, TokenRows
+from toolkit.data import Rows, RowStream, TokenRows, row_hashes
 from toolkit.engine.engine import MicroBatch
 from toolkit.model.attention import SegmentLayout
 from toolkit.model.placement import placed

@@ -13,7 +13,7 @@ from toolkit.checkpoint.retention import retain
 from toolkit.checkpoint.settings import CheckpointSettings
 from toolkit.core.console import progress
 from toolkit.core.errors import NonFiniteError
-from toolkit.data.windows import Rows
+from toolkit.data import Rows
 from toolkit.engine.engine import Engine, MicroBatch
 from toolkit.engine.saving import save_checkpoint
 from toolkit.objectives.base import Objective

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from toolkit.core.errors import NonFiniteError
-from toolkit.data.digest import advance_digest
+from toolkit.data import advance_digest
 from toolkit.engine.engine import Engine, NonFiniteStep
 from toolkit.engine.lr import LearningRateSettings, learning_rate_at
 from toolkit.objectives.base import Objective

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from toolkit.core.types import AttentionKind
-from toolkit.data.digest import DIGEST_START
+from toolkit.data import DIGEST_START
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from toolkit.core.errors import SettingsError
-from toolkit.data.manifest import MANIFEST_NAME
+from toolkit.data import MANIFEST_NAME
 from toolkit.run import load_run
 from toolkit.run.settings import RunSettings
 

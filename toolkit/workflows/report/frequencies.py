@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from toolkit.data.corpus import Corpus
+from toolkit.data import Corpus
 from toolkit.training.assembly import RunData
 from toolkit.training.batching import evaluation_batches
 

@@ -20,8 +20,9 @@ from typing import BinaryIO, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from toolkit.data.packing import count_pieces, iterate_pieces, pack
-from toolkit.data.shard_index import Lengths
+from toolkit.core.files import atomic_file
+from toolkit.data.corpus.shard_index import Lengths
+from toolkit.data.rows.packing import count_pieces, iterate_pieces, pack
 
 ALGORITHM_VERSION = 1
 """Raised whenever the same documents would be packed differently, so that old plans are not taken for new ones."""
@@ -90,19 +91,12 @@ def write_plan(path: Path, key: PlanKey, *, document_lengths: Lengths) -> PlanSi
     Raises:
         OSError: the file cannot be written; nothing is left behind.
     """
-    temporary = path.with_name(f".{path.name}.partial")
-    try:
-        with temporary.open("w+b") as file:
-            sizes = _write_body(file, key, document_lengths)
-            file.seek(_HEADER_BYTES)
-            fields = _pack_fields(key, sizes, hashlib.file_digest(file, _body_hash).digest())
-            file.seek(0)
-            file.write(fields + _header_digest(fields))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with atomic_file(path) as file:
+        sizes = _write_body(file, key, document_lengths)
+        file.seek(_HEADER_BYTES)
+        fields = _pack_fields(key, sizes, hashlib.file_digest(file, _body_hash).digest())
+        file.seek(0)
+        file.write(fields + _header_digest(fields))
     return sizes
 
 

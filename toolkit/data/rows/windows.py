@@ -12,12 +12,11 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from toolkit.core.draws import keyed_uint64
+from toolkit.core.draws import hash_numbers, keyed_uint64
 from toolkit.core.errors import CorpusError
 from toolkit.core.text import counted
-from toolkit.data.corpus import Corpus
-from toolkit.data.hashing import hash_numbers
-from toolkit.data.plan_store import PlanStore
+from toolkit.data.corpus.corpus import Corpus
+from toolkit.data.rows.plan_store import PlanStore
 from toolkit.data.settings import DataSettings
 
 Numbers = npt.NDArray[np.int64]

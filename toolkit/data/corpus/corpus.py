@@ -10,8 +10,8 @@ from typing import overload
 from toolkit.core.errors import CorpusError
 from toolkit.core.text import counted
 from toolkit.core.types import Vocabulary
-from toolkit.data.manifest import CorpusManifest, read_manifest
-from toolkit.data.shards import Shard, file_names
+from toolkit.data.corpus.manifest import CorpusManifest, read_manifest
+from toolkit.data.corpus.shards import Shard, file_names
 
 # Each mapped file holds a descriptor, and 1,024 of them is a common limit for a process.
 _OPEN_SHARDS = 128

@@ -13,15 +13,15 @@ from tokenization import EncodersDiffer, Tokenizer
 from toolkit.core.console import console, progress
 from toolkit.core.errors import UserError
 from toolkit.core.text import counted
-from toolkit.data.shards import token_dtype
+from toolkit.data import token_dtype
 from toolkit.preprocess.encoders import EncoderChoice, choose_encoder, reference_encoder
 from toolkit.preprocess.encoding import EncodedSpan, SpanEncoder, ahead
-from toolkit.preprocess.folder import HOLDOUT_FOLDER, begin_anew
-from toolkit.preprocess.ledger import Ledger, Place, Tally, record_step
 from toolkit.preprocess.readers import Span, iterate_spans
 from toolkit.preprocess.settings import PreprocessSettings
-from toolkit.preprocess.shard_sequence import ShardSequence
 from toolkit.preprocess.sources import Source, no_documents_error
+from toolkit.preprocess.writer.folder import HOLDOUT_FOLDER, begin_anew
+from toolkit.preprocess.writer.ledger import Ledger, Place, Tally, record_step
+from toolkit.preprocess.writer.shard_sequence import ShardSequence
 
 
 def write_shards(

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from toolkit.core.errors import CorpusError, UserError
-from toolkit.data.file_hashes import hash_file
-from toolkit.data.read_through import Told
-from toolkit.data.shard_table import ShardEntry
-from toolkit.data.shards import Shard, file_names
+from toolkit.core.files import hash_file
+from toolkit.data import ShardEntry
+from toolkit.data.corpus.read_through import Told
+from toolkit.data.corpus.shards import Shard, file_names
 
 _ENDINGS = (".bin", ".idx")
 _PIECE_BYTES = 1 << 22

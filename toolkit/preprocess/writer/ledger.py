@@ -12,9 +12,10 @@ from typing import Annotated
 
 from pydantic import Field
 
+from toolkit.core.files import atomic_write
 from toolkit.core.settings import Settings
 from toolkit.core.text import counted
-from toolkit.data.shard_table import ShardEntry
+from toolkit.data import ShardEntry
 from toolkit.preprocess.readers import Reason
 
 LEDGER_NAME = "unfinished.jsonl"
@@ -151,13 +152,8 @@ class Ledger:
 
 def begin_ledger(folder: Path, key: str, *, reference_only: bool) -> Ledger:
     """Replace the ledger in `folder` by one without steps, durably and at once."""
-    temporary = folder / f".{LEDGER_NAME}.partial"
     content = json.dumps({"key": key, "reference_only": reference_only}).encode() + b"\n"
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(folder / LEDGER_NAME)
+    atomic_write(folder / LEDGER_NAME, content)
     return Ledger(key, reference_only, num_bytes=len(content))
 
 

@@ -5,7 +5,6 @@ The file is canonical: one way to write it, checked byte for byte when it is rea
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -13,10 +12,11 @@ from typing import Annotated, Any, Self
 from pydantic import Field, PlainSerializer, ValidationError, WrapValidator, model_validator
 
 from toolkit.core.errors import CorpusError
+from toolkit.core.files import atomic_write
 from toolkit.core.settings import Settings
 from toolkit.core.text import home_hint
 from toolkit.core.validation import explain
-from toolkit.data.shard_table import Count, FileName, Sha256, ShardEntry, ShardTable, read_entries
+from toolkit.data.corpus.shard_table import Count, FileName, Sha256, ShardEntry, ShardTable, read_entries
 
 MANIFEST_NAME = "corpus.json"
 
@@ -106,13 +106,9 @@ def write_manifest(folder: Path, manifest: CorpusManifest) -> CorpusManifest:
     """
     content = _render(manifest)
     digest = hashlib.sha256(content).hexdigest()
-    path, temporary = folder / MANIFEST_NAME, folder / f".{MANIFEST_NAME}.partial"
+    path = folder / MANIFEST_NAME
     try:
-        with temporary.open("wb") as file:
-            file.write(content[: -len(_END)] + _hash_line(digest))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        atomic_write(path, content[: -len(_END)] + _hash_line(digest))
     except OSError as error:
         raise CorpusError(
             f"{path} cannot be written: {error.strerror}. Free space, or choose another folder."

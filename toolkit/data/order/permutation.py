@@ -11,8 +11,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from toolkit.core.draws import keyed_uint64
-from toolkit.data.hashing import Keys, hash_numbers
+from toolkit.core.draws import Keys, hash_numbers, keyed_uint64
 
 _NUM_ROUNDS = 8
 # For `blocks`: rows that are read from one place, and how many such places are mixed at a time.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from toolkit.data.shard_index import Lengths
+from toolkit.data.corpus.shard_index import Lengths
 
 _DOCUMENTS_AT_ONCE = 1 << 18
 

@@ -14,12 +14,11 @@ from pathlib import Path
 import tokenization
 from toolkit.core.errors import CorpusError, UserError
 from toolkit.core.text import counted
-from toolkit.data.manifest import MANIFEST_NAME, CorpusManifest, read_damaged_manifest
-from toolkit.data.read_through import read_through
-from toolkit.data.shards import Shard, file_names
-from toolkit.preprocess.completion import complete_corpus
-from toolkit.preprocess.folder import TOKENIZER_FOLDER, locked
-from toolkit.preprocess.pairs import Pair, examine_pair, find_pairs
+from toolkit.data.corpus.manifest import MANIFEST_NAME, CorpusManifest, read_damaged_manifest
+from toolkit.data.corpus.read_through import read_through
+from toolkit.data.corpus.shards import Shard, file_names
+from toolkit.preprocess.adopt.shard_files import Pair, examine_pair, find_pairs
+from toolkit.preprocess.writer.folder import TOKENIZER_FOLDER, complete_corpus, locked
 
 
 @dataclass(frozen=True)

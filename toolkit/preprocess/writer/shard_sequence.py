@@ -11,11 +11,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from toolkit.data.shard_table import ShardEntry
-from toolkit.data.shards import ShardWriter
+from toolkit.data import ShardEntry, ShardWriter
 from toolkit.preprocess.encoding import EncodedSpan
-from toolkit.preprocess.ledger import Counts, Ledger, Place, Step
 from toolkit.preprocess.settings import PreprocessSettings
+from toolkit.preprocess.writer.ledger import Counts, Ledger, Place, Step
 
 
 class ShardSequence:

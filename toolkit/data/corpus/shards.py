@@ -1,7 +1,7 @@
 """Shards: Megatron-LM's pair of files, written in one pass and read as plain arrays on memory maps.
 
     NAME.bin   the tokens of all documents, one after the other, little-endian uint16 or int32
-    NAME.idx   where each document is; see `toolkit.data.shard_index`. As written here, each is one sequence
+    NAME.idx   where each document is; see `toolkit.data.corpus.shard_index`. As written here, each is one sequence
 
 (The layout is that of `megatron/core/datasets/indexed_dataset.py`.)
 """
@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from toolkit.core.errors import CorpusError
-from toolkit.data.shard_index import CODES, HEADER, MAGIC, Lengths, ShardIndex, file_size, map_file
+from toolkit.data.corpus.shard_index import CODES, HEADER, MAGIC, Lengths, ShardIndex, file_size, map_file
 
 # Megatron-LM takes 16 bits below this size, a little short of 2^16.
 _SMALLEST_WIDE_VOCABULARY = 65500

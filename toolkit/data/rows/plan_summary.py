@@ -19,7 +19,8 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from toolkit.data.plan import ALGORITHM_VERSION, PlanSizes
+from toolkit.core.files import atomic_write
+from toolkit.data.rows.plan import ALGORITHM_VERSION, PlanSizes
 
 _MAGIC = b"ETKROWS\x00"
 _FIELDS = struct.Struct("<8s4Q32s")
@@ -82,15 +83,7 @@ def write_summary(path: Path, key: SummaryKey, table: PlanTable) -> None:
         OSError: the file cannot be written; nothing is left behind.
     """
     content = key.header + np.stack([table.num_rows, table.num_pieces, table.num_tokens]).astype("<i8").tobytes()
-    temporary = path.with_name(f".{path.name}.partial")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content + _digest(content))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    atomic_write(path, content + _digest(content))
 
 
 def read_summary(path: Path, key: SummaryKey) -> PlanTable | None:

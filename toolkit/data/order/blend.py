@@ -14,9 +14,8 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
-from toolkit.core.draws import keyed_uint64
-from toolkit.data.hashing import hash_numbers
-from toolkit.data.order import permute
+from toolkit.core.draws import hash_numbers, keyed_uint64
+from toolkit.data.order.permutation import permute
 
 # Short blocks keep every stretch of a run close to its shares; long enough that places in a block are not guessed.
 _FEWEST_ROWS = 64

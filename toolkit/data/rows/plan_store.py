@@ -4,7 +4,6 @@ A plan is made once, by whoever needs it first, under a file lock; it appears by
 plan or none. A damaged one is made again, and comes out the same.
 """
 
-import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -14,13 +13,23 @@ import numpy as np
 import numpy.typing as npt
 from filelock import FileLock
 
+from toolkit.core import files
 from toolkit.core.console import progress
 from toolkit.core.errors import CorpusError
-from toolkit.data.corpus import Corpus, open_folder
-from toolkit.data.plan import PackingPlan, PlanKey, PlanSizes, is_intact, map_plan, plan_bytes, read_sizes, write_plan
-from toolkit.data.plan_summary import PlanTable, SummaryKey, read_summary, write_summary
-from toolkit.data.shard_index import Lengths
-from toolkit.data.shards import file_names
+from toolkit.data.corpus.corpus import Corpus, open_folder
+from toolkit.data.corpus.shard_index import Lengths
+from toolkit.data.corpus.shards import file_names
+from toolkit.data.rows.plan import (
+    PackingPlan,
+    PlanKey,
+    PlanSizes,
+    is_intact,
+    map_plan,
+    plan_bytes,
+    read_sizes,
+    write_plan,
+)
+from toolkit.data.rows.plan_summary import PlanTable, SummaryKey, read_summary, write_summary
 
 # Each mapped plan holds a file descriptor; see the shards of a corpus.
 _OPEN_PLANS = 128
@@ -50,7 +59,7 @@ class PlanStore:
         self, corpus: Corpus, *, sequence_length: int, min_length: int, cache_folder: Path | None = None
     ) -> None:
         self._corpus, self._sequence_length, self._min_length = corpus, sequence_length, min_length
-        self._cache_folder = cache_folder or default_cache_folder()
+        self._cache_folder = cache_folder or files.cache_folder()
         self._summary_key = SummaryKey(corpus.manifest.manifest_sha256, len(corpus.shards), sequence_length, min_length)
         self._intact: dict[int, Path] = {}  # plans are read through once, not each time they are mapped again
         self._mapped = lru_cache(maxsize=_OPEN_PLANS)(self._map)
@@ -166,9 +175,7 @@ class PlanStore:
     def _checked_lengths(self, number: int) -> Lengths:
         shard = self._corpus.shards[number]
         index = file_names(shard.prefix)[1]
-        with index.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-        if found != self._key(number).sha256_idx:
+        if files.hash_file(index) != self._key(number).sha256_idx:
             raise CorpusError(f"{index} is damaged: its hash is not the one in corpus.json. Copy the corpus again.")
         return shard.lengths
 
@@ -191,9 +198,3 @@ def _size(path: str | Path, descriptor: int) -> int | None:
         return os.stat(path, dir_fd=descriptor).st_size
     except OSError:
         return None
-
-
-def default_cache_folder() -> Path:
-    """The folder for files that can be made again, by the XDG base directory specification."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "encoder-pretraining-toolkit"

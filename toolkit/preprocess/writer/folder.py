@@ -1,16 +1,27 @@
-"""The folder of a corpus before it is finished: who may write in it, what of it can be kept."""
+"""The folder of a corpus that is being written: its lock, what of an earlier run stays, and its last files."""
 
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import toolkit
+from tokenization import Tokenizer
 from toolkit.core.errors import CorpusError, UserError
-from toolkit.data.manifest import MANIFEST_NAME, CorpusManifest, read_manifest
-from toolkit.data.shards import file_names
-from toolkit.preprocess.ledger import LEDGER_NAME, Ledger, begin_ledger, read_ledger, resume_ledger
+from toolkit.core.files import PARTIAL_FILES, atomic_directory, hash_folder
+from toolkit.data import (
+    MANIFEST_NAME,
+    CorpusManifest,
+    ShardEntry,
+    SpecialIds,
+    TokenizerEntry,
+    read_manifest,
+    write_manifest,
+)
+from toolkit.data.corpus.shards import file_names
+from toolkit.preprocess.writer.ledger import LEDGER_NAME, Ledger, begin_ledger, read_ledger, resume_ledger
 
 TOKENIZER_FOLDER = "tokenizer"
 HOLDOUT_FOLDER = "holdout"
@@ -70,12 +81,13 @@ def prepare(folder: Path, key: str, *, overwrite: bool) -> tuple[Ledger, CorpusM
         manifest = _manifest(folder)
         is_finished = manifest is None or ledger is None or ledger.shards == manifest.shards
         if manifest is not None and is_finished and ledger is not None and ledger.key == key:
+            _remove_written(folder, (PARTIAL_FILES,), keep=set())
             return ledger, manifest
         if is_finished and not overwrite:
             what = "a damaged corpus" if manifest is None else f"a finished corpus of {manifest.documents:,} documents"
             raise UserError(f"{folder} holds {what}. Name another folder, or replace it with --overwrite.")
     elif not (folder / LEDGER_NAME).exists():
-        others = sorted(path.name for path in folder.iterdir() if path.name != f".{LEDGER_NAME}.partial")
+        others = sorted(path.name for path in folder.iterdir() if not path.match(PARTIAL_FILES))
         if others:
             raise UserError(
                 f"The output folder {folder} is not empty and holds no corpus (but {', '.join(others[:5])}"
@@ -101,6 +113,51 @@ def finish(folder: Path) -> None:
     (folder / LEDGER_NAME).unlink(missing_ok=True)
 
 
+def complete_corpus(
+    folder: Path,
+    tokenizer: Tokenizer,
+    *,
+    shards: Sequence[ShardEntry],
+    dtype: str,
+    special_text_hits: int,
+    skipped: Mapping[str, int],
+) -> CorpusManifest:
+    """Write `tokenizer/` and `corpus.json` into a folder; returns the manifest with its hash.
+
+    Args:
+        folder: of the corpus.
+        tokenizer: the one that made the ids.
+        shards: all of them, in order.
+        dtype: numpy name of the type of the tokens.
+        special_text_hits: how often a string of a special token stood in the text.
+        skipped: rows left out, by reason.
+
+    Raises:
+        OSError: the tokenizer cannot be written.
+        CorpusError: corpus.json cannot be written.
+    """
+    # Whole and on the disk before corpus.json names its hashes: a power cut leaves no corpus with half a tokenizer.
+    with atomic_directory(folder / TOKENIZER_FOLDER) as unfinished:
+        tokenizer.save(unfinished)
+    manifest = CorpusManifest(
+        documents=sum(entry.documents for entry in shards),
+        tokens=sum(entry.tokens for entry in shards),
+        dtype=dtype,
+        toolkit_version=toolkit.__version__,
+        tokenizer=TokenizerEntry(
+            fingerprint=tokenizer.fingerprint,
+            vocab_size=tokenizer.vocabulary_size,
+            special_ids=SpecialIds(**tokenizer.special_ids),
+            all_special_ids=tokenizer.all_special_ids,
+        ),
+        tokenizer_files=hash_folder(folder / TOKENIZER_FOLDER),
+        special_text_hits=special_text_hits,
+        skipped=dict(sorted(skipped.items())),
+        shards=tuple(shards),
+    )
+    return write_manifest(folder, manifest)
+
+
 def _manifest(folder: Path) -> CorpusManifest | None:
     try:
         return read_manifest(folder)
@@ -120,18 +177,18 @@ def _files(folder: Path, ledger: Ledger) -> set[Path]:
 
 def _remove(folder: Path, *, keep: Ledger) -> None:
     """Remove what an earlier run wrote, but for the shards of a ledger. The manifests go first."""
-    kept, holdout = _files(folder, keep), folder / HOLDOUT_FOLDER
-    for place in (folder, holdout):
+    for place in (folder, folder / HOLDOUT_FOLDER):
         (place / MANIFEST_NAME).unlink(missing_ok=True)
-    for place in (folder, holdout):
-        written = [
-            path
-            for pattern in ("shard-[0-9]*", "plans-S[0-9]*", ".shard-*.partial", ".plans.lock")
-            for path in place.glob(pattern)
-        ]
-        for path in {*written} - kept:
-            path.unlink()
-        if (place / TOKENIZER_FOLDER).is_dir():
-            shutil.rmtree(place / TOKENIZER_FOLDER)
+    patterns = ("shard-[0-9]*", "plans-S[0-9]*", TOKENIZER_FOLDER, PARTIAL_FILES, ".plans.lock")
+    _remove_written(folder, patterns, keep=_files(folder, keep))
     with suppress(OSError):  # there is none, or shards are kept in it
-        holdout.rmdir()
+        (folder / HOLDOUT_FOLDER).rmdir()
+
+
+def _remove_written(folder: Path, patterns: Sequence[str], *, keep: set[Path]) -> None:
+    for place in (folder, folder / HOLDOUT_FOLDER):
+        for path in {path for pattern in patterns for path in place.glob(pattern)} - keep:
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()

@@ -1,0 +1,106 @@
+"""Files and folders that appear whole or not at all."""
+
+import errno
+import hashlib
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from toolkit.core.files import atomic_directory, atomic_file, atomic_write, cache_folder, hash_file, hash_folder
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(os.listdir(folder))
+
+
+def test_a_file_has_its_old_content_until_the_new_one_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    atomic_write(path, "old")
+    with suppress(KeyError), atomic_file(path) as file:
+        file.write(b"half")
+        file.flush()
+        assert path.read_text() == "old"
+        raise KeyError
+    assert (path.read_text(), _names(tmp_path)) == ("old", ["run.toml"])
+    atomic_write(path, "é")
+    assert (path.read_bytes(), _names(tmp_path)) == ("é".encode(), ["run.toml"])
+
+
+def test_two_writers_of_one_file_do_not_mix(tmp_path: Path) -> None:
+    path = tmp_path / "cache.json"
+    with atomic_file(path) as first:
+        first.write(b"first, and longer")
+        atomic_write(path, b"second")
+        assert path.read_bytes() == b"second"
+    assert (path.read_bytes(), _names(tmp_path)) == (b"first, and longer", ["cache.json"])
+
+
+@pytest.mark.parametrize("forced", [1, 2], ids=["the file", "its folder"])
+def test_a_full_disk_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forced: int) -> None:
+    real, calls = os.fsync, []
+
+    def full(descriptor: int) -> None:
+        calls.append(descriptor)
+        if len(calls) == forced:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left on device") as raised:
+        atomic_write(tmp_path / "corpus.json", "{}")
+    assert raised.value.filename == str(tmp_path / "corpus.json")
+    assert not list(tmp_path.glob(".*"))
+    with pytest.raises(OSError, match=r"nowhere/corpus\.json'$"):
+        atomic_write(tmp_path / "nowhere" / "corpus.json", "{}")
+
+
+def test_a_folder_appears_whole_and_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, forced = os.fsync, set()
+
+    def noted(descriptor: int) -> None:
+        forced.add(os.readlink(f"/proc/self/fd/{descriptor}").rpartition("/")[2])
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    out = tmp_path / "new" / "model"
+    with atomic_directory(out) as folder:
+        (folder / "inner").mkdir()
+        (folder / "inner" / "weights").write_bytes(b"123")
+        assert not out.exists()
+    assert hash_folder(out) == {"inner/weights": hashlib.sha256(b"123").hexdigest()}
+    assert {"weights", "inner", "new"} < forced
+    assert _names(out.parent) == ["model"]
+
+
+def test_a_folder_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
+    with suppress(KeyError), atomic_directory(tmp_path / "a" / "b" / "model") as folder:
+        (folder / "weights").write_bytes(b"123")
+        raise KeyError
+    assert _names(tmp_path) == []
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "mine").touch()
+    with pytest.raises(OSError, match="taken"), atomic_directory(tmp_path / "taken"):
+        pass
+    assert _names(tmp_path) == ["taken"]
+
+
+def test_a_hash_says_how_far_it_is(tmp_path: Path) -> None:
+    content, counts = os.urandom(2_500_000), []
+    (tmp_path / "x").write_bytes(content)
+    assert hash_file(tmp_path / "x", on_read=counts.append) == hashlib.sha256(content).hexdigest()
+    assert (sum(counts), len(counts) > 1) == (2_500_000, True)
+
+
+def test_a_user_without_a_home_has_a_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """D13: a container's bare uid has no HOME and no entry in /etc/passwd."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / "encoder-pretraining-toolkit"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/home/somebody")
+    assert cache_folder() == Path("/home/somebody/.cache/encoder-pretraining-toolkit")
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", lambda _: (_ for _ in ()).throw(KeyError("no such uid")))
+    assert cache_folder().is_absolute()
+    assert str(os.getuid()) in cache_folder().name

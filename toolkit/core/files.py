@@ -1,0 +1,130 @@
+"""Files and folders that appear whole or not at all, SHA-256 of files, and the place for what can be made again."""
+
+import hashlib
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+PARTIAL_FILES = ".*.partial"
+"""Pattern for what a writer that was killed leaves behind."""
+
+_BLOCK_BYTES = 1 << 20
+
+
+@contextmanager
+def atomic_file(path: Path) -> Iterator[BinaryIO]:
+    """A new file, for writing and reading, that takes the place of `path` when the block ends.
+
+    It is forced to the disk before it gets its name. If an error ends the block, what is at `path` stays as it was and
+    nothing is left behind. Several processes may write one file at the same time: the last one wins.
+
+    Raises:
+        OSError: the file cannot be written; it names `path` where the system names nothing.
+    """
+    temporary = _partial(path)
+    try:
+        with temporary.open("x+b") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        sync(path.parent)
+    except OSError as error:
+        if error.filename in (None, str(temporary)):
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def atomic_write(path: Path, content: bytes | str) -> None:
+    """Replace the content of `path`, or make it; text is written as UTF-8.
+
+    Raises:
+        OSError: as `atomic_file`.
+    """
+    with atomic_file(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+@contextmanager
+def atomic_directory(path: Path) -> Iterator[Path]:
+    """A new hidden folder that becomes `path` when the block ends, all of it forced to the disk.
+
+    If an error ends the block, the folder is removed, and so are the folders above it that were made for it.
+
+    Raises:
+        OSError: it cannot be written, or `path` exists and is not an empty folder.
+    """
+    folder = _partial(path.absolute())
+    created = [parent for parent in folder.parents if not parent.exists()]
+    try:
+        folder.mkdir(parents=True)
+        yield folder
+        for inner in (*folder.rglob("*"), folder):
+            sync(inner)
+        folder.rename(path)
+        sync(folder.parent)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        # From the lowest on; one that holds something by now stays, and so do those above it.
+        with suppress(OSError):
+            for parent in created:
+                parent.rmdir()
+
+
+def sync(path: Path) -> None:
+    """Force a file's content, or a folder's entries, to the disk: a rename is not safe before this."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def hash_file(path: Path, *, on_read: Callable[[int], object] | None = None) -> str:
+    """SHA-256 of a file, hexadecimal; `on_read` gets the number of bytes of each block as it is read.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    digest, block = hashlib.sha256(), bytearray(_BLOCK_BYTES)
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(block):
+            digest.update(memoryview(block)[:count])
+            if on_read is not None:
+                on_read(count)
+    return digest.hexdigest()
+
+
+def hash_folder(folder: Path) -> dict[str, str]:
+    """SHA-256 of every file below a folder, by its path in the folder with `/` between the parts, in order.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): hash_file(path) for path in paths}
+
+
+def cache_folder() -> Path:
+    """The folder for files that can be made again, by the XDG base directory specification.
+
+    A user without a home (a container's bare uid) gets one below the system's temporary folder.
+    """
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(base):
+        home = os.path.expanduser("~")
+        base = os.path.join(home, ".cache")
+        if not os.path.isabs(home):
+            return Path(tempfile.gettempdir()) / f"encoder-pretraining-toolkit-{os.getuid()}"
+    return Path(base) / "encoder-pretraining-toolkit"
+
+
+def _partial(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")

@@ -1,0 +1,1 @@
+"""From the documents of a corpus to rows of S tokens with segment ids."""
