@@ -7,8 +7,8 @@ import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedRandom
 from pathlib import Path
-from typing import BinaryIO
 
 PARTIAL_FILES = ".*.partial"
 """Pattern for what a writer that was killed leaves behind."""
@@ -17,7 +17,7 @@ _BLOCK_BYTES = 1 << 20
 
 
 @contextmanager
-def atomic_file(path: Path) -> Iterator[BinaryIO]:
+def atomic_file(path: Path) -> Iterator[BufferedRandom]:
     """A new file, for writing and reading, that takes the place of `path` when the block ends.
 
     It is forced to the disk before it gets its name. If an error ends the block, what is at `path` stays as it was and
