@@ -76,8 +76,8 @@ FAULTS = (
     Fault(
         name="draws: masks follow the place in the micro-batch, not the sample",
         path="toolkit/core/draws.py",
-        old="keys_B = mix64(self._positions_B * _GOLDEN_GAMMA + key)",
-        new="keys_B = mix64(np.arange(len(self._positions_B), dtype=np.uint64) * _GOLDEN_GAMMA + key)",
+        old="keys_B = hash_numbers(key, self._positions_B)",
+        new="keys_B = hash_numbers(key, np.arange(len(self._positions_B)))",
         tests=("tests/contracts/test_objectives.py",),
     ),
     Fault(
