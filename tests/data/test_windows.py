@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from toolkit.core.errors import CorpusError
-from toolkit.data import Corpus, DataSettings, Rows, TokenRows, open_rows
+from toolkit.data import Corpus, DataSettings, Rows, TokenRows, open_rows, tokens_left_out
 from toolkit.testing.corpora import random_documents, write_token_corpus
 
 PAD = 99
@@ -49,6 +49,28 @@ def test_pads_have_the_pad_id_and_segment_0(tmp_path: Path) -> None:
     assert found.tokens_BS.tolist() == [[0, 1, 2, 3, 4, PAD, PAD, PAD], [5, 6, 7, 8, PAD, PAD, PAD, PAD]]
     assert found.segments_BS.tolist() == [[1] * 5 + [0] * 3, [1] * 4 + [0] * 4]
     assert (rows.num_tokens, rows.fill) == (9, 9 / 16)
+
+
+def test_tokens_that_no_row_has_are_said_with_the_key_that_drops_them(tmp_path: Path) -> None:
+    """D5: 100 documents of 30 tokens and 100 of 5: 14.3 % are too short. In 4 shards of 875, 3 rows of 256 fit."""
+    corpus = Corpus(_count_up(tmp_path, [30, 5] * 100, shards=4))
+
+    def said(**settings: object) -> str | None:
+        made = DataSettings(train=str(tmp_path), **{"sequence_length": 256, **settings})
+        return tokens_left_out(corpus, open_rows(corpus, made, seed=0), made)
+
+    assert said() == (
+        f"3,000 of 3,500 tokens of {tmp_path} are in rows (85.7%): data.min_length=12 drops shorter documents and ends "
+        "of documents, 500 tokens. Make it smaller to keep them."
+    )
+    assert said(windows="random-cut") == (
+        f"3,072 of 3,500 tokens of {tmp_path} are in rows (87.8%): data.windows='random-cut' drops what follows the "
+        "last whole row of each of the 4 shards, 428 tokens. Use data.windows='documents' or a shorter "
+        "data.sequence_length to keep them."
+    )
+    assert said(min_length=5) is None
+    assert said(windows="blocks", sequence_length=175) is None
+    assert said(windows="blocks", sequence_length=174) is None  # 4 x 5 of 3,500: 0.6 %
 
 
 @pytest.mark.parametrize("shards", [1, 4])

@@ -48,6 +48,26 @@ def test_preprocess_then_inspect(toolkit, write_jsonl, tokenizer_folder, tmp_pat
     assert "Row 1" not in out
 
 
+def test_tokens_that_no_row_gets_are_said(toolkit, write_jsonl, tokenizer_folder, tmp_path):
+    """D5: texts of one word, 3 tokens each, are all shorter than data.min_length; the one long text is not."""
+    source = write_jsonl("a.jsonl", ["q" * 40, *["qq"] * 100])
+    place = ("--tokenizer", tokenizer_folder, "--output", tmp_path / "c")
+    code, out, _ = toolkit("preprocess", source, *place, "--sequence-length", 64)
+    said = f"41 of 341 tokens of {tmp_path / 'c'} are in rows (12.0%): data.min_length=12 drops shorter documents"
+    assert code == 0
+    assert said in out
+
+    code, out, _ = toolkit("inspect", tmp_path / "c", "--set", "data.sequence_length=64")
+    assert code == 0
+    assert said in out
+    blocks = ("--set", "data.windows=blocks", "--set", "data.sequence_length=64")
+    code, out, _ = toolkit("inspect", tmp_path / "c", *blocks)
+    assert "320 of 341 tokens" in out
+    assert "data.windows='blocks' drops what follows the last whole row of the shard" in out
+    code, out, _ = toolkit("inspect", tmp_path / "c", "--set", "data.min_length=1", "--set", "data.sequence_length=64")
+    assert "tokens of" not in out
+
+
 def test_what_is_passed_over_is_said(toolkit, write_jsonl, tokenizer_folder, tmp_path):
     source = write_jsonl("a.jsonl", ["a"])
     code, out, _ = toolkit(

@@ -77,7 +77,7 @@ def _show_run(folder: Path) -> None:
 
 def _show_corpus(folder: Path, rows: int, overrides: list[str]) -> None:
     from toolkit.core.console import console
-    from toolkit.data import Corpus, open_rows
+    from toolkit.data import Corpus, open_rows, tokens_left_out
     from toolkit.preprocess.inspection import load_tokenizer, measure_lengths, read_segments, row_settings
     from toolkit.preprocess.views import histogram, row_view, rows_line, statistics
 
@@ -93,5 +93,7 @@ def _show_corpus(folder: Path, rows: int, overrides: list[str]) -> None:
     # Only now: a corpus without one whole row has its statistics shown before the error.
     made = open_rows(corpus, settings, seed=0)
     screen.print(rows_line(made, settings))
+    if (left_out := tokens_left_out(corpus, made, settings)) is not None:
+        screen.print(left_out)
     for row in range(min(rows, made.num_rows)):
         screen.print(row_view(row, read_segments(made, tokenizer, row=row)))

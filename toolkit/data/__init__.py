@@ -15,7 +15,7 @@ from toolkit.data.corpus.shards import Shard, ShardFiles, ShardWriter, token_dty
 from toolkit.data.order.blend import Blend
 from toolkit.data.order.permutation import Order
 from toolkit.data.order.stream import DIGEST_START, RowStream, advance_digest, row_hashes
-from toolkit.data.rows.windows import Rows, TokenRows, open_rows
+from toolkit.data.rows.windows import Rows, TokenRows, open_rows, tokens_left_out
 from toolkit.data.settings import BlendEntry, DataSettings
 from toolkit.data.verification import Verification, verify_corpus
 
@@ -44,6 +44,7 @@ __all__ = [
     "read_manifest",
     "row_hashes",
     "token_dtype",
+    "tokens_left_out",
     "verify_corpus",
     "write_manifest",
 ]

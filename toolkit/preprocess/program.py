@@ -12,7 +12,7 @@ from pathlib import Path
 import tokenization
 import toolkit
 from toolkit.core.errors import CorpusError, UserError
-from toolkit.data import Corpus, CorpusManifest, DataSettings, Rows, open_rows, read_manifest
+from toolkit.data import Corpus, CorpusManifest, DataSettings, Rows, open_rows, read_manifest, tokens_left_out
 from toolkit.preprocess.encoders import EncoderChoice
 from toolkit.preprocess.settings import PreprocessSettings
 from toolkit.preprocess.sources import Source, find_sources
@@ -33,6 +33,7 @@ class PreprocessResult:
         encoder: what the ids were made with; None where everything was there already.
         tally: counts over all rows, those of an earlier, interrupted run included.
         rows: the packed rows, where a sequence length was given.
+        left_out: how many tokens no row has and why, where that is more than 1 %.
         seconds: how long this run took to read, encode and write.
         documents, tokens, text_bytes: what this run did in that time.
         num_kept_shards: finished shards of an interrupted run that were kept.
@@ -44,6 +45,7 @@ class PreprocessResult:
     encoder: EncoderChoice | None
     tally: Tally
     rows: Rows | None
+    left_out: str | None
     seconds: float
     documents: int
     tokens: int
@@ -107,9 +109,9 @@ def _make(
     else:
         tally = ledger.tally
     seconds = time.monotonic() - start
-    rows = None
+    rows = left_out = None
     if settings.sequence_length is not None:
-        rows = _pack(output, settings.sequence_length)
+        rows, left_out = _pack(output, settings.sequence_length)
         if settings.holdout:
             # A small holdout may have no document long enough; a run that is to be evaluated on it will say so.
             with suppress(CorpusError):
@@ -126,6 +128,7 @@ def _make(
         encoder=choice,
         tally=tally,
         rows=rows,
+        left_out=left_out,
         seconds=seconds,
         documents=documents,
         tokens=tokens,
@@ -146,15 +149,16 @@ def _complete(corpus: OpenCorpus, tokenizer: tokenization.Tokenizer, *, skipped:
     )
 
 
-def _pack(output: Path, sequence_length: int) -> Rows:
-    """Build the packing plans as training would on first use."""
-    settings = DataSettings(train=str(output), sequence_length=sequence_length)
+def _pack(output: Path, sequence_length: int) -> tuple[Rows, str | None]:
+    """Build the packing plans as training would on first use; also how many tokens they leave out."""
+    settings, corpus = DataSettings(train=str(output), sequence_length=sequence_length), Corpus(output)
     try:
-        return open_rows(Corpus(output), settings, seed=0)
+        rows = open_rows(corpus, settings, seed=0)
     except CorpusError as error:
         raise CorpusError(
             f"{error}\nAll shards are written; the same command without --sequence-length finishes the corpus."
         ) from error
+    return rows, tokens_left_out(corpus, rows, settings)
 
 
 def _key(files: Sequence[Source], tokenizer: tokenization.Tokenizer, settings: PreprocessSettings) -> str:

@@ -57,6 +57,8 @@ def notes(result: PreprocessResult) -> list[str]:
             f"The vocabulary has {mask.passed_over!r}, which no configuration file names as its mask. To mask with it, "
             f"run again with --mask-token token:{mask.passed_over}."
         )
+    if result.left_out is not None:
+        found.append(result.left_out)
     if manifest.special_text_hits:
         parsed = result.tokenizer.rules.parse_special_text
         how = "read as these tokens (--special-text literal reads plain text)" if parsed else "read as plain text"

@@ -21,6 +21,8 @@ from toolkit.data.settings import DataSettings
 
 Numbers = npt.NDArray[np.int64]
 
+_SHARE_NOT_WORTH_SAYING = 0.99
+
 
 @dataclass(frozen=True)
 class TokenRows:
@@ -91,6 +93,24 @@ def open_rows(corpus: Corpus, settings: DataSettings, *, seed: int, cache_folder
             f"Use a larger corpus, or {remedy}."
         )
     return rows
+
+
+def tokens_left_out(corpus: Corpus, rows: Rows, settings: DataSettings) -> str | None:
+    """How many tokens of a corpus no row has, and which setting drops them; None where it is 1 % or less."""
+    kept, total = rows.num_tokens, corpus.num_tokens
+    if kept >= _SHARE_NOT_WORTH_SAYING * total:
+        return None
+    if settings.windows == "documents":
+        why = f"data.min_length={settings.min_length} drops shorter documents and ends of documents"
+        remedy = "Make it smaller to keep them"
+    else:
+        of_shards = "the shard" if len(corpus.shards) == 1 else f"each of the {len(corpus.shards):,} shards"
+        why = f"data.windows={settings.windows!r} drops what follows the last whole row of {of_shards}"
+        remedy = "Use data.windows='documents' or a shorter data.sequence_length to keep them"
+    return (
+        f"{kept:,} of {total:,} tokens of {corpus.path} are in rows ({kept / total:.1%}): {why}, "
+        f"{total - kept:,} tokens. {remedy}."
+    )
 
 
 class BlockRows:
