@@ -37,14 +37,17 @@ def _said(values: dict[str, Any], **options: Any) -> str:
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"inner": {"size": 0}}, "inner.size = 0 is refused: it has to be at least 1. Meaning: How large."),
-        ({"inner": {"size": "4"}}, "inner.size = '4' is refused: it has to be a whole number, without quotes."),
-        ({"inner": {"size": "four"}}, "inner.size = 'four' is refused: it has to be a whole number. "),
-        ({"inner": {"is_on": "true"}}, "inner.is_on = 'true' is refused: it has to be true or false, without quotes."),
-        ({"inner": {"is_on": "1"}}, "inner.is_on = '1' is refused: it has to be true or false."),
-        ({"inner": {"rate": "1e-3"}}, "inner.rate = '1e-3' is refused: it has to be a number, without quotes."),
-        ({"inner": {"rate": float("inf")}}, "inner.rate = inf is refused: it has to be a finite number."),
-        ({"inner": 3}, "inner = 3 is refused: it has to be a table of keys and values. Its keys: size, is_on, rate."),
+        ({"inner": {"size": 0}}, "invalid value for inner.size: expected at least 1, got 0. Meaning: How large."),
+        ({"inner": {"size": "4"}}, "invalid value for inner.size: expected an integer without quotes, got '4'."),
+        ({"inner": {"size": "four"}}, "invalid value for inner.size: expected an integer, got 'four'."),
+        (
+            {"inner": {"is_on": "true"}},
+            "invalid value for inner.is_on: expected true or false without quotes, got 'true'.",
+        ),
+        ({"inner": {"is_on": "1"}}, "invalid value for inner.is_on: expected true or false, got '1'."),
+        ({"inner": {"rate": "1e-3"}}, "invalid value for inner.rate: expected a number without quotes, got '1e-3'."),
+        ({"inner": {"rate": float("inf")}}, "invalid value for inner.rate: expected a finite number, got inf."),
+        ({"inner": 3}, "invalid value for inner: expected a table, got 3. Its keys: size, is_on, rate."),
         ({"sise": 1}, "unknown key 'sise'. Known keys here: inner, low, high."),
         ({"size": 1}, "unknown key 'size'. Did you mean 'inner.size'? Known keys here: inner, low, high."),
         ({"inner": {"sise": 1}}, "unknown key 'inner.sise'. Did you mean 'size'? Known keys here: size, is_on, rate."),
@@ -56,9 +59,9 @@ def test_a_finding_names_the_key_the_value_and_what_would_be_right(values: dict[
 
 def test_a_rule_about_the_whole_speaks_for_itself() -> None:
     assert _said({"low": 2}) == "low is not below high. Change one."
-    assert _said({"low": 2}, group="data") == "data is refused: low is not below high. Change one."
+    assert _said({"low": 2}, group="data") == "invalid value for data: low is not below high. Change one."
 
 
 def test_every_finding_has_a_line() -> None:
     said = _said({"low": "a", "high": 1.5}, group="data").splitlines()
-    assert [line.split(" = ")[0] for line in said] == ["data.low", "data.high"]
+    assert [line.split(":")[0] for line in said] == ["invalid value for data.low", "invalid value for data.high"]

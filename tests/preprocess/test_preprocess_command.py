@@ -100,24 +100,24 @@ def test_what_is_passed_over_is_said(toolkit, write_jsonl, tokenizer_folder, tmp
         (("--tokenizer", "nowhere/here/there", "--output", "c"), "There is no tokenizer at 'nowhere/here/there'"),
         (
             ("--tokenizer", "TOK", "--output", "c", "--limit-documents", "0"),
-            "--limit-documents 0 is refused: it has to be at least 1",
+            "--limit-documents: expected at least 1, got 0",
         ),
         (
             ("--tokenizer", "TOK", "--output", "c", "--max-bad-fraction", "2"),
-            "--max-bad-fraction 2.0 is refused: it has",
+            "--max-bad-fraction: expected",
         ),
         (
             ("--tokenizer", "TOK", "--output", "c", "--special-text", "x"),
-            "--special-text x is refused: it has to be 'parse' or",
+            "--special-text: expected 'parse' or",
         ),
         (("--tokenizer", "TOK", "--output", "c", "--txt-documents", "x"), "'file', 'paragraph' or 'line'"),
         (("--tokenizer", "TOK", "--output", "c", "--eod", "<nowhere>"), "'<nowhere>' is not in the vocabulary"),
         (("--tokenizer", "TOK", "--output", "c", "--mask-token", "x"), "not one of auto, reserved, append, token:TEXT"),
-        (("--tokenizer", "TOK", "--output", "c", "--workers", "0"), "--workers 0 is refused: it has"),
-        (("--tokenizer", "TOK", "--output", "c", "--holdout", "1"), "--holdout 1.0 is refused: it has to be below 1"),
+        (("--tokenizer", "TOK", "--output", "c", "--workers", "0"), "--workers: expected"),
+        (("--tokenizer", "TOK", "--output", "c", "--holdout", "1"), "--holdout: expected a value below 1, got 1.0"),
         (
             ("--tokenizer", "TOK", "--output", "c", "--engine", "x"),
-            "--engine x is refused: it has to be 'auto' or 'reference'",
+            "--engine: expected 'auto' or 'reference', got x",
         ),
     ],
 )

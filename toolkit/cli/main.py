@@ -10,7 +10,6 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from toolkit.cli.exit_codes import DEBUG_VARIABLE, INTERRUPTED, guarded
-from toolkit.cli.plain_words import plain_words
 
 _COMMANDS = {
     "quickstart": "See the whole path work on bundled text",
@@ -54,11 +53,25 @@ class _LazyGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except typer.BadParameter as error:
-            error.message = plain_words(error.message)
+            error.message = _message(error)
             raise
         except KeyboardInterrupt:
             # Else the command-line library would turn it into exit code 1.
             raise SystemExit(INTERRUPTED) from None
+
+
+def _message(error: typer.BadParameter) -> str:
+    """What is wrong with a value, in the words of all our messages; the library writes option and usage around it."""
+    from pydantic import ValidationError
+
+    from toolkit.core.validation import expectation
+
+    if not isinstance(error.__cause__, ValidationError):
+        return error.message
+    findings = error.__cause__.errors(include_url=False)
+    if findings[0]["type"] == "value_error":
+        return "a path cannot contain the NUL character."
+    return f"{expectation(*findings)}, got {str(findings[0]['input'])!r}."
 
 
 def _is_asked_for_overview() -> bool:

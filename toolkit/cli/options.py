@@ -35,7 +35,7 @@ def settings_from(
     from pydantic import ValidationError
 
     from toolkit.core.errors import SettingsError
-    from toolkit.core.validation import demand, meaning
+    from toolkit.core.validation import invalid_value, meaning
 
     try:
         return settings.model_validate({key: value for key, value in given.items() if value is not None})
@@ -45,4 +45,4 @@ def settings_from(
         option = (options or {}).get(key, "--" + key.replace("_", "-"))
         value = given[key]
         shown = shlex.quote(",".join(value) if isinstance(value, tuple) else str(value))
-        raise SettingsError(f"{option} {shown} is refused: {demand(first)}.{meaning(settings, (key,))}") from error
+        raise SettingsError(f"{invalid_value(option, shown, first)}{meaning(settings, (key,))}") from error

@@ -1,4 +1,4 @@
-"""Turning what pydantic found into one message a person can act on."""
+"""Messages about invalid settings, from what pydantic found."""
 
 import contextlib
 import difflib
@@ -9,27 +9,27 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 _LONGEST_VALUE = 100
-_TABLE = "a table of keys and values"
+_TABLE = "a table"
 # How pydantic names the members of a union, behind the key that has one.
 _MEMBERS = ("list[any]", "str", "constrained-str", "bool")
-_DEMANDS = {
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
-    "int_parsing": "a whole number",
+_EXPECTED = {
+    "int_type": "an integer",
+    "int_from_float": "an integer",
+    "int_parsing": "an integer",
     "float_type": "a number",
     "float_parsing": "a number",
     "finite_number": "a finite number",
     "bool_type": "true or false",
-    "string_type": "a text",
-    "string_too_short": "a text that is not empty",
+    "string_type": "a string",
+    "string_too_short": "a non-empty string",
     "literal_error": "{expected}",
     "enum": "{expected}",
-    "greater_than": "above {gt}",
+    "greater_than": "a value above {gt}",
     "greater_than_equal": "at least {ge}",
-    "less_than": "below {lt}",
+    "less_than": "a value below {lt}",
     "less_than_equal": "at most {le}",
-    "too_short": "a list of {min_length} or more",
-    "too_long": "a list of {max_length} at most",
+    "too_short": "a list of at least {min_length}",
+    "too_long": "a list of at most {max_length}",
     "tuple_type": "a list",
     "list_type": "a list",
     "dict_type": _TABLE,
@@ -52,13 +52,13 @@ def explain(
     group: str = "",
     needed: Mapping[str, str] | None = None,
 ) -> str:
-    """Every finding of a validation, one a line: the key, what was found, what would be right.
+    """Every finding of a validation, one per line: the key, what was expected and what was found.
 
     Args:
         error: of the validation.
         root: the settings class that was validated.
         group: the key of `root` itself, where it is a group of a larger whole.
-        needed: by key, what is said of one that is missing.
+        needed: by key, the message about one that is missing.
     """
     by_key: dict[str, list[Any]] = {}
     for finding in error.errors(include_url=False):
@@ -71,19 +71,33 @@ def explain(
     )
 
 
-def demand(*findings: Any) -> str:
-    """What a value would have to be, from what pydantic found about it; several findings are of a union's members."""
+def invalid_value(key: str, value: str, *findings: Any) -> str:
+    """'invalid value for KEY: expected an integer, got VALUE.'
+
+    Args:
+        key: the setting, option or field.
+        value: as it is shown to the user.
+        findings: of pydantic about this value; several come from the members of a union.
+    """
     first = findings[0]
-    if first["type"] == "value_error":
-        return str(first["msg"]).removeprefix("Value error, ").rstrip(".")
-    if any(found["type"] not in _DEMANDS for found in findings):
-        return str(first["msg"])[0].lower() + str(first["msg"])[1:]
-    value = first["input"]
-    if isinstance(value, float) and not math.isfinite(value):
-        return "it has to be a finite number"
-    wanted = ", or ".join(_DEMANDS[found["type"]].format_map(_limits(found)) for found in findings)
-    quotes = ", without quotes" if _is_quoted(value, {found["type"] for found in findings}) else ""
-    return f"it has to be {wanted}{quotes}"
+    if first["type"] != "value_error":
+        return f"invalid value for {key}: {expectation(*findings)}, got {value}."
+    # One of our own, which says what to do.
+    message = str(first["msg"]).removeprefix("Value error, ").rstrip(".")
+    found = "" if isinstance(first["input"], dict) else f" {value}"
+    return f"invalid value{found} for {key}: {message}." if key else f"{message}."
+
+
+def expectation(*findings: Any) -> str:
+    """'expected an integer', from what pydantic found about one value."""
+    first, types = findings[0], {finding["type"] for finding in findings}
+    if not types <= set(_EXPECTED):
+        message = str(first["msg"]).removeprefix("Value error, ")
+        return message[0].lower() + message[1:]
+    if isinstance(first["input"], float) and not math.isfinite(first["input"]):
+        return "expected a finite number"
+    expected = ", or ".join(_EXPECTED[finding["type"]].format_map(_limits(finding)) for finding in findings)
+    return f"expected {expected}" + (" without quotes" if _is_quoted(first["input"], types) else "")
 
 
 def meaning(root: type[BaseModel], location: tuple[Any, ...]) -> str:
@@ -98,23 +112,21 @@ def _explain_key(key: str, findings: list[Any], root: type[BaseModel]) -> str:
     if first["type"] == "extra_forbidden":
         return _unknown(key, root, location)
     if first["type"] == "missing":
-        return f"{key} is missing, and it has to be given.{meaning(root, location)}"
-    value = first["input"]
-    found = key if isinstance(value, dict) else f"{key} = {_shown(value)}"
+        return f"{key} is missing; it is required.{meaning(root, location)}"
+    message = invalid_value(key, _shown(first["input"]), *findings)
     if first["type"] == "value_error":
-        # One of our own, which says what to do; what the key is for would not help.
-        return f"{found} is refused: {demand(*findings)}." if key else f"{demand(*findings)}."
+        return message
     group = _class_at(root, location)
-    if len(findings) == 1 and _DEMANDS.get(first["type"]) == _TABLE and group:
-        return f"{found} is refused: {demand(*findings)}. Its keys: {', '.join(_fields(group))}."
-    return f"{found} is refused: {demand(*findings)}.{meaning(root, location)}"
+    if len(findings) == 1 and _EXPECTED.get(first["type"]) == _TABLE and group:
+        return f"{message} Its keys: {', '.join(_fields(group))}."
+    return f"{message}{meaning(root, location)}"
 
 
 def _unknown(key: str, root: type[BaseModel], location: tuple[Any, ...]) -> str:
     group = _class_at(root, location[:-1])
     word, known = str(location[-1]), tuple(_fields(group)) if group else ()
     if not known:
-        return f"unknown key {key!r}. There is no key to set here; leave it out."
+        return f"unknown key {key!r}. No keys are allowed here; remove it."
     elsewhere = [
         f"{name}.{word}" for name in _fields(root) if (there := _class_at(root, (name,))) and word in _fields(there)
     ]
@@ -140,7 +152,7 @@ def _shown(value: Any) -> str:
 
 
 def _is_quoted(value: Any, types: set[str]) -> bool:
-    """Whether a text would be right if it stood without quotes, from the types of what pydantic found about it."""
+    """Whether a string would be valid without its quotes, from the types of what pydantic found about it."""
     if not isinstance(value, str):
         return False
     if "bool_type" in types:

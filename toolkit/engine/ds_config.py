@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from toolkit.core.errors import NotAvailableError, SettingsError
 from toolkit.core.shipped import shipped_folder
 from toolkit.core.text import json_kind
-from toolkit.core.validation import demand, nearest
+from toolkit.core.validation import invalid_value, nearest
 from toolkit.parallel.topology import BatchLayout, ParallelSettings
 
 DEFAULT_DS_CONFIG = "zero2"
@@ -160,9 +160,11 @@ def refusal(error: Exception) -> str:
     """What DeepSpeed has against its file, and what to do."""
     if isinstance(error, ValidationError):
         findings = [
-            f"  {'.'.join(map(str, finding['loc']))} = {json.dumps(finding['input'], default=str)}: "
-            + ("there is no such key" if finding["type"] == "extra_forbidden" else demand(finding))
+            f"  unknown key {key!r}"
+            if finding["type"] == "extra_forbidden"
+            else f"  {invalid_value(key, json.dumps(finding['input'], default=str), finding)}"
             for finding in error.errors(include_url=False)
+            for key in [".".join(map(str, finding["loc"]))]
         ]
         found = ":\n" + "\n".join(findings)
     else:
