@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from toolkit.core.errors import UserError
-from toolkit.preprocess.readers import Reason, iterate_spans
+from toolkit.preprocess.readers import Reason, iterate_spans, parquet_footer
 from toolkit.preprocess.sources import find_sources
 
 BOM = b"\xef\xbb\xbf"
@@ -304,3 +304,29 @@ def test_a_broken_parquet_file_is_named(tmp_path, damage):
 
     with pytest.raises(UserError, match=r"a\.parquet as Parquet: \S"):
         read(path)
+
+
+def test_only_the_wanted_columns_part_of_a_footer_is_parsed(tmp_path, monkeypatch):
+    """In Python, all of a footer of hundreds of columns takes seconds."""
+    columns = {f"column {number}": ["x"] * 40 for number in range(60)}
+    written = [f"text {number}" for number in range(40)]
+    pq.write_table(pa.table({**columns, "text": written, "z": [1] * 40}), tmp_path / "a.parquet", row_group_size=2)
+    num_bytes = []
+    read_byte = parquet_footer._Compact._byte
+    monkeypatch.setattr(parquet_footer._Compact, "_byte", lambda self: num_bytes.append(1) or read_byte(self))
+
+    assert texts(tmp_path / "a.parquet") == written
+    metadata = pq.read_metadata(tmp_path / "a.parquet")
+    assert metadata.num_row_groups == 20
+    assert 0 < len(num_bytes) < metadata.serialized_size / 30
+
+
+@pytest.mark.parametrize("name", ["text", "a longer name, of more than 127 bytes: " + "é" * 60])
+def test_a_statistic_that_looks_like_the_description_of_the_column_does_no_harm(tmp_path, name):
+    mark = "\x19\x18" + chr(len(name.encode())) + name if name == "text" else "\x19\x18\x00" + name
+    table = pa.table(
+        {"before": [mark] * 9, name: [f"{number}" for number in range(9)], "behind": [mark + "\x15\x02"] * 9}
+    )
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=2, use_dictionary=False)
+
+    assert texts(tmp_path / "a.parquet", text_field=name) == [f"{number}" for number in range(9)]

@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Protocol
 
 from toolkit.preprocess.readers.hub_file import HubFile
-from toolkit.preprocess.readers.parquet_footer import ColumnChunk, Footer, SeekableFile, read_footer
+from toolkit.preprocess.readers.parquet_footer import ColumnChunk, Footer, SeekableFile, column_chunks, read_footer
 from toolkit.preprocess.readers.rows import Reason, Row, Span, row_from_bytes, row_from_text
 from toolkit.preprocess.readers.streams import LocalFile, errors_naming
 from toolkit.preprocess.sources.source import Source
@@ -43,21 +43,17 @@ class _Files(Protocol):
 
 @dataclass(frozen=True)
 class _Table:
-    """A Parquet file whose footer is read, and that holds text in its column number `column`."""
+    """A Parquet file whose footer is read, with the chunk of its text column in each row group."""
 
     source: Source
     files: _Files
     text_field: str
     footer: Footer
-    column: int
-
-    def chunk(self, group: int) -> ColumnChunk:
-        """Where the text of a row group is."""
-        return self.footer.chunks[group][self.column]
+    chunks: Sequence[ColumnChunk]
 
     def open(self, *groups: int) -> AbstractContextManager[SeekableFile]:
         """The file for one thread, which will read the text of these row groups."""
-        return self.files.open(*((self.chunk(group).start, self.chunk(group).stop) for group in groups))
+        return self.files.open(*((self.chunks[group].start, self.chunks[group].stop) for group in groups))
 
     def span(self, start: int, stop: int, rows: Callable[[], list[Row]]) -> Span:
         """The span of the rows start..stop - 1."""
@@ -71,14 +67,12 @@ def iterate_parquet_spans(source: Source, text_field: str, *, start: int) -> Ite
         with errors_naming(source):
             with files.open() as file:
                 footer = read_footer(file, source.num_bytes)
-            starts = _group_starts(footer)
             bad = _row_without_text(footer.metadata.schema.to_arrow_schema(), text_field)
             if bad is not None:
-                yield from _bad_spans(source, bad, start, starts[-1])
+                yield from _bad_spans(source, bad, start, footer.metadata.num_rows)
                 return
-            leaves = footer.metadata.schema
-            column = [leaves.column(number).path for number in range(len(leaves))].index(text_field)
-            yield from _text_spans(_Table(source, files, text_field, footer, column), starts, start)
+            chunks = column_chunks(footer, text_field)
+            yield from _text_spans(_Table(source, files, text_field, footer, chunks), start)
     except BaseException:
         files.abandon()
         raise
@@ -96,14 +90,6 @@ def _parquet(file: SeekableFile, footer: Footer, *, buffer_size: int) -> "pq.Par
     return pq.ParquetFile(pa.PythonFile(file, "r"), metadata=footer.metadata, **options)
 
 
-def _group_starts(footer: Footer) -> list[int]:
-    """The first row of each row group, and the number of rows behind the last."""
-    starts = list(accumulate(footer.group_rows, initial=0))
-    if starts[-1] != footer.metadata.num_rows:
-        raise ValueError(f"its footer counts {footer.metadata.num_rows} rows, its row groups {starts[-1]}")
-    return starts
-
-
 def _bad_spans(source: Source, row: Row, start: int, num_rows: int) -> Iterator[Span]:
     """Rows that are all bad, for the same reason."""
     for first in range(start, num_rows, _MOST_ROWS):
@@ -111,15 +97,17 @@ def _bad_spans(source: Source, row: Row, start: int, num_rows: int) -> Iterator[
         yield Span(first, source.num_bytes * stop // num_rows, partial(list, [row] * (stop - first)))
 
 
-def _text_spans(table: _Table, starts: Sequence[int], start: int) -> Iterator[Span]:
+def _text_spans(table: _Table, start: int) -> Iterator[Span]:
+    # The first row of each row group, and the number of rows behind the last.
+    starts = list(accumulate((chunk.num_rows for chunk in table.chunks), initial=0))
     small: list[int] = []
-    for group, num_rows in enumerate(table.footer.group_rows):
-        if starts[group + 1] <= start or not num_rows:
+    for group, chunk in enumerate(table.chunks):
+        if starts[group + 1] <= start or not chunk.num_rows:
             continue
-        is_small = table.chunk(group).unpacked_bytes <= _MOST_GROUP_BYTES and num_rows <= _MOST_ROWS
+        is_small = chunk.unpacked_bytes <= _MOST_GROUP_BYTES and chunk.num_rows <= _MOST_ROWS
         if is_small:
             small.append(group)
-        if small and (not is_small or sum(table.chunk(number).unpacked_bytes for number in small) >= _SPAN_BYTES):
+        if small and (not is_small or sum(table.chunks[number].unpacked_bytes for number in small) >= _SPAN_BYTES):
             yield _small_span(table, starts, small)
             small = []
         if not is_small:
@@ -146,7 +134,7 @@ def _read_groups(
 def _streamed_spans(table: _Table, starts: Sequence[int], group: int, start: int) -> Iterator[Span]:
     """The spans of a large row group; those before the row `start` are decoded and left out."""
     first, stop = starts[group], starts[group + 1]
-    batch_rows = max(1, min(_MOST_ROWS, _SPAN_BYTES * (stop - first) // max(1, table.chunk(group).unpacked_bytes)))
+    batch_rows = max(1, min(_MOST_ROWS, _SPAN_BYTES * (stop - first) // max(1, table.chunks[group].unpacked_bytes)))
     with table.open(group) as file, _parquet(file, table.footer, buffer_size=_BUFFER_BYTES) as parquet:
         for batch in parquet.iter_batches(
             batch_rows, row_groups=[group], columns=[table.text_field], use_threads=False
