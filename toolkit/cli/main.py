@@ -69,9 +69,12 @@ def _message(error: typer.BadParameter) -> str:
     if not isinstance(error.__cause__, ValidationError):
         return error.message
     findings = error.__cause__.errors(include_url=False)
-    if findings[0]["type"] == "value_error":
+    message = expectation(*findings)
+    if message == "embedded null byte":
         return "a path cannot contain the NUL character."
-    return f"{expectation(*findings)}, got {str(findings[0]['input'])!r}."
+    if findings[0]["type"] == "value_error":
+        return message
+    return f"{message}, got {str(findings[0]['input'])!r}."
 
 
 def _is_asked_for_overview() -> bool:
