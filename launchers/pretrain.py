@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from toolkit.cli.exit_codes import guarded
+from toolkit.cli.exit_codes import guarded, print_error_on_rank_0
 
 
 def main() -> None:
@@ -21,4 +21,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(guarded(main, is_quiet_rank=True))
+    sys.exit(guarded(main, report=print_error_on_rank_0))

@@ -107,7 +107,7 @@ _SETTINGS = (
     _set("data.min_length=100", found=("data.min_length=100", "1 segment "), remedy="Make the rows longer"),
     _set("data.train=", found=("for data.train:", "got ''"), remedy="non-empty"),
     _set("data.train=~/corpus", found=("~/corpus",), remedy="write the whole path"),
-    _set('data.train="a\\u0000b"', found=("the character NUL",), remedy="Take it out"),
+    _set('data.train="a\\u0000b"', found=("the NUL character",), remedy="Remove it"),
     _set("precision=fp16", found=("for precision:", "got 'fp16'"), remedy="'fp32' or 'bf16'"),
     _set(
         "schedule.0.objective=breaking",
@@ -234,7 +234,7 @@ _PREPROCESS = (
     _preprocess("{one_object}", *_TO, found=("{one_object} is one JSON object",), remedy="one object a line"),
     _preprocess("{broken_array}", *_TO, found=("{broken_array} is broken at byte",), remedy="repair it"),
     _preprocess("{empty_gzip}", *_TO, found=("{empty_gzip} is empty",), remedy="Download it again"),
-    _preprocess("{text}", *_TO, "--eod", "x", "--no-eod", found=("contradict each other",), remedy="Leave one"),
+    _preprocess("{text}", *_TO, "--eod", "x", "--no-eod", found=("contradict each other",), remedy="Remove one"),
     _preprocess("{text}", *_TO, "--mask-token", "x", found=("'x'",), remedy="write one of these"),
     _preprocess("{text}", *_TO, "--mask-token", "id:9999", found=("9,999", "383"), remedy="Use one that is"),
     _preprocess("{text}", *_TO, "--workers", "0", found=("--workers: expected",), remedy="at least 1"),
@@ -259,7 +259,7 @@ _PREPROCESS = (
             ("{nameless_tokenizer}", ("No token ends a document",), "(--no-eod)"),
             ("{bad_parquet}", ("{bad_parquet} is no tokenizer", "this is no"), "Give one of these"),
             ("{spec}", ("'llama9'",), "Choose one of"),
-            ("x" * 300, ("File name too long", "xxx"), "Give another path"),
+            ("x" * 300, ("File name too long", "xxx"), "Choose another path"),
         )
     ),
 )
@@ -320,7 +320,7 @@ _EXPORTS = (
     _export("{checkpoint}", "{text}/hf", found=("{text}/hf", "Not a directory"), remedy="Name another folder"),
     _export("{checkpoint}", "/sys/hf", found=("/sys/hf", "not permitted"), remedy="Name another folder"),
     _export("{checkpoint}", "hf", found=("hf cannot be written",), remedy="Free space", under="full disk"),
-    _export("{checkpoint}", "hf", "--mask-token", "auto", found=("belongs to --from-hf",), remedy="Leave it out"),
+    _export("{checkpoint}", "hf", "--mask-token", "auto", found=("applies to --from-hf",), remedy="Remove it"),
     _export("{checkpoint}", "hf", "--form", "x", found=("'x'",), remedy="'bidirectional', 'causal'"),
     _export(
         "{checkpoint}",
@@ -343,7 +343,7 @@ _IMPORTS = (
         "{checkpoint}", "hf", found=("{checkpoint} holds no config.json",), remedy="--to-hf {checkpoint} OUT exports it"
     ),
     _import("{decoder}", "{prepared}", found=("{prepared} exists already",), remedy="Name a new folder"),
-    _import("{decoder}", "hf", "--form", "causal", found=("belong to --to-hf",), remedy="Leave them out"),
+    _import("{decoder}", "hf", "--form", "causal", found=("apply to --to-hf",), remedy="Remove them"),
     _import("{decoder}", "hf", "--mask-token", "x", found=("'x'",), remedy="--mask-token"),
     _import("{decoder}", "hf", "--mask-token", "id:9999", found=("9,999",), remedy="--mask-token"),
     _import("{decoder}", "hf", "--mask-token", "reserved", found=("no reserved slot",), remedy="--mask-token"),
@@ -357,7 +357,7 @@ _IMPORTS = (
     _import("{cut_weights}", "hf", found=("is cut off",), remedy=_FETCH),
     _import("{no_norm}", "hf", found=("lacks model.norm.weight",), remedy=_FETCH),
     _import("{wide_norm}", "hf", found=("model.norm.weight has shape (65,)",), remedy=_FETCH),
-    _import("{infinite_norm}", "hf", found=("not finite",), remedy="Download it again"),
+    _import("{infinite_norm}", "hf", found=("not finite",), remedy="it again"),
     _import("{tied}", "hf", found=("ties lm_head.weight",), remedy="Set tie_word_embeddings to false"),
     _import("{few_rows}", "hf", found=("has 300 rows",), remedy="give the model the tokenizer"),
     _import("{no_tokenizer}", "hf", found=("{no_tokenizer}", "no tokenizer:"), remedy="Write the one"),
@@ -413,8 +413,8 @@ _NOT_YET = tuple(
     Case((name, "x", "--at-all"), (f"`toolkit {name}` is not available yet",), "toolkit --help") for name in _UNBUILT
 )
 _COMMANDS = (
-    Case(("trian", "x"), ("no command 'trian'",), "Did you mean 'train'"),
-    Case(("verify", "x" * 300), ("File name too long", "xxx"), "Give another path"),
+    Case(("trian", "x"), ("no such command 'trian'",), "Did you mean 'train'"),
+    Case(("verify", "x" * 300), ("File name too long", "xxx"), "Choose another path"),
 )
 
 _INITIAL = (

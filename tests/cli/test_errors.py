@@ -55,7 +55,7 @@ def test_what_the_system_refuses_is_no_bug(capsys, number, path):
 
     assert guarded(program) == 2
     said = capsys.readouterr().err
-    assert said.startswith(f"error: {path or 'a file'} cannot be read or written: {os.strerror(number)}. ")
+    assert said.startswith(f"error: could not read or write {path or 'a file'}: {os.strerror(number)}. ")
     assert said.count(".") >= 2
 
 

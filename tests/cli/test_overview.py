@@ -5,9 +5,10 @@ import subprocess
 import sys
 
 import pytest
+import typer
 
 from tests.support.runs import write_run
-from toolkit.cli.main import main
+from toolkit.cli.main import application, main
 
 
 def test_a_dry_run_shows_what_would_run(monkeypatch, capsys, tmp_path):
@@ -49,3 +50,60 @@ def test_help_lists_what_is_built_and_loads_nothing_heavy():
     listed = [line.split()[0] for line in lines[lines.index("Commands:") + 1 : -1]]
     data, training = ["tokenizer", "preprocess", "adopt", "inspect", "verify"], ["train", "convert", "finetune"]
     assert listed == ["quickstart", *data, *training]
+
+
+def _commands():
+    """Every command with its words: ('tokenizer', 'train') for one inside a group."""
+    root = typer.main.get_command(application())
+    for name in root.list_commands(None):
+        command = root.resolve_command(typer.Context(root), [name])[1]
+        inner = getattr(command, "commands", None)
+        yield from [((name, below), one) for below, one in inner.items()] if inner else [((name,), command)]
+
+
+@pytest.mark.parametrize(("words", "command"), [pytest.param(*found, id=found[0][0]) for found in _commands()])
+def test_every_command_shows_examples_that_parse(words, command, monkeypatch, capsys):
+    """Short help option too; an option that an example names exists, and all that is required is there."""
+    monkeypatch.setattr(sys, "argv", ["toolkit", *words, "-h"])
+    with pytest.raises(SystemExit):
+        main()
+    shown = capsys.readouterr().out
+    assert shown.splitlines()[0].startswith(f"Usage: toolkit {' '.join(words)} [OPTIONS]")
+    assert not set("{}<>") & set(shown.splitlines()[0])
+    examples = [line.split() for line in shown.partition("Examples:\n")[2].splitlines()]
+    assert examples
+    for example in examples:
+        assert example[: len(words) + 1] == ["toolkit", *words]
+        command.make_context(" ".join(words), example[len(words) + 1 :])
+
+
+@pytest.mark.parametrize(
+    ("line", "number", "completions"),
+    [
+        ("toolkit tr", 1, ["train"]),
+        ("toolkit tokenizer tr", 2, ["train"]),
+        ("toolkit verify --he", 2, ["--help"]),
+        ("toolkit convert --to", 2, ["--to-hf"]),
+    ],
+)
+def test_a_shell_completes_commands_and_options(monkeypatch, capsys, line, number, completions):
+    monkeypatch.setenv("_TOOLKIT_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", line)
+    monkeypatch.setenv("COMP_CWORD", str(number))
+    monkeypatch.setattr(sys, "argv", ["toolkit"])
+    with pytest.raises(SystemExit):
+        main()
+    assert capsys.readouterr().out.split() == completions
+
+
+@pytest.mark.parametrize("words", ["preprocess", "tokenizer train", "convert", "train", "finetune", "inspect"])
+def test_help_of_a_command_loads_no_program(words):
+    """It needs the settings' texts alone: under 0.3 s."""
+    script = (
+        f"import sys; sys.argv = ['toolkit', *{words.split()!r}, '--help']\n"
+        "from toolkit.cli import main\n"
+        "try: main()\n"
+        "finally: print(sorted({'torch', 'pyarrow', 'tokenizers', 'rich', 'tokenization'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.splitlines()[-1] == "[]"

@@ -74,16 +74,16 @@ def test_little_text_gives_fewer_ids_and_says_so(monkeypatch, capsys, tmp_path):
     code, out, _ = toolkit(monkeypatch, capsys, "tokenizer", "train", tmp_path / "a.txt", *words)
 
     assert code == 0
-    assert "ids of 5,000 asked for: there is too little text" in out
+    assert "ids instead of 5,000: too little text" in out
     assert f"toolkit preprocess {tmp_path / 'a.txt'} --txt-documents paragraph --tokenizer" in out
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--vocab-size", "200"], "--vocab-size 200"),
-        (["--vocab-size", "300", "--txt-documents", "page"], "--txt-documents page"),
-        (["--vocab-size", "300", "--limit-documents", "0"], "--limit-documents 0"),
+        (["--vocab-size", "200"], "--vocab-size: expected at least 259, got 200"),
+        (["--vocab-size", "300", "--txt-documents", "page"], "--txt-documents: expected"),
+        (["--vocab-size", "300", "--limit-documents", "0"], "--limit-documents: expected at least 1, got 0"),
         (["--vocab-size", "300", "--text-field", "body"], "There is no document"),
     ],
 )

@@ -29,7 +29,7 @@ def test_the_command_converts_and_reports(toolkit: Run, make_checkpoint: Callabl
     code, output, _ = toolkit("convert", "--to-hf", checkpoint, out, "--form", "causal", "--dtype", "bf16")
     assert code == 0
     assert f"{checkpoint} (step 20) as a causal model in bf16:" in output
-    assert "checked in transformers: logits up to" in output
+    assert "compared in transformers: logits up to" in output
     assert f"wrote {out}: README.md, config.json," in output
 
 
@@ -56,11 +56,11 @@ def test_defaults_are_the_encoder_in_fp32(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ((), "needs one direction: toolkit convert --to-hf CHECKPOINT OUT"),
-        (("--to-hf", "--from-hf"), "needs one direction"),
-        (("--to-hf", "--mask-token", "auto"), "--mask-token belongs to --from-hf"),
-        (("--from-hf", "--form", "causal"), "belong to --to-hf"),
-        (("--from-hf", "--sentence-transformers"), "belong to --to-hf"),
+        ((), "no direction given, or both. Use one: toolkit convert --to-hf CHECKPOINT OUT"),
+        (("--to-hf", "--from-hf"), "no direction given, or both"),
+        (("--to-hf", "--mask-token", "auto"), "--mask-token applies to --from-hf"),
+        (("--from-hf", "--form", "causal"), "apply to --to-hf"),
+        (("--from-hf", "--sentence-transformers"), "apply to --to-hf"),
         (("--from-hf",), "is not a directory, and not the name of a model on the hub"),
     ],
 )

@@ -95,8 +95,8 @@ def test_what_is_passed_over_is_said(toolkit, write_jsonl, tokenizer_folder, tmp
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ((), "--tokenizer and --output must be given"),
-        (("--output", "c"), "--tokenizer must be given"),
+        ((), "--tokenizer and --output are required"),
+        (("--output", "c"), "--tokenizer is required"),
         (("--tokenizer", "nowhere/here/there", "--output", "c"), "There is no tokenizer at 'nowhere/here/there'"),
         (
             ("--tokenizer", "TOK", "--output", "c", "--limit-documents", "0"),

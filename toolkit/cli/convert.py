@@ -1,12 +1,21 @@
-"""`toolkit convert`: a checkpoint into a Hugging Face folder, or a Hugging Face model into a checkpoint."""
+"""`toolkit convert`: checkpoints to Hugging Face folders and back."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from toolkit.conversion.forms import DEFAULT_DTYPE, DEFAULT_FORM, ExportDtype, ExportForm
 from toolkit.core.errors import UserError
+
+if TYPE_CHECKING:
+    from toolkit.conversion import ConversionReport, ImportReport
+
+EXAMPLES = (
+    "toolkit convert --to-hf runs/mine hf-encoder --sentence-transformers",
+    "toolkit convert --to-hf runs/mine/checkpoints/step-00001000 hf-decoder --form causal",
+    "toolkit convert --from-hf Qwen/Qwen3-0.6B-Base checkpoints/qwen3",
+)
 
 
 def command(
@@ -14,46 +23,49 @@ def command(
         str,
         typer.Argument(
             metavar="SOURCE",
-            help="With --to-hf a checkpoint or run folder (newest); with --from-hf a folder or hub id.",
+            help="With --to-hf: a checkpoint, or a run folder (newest checkpoint). With --from-hf: a folder or hub id.",
         ),
     ],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to write; must not exist, or be empty.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to write; must not exist or must be empty.")],
     *,
-    to_hf: Annotated[bool, typer.Option("--to-hf", help="Write a Hugging Face folder.")] = False,
-    from_hf: Annotated[bool, typer.Option("--from-hf", help="Read a Hugging Face model into a checkpoint.")] = False,
+    to_hf: Annotated[bool, typer.Option("--to-hf", help="Export a Hugging Face folder.")] = False,
+    from_hf: Annotated[bool, typer.Option("--from-hf", help="Import a Hugging Face model as a checkpoint.")] = False,
     form: Annotated[
-        ExportForm | None, typer.Option(help=f"With --to-hf: an encoder or a decoder; default {DEFAULT_FORM}.")
+        ExportForm | None,
+        typer.Option(help=f"With --to-hf: encoder or decoder. [default: {DEFAULT_FORM}]"),
     ] = None,
     dtype: Annotated[
-        ExportDtype | None, typer.Option(help=f"With --to-hf: numbers of the written weights; default {DEFAULT_DTYPE}.")
+        ExportDtype | None,
+        typer.Option(help=f"With --to-hf: dtype of the weights. [default: {DEFAULT_DTYPE}]"),
     ] = None,
     sentence_transformers: Annotated[
-        bool, typer.Option("--sentence-transformers", help="With --to-hf: add modules that pool by the mean.")
+        bool,
+        typer.Option("--sentence-transformers", help="With --to-hf: add a mean-pooling module."),
     ] = False,
     mask_token: Annotated[
         str | None,
         typer.Option(
-            "--mask-token", help="With --from-hf: auto (default), reserved, mean (a new entry), id:N or token:TEXT."
+            "--mask-token",
+            metavar="MASK",
+            help="With --from-hf: auto, reserved, mean (a new entry), id:N or token:TEXT. [default: auto]",
         ),
     ] = None,
 ) -> None:
-    """Convert between this toolkit's checkpoints and Hugging Face folders; logits are compared before it is done."""
+    """Convert between this toolkit's checkpoints and Hugging Face folders; both models' logits are compared."""
     if to_hf == from_hf:
         raise UserError(
-            "toolkit convert needs one direction: toolkit convert --to-hf CHECKPOINT OUT, "
+            "no direction given, or both. Use one: toolkit convert --to-hf CHECKPOINT OUT, "
             "or toolkit convert --from-hf MODEL OUT."
         )
     if to_hf:
         if mask_token is not None:
             raise UserError(
-                "--mask-token belongs to --from-hf: the tokenizer of a checkpoint is decided already. Leave it out."
+                "--mask-token applies to --from-hf only: a checkpoint has its tokenizer already. Remove it."
             )
         _export(source, out, form or DEFAULT_FORM, dtype or DEFAULT_DTYPE, sentence_transformers)
         return
     if form is not None or dtype is not None or sentence_transformers:
-        raise UserError(
-            "--form, --dtype and --sentence-transformers belong to --to-hf; an import is always whole. Leave them out."
-        )
+        raise UserError("--form, --dtype and --sentence-transformers apply to --to-hf only. Remove them.")
     _import(source, out, mask_token)
 
 
@@ -65,7 +77,7 @@ def _export(source: str, out: Path, form: ExportForm, dtype: ExportDtype, senten
     print(f"  {report.architecture}")
     for note in report.notes:
         print(f"  {note}")
-    print(f"  checked in transformers: logits up to {report.max_logit:.3g}, at most {report.max_difference:.1e} off")
+    print(f"  {_comparison(report)}")
     print(f"wrote {report.out}: {', '.join(report.files)}")
 
 
@@ -77,7 +89,13 @@ def _import(source: str, out: Path, mask_token: str | None) -> None:
     print(f"{report.model} ({report.family}, {report.num_parameters:,} parameters) as a checkpoint:")
     for change in report.changes:
         print(f"  {change}")
-    print(f"  checked in transformers: logits up to {report.max_logit:.3g}, at most {report.max_difference:.1e} off")
+    print(f"  {_comparison(report)}")
     print(f"wrote {report.out}. Next:")
     print(f"  toolkit preprocess YOUR_TEXT --tokenizer {report.out} --output data/mine")
     print(f"  toolkit train adapt --set init.from={report.out} --set data.train=data/mine")
+
+
+def _comparison(report: "ConversionReport | ImportReport") -> str:
+    return (
+        f"compared in transformers: logits up to {report.max_logit:.3g}, largest difference {report.max_difference:.1e}"
+    )

@@ -1,4 +1,4 @@
-"""From an error to one message and an exit code; the only place that knows both."""
+"""Exit codes and printed messages of errors; the only place that knows both."""
 
 import errno
 import os
@@ -15,59 +15,61 @@ _NO_SUCH_PATH = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
 _LONGEST_PATH = 80
 
 
-def guarded(program: Callable[[], object], *, is_quiet_rank: bool = False) -> int:
-    """Run a program and return its exit code; print what went wrong to standard error.
+def print_error(message: str) -> None:
+    """Print an error to standard error."""
+    print(f"error: {message}", file=sys.stderr, flush=True)
+
+
+def print_error_on_rank_0(message: str) -> None:
+    """Print an error once, in programs that a launcher starts several times."""
+    if os.environ.get("RANK", "0") == "0":
+        print_error(message)
+
+
+def guarded(program: Callable[[], object], *, report: Callable[[str], None] = print_error) -> int:
+    """Run a program and return its exit code; bugs leave a traceback.
 
     Args:
         program: called without arguments.
-        is_quiet_rank: print from rank 0 only, for programs that a launcher starts several times.
+        report: called with the message of an error that the user can fix.
     """
-    is_speaker = not is_quiet_rank or os.environ.get("RANK", "0") == "0"
+    is_debugging = bool(os.environ.get(DEBUG_VARIABLE))
     try:
         program()
     except KeyboardInterrupt:
         return INTERRUPTED
     except Exception as error:
-        if _is_debugging():
+        code, message = _exit_code_and_message(error)
+        if is_debugging or code == 1:
             traceback.print_exc()
-        code, message = _judged(error)
-        if code == 1 and not _is_debugging():
-            traceback.print_exc()
-        elif is_speaker:
-            print(f"error: {message}", file=sys.stderr, flush=True)
+        if is_debugging or code != 1:
+            report(message)
         return code
     return 0
 
 
-def _is_debugging() -> bool:
-    return bool(os.environ.get(DEBUG_VARIABLE))
-
-
-def _judged(error: Exception) -> tuple[int, str]:
+def _exit_code_and_message(error: Exception) -> tuple[int, str]:
     """Exit code and message of an error; 1 means a bug."""
     if isinstance(error, ToolkitError):
         return error.exit_code, str(error)
-    # Its own package raises its own family, which knows nothing of exit codes.
+    # tokenization has its own family of exceptions, which knows nothing of exit codes.
     if any(base.__module__.split(".")[0] == "tokenization" for base in type(error).__mro__[:-1]):
         return 2, str(error)
     if isinstance(error, OSError) and (remedy := _remedy(error)):
-        place = _shortened(str(error.filename)) if error.filename else "a file"
-        return 2, f"{place} cannot be read or written: {error.strerror}. {remedy}"
+        path = str(error.filename) if error.filename else "a file"
+        shown = path if len(path) <= _LONGEST_PATH else f"{path[:_LONGEST_PATH]}..."
+        return 2, f"could not read or write {shown}: {error.strerror}. {remedy}"
     if isinstance(error, ValueError) and str(error) == "embedded null byte":
-        return 2, "a path holds the character NUL, which no path can have. Take it out."
+        return 2, "a path contains the NUL character, which is not allowed. Remove it."
     return 1, str(error)
 
 
 def _remedy(error: OSError) -> str | None:
-    """What a person can do about an error of the system; None where nothing is known."""
+    """What the user can do about an error of the operating system; None if unknown."""
     if is_out_of_room(error):
-        return "Free space or choose another folder (for temporary files: TMPDIR); what was finished before is whole."
+        return "Free space or choose another folder (for temporary files: TMPDIR); finished files are intact."
     if error.errno in _CLOSED:
-        return "Allow access to it or choose another place; what was finished before is whole."
+        return "Change its permissions or choose another path; finished files are intact."
     if error.errno in _NO_SUCH_PATH:
-        return "Give another path."
+        return "Choose another path."
     return None
-
-
-def _shortened(path: str) -> str:
-    return path if len(path) <= _LONGEST_PATH else f"{path[:_LONGEST_PATH]}..."

@@ -1,4 +1,4 @@
-"""`toolkit finetune`: train an encoder on labelled data and score it."""
+"""`toolkit finetune`: train an encoder on labelled data and evaluate it."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,25 +7,36 @@ import typer
 
 from toolkit.cli.options import settings_from
 
+EXAMPLES = (
+    "toolkit finetune sc hf-encoder --train train.tsv --test test.tsv --output runs/sentiment",
+    "toolkit finetune sc runs/mine --train a.jsonl --test b.jsonl --output runs/nli --text-columns premise,hypothesis",
+)
+
 
 def command(
-    task: Annotated[str, typer.Argument(help="sc: sequence classification.")],
+    task: Annotated[str, typer.Argument(metavar="TASK", help="sc: sequence classification.")],
     model: Annotated[
-        str, typer.Argument(help="An encoder: Hugging Face folder or hub id, or a run or checkpoint of yours.")
+        str,
+        typer.Argument(
+            metavar="MODEL", help="An encoder: a Hugging Face folder or hub id, or a run or checkpoint of this toolkit."
+        ),
     ],
     train: Annotated[
-        Path, typer.Option(help="Training file: .tsv .csv .jsonl .parquet with the columns text and label.")
+        Path,
+        typer.Option(metavar="FILE", help="Training file: .tsv .csv .jsonl .parquet with the columns text and label."),
     ],
-    test: Annotated[Path, typer.Option(help="File to score on.")],
-    output: Annotated[Path, typer.Option(help="Folder for result.json, predictions.jsonl and model/.")],
-    validation: Annotated[Path | None, typer.Option(help="Another file to score on, to choose settings by.")] = None,
-    lr: Annotated[float | None, typer.Option(help="Peak learning rate.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Decides the new head and the order of the examples.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Updates.")] = None,
-    text_columns: Annotated[str | None, typer.Option(help="Column of the text, or the two of a pair: a,b.")] = None,
-    label_column: Annotated[str | None, typer.Option(help="Column of the label.")] = None,
+    test: Annotated[Path, typer.Option(metavar="FILE", help="File to evaluate on.")],
+    output: Annotated[Path, typer.Option(metavar="DIR", help="Folder for result.json, predictions.jsonl and model/.")],
+    validation: Annotated[Path | None, typer.Option(metavar="FILE", help="A second file to evaluate on.")] = None,
+    lr: Annotated[float | None, typer.Option(metavar="RATE", help="Peak learning rate.")] = None,
+    seed: Annotated[int | None, typer.Option(metavar="N", help="Seed of the new head and the data order.")] = None,
+    steps: Annotated[int | None, typer.Option(metavar="N", help="Optimizer updates.")] = None,
+    text_columns: Annotated[
+        str | None, typer.Option(metavar="A[,B]", help="Column of the text; A,B for text pairs.")
+    ] = None,
+    label_column: Annotated[str | None, typer.Option(metavar="NAME", help="Column of the label.")] = None,
 ) -> None:
-    """Fine-tune an encoder on a task and score it."""
+    """Fine-tune an encoder on a labelled data set and evaluate it."""
     from toolkit.core.console import console
     from toolkit.finetuning import FinetuningSettings
     from toolkit.workflows.finetune import finetune
@@ -43,5 +54,5 @@ def command(
         if scores is not None:
             listed = "  ".join(f"{metric} {score:.4f}" for metric, score in scores.items())
             console().print(f"{name}: {listed}")
-    console().print(f"always the most frequent label: {result.metric} {result.majority:.4f}")
+    console().print(f"baseline (most frequent label): {result.metric} {result.majority:.4f}")
     console().print(f"written to {output}: result.json, predictions.jsonl, model/")

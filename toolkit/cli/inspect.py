@@ -1,9 +1,15 @@
-"""`toolkit inspect`: look at a corpus, a run or a checkpoint; what the folder holds decides."""
+"""`toolkit inspect`: contents of a corpus, a run or a checkpoint."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+EXAMPLES = (
+    "toolkit inspect data/corpus --rows 5 --set data.sequence_length=512",
+    "toolkit inspect runs/mine",
+    "toolkit inspect runs/mine/checkpoints/step-00001000",
+)
 
 
 def command(

@@ -1,4 +1,4 @@
-"""The `toolkit` command: a table of commands, each imported when it is called."""
+"""The `toolkit` command: a table of subcommands, each imported when it is called."""
 
 import importlib
 import os
@@ -12,20 +12,50 @@ from typer.main import get_command
 from toolkit.cli.exit_codes import DEBUG_VARIABLE, INTERRUPTED, guarded
 
 _COMMANDS = {
-    "quickstart": "See the whole path work on bundled text",
+    "quickstart": "Run the whole path on bundled text",
     "tokenizer": "Train a tokenizer on text",
-    "preprocess": "Tokenise text into memory-mapped shards",
-    "adopt": "Use Megatron-LM's .bin/.idx pairs as they are",
+    "preprocess": "Tokenize text into memory-mapped shards",
+    "adopt": "Use Megatron-LM's .bin/.idx files in place",
     "inspect": "Look at a corpus, a run or a checkpoint",
-    "verify": "Read a corpus through and name damaged files",
+    "verify": "Check the hashes of all files of a corpus",
     "train": "Pretrain an encoder, objective after objective",
-    "convert": "Write a checkpoint as a Hugging Face model",
-    "finetune": "Fine-tune an encoder on a task and score it",
+    "convert": "Export to or import from Hugging Face",
+    "finetune": "Fine-tune an encoder and evaluate it",
 }
 _NOT_BUILT = {"grid", "report", "plan", "branch"}
 _BELOW = {"tokenizer": "train"}
 """Commands that are groups, with the one command in each."""
 _RESERVED = {"adapt", "estimate", "doctor", "launch", "watch"}
+
+
+class _Command(TyperCommand):
+    """A command whose help names arguments as they are typed, and ends with examples."""
+
+    examples: tuple[str, ...] = ()
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        # The library writes {SOURCE}... for a required argument.
+        return [piece.translate({ord("{"): None, ord("}"): None}) for piece in super().collect_usage_pieces(ctx)]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        arguments, options = [], []
+        for parameter in self.get_params(ctx):
+            if record := parameter.get_help_record(ctx):
+                if parameter.param_type_name == "argument":
+                    # Without the type, which the library writes behind the name.
+                    arguments.append((parameter.metavar or parameter.name, record[1]))
+                else:
+                    options.append(record)
+        for title, records in (("Arguments", arguments), ("Options", options)):
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        if self.examples:
+            with formatter.section("Examples"):
+                for example in self.examples:
+                    formatter.write(f"  {example}\n")
 
 
 class _LazyGroup(TyperGroup):
@@ -35,19 +65,25 @@ class _LazyGroup(TyperGroup):
         return list(_COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name in _NOT_BUILT | _RESERVED:
+        """The entry of a command in the list, without its options."""
+        return TyperCommand(cmd_name, help=_COMMANDS[cmd_name])
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that a command line names."""
+        name = args[0]
+        if name in _NOT_BUILT | _RESERVED:
             anything = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
-            return TyperCommand(cmd_name, callback=lambda: _refuse(cmd_name), hidden=True, context_settings=anything)
-        if cmd_name not in _COMMANDS:
-            _refuse_unknown(cmd_name)
-        if ctx.invoked_subcommand is None and _is_asked_for_overview():
-            return TyperCommand(cmd_name, help=_COMMANDS[cmd_name])
-        module = importlib.import_module(f"toolkit.cli.{cmd_name}")
+            command = TyperCommand(name, callback=lambda: _refuse(name), hidden=True, context_settings=anything)
+            return name, command, args[1:]
+        if name not in _COMMANDS:
+            _refuse_unknown(name)
+        module = importlib.import_module(f"toolkit.cli.{name}")
         app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-        app.command(_BELOW.get(cmd_name, cmd_name))(module.command)
-        if cmd_name in _BELOW:
-            app.callback(no_args_is_help=True, help=_COMMANDS[cmd_name])(_no_options)
-        return get_command(app)
+        examples = {"examples": getattr(module, "EXAMPLES", ())}
+        app.command(_BELOW.get(name, name), cls=type("_CommandWithExamples", (_Command,), examples))(module.command)
+        if name in _BELOW:
+            app.callback(no_args_is_help=True, help=_COMMANDS[name])(_no_options)
+        return name, get_command(app), args[1:]
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -77,11 +113,6 @@ def _message(error: typer.BadParameter) -> str:
     return f"{message}, got {str(findings[0]['input'])!r}."
 
 
-def _is_asked_for_overview() -> bool:
-    """Whether the command line names no command, so that only the table is wanted."""
-    return not any(word in _COMMANDS for word in sys.argv[1:])
-
-
 def _no_options() -> None:
     """Makes a group of an app with one command."""
 
@@ -97,14 +128,14 @@ def _refuse_unknown(name: str) -> NoReturn:
     from toolkit.core.validation import nearest
 
     raise UserError(
-        f"there is no command {name!r}.{nearest(name, _COMMANDS)} Commands: {', '.join(_COMMANDS)}.\n"
-        "What they do is shown by: toolkit --help"
+        f"no such command {name!r}.{nearest(name, _COMMANDS)} Commands: {', '.join(_COMMANDS)}.\n"
+        "For what they do, see: toolkit --help"
     )
 
 
 def _options(
     debug: bool = typer.Option(False, "--debug", help="Show a traceback with every error."),
-    version: bool = typer.Option(False, "--version", help="Show the version and leave."),
+    version: bool = typer.Option(False, "--version", help="Show the version and exit."),
 ) -> None:
     """Pretrain text encoders with a schedule of objectives: CLM first, then MLM."""
     if debug:
@@ -116,15 +147,20 @@ def _options(
         raise typer.Exit
 
 
-def main() -> None:
-    """Run the command line and leave with its exit code."""
+def application() -> typer.Typer:
+    """The command line, without any command imported."""
     app = typer.Typer(
         cls=_LazyGroup,
-        add_completion=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
         no_args_is_help=True,
         invoke_without_command=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
     )
     app.callback(invoke_without_command=True)(_options)
-    sys.exit(guarded(get_command(app)))
+    return app
+
+
+def main() -> None:
+    """Run the command line and leave with its exit code."""
+    sys.exit(guarded(lambda: get_command(application())(prog_name="toolkit")))

@@ -1,4 +1,4 @@
-"""`toolkit preprocess`: text files to a corpus."""
+"""`toolkit preprocess`: text to a corpus."""
 
 from functools import partial
 from pathlib import Path
@@ -10,6 +10,11 @@ from toolkit.cli.options import option_of, settings_from
 from toolkit.core.errors import SettingsError
 from toolkit.preprocess.settings import PreprocessSettings
 
+EXAMPLES = (
+    "toolkit preprocess fineweb-edu",
+    "toolkit preprocess texts/*.jsonl.gz --tokenizer meta-llama/Meta-Llama-3-8B --output data/corpus",
+    "toolkit preprocess org/dataset notes/ --tokenizer runs/tokenizer --output data/corpus --holdout 0.01",
+)
 # `toolkit preprocess fineweb-edu`, as it stands: the recipe's vocabulary with its mask token, on an open repository.
 _FINEWEB_EDU = {
     "tokenizer": "EuroBERT/EuroBERT-210m",
@@ -23,9 +28,9 @@ _option = partial(option_of, PreprocessSettings)
 _Sources = Annotated[
     list[str],
     typer.Argument(
-        metavar="SOURCE...",
-        help="fineweb-edu, any data set with Parquet on the hub, and files, folders or globs of .parquet .jsonl .json "
-        ".txt, also .gz and .zst; mixed.",
+        metavar="SOURCE",
+        help="fineweb-edu, a data set with Parquet files on the hub, files, folders or globs (.parquet .jsonl .json "
+        ".csv .tsv .txt; also .gz .zst .bz2 .xz); any mix of them.",
     ),
 ]
 _Tokenizer = Annotated[str | None, _option("tokenizer", "TOK")]
@@ -43,7 +48,7 @@ _ShardTokens = Annotated[int | None, _option("shard_tokens", "N")]
 _SpecialText = Annotated[str | None, _option("special_text", "parse|literal")]
 _Eod = Annotated[str | None, _option("eod", "TOKEN")]
 _NoEod = Annotated[bool, typer.Option("--no-eod", help="Do not end documents with a token.")]
-_NoBos = Annotated[bool, typer.Option("--no-bos", help="Leave out what the tokenizer itself puts in front of a text.")]
+_NoBos = Annotated[bool, typer.Option("--no-bos", help="Drop the tokens that the tokenizer puts in front of a text.")]
 _MaskToken = Annotated[str | None, _option("mask_token", "MASK")]
 _MaxBadFraction = Annotated[float | None, _option("max_bad_fraction", "FRACTION")]
 _Overwrite = Annotated[bool, typer.Option("--overwrite", help=PreprocessSettings.model_fields["overwrite"].description)]
@@ -71,10 +76,10 @@ def command(
     max_bad_fraction: _MaxBadFraction = None,
     overwrite: _Overwrite = False,
 ) -> None:
-    """Tokenise text into a corpus: Megatron .bin/.idx shards, corpus.json and the tokenizer.
+    """Tokenize text into a corpus: Megatron .bin/.idx shards, corpus.json and the tokenizer.
 
-    Interrupted and started again, it goes on behind the last finished shard and ends with the same bytes.
-    `toolkit preprocess fineweb-edu` alone prepares FineWeb-Edu's sample-10BT with EuroBERT's tokenizer into
+    If interrupted, run the same command again: it resumes after the last finished shard, with the same result.
+    `toolkit preprocess fineweb-edu` alone prepares FineWeb-Edu's sample-10BT with EuroBERT's tokenizer in
     data/fineweb-edu.
     """
     given = dict(locals())
@@ -82,10 +87,11 @@ def command(
         given |= {key: value for key, value in _FINEWEB_EDU.items() if given[key] is None}
     if missing := [f"--{key}" for key in ("tokenizer", "output") if given[key] is None]:
         raise SettingsError(
-            f"{' and '.join(missing)} must be given, for example --tokenizer FOLDER --output data/corpus."
+            f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} required, for example "
+            "--tokenizer FOLDER --output data/corpus."
         )
     if eod is not None and no_eod:
-        raise SettingsError(f"--eod {eod} and --no-eod contradict each other. Leave one of the two out.")
+        raise SettingsError(f"--eod {eod} and --no-eod contradict each other. Remove one of them.")
     given |= {"add_eod": not given.pop("no_eod"), "add_bos": not given.pop("no_bos")}
     _run(given.pop("sources"), given.pop("output"), given)
 
@@ -104,5 +110,5 @@ def _run(sources: list[str], output: Path, given: dict[str, Any]) -> None:
     for note in notes(result):
         screen.print(note)
     if result.holdout is not None:
-        screen.print(f"The documents held out are in {output / 'holdout'}: set data.validation to it.")
+        screen.print(f"The held-out documents are in {output / 'holdout'}; set data.validation to this folder.")
     screen.print(f"The corpus is in {output}. Look at it with: toolkit inspect {output}")

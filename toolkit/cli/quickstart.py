@@ -4,15 +4,20 @@ from typing import Annotated
 
 import typer
 
+EXAMPLES = (
+    "toolkit quickstart",
+    "toolkit quickstart --compare",
+)
+
 
 def command(
     compare: Annotated[
-        bool, typer.Option("--compare", help="Also train with MLM alone, and show both curves; takes longer.")
+        bool, typer.Option("--compare", help="Also train with MLM alone and show both curves; takes longer.")
     ] = False,
 ) -> None:
-    """See the whole path work on bundled text, in minutes and without a network; ends with runs/quickstart/report.html.
+    """Run the whole path on bundled text, in minutes, without a network; writes runs/quickstart/report.html.
 
-    Interrupted and started again, it goes on where it was; finished stages are used as they are.
+    If interrupted, run it again: finished stages are kept and training resumes.
     """
     from toolkit.workflows.quickstart import run_quickstart
 

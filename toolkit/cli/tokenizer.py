@@ -1,4 +1,4 @@
-"""`toolkit tokenizer train`: texts to a vocabulary."""
+"""`toolkit tokenizer train`: text to a vocabulary."""
 
 import shlex
 from functools import partial
@@ -8,12 +8,13 @@ from typing import Annotated
 import typer
 
 from toolkit.cli.options import option_of, settings_from
-from toolkit.preprocess.tokenizer_training import TokenizerTrainingSettings
+from toolkit.preprocess.settings import TokenizerTrainingSettings
 
-# What preprocess has to be told too, to read the same texts.
+# Options that preprocess needs as well to read the same texts.
 _OF_SOURCES = ("text_field", "txt_documents", "subset")
 _OVERWRITE = TokenizerTrainingSettings.model_fields["overwrite"].description
 
+EXAMPLES = ("toolkit tokenizer train texts/ --vocab-size 32768 --output runs/tokenizer",)
 
 _option = partial(option_of, TokenizerTrainingSettings)
 
@@ -22,9 +23,8 @@ def command(
     sources: Annotated[
         list[str],
         typer.Argument(
-            metavar="SOURCE...",
-            help="As for toolkit preprocess: data sets with Parquet on the hub; files, folders or globs of .parquet "
-            ".jsonl .json .txt, also .gz and .zst; mixed.",
+            metavar="SOURCE",
+            help="As for toolkit preprocess: data sets with Parquet files on the hub, files, folders, globs.",
         ),
     ],
     vocab_size: Annotated[int, _option("vocab_size", "N")],
@@ -35,9 +35,9 @@ def command(
     limit_documents: Annotated[int | None, _option("limit_documents", "N")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help=_OVERWRITE)] = False,
 ) -> None:
-    """Train a byte-level BPE tokenizer, with tokens for the end of a text, padding and the mask.
+    """Train a byte-level BPE tokenizer, with end-of-text, padding and mask tokens.
 
-    Any text can be encoded with it and decoded without loss.
+    It encodes any text without loss.
     """
     given = {key: value for key, value in locals().items() if key not in ("sources", "output") and value is not None}
     from toolkit.core.console import console
@@ -46,8 +46,8 @@ def command(
     settings = settings_from(TokenizerTrainingSettings, given)
     made = train_tokenizer(sources, output, settings=settings)
     screen = console()
-    fewer = f" of {vocab_size:,} asked for: there is too little text" if made.vocabulary_size < vocab_size else ""
-    screen.print(f"{made.vocabulary_size:,} ids{fewer}; {made.bytes_per_token:.2f} bytes of text a token")
+    fewer = f" instead of {vocab_size:,}: too little text" if made.vocabulary_size < vocab_size else ""
+    screen.print(f"{made.vocabulary_size:,} ids{fewer}; {made.bytes_per_token:.2f} bytes of text per token")
     screen.print(f"from {made.documents:,} documents, {made.text_bytes / 1e6:,.1f} MB, in {made.seconds:,.1f} s")
     for reason, count in made.skipped.items():
         screen.print(f"skipped: {count:,} rows, {reason}")

@@ -4,6 +4,12 @@ from typing import Annotated
 
 import typer
 
+EXAMPLES = (
+    "toolkit train run.toml",
+    "toolkit train 210m --set data.train=data/corpus --set run.dir=runs/mine --dry-run",
+    "toolkit train run.toml --num-procs 8 --ds-config zero3",
+)
+
 
 def command(
     run: Annotated[str, typer.Argument(metavar="RUN.toml|PRESET", help="A run file, or the name of a preset.")],

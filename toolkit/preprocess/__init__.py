@@ -16,7 +16,20 @@ tokenizer_training.py  the same sources -> a tokenizer
 inspection.py        a corpus -> statistics and decoded rows (views.py)
 """
 
-from toolkit.preprocess.program import PreprocessResult, preprocess
+from typing import TYPE_CHECKING, Any
+
 from toolkit.preprocess.settings import PreprocessSettings
 
+if TYPE_CHECKING:
+    from toolkit.preprocess.program import PreprocessResult, preprocess
+
 __all__ = ["PreprocessResult", "PreprocessSettings", "preprocess"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the program when it is asked for; `toolkit preprocess --help` needs its settings alone."""
+    if name not in ("PreprocessResult", "preprocess"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from toolkit.preprocess import program
+
+    return getattr(program, name)

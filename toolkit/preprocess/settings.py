@@ -1,4 +1,4 @@
-"""What a user can say about preparing a corpus."""
+"""Settings of `toolkit preprocess` and `toolkit tokenizer train`."""
 
 from typing import Annotated, Literal
 
@@ -52,3 +52,20 @@ class PreprocessSettings(Settings):
     """Give up when more than this share of the rows cannot be used; looked at after each file."""
     overwrite: bool = False
     """Replace a finished corpus."""
+
+
+class TokenizerTrainingSettings(Settings):
+    """How texts become a vocabulary."""
+
+    vocab_size: Annotated[int, Field(ge=259, le=1 << 20)]
+    """Number of ids: 256 bytes, 3 special tokens, and what is learnt."""
+    text_field: Annotated[str, Field(min_length=1)] = PreprocessSettings.model_fields["text_field"].default
+    """Key (JSON) or column (Parquet, CSV, TSV) that holds the text."""
+    txt_documents: TxtDocuments = PreprocessSettings.model_fields["txt_documents"].default
+    """What is one document in a .txt file: the "file", a "paragraph" between blank lines, or a "line"."""
+    subset: Annotated[str, Field(min_length=1)] | None = None
+    """Configuration of a data set on the hub."""
+    limit_documents: Annotated[int, Field(ge=1)] | None = None
+    """Stop reading after this many documents."""
+    overwrite: bool = False
+    """Replace a tokenizer that was trained into the folder before."""

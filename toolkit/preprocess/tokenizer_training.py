@@ -6,39 +6,18 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
-
-from pydantic import Field
 
 import tokenization
 from toolkit.core.console import Progress, progress
 from toolkit.core.errors import UserError
-from toolkit.core.settings import Settings
 from toolkit.preprocess.encoding import ahead
 from toolkit.preprocess.readers import Row, Span, iterate_spans
-from toolkit.preprocess.settings import PreprocessSettings, TxtDocuments
+from toolkit.preprocess.settings import TokenizerTrainingSettings
 from toolkit.preprocess.sources import Source, find_sources, no_documents_error
 
 _FILES = {"tokenizer.json", "tokenizer_config.json"}
 _NUM_READERS = 2
 _SAMPLE_CHARACTERS = 1_000_000
-
-
-class TokenizerTrainingSettings(Settings):
-    """How texts become a vocabulary."""
-
-    vocab_size: Annotated[int, Field(ge=259, le=1 << 20)]
-    """Number of ids: 256 bytes, 3 special tokens, and what is learnt."""
-    text_field: Annotated[str, Field(min_length=1)] = PreprocessSettings.model_fields["text_field"].default
-    """Key (JSON) or column (Parquet, CSV, TSV) that holds the text."""
-    txt_documents: TxtDocuments = PreprocessSettings.model_fields["txt_documents"].default
-    """What is one document in a .txt file: the "file", a "paragraph" between blank lines, or a "line"."""
-    subset: Annotated[str, Field(min_length=1)] | None = None
-    """Configuration of a data set on the hub."""
-    limit_documents: Annotated[int, Field(ge=1)] | None = None
-    """Stop reading after this many documents."""
-    overwrite: bool = False
-    """Replace a tokenizer that was trained into the folder before."""
 
 
 @dataclass
