@@ -18,6 +18,7 @@ from toolkit.core.errors import SettingsError
 from toolkit.core.types import AttentionKind
 from toolkit.model.attention import SegmentAttention, SegmentLayout
 from toolkit.model.config import ModelSettings
+from toolkit.model.embedding import Embedding
 from toolkit.model.loss import cross_entropy_sum
 from toolkit.model.pointwise import Rotation, rms_norm, rotate, rotation
 from toolkit.model.products import Linear, times_transposed
@@ -87,7 +88,7 @@ class Body(nn.Module):
         super().__init__()
         self.settings = settings
         # No padding index: the pad is often also the end of text, whose row must be trained.
-        self.embed_tokens = nn.Embedding(vocab_size, settings.hidden_size)
+        self.embed_tokens = Embedding(vocab_size, settings.hidden_size)
         self.layers = nn.ModuleList(Block(settings) for _ in range(settings.num_hidden_layers))
         self.norm = RMSNorm(settings.hidden_size, settings.rms_norm_eps)
 

@@ -15,9 +15,15 @@ _TOLERANCES = {
     # Eight bits of mantissa, and a few roundings one after the other.
     torch.bfloat16: (3e-2, 3e-2),
 }
+_GRADIENT_TOLERANCES = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
 
 
 def tolerance(dtype: torch.dtype) -> dict[str, float]:
     """`rtol` and `atol` for two ways of computing the same in `dtype`."""
     relative, absolute = _TOLERANCES[dtype]
     return {"rtol": relative, "atol": absolute}
+
+
+def gradient_tolerance(dtype: torch.dtype) -> float:
+    """Largest |difference| / |gradient| of one parameter, between `dtype` and fp32 on the same rounded weights."""
+    return _GRADIENT_TOLERANCES[dtype]
