@@ -1,5 +1,7 @@
 """The chunked cross-entropy against torch's own, on whole logits."""
 
+import weakref
+
 import pytest
 import torch
 from torch import Tensor
@@ -114,3 +116,35 @@ def test_frozen_weights_get_no_gradient() -> None:
     assert weight.grad is None
     expected = cross_entropy(linear(hidden, weight), labels, ignore_index=-1, reduction="sum")
     torch.testing.assert_close(hidden.grad, *torch.autograd.grad(expected, hidden), **tolerance(torch.float64))
+
+
+class _LargeTensors(TorchDispatchMode):
+    """The most bytes that tensors of at least `smallest` numbers, made under it, held at one time."""
+
+    def __init__(self, smallest: int) -> None:
+        super().__init__()
+        self._smallest, self._made, self.peak = smallest, [], 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor) and result.numel() >= self._smallest:
+            self._made.append(weakref.ref(result))
+        alive = [tensor for made in self._made if (tensor := made()) is not None]
+        storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in alive}
+        self.peak = max(self.peak, sum(storages.values()))
+        return result
+
+
+def test_a_chunk_is_gone_before_the_next_one_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two chunks, or five, need no more memory for logits than one."""
+    monkeypatch.setattr(module, "_CHUNK_ROWS", 8)
+    vocabulary, peaks = 1000, []
+    weight = torch.randn(vocabulary, WIDTH).bfloat16().requires_grad_()
+    for num_chunks in (1, 2, 5):
+        hidden = torch.randn(8 * num_chunks, WIDTH).bfloat16().requires_grad_()
+        labels = torch.arange(8 * num_chunks)
+        with _LargeTensors(8 * vocabulary) as tensors:
+            cross_entropy_sum(hidden, weight, labels)
+        peaks.append(tensors.peak)
+    assert peaks[0] > 8 * vocabulary * 4
+    assert peaks[1:] == peaks[:1] * 2

@@ -40,21 +40,8 @@ class _CrossEntropySum(torch.autograd.Function):
         d_weight_VD = torch.zeros_like(weight_VD, dtype=sum_dtype) if with_gradients else None
         for start in range(0, len(hidden_ND), _CHUNK_ROWS):
             rows = slice(start, start + _CHUNK_ROWS)
-            hidden_CD, labels_C = hidden_ND[rows], labels_N[rows]
-            is_target_C = labels_C >= 0
-            label_C1 = labels_C.clamp(min=0)[:, None]
-            log_probs_CV = torch.log_softmax(times_transposed(hidden_CD, weight_VD).to(sum_dtype), dim=-1)
-            losses_C = -log_probs_CV.gather(1, label_C1).squeeze(1)
-            total += torch.where(is_target_C, losses_C, 0).sum()
-            if d_hidden_ND is None or d_weight_VD is None:
-                continue
-            d_logits_CV = log_probs_CV.exp_()
-            d_logits_CV.scatter_add_(1, label_C1, -torch.ones_like(label_C1, dtype=sum_dtype))
-            d_logits_CV = d_logits_CV.to(weight_VD.dtype)
-            # A padded target is left out here, where it is D numbers, and not above, where it is V.
-            d_hidden_ND[rows] = times_transposed(d_logits_CV, weight_VD.T) * is_target_C[:, None]
-            hidden_CD = hidden_CD * is_target_C[:, None]
-            d_weight_VD += times_transposed(d_logits_CV.T, hidden_CD.T)
+            d_rows_ND = None if d_hidden_ND is None else d_hidden_ND[rows]
+            total += _add_chunk(hidden_ND[rows], weight_VD, labels_N[rows], d_rows_ND, d_weight_VD)
         if d_hidden_ND is not None and d_weight_VD is not None:
             ctx.save_for_backward(d_hidden_ND, d_weight_VD)
             ctx.weight_dtype = weight_VD.dtype
@@ -66,3 +53,28 @@ class _CrossEntropySum(torch.autograd.Function):
         d_hidden_ND, d_weight_VD = ctx.saved_tensors
         d_hidden_ND = (d_hidden_ND * gradient).to(d_hidden_ND.dtype)
         return d_hidden_ND, (d_weight_VD * gradient).to(ctx.weight_dtype), None, None
+
+
+def _add_chunk(
+    hidden_ND: Tensor, weight_VD: Tensor, labels_N: Tensor, d_hidden_ND: Tensor | None, d_weight_VD: Tensor | None
+) -> Tensor:
+    """The loss of one chunk; its gradients are written to `d_hidden_ND` and added to `d_weight_VD`.
+
+    A function, so that its logits are gone before those of the next chunk are made: at V = 128,256 they are 1 GB.
+    """
+    sum_dtype = torch.promote_types(hidden_ND.dtype, torch.float32)
+    is_target_N = labels_N >= 0
+    label_N1 = labels_N.clamp(min=0)[:, None]
+    log_probs_NV = torch.log_softmax(times_transposed(hidden_ND, weight_VD).to(sum_dtype), dim=-1)
+    losses_N = -log_probs_NV.gather(1, label_N1).squeeze(1)
+    loss = torch.where(is_target_N, losses_N, 0).sum()
+    if d_hidden_ND is None or d_weight_VD is None:
+        return loss
+    d_logits_NV = log_probs_NV.exp_()
+    d_logits_NV.scatter_add_(1, label_N1, -torch.ones_like(label_N1, dtype=sum_dtype))
+    d_logits_NV = d_logits_NV.to(weight_VD.dtype)
+    # A padded target is left out here, where it is D numbers, and not above, where it is V.
+    d_hidden_ND.copy_(times_transposed(d_logits_NV, weight_VD.T) * is_target_N[:, None])
+    hidden_ND = hidden_ND * is_target_N[:, None]
+    d_weight_VD += times_transposed(d_logits_NV.T, hidden_ND.T)
+    return loss
