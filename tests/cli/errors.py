@@ -457,7 +457,7 @@ LAUNCHED = (
     _train(
         "--ds-config",
         "{ds_unknown}",
-        found=("DeepSpeed refuses its file", "nonsense = 3"),
+        found=("DeepSpeed rejects its configuration", "unknown key 'nonsense'"),
         remedy="Correct the file",
     ),
 )

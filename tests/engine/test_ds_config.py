@@ -36,6 +36,9 @@ def test_a_shipped_file_is_filled_in(stage):
     assert resolved["gradient_clipping"] == 1.0
     assert resolved["bf16"] == {"enabled": stage != 0, "check_grad_overflow": True}
     assert resolved["data_types"] == {"grad_accum_dtype": "fp32"}
+    assert resolved["communication_data_type"] == "fp32"
+    assert resolved["gradient_allreduce_op"] == "mean"
+    assert resolved["managed_gradient_accumulation"] is True
     assert "auto" not in json.dumps(resolved)
 
 
@@ -72,6 +75,9 @@ def test_deepspeed_itself_accepts_every_shipped_file():
         ({"zero_optimization": None}, "zero_optimization = null"),
         ({"bf16": True}, "bf16 = true"),
         ({"data_types": "x"}, 'data_types = "x"'),
+        ({"timers": []}, "timers = \\[\\]"),
+        ({"steps_per_print": "x"}, 'steps_per_print to "x": expected an integer'),
+        ({"steps_per_print": 0}, "steps_per_print to 0: expected an integer of at least 1"),
         ("{not json", "not a readable JSON"),
         ("[1]", "holds a list"),
     ],
@@ -98,11 +104,35 @@ def test_a_file_that_does_not_exist_names_the_shipped_ones():
         ({"bf16": {"enabled": False}}, "bf16.enabled to false"),
         ({"bf16": {"check_grad_overflow": False}}, "bf16.check_grad_overflow to false"),
         ({"data_types": {"grad_accum_dtype": "bf16"}}, 'data_types.grad_accum_dtype to "bf16"'),
+        ({"communication_data_type": "bf16"}, 'communication_data_type to "bf16", .* over ranks in fp32'),
+        ({"gradient_allreduce_op": "sum"}, 'gradient_allreduce_op to "sum", .* means over the targets'),
+        ({"managed_gradient_accumulation": False}, "managed_gradient_accumulation to false, .* means over the targets"),
+        ({"managed_gradient_accumulation": 1}, "managed_gradient_accumulation to 1, "),
+        ({"zero_optimization": {"stage": 2, "compute_grad_norm": False}}, "compute_grad_norm to false, .*is logged"),
     ],
 )
 def test_contradictions_are_refused(content, message):
     with pytest.raises(SettingsError, match=message):
         _resolve({"zero_optimization": {"stage": 1}, **content})
+
+
+def test_deepspeeds_clock_is_off_unless_the_file_has_it() -> None:
+    """It waits for the device twice in every micro-batch."""
+    from deepspeed.runtime.config import DeepSpeedConfig
+
+    assert _resolve({"zero_optimization": {"stage": 1}})["timers"] == {"throughput": {"enabled": False}}
+    for name in shipped_ds_configs():
+        resolved = _resolve(read_ds_config(name), precision="fp32")
+        one_rank = resolved | {"train_batch_size": 12}
+        assert DeepSpeedConfig(one_rank).timers_config.enabled is False
+    asked = {"zero_optimization": {"stage": 1}, "timers": {"throughput": {"enabled": True}}}
+    assert _resolve(asked)["timers"] == {"throughput": {"enabled": True}}
+
+
+def test_the_file_is_left_as_it_was() -> None:
+    config = {"zero_optimization": {"stage": 1}, "bf16": {}}
+    _resolve(config)
+    assert config == {"zero_optimization": {"stage": 1}, "bf16": {}}
 
 
 def test_equal_numbers_are_no_contradiction():

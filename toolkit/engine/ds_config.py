@@ -22,7 +22,7 @@ from toolkit.parallel.topology import BatchLayout, ParallelSettings
 DEFAULT_DS_CONFIG = "zero2"
 """What a run uses where nobody names a file."""
 
-_BLOCKS = ("bf16", "data_types", "zero_optimization")
+_BLOCKS = ("bf16", "data_types", "timers", "zero_optimization")
 _OURS = {
     "optimizer": "AdamW is set by [train] (train.weight_decay, train.beta1, ...)",
     "scheduler": "the learning rate is set by [lr]",
@@ -32,8 +32,11 @@ _OURS = {
 _NAMES = {
     *_BLOCKS,
     *_OURS,
+    "communication_data_type",
     "gradient_accumulation_steps",
+    "gradient_allreduce_op",
     "gradient_clipping",
+    "managed_gradient_accumulation",
     "train_batch_size",
     "train_micro_batch_size_per_gpu",
 }
@@ -86,8 +89,19 @@ def read_ds_config(source: str) -> dict[str, Any]:
         given = config.get(block)
         if given and not (isinstance(given, dict) and given.get("enabled") is False):
             raise SettingsError(f"{path} has the block {block!r}, but {instead}.\nTake the block out of the file.")
+    _check_steps_per_print(config, path)
     zero_stage(config, source=str(path))
     return config
+
+
+def _check_steps_per_print(config: Mapping[str, Any], path: Path) -> None:
+    """DeepSpeed reads it at the first step only, and would end the run there."""
+    value = config.get("steps_per_print")
+    if value is not None and (type(value) is not int or value < 1):
+        raise SettingsError(
+            f"{path} sets steps_per_print to {json.dumps(value)}: expected an integer of at least 1, or null.\n"
+            "Correct it, or remove the key."
+        )
 
 
 def zero_stage(config: Mapping[str, Any], *, source: str = "the DeepSpeed file") -> int:
@@ -139,25 +153,41 @@ def resolve_ds_config(
             'bf16 there.\nUse stage 1 (ds_configs/zero1.json), which costs nothing on one rank, or precision="fp32".'
         )
     resolved = dict(config)
-    arithmetic = batch.describe()
-    _own(resolved, "train_batch_size", batch.global_batch_rows, why=arithmetic, source=source)
-    _own(resolved, "train_micro_batch_size_per_gpu", batch.micro_batch_rows, why=arithmetic, source=source)
-    _own(resolved, "gradient_accumulation_steps", batch.accumulation, why=arithmetic, source=source)
-    _own(resolved, "gradient_clipping", grad_clip, why=f"train.grad_clip = {grad_clip}", source=source)
-    bf16 = dict(resolved.get("bf16", {}))
-    _own(bf16, "enabled", precision == "bf16", why=f'precision = "{precision}"', source=source, group="bf16.")
-    # Without it, stage 2 would turn a norm that is not finite into a number, and step.
-    overflow = "a value that is not finite has to be seen"
-    _own(bf16, "check_grad_overflow", True, why=overflow, source=source, group="bf16.")
-    types = dict(resolved.get("data_types", {}))
-    _own(types, "grad_accum_dtype", "fp32", why="gradients are accumulated in fp32", source=source, group="data_types.")
-    resolved["bf16"], resolved["data_types"] = bf16, types
+    for block in _BLOCKS:
+        resolved[block] = dict(config.get(block, {}))
+    for key, (value, why) in _run_values(batch, grad_clip, precision).items():
+        _fill_auto(resolved, key, value, why=why, source=source)
+    # Its clock would wait for the device twice in each micro-batch.
+    resolved["timers"].setdefault("throughput", {"enabled": False})
     resolved["zero_allow_untested_optimizer"] = True
     return resolved
 
 
-def refusal(error: Exception) -> str:
-    """What DeepSpeed has against its file, and what to do."""
+def _run_values(batch: BatchLayout, grad_clip: float, precision: str) -> dict[str, tuple[Any, str]]:
+    """What the run decides, by the path of its key: the value, and why no other one will do."""
+    arithmetic = batch.describe()
+    exact = "loss and gradient are means over the targets of the whole step"
+    finite = "a value that is not finite has to be seen"
+    return {
+        "train_batch_size": (batch.global_batch_rows, arithmetic),
+        "train_micro_batch_size_per_gpu": (batch.micro_batch_rows, arithmetic),
+        "gradient_accumulation_steps": (batch.accumulation, arithmetic),
+        "gradient_clipping": (grad_clip, f"train.grad_clip = {grad_clip}"),
+        "bf16.enabled": (precision == "bf16", f'precision = "{precision}"'),
+        # Without it, stage 2 would turn a norm that is not finite into a number, and step.
+        "bf16.check_grad_overflow": (True, finite),
+        "zero_optimization.compute_grad_norm": (True, f"the gradient norm is logged, and {finite}"),
+        "data_types.grad_accum_dtype": ("fp32", "gradients are accumulated in fp32"),
+        # Under bf16 DeepSpeed's default is bf16, which rounds the accumulated sum even on one rank.
+        "communication_data_type": ("fp32", "gradients are summed over ranks in fp32"),
+        "gradient_allreduce_op": ("mean", exact),
+        # Else each micro-batch is an update of its own.
+        "managed_gradient_accumulation": (True, exact),
+    }
+
+
+def deepspeed_error_message(error: Exception) -> str:
+    """What DeepSpeed objects to in its configuration, and what to do."""
     if isinstance(error, ValidationError):
         findings = [
             f"  unknown key {key!r}"
@@ -168,17 +198,22 @@ def refusal(error: Exception) -> str:
         ]
         found = ":\n" + "\n".join(findings)
     else:
-        found = f": {str(error).strip()}"
-    return f"DeepSpeed refuses its file{found}\nCorrect the file (--ds-config), or use a shipped one: " + (
+        kind = "" if isinstance(error, AssertionError | ValueError) else f"{type(error).__name__}: "
+        found = f": {kind}{str(error).strip()}"
+    return f"DeepSpeed rejects its configuration{found}\nCorrect the file (--ds-config), or use a shipped one: " + (
         f"{', '.join(shipped_ds_configs())}."
     )
 
 
-def _own(group_values: dict[str, Any], key: str, value: Any, *, why: str, source: str, group: str = "") -> None:
-    found = group_values.get(key, "auto")
-    if found not in ("auto", value):
+def _fill_auto(config: dict[str, Any], key: str, value: Any, *, why: str, source: str) -> None:
+    *blocks, name = key.split(".")
+    values = config[blocks[0]] if blocks else config
+    found = values.get(name, "auto")
+    # 1 is true to Python, not in JSON.
+    is_equal = found == value and isinstance(found, bool) == isinstance(value, bool)
+    if found != "auto" and not is_equal:
         raise SettingsError(
-            f"{source} sets {group}{key} to {json.dumps(found)}, but the run needs {json.dumps(value)}: {why}.\n"
+            f"{source} sets {key} to {json.dumps(found)}, but the run needs {json.dumps(value)}: {why}.\n"
             f'Write "auto" in the file, or change the run.'
         )
-    group_values[key] = value
+    values[name] = value

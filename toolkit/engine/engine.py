@@ -19,11 +19,13 @@ import torch
 
 from toolkit.core.errors import SettingsError
 from toolkit.core.types import AttentionKind
-from toolkit.engine.ds_config import refusal, zero_stage
+from toolkit.engine.ds_config import deepspeed_error_message, zero_stage
 from toolkit.engine.optimizer import OptimizerSettings, build_optimizer
 from toolkit.engine.ranks import Ranks
 from toolkit.model.attention import SegmentLayout
 from toolkit.model.encoder import Encoder
+
+_NORM_PIECE = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -64,20 +66,19 @@ class Engine:
         config: a resolved DeepSpeed configuration.
         optimizer: AdamW's numbers.
         ranks: the process group.
+
+    Raises:
+        SettingsError: DeepSpeed rejects the configuration; the same on every rank.
     """
 
     def __init__(self, encoder: Encoder, *, config: dict[str, Any], optimizer: OptimizerSettings, ranks: Ranks) -> None:
-        import deepspeed
-        from deepspeed.runtime.config import DeepSpeedConfigError
-
         self.ranks = ranks
         self.zero_stage = zero_stage(config)
         self._accumulation = int(config["gradient_accumulation_steps"])
         self._optimizer = build_optimizer(encoder, optimizer)
-        try:
-            self.deepspeed, *_ = deepspeed.initialize(model=encoder, optimizer=self._optimizer, config=config)
-        except (DeepSpeedConfigError, AssertionError, ValueError) as error:
-            raise SettingsError(refusal(error)) from error
+        # Every rank meets the same error: told once.
+        with ranks.together():
+            self.deepspeed = _initialize(encoder, self._optimizer, config)
 
     @property
     def module(self) -> Encoder:
@@ -153,7 +154,7 @@ class Engine:
         """The optimizer's step; returns the gradient norm before clipping."""
         skipped = self.deepspeed.skipped_steps
         # Stage 0 in fp32 reports no norm and would step on a NaN gradient: look before the step.
-        norm = self._stage0_norm() if self.zero_stage == 0 else None
+        norm = gradient_norm(self.module) if self.zero_stage == 0 else None
         if norm is not None and not math.isfinite(norm):
             raise NonFiniteStep("the gradient norm", None)
         self.deepspeed.step()
@@ -163,10 +164,31 @@ class Engine:
             raise NonFiniteStep("the gradient norm", None)
         return norm
 
-    def _stage0_norm(self) -> float:
-        squares = [
-            parameter.grad.detach().double().square().sum()
-            for parameter in self.module.parameters()
-            if parameter.grad is not None
-        ]
-        return math.sqrt(float(torch.stack(squares).sum()))
+
+def gradient_norm(module: torch.nn.Module) -> float:
+    """Norm of all gradients together, summed in fp64; in pieces, since an fp64 copy is twice as large as a gradient."""
+    squares = [
+        piece.double().square().sum()
+        for parameter in module.parameters()
+        if parameter.grad is not None
+        for piece in torch.split(parameter.grad.detach().flatten(), _NORM_PIECE)
+    ]
+    return math.sqrt(float(torch.stack(squares).sum()))
+
+
+def _initialize(encoder: Encoder, optimizer: torch.optim.Optimizer, config: dict[str, Any]) -> Any:
+    """DeepSpeed's engine; an error that a change of the configuration would cure is a SettingsError."""
+    import deepspeed
+    from deepspeed.runtime.config import DeepSpeedConfig, DeepSpeedConfigError
+    from deepspeed.runtime.zero.utils import ZeRORuntimeException
+
+    try:
+        # Reads nothing but the user's file, and stumbles over wrong types in many ways.
+        DeepSpeedConfig(config)
+    except Exception as error:
+        raise SettingsError(deepspeed_error_message(error)) from error
+    try:
+        engine, *_ = deepspeed.initialize(model=encoder, optimizer=optimizer, config=config)
+    except (DeepSpeedConfigError, ZeRORuntimeException, AssertionError, ValueError) as error:
+        raise SettingsError(deepspeed_error_message(error)) from error
+    return engine

@@ -27,6 +27,7 @@ def collect(engine: Engine, *, is_mine: Callable[[int], bool]) -> Iterator[Param
 
     Collective: all ranks must run it to its end, each keeping its own share.
     """
+    _link_moments(engine.deepspeed.optimizer)
     for number, (name, parameter) in enumerate(engine.module.named_parameters()):
         weight, exp_avg, exp_avg_sq = _full(engine, parameter)
         if is_mine(number):
@@ -88,7 +89,13 @@ def _make_moments_exist(optimizer: Any, optimizer_step: int) -> None:
             "exp_avg": torch.zeros_like(flat),
             "exp_avg_sq": torch.zeros_like(flat),
         }
+    _link_moments(optimizer)
+
+
+def _link_moments(optimizer: Any) -> None:
+    """Let parameters find their moments. DeepSpeed links them once, after the first of several groups has stepped."""
     if hasattr(optimizer, "_lazy_init_hp_params_optimizer_state"):
+        optimizer._hp_optimizer_states_linked = False
         optimizer._lazy_init_hp_params_optimizer_state()
 
 

@@ -1,0 +1,141 @@
+"""The gradient of every parameter, cut in ways over micro-batches, ranks and ZeRO stages, against plain torch.
+
+With clipping off, beta1 = 0 and the learning rate 0, the first moment after one step is the gradient that the optimizer
+saw, and a checkpoint holds it whole, by parameter name, in fp32.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from torch import Tensor
+
+from toolkit.core.types import AttentionKind
+from toolkit.engine.ds_config import resolve_ds_config
+from toolkit.engine.engine import Engine, MicroBatch
+from toolkit.engine.optimizer import OptimizerSettings
+from toolkit.engine.ranks import join_ranks
+from toolkit.engine.state import collect
+from toolkit.model import Encoder, SegmentLayout
+from toolkit.parallel.topology import batch_layout
+from toolkit.testing.distributed import run_distributed
+from toolkit.testing.models import tiny_encoder
+from toolkit.testing.tolerances import gradient_tolerance
+
+FloatArray = npt.NDArray[np.float32]
+_ROWS, _COLUMNS = 8, 64
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+_LAYOUTS = (("zero0", "fp32"), *((f"zero{stage}", precision) for stage in (1, 2, 3) for precision in _DTYPES))
+
+
+@dataclass(frozen=True)
+class OneStep:
+    """One step of a tiny model on the rows of `_rows`; gradients by parameter name, from all ranks' shares."""
+
+    layout: tuple[str, str]
+    micro_batch_rows: int
+    kind: AttentionKind
+    is_tied: bool = False
+    decays_all: bool = True
+
+    def __call__(self) -> tuple[float, float, dict[str, FloatArray]]:
+        ranks = join_ranks()
+        stage, precision = self.layout
+        plan = batch_layout(_ROWS, self.micro_batch_rows, data_parallel=ranks.world_size)
+        zero = {"stage": int(stage[-1])} | ({"stage3_param_persistence_threshold": 0} if stage == "zero3" else {})
+        config = resolve_ds_config(
+            {"zero_optimization": zero}, batch=plan, grad_clip=0.0, precision=precision, source=stage
+        )
+        settings = OptimizerSettings(beta1=0.0, decay_norms_and_embeddings=self.decays_all)
+        engine = Engine(_encoder(self.is_tied), config=config, optimizer=settings, ranks=ranks)
+        batches = [_micro_batch(rows) for rows in plan.row_numbers(ranks.rank)]
+        num_targets = sum(len(positions) for _, _, positions, _ in _rows())
+        result = engine.train_step(batches, attention=self.kind, num_targets=num_targets, learning_rate=0.0)
+        gradients = {state.name: state.exp_avg.numpy() for state in collect(engine, is_mine=lambda number: True)}
+        engine.close()
+        return result.loss, result.grad_norm, gradients
+
+
+def _encoder(is_tied: bool) -> Encoder:
+    return tiny_encoder(seed=5, initializer_range=0.02, tie_word_embeddings=is_tied)
+
+
+@cache
+def _rows() -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
+    """(ids (S,), segments (S,), target columns, labels) of each row; the number of targets differs from row to row."""
+    generator = np.random.default_rng(3)
+    rows = []
+    for number in range(_ROWS):
+        ids = torch.from_numpy(generator.zipf(1.3, _COLUMNS) % 97)
+        segments = torch.ones(_COLUMNS, dtype=torch.int64)
+        segments[20 + 3 * number :] = 2
+        segments[60:] = 0
+        columns = torch.from_numpy(np.flatnonzero(generator.random(60) < 0.1 + 0.1 * number))
+        rows.append((ids.index_fill(0, columns, 2), segments, columns, ids[columns]))
+    return rows
+
+
+def _micro_batch(numbers: object) -> MicroBatch:
+    ids, segments, columns, labels = zip(*(_rows()[number] for number in np.asarray(numbers).tolist()), strict=True)
+    positions = [row * _COLUMNS + part for row, part in enumerate(columns)]
+    layout = SegmentLayout.from_segments(torch.stack(segments))
+    return MicroBatch(torch.stack(ids), layout, torch.cat(positions), torch.cat(labels))
+
+
+def _expected(precision: str, kind: AttentionKind, is_tied: bool) -> tuple[float, dict[str, Tensor]]:
+    """Loss and gradients by one fp32 pass over all rows, on the weights that the run has."""
+    encoder = _encoder(is_tied).to(_DTYPES[precision]).float()
+    batch = _micro_batch(range(_ROWS))
+    loss = encoder(
+        batch.input_ids_BS,
+        batch.layout,
+        kind,
+        positions_N=batch.positions_N,
+        labels_N=batch.labels_N,
+        scale=1 / len(batch.labels_N),
+    )
+    loss.backward()
+    return loss.item(), {name: parameter.grad for name, parameter in encoder.named_parameters()}
+
+
+def _cases() -> list[OneStep]:
+    plain = [OneStep(layout, rows, AttentionKind.CAUSAL) for layout in _LAYOUTS for rows in (1, 4)]
+    others = [OneStep(layout, 2, AttentionKind.BIDIRECTIONAL, is_tied=True, decays_all=False) for layout in _LAYOUTS]
+    return plain + others
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_every_gradient_is_that_of_one_fp32_pass(world_size: int) -> None:
+    cases = _cases()
+    for case, answers in zip(cases, run_distributed(cases, world_size=world_size), strict=True):
+        precision = case.layout[1]
+        limit = gradient_tolerance(_DTYPES[precision])
+        expected_loss, expected = _expected(precision, case.kind, case.is_tied)
+        for loss, grad_norm, gradients in answers:
+            assert loss == pytest.approx(expected_loss, rel=limit), case
+            norms = torch.stack([gradient.norm() for gradient in expected.values()])
+            assert grad_norm == pytest.approx(norms.norm().item(), rel=limit), case
+            assert gradients.keys() == expected.keys()
+            for name, gradient in expected.items():
+                difference = (torch.from_numpy(gradients[name]) - gradient).norm() / gradient.norm()
+                assert difference <= limit, (case, name, float(difference))
+
+
+def test_gradients_accumulated_in_fp32_reach_the_optimizer_in_fp32() -> None:
+    """A sum of eight bf16 gradients is rarely a bf16 number itself; rounded on the way, every one of them would be."""
+    cases = [OneStep((stage, "bf16"), 1, AttentionKind.CAUSAL) for stage in ("zero1", "zero2", "zero3")]
+    for world_size in (1, 2):
+        found = [answers[0] for answers in run_distributed(cases, world_size=world_size)]
+        for case, (_, _, gradients) in zip(cases, found, strict=True):
+            values = np.concatenate([gradient.ravel() for gradient in gradients.values()])
+            values = values[values != 0]
+            is_exact = torch.from_numpy(values).bfloat16().float().numpy() == values
+            assert is_exact.mean() < 0.4, (case, world_size, is_exact.mean())
+        (_, norm, gradients), *others = found
+        for _, other_norm, other in others:
+            assert other_norm == pytest.approx(norm, rel=1e-6)
+            for name, gradient in gradients.items():
+                np.testing.assert_allclose(other[name], gradient, rtol=1e-5, atol=1e-9, err_msg=name)
