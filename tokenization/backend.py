@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tokenization.errors import TokenizationError, native_errors
 from tokenization.special_tokens import SpecialNames
@@ -76,6 +76,35 @@ def is_byte_level(backend: "tokenizers.Tokenizer") -> bool:
     """Whether its vocabulary spells bytes in GPT-2's alphabet."""
     parts = (backend.pre_tokenizer, backend.decoder)
     return any(part is not None and b'"ByteLevel"' in part.__getstate__() for part in parts)
+
+
+def framing_post_processor(
+    backend: "tokenizers.Tokenizer", *, front: Sequence[int], back: Sequence[int]
+) -> dict[str, Any] | None:
+    """The post-processor of a `tokenizer.json` that puts these ids around every text, in place of what it has now."""
+    tokens: dict[str, object] = {}
+
+    def special(token_id: int) -> dict[str, object]:
+        text = str(backend.id_to_token(token_id))
+        tokens[text] = {"id": text, "ids": [token_id], "tokens": [text]}
+        return {"SpecialToken": {"id": text, "type_id": 0}}
+
+    def text(name: str) -> list[dict[str, object]]:
+        return [{"Sequence": {"id": name, "type_id": 0}}, *map(special, back)]
+
+    single = [*map(special, front), *text("A")]
+    template = {
+        "type": "TemplateProcessing",
+        "single": single,
+        "pair": [*single, *text("B")],
+        "special_tokens": tokens,
+    }
+    now = {} if backend.post_processor is None else json.loads(backend.post_processor.__getstate__())
+    # A byte-level processor changes offsets, not ids.
+    kept = [part for part in now.get("processors", [now]) if part.get("type") == "ByteLevel"]
+    if not tokens:
+        return kept[0] if kept else None
+    return {"type": "Sequence", "processors": [*kept, template]} if kept else template
 
 
 def _with_all_in_the_model(content: str, ids: Mapping[str, int]) -> str:

@@ -7,6 +7,7 @@ which mask token was decided; the mask belongs to the vocabulary that is counted
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,10 +15,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from tokenization.backend import check_ids, completed, is_byte_level, settled
+from tokenization.backend import check_ids, completed, framing_post_processor, is_byte_level, settled
 from tokenization.errors import TokenizationError, native_errors
 from tokenization.fingerprint import byte_level_bytes, fingerprint
-from tokenization.mask import choose_mask
+from tokenization.mask import MaskOrigin, choose_mask
 from tokenization.reference import EncodingRules, HuggingFaceReference, Reference, TokenizerKind, settle_rules
 from tokenization.special_tokens import ROLES, SpecialNames, SpecialTextCounter
 
@@ -25,11 +26,16 @@ if TYPE_CHECKING:
     import tokenizers
 
 
+ENCODING_FILE = "encoding.json"
+"""File of a saved tokenizer that says how texts became ids."""
+
+
 class Tokenizer:
     """A tokenizer whose special tokens are decided; made by `tokenization.load`.
 
     Attributes:
         mask: the mask token, and where it comes from.
+        is_mask_ordinary: whether the mask was chosen among tokens that are not special.
         eod_id: id that ends a document: eos, else sep, else what was asked for; None where nothing names one.
         eod_text: its text.
         vocabulary_size: number of ids, the mask included (highest id + 1).
@@ -37,6 +43,7 @@ class Tokenizer:
         special_ids: the ids of `bos`, `eos`, `pad`, `mask`, None where there is none.
         all_special_ids: every id that is special, ascending.
         rules: how texts are encoded, nothing left open.
+        source: `organization/name@commit` of a tokenizer from the hub; None for local files.
     """
 
     def __init__(
@@ -48,10 +55,12 @@ class Tokenizer:
         mask_token: str,
         eod: str | None,
         rules: EncodingRules,
+        source: str | None = None,
     ) -> None:
         self._backend = settled(backend, names)
         self._reference: Reference = reference or HuggingFaceReference(self._backend)
         self.rules = settle_rules(rules, self.kind)
+        self.source, self._is_eod_given = source, eod is not None
         ids = self._backend.get_vocab(with_added_tokens=True)
         check_ids(ids)
         if eod is not None and eod not in ids:
@@ -79,7 +88,8 @@ class Tokenizer:
             role: known[self._names.roles[role]] if role in self._names.roles else None
             for role in ("bos", "eos", "pad", "mask")
         }
-        declared = [token_id for token_id, token in self._backend.get_added_tokens_decoder().items() if token.special]
+        declared = {token_id for token_id, token in self._backend.get_added_tokens_decoder().items() if token.special}
+        self.is_mask_ordinary = self.mask.origin is MaskOrigin.CHOSEN and self.mask.id not in declared
         self.all_special_ids = tuple(sorted({*declared, *known.values()}))
         self._backend.encode_special_tokens = not self.rules.parse_special_text
 
@@ -123,21 +133,20 @@ class Tokenizer:
         return f"Name the token with --eod TOKEN{known}, "
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
-        """Encode texts with the reference, each as its post-processor leaves it, then the end-of-document token.
+        """Encode texts with the reference, each as its post-processor leaves it, followed by `appended_ids`.
 
         Runs on the calling thread, and may run on several at once. Working memory is up to 100 bytes per character
         of the longest text, so callers pass blocks of a few megabytes.
 
         Returns:
-            The ids of all texts one after the other, and the number of ids of each text, end included. A text
-            without any id has length 0 and no end.
+            The ids of all texts one after the other, and the number of ids of each text, `appended_ids` included. A
+            text without any id has length 0, and nothing is appended.
 
         Raises:
             TokenizationError: no token ends a document, or the vocabulary cannot spell a text.
         """
-        ends = [self.require_eod()] if self.rules.add_eod else []
         num_front = 0 if self.rules.add_bos else self.frame[0].size
-        end = np.array(ends, dtype=np.uint32)
+        end = self.appended_ids
         parts: list[npt.NDArray[np.uint32]] = [end[:0]]
         lengths = np.zeros(len(texts), dtype=np.int64)
         for number, ids in enumerate(self._reference.encode(texts)):
@@ -157,6 +166,27 @@ class Tokenizer:
         is_text = np.flatnonzero(np.array(framed.special_tokens_mask, dtype=np.int64) == 0)
         ids = np.array(framed.ids, dtype=np.uint32)
         return (ids[: is_text[0]], ids[is_text[-1] + 1 :]) if is_text.size else (ids[:0], ids[:0])
+
+    @property
+    def ends_texts(self) -> bool:
+        """Whether the post-processor ends every text with the end-of-document token."""
+        back = self.frame[1]
+        return self.eod_id is not None and back.size > 0 and int(back[-1]) == self.eod_id
+
+    @property
+    def appended_ids(self) -> npt.NDArray[np.uint32]:
+        """What `encode_batch` appends to a document: the end-of-document token, or nothing.
+
+        The token is not appended again where the post-processor ends texts with it, unless it was given explicitly.
+
+        Raises:
+            TokenizationError: no token ends a document.
+        """
+        appended = []
+        if self.rules.add_eod:
+            eod_id = self.require_eod()
+            appended = [eod_id] if self._is_eod_given or not self.ends_texts else []
+        return np.array(appended, dtype=np.uint32)
 
     def count_special_text(self, texts: Sequence[str]) -> int:
         """How often strings of special tokens stand in the texts."""
@@ -201,10 +231,17 @@ class Tokenizer:
             **{f"{role}_token": self._names.roles[role] for role in ROLES if role in self._names.roles},
         }
         if self._names.extra:
-            config["extra_special_tokens"] = list(self._names.extra)
+            # transformers 5 calls them extra_special_tokens, and reads both; transformers 4 reads this name alone.
+            config["additional_special_tokens"] = list(self._names.extra)
+        # Not `_complete`: that one would stay in memory, and decoding alone needs it.
+        content = completed(self._backend, self._names, mask_id=self.mask.id).to_str(pretty=True)
+        front, back = self.frame
+        if front.size and not self.rules.add_bos:
+            parsed = json.loads(content)
+            parsed["post_processor"] = framing_post_processor(self._backend, front=[], back=back.tolist())
+            content = json.dumps(parsed, indent=2, ensure_ascii=False)
         return {
-            # Not `_complete`: that one would stay in memory, and decoding alone needs it.
-            "tokenizer.json": completed(self._backend, self._names, mask_id=self.mask.id).to_str(pretty=True),
+            "tokenizer.json": content,
             "tokenizer_config.json": json.dumps(config, indent=2, ensure_ascii=False) + "\n",
         }
 
@@ -219,8 +256,10 @@ class Tokenizer:
     def save(self, folder: Path) -> None:
         """Write a folder that `transformers.AutoTokenizer` and `tokenization.load` read.
 
-        The decided tokens are named in it, so that loading it decides the same again. A pad token is not invented.
+        The decided tokens are named in it, so that loading it decides the same again. A pad token is not invented. The
+        post-processor is the one that `encode_batch` applies, and `encoding.json` says what else decided the ids.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        for name, content in self.files().items():
+        encoding = json.dumps({**asdict(self.rules), "source": self.source}, indent=2) + "\n"
+        for name, content in {**self.files(), ENCODING_FILE: encoding}.items():
             (folder / name).write_text(content, encoding="utf-8")

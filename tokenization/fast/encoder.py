@@ -61,7 +61,7 @@ class FastEncoder:
         front, back = tokenizer.frame
         self._front = front.tolist() if tokenizer.rules.add_bos else []
         self._back = back.tolist()
-        self._end = [tokenizer.require_eod()] if tokenizer.rules.add_eod else []
+        self._end = tokenizer.appended_ids.tolist()
 
     @classmethod
     def open(cls, tokenizer: Tokenizer, *, characters: Iterable[str] | None = None) -> "FastEncoder":

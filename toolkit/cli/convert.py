@@ -91,7 +91,7 @@ def _import(source: str, out: Path, mask_token: str | None) -> None:
         print(f"  {change}")
     print(f"  {_comparison(report)}")
     print(f"wrote {report.out}. Next:")
-    print(f"  toolkit preprocess YOUR_TEXT --tokenizer {report.out} --output data/mine")
+    print(f"  toolkit preprocess YOUR_TEXT --tokenizer {report.out}{report.preprocess_options} --output data/mine")
     print(f"  toolkit train adapt --set init.from={report.out} --set data.train=data/mine")
 
 

@@ -6,7 +6,7 @@ from pathlib import PurePath
 from typing import Any
 
 from toolkit.checkpoint.manifest import CheckpointManifest
-from toolkit.conversion.forms import ExportForm
+from toolkit.conversion.forms import ExportForm, exported_pad_id
 
 _PIPELINE_TAG = {ExportForm.BIDIRECTIONAL: "fill-mask", ExportForm.CAUSAL: "text-generation"}
 _ABOUT = {
@@ -64,7 +64,7 @@ def model_card(manifest: CheckpointManifest, form: ExportForm, *, name: str, arc
     tag = _PIPELINE_TAG[form] if has_own_class else "feature-extraction"
     base = manifest.origin.get("model", "")
     # Only an id of the hub says something to readers of the page.
-    based_on = f"base_model: {base}\n" if "/" in base else ""
+    based_on = f"base_model: {base.partition('@')[0]}\n" if "/" in base else ""
     front = f"---\nlibrary_name: transformers\npipeline_tag: {tag}\n{based_on}---\n"
     loading = (
         _LOADING[form] if has_own_class else _LOADING[form].replace("AutoModelForMaskedLM", "AutoModelForCausalLM")
@@ -78,7 +78,7 @@ def model_card(manifest: CheckpointManifest, form: ExportForm, *, name: str, arc
         f"# {name}\n",
         f"{_ABOUT[form]}, as `{architecture}` of stock {since}, without remote code.\n",
         f"## Use\n\n```python\n{loading.format(name=name)}```\n",
-        notes.format(pad_id=manifest.vocabulary.pad_id, version=version),
+        notes.format(pad_id=exported_pad_id(manifest.vocabulary.vocabulary()), version=version),
         f"## Training\n\n| | |\n|---|---|\n{rows}\n",
         f"Written by encoder-pretraining-toolkit {manifest.toolkit_version}.\n",
     ]

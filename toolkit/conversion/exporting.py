@@ -28,6 +28,7 @@ from toolkit.conversion.forms import (
     ExportForm,
     configuration,
     exported_class,
+    exported_pad_id,
     rope_scaling,
 )
 from toolkit.conversion.modules import write_modules
@@ -35,6 +36,7 @@ from toolkit.conversion.parity import USE_WHOLE, compare_logits, open_ours
 from toolkit.conversion.placing import built_beside, refuse_occupied
 from toolkit.conversion.tokenizer_files import update_json, write_tokenizer
 from toolkit.core.errors import CheckpointError, ToolkitError, UserError
+from toolkit.core.types import Vocabulary
 from toolkit.core.validation import explain
 from toolkit.model.config import ModelSettings
 
@@ -128,7 +130,7 @@ def to_hf(
         form=form,
         dtype=dtype,
         architecture=exported_class(form, settings),
-        notes=_notes(form, settings),
+        notes=_notes(form, settings, source.manifest.vocabulary.vocabulary()),
         max_difference=parity.max_difference,
         max_logit=parity.max_logit,
         files=files,
@@ -185,8 +187,14 @@ def _write_weights(folder: Path, source: Checkpoint, settings: ModelSettings, dt
         (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
-def _notes(form: ExportForm, settings: ModelSettings) -> tuple[str, ...]:
+def _notes(form: ExportForm, settings: ModelSettings, vocabulary: Vocabulary) -> tuple[str, ...]:
     notes = []
+    if (pad_id := exported_pad_id(vocabulary)) != vocabulary.pad_id:
+        named = "no token is" if pad_id is None else "the mask token is"
+        notes.append(
+            f"the tokenizer names neither pad nor eos, and the model's pad id {vocabulary.pad_id} is an ordinary token: "
+            f"{named} named as pad instead"
+        )
     if settings.qk_norm and form is ExportForm.BIDIRECTIONAL:
         notes.append(
             "transformers has no masked-LM class with norms of heads: load the head through AutoModelForCausalLM and "

@@ -81,7 +81,7 @@ def configuration(
         "rms_norm_eps": settings.rms_norm_eps,
         "rope_parameters": rope_scaling(settings) | {"rope_theta": settings.rope_theta},
         "tie_word_embeddings": settings.tie_word_embeddings,
-        "pad_token_id": vocabulary.pad_id,
+        "pad_token_id": exported_pad_id(vocabulary),
         "bos_token_id": vocabulary.bos_id,
         "eos_token_id": vocabulary.eos_id,
         "dtype": str(dtype.torch_dtype).removeprefix("torch."),
@@ -101,6 +101,15 @@ def configuration(
     if form is ExportForm.CAUSAL:
         return LlamaConfig(architectures=architectures, **shared)
     return EuroBertConfig(architectures=architectures, classifier_pooling="mean", **shared)
+
+
+def exported_pad_id(vocabulary: Vocabulary) -> int | None:
+    """The pad id of an export: the model's if that is a special token, else the mask's.
+
+    A tokenizer that names neither pad nor eos has pad id 0 in training, where positions tell padding apart. In an
+    exported tokenizer the text of an ordinary token, named as pad, would be parsed as a special token everywhere.
+    """
+    return vocabulary.pad_id if vocabulary.pad_id in vocabulary.special_ids else vocabulary.mask_id
 
 
 def rope_scaling(settings: ModelSettings) -> dict[str, Any]:

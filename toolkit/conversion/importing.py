@@ -22,7 +22,7 @@ from toolkit.conversion.hub import local_files
 from toolkit.conversion.parity import Parity, compare_logits, open_ours
 from toolkit.conversion.placing import built_beside, refuse_occupied
 from toolkit.conversion.tensors import check_tensors, shapes_of
-from toolkit.conversion.vocabulary import compare_ids, open_tokenizer
+from toolkit.conversion.vocabulary import compare_ids, open_tokenizer, preprocess_options
 from toolkit.conversion.weights import EMBEDDING, HEAD, HubWeights
 from toolkit.core.errors import CheckpointError, ToolkitError
 from toolkit.core.types import Vocabulary
@@ -46,6 +46,8 @@ class ImportReport:
     """Its shape here."""
     num_parameters: int
     """All of them; a tied head is not counted twice."""
+    preprocess_options: str
+    """Options that preprocessing with its tokenizer needs, such as " --no-eod"; usually none."""
     changes: tuple[str, ...]
     """Every difference between what was read and what was written, one sentence each."""
     max_difference: float
@@ -115,6 +117,7 @@ def from_hf(model: Path | str, out: Path | str, *, mask_token: str = DEFAULT_MAS
         family=described.family,
         settings=settings,
         num_parameters=sum(torch.Size(entry.shape).numel() for entry in manifest.tensors.values()),
+        preprocess_options=preprocess_options(tokenizer),
         changes=tuple(changes),
         max_difference=parity.max_difference,
         max_logit=parity.max_logit,

@@ -5,8 +5,10 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tokenization.backend import framing_post_processor
+from tokenization.tokenizer import ENCODING_FILE
 from toolkit.checkpoint.read import Checkpoint
-from toolkit.conversion.forms import ExportForm
+from toolkit.conversion.forms import ExportForm, exported_pad_id
 
 if TYPE_CHECKING:
     import tokenizers
@@ -16,10 +18,10 @@ def write_tokenizer(folder: Path, source: Checkpoint, *, form: ExportForm, longe
     """Copy the tokenizer into `folder` and settle what the model asks for.
 
     - Llama and EuroBERT take no token types; a text may be as long as the model's positions.
-    - Where the tokenizer names no pad token, the model's pad id is one of its other tokens; that one is named, since a
-      batch could not be padded otherwise.
-    - For an encoder, a text ends as documents did in training: with the end-of-text token, where the tokenizer adds
-      nothing behind a text. A decoder goes on writing, so nothing is added there.
+    - Where the tokenizer names no pad token, the token of `exported_pad_id` is named, since a batch could not be padded
+      otherwise.
+    - For an encoder, a text ends as documents did in training: with the end-of-text token, unless the tokenizer adds
+      a token behind a text already or documents had no end (--no-eod). A decoder continues a text: nothing is added.
     - For an encoder, the mask takes the blank before it along where blanks belong to the word behind them: in training
       it stood for the whole token, blank included.
     """
@@ -32,13 +34,21 @@ def write_tokenizer(folder: Path, source: Checkpoint, *, form: ExportForm, longe
     from tokenizers import Tokenizer
 
     backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    if read_json(path).get("pad_token") is None:
-        changes["pad_token"] = backend.id_to_token(vocabulary.pad_id)
-    update_json(path, changes)
+    config = read_json(path)
+    pad_id = exported_pad_id(vocabulary.vocabulary())
+    if config.get("pad_token") is None and pad_id is not None:
+        changes["pad_token"] = backend.id_to_token(pad_id)
+    if isinstance(extra := config.pop("extra_special_tokens", None), list):
+        # As the toolkit wrote them before; transformers 4 takes no list under this name.
+        changes["additional_special_tokens"] = extra
+    write_json(path, config | changes)
+    # `True` in checkpoints of corpora that do not say.
+    ends_documents = read_json(folder / ENCODING_FILE).get("add_eod", True)
+    (folder / ENCODING_FILE).unlink(missing_ok=True)
     if form is ExportForm.BIDIRECTIONAL:
         if vocabulary.mask_id is not None:
             _strip_before_mask(folder / "tokenizer.json", backend, vocabulary.mask_id)
-        if vocabulary.eos_id is not None:
+        if vocabulary.eos_id is not None and ends_documents:
             _set_end(folder / "tokenizer.json", backend, vocabulary.eos_id)
 
 
@@ -58,28 +68,18 @@ def _set_end(path: Path, backend: "tokenizers.Tokenizer", eos_id: int) -> None:
     ids, is_special = encoding.ids, encoding.special_tokens_mask
     if not ids or is_special[-1] or 0 not in is_special:
         return
-    front, tokens = ids[: is_special.index(0)], {}
-
-    def special(token_id: int) -> dict[str, object]:
-        text = str(backend.id_to_token(token_id))
-        tokens[text] = {"id": text, "ids": [token_id], "tokens": [text]}
-        return {"SpecialToken": {"id": text, "type_id": 0}}
-
-    def text(name: str) -> dict[str, object]:
-        return {"Sequence": {"id": name, "type_id": 0}}
-
-    single = [*map(special, front), text("A"), special(eos_id)]
-    pair = [*single, text("B"), special(eos_id)]
-    template = {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": tokens}
-    before: Any = read_json(path).get("post_processor") or {}
-    # What a byte-level processor does is about places in the text, not about ids.
-    kept = [part for part in before.get("processors", [before]) if part.get("type") == "ByteLevel"]
-    update_json(path, {"post_processor": {"type": "Sequence", "processors": [*kept, template]} if kept else template})
+    front = ids[: is_special.index(0)]
+    update_json(path, {"post_processor": framing_post_processor(backend, front=front, back=[eos_id])})
 
 
 def update_json(path: Path, changes: dict[str, object]) -> None:
-    """Change keys of a JSON file, or begin one."""
-    path.write_text(json.dumps(read_json(path) | changes, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    """Change keys of a JSON file, or create it."""
+    write_json(path, read_json(path) | changes)
+
+
+def write_json(path: Path, content: dict[str, object]) -> None:
+    """Write a JSON file."""
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def read_json(path: Path) -> dict[str, object]:

@@ -53,7 +53,7 @@ def open_tokenizer(folder: Path, described: Described, *, mask_token: str) -> tu
     mask = tokenizer.mask
     if "mask" not in missing:
         said.append(f"mask: {mask.text} (id {mask.id:,}), {mask.origin}")
-    if mask.origin is MaskOrigin.CHOSEN and mask.id not in special:
+    if tokenizer.is_mask_ordinary:
         said.append(
             f"{mask.text} is an ordinary token: exported tokenizers read every {mask.text} in a text as the mask"
         )
@@ -64,7 +64,7 @@ def open_tokenizer(folder: Path, described: Described, *, mask_token: str) -> tu
     if _has_chat_template(folder):
         said.append("the chat template is left out")
     if (end := _own_end(tokenizer)) is not None:
-        said.append(f"the tokenizer ends every text with {end} itself: preprocess with --no-eod, or it stands twice")
+        said.append(f"the tokenizer itself ends every text with {end}")
     return tokenizer, said
 
 
@@ -159,6 +159,12 @@ def _has_chat_template(folder: Path) -> bool:
 
 def _own_end(tokenizer: Tokenizer) -> str | None:
     """The text of the token that the tokenizer itself puts behind every text, if any."""
-    encoding = tokenizer.backend.encode("a")
-    is_special = encoding.special_tokens_mask
-    return str(encoding.tokens[-1]) if is_special and is_special[-1] and len(is_special) > 1 else None
+    back = tokenizer.frame[1]
+    return str(tokenizer.backend.id_to_token(int(back[-1]))) if back.size else None
+
+
+def preprocess_options(tokenizer: Tokenizer) -> str:
+    """Options that `toolkit preprocess` needs with this tokenizer beside the usual ones, each with a blank before."""
+    if tokenizer.eod_id is not None:
+        return ""
+    return " --no-eod" if tokenizer.frame[1].size else " --eod TOKEN"

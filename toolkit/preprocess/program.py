@@ -167,7 +167,7 @@ def _key(files: Sequence[Source], tokenizer: tokenization.Tokenizer, settings: P
     decides = {
         "settings": settings.model_dump(mode="json", exclude=not_deciding),
         "tokenizer": tokenizer.source_digest,
-        "eod": tokenizer.eod_id,
+        "eod": tokenizer.appended_ids.tolist(),
         "sources": [(file.name, file.num_bytes, file.version) for file in files],
         "versions": (toolkit.__version__, *map(version, ("tokenizers", "tiktoken", "sentencepiece"))),
     }

@@ -59,6 +59,11 @@ def notes(result: PreprocessResult) -> list[str]:
         )
     if result.left_out is not None:
         found.append(result.left_out)
+    if result.tokenizer.is_mask_ordinary:
+        found.append(
+            f"The mask token {mask.text!r} (id {mask.id}) is an ordinary token, which texts contain. Exported tokenizers "
+            "parse it as the mask everywhere: choose a special or reserved token, or --mask-token auto."
+        )
     if manifest.special_text_hits:
         parsed = result.tokenizer.rules.parse_special_text
         how = "read as these tokens (--special-text literal reads plain text)" if parsed else "read as plain text"
@@ -78,7 +83,11 @@ def _encoder(choice: EncoderChoice) -> str:
 
 
 def _end(tokenizer: Tokenizer) -> str:
-    return f"{tokenizer.eod_text} (id {tokenizer.eod_id})" if tokenizer.rules.add_eod else "none (--no-eod)"
+    token = f"{tokenizer.eod_text} (id {tokenizer.eod_id})"
+    if tokenizer.ends_texts:
+        again = "appended once more (--eod)" if tokenizer.appended_ids.size else "not appended again"
+        return f"{token}, which the tokenizer itself puts behind every text; {again}"
+    return token if tokenizer.rules.add_eod else "none (--no-eod)"
 
 
 def _mask(tokenizer: Tokenizer) -> str:

@@ -22,7 +22,7 @@ def next_commands(facts: Facts) -> str:
         ),
         (
             "Train on text of your own (.jsonl, .parquet, .txt), with the same tokenizer",
-            f"toolkit preprocess my-text.jsonl --tokenizer {folder}/hf-encoder --output data/mine\n"
+            f"toolkit preprocess my-text.jsonl --tokenizer {folder}/corpus --output data/mine\n"
             "toolkit train quickstart --set data.train=data/mine --set run.dir=runs/mine",
         ),
         (
