@@ -4,8 +4,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.support.checkpoints import model_states, write_checkpoint
+from tests.support.checkpoints import TINY_VOCABULARY, model_states, write_checkpoint
 from tests.support.text import tiny_tokenizer
+from toolkit.core.types import Vocabulary
 from toolkit.model import ModelSettings, model_settings
 from toolkit.model.encoder import Encoder
 from toolkit.model.initialize import initialize_
@@ -33,7 +34,13 @@ def make_checkpoint(tmp_path: Path, tokenizer_folder: Path) -> Callable[..., Pat
     Keywords change the model's settings. Norm weights are drawn too: at 1 a norm left out would go unnoticed.
     """
 
-    def make(step: int = 20, *, tokenizer: Path = tokenizer_folder, **changes: object) -> Path:
+    def make(
+        step: int = 20,
+        *,
+        tokenizer: Path = tokenizer_folder,
+        vocabulary: Vocabulary = TINY_VOCABULARY,
+        **changes: object,
+    ) -> Path:
         settings: ModelSettings = model_settings("test", **({"vocab_size": 384, "initializer_range": 0.15} | changes))
         encoder = Encoder(settings)
         initialize_(encoder, seed=step)
@@ -48,6 +55,7 @@ def make_checkpoint(tmp_path: Path, tokenizer_folder: Path) -> Callable[..., Pat
             states=model_states(encoder),
             tokenizer_folder=tokenizer,
             model=settings,
+            vocabulary=vocabulary,
             num_parts=2,
             settings=SETTINGS,
         )

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from tokenizers import Tokenizer, processors
 from torch import Tensor
 from transformers import (
     AutoConfig,
@@ -23,10 +24,11 @@ from transformers import (
     pipeline,
 )
 
+import tokenization
 from tests.support.text import sample_documents
 from toolkit.checkpoint import open_checkpoint
 from toolkit.conversion import to_hf
-from toolkit.core.types import AttentionKind
+from toolkit.core.types import AttentionKind, Vocabulary
 from toolkit.model import Encoder, ModelSettings
 from toolkit.testing.models import MODEL_OPTIONS
 
@@ -242,3 +244,51 @@ def test_a_tokenizer_without_a_pad_token_gets_the_models(
     tokenizer = AutoTokenizer.from_pretrained(out)
     assert tokenizer.pad_token_id == json.loads((out / "config.json").read_text())["pad_token_id"]
     assert len(tokenizer(["a", "a b c d"], padding=True)["input_ids"][0]) > 1
+
+
+@pytest.mark.parametrize(("rules", "ends"), [({}, True), ({"add_eod": False}, False), ({"add_bos": False}, True)])
+def test_an_encoder_frames_texts_as_training_did(
+    make_checkpoint: Callable[..., Path], tokenizer_folder: Path, tmp_path: Path, rules: dict[str, bool], ends: bool
+) -> None:
+    """Under --no-bos and --no-eod the exported tokenizer leaves out what training left out."""
+    folder = tmp_path / "with-bos"
+    shutil.copytree(tokenizer_folder, folder)
+    backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    backend.post_processor = processors.TemplateProcessing(single="<|pad|> $A", special_tokens=[("<|pad|>", 1)])
+    backend.save(str(folder / "tokenizer.json"))
+    tokenizer = tokenization.load(folder, rules=tokenization.EncodingRules(**rules))
+    tokenizer.save(tmp_path / "kept")
+    to_hf(make_checkpoint(tokenizer=tmp_path / "kept"), tmp_path / "out")
+
+    exported = AutoTokenizer.from_pretrained(tmp_path / "out")("the river").input_ids
+    assert exported == tokenizer.encode_batch(["the river"])[0].tolist()
+    assert (exported[-1] == 0) == ends
+    assert not (tmp_path / "out" / "encoding.json").exists()
+
+
+def test_an_ordinary_token_is_not_named_as_pad(
+    make_checkpoint: Callable[..., Path], tokenizer_folder: Path, tmp_path: Path
+) -> None:
+    """With neither pad nor eos the model's pad id is 0, "!" in many vocabularies: texts with it would change."""
+    nameless = tmp_path / "nameless"
+    nameless.mkdir()
+    content = json.loads((tokenizer_folder / "tokenizer.json").read_text())
+    content["added_tokens"] = content["added_tokens"][2:]
+    vocabulary = content["model"]["vocab"]
+    texts = {token_id: text for text, token_id in vocabulary.items()}
+    vocabulary[texts[0]], vocabulary["a"] = vocabulary["a"], 0
+    (nameless / "tokenizer.json").write_text(json.dumps(content))
+    (nameless / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "mask_token": "<|mask|>"})
+    )
+    ids = AutoTokenizer.from_pretrained(nameless)("a banana").input_ids
+    assert 0 in ids
+    vocabulary = Vocabulary(size=384, mask_id=2, pad_id=0, bos_id=None, eos_id=None, special_ids=(2,))
+
+    report = to_hf(make_checkpoint(tokenizer=nameless, vocabulary=vocabulary), tmp_path / "out")
+
+    exported = AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert exported("a banana").input_ids == ids
+    assert (exported.pad_token, exported.all_special_tokens) == ("<|mask|>", ["<|mask|>"])
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["pad_token_id"] == 2
+    assert any("pad id 0 is an ordinary token" in note for note in report.notes)

@@ -104,7 +104,7 @@ def test_documents_are_read_where_they_lie(take, tmp_path, megatron):
     assert (found.num_ended, found.num_without_end) == (90, 0)
     assert _files(tmp_path / "megatron") == before
     own = sorted(path.relative_to(tmp_path / "corpus").as_posix() for path in _files(tmp_path / "corpus"))
-    assert own == ["corpus.json", "tokenizer/tokenizer.json", "tokenizer/tokenizer_config.json"]
+    assert own == ["corpus.json", *(f"tokenizer/{name}.json" for name in ("encoding", "tokenizer", "tokenizer_config"))]
 
 
 @pytest.mark.parametrize("name", ["{}", "{}.bin", "{}.idx"])

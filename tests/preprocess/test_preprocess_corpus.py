@@ -1,15 +1,20 @@
+import io
 import json
+import shutil
 import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
+from rich.table import Table
 from tokenizers import Tokenizer, processors
 
 import tokenization
 from tests.support.text import sample_documents, tiny_tokenizer
 from toolkit.core.errors import CorpusError, UserError
 from toolkit.data import Corpus
+from toolkit.preprocess.summary import notes, summary_table
 
 END = "<|endoftext|>"
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
@@ -27,6 +32,13 @@ def megatron_files(folder: Path, texts: list[str], *, eod: int, dtype: str) -> t
     idx += struct.pack(f"<{len(lengths)}i", *lengths) + struct.pack(f"<{len(lengths)}q", *pointers)
     idx += struct.pack(f"<{len(lengths) + 1}q", *range(len(lengths) + 1))
     return b"".join(document.tobytes() for document in documents), idx
+
+
+def shown(table: Table) -> str:
+    """What a table says, on one line."""
+    console = Console(width=200, file=io.StringIO())
+    console.print(table)
+    return " ".join(console.file.getvalue().split())
 
 
 def widen(folder: Path, size: int) -> Path:
@@ -135,6 +147,7 @@ def test_the_manifest_says_what_is_there(prepare, write_jsonl, tmp_path):
         "corpus.json",
         "shard-00000.bin",
         "shard-00000.idx",
+        "tokenizer/encoding.json",
         "tokenizer/tokenizer.json",
         "tokenizer/tokenizer_config.json",
     ]
@@ -267,3 +280,58 @@ def test_empty_rows_are_not_bad(prepare, write_jsonl):
 def test_no_document_at_all_is_an_error(prepare, write_jsonl):
     with pytest.raises(UserError, match=r"There is no document in .*a\.jsonl: empty: 2 rows"):
         prepare(write_jsonl("a.jsonl", ["", ""]))
+
+
+def ending_tokenizer(folder: Path, source: Path) -> Path:
+    """A tokenizer with a template that ends every text with its eos, as exported encoders have."""
+    shutil.copytree(source, folder)
+    backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    backend.post_processor = processors.TemplateProcessing(
+        single=f"<|pad|> $A {END}", special_tokens=[("<|pad|>", 1), (END, 0)]
+    )
+    backend.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+@pytest.mark.parametrize("engine", ["auto", "reference"])
+def test_documents_end_once_where_the_tokenizer_ends_texts_itself(
+    prepare, write_jsonl, tokenizer_folder, tmp_path, engine
+):
+    folder = ending_tokenizer(tmp_path / "ending", tokenizer_folder)
+    source = write_jsonl("a.jsonl", sample_documents(20))
+    given = {"tokenizer": str(folder), "engine": engine}
+    result = prepare(source, output=tmp_path / "once", **given)
+    twice = prepare(source, output=tmp_path / "twice", eod=END, **given)
+
+    for number, text in enumerate(sample_documents(20)):
+        ids = Tokenizer.from_file(str(folder / "tokenizer.json")).encode(text).ids
+        assert Corpus(tmp_path / "once").shards[0].document(number).tolist() == ids
+        assert Corpus(tmp_path / "twice").shards[0].document(number).tolist() == [*ids, 0]
+    assert "itself puts behind every text; not appended again" in shown(summary_table(result))
+    assert "itself puts behind every text; appended once more (--eod)" in shown(summary_table(twice))
+
+
+def test_the_tokenizer_of_a_corpus_makes_the_same_corpus(prepare, write_jsonl, tmp_path):
+    source = write_jsonl("a.jsonl", sample_documents(20))
+    prepare(source, output=tmp_path / "first")
+    prepare(source, output=tmp_path / "second", tokenizer=str(tmp_path / "first"))
+
+    assert shard_bytes(tmp_path / "first") == shard_bytes(tmp_path / "second")
+
+
+def test_the_rules_of_encoding_are_recorded(prepare, write_jsonl, tmp_path, wide_tokenizer):
+    source = write_jsonl("a.jsonl", ["the river"])
+    prepare(source, tokenizer=str(wide_tokenizer), add_bos=False, add_eod=False)
+
+    recorded = Corpus(tmp_path / "corpus").manifest.tokenizer.encoding
+    assert recorded.model_dump() == {"parse_special_text": True, "add_bos": False, "add_eod": False}
+    assert json.loads((tmp_path / "corpus" / "tokenizer" / "encoding.json").read_text())["add_eod"] is False
+    kept = Tokenizer.from_file(str(tmp_path / "corpus" / "tokenizer" / "tokenizer.json"))
+    assert kept.encode("the river").ids == Corpus(tmp_path / "corpus").shards[0].document(0).tolist()
+
+
+@pytest.mark.parametrize(("choice", "is_told"), [("token:Ġthe", True), ("id:2", False), ("auto", False)])
+def test_an_ordinary_token_as_mask_is_told(prepare, write_jsonl, choice, is_told):
+    result = prepare(write_jsonl("a.jsonl", ["the river"]), mask_token=choice)
+
+    assert any("is an ordinary token" in note for note in notes(result)) == is_told

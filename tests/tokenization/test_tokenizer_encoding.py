@@ -1,6 +1,10 @@
+import json
+from collections.abc import Callable
+
 import numpy as np
 import pytest
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, processors
+from transformers import AutoTokenizer
 
 import tokenization
 from tests.support.text import sample_documents
@@ -29,6 +33,50 @@ def test_ids_are_those_of_the_reference_then_the_end(make_folder, bos):
     assert ids.dtype == np.uint32
     assert lengths.dtype == np.int64
     assert split(ids, lengths) == reference(folder, texts, eod=0)
+
+
+def _ending(token: str, token_id: int) -> Callable[[Tokenizer], None]:
+    """Give a backend a post-processor that ends every text with a token."""
+
+    def change(backend: Tokenizer) -> None:
+        backend.post_processor = processors.TemplateProcessing(
+            single=f"{PAD} $A {token}",
+            pair=f"{PAD} $A {token} $B {token}",
+            special_tokens=[(PAD, 1), (token, token_id)],
+        )
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("end", "choices", "num_ends"), [(END, {}, 1), (END, {"eod": END}, 2), (END, {"eod": MASK}, 2), (MASK, {}, 2)]
+)
+def test_a_text_that_the_tokenizer_ends_itself_ends_once(make_folder, end, choices, num_ends):
+    """A token given explicitly is appended all the same, as Megatron-LM's --append-eod does; so is another end."""
+    token_id = Tokenizer.from_file(str(make_folder("plain") / "tokenizer.json")).token_to_id(end)
+    folder = make_folder(config={"eos_token": END}, change=_ending(end, token_id))
+    tokenizer = tokenization.load(folder, **choices)
+    backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
+
+    ids, lengths = tokenizer.encode_batch(["the river", "x"])
+
+    assert split(ids, lengths) == [
+        [*backend.encode(text).ids, *[tokenizer.eod_id] * (num_ends - 1)] for text in ("the river", "x")
+    ]
+    assert (tokenizer.ends_texts, tokenizer.appended_ids.size) == (tokenizer.eod_id == token_id, num_ends - 1)
+
+
+def test_a_saved_tokenizer_puts_in_front_of_a_text_what_encoding_did(make_folder, tmp_path):
+    folder = make_folder(config={"eos_token": END}, change=_ending(MASK, 2))
+    tokenizer = tokenization.load(folder, rules=EncodingRules(add_bos=False))
+    tokenizer.save(tmp_path / "saved")
+    plain = tokenizer.backend.encode("the river", add_special_tokens=False).ids
+
+    assert tokenizer.encode_batch(["the river"])[0].tolist() == [*plain, 2, 0]
+    assert AutoTokenizer.from_pretrained(tmp_path / "saved")("the river").input_ids == [*plain, 2]
+    assert tokenization.load(tmp_path / "saved").encode_batch(["the river"])[0].tolist() == [*plain, 2, 0]
+    encoding = json.loads((tmp_path / "saved" / "encoding.json").read_text())
+    assert encoding == {"parse_special_text": True, "add_bos": False, "add_eod": True, "source": None}
 
 
 def test_a_text_without_ids_has_no_end(trained):

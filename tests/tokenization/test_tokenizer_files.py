@@ -85,7 +85,10 @@ def test_saving_keeps_further_special_tokens(make_folder, tmp_path):
 
     assert ing in tokenizer.all_special_ids
     written = json.loads((folder / "tokenizer_config.json").read_text())
-    assert (written["cls_token"], written["extra_special_tokens"]) == (PAD, ["ing"])
+    assert (written["cls_token"], written["additional_special_tokens"]) == (PAD, ["ing"])
+    # transformers 4.57 fails on a list under the name of transformers 5, with every tokenizer that has such tokens.
+    assert "extra_special_tokens" not in written
+    assert ing in AutoTokenizer.from_pretrained(folder).all_special_ids
 
 
 def test_byte_level_tokens_stand_for_bytes():

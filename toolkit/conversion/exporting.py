@@ -192,8 +192,8 @@ def _notes(form: ExportForm, settings: ModelSettings, vocabulary: Vocabulary) ->
     if (pad_id := exported_pad_id(vocabulary)) != vocabulary.pad_id:
         named = "no token is" if pad_id is None else "the mask token is"
         notes.append(
-            f"the tokenizer names neither pad nor eos, and the model's pad id {vocabulary.pad_id} is an ordinary token: "
-            f"{named} named as pad instead"
+            f"the tokenizer names neither pad nor eos, and the model's pad id {vocabulary.pad_id} is an ordinary "
+            f"token: {named} named as pad instead"
         )
     if settings.qk_norm and form is ExportForm.BIDIRECTIONAL:
         notes.append(

@@ -5,6 +5,7 @@ from toolkit.data.corpus.corpus import Corpus
 from toolkit.data.corpus.manifest import (
     MANIFEST_NAME,
     CorpusManifest,
+    EncodingEntry,
     SpecialIds,
     TokenizerEntry,
     read_manifest,
@@ -27,6 +28,7 @@ __all__ = [
     "Corpus",
     "CorpusManifest",
     "DataSettings",
+    "EncodingEntry",
     "Order",
     "RowStream",
     "Rows",

@@ -61,8 +61,8 @@ def notes(result: PreprocessResult) -> list[str]:
         found.append(result.left_out)
     if result.tokenizer.is_mask_ordinary:
         found.append(
-            f"The mask token {mask.text!r} (id {mask.id}) is an ordinary token, which texts contain. Exported tokenizers "
-            "parse it as the mask everywhere: choose a special or reserved token, or --mask-token auto."
+            f"The mask token {mask.text!r} (id {mask.id}) is an ordinary token, which texts contain. Exported "
+            "tokenizers parse it as the mask everywhere: choose a special or reserved token, or --mask-token auto."
         )
     if manifest.special_text_hits:
         parsed = result.tokenizer.rules.parse_special_text

@@ -30,6 +30,17 @@ class SpecialIds(Settings):
     mask: Count | None
 
 
+class EncodingEntry(Settings):
+    """How texts became ids."""
+
+    parse_special_text: bool
+    """Whether the string of a special token inside a text became that token."""
+    add_bos: bool
+    """Whether a text kept what the tokenizer's post-processor puts in front of it."""
+    add_eod: bool
+    """Whether documents end with the end-of-document token."""
+
+
 class TokenizerEntry(Settings):
     """The tokenizer that made the ids."""
 
@@ -41,6 +52,10 @@ class TokenizerEntry(Settings):
     """The named ones."""
     all_special_ids: Annotated[tuple[Count, ...], Field(strict=False)]
     """Every special id, ascending."""
+    source: str | None = None
+    """Repository and commit of a tokenizer from the hub, `organization/name@commit`."""
+    encoding: EncodingEntry | None = None
+    """How texts became ids; None in a corpus that does not say."""
 
     @model_validator(mode="after")
     def _ids_are_in_the_vocabulary(self) -> Self:
@@ -186,6 +201,10 @@ def _hash_line(digest: str) -> bytes:
 
 
 def _render(manifest: CorpusManifest) -> bytes:
-    unsaid = {"tokenizer_files"} if manifest.tokenizer_files is None else set()
-    content = manifest.model_dump(mode="json", exclude={"manifest_sha256"} | unsaid)
+    content = manifest.model_dump(mode="json", exclude={"manifest_sha256"})
+    if manifest.tokenizer_files is None:
+        del content["tokenizer_files"]
+    for key in ("source", "encoding"):
+        if content["tokenizer"][key] is None:
+            del content["tokenizer"][key]
     return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()

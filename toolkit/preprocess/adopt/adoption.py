@@ -7,7 +7,7 @@ have, types that are not read, and pairs of different types are refused. Nothing
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -86,6 +86,8 @@ def adopt(
             _check_output(output, prefixes, overwrite=overwrite)
             pairs = _examine(shards, loaded)
             _clear(output)
+            num_ended = sum(pair.num_ended for pair in pairs)
+            loaded.rules = replace(loaded.rules, add_eod=num_ended > 0)
             manifest = complete_corpus(
                 output,
                 loaded,
@@ -97,7 +99,7 @@ def adopt(
             return Adoption(
                 manifest=manifest,
                 tokenizer=loaded,
-                num_ended=sum(pair.num_ended for pair in pairs),
+                num_ended=num_ended,
                 num_without_end=sum(pair.num_without_end for pair in pairs),
             )
         except OSError as error:

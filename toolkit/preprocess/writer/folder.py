@@ -5,6 +5,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 
 import toolkit
@@ -14,6 +15,7 @@ from toolkit.core.files import PARTIAL_FILES, atomic_directory, hash_folder
 from toolkit.data import (
     MANIFEST_NAME,
     CorpusManifest,
+    EncodingEntry,
     ShardEntry,
     SpecialIds,
     TokenizerEntry,
@@ -149,6 +151,8 @@ def complete_corpus(
             vocab_size=tokenizer.vocabulary_size,
             special_ids=SpecialIds(**tokenizer.special_ids),
             all_special_ids=tokenizer.all_special_ids,
+            source=tokenizer.source,
+            encoding=EncodingEntry(**asdict(tokenizer.rules)),
         ),
         tokenizer_files=hash_folder(folder / TOKENIZER_FOLDER),
         special_text_hits=special_text_hits,
