@@ -286,9 +286,30 @@ FAULTS = (
     Fault(
         name="preprocess: documents have no end-of-text",
         path="tokenization/tokenizer.py",
-        old="ends = [self.require_eod()] if self.rules.add_eod else []",
-        new="ends: list[int] = []",
+        old="        end = self.appended_ids\n",
+        new="        end = self.appended_ids[:0]\n",
         tests=("tests/tokenization/test_tokenizer_encoding.py",),
+    ),
+    Fault(
+        name="preprocess: documents that the tokenizer ends itself end twice",
+        path="tokenization/tokenizer.py",
+        old="[eod_id] if self._is_eod_given or not self.ends_texts else []",
+        new="[eod_id]",
+        tests=("tests/tokenization/test_tokenizer_encoding.py",),
+    ),
+    Fault(
+        name="export: a text ends with a token that documents did not have (--no-eod)",
+        path="toolkit/conversion/tokenizer_files.py",
+        old="        if vocabulary.eos_id is not None and ends_documents:\n",
+        new="        if vocabulary.eos_id is not None:\n",
+        tests=("tests/conversion/test_to_hf.py",),
+    ),
+    Fault(
+        name="export: an ordinary token is named as pad",
+        path="toolkit/conversion/forms.py",
+        old="return vocabulary.pad_id if vocabulary.pad_id in vocabulary.special_ids else vocabulary.mask_id",
+        new="return vocabulary.pad_id",
+        tests=("tests/conversion/test_to_hf.py",),
     ),
     Fault(
         name="learning rate: the warm-up starts at zero, one step late",
