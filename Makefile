@@ -5,7 +5,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet -c constraints-cpu.txt $(PIP_ARGS)
-ONE_THREAD := OMP_NUM_THREADS=1
+# A file's tests share what is expensive to make, so one process runs them all; tests/conftest.py says which come first.
+IN_PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: quickstart test test-slow lint bench
 
@@ -13,11 +14,11 @@ quickstart: $(VENV)/installed
 	$(BIN)/toolkit quickstart
 
 test: $(VENV)/tests-installed
-	$(ONE_THREAD) $(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(IN_PARALLEL)
 
 test-slow: $(VENV)/tests-installed
-	$(ONE_THREAD) $(BIN)/python -m pytest -m slow
-	$(ONE_THREAD) $(BIN)/python -m tests.planted_faults
+	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m tests.planted_faults
 
 lint: $(VENV)/lint-installed
 	$(BIN)/ruff check .

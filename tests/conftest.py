@@ -1,12 +1,42 @@
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+
+TESTS = Path(__file__).parent
+
+# One thread for each process: several run at a time. Set before anything loads a library that reads it.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # No test reaches the hub: one that needs a hub starts its own on the loopback, which the offline mode would refuse.
 # Set before anything imports the client, which reads both when it is imported; child processes inherit them.
 os.environ.pop("HF_HUB_OFFLINE", None)
 os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"
+
+LONGEST_FIRST = (
+    "resume/test_resume.py",
+    "cli/test_train_signals.py",
+    "equivalence/test_topologies.py",
+    "conversion/test_large_models.py",
+    "preprocess/test_preprocess_corpus.py",
+    "preprocess/test_preprocess_encoders.py",
+    "equivalence/test_digest.py",
+    "docs/test_docs.py",
+    "finetuning/test_sequence_classification.py",
+    "preprocess/test_preprocess_workers.py",
+    "compatibility/test_old_files.py",
+    "preprocess/test_preprocess_restart.py",
+    "preprocess/test_preprocess_hub.py",
+    "training/test_initial_weights.py",
+)
+"""Files of half a minute and more, so that no process begins one when the others are done."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    ranks = {TESTS / name: rank for rank, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
 
 
 @pytest.fixture(scope="session", autouse=True)

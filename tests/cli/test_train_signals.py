@@ -88,7 +88,8 @@ def test_a_stop_before_the_first_step_saves_nothing(tmp_path):
 
 def test_ctrl_c_leaves_with_130_and_no_traceback(tmp_path):
     run_file = write_run(tmp_path)
-    process = _train(run_file, tmp_path / "run", *_LONG)
+    # So long that no run ends by itself before the signal, however busy the machine.
+    process = _train(run_file, tmp_path / "run", "schedule.0.steps=60_000", "log.every=5")
     _wait_for_step(tmp_path / "run", 10, process)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)

@@ -4,8 +4,10 @@ A launch through `deepspeed` takes 10 seconds, nearly all imports; a fork from a
 run one after another in one process group; DeepSpeed leaks a little with each engine, so keep a list to about 20.
 """
 
+import contextlib
 import multiprocessing
 import os
+import random
 import socket
 import traceback
 from collections.abc import Callable, Sequence
@@ -90,7 +92,13 @@ def _rank(rank: int, world_size: int, port: int, cases: list[Case], sender: Any)
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port below those that the system gives to clients: none can take it before rank 0 listens.
+
+    Drawn at random, so that groups of several test processes do not meet.
+    """
+    draws = random.SystemRandom()
+    while True:
+        port = draws.randrange(16_384, 32_768)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
