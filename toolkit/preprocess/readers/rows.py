@@ -1,12 +1,12 @@
 """What every reader gives: rows, each a text or the reason why there is none, in spans of a few megabytes."""
 
 import json
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
-_SURROGATE = re.compile(rb"\\u[dD]").search
+import orjson
 
 
 class Reason(StrEnum):
@@ -21,8 +21,7 @@ class Reason(StrEnum):
     EMPTY = "empty"
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """One row of a source: its text, or the reason why it has none and what was found."""
 
     text: str
@@ -55,7 +54,18 @@ class Span:
 
 
 def row_from_line(line: bytes, text_field: str) -> Row:
-    """One line of a JSON-lines file."""
+    """One line of a JSON-lines file.
+
+    orjson reads it, three times as fast as `json`. It is the stricter of the two (no NaN, no lone surrogate, no number
+    beyond a float's range) and gives the same text where it accepts, so `json` decides about the lines it refuses.
+    """
+    try:
+        return row_from_json(orjson.loads(line), text_field, may_hold_surrogates=False)
+    except orjson.JSONDecodeError:
+        return _row_from_doubtful_line(line, text_field)
+
+
+def _row_from_doubtful_line(line: bytes, text_field: str) -> Row:
     if not line or line.isspace():
         return Row("", Reason.EMPTY)
     try:
@@ -66,7 +76,7 @@ def row_from_line(line: bytes, text_field: str) -> Row:
         return Row("", Reason.BROKEN_JSON, f"{error.msg} at character {error.pos + 1}")
     except (ValueError, RecursionError) as error:
         return Row("", Reason.BROKEN_JSON, str(error))
-    return row_from_json(value, text_field, may_hold_surrogates=_SURROGATE(line) is not None)
+    return row_from_json(value, text_field, may_hold_surrogates=True)
 
 
 def row_from_json(value: object, text_field: str, *, may_hold_surrogates: bool) -> Row:
