@@ -114,10 +114,18 @@ def measure(
     from toolkit.model.initialize import initialize_
     from toolkit.run import load_run
     from toolkit.training.assembly import assemble, open_run_data, resolve_engine
-    from toolkit.training.hooks import CheckpointHook
     from toolkit.training.loop import train
     from toolkit.training.metrics import read_lines
-    from toolkit.training.state import Ancestry, RunState
+    from toolkit.training.run_state import Ancestry, RunState
+
+    class NeverSaves:
+        """Saving is not part of a step, and at 1b takes longer than all of them."""
+
+        def is_due(self, state: RunState) -> bool:
+            return False
+
+        def is_saved(self, state: RunState) -> bool:
+            return True
 
     settings = load_run(preset, [*_overrides(folder, vocabulary, micro_rows, steps), *overrides])
     (folder / "run").mkdir()
@@ -130,8 +138,7 @@ def measure(
         compile_blocks_(encoder)
     engine = Engine(encoder, config=config, optimizer=data.settings.train, ranks=ranks)
     run = assemble(data, engine, layout, state=RunState(), ancestry=Ancestry(), is_stop_requested=lambda: False)
-    # Saving is not part of a step, and at 1b takes longer than all of them.
-    run = replace(run, hooks=[hook for hook in run.hooks if not isinstance(hook, CheckpointHook)])
+    run = replace(run, saver=NeverSaves())
     try:
         train(run, RunState())
     finally:

@@ -9,12 +9,13 @@ import torch
 
 from tests.support.runs import write_run
 from toolkit.core.draws import Draws
-from toolkit.core.errors import CorpusError
+from toolkit.core.errors import CorpusError, SettingsError
+from toolkit.core.types import AttentionKind, Targets
 from toolkit.data import Corpus, Order, RowStream, open_rows
 from toolkit.objectives import registry
 from toolkit.parallel.topology import batch_layout
 from toolkit.run import load_run
-from toolkit.training.batching import Batcher, evaluation_batches
+from toolkit.training.batching import STATIC_TARGETS_MULTIPLE, Batcher, EvaluationBatches
 
 _CPU = torch.device("cpu")
 
@@ -28,9 +29,11 @@ def parts(tmp_path):
     return rows, RowStream(rows, order), registry.build("mlm", {}, corpus.vocabulary)
 
 
-def _batcher(stream, *, micro, ranks, rank, has_static_shapes=False):
+def _batcher(stream, *, micro, ranks, rank, device=_CPU, targets_multiple=1):
     layout = batch_layout(8, micro, data_parallel=ranks)
-    return Batcher(stream, layout, rank=rank, seed=7, device=_CPU, has_static_shapes=has_static_shapes)
+    return Batcher(
+        stream, layout, corpora=["corpus"], rank=rank, seed=7, device=device, targets_multiple=targets_multiple
+    )
 
 
 def test_any_cut_of_a_step_gives_the_same_inputs_and_targets(parts):
@@ -80,9 +83,7 @@ class TestSteps:
 
     def test_on_a_gpu_the_thread_builds_for_the_ranks_own(self, parts, monkeypatch):
         device, chosen = torch.device("cuda", 3), []
-        batcher = Batcher(
-            parts[1], batch_layout(8, 8, data_parallel=1), rank=0, seed=7, device=device, has_static_shapes=True
-        )
+        batcher = _batcher(parts[1], micro=8, ranks=1, rank=0, device=device)
         monkeypatch.setattr(batcher, "step", lambda step, objective: step)
         monkeypatch.setattr(torch.cuda, "set_device", lambda device: chosen.append((threading.get_ident(), device)))
         assert list(batcher.steps(0, 3, lambda step: parts[2])) == [0, 1, 2]
@@ -100,7 +101,7 @@ class TestSteps:
 
         monkeypatch.setattr(batcher, "step", faulty)
         shares = batcher.steps(0, 4, lambda step: mlm)
-        assert next(shares).num_targets
+        assert next(shares).counts.targets
         with pytest.raises(CorpusError, match="is damaged"):
             next(shares)
 
@@ -108,45 +109,76 @@ class TestSteps:
 def test_padded_target_lists_hold_the_same_targets(parts):
     _, stream, mlm = parts
     plain = _batcher(stream, micro=8, ranks=1, rank=0).step(0, mlm)
-    padded = _batcher(stream, micro=8, ranks=1, rank=0, has_static_shapes=True).step(0, mlm)
+    padded = _batcher(stream, micro=8, ranks=1, rank=0, targets_multiple=STATIC_TARGETS_MULTIPLE).step(0, mlm)
     labels = padded.micro_batches[0].labels_N
     assert labels.numel() % 256 == 0
-    assert padded.num_targets == plain.num_targets
+    assert padded.counts == plain.counts
     assert torch.equal(labels[labels >= 0], plain.micro_batches[0].labels_N)
-    assert (labels < 0).sum() == labels.numel() - plain.num_targets
+    assert (labels < 0).sum() == labels.numel() - plain.counts.targets
 
 
 def test_counts_are_of_tokens_and_targets(parts):
     _, stream, mlm = parts
     local = _batcher(stream, micro=4, ranks=1, rank=0).step(0, mlm)
     rows = stream.at(np.arange(8))
-    assert local.num_tokens == np.count_nonzero(rows.segments_BS)
-    assert local.num_targets == sum(batch.labels_N.numel() for batch in local.micro_batches)
+    assert local.counts.tokens == np.count_nonzero(rows.segments_BS)
+    assert local.counts.targets == sum(batch.labels_N.numel() for batch in local.micro_batches)
     assert local.row_hashes.shape == (8, 8)
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3])
-def test_evaluation_covers_each_row_once_with_equally_many_batches(parts, world_size):
-    rows, _, mlm = parts
-    shares = [
-        list(
-            evaluation_batches(
-                rows, mlm, num_rows=7, micro_batch_rows=2, rank=rank, world_size=world_size, seed=7, device=_CPU
+class _Overwrites:
+    """An objective that masks in place."""
+
+    name, attention = "overwrites", AttentionKind.BIDIRECTIONAL
+
+    def build(self, tokens_BS, segments_BS, draws):
+        tokens_BS[:, 1] = 2
+        return Targets(input_ids_BS=tokens_BS, positions_N=np.array([1]), labels_N=np.array([5]))
+
+
+def test_an_objective_that_writes_into_its_input_is_named(parts):
+    """Counts and the digest are taken of the rows after it."""
+    rows, stream, _ = parts
+    with pytest.raises(SettingsError, match=r"objective overwrites \(.*_Overwrites\) writes into its input.*\n.*copy"):
+        _batcher(stream, micro=8, ranks=1, rank=0).step(0, _Overwrites())
+    batches = EvaluationBatches(rows, num_rows=8, micro_batch_rows=8, seed=7)
+    with pytest.raises(SettingsError, match="objective overwrites"):
+        list(batches.of(_Overwrites()))
+
+
+class TestEvaluationBatches:
+    @pytest.mark.parametrize("num_ranks", [1, 2, 3])
+    def test_each_row_is_covered_once_by_equally_many_full_batches(self, parts, num_ranks):
+        rows, _, mlm = parts
+        ((alone, expected),) = EvaluationBatches(rows, num_rows=7, micro_batch_rows=7, seed=7).of(mlm)
+        shares = [
+            list(
+                EvaluationBatches(rows, num_rows=7, micro_batch_rows=2, seed=7, rank=rank, num_ranks=num_ranks).of(mlm)
             )
+            for rank in range(num_ranks)
+        ]
+        assert {len(share) for share in shares} == {{1: 4, 2: 2, 3: 2}[num_ranks]}
+        in_order = [share[number] for number in range(len(shares[0])) for share in shares]
+        assert {batch.input_ids_BS.shape for batch, _ in in_order} == {(2, 64)}
+        assert torch.equal(torch.cat([batch.input_ids_BS for batch, _ in in_order])[:7], alone.input_ids_BS)
+        assert torch.cat([batch.labels_N for batch, _ in in_order]).tolist() == alone.labels_N.tolist()
+        assert sum(count for _, count in in_order) == expected
+
+    def test_missing_rows_are_padding(self, parts):
+        rows, _, mlm = parts
+        batches = EvaluationBatches(
+            rows, num_rows=1, micro_batch_rows=2, seed=7, rank=1, num_ranks=2, targets_multiple=STATIC_TARGETS_MULTIPLE
         )
-        for rank in range(world_size)
-    ]
-    assert len({len(share) for share in shares}) == 1
-    alone = evaluation_batches(rows, mlm, num_rows=7, micro_batch_rows=7, rank=0, world_size=1, seed=7, device=_CPU)
-    expected = sum(count for _, count in alone)
-    assert sum(count for share in shares for _, count in share) == expected
+        ((spare, count),) = batches.of(mlm)
+        assert count == 0
+        assert not spare.layout.is_real_T.any()
+        # Not empty: a list of length 0 would be another graph.
+        assert spare.labels_N.tolist() == [-1] * STATIC_TARGETS_MULTIPLE
 
-
-def test_masks_of_validation_are_not_those_of_training(parts):
-    rows, _, mlm = parts
-    options = {"num_rows": 8, "micro_batch_rows": 8, "rank": 0, "world_size": 1, "device": _CPU}
-    ((batch, _),) = evaluation_batches(rows, mlm, seed=7, **options)
-    numbers = np.arange(8)
-    read = rows.read(numbers, np.zeros_like(numbers))
-    training = mlm.build(read.tokens_BS, read.segments_BS, Draws(7, numbers, num_columns=64))
-    assert batch.positions_N.tolist() != training.positions_N.tolist()
+    def test_their_masks_are_not_those_of_training(self, parts):
+        rows, _, mlm = parts
+        ((batch, _),) = EvaluationBatches(rows, num_rows=8, micro_batch_rows=8, seed=7).of(mlm)
+        numbers = np.arange(8)
+        read = rows.read(numbers, np.zeros_like(numbers))
+        training = mlm.build(read.tokens_BS, read.segments_BS, Draws(7, numbers, num_columns=64))
+        assert batch.positions_N.tolist() != training.positions_N.tolist()

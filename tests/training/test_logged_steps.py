@@ -1,64 +1,76 @@
 """Logged steps: which, with which rates, and the same numbers for everyone who writes them."""
 
+import errno
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from tests.support.runs import write_run
+from toolkit.core.errors import UserError
 from toolkit.core.types import AttentionKind
 from toolkit.model import training_flops
+from toolkit.objectives.schedule import Phase
 from toolkit.run import load_run
 from toolkit.testing.models import tiny_settings
 from toolkit.training import assembly
 from toolkit.training.logged_steps import LogHook, TensorBoardWriter, scalars
+from toolkit.training.run_state import RunState, StepCounts, StepInfo, StepMetrics
 from toolkit.training.speed import Speed, _named_peak_flops, known_peak_flops
-from toolkit.training.state import RunState, StepRecord
 
 
 class _Kept:
+    path = Path("kept")
+
     def __init__(self):
-        self.lines, self.is_closed = [], False
+        self.lines, self.closed_by = [], []
 
     def append(self, line):
         self.lines.append(line)
 
-    def close(self):
-        self.is_closed = True
+    def close(self, error):
+        self.closed_by.append(error)
 
 
-def _record(step, *, is_phase_end=False, **values):
-    return StepRecord(
-        step=step, phase=0, objective="mlm", attention=AttentionKind.BIDIRECTIONAL, is_phase_end=is_phase_end,
-        tokens=100 * step, digest=bytes(16), **values,
-    )  # fmt: skip
+def _info(step, *, stop=100):
+    state = RunState(step, 100 * step, bytes(16))
+    return StepInfo(state, Phase(0, "mlm", 0, stop), AttentionKind.BIDIRECTIONAL)
 
 
-def _trained(step, **values):
-    return _record(step, loss=2.0, targets=40, step_tokens=100, step_pairs=900, seconds=0.5, **values)
+def _trained(hook, step, *, seconds=0.5, stop=100, losses=None):
+    """What the loop tells a hook of one step."""
+    info = _info(step, stop=stop)
+    if losses is not None:
+        hook.after_evaluation(info, losses)
+    metrics = StepMetrics(2.0, 1.0, 1e-3, StepCounts(targets=40, tokens=100, attended_pairs=900), seconds)
+    hook.after_step(info, metrics)
 
 
-def _lines(records, *, every=2, peak_flops=None):
+@pytest.fixture
+def logged():
+    """A hook that logs every second step, and the lines it wrote."""
     kept = _Kept()
-    hook = LogHook([kept], every=every, speed=Speed(tiny_settings(), peak_flops=peak_flops))
-    for record in records:
-        hook.after_step(RunState(), record)
-    hook.close()
-    assert kept.is_closed
-    return kept.lines
+    return LogHook([kept], every=2, speed=Speed(tiny_settings(), peak_flops=1e9)), kept.lines
 
 
-def test_every_nth_the_evaluated_and_the_last_of_a_phase():
-    records = [_record(0), *(_trained(step) for step in (1, 2, 3)), _trained(5, eval_loss={"mlm": 1.0})]
-    lines = _lines([*records, _trained(7, is_phase_end=True)])
+def test_every_nth_the_evaluated_and_the_last_of_a_phase(logged):
+    hook, lines = logged
+    hook.on_start(_info(0))
+    for step in (1, 2, 3):
+        _trained(hook, step)
+    _trained(hook, 5, losses={"mlm": 1.0})
+    _trained(hook, 7, stop=7)
+    _trained(hook, 9)
     assert [line["step"] for line in lines] == [2, 5, 7]
+    assert [line.get("eval_loss") for line in lines] == [None, {"mlm": 1.0}, None]
 
 
-def test_rates_are_over_the_steps_since_the_last_line():
-    slow = _trained(3)
-    slow.seconds = 1.5
-    lines = _lines([_trained(1), _trained(2), slow, _trained(4)], peak_flops=1e9)
+def test_rates_are_over_the_steps_since_the_last_line(logged):
+    hook, lines = logged
+    for step, seconds in ((1, 0.5), (2, 0.5), (3, 1.5), (4, 0.5)):
+        _trained(hook, step, seconds=seconds)
     flops = training_flops(tiny_settings(), tokens=200, targets=80, pairs=1800)
     assert [line["tokens_per_second"] for line in lines] == [200.0, 100.0]
     assert [line["model_flops_per_second"] for line in lines] == pytest.approx([flops, flops / 2], rel=1e-5)
@@ -66,15 +78,32 @@ def test_rates_are_over_the_steps_since_the_last_line():
 
 
 def test_without_a_known_peak_there_is_no_mfu():
-    (line,) = _lines([_trained(2)])
-    assert "mfu" not in line
-    assert line["model_flops_per_second"] > 0
+    kept = _Kept()
+    _trained(LogHook([kept], every=1, speed=Speed(tiny_settings(), peak_flops=None)), 2)
+    assert "mfu" not in kept.lines[0]
+    assert kept.lines[0]["model_flops_per_second"] > 0
 
 
-def test_step_0_has_losses_and_no_rates():
-    (line,) = _lines([_record(0, eval_loss={"clm": 3.0})])
+def test_step_0_has_losses_and_no_rates(logged):
+    hook, lines = logged
+    hook.after_evaluation(_info(0), {"clm": 3.0})
+    (line,) = lines
     assert set(line) == {"step", "phase", "objective", "attention", "tokens", "data_digest", "eval_loss"}
     assert scalars(line) == {"validation/clm": 3.0}
+
+
+def test_every_writer_is_closed_though_one_fails():
+    class Fails(_Kept):
+        path = Path("/run/tensorboard")
+
+        def close(self, error):
+            raise OSError(errno.EFBIG, "File too large")
+
+    first, last, error = _Kept(), _Kept(), RuntimeError()
+    hook = LogHook([first, Fails(), last], every=1, speed=Speed(tiny_settings(), peak_flops=None))
+    with pytest.raises(UserError, match="could not write /run/tensorboard: File too large"):
+        hook.close(error)
+    assert first.closed_by == last.closed_by == [error]
 
 
 @pytest.mark.parametrize(
@@ -149,17 +178,18 @@ def test_tensorboard_is_written_where_it_is_wanted(tmp_path, wanted):
     (tmp_path / "run").mkdir()
     writers = assembly._writers(settings, tmp_path / "run", RunState())
     for writer in writers:
-        writer.close()
+        writer.close(None)
     assert (tmp_path / "run" / "tensorboard").is_dir() == (wanted == "true")
 
 
 def test_tensorboard_gets_the_same_numbers(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    (line,) = _lines([_trained(2, eval_loss={"clm": 3.0})], peak_flops=1e12)
-    writer = TensorBoardWriter(tmp_path, first_step=0)
-    writer.append(line)
-    writer.close()
+    writer, kept = TensorBoardWriter(tmp_path, first_step=0), _Kept()
+    hook = LogHook([writer, kept], every=2, speed=Speed(tiny_settings(), peak_flops=1e12))
+    _trained(hook, 2, losses={"clm": 3.0})
+    hook.close(None)
+    (line,) = kept.lines
     read = EventAccumulator(str(tmp_path)).Reload()
     expected = scalars(line)
     assert set(read.Tags()["scalars"]) == set(expected)
@@ -177,7 +207,7 @@ def test_tensorboard_forgets_what_a_later_start_makes_again(tmp_path):
         writer = TensorBoardWriter(tmp_path, first_step=first_step)
         for step in steps:
             writer.append({"step": step, "objective": "mlm", "eval_loss": {"mlm": float(first_step)}})
-        writer.close()
+        writer.close(None)
         # Files of one second would be read in any order.
         time.sleep(1.1)
     events = EventAccumulator(str(tmp_path)).Reload().Scalars("validation/mlm")

@@ -3,6 +3,7 @@
 import importlib.util
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -65,3 +66,17 @@ def test_offline_a_resumed_run_is_the_same_run(monkeypatch, tmp_path):
     assert [b"loss/clm" in first, b"loss/mlm" in first] == [True, False]
     assert [b"loss/clm" in second, b"loss/mlm" in second] == [False, True]
     assert all(b"validation/clm" in log and b"model_flops_per_second" in log for log in (first, second))
+
+
+@pytest.mark.parametrize(("error", "exit_code"), [(None, 0), (RuntimeError("out of memory"), 1)])
+def test_a_run_that_crashed_is_shown_as_failed(monkeypatch, tmp_path, error, exit_code):
+    finished = []
+    run = SimpleNamespace(
+        id="toy", define_metric=lambda *args, **options: None, finish=lambda exit_code=None: finished.append(exit_code)
+    )
+    package = SimpleNamespace(
+        init=lambda **options: run, Settings=lambda **options: None, errors=SimpleNamespace(Error=Exception)
+    )
+    monkeypatch.setitem(sys.modules, "wandb", package)
+    WandbWriter(tmp_path, project=None, first_step=0, settings={}).close(error)
+    assert finished == [exit_code]

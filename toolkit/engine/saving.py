@@ -5,6 +5,7 @@ from typing import Literal
 
 from toolkit.checkpoint.manifest import CheckpointManifest
 from toolkit.checkpoint.read import Checkpoint
+from toolkit.checkpoint.state import ParameterState
 from toolkit.checkpoint.write import abandon, begin, finish, merge_parts, write_part
 from toolkit.core.errors import CheckpointError
 from toolkit.engine.engine import Engine
@@ -55,7 +56,7 @@ def load_checkpoint(engine: Engine, checkpoint: Checkpoint, *, moments: Literal[
         moments: whether the optimizer's are restored too, or begin anew.
 
     Raises:
-        CheckpointError: if the checkpoint's parameters are not the engine's.
+        CheckpointError: the parameters are not the engine's, or any rank could not read one; on every rank.
     """
     expected = {name for name, _ in engine.module.named_parameters()}
     found = checkpoint.manifest.tensors.keys()
@@ -65,7 +66,10 @@ def load_checkpoint(engine: Engine, checkpoint: Checkpoint, *, moments: Literal[
             f"{checkpoint.path} holds other parameters than the model; for example {differing}. "
             "Use a checkpoint of a model of this shape."
         )
-    if moments == "reset":
-        restore(engine, checkpoint.fresh_parameter, optimizer_step=0)
-    else:
-        restore(engine, checkpoint.parameter, optimizer_step=checkpoint.manifest.optimizer_step)
+
+    def read(name: str) -> ParameterState:
+        # Agreed for each, since a rank that failed alone would leave the others in what `restore` exchanges.
+        with engine.ranks.together():
+            return checkpoint.fresh_parameter(name) if moments == "reset" else checkpoint.parameter(name)
+
+    restore(engine, read, optimizer_step=0 if moments == "reset" else checkpoint.manifest.optimizer_step)

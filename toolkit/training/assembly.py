@@ -5,14 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import toolkit
 from toolkit.checkpoint.folders import CHECKPOINTS_FOLDER
 from toolkit.checkpoint.manifest import CheckpointManifest, LayoutEntry, VocabularyEntry
 from toolkit.core.errors import CorpusError, SettingsError
 from toolkit.data import Blend, Corpus, Order, Rows, open_rows
-from toolkit.data.order.stream import Located, RowStream
+from toolkit.data.order.stream import RowStream
 from toolkit.engine.ds_config import check_parallel, read_ds_config, resolve_ds_config
 from toolkit.engine.engine import Engine
 from toolkit.objectives import registry
@@ -25,13 +23,15 @@ from toolkit.run.initial import check_initial
 from toolkit.run.resume import snapshot
 from toolkit.run.rules import schedule_of
 from toolkit.run.settings import RunSettings
-from toolkit.training.batching import Batcher
-from toolkit.training.hooks import CheckpointHook, ConsoleHook, EvaluationHook
+from toolkit.training.batching import STATIC_TARGETS_MULTIPLE, Batcher, EvaluationBatches
+from toolkit.training.evaluation import Evaluator
+from toolkit.training.hooks import ConsoleHook, Hook, RetentionHook
 from toolkit.training.logged_steps import LineWriter, LogHook, TensorBoardWriter
-from toolkit.training.loop import Hook, Run
+from toolkit.training.loop import Run
 from toolkit.training.metrics import MetricsFile
+from toolkit.training.run_state import Ancestry, RunState
+from toolkit.training.saving import CheckpointSaver
 from toolkit.training.speed import Speed, known_peak_flops
-from toolkit.training.state import Ancestry, RunState
 from toolkit.training.wandb_writer import WandbWriter, check_wandb
 
 
@@ -158,22 +158,15 @@ def assemble(
 ) -> Run:
     """The run as the loop wants it; writes run.toml on rank 0."""
     settings, ranks = data.settings, engine.ranks
-    stream = data.stream()
     batcher = Batcher(
-        stream,
+        data.stream(),
         layout,
+        corpora=[str(named.corpus.path) for named in data.training],
         rank=ranks.rank,
         seed=settings.run.seed,
         device=ranks.device,
-        has_static_shapes=settings.train.compile or ranks.device.type == "cuda",
+        targets_multiple=_targets_multiple(settings, engine),
     )
-
-    def name_rows(step: int, micro_batches: tuple[int, ...] | None) -> str:
-        positions = batcher.positions(step)
-        chosen = positions if micro_batches is None else positions[list(micro_batches)]
-        named = _name_rows(data, stream.locate(chosen.ravel()))
-        return f"rank {ranks.rank}, {named}" if named else ""
-
     return Run(
         engine=engine,
         batcher=batcher,
@@ -181,20 +174,11 @@ def assemble(
         schedule=data.schedule,
         objectives=data.objectives,
         learning_rate=settings.lr,
-        hooks=_hooks(data, engine, layout, state, ancestry),
+        evaluator=_evaluator(data, engine, layout),
+        saver=_saver(data, engine, layout, state, ancestry),
+        hooks=_hooks(data, engine, state) if ranks.rank == 0 else [],
         is_stop_requested=is_stop_requested,
-        name_rows=name_rows,
     )
-
-
-def _name_rows(data: RunData, located: Located) -> str:
-    """Rows by epoch, and by corpus where there are several."""
-    parts = []
-    for number, epoch in np.unique(np.stack([located.corpora_B, located.epochs_B], axis=1), axis=0).tolist():
-        rows = located.rows_B[(located.corpora_B == number) & (located.epochs_B == epoch)]
-        corpus = f"{data.training[number].corpus.path} " if len(data.training) > 1 else ""
-        parts.append(f"{corpus}epoch {epoch}: " + ", ".join(str(row) for row in np.sort(rows)))
-    return ", ".join(parts)
 
 
 def _objective(settings: RunSettings, name: str, corpus: Corpus) -> Objective:
@@ -225,43 +209,54 @@ def _declared(settings: RunSettings, name: str) -> tuple[str, dict[str, Any]]:
     return kind, given
 
 
-def _hooks(data: RunData, engine: Engine, layout: BatchLayout, state: RunState, ancestry: Ancestry) -> list[Hook]:
-    """In the order in which they run: evaluation first, since others show it; checkpoints last."""
+def _hooks(data: RunData, engine: Engine, state: RunState) -> list[Hook]:
+    """What watches the run on rank 0; writes run.toml."""
     settings, folder = data.settings, Path(data.settings.run.dir)
     run_folder = RunFolder(folder)
-    hooks: list[Hook] = []
-    if data.validation_rows is not None:
-        wanted = settings.eval.rows or data.validation_rows.num_rows
-        hooks.append(
-            EvaluationHook(
-                engine,
-                data.validation_rows,
-                data.evaluated,
-                num_rows=min(wanted, data.validation_rows.num_rows),
-                micro_batch_rows=layout.micro_batch_rows,
-                every=settings.eval.every,
-                seed=settings.run.seed,
-            )
-        )
-    if engine.ranks.rank == 0:
-        run_folder.write_settings(settings)
-        run_folder.keep_tokenizer(data.corpus.tokenizer_folder)
-        print(data.describe(), flush=True)
-        speed = Speed(settings.model, peak_flops=_peak_flops(settings, engine))
-        hooks.append(LogHook(_writers(settings, folder, state), every=settings.log.every, speed=speed))
-        hooks.append(ConsoleHook(data.schedule, first_step=state.step))
-    hooks.append(
-        CheckpointHook(
-            engine,
-            folder / CHECKPOINTS_FOLDER,
-            settings.checkpoint,
-            manifest=_manifest(data, engine, ancestry),
-            tokenizer_folder=run_folder.tokenizer,
-            first_step=state.step,
-            rows_per_step=layout.global_batch_rows,
-        )
+    run_folder.write_settings(settings)
+    run_folder.keep_tokenizer(data.corpus.tokenizer_folder)
+    print(data.describe(), flush=True)
+    speed = Speed(settings.model, peak_flops=_peak_flops(settings, engine))
+    return [
+        LogHook(_writers(settings, folder, state), every=settings.log.every, speed=speed),
+        ConsoleHook(data.schedule, data.objectives),
+        RetentionHook(settings.checkpoint),
+    ]
+
+
+def _targets_multiple(settings: RunSettings, engine: Engine) -> int:
+    is_static = settings.train.compile or engine.ranks.device.type == "cuda"
+    return STATIC_TARGETS_MULTIPLE if is_static else 1
+
+
+def _evaluator(data: RunData, engine: Engine, layout: BatchLayout) -> Evaluator | None:
+    if data.validation_rows is None:
+        return None
+    settings, ranks = data.settings, engine.ranks
+    wanted = settings.eval.rows or data.validation_rows.num_rows
+    batches = EvaluationBatches(
+        data.validation_rows,
+        num_rows=min(wanted, data.validation_rows.num_rows),
+        micro_batch_rows=layout.micro_batch_rows,
+        seed=settings.run.seed,
+        rank=ranks.rank,
+        num_ranks=ranks.world_size,
+        device=ranks.device,
+        targets_multiple=_targets_multiple(settings, engine),
     )
-    return hooks
+    return Evaluator(engine, batches, data.evaluated, every=settings.eval.every)
+
+
+def _saver(data: RunData, engine: Engine, layout: BatchLayout, state: RunState, ancestry: Ancestry) -> CheckpointSaver:
+    return CheckpointSaver(
+        engine,
+        Path(data.settings.run.dir) / CHECKPOINTS_FOLDER,
+        data.settings.checkpoint,
+        manifest=_manifest(data, engine, ancestry),
+        tokenizer_folder=RunFolder(Path(data.settings.run.dir)).tokenizer,
+        first_step=state.step,
+        rows_per_step=layout.global_batch_rows,
+    )
 
 
 def _writers(settings: RunSettings, folder: Path, state: RunState) -> list[LineWriter]:

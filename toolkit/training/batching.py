@@ -1,6 +1,6 @@
 """Where data meets objectives: the micro-batches of one rank for one step."""
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -9,35 +9,32 @@ import numpy.typing as npt
 import torch
 
 from toolkit.core.draws import Draws, keyed_uint64
-from toolkit.core.types import IntArray
+from toolkit.core.errors import SettingsError
+from toolkit.core.types import IntArray, Targets
 from toolkit.data import Rows, RowStream, TokenRows, row_hashes
 from toolkit.engine.engine import MicroBatch
 from toolkit.model.attention import SegmentLayout
 from toolkit.model.placement import placed
 from toolkit.objectives.base import Objective
 from toolkit.parallel.topology import BatchLayout
+from toolkit.training.run_state import StepCounts
 
-# A compiled step would be compiled again for every number of targets; on a GPU so would its memory be laid out again.
-_TARGETS_MULTIPLE = 256
+_CPU = torch.device("cpu")
+STATIC_TARGETS_MULTIPLE = 256
+"""For compiled blocks, which would be compiled again for every number of targets; and for a GPU, whose memory would be
+laid out again."""
 
 
 @dataclass(frozen=True)
 class LocalStep:
-    """What one rank runs in one step, and what it has to tell the others: counts, and a hash of each row."""
+    """What one rank runs in one step, and what it tells the others: counts, and a hash of each row."""
 
     micro_batches: tuple[MicroBatch, ...]
-    num_targets: int
-    num_tokens: int
-    num_pairs: int
+    counts: StepCounts
     row_hashes: npt.NDArray[np.uint8]
 
-    @property
-    def counts(self) -> tuple[int, int, int]:
-        """Targets, tokens that are no padding, (query, key) pairs that see each other."""
-        return self.num_targets, self.num_tokens, self.num_pairs
 
-
-Shares = Generator[LocalStep, None, None]
+LocalSteps = Generator[LocalStep, None, None]
 """One rank's part of one step after the other."""
 
 
@@ -45,12 +42,13 @@ class Batcher:
     """Builds the micro-batches of one rank; a pure function of (step, objective).
 
     Args:
-        stream: rows by global sample position.
+        stream: rows by global sample index.
+        corpora: names of its corpora, for messages.
         layout: how a step's rows are dealt.
         rank: whose share.
         seed: of the run; draws are keyed with it.
         device: where the micro-batches go.
-        has_static_shapes: whether to pad target lists, for a GPU or compiled blocks.
+        targets_multiple: lists of targets are padded to a multiple of this; 1 or `STATIC_TARGETS_MULTIPLE`.
     """
 
     def __init__(
@@ -58,38 +56,34 @@ class Batcher:
         stream: RowStream,
         layout: BatchLayout,
         *,
+        corpora: Sequence[str],
         rank: int,
         seed: int,
         device: torch.device,
-        has_static_shapes: bool,
+        targets_multiple: int,
     ) -> None:
-        self._stream, self._layout, self._seed, self._device = stream, layout, seed, device
+        self._stream, self._layout, self._corpora, self._seed = stream, layout, corpora, seed
+        self._device, self._targets_multiple = device, targets_multiple
         self._row_numbers = layout.row_numbers(rank)
-        self._targets_multiple = _TARGETS_MULTIPLE if has_static_shapes else 1
 
     def step(self, step: int, objective: Objective) -> LocalStep:
         """This rank's share of the update with 0-based index `step`."""
-        micro_batches, hashes, num_targets, num_tokens, num_pairs = [], [], 0, 0, 0
-        for positions_B in self.positions(step):
-            rows = self._stream.at(positions_B)
-            batch, count = _supervise(
-                rows,
-                objective,
-                Draws(self._seed, positions_B, num_columns=rows.tokens_BS.shape[1]),
-                device=self._device,
-                targets_multiple=self._targets_multiple,
-            )
+        micro_batches, hashes, counts = [], [], np.zeros(3, dtype=np.int64)
+        for samples_B in self.samples(step):
+            rows = self._stream.at(samples_B)
+            draws = Draws(self._seed, samples_B, num_columns=rows.tokens_BS.shape[1])
+            targets = _build(objective, rows, draws)
+            batch = _make_micro_batch(targets, rows.segments_BS, self._device, self._targets_multiple)
             micro_batches.append(batch)
             hashes.append(row_hashes(rows.tokens_BS, rows.segments_BS))
-            num_targets += count
-            num_tokens += int(np.count_nonzero(rows.segments_BS))
-            num_pairs += batch.layout.num_pairs(objective.attention)
-        return LocalStep(tuple(micro_batches), num_targets, num_tokens, num_pairs, np.concatenate(hashes))
+            num_tokens = int(np.count_nonzero(rows.segments_BS))
+            counts += targets.labels_N.size, num_tokens, batch.layout.num_pairs(objective.attention)
+        return LocalStep(tuple(micro_batches), StepCounts(*counts.tolist()), np.concatenate(hashes))
 
-    def steps(self, start: int, stop: int, objective_at: Callable[[int], Objective]) -> Shares:
-        """This rank's shares of the updates `start` to `stop` - 1, each built while the one before it is worked on.
+    def steps(self, start: int, stop: int, objective_at: Callable[[int], Objective]) -> LocalSteps:
+        """This rank's shares of the updates `start` to `stop` - 1, each built while the one before it is trained on.
 
-        To be closed by whoever stops early.
+        Whoever stops early closes the generator.
         """
         with ThreadPoolExecutor(max_workers=1, initializer=self._enter_thread) as thread:
             begun = (thread.submit(self.step, step, objective_at(step)) for step in range(start, stop))
@@ -104,62 +98,92 @@ class Batcher:
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)
 
-    def positions(self, step: int) -> npt.NDArray[np.int64]:
-        """Global sample positions of this rank's rows: (accumulation, micro-batch rows)."""
+    def samples(self, step: int) -> npt.NDArray[np.int64]:
+        """Global sample indices of this rank's rows: (accumulation, micro-batch rows)."""
         return step * self._layout.global_batch_rows + self._row_numbers
 
+    def name_rows(self, step: int, micro_batches: Sequence[int] | None) -> str:
+        """The rows of some of this rank's micro-batches of a step, or of all: by epoch, and by corpus in a blend."""
+        samples = self.samples(step)
+        located = self._stream.locate((samples if micro_batches is None else samples[list(micro_batches)]).ravel())
+        named = []
+        for number, epoch in np.unique(np.stack([located.corpora_B, located.epochs_B], axis=1), axis=0).tolist():
+            rows = located.rows_B[(located.corpora_B == number) & (located.epochs_B == epoch)]
+            corpus = f"{self._corpora[number]} " if len(self._corpora) > 1 else ""
+            named.append(f"{corpus}epoch {epoch}: " + ", ".join(str(row) for row in np.sort(rows)))
+        return ", ".join(named)
 
-def evaluation_batches(
-    rows: Rows,
-    objective: Objective,
-    *,
-    num_rows: int,
-    micro_batch_rows: int,
-    rank: int,
-    world_size: int,
-    seed: int,
-    device: torch.device,
-) -> Iterator[tuple[MicroBatch, int]]:
-    """This rank's share of the first `num_rows` rows, with masks that are the same at every evaluation.
 
-    Every rank yields equally many micro-batches; one that has run out of rows yields row 0 without targets.
+@dataclass(frozen=True)
+class EvaluationBatches:
+    """One rank's share of validation rows, with masks that are the same at every evaluation.
+
+    Every rank has equally many micro-batches and each has the full number of rows, since a compiled model would be
+    compiled again for another. Missing rows are padding, without targets.
     """
-    evaluation_seed = keyed_uint64(seed, "evaluation")
-    for first in range(
-        rank * micro_batch_rows, _round_up(num_rows, micro_batch_rows * world_size), micro_batch_rows * world_size
-    ):
-        rows_B = np.arange(first, min(first + micro_batch_rows, num_rows), dtype=np.int64)
-        is_spare = rows_B.size == 0
-        rows_B = np.zeros(1, dtype=np.int64) if is_spare else rows_B
-        read = rows.read(rows_B, np.zeros_like(rows_B))
-        draws = Draws(evaluation_seed, rows_B, num_columns=read.tokens_BS.shape[1])
-        batch, count = _supervise(read, objective, draws, device=device, targets_multiple=1)
-        if is_spare:
-            nothing = torch.empty(0, dtype=torch.int64, device=device)
-            batch, count = MicroBatch(batch.input_ids_BS, batch.layout, nothing, nothing), 0
-        yield batch, count
+
+    rows: Rows
+    num_rows: int
+    """The first so many are used."""
+    micro_batch_rows: int
+    seed: int
+    """Of the run."""
+    rank: int = 0
+    num_ranks: int = 1
+    device: torch.device = _CPU
+    targets_multiple: int = 1
+
+    @property
+    def num_batches(self) -> int:
+        """Micro-batches of each rank."""
+        return -(-self.num_rows // (self.micro_batch_rows * self.num_ranks))
+
+    def of(self, objective: Objective) -> Iterator[tuple[MicroBatch, int]]:
+        """Micro-batches, and how many targets each has."""
+        evaluation_seed = keyed_uint64(self.seed, "evaluation")
+        size, length = self.micro_batch_rows, self.rows.sequence_length
+        for number in range(self.num_batches):
+            first = (number * self.num_ranks + self.rank) * size
+            rows_B = np.arange(first, min(first + size, self.num_rows), dtype=np.int64)
+            segments_BS = np.zeros((size, length), dtype=np.int32)
+            input_ids_BS = np.zeros((size, length), dtype=np.int64)
+            nothing = np.zeros(0, dtype=np.int64)
+            targets = Targets(input_ids_BS=input_ids_BS, positions_N=nothing, labels_N=nothing)
+            if rows_B.size:
+                rows = self.rows.read(rows_B, np.zeros_like(rows_B))
+                built = _build(objective, rows, Draws(evaluation_seed, rows_B, num_columns=length))
+                segments_BS[: rows_B.size], input_ids_BS[: rows_B.size] = rows.segments_BS, built.input_ids_BS
+                targets = Targets(input_ids_BS=input_ids_BS, positions_N=built.positions_N, labels_N=built.labels_N)
+            batch = _make_micro_batch(targets, segments_BS, self.device, self.targets_multiple)
+            yield batch, targets.labels_N.size
 
 
-def _supervise(
-    rows: TokenRows, objective: Objective, draws: Draws, *, device: torch.device, targets_multiple: int
-) -> tuple[MicroBatch, int]:
-    """Rows as the objective sees them, and how many targets there are."""
-    targets = objective.build(rows.tokens_BS, rows.segments_BS, draws)
-    count = targets.positions_N.size
-    padding = _round_up(count, targets_multiple) - count
-    batch = MicroBatch(
-        input_ids_BS=_tensor(targets.input_ids_BS, device),
-        layout=SegmentLayout.from_segments(rows.segments_BS, device=device),
-        positions_N=_tensor(np.pad(targets.positions_N, (0, padding)), device),
+def _build(objective: Objective, rows: TokenRows, draws: Draws) -> Targets:
+    """What the objective makes of rows, which stay as they are: they are counted and hashed after it."""
+    rows.tokens_BS.flags.writeable = rows.segments_BS.flags.writeable = False
+    try:
+        return objective.build(rows.tokens_BS, rows.segments_BS, draws)
+    except ValueError as error:
+        if "read-only" not in str(error):
+            raise
+        raise SettingsError(
+            f"the objective {objective.name} ({type(objective).__module__}.{type(objective).__qualname__}) writes into "
+            f"its input: {error}.\nbuild() may change copies only: tokens_BS.copy(), segments_BS.copy()."
+        ) from error
+
+
+def _make_micro_batch(
+    targets: Targets, segments_BS: IntArray, device: torch.device, targets_multiple: int
+) -> MicroBatch:
+    """Inputs and targets on the device; the lists of targets are filled up to a multiple, never to none of several."""
+    count = targets.labels_N.size
+    padding = -count % targets_multiple
+    if count == 0 and targets_multiple > 1:
+        padding = targets_multiple
+    return MicroBatch(
+        input_ids_BS=placed(targets.input_ids_BS.astype(np.int64), device),
+        layout=SegmentLayout.from_segments(segments_BS, device=device),
+        positions_N=placed(np.pad(targets.positions_N.astype(np.int64), (0, padding)), device),
         # A negative label weighs nothing.
-        labels_N=_tensor(np.pad(targets.labels_N, (0, padding), constant_values=-1), device),
+        labels_N=placed(np.pad(targets.labels_N.astype(np.int64), (0, padding), constant_values=-1), device),
     )
-    return batch, count
-
-
-def _tensor(array: IntArray, device: torch.device) -> torch.Tensor:
-    return placed(array.astype(np.int64), device)
-
-
-def _round_up(count: int, multiple: int) -> int:
-    return -(-count // multiple) * multiple

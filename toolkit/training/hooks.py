@@ -1,177 +1,131 @@
-"""What watches a run: validation, the screen, checkpoints. (Logged steps have a file of their own.)
+"""Hooks: what watches a run on rank 0. Logged steps and their writers have a file of their own."""
 
-Evaluation comes first, since the others show its losses; checkpoints last, so that what they save was written down.
-"""
-
-import math
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from toolkit.checkpoint.manifest import CheckpointManifest
 from toolkit.checkpoint.retention import retain
 from toolkit.checkpoint.settings import CheckpointSettings
 from toolkit.core.console import progress
-from toolkit.core.errors import NonFiniteError
-from toolkit.data import Rows
-from toolkit.engine.engine import Engine, MicroBatch
-from toolkit.engine.saving import save_checkpoint
 from toolkit.objectives.base import Objective
-from toolkit.objectives.schedule import Schedule
-from toolkit.training.batching import evaluation_batches
-from toolkit.training.loop import Hook
-from toolkit.training.state import RunState, StepRecord
+from toolkit.objectives.schedule import Phase, Schedule
+from toolkit.training.rank_errors import RankErrors
+from toolkit.training.run_state import RunState, StepInfo, StepMetrics
+
+_log = logging.getLogger(__name__)
 
 
-class EvaluationHook(Hook):
-    """Validation losses before the first step, every `every` steps and at the end of each phase.
+class Hook:
+    """Something that watches a run on one rank, without collectives. What a hook does not need does nothing."""
 
-    Args:
-        engine: of the run.
-        rows: of the validation corpus, the first `num_rows` of which are used.
-        objectives: whose losses to take, by name.
-        micro_batch_rows: rows in a forward pass.
-        every: steps between evaluations, or None.
-        seed: of the run.
-    """
+    def on_start(self, info: StepInfo) -> None:
+        """Before the first step of this process."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        rows: Rows,
-        objectives: Mapping[str, Objective],
-        *,
-        num_rows: int,
-        micro_batch_rows: int,
-        every: int | None,
-        seed: int,
-    ) -> None:
-        self._engine, self._rows, self._objectives = engine, rows, objectives
-        self._num_rows, self._micro_batch_rows, self._every, self._seed = num_rows, micro_batch_rows, every, seed
+    def after_evaluation(self, info: StepInfo, losses: Mapping[str, float]) -> None:
+        """After validation losses were taken, by objective: at step 0 after `on_start`, later before `after_step`."""
 
-    def after_step(self, state: RunState, record: StepRecord) -> None:
-        """Fill in `record.eval_loss` where it is due."""
-        is_due = self._every is not None and record.step % self._every == 0
-        if record.step == 0 or record.is_phase_end or is_due:
-            record.eval_loss = {name: self._loss(name, record.step) for name in self._objectives}
+    def after_step(self, info: StepInfo, metrics: StepMetrics) -> None:
+        """After each update, and after its evaluation where one is due."""
 
-    def _loss(self, name: str, step: int) -> float:
-        objective = self._objectives[name]
-        ranks, counts = self._engine.ranks, []
-        shares = evaluation_batches(
-            self._rows,
-            objective,
-            num_rows=self._num_rows,
-            micro_batch_rows=self._micro_batch_rows,
-            rank=ranks.rank,
-            world_size=ranks.world_size,
-            seed=self._seed,
-            device=ranks.device,
-        )
+    def on_checkpoint(self, folder: Path) -> None:
+        """After a checkpoint was saved in `folder`."""
 
-        def batches() -> Iterator[MicroBatch]:
-            for batch, count in shares:
-                counts.append(count)
-                yield batch
+    def on_end(self, state: RunState) -> None:
+        """After the last step of this process, finished or stopped; not after an error."""
 
-        loss_sum = self._engine.loss_sum(batches(), attention=objective.attention)
-        (num_targets,) = ranks.sum_counts(sum(counts))
-        loss = loss_sum / max(num_targets, 1)
-        if not math.isfinite(loss):
-            raise NonFiniteError(
-                f"step {step}: the validation loss of {name} is not finite: the weights are beyond repair.\n"
-                "Nothing of this step was saved; the last checkpoint is whole. Try a smaller lr.peak."
-            )
-        return loss
+    def close(self, error: BaseException | None) -> None:
+        """At the very end; `error` is what ended the run, if anything did."""
+
+
+class HookList(Hook):
+    """All hooks of a rank, called in order. One that fails stops neither the others nor, at once, the run."""
+
+    def __init__(self, hooks: Sequence[Hook], errors: RankErrors) -> None:
+        self._hooks, self._errors = hooks, errors
+
+    def on_start(self, info: StepInfo) -> None:
+        """On each hook."""
+        self._run(lambda hook: hook.on_start(info))
+
+    def after_evaluation(self, info: StepInfo, losses: Mapping[str, float]) -> None:
+        """On each hook."""
+        self._run(lambda hook: hook.after_evaluation(info, losses))
+
+    def after_step(self, info: StepInfo, metrics: StepMetrics) -> None:
+        """On each hook."""
+        self._run(lambda hook: hook.after_step(info, metrics))
+
+    def on_checkpoint(self, folder: Path) -> None:
+        """On each hook."""
+        self._run(lambda hook: hook.on_checkpoint(folder))
+
+    def on_end(self, state: RunState) -> None:
+        """On each hook."""
+        self._run(lambda hook: hook.on_end(state))
+
+    def close(self, error: BaseException | None) -> None:
+        """On each hook."""
+        for hook in self._hooks:
+            try:
+                hook.close(error)
+            except Exception as raised:
+                # After an error, that one is to be told, and nothing is exchanged any more.
+                if error is not None:
+                    _log.warning("%s could not be closed: %s", type(hook).__name__, raised)
+                with self._errors.kept():
+                    raise
+
+    def _run(self, moment: Callable[[Hook], None]) -> None:
+        for hook in self._hooks:
+            with self._errors.kept():
+                moment(hook)
 
 
 class ConsoleHook(Hook):
-    """Shows the run, on rank 0: progress, each change of phase, each evaluation."""
+    """Shows the run: progress, each change of phase, each evaluation."""
 
-    def __init__(self, schedule: Schedule, *, first_step: int) -> None:
-        self._schedule, self._first_step = schedule, first_step
+    def __init__(self, schedule: Schedule, objectives: Mapping[str, Objective]) -> None:
+        self._schedule, self._objectives = schedule, objectives
         self._stack = ExitStack()
-        self._progress = self._stack.enter_context(
-            progress("pretrain", total=schedule.total_steps - first_step, unit="steps")
-        )
-        self._phase: int | None = None
 
-    def after_step(self, state: RunState, record: StepRecord) -> None:
-        """Say what is new."""
-        if record.phase != self._phase:
-            self._phase = record.phase
-            stop = self._schedule.phases[record.phase].stop
-            self._progress.say(
-                f"phase {record.phase + 1} of {len(self._schedule.phases)}: {record.objective}, "
-                f"{record.attention} attention, up to step {stop:,}"
-            )
-        if record.loss is not None:
-            rate = record.step_tokens / record.seconds if record.seconds else 0.0
-            note = f"step {record.step:,} {record.objective} loss {record.loss:.3f}, {rate:,.0f} tokens/s"
-            self._progress.update(record.step - self._first_step, note)
-        if record.eval_loss:
-            losses = ", ".join(f"{name} {loss:.3f}" for name, loss in record.eval_loss.items())
-            self._progress.say(f"step {record.step:,}: validation loss {losses}")
+    def on_start(self, info: StepInfo) -> None:
+        """Show the bar, and name the phase."""
+        self._first_step = info.step
+        steps = self._schedule.total_steps - info.step
+        self._progress = self._stack.enter_context(progress("pretrain", total=steps, unit="steps"))
+        self._say_phase(info.phase)
 
-    def close(self) -> None:
-        """Take the bar off the screen."""
+    def after_evaluation(self, info: StepInfo, losses: Mapping[str, float]) -> None:
+        """Show validation losses."""
+        shown = ", ".join(f"{name} {loss:.3f}" for name, loss in losses.items())
+        self._progress.say(f"step {info.step:,}: validation loss {shown}")
+
+    def after_step(self, info: StepInfo, metrics: StepMetrics) -> None:
+        """Show the loss; at the end of a phase, name the next."""
+        rate = metrics.counts.tokens / metrics.seconds if metrics.seconds else 0.0
+        note = f"step {info.step:,} {info.phase.objective} loss {metrics.loss:.3f}, {rate:,.0f} tokens/s"
+        self._progress.update(info.step - self._first_step, note)
+        if info.is_phase_end and info.step < self._schedule.total_steps:
+            self._say_phase(self._schedule.phase_at(info.step))
+
+    def close(self, error: BaseException | None) -> None:
+        """Remove the bar from the screen."""
         self._stack.close()
 
-
-class CheckpointHook(Hook):
-    """Saves at multiples of `every` and of `keep_every`, and where the process ends; collective.
-
-    Args:
-        engine: of the run.
-        root: RUN_DIR/checkpoints.
-        settings: when, and what stays.
-        manifest: of this run; where it stands is filled in at each save.
-        tokenizer_folder: of the training corpus.
-        first_step: the step this process started from, which is saved already.
-        rows_per_step: G.
-    """
-
-    def __init__(
-        self,
-        engine: Engine,
-        root: Path,
-        settings: CheckpointSettings,
-        *,
-        manifest: CheckpointManifest,
-        tokenizer_folder: Path,
-        first_step: int,
-        rows_per_step: int,
-    ) -> None:
-        self._engine, self._root, self._settings, self._manifest = engine, root, settings, manifest
-        self._tokenizer_folder, self._rows_per_step = tokenizer_folder, rows_per_step
-        self._saved_step = first_step
-        self._losses: dict[str, float] = dict(manifest.losses)
-
-    def after_step(self, state: RunState, record: StepRecord) -> None:
-        """Save where it is due."""
-        if record.loss is not None:
-            self._losses[f"train/{record.objective}"] = record.loss
-        self._losses |= {f"validation/{name}": loss for name, loss in record.eval_loss.items()}
-        if state.step and self._settings.is_due(state.step):
-            self._save(state)
-
-    def on_end(self, state: RunState) -> None:
-        """Save the last step, unless it is saved already."""
-        if state.step > self._saved_step:
-            self._save(state)
-
-    def _save(self, state: RunState) -> None:
-        manifest = self._manifest.model_copy(
-            update={
-                "step": state.step,
-                "optimizer_step": self._manifest.optimizer_step + state.step,
-                "tokens": state.tokens,
-                "data_position": state.step * self._rows_per_step,
-                "data_digest": state.digest.hex(),
-                "losses": dict(self._losses),
-            }
+    def _say_phase(self, phase: Phase) -> None:
+        self._progress.say(
+            f"phase {phase.index + 1} of {len(self._schedule.phases)}: {phase.objective}, "
+            f"{self._objectives[phase.objective].attention} attention, up to step {phase.stop:,}"
         )
-        save_checkpoint(self._engine, self._root, manifest=manifest, tokenizer_folder=self._tokenizer_folder)
-        self._saved_step = state.step
-        if self._engine.ranks.rank == 0:
-            retain(self._root, keep=self._settings.keep, keep_every=self._settings.keep_every)
+
+
+class RetentionHook(Hook):
+    """Deletes checkpoints that need not be kept."""
+
+    def __init__(self, settings: CheckpointSettings) -> None:
+        self._settings = settings
+
+    def on_checkpoint(self, folder: Path) -> None:
+        """Delete older ones."""
+        retain(folder.parent, keep=self._settings.keep, keep_every=self._settings.keep_every)

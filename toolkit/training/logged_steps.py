@@ -1,48 +1,100 @@
-"""Logged steps: which steps are written down, the line each gets, and those who write it.
+"""Logged steps: which steps are logged, the line each gets, and the writers of lines.
 
 The line is made once; metrics.jsonl, TensorBoard and Weights & Biases get the same numbers.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from toolkit.training.loop import Hook
+from toolkit.core.errors import UserError, is_out_of_room
+from toolkit.training.hooks import Hook
+from toolkit.training.run_state import StepInfo, StepMetrics
 from toolkit.training.speed import Speed
-from toolkit.training.state import RunState, StepRecord
 
 _CURVES = ("learning_rate", "grad_norm", "tokens_per_second", "model_flops_per_second", "mfu")
 
 
 class LineWriter(Protocol):
-    """Where logged steps go."""
+    """Where logged steps go.
+
+    Attributes:
+        path: the file or folder that is written.
+    """
+
+    path: Path
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Write the line of one step."""
 
-    def close(self) -> None:
-        """At the end of the process, after an error too."""
+    def close(self, error: BaseException | None) -> None:
+        """At the end of the process; `error` is what ended the run, if anything did."""
 
 
 class LogHook(Hook):
-    """Writes logged steps, on rank 0: every `every`-th step, each evaluated one, the last of each phase."""
+    """Writes logged steps: every `every`-th, each evaluated one, the last of each phase."""
 
     def __init__(self, writers: Sequence[LineWriter], *, every: int, speed: Speed) -> None:
         self._writers, self._every, self._speed = writers, every, speed
+        self._eval_losses: Mapping[str, float] = {}
 
-    def after_step(self, state: RunState, record: StepRecord) -> None:
+    def after_evaluation(self, info: StepInfo, losses: Mapping[str, float]) -> None:
+        """Keep the losses for the line of the step; before the first step, write one."""
+        self._eval_losses = losses
+        if info.step == 0:
+            self._write(info, {"tokens": info.state.tokens})
+
+    def after_step(self, info: StepInfo, metrics: StepMetrics) -> None:
         """Write the line of a logged step."""
-        self._speed.add(record)
-        if not _is_logged(record, every=self._every):
+        self._speed.add(metrics)
+        if not (self._eval_losses or info.is_phase_end or info.step % self._every == 0):
             return
-        line = _line(record, self._speed.take())
-        for writer in self._writers:
-            writer.append(line)
+        measured = {
+            "loss": metrics.loss,
+            "targets": metrics.counts.targets,
+            "tokens": info.state.tokens,
+            "learning_rate": metrics.learning_rate,
+            "grad_norm": metrics.grad_norm,
+            **self._speed.take(),
+        }
+        self._write(info, measured)
 
-    def close(self) -> None:
+    def close(self, error: BaseException | None) -> None:
         """Close all writers."""
+        with ExitStack() as stack:
+            for writer in self._writers:
+                stack.enter_context(_naming(writer))
+                stack.callback(writer.close, error)
+
+    def _write(self, info: StepInfo, measured: Mapping[str, Any]) -> None:
+        line = {
+            "step": info.step,
+            "phase": info.phase.index,
+            "objective": info.phase.objective,
+            "attention": str(info.attention),
+            **measured,
+            "data_digest": info.state.digest.hex(),
+        }
+        if self._eval_losses:
+            line["eval_loss"] = dict(self._eval_losses)
+        self._eval_losses = {}
         for writer in self._writers:
-            writer.close()
+            with _naming(writer):
+                writer.append(line)
+
+
+@contextmanager
+def _naming(writer: LineWriter) -> Iterator[None]:
+    """An error of the system while writing names neither the file nor a remedy."""
+    try:
+        yield
+    except OSError as error:
+        remedy = "Free space there" if is_out_of_room(error) else "Allow writing there"
+        raise UserError(
+            f"could not write {writer.path}: {error.strerror or error}.\n{remedy} or set run.dir to another folder; "
+            "checkpoints already saved are intact, and the same command resumes from the newest."
+        ) from error
 
 
 class TensorBoardWriter:
@@ -51,7 +103,8 @@ class TensorBoardWriter:
     def __init__(self, folder: Path, *, first_step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        # A fresh start makes step 0 again too: the validation losses before the first update.
+        self.path = folder
+        # A fresh start writes step 0 again too: the validation losses before the first update.
         self._writer = SummaryWriter(str(folder), purge_step=first_step + 1 if first_step else 0)
 
     def append(self, line: Mapping[str, Any]) -> None:
@@ -59,7 +112,7 @@ class TensorBoardWriter:
         for name, value in scalars(line).items():
             self._writer.add_scalar(name, value, line["step"])
 
-    def close(self) -> None:
+    def close(self, error: BaseException | None) -> None:
         """Close the file."""
         self._writer.close()
 
@@ -71,34 +124,3 @@ def scalars(line: Mapping[str, Any]) -> dict[str, float]:
         named[f"loss/{line['objective']}"] = line["loss"]
     named |= {name: line[name] for name in _CURVES if name in line}
     return named | {f"validation/{name}": loss for name, loss in line.get("eval_loss", {}).items()}
-
-
-def _is_logged(record: StepRecord, *, every: int) -> bool:
-    """Whether a step gets a line. Step 0 has one only where it was evaluated."""
-    if record.step == 0:
-        return bool(record.eval_loss)
-    return record.step % every == 0 or record.is_phase_end or bool(record.eval_loss)
-
-
-def _line(record: StepRecord, rates: Mapping[str, Any]) -> dict[str, Any]:
-    line: dict[str, Any] = {
-        "step": record.step,
-        "phase": record.phase,
-        "objective": record.objective,
-        "attention": str(record.attention),
-    }
-    if record.loss is not None:
-        line |= {
-            "loss": record.loss,
-            "targets": record.targets,
-            "tokens": record.tokens,
-            "learning_rate": record.learning_rate,
-            "grad_norm": record.grad_norm,
-            **rates,
-        }
-    else:
-        line |= {"tokens": record.tokens}
-    line["data_digest"] = record.digest.hex()
-    if record.eval_loss:
-        line["eval_loss"] = record.eval_loss
-    return line

@@ -15,24 +15,24 @@ class MetricsFile:
     """
 
     def __init__(self, folder: Path, *, resumed_step: int) -> None:
-        self._path = folder / "metrics.jsonl"
-        if self._path.exists():
+        self.path = folder / "metrics.jsonl"
+        if self.path.exists():
             self._supersede(folder / "metrics.superseded.jsonl", resumed_step)
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Add a line."""
-        with self._path.open("a", encoding="utf-8") as file:
+        with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(dict(line), allow_nan=False) + "\n")
             file.flush()
             os.fsync(file.fileno())
 
-    def close(self) -> None:
+    def close(self, error: BaseException | None) -> None:
         """Nothing to do: each line is on the disk."""
 
     def _supersede(self, superseded: Path, resumed_step: int) -> None:
         kept: list[str] = []
         moved: list[str] = []
-        for line in _lines_of(self._path):
+        for line in _lines_of(self.path):
             step = _step_of(line)
             (kept if step is not None and step <= resumed_step and resumed_step > 0 else moved).append(line)
         if not moved:
@@ -41,12 +41,12 @@ class MetricsFile:
             file.writelines(line + "\n" for line in moved)
             file.flush()
             os.fsync(file.fileno())
-        temporary = self._path.with_suffix(".jsonl.new")
+        temporary = self.path.with_suffix(".jsonl.new")
         with temporary.open("w", encoding="utf-8") as file:
             file.writelines(line + "\n" for line in kept)
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(self._path)
+        temporary.replace(self.path)
 
 
 def read_lines(folder: Path) -> list[dict[str, Any]]:

@@ -27,7 +27,7 @@ from toolkit.run.resume import check_corpora, check_resume, check_weights, other
 from toolkit.run.settings import RunSettings
 from toolkit.training.assembly import RunData, assemble, open_run_data, resolve_engine
 from toolkit.training.loop import train
-from toolkit.training.state import Ancestry, RunState
+from toolkit.training.run_state import Ancestry, RunState
 from toolkit.training.stopping import StopRequest
 
 _SECONDS_FOR_A_DYING_RUN = 15.0
@@ -217,4 +217,4 @@ def _restore(engine: Engine, checkpoint: Checkpoint | None) -> RunState:
     manifest = checkpoint.manifest
     if engine.ranks.rank == 0:
         print(f"resuming from step {manifest.step}", flush=True)
-    return RunState(manifest.step, manifest.tokens, bytes.fromhex(manifest.data_digest))
+    return RunState(manifest.step, manifest.tokens, bytes.fromhex(manifest.data_digest), manifest.losses)

@@ -1,4 +1,4 @@
-"""How fast a run is: tokens, useful arithmetic, and the share of what the devices could do at most (MFU)."""
+"""Speed of a run: tokens and model FLOPs per second, and the share of the peak FLOPs of its devices (MFU)."""
 
 import re
 from typing import Any
@@ -7,7 +7,7 @@ import torch
 
 from toolkit.model.config import ModelSettings
 from toolkit.model.flops import training_flops
-from toolkit.training.state import StepRecord
+from toolkit.training.run_state import StepMetrics
 
 # TFLOP/s of one device in bf16 without sparsity, from its maker's data sheet, by its whole name without the maker's.
 # Whole, since names contain one another: a slice of a card (MIG, a virtual GPU), a variant with fewer units
@@ -55,13 +55,14 @@ class Speed:
         self._settings, self._peak_flops = settings, peak_flops
         self._tokens, self._flops, self._seconds = 0, 0.0, 0.0
 
-    def add(self, record: StepRecord) -> None:
+    def add(self, metrics: StepMetrics) -> None:
         """Count a step."""
-        self._tokens += record.step_tokens
+        counts = metrics.counts
+        self._tokens += counts.tokens
         self._flops += training_flops(
-            self._settings, tokens=record.step_tokens, targets=record.targets, pairs=record.step_pairs
+            self._settings, tokens=counts.tokens, targets=counts.targets, pairs=counts.attended_pairs
         )
-        self._seconds += record.seconds
+        self._seconds += metrics.seconds
 
     def take(self) -> dict[str, Any]:
         """Rates over the steps since the last call, as fields of a logged line; `mfu` only where the peak is known."""

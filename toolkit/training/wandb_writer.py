@@ -43,6 +43,7 @@ class WandbWriter:
     """
 
     def __init__(self, folder: Path, *, project: str | None, first_step: int, settings: Mapping[str, Any]) -> None:
+        self.path = folder
         try:
             import wandb
         except ImportError as error:
@@ -77,6 +78,6 @@ class WandbWriter:
         """Send the scalars of a logged step."""
         self._run.log({"step": line["step"], **scalars(line)})
 
-    def close(self) -> None:
-        """Finish sending."""
-        self._run.finish()
+    def close(self, error: BaseException | None) -> None:
+        """Finish sending; a run that ended with an error is shown as failed."""
+        self._run.finish(exit_code=0 if error is None else 1)

@@ -8,7 +8,7 @@ import torch
 
 from toolkit.data import Corpus
 from toolkit.training.assembly import RunData
-from toolkit.training.batching import evaluation_batches
+from toolkit.training.batching import EvaluationBatches
 
 _TOKENS_AT_ONCE = 1 << 22
 
@@ -21,19 +21,12 @@ def frequency_losses(data: RunData) -> dict[str, float]:
     log_frequency_V = torch.from_numpy(_log_frequencies(data.corpus))
     assert data.validation_rows is not None
     num_rows = min(data.settings.eval.rows or data.validation_rows.num_rows, data.validation_rows.num_rows)
+    batches = EvaluationBatches(
+        data.validation_rows, num_rows=num_rows, micro_batch_rows=8, seed=data.settings.run.seed
+    )
     losses = {}
     for name, objective in data.evaluated.items():
-        batches = evaluation_batches(
-            data.validation_rows,
-            objective,
-            num_rows=num_rows,
-            micro_batch_rows=8,
-            rank=0,
-            world_size=1,
-            seed=data.settings.run.seed,
-            device=torch.device("cpu"),
-        )
-        labels_N = torch.cat([batch.labels_N for batch, _ in batches])
+        labels_N = torch.cat([batch.labels_N for batch, _ in batches.of(objective)])
         losses[name] = -float(log_frequency_V[labels_N].mean())
     return losses
 

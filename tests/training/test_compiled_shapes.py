@@ -1,0 +1,86 @@
+"""Evaluation and training share the compiler's cache: batches come in few shapes, so that it never runs full.
+
+Beyond 8 entries for a function, Dynamo runs it uncompiled for good and says so in a warning alone.
+"""
+
+from collections import Counter
+
+import pytest
+import torch
+from torch import nn
+from torch._dynamo.eval_frame import _debug_get_cache_entry_list
+
+from tests.support.runs import write_run
+from toolkit.data import Corpus, Order, RowStream, open_rows
+from toolkit.model.encoder import Encoder, compile_blocks_
+from toolkit.model.initialize import initialize_
+from toolkit.objectives import registry
+from toolkit.parallel.topology import batch_layout
+from toolkit.run import load_run
+from toolkit.testing.models import tiny_settings
+from toolkit.training.batching import STATIC_TARGETS_MULTIPLE, Batcher, EvaluationBatches
+
+_MOST_ENTRIES = 5
+_MICRO_BATCH_ROWS = 4
+
+
+@pytest.fixture
+def corpus_rows(tmp_path):
+    settings = load_run(str(write_run(tmp_path)))
+    corpus = Corpus(settings.data.train)
+    return corpus, open_rows(corpus, settings.data, seed=7)
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """A tiny encoder whose blocks are compiled, as far as graphs go; and how often each function was, by name."""
+    torch._dynamo.reset()
+    compile_module = nn.Module.compile
+    # Graphs and guards are those of any backend; this one generates no code.
+    monkeypatch.setattr(
+        nn.Module, "compile", lambda module, **options: compile_module(module, backend="eager", **options)
+    )
+    monkeypatch.setattr(torch._dynamo.config, "fail_on_recompile_limit_hit", True)
+    encoder = Encoder(tiny_settings(vocab_size=97, num_hidden_layers=3))
+    initialize_(encoder, 7)
+    compile_blocks_(encoder)
+
+    def entries():
+        codes = {type(module).forward.__code__ for module in encoder.modules()}
+        return Counter({code.co_qualname: len(_debug_get_cache_entry_list(code)) for code in codes})
+
+    yield encoder, entries
+    torch._dynamo.reset()
+
+
+def test_evaluation_leaves_the_cache_to_training(corpus_rows, compiled):
+    """All ranks' shares of 9 rows: full, partly filled and spare batches; both kinds; then steps of both phases."""
+    (corpus, rows), (encoder, entries) = corpus_rows, compiled
+    objectives = {name: registry.build(name, {}, corpus.vocabulary) for name in ("clm", "mlm")}
+
+    def loss(batch, objective):
+        return encoder(
+            batch.input_ids_BS, batch.layout, objective.attention,
+            positions_N=batch.positions_N, labels_N=batch.labels_N, scale=1.0,
+        )  # fmt: skip
+
+    with torch.no_grad():
+        for objective in objectives.values():
+            for rank in (0, 1, 2, 3):
+                batches = EvaluationBatches(
+                    rows, num_rows=9, micro_batch_rows=_MICRO_BATCH_ROWS, seed=7, rank=rank, num_ranks=4,
+                    targets_multiple=STATIC_TARGETS_MULTIPLE,
+                )  # fmt: skip
+                for batch, _ in batches.of(objective):
+                    loss(batch, objective)
+    assert entries().most_common(1)[0][1] >= 2, "nothing was compiled"
+    stream = RowStream(rows, Order(rows.num_rows, seed=7, shuffle="global"))
+    batcher = Batcher(
+        stream, batch_layout(8, _MICRO_BATCH_ROWS, data_parallel=1), corpora=["corpus"], rank=0, seed=7,
+        device=torch.device("cpu"), targets_multiple=STATIC_TARGETS_MULTIPLE,
+    )  # fmt: skip
+    for step, name in enumerate(["clm", "clm", "mlm", "mlm"]):
+        for batch in batcher.step(step, objectives[name]).micro_batches:
+            loss(batch, objectives[name]).backward()
+    most = entries().most_common(1)[0]
+    assert most[1] <= _MOST_ENTRIES, entries()

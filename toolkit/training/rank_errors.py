@@ -1,0 +1,56 @@
+"""Errors that happen on one rank only: kept until the ranks next exchange something, then raised by all of them.
+
+A rank that raised at once would leave the others waiting in a collective, from which they part with a broken
+connection, another traceback and another exit code.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+from toolkit.core.errors import NonFiniteError
+from toolkit.engine.engine import NonFiniteStep
+from toolkit.engine.ranks import Ranks
+
+
+class RankErrors:
+    """The first error of this rank that the other ranks do not know of yet."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+        self._error: Exception | None = None
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Keep an error of the body instead of raising it; what this rank does without the others goes in here."""
+        try:
+            yield
+        except Exception as error:
+            self._error = self._error or error
+
+    def sum_counts(self, *counts: int) -> tuple[int, ...]:
+        """Element-wise sum over all ranks; collective.
+
+        Raises:
+            ToolkitError: the error of any rank, on every rank. OSError likewise.
+        """
+        *sums, num_failed = self._ranks.sum_counts(*counts, int(self._error is not None))
+        if num_failed:
+            self.raise_agreed()
+        return tuple(sums)
+
+    def raise_agreed(self) -> None:
+        """Raise the error of any rank on every rank; collective. Nothing happens if there is none."""
+        with self._ranks.together():
+            if self._error is not None:
+                raise self._error
+
+    def raise_non_finite(self, error: NonFiniteStep, *, step: int, rows: str) -> NoReturn:
+        """Raise, on every rank, what ended a step; collective, since each rank names its own rows."""
+        ranks = self._ranks
+        named = [rows for rows in ranks.gather(f"rank {ranks.rank}, {rows}" if rows else "") if rows]
+        raise NonFiniteError(
+            f"step {step}: {error.what} is not finite. Rows of the step: {'; '.join(named)}.\n"
+            "Nothing of this step was saved; the last checkpoint is intact. Try a smaller lr.peak, a longer warm-up, "
+            'or precision="fp32".'
+        ) from error

@@ -1,0 +1,88 @@
+"""The state of a run, and what hooks learn about a step."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from toolkit.core.types import AttentionKind
+from toolkit.data import DIGEST_START, advance_digest
+from toolkit.objectives.schedule import Phase
+
+
+@dataclass(frozen=True)
+class RunState:
+    """Everything a resumed run needs besides weights and optimizer; the schedule has no state."""
+
+    step: int = 0
+    """Updates made so far."""
+    tokens: int = 0
+    """Non-padding tokens trained on so far."""
+    digest: bytes = DIGEST_START
+    """Digest over all rows so far."""
+    losses: Mapping[str, float] = field(default_factory=dict)
+    """Last known losses: `train/NAME` and `validation/NAME`, by the name of the objective."""
+
+    def after_step(self, counts: "StepCounts", hashes_G8: npt.NDArray[np.uint8]) -> "RunState":
+        """The state after one more update on rows with these hashes, in the order of the global batch."""
+        digest = advance_digest(self.digest, hashes_G8)
+        return replace(self, step=self.step + 1, tokens=self.tokens + counts.tokens, digest=digest)
+
+    def with_losses(self, losses: Mapping[str, float]) -> "RunState":
+        """This state with newer losses."""
+        return replace(self, losses={**self.losses, **losses})
+
+
+@dataclass(frozen=True)
+class Ancestry:
+    """Where the weights of a run came from before its own first step."""
+
+    origin: dict[str, str] = field(default_factory=dict)
+    """As in the manifest of a checkpoint; empty for freshly initialized weights."""
+    optimizer_step: int = 0
+    """Updates that the optimizer's moments had seen, if they were kept."""
+
+
+class StepCounts(NamedTuple):
+    """What a step contains, on one rank or summed over all of them."""
+
+    targets: int = 0
+    tokens: int = 0
+    """Non-padding tokens."""
+    attended_pairs: int = 0
+    """(Query, key) pairs that attention looks at."""
+
+
+@dataclass(frozen=True)
+class StepInfo:
+    """The state after a step and the phase that the step belongs to; at step 0, the first phase."""
+
+    state: RunState
+    phase: Phase
+    attention: AttentionKind
+
+    @property
+    def step(self) -> int:
+        """Updates made so far."""
+        return self.state.step
+
+    @property
+    def is_phase_end(self) -> bool:
+        """Whether this was the last step of its phase."""
+        return self.state.step == self.phase.stop
+
+
+@dataclass(frozen=True)
+class StepMetrics:
+    """What was measured in one step, over all ranks."""
+
+    loss: float
+    """Exact mean over target tokens, before the update."""
+    grad_norm: float
+    """Before clipping."""
+    learning_rate: float
+    counts: StepCounts
+    seconds: float
+    """Without evaluation and saving."""
