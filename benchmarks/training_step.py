@@ -130,7 +130,7 @@ def run_ours(contender: Contender, say: Callable[[float], None], gate: Gate) -> 
     from toolkit.engine.optimizer import OptimizerSettings
     from toolkit.engine.ranks import join_ranks
     from toolkit.model import compile_blocks_
-    from toolkit.parallel.topology import batch_layout
+    from toolkit.parallel.topology import batch_plan
 
     ranks = join_ranks()
     os.environ["LOCAL_RANK"] = "0"  # DeepSpeed wants it, as a launcher would set it.
@@ -139,7 +139,7 @@ def run_ours(contender: Contender, say: Callable[[float], None], gate: Gate) -> 
         compile_blocks_(encoder)
     config = resolve_ds_config(
         read_ds_config("zero2"),
-        batch=batch_layout(ROWS, ROWS, data_parallel=1),
+        batch=batch_plan(ROWS, ROWS, data_parallel=1),
         grad_clip=1.0,
         precision=contender.dtype,
         source="zero2",

@@ -181,8 +181,8 @@ FAULTS = (
     Fault(
         name="engine: accumulation is forgotten in the divisor",
         path="toolkit/engine/engine.py",
-        old="scale = self._accumulation * self.ranks.world_size / max(num_targets, 1)",
-        new="scale = self.ranks.world_size / max(num_targets, 1)",
+        old="scale = self._accumulation * self.ranks.data_parallel_size / max(num_targets, 1)",
+        new="scale = self.ranks.data_parallel_size / max(num_targets, 1)",
         tests=("tests/equivalence/test_topologies.py",),
     ),
     Fault(

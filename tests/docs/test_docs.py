@@ -26,7 +26,7 @@ from toolkit.finetuning.result import FinetuningResult
 from toolkit.model import model_settings
 from toolkit.model.encoder import Encoder
 from toolkit.model.initialize import initialize_
-from toolkit.parallel.topology import batch_layout
+from toolkit.parallel.topology import batch_plan
 from toolkit.preprocess import PreprocessSettings, preprocess
 from toolkit.run import load_run
 from toolkit.run.settings import RunSettings
@@ -90,7 +90,7 @@ def test_json_examples_are_what_they_show() -> None:
     assert set(metrics) == set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE))
     path = ROOT / "ds_configs" / "zero1.json"
     assert ds_config.keys() == read_ds_config(str(path)).keys()
-    batch = batch_layout(8, 4, data_parallel=1)
+    batch = batch_plan(8, 4, data_parallel=1)
     assert "auto" not in str(resolve_ds_config(ds_config, batch=batch, grad_clip=1.0, precision="bf16", source="docs"))
 
 

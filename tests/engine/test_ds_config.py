@@ -6,9 +6,9 @@ import pytest
 
 from toolkit.core.errors import NotAvailableError, SettingsError
 from toolkit.engine.ds_config import check_parallel, read_ds_config, resolve_ds_config, shipped_ds_configs, zero_stage
-from toolkit.parallel.topology import ParallelSettings, batch_layout
+from toolkit.parallel.topology import ParallelSettings, batch_plan
 
-_BATCH = batch_layout(24, 3, data_parallel=2)
+_BATCH = batch_plan(24, 3, data_parallel=2)
 
 
 def _resolve(config, precision="bf16"):
@@ -53,7 +53,7 @@ def test_deepspeed_itself_accepts_every_shipped_file():
     for name in shipped_ds_configs():
         resolved = resolve_ds_config(
             read_ds_config(name),
-            batch=batch_layout(8, 4, data_parallel=1),
+            batch=batch_plan(8, 4, data_parallel=1),
             grad_clip=1.0,
             precision="fp32" if name == "zero0" else "bf16",
             source=name,

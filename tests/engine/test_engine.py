@@ -13,7 +13,7 @@ from toolkit.engine.ds_config import resolve_ds_config
 from toolkit.engine.engine import Engine, gradient_norm
 from toolkit.engine.optimizer import OptimizerSettings
 from toolkit.engine.ranks import join_ranks
-from toolkit.parallel.topology import batch_layout
+from toolkit.parallel.topology import batch_plan
 from toolkit.testing.distributed import run_distributed
 from toolkit.testing.models import tiny_encoder
 
@@ -28,7 +28,7 @@ class RejectedConfig:
         ranks = join_ranks()
         config = resolve_ds_config(
             {"zero_optimization": {"stage": 2}, **dict(self.values)},
-            batch=batch_layout(4, 1, data_parallel=ranks.world_size),
+            batch=batch_plan(4, 1, data_parallel=ranks.data_parallel_size),
             grad_clip=0.0,
             precision="fp32",
             source="file.json",

@@ -20,7 +20,7 @@ from toolkit.engine.optimizer import OptimizerSettings
 from toolkit.engine.ranks import join_ranks
 from toolkit.engine.state import collect
 from toolkit.model import Encoder, SegmentLayout
-from toolkit.parallel.topology import batch_layout
+from toolkit.parallel.topology import batch_plan
 from toolkit.testing.distributed import run_distributed
 from toolkit.testing.models import tiny_encoder
 from toolkit.testing.tolerances import gradient_tolerance
@@ -44,14 +44,14 @@ class OneStep:
     def __call__(self) -> tuple[float, float, dict[str, FloatArray]]:
         ranks = join_ranks()
         stage, precision = self.layout
-        plan = batch_layout(_ROWS, self.micro_batch_rows, data_parallel=ranks.world_size)
+        plan = batch_plan(_ROWS, self.micro_batch_rows, data_parallel=ranks.data_parallel_size)
         zero = {"stage": int(stage[-1])} | ({"stage3_param_persistence_threshold": 0} if stage == "zero3" else {})
         config = resolve_ds_config(
             {"zero_optimization": zero}, batch=plan, grad_clip=0.0, precision=precision, source=stage
         )
         settings = OptimizerSettings(beta1=0.0, decay_norms_and_embeddings=self.decays_all)
         engine = Engine(_encoder(self.is_tied), config=config, optimizer=settings, ranks=ranks)
-        batches = [_micro_batch(rows) for rows in plan.row_numbers(ranks.rank)]
+        batches = [_micro_batch(rows) for rows in plan.row_numbers(ranks.data_rank)]
         num_targets = sum(len(positions) for _, _, positions, _ in _rows())
         result = engine.train_step(batches, attention=self.kind, num_targets=num_targets, learning_rate=0.0)
         gradients = {state.name: state.exp_avg.numpy() for state in collect(engine, is_mine=lambda number: True)}

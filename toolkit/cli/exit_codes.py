@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable
 
 from toolkit.core.errors import ToolkitError, is_out_of_room
+from toolkit.parallel.launcher import read_launcher
 
 DEBUG_VARIABLE = "TOOLKIT_DEBUG"
 INTERRUPTED = 130
@@ -22,7 +23,7 @@ def print_error(message: str) -> None:
 
 def print_error_on_rank_0(message: str) -> None:
     """Print an error once, in programs that a launcher starts several times."""
-    if os.environ.get("RANK", "0") == "0":
+    if read_launcher().rank == 0:
         print_error(message)
 
 

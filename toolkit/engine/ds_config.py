@@ -17,7 +17,7 @@ from toolkit.core.errors import NotAvailableError, SettingsError
 from toolkit.core.shipped import shipped_folder
 from toolkit.core.text import json_kind
 from toolkit.core.validation import invalid_value, nearest
-from toolkit.parallel.topology import BatchLayout, ParallelSettings
+from toolkit.parallel.topology import BatchPlan, ParallelSettings
 
 DEFAULT_DS_CONFIG = "zero2"
 """What a run uses where nobody names a file."""
@@ -140,7 +140,7 @@ def check_parallel(config: Mapping[str, Any], parallel: ParallelSettings, *, sou
 
 
 def resolve_ds_config(
-    config: Mapping[str, Any], *, batch: BatchLayout, grad_clip: float, precision: str, source: str
+    config: Mapping[str, Any], *, batch: BatchPlan, grad_clip: float, precision: str, source: str
 ) -> dict[str, Any]:
     """The file with every value that belongs to the run filled in.
 
@@ -163,7 +163,7 @@ def resolve_ds_config(
     return resolved
 
 
-def _run_values(batch: BatchLayout, grad_clip: float, precision: str) -> dict[str, tuple[Any, str]]:
+def _run_values(batch: BatchPlan, grad_clip: float, precision: str) -> dict[str, tuple[Any, str]]:
     """What the run decides, by the path of its key: the value, and why no other one will do."""
     arithmetic = batch.describe()
     exact = "loss and gradient are means over the targets of the whole step"

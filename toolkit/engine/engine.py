@@ -107,7 +107,7 @@ class Engine:
         """
         for group in self.deepspeed.optimizer.param_groups:
             group["lr"] = learning_rate
-        scale = self._accumulation * self.ranks.world_size / max(num_targets, 1)
+        scale = self._accumulation * self.ranks.data_parallel_size / max(num_targets, 1)
         self.deepspeed.train()
         losses = []
         for number, batch in enumerate(micro_batches):
@@ -117,7 +117,8 @@ class Engine:
             if number < len(micro_batches) - 1:
                 self.deepspeed.step()
         stacked = torch.stack(losses)
-        loss_mean = self.ranks.sum_on_device(stacked.double().sum()) / (self._accumulation * self.ranks.world_size)
+        num_scaled = self._accumulation * self.ranks.data_parallel_size
+        loss_mean = self.ranks.sum_on_device(stacked.double().sum()) / num_scaled
         if not math.isfinite(loss_mean):
             bad = torch.nonzero(~torch.isfinite(stacked)).flatten().tolist()
             raise NonFiniteStep("the loss", tuple(bad))

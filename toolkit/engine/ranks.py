@@ -17,8 +17,11 @@ import torch
 import torch.distributed as dist
 
 from toolkit.core.errors import ToolkitError
+from toolkit.parallel.launcher import read_launcher
+from toolkit.parallel.topology import ParallelSettings, topology
 
 _T = TypeVar("_T")
+# What DeepSpeed and torch want to read in a process that nobody launched.
 _SINGLE_PROCESS = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
 
 
@@ -33,30 +36,37 @@ def has_joined() -> bool:
 
 
 class Ranks:
-    """Who we are among the processes of the run."""
+    """This process among those of the run.
+
+    `rank` and `world_size` count all processes; `data_rank` and `data_parallel_size` count copies of the model. While
+    tensor and pipeline parallelism are 1, the group of data-parallel ranks is the whole world.
+    """
 
     def __init__(self) -> None:
         self.rank = dist.get_rank()
         self.world_size = dist.get_world_size()
-        self.device = _device()
+        self.topology = topology(self.rank, self.world_size, ParallelSettings(tp=1, pp=1))
+        self.data_rank = self.topology.data_rank
+        self.data_parallel_size = self.topology.data_parallel_size
+        self.device = torch.device("cuda", torch.cuda.current_device()) if has_gpu() else torch.device("cpu")
         self._host_group = dist.new_group(backend="gloo") if dist.get_backend() != "gloo" else None
 
     def sum_counts(self, *counts: int) -> tuple[int, ...]:
-        """Element-wise sum over all ranks."""
+        """Element-wise sum over data-parallel ranks."""
         total = torch.tensor(counts, dtype=torch.int64)
         dist.all_reduce(total, group=self._host_group)
         return tuple(int(count) for count in total)
 
     def sum_on_device(self, value: torch.Tensor) -> float:
-        """Sum of a scalar that lives on the device, over all ranks, in fp64."""
+        """Sum of a scalar that lives on the device, over data-parallel ranks, in fp64."""
         total = value.detach().double()
         dist.all_reduce(total)
         return float(total)
 
     def gather_bytes(self, mine: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        """Every rank's array of bytes, equal shapes, stacked in rank order: (world, ...)."""
+        """Arrays of equal shape from all data-parallel ranks, stacked by data rank: (data_parallel_size, ...)."""
         sent = torch.from_numpy(np.ascontiguousarray(mine))
-        received = [torch.empty_like(sent) for _ in range(self.world_size)]
+        received = [torch.empty_like(sent) for _ in range(self.data_parallel_size)]
         dist.all_gather(received, sent, group=self._host_group)
         return np.stack([part.numpy() for part in received])
 
@@ -109,10 +119,11 @@ def join_ranks() -> Ranks:
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
     # On a CPU, DeepSpeed would first compile a shared-memory all-reduce (most of a minute) that only inference uses.
     compatible_ops["deepspeed_shm_comm"] = False
-    if "RANK" not in os.environ:
+    launched = read_launcher()
+    if not launched.is_launched:
         os.environ.update(_SINGLE_PROCESS)
     if has_gpu():
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(launched.local_rank)
     deepspeed.init_distributed(dist_backend="nccl" if has_gpu() else "gloo", verbose=False)
     # Always: without it a ZeRO-3 process aborts at exit.
     atexit.register(leave_ranks)
@@ -123,12 +134,6 @@ def leave_ranks() -> None:
     """Leave the process group, at the end of the process."""
     if dist.is_initialized():
         dist.destroy_process_group()
-
-
-def _device() -> torch.device:
-    if has_gpu():
-        return torch.device("cuda", torch.cuda.current_device())
-    return torch.device("cpu")
 
 
 def _portable(error: Exception | None) -> ToolkitError | OSError | None:

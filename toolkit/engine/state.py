@@ -117,9 +117,9 @@ def _set_partition(engine: Engine, parameter: torch.nn.Parameter, state: Paramet
     share = safe_get_local_fp32_param(parameter).numel()
 
     def mine(full: torch.Tensor) -> torch.Tensor:
-        padded = torch.zeros(share * ranks.world_size)
+        padded = torch.zeros(share * ranks.data_parallel_size)
         padded[: full.numel()] = full.flatten()
-        return padded.narrow(0, share * ranks.rank, share).to(ranks.device)
+        return padded.narrow(0, share * ranks.data_rank, share).to(ranks.device)
 
     with zero.GatheredParameters([parameter], modifier_rank=0):
         if ranks.rank == 0:

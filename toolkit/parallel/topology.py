@@ -1,4 +1,4 @@
-"""How many ranks share one copy of the model, and how a step's rows are dealt to the others."""
+"""Where each rank stands in the run, and how the rows of a step are divided among data-parallel ranks."""
 
 from dataclasses import dataclass
 
@@ -23,8 +23,59 @@ class ParallelSettings(Settings):
 
 
 @dataclass(frozen=True)
-class BatchLayout:
-    """How the G rows of a step are dealt: accumulation x data-parallel ranks x micro-batch rows."""
+class Topology:
+    """One rank's place among pp x dp x tp ranks; tensor-parallel ranks are neighbours, pipeline stages farthest apart.
+
+    A *rank* counts all processes: it decides who prints, writes and saves. A *data rank* counts copies of the model: it
+    decides which rows are whose, and over how many copies gradients and counts are summed. All ranks of one copy have
+    the same data rank.
+    """
+
+    rank: int
+    dp: int
+    tp: int = 1
+    pp: int = 1
+
+    @property
+    def world_size(self) -> int:
+        """All ranks."""
+        return self.dp * self.tp * self.pp
+
+    @property
+    def data_rank(self) -> int:
+        """Which copy of the model this rank holds, or holds a part of."""
+        return self.rank // self.tp % self.dp
+
+    @property
+    def data_parallel_size(self) -> int:
+        """Copies of the model."""
+        return self.dp
+
+    @property
+    def data_parallel_ranks(self) -> tuple[int, ...]:
+        """The ranks with the same part of each copy, in the order of their data ranks: those that reduce gradients."""
+        first = self.rank - self.data_rank * self.tp
+        return tuple(range(first, first + self.dp * self.tp, self.tp))
+
+
+def topology(rank: int, world_size: int, parallel: ParallelSettings) -> Topology:
+    """Place a rank of `world_size`; what model parallelism leaves over is data parallel.
+
+    Raises:
+        SettingsError: tp x pp does not divide the ranks.
+    """
+    dp, left = divmod(world_size, parallel.tp * parallel.pp)
+    if left or not dp:
+        raise SettingsError(
+            f"parallel.tp={parallel.tp} x parallel.pp={parallel.pp} = {parallel.tp * parallel.pp} does not divide "
+            f"{counted(world_size, 'rank')}.\nChange one of the two, or --num-procs."
+        )
+    return Topology(rank, dp, parallel.tp, parallel.pp)
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """How the G rows of a step are divided: accumulation x data-parallel ranks x micro-batch rows."""
 
     global_batch_rows: int
     micro_batch_rows: int
@@ -36,27 +87,24 @@ class BatchLayout:
         return self.global_batch_rows // (self.micro_batch_rows * self.data_parallel)
 
     def describe(self) -> str:
-        """The deal in words."""
+        """The division in words."""
         return (
             f"{counted(self.global_batch_rows, 'row')} a step = {self.micro_batch_rows} a micro-batch x "
             f"{counted(self.accumulation, 'micro-batch', 'micro-batches')} x {counted(self.data_parallel, 'rank')}"
         )
 
-    def row_numbers(self, rank: int) -> npt.NDArray[np.int64]:
-        """Rows of the step, numbered 0..G-1, that `rank` gets: (accumulation, micro_batch_rows)."""
-        return self._dealt()[:, rank]
+    def row_numbers(self, data_rank: int) -> npt.NDArray[np.int64]:
+        """Rows of the step, numbered 0..G-1, of the data-parallel rank: (accumulation, micro_batch_rows)."""
+        shape = (self.accumulation, self.data_parallel, self.micro_batch_rows)
+        return np.arange(self.global_batch_rows, dtype=np.int64).reshape(shape)[:, data_rank]
 
     def in_step_order(self, per_rank: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        """Undo the dealing: (ranks, rows of a rank, K), as ranks hold them, to (G, K) in the order of the step."""
-        dealt = per_rank.reshape(self.data_parallel, self.accumulation, self.micro_batch_rows, -1)
-        return dealt.transpose(1, 0, 2, 3).reshape(self.global_batch_rows, -1)
-
-    def _dealt(self) -> npt.NDArray[np.int64]:
-        shape = (self.accumulation, self.data_parallel, self.micro_batch_rows)
-        return np.arange(self.global_batch_rows, dtype=np.int64).reshape(shape)
+        """From (data-parallel ranks, rows of a rank, bytes), as ranks hold them, to (G, bytes) in the step's order."""
+        divided = per_rank.reshape(self.data_parallel, self.accumulation, self.micro_batch_rows, -1)
+        return divided.transpose(1, 0, 2, 3).reshape(self.global_batch_rows, -1)
 
 
-def batch_layout(global_batch_rows: int, micro_batch_rows: int | None, *, data_parallel: int) -> BatchLayout:
+def batch_plan(global_batch_rows: int, micro_batch_rows: int | None, *, data_parallel: int) -> BatchPlan:
     """Divide a step of G rows over ranks and micro-batches; without `micro_batch_rows`, the largest share up to 12.
 
     Raises:
@@ -69,9 +117,14 @@ def batch_layout(global_batch_rows: int, micro_batch_rows: int | None, *, data_p
     if left or micro_batch_rows is None or share % micro_batch_rows:
         asked = "" if micro_batch_rows is None else f" x train.micro_batch_rows={micro_batch_rows}"
         raise SettingsError(
-            f"train.global_batch_rows={global_batch_rows} cannot be dealt evenly: "
+            f"train.global_batch_rows={global_batch_rows} cannot be divided evenly: "
             f"{counted(data_parallel, 'data-parallel rank')}{asked} = {data_parallel * (micro_batch_rows or 1)} does "
             f"not divide {global_batch_rows}.\n"
             "Change train.global_batch_rows, train.micro_batch_rows or --num-procs so that it does."
         )
-    return BatchLayout(global_batch_rows, micro_batch_rows, data_parallel)
+    return BatchPlan(global_batch_rows, micro_batch_rows, data_parallel)
+
+
+# Until all of training uses the new names.
+BatchLayout = BatchPlan
+batch_layout = batch_plan
