@@ -44,8 +44,8 @@ NARROWER = {
 THIRD_PARTY = {
     "toolkit.objectives": {"numpy", "pydantic"},
     "toolkit.data": {"numpy", "pydantic", "filelock"},
-    # rich only where a person looks on; it is imported inside the functions that draw.
-    "toolkit.core": {"numpy", "pydantic", "rich"},
+    # rich and transformers (only to quiet it) are imported inside functions.
+    "toolkit.core": {"numpy", "pydantic", "rich", "transformers"},
 }
 """Packages that may use these from outside the standard library and nothing else."""
 

@@ -231,7 +231,7 @@ _PREPROCESS = (
         "{no_rows}", *_TO, found=("no document in {no_rows}", "no row at all"), remedy="Give sources with text"
     ),
     _preprocess("{broken_csv}", *_TO, found=("{broken_csv} is broken", "never closed"), remedy="Repair it"),
-    _preprocess("{one_object}", *_TO, found=("{one_object} is one JSON object",), remedy="one object a line"),
+    _preprocess("{one_object}", *_TO, found=("{one_object} is one JSON object",), remedy="one object per line"),
     _preprocess("{broken_array}", *_TO, found=("{broken_array} is broken at byte",), remedy="repair it"),
     _preprocess("{empty_gzip}", *_TO, found=("{empty_gzip} is empty",), remedy="Download it again"),
     _preprocess("{text}", *_TO, "--eod", "x", "--no-eod", found=("contradict each other",), remedy="Remove one"),
@@ -285,7 +285,7 @@ _HUB = (
     _import("org/missing", "hf", found=("org/missing", "no repository of this name"), remedy="HF_TOKEN", under="hub"),
     _import("org/any", "hf", found=("org/any", "HF_HUB_OFFLINE is set"), remedy="give a folder", under="offline"),
     _import("org/any", "hf", found=("org/any", "cannot be reached"), remedy="give a folder", under="unreachable"),
-    _finetune("sc", "org/any", found=("org/any cannot be loaded",), remedy="MODEL is a folder", under="offline"),
+    _finetune("sc", "org/any", found=("could not load org/any",), remedy="Give a folder", under="offline"),
 )
 
 _TOKENIZERS = (
@@ -374,39 +374,39 @@ _FINETUNED = (
         _finetune(task, "{checkpoint}", found=(f"`{task}`", "not available yet"), remedy="The task sc is")
         for task in ("tc", "qa", "ir")
     ),
-    _finetune("sc", "", found=("MODEL is an empty text",), remedy="Give a Hugging Face folder"),
-    _finetune("sc", "{empty}", found=("{empty} is no run", "no config.json"), remedy="Give one of the three"),
+    _finetune("sc", "", found=("MODEL is an empty string",), remedy="Give a Hugging Face folder"),
+    _finetune("sc", "{empty}", found=("{empty} is not a model", "a config.json"), remedy="Give one of the three"),
     _finetune("sc", "{damaged_checkpoint}", found=("weights-", "is damaged"), remedy="Copy the checkpoint again"),
     _finetune("sc", "{decoder}", found=("{decoder} is a decoder (llama)",), remedy="toolkit convert --to-hf"),
-    _finetune("sc", "{broken_config}", found=("{broken_config} cannot be loaded",), remedy="MODEL is a folder"),
+    _finetune("sc", "{broken_config}", found=("could not load {broken_config}",), remedy="Give a folder"),
     *(
         _finetune("sc", "{checkpoint}", *words, found=found, remedy=remedy)
         for words, found, remedy in (
             (("--train", "none.tsv"), ("none.tsv",), "Give"),
             (("--train", "{empty}"), ("{empty}", "a folder"), _SHEET),
             (("--train", "{sheet}"), ("{sheet}", ".xlsx"), _SHEET),
-            (("--train", "{bad_parquet}"), ("{bad_parquet}",), "Fetch it again"),
+            (("--train", "{bad_parquet}"), ("{bad_parquet}",), "Download it again"),
             (("--train", "{one_class}"), ("{one_class}: every row has the label 'yes'",), "another class"),
             (("--train", "{ragged}"), ("{ragged}, line 2: 3 fields",), "Correct that line"),
             (("--train", "{no_header}"), ("{no_header}: the file is empty",), "names the columns"),
-            (("--train", "{no_examples}"), ("{no_examples}: the file holds no examples",), "Give one"),
-            (("--train", "{twice_named}"), ("two columns have the same name: text",), "Rename one"),
-            (("--train", "{latin}"), ("{latin}: not UTF-8 text", "byte 11"), "Save it as UTF-8"),
+            (("--train", "{no_examples}"), ("{no_examples}: no examples in this file",), "Give one"),
+            (("--train", "{twice_named}"), ("duplicate column names: text",), "Rename one"),
+            (("--train", "{latin}"), ("{latin}: not valid UTF-8", "byte 11"), "Save it as UTF-8"),
             (("--train", "{bad_lines}"), ("{bad_lines}, line 1: not valid JSON",), "Correct that line"),
-            (("--train", "{lists}"), ("{lists}, line 1", "found a list"), "one object a line"),
-            (("--train", "{nothing}"), ("{nothing}, row 1", "found nothing"), "leave out that row"),
+            (("--train", "{lists}"), ("{lists}, line 1", "got a list"), "one object per line"),
+            (("--train", "{nothing}"), ("{nothing}, row 1", "found nothing"), "remove the row"),
             (("--train", "{quantities}"), ("{quantities}, row 1", "1.5"), "--label-column"),
             (("--label-column", "class"), ("no column 'class'",), "--label-column"),
-            (("--label-column", "text"), ("'text' is given as text and as label",), "--label-column"),
+            (("--label-column", "text"), ("'text' is both text and label",), "--label-column"),
             (("--text-columns", "a,b,c"), ("--text-columns:", "got a,b,c"), "a list of at most 2"),
             (("--lr", "-1"), ("--lr:", "got -1.0"), "above 0"),
             (("--lr", "fast"), ("'--lr'",), "a number"),
             (("--steps", "0"), ("--steps:", "got 0"), "at least 1"),
-            (("--output", "{text}"), ("{text} cannot be made",), "--output"),
-            (("--output", "/sys/out"), ("/sys/out cannot be made",), "--output"),
+            (("--output", "{text}"), ("could not create the output folder {text}",), "--output"),
+            (("--output", "/sys/out"), ("could not create the output folder /sys/out",), "--output"),
         )
     ),
-    _finetune("sc", "{checkpoint}", test="{other_label}", found=("'maybe'", "'no', 'yes'"), remedy="Leave the row out"),
+    _finetune("sc", "{checkpoint}", test="{other_label}", found=("'maybe'", "'no', 'yes'"), remedy="Remove the row"),
 )
 
 _NOT_YET = tuple(

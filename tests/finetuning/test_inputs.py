@@ -4,13 +4,15 @@ import torch
 from tests.support.hf_encoders import CLS, EOS, PAD, SPECIALS, UNK, plain_tokenizer, template_tokenizer
 from toolkit.core.errors import UserError
 from toolkit.finetuning.examples import Example
-from toolkit.finetuning.inputs import Collator, EncodedExamples, TextEncoder
+from toolkit.finetuning.inputs import EncodedExamples, InputBuilder, padding_collator
 
 W = len(SPECIALS)
+ALL = frozenset({"input_ids", "attention_mask", "token_type_ids"})
 
 
 def ids_of(tokenizer, *examples, max_length=100):
-    rows, num_cut = TextEncoder(tokenizer, max_length=max_length)([Example(*texts, 0) for texts in examples])
+    build = InputBuilder(tokenizer, max_length=max_length, accepted=ALL)
+    rows, num_cut = build([Example(*texts, 0) for texts in examples])
     return [row["input_ids"] for row in rows], num_cut
 
 
@@ -39,23 +41,56 @@ def test_long_texts_lose_their_end_and_keep_the_end_token():
     assert num_cut == 1
 
 
+@pytest.mark.parametrize(
+    ("tokenizer", "texts", "max_length", "needed"),
+    [
+        (template_tokenizer, ("w1 w2 w3", None), 1, 3),
+        (template_tokenizer, ("w1 w2 w3", None), 2, 3),
+        (template_tokenizer, ("w1 w2 w3", "w4"), 2, 5),
+        (template_tokenizer, ("w1 w2 w3", "w4"), 4, 5),
+        (plain_tokenizer, ("w1 w2 w3", None), 1, 2),
+    ],
+)
+def test_a_length_that_special_tokens_fill_is_refused(tokenizer, texts, max_length, needed):
+    """The tokenizers library would return texts that are longer than that, or none at all."""
+    with pytest.raises(UserError, match=rf"max_length = {max_length} leaves no room .* at least {needed}\."):
+        ids_of(tokenizer(), texts, max_length=max_length)
+    ids, _ = ids_of(tokenizer(), texts, max_length=needed)
+    assert len(ids[0]) == needed
+
+
 def test_a_batch_is_padded_on_the_right_and_masked():
     rows = [
         {"input_ids": [7, 8, 9], "attention_mask": [1, 1, 1], "token_type_ids": [0, 1, 1], "labels": 1},
         {"input_ids": [5], "attention_mask": [1], "token_type_ids": [0], "labels": 0},
     ]
-    batch = Collator(pad_id=PAD, accepted=frozenset({"input_ids", "attention_mask"}))(rows)
-    assert set(batch) == {"input_ids", "attention_mask", "labels"}
+    tokenizer = template_tokenizer()
+    tokenizer.padding_side = "left"
+    batch = padding_collator(tokenizer)(rows)
     assert torch.equal(batch["input_ids"], torch.tensor([[7, 8, 9], [5, PAD, PAD]]))
     assert torch.equal(batch["attention_mask"], torch.tensor([[1, 1, 1], [1, 0, 0]]))
+    assert torch.equal(batch["token_type_ids"], torch.tensor([[0, 1, 1], [0, 0, 0]]))
     assert torch.equal(batch["labels"], torch.tensor([1, 0]))
-    every = Collator(pad_id=PAD, accepted=frozenset({"input_ids", "attention_mask", "token_type_ids"}))(rows)
-    assert torch.equal(every["token_type_ids"], torch.tensor([[0, 1, 1], [0, 0, 0]]))
+    assert tokenizer.padding_side == "left", "the tokenizer that is saved stays as it was"
+
+
+def test_a_tokenizer_without_padding_token_pads_behind_the_mask():
+    bare = plain_tokenizer()
+    bare.pad_token = None
+    batch = padding_collator(bare)([{"input_ids": ids, "attention_mask": [1] * len(ids)} for ids in ([7, 8], [9])])
+    assert torch.equal(batch["input_ids"], torch.tensor([[7, 8], [9, 0]]))
+    assert torch.equal(batch["attention_mask"], torch.tensor([[1, 1], [1, 0]]))
+    assert bare.pad_token is None
+
+
+def test_arguments_that_the_model_does_not_take_are_dropped():
+    build = InputBuilder(template_tokenizer(), max_length=9, accepted=frozenset({"input_ids", "attention_mask"}))
+    assert set(build([Example("w1", None, 0)])[0][0]) == {"input_ids", "attention_mask"}
 
 
 def test_a_text_without_a_token_is_refused():
     bare = plain_tokenizer()
     bare.eos_token = None
-    rows, _ = TextEncoder(bare, max_length=9)([Example("w1", None, 0), Example(" ", None, 0)])
+    rows, _ = InputBuilder(bare, max_length=9, accepted=ALL)([Example("w1", None, 0), Example(" ", None, 0)])
     with pytest.raises(UserError, match=r"test\.tsv, row 2: the text is empty"):
         EncodedExamples(rows, [0, 0]).check_not_empty("test.tsv")

@@ -162,7 +162,7 @@ def test_texts_longer_than_the_model_takes_are_cut_and_counted(tmp_path, files, 
     model = save_encoder("roberta", tmp_path / "model")
     finetune_sequence_classification(model, train=files["train"], test=path, output=tmp_path / "out", settings=QUICK)
     # 34 positions, of which RoBERTa gives up its padding position; two of the 33 are the template's.
-    assert "long.jsonl: 3 of 4 texts are longer than 33 tokens; cut." in " ".join(capsys.readouterr().out.split())
+    assert "long.jsonl: 3 of 4 texts were truncated to 33 tokens." in " ".join(capsys.readouterr().out.split())
 
 
 def test_an_unknown_label_in_the_test_file_is_named(tmp_path, files):
@@ -173,7 +173,7 @@ def test_an_unknown_label_in_the_test_file_is_named(tmp_path, files):
 
 def test_one_class_is_refused(tmp_path):
     path = write_rows(tmp_path / "one.jsonl", [{"text": "w1", "label": "yes"}])
-    with pytest.raises(UserError, match=r"one\.jsonl: every row has the label 'yes', and two classes are needed"):
+    with pytest.raises(UserError, match=r"one\.jsonl: every row has the label 'yes', but at least two"):
         finetune_sequence_classification("unused", train=path, test=path, output=tmp_path / "out")
 
 

@@ -43,22 +43,22 @@ def test_parquet_keeps_types(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.txt", b"x", r"a\.txt: examples are not read from a \.txt file"),
+        ("a.txt", b"x", r"a\.txt: expected a table of examples, got a \.txt file"),
         ("a.tsv", b"", r"a\.tsv: the file is empty"),
         ("a.csv", b"", r"a\.csv: the file is empty"),
-        ("a.tsv", b"text\tlabel\n", r"a\.tsv: the file holds no examples"),
-        ("a.jsonl", b"\n", r"a\.jsonl: the file holds no examples"),
+        ("a.tsv", b"text\tlabel\n", r"a\.tsv: no examples in this file"),
+        ("a.jsonl", b"\n", r"a\.jsonl: no examples in this file"),
         (
             "a.tsv",
             b"text\tlabel\na\tb\nc\n",
             r"a\.tsv, line 3: 1 field, but the first line names 2 columns: text, label",
         ),
-        ("a.tsv", b"text\ttext\na\tb\n", r"a\.tsv: two columns have the same name"),
+        ("a.tsv", b"text\ttext\na\tb\n", r"a\.tsv: duplicate column names"),
         ("a.csv", b'text,label\n"a,b\n', r"a\.csv, line 2: not valid CSV"),
         ("a.jsonl", b'{"text": "a"}\n{"text":\n', r"a\.jsonl, line 2: not valid JSON"),
-        ("a.jsonl", b'["a"]\n', r"a\.jsonl, line 1: a JSON object is expected, found a list"),
-        ("a.tsv", b"text\tlabel\n\xff\tb\n", r"a\.tsv: not UTF-8 text, see its byte 11"),
-        ("a.parquet", b"PAR1, it is not", r"a\.parquet: not a Parquet file that can be read"),
+        ("a.jsonl", b'["a"]\n', r"a\.jsonl, line 1: expected a JSON object, got a list"),
+        ("a.tsv", b"text\tlabel\n\xff\tb\n", r"a\.tsv: not valid UTF-8 at byte 11"),
+        ("a.parquet", b"PAR1, it is not", r"a\.parquet: not a valid Parquet file"),
     ],
 )
 def test_a_bad_file_is_named_with_the_place(tmp_path, name, content, message):
@@ -68,5 +68,5 @@ def test_a_bad_file_is_named_with_the_place(tmp_path, name, content, message):
 
 
 def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(UserError, match=r"nowhere\.tsv: there is no such file"):
+    with pytest.raises(UserError, match=r"nowhere\.tsv: no such file"):
         read_table(tmp_path / "nowhere.tsv")

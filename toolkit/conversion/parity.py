@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from toolkit.checkpoint.read import Checkpoint
 from toolkit.conversion.weights import EMBEDDING, HEAD, HubWeights
+from toolkit.core.console import quiet_transformers
 from toolkit.core.errors import CheckpointError, ToolkitError, UserError
 from toolkit.core.types import AttentionKind
 from toolkit.model.config import ModelSettings
@@ -263,7 +264,7 @@ def _load_stock(folder: Path, tokenizer: Path, *, is_ours: bool) -> tuple[Any, A
     # Any: the annotations of the Auto classes know nothing of `output_loading_info`.
     local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     try:
-        with _quiet_transformers():
+        with quiet_transformers():
             encode = AutoTokenizer.from_pretrained(tokenizer, **local)
             family = AutoConfig.from_pretrained(folder, **local).model_type
             auto: Any = AutoModelForMaskedLM if family == "eurobert" else AutoModelForCausalLM
@@ -281,17 +282,3 @@ def _load_stock(folder: Path, tokenizer: Path, *, is_ours: bool) -> tuple[Any, A
     angles = model.model.rotary_emb
     model.model.rotary_emb = type(angles)(model.config)
     return encode, model.eval()
-
-
-@contextmanager
-def _quiet_transformers() -> Iterator[None]:
-    from transformers.utils import logging
-
-    settings: Any = logging
-    was_enabled = settings.is_progress_bar_enabled()
-    settings.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            settings.enable_progress_bar()

@@ -1,9 +1,9 @@
-"""What a person sees: one console, and progress that is a bar on a terminal and plain lines elsewhere."""
+"""Console output: one console, and progress as a bar on a terminal and as plain lines elsewhere."""
 
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,6 +30,26 @@ def facts() -> "Table":
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     return table
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Keep transformers' progress bars and warnings off the screen inside the block."""
+    from logging import ERROR
+
+    from transformers.utils import logging
+
+    # Any: its functions have no annotations.
+    settings: Any = logging
+    level, had_bars = settings.get_verbosity(), settings.is_progress_bar_enabled()
+    settings.set_verbosity(ERROR)
+    settings.disable_progress_bar()
+    try:
+        yield
+    finally:
+        settings.set_verbosity(level)
+        if had_bars:
+            settings.enable_progress_bar()
 
 
 class Progress(Protocol):

@@ -1,9 +1,9 @@
-"""Small pieces of what people read."""
+"""Pieces of messages."""
 
 from collections.abc import Sequence
 from typing import Any
 
-_KINDS = {dict: "an object", list: "a list", str: "a text", bool: "true or false", int: "a number", float: "a number"}
+_KINDS = {dict: "an object", list: "a list", str: "a string", bool: "true or false", int: "a number", float: "a number"}
 
 
 def counted(number: int, word: str, words: str | None = None) -> str:
@@ -17,10 +17,10 @@ def first_few(names: Sequence[str]) -> str:
 
 
 def json_kind(value: Any) -> str:
-    """What a value that was read from JSON is called there."""
+    """The JSON type of a value."""
     return _KINDS.get(type(value), "null")
 
 
 def home_hint(path: object) -> str:
-    """' ...' about a path that begins with ~, which only a shell understands; else nothing."""
-    return " `~` is not understood here: write the whole path." if str(path).startswith("~") else ""
+    """A hint about a path that begins with ~, which only a shell expands; else empty."""
+    return " `~` is not expanded here: give the full path." if str(path).startswith("~") else ""

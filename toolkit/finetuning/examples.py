@@ -1,4 +1,4 @@
-"""Labelled texts, and the labels with their types."""
+"""Labelled texts, and the set of labels with their types."""
 
 import math
 from collections.abc import Sequence
@@ -24,8 +24,7 @@ class LabelSet:
     """The classes of a task, in a fixed order, with the type each had in the file.
 
     `1`, `1.0`, `True` and `"1"` are four labels, though Python calls the first three equal. A label that is none of
-    them stands for the one that is written alike, so that a file whose format knows text alone can go with one that
-    has numbers.
+    them means the one with the same spelling, so that a format with strings alone (TSV) goes with one that has numbers.
     """
 
     def __init__(self, labels: Sequence[Label]) -> None:
@@ -52,7 +51,7 @@ def _key(label: Label) -> tuple[str, Label]:
 
 
 def text_columns_of(table: Table) -> tuple[str, ...]:
-    """The columns of the texts where nobody named them: a pair where there is `text_pair`."""
+    """The default text columns: a pair if the table has `text_pair`."""
     return (_TEXT, _TEXT_PAIR) if _TEXT_PAIR in table.columns else (_TEXT,)
 
 
@@ -73,13 +72,13 @@ def _check_columns(table: Table, wanted: tuple[str, ...]) -> None:
     *texts, label = wanted
     if label in texts:
         raise UserError(
-            f"{table.path}: the column {label!r} is given as text and as label. Name another one with --label-column."
+            f"{table.path}: the column {label!r} is both text and label. Choose another one with --label-column."
         )
     missing = [name for name in wanted if name not in table.columns]
     if missing:
         raise UserError(
             f"{table.path}: no column {' or '.join(map(repr, missing))}; found: {', '.join(map(repr, table.columns))}. "
-            "Name the columns with --text-columns and --label-column."
+            "Choose the columns with --text-columns and --label-column."
         )
 
 
@@ -88,20 +87,18 @@ def _example(place: str, row: dict[str, object], *, text_columns: tuple[str, ...
     for column in text_columns:
         value = row.get(column)
         if not isinstance(value, str):
-            raise UserError(
-                f"{place}: {column!r} must be a text, found {_shown(value)}. Correct or leave out that row."
-            )
+            raise UserError(f"{place}: {column!r} must be a string, found {_shown(value)}. Correct or remove the row.")
         texts.append(value)
     label = row.get(label_column)
     if not isinstance(label, (str, int, float)) or label == "":
         raise UserError(
-            f"{place}: {label_column!r} must be a text, a whole number, true or false, found {_shown(label)}. "
-            "Correct or leave out that row."
+            f"{place}: {label_column!r} must be a string, an integer, true or false, found {_shown(label)}. "
+            "Correct or remove the row."
         )
     if isinstance(label, float) and not (math.isfinite(label) and label.is_integer()):
         raise UserError(
-            f"{place}: {label_column!r} is {label!r}; sequence classification needs classes, not quantities. "
-            "Name another column with --label-column, or round the numbers to classes."
+            f"{place}: {label_column!r} is {label!r}, but sequence classification needs classes. "
+            "Choose another column with --label-column, or round the numbers to classes."
         )
     return Example(texts[0], texts[1] if len(texts) == 2 else None, label)
 

@@ -1,4 +1,4 @@
-"""What a fine-tuning run leaves behind."""
+"""Scores of a fine-tuning run and the files it writes."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -6,9 +6,12 @@ from pathlib import Path
 
 from pydantic import Field
 
+from toolkit.core.files import atomic_write
 from toolkit.core.settings import Settings
 from toolkit.finetuning.examples import Label
 from toolkit.finetuning.settings import Initialization
+
+SEQUENCE_CLASSIFICATION_METRIC = "accuracy"
 
 
 class FinetuningResult(Settings):
@@ -17,21 +20,21 @@ class FinetuningResult(Settings):
     task: str
     """`sc`."""
     model: str
-    """What was fine-tuned, as it was named."""
+    """The model, as the user named it."""
     dataset: str
     """Name of the data: the training file's, or its folder's where the file is called train."""
     initialization: Initialization = Field(strict=False)
     """Whether the encoder was pretrained or a random twin."""
     seed: int
-    """Of head, order and random encoder."""
+    """Seed of the head, the data order and a random encoder."""
     learning_rate: float
-    """Peak."""
+    """Peak learning rate."""
     steps: int
-    """Updates made."""
+    """Optimizer updates."""
     metric: str
     """The main metric."""
     validation: dict[str, float] | None
-    """Scores on the validation file, None without one."""
+    """Scores on the validation file; None without one."""
     test: dict[str, float]
     """Scores on the test file."""
     majority: float
@@ -40,9 +43,7 @@ class FinetuningResult(Settings):
 
 def write_result(result: FinetuningResult, folder: Path) -> None:
     """Write `result.json`, whole or not at all."""
-    unfinished = folder / ".result.json"
-    unfinished.write_text(result.model_dump_json(indent=2) + "\n", encoding="utf-8")
-    unfinished.replace(folder / "result.json")
+    atomic_write(folder / "result.json", result.model_dump_json(indent=2) + "\n")
 
 
 def write_predictions(rows: Iterable[dict[str, object]], folder: Path) -> None:
@@ -54,3 +55,14 @@ def write_predictions(rows: Iterable[dict[str, object]], folder: Path) -> None:
 def write_labels(labels: Sequence[Label], folder: Path) -> None:
     """Write `labels.json`: the label of each class number, with its type."""
     (folder / "labels.json").write_text(json.dumps(list(labels), ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def classification_scores(truth: Sequence[int], prediction: Sequence[int]) -> dict[str, float]:
+    """`accuracy`, `f1_macro` over the classes that occur, and `mcc` (Matthews' correlation), from class numbers."""
+    from sklearn import metrics
+
+    return {
+        "accuracy": float(metrics.accuracy_score(truth, prediction)),
+        "f1_macro": float(metrics.f1_score(truth, prediction, average="macro", zero_division=0)),
+        "mcc": float(metrics.matthews_corrcoef(truth, prediction)),
+    }

@@ -1,4 +1,4 @@
-"""Task `sc`: one label for a text or a pair of texts.
+"""Sequence classification (task `sc`): one label for a text or a pair of texts.
 
 Read the files -> fix the set of labels from the training file -> load the encoder and draw a head -> train -> predict
 the validation and the test file -> write the model, the predictions and the scores.
@@ -12,16 +12,22 @@ from safetensors import SafetensorError
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedTokenizerBase, set_seed
 
-from toolkit.core.console import console
+from toolkit.core.console import console, quiet_transformers
 from toolkit.core.errors import UserError
 from toolkit.core.text import counted
 from toolkit.finetuning.classifier import encoder_of, new_classifier, save_classifier
 from toolkit.finetuning.examples import Example, LabelSet, text_columns_of, to_examples
-from toolkit.finetuning.inputs import Collator, EncodedExamples, TextEncoder
-from toolkit.finetuning.metrics import SEQUENCE_CLASSIFICATION_METRIC, classification_scores
-from toolkit.finetuning.result import FinetuningResult, write_labels, write_predictions, write_result
+from toolkit.finetuning.inputs import EncodedExamples, InputBuilder, padding_collator
+from toolkit.finetuning.result import (
+    SEQUENCE_CLASSIFICATION_METRIC,
+    FinetuningResult,
+    classification_scores,
+    write_labels,
+    write_predictions,
+    write_result,
+)
 from toolkit.finetuning.settings import FinetuningSettings, Initialization
-from toolkit.finetuning.source import hushed, longest_input, model_loading, open_source
+from toolkit.finetuning.source import longest_input, model_loading, open_source
 from toolkit.finetuning.tables import read_table
 from toolkit.finetuning.trainer import predict, train_classifier
 
@@ -39,17 +45,17 @@ def finetune_sequence_classification(
     initialization: Initialization = Initialization.PRETRAINED,
     model_name: str | None = None,
 ) -> FinetuningResult:
-    """Fine-tune an encoder on labelled texts and score it.
+    """Fine-tune an encoder on labelled texts and evaluate it.
 
     Args:
         model: folder or hub id of a Hugging Face encoder.
         train: `.tsv`, `.csv`, `.jsonl` or `.parquet`; its labels are the classes.
-        test: scored at the end.
+        test: evaluated at the end.
         output: folder that gets `result.json`, `predictions.jsonl` (one row per test row, in order) and `model/`.
-        validation: scored at the end as well, if given.
-        settings: None stands for the defaults.
+        validation: evaluated at the end as well, if given.
+        settings: None for the defaults.
         initialization: `RANDOM` trains a twin of the same configuration whose weights are drawn from the seed.
-        model_name: how results name the model, where that is not `model`.
+        model_name: name of the model in the results, if not `model`.
 
     Raises:
         UserError: a file, a column, a label or the model does not fit; nothing has been trained then.
@@ -60,12 +66,17 @@ def finetune_sequence_classification(
     examples = _read(files, settings)
     labels = _label_set(files, examples)
     config, tokenizer = open_source(str(model))
-    _make_folder(output)
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"could not create the output folder {output}: {error.strerror}. Choose another one (--output)."
+        ) from error
 
     set_seed(settings.seed)
     classifier = _load(str(model), config, labels=labels, initialization=initialization)
     encoded = _encode(files, examples, classifier=classifier, tokenizer=tokenizer, labels=labels, settings=settings)
-    collator = Collator(pad_id=_pad_id(tokenizer), accepted=_arguments_of(classifier))
+    collator = padding_collator(tokenizer)
     train_classifier(classifier, encoded[_TRAIN], collator=collator, settings=settings)
 
     answers = {
@@ -73,6 +84,7 @@ def finetune_sequence_classification(
         for name in files
         if name != _TRAIN
     }
+    [(majority, _)] = Counter(encoded[_TRAIN].classes).most_common(1)
     scores = {name: classification_scores(encoded[name].classes, answers[name]) for name in answers}
     result = FinetuningResult(
         task="sc",
@@ -85,7 +97,7 @@ def finetune_sequence_classification(
         metric=SEQUENCE_CLASSIFICATION_METRIC,
         validation=scores.get(_VALIDATION),
         test=scores[_TEST],
-        majority=_majority_accuracy(encoded[_TRAIN].classes, encoded[_TEST].classes),
+        majority=encoded[_TEST].classes.count(majority) / len(encoded[_TEST].classes),
     )
     _save(classifier, output / "model", tokenizer=tokenizer, labels=labels)
     pairs = zip(answers[_TEST], examples[_TEST], strict=True)
@@ -107,8 +119,8 @@ def _label_set(files: dict[str, Path], examples: dict[str, list[Example]]) -> La
     labels = LabelSet([example.label for example in examples[_TRAIN]])
     if len(labels) < 2:
         raise UserError(
-            f"{files[_TRAIN]}: every row has the label {labels.labels[0]!r}, and two classes are needed. "
-            "Give rows of another class, or name another column with --label-column."
+            f"{files[_TRAIN]}: every row has the label {labels.labels[0]!r}, but at least two classes are needed. "
+            "Add rows of another class, or choose another column with --label-column."
         )
     for name, path in files.items():
         for number, example in enumerate(examples[name], start=1):
@@ -116,18 +128,9 @@ def _label_set(files: dict[str, Path], examples: dict[str, list[Example]]) -> La
                 known = ", ".join(map(repr, labels.labels[:10])) + (", ..." if len(labels) > 10 else "")
                 raise UserError(
                     f"{path}, row {number}: the label {example.label!r} does not occur in the training file "
-                    f"{files[_TRAIN]}, which has {known}. Leave the row out, or train on rows with that label."
+                    f"{files[_TRAIN]}, which has {known}. Remove the row, or add training rows with that label."
                 )
     return labels
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(
-            f"the output folder {folder} cannot be made: {error.strerror}. Name another one (--output)."
-        ) from error
 
 
 def _load(model: str, config: PretrainedConfig, *, labels: LabelSet, initialization: Initialization) -> nn.Module:
@@ -137,8 +140,8 @@ def _load(model: str, config: PretrainedConfig, *, labels: LabelSet, initializat
         classifier, missing = new_classifier(model, config, initialization=initialization)
     if missing:
         raise UserError(
-            f"{model} lacks {counted(len(missing), 'weight')} of its encoder (the first is {missing[0]}), so it "
-            "cannot be loaded. Fetch it again, or use another one."
+            f"could not load {model}: {counted(len(missing), 'weight')} of the encoder missing (first: {missing[0]}). "
+            "Download it again, or use another one."
         )
     return classifier
 
@@ -154,39 +157,26 @@ def _encode(
 ) -> dict[str, EncodedExamples]:
     longest = longest_input(encoder_of(classifier), tokenizer)
     max_length = min(longest, settings.max_length or longest)
-    encode = TextEncoder(tokenizer, max_length=max_length)
+    accepted = frozenset(inspect.signature(encoder_of(classifier).forward).parameters)
+    build = InputBuilder(tokenizer, max_length=max_length, accepted=accepted)
     encoded: dict[str, EncodedExamples] = {}
     for name, path in files.items():
-        rows, num_cut = encode(examples[name])
+        rows, num_cut = build(examples[name])
         encoded[name] = EncodedExamples(rows, [labels.index(example.label) for example in examples[name]])
         encoded[name].check_not_empty(str(path))
         if num_cut:
-            console().print(f"{path}: {num_cut:,} of {len(rows):,} texts are longer than {max_length:,} tokens; cut.")
+            console().print(f"{path}: {num_cut:,} of {len(rows):,} texts were truncated to {max_length:,} tokens.")
     return encoded
-
-
-def _pad_id(tokenizer: PreTrainedTokenizerBase) -> int:
-    # Without a padding token any id will do: the attention mask hides it.
-    return 0 if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id)
-
-
-def _arguments_of(classifier: nn.Module) -> frozenset[str]:
-    return frozenset(inspect.signature(encoder_of(classifier).forward).parameters)
-
-
-def _majority_accuracy(train_classes: list[int], test_classes: list[int]) -> float:
-    [(majority, _)] = Counter(train_classes).most_common(1)
-    return test_classes.count(majority) / len(test_classes)
 
 
 def _save(classifier: nn.Module, folder: Path, *, tokenizer: PreTrainedTokenizerBase, labels: LabelSet) -> None:
     try:
-        with hushed():
+        with quiet_transformers():
             save_classifier(classifier, folder)
         tokenizer.save_pretrained(folder)
         write_labels(labels.labels, folder)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise UserError(
-            f"the model cannot be written to {folder}: {reason}. Free space, or name another folder (--output)."
+            f"could not write the model to {folder}: {reason}. Free space, or choose another folder (--output)."
         ) from error

@@ -1,4 +1,4 @@
-r"""Rows of the four table formats, as dictionaries.
+r"""Readers of the four table formats: rows as dictionaries.
 
 `.tsv` is cut at tabs and has no quoting: a quotation mark is a character like any other. `.csv` is quoted as RFC 4180
 says. In both every value is a string; `.jsonl` and `.parquet` keep their types. Lines end at `\n` (or `\r\n`) only.
@@ -35,17 +35,19 @@ def read_table(path: Path) -> Table:
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
         kind = "a folder" if path.is_dir() else f"a {path.suffix} file" if path.suffix else "a file without an ending"
-        raise UserError(f"{path}: examples are not read from {kind}. {_WHAT_TO_GIVE}")
+        raise UserError(f"{path}: expected a table of examples, got {kind}. {_WHAT_TO_GIVE}")
     if not path.is_file():
-        raise UserError(f"{path}: there is no such file. {_WHAT_TO_GIVE}")
+        raise UserError(f"{path}: no such file. {_WHAT_TO_GIVE}")
     try:
         columns, rows = reader(path)
     except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 text, see its byte {error.start:,}. Save it as UTF-8.") from error
+        raise UserError(f"{path}: not valid UTF-8 at byte {error.start:,}. Save it as UTF-8.") from error
     except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror or error}. Give a file that can.") from error
+        raise UserError(
+            f"could not read {path}: {error.strerror or error}. Check its permissions, or give another file."
+        ) from error
     if not rows:
-        raise UserError(f"{path}: the file holds no examples. Give one with a row for each.")
+        raise UserError(f"{path}: no examples in this file. Give one with a row per example.")
     return Table(path, columns, rows)
 
 
@@ -75,7 +77,7 @@ def _with_header(path: Path, lines: list[tuple[int, list[str]]]) -> tuple[tuple[
         raise UserError(f"{path}: the file is empty. Give one whose first line names the columns.")
     (_, header), *body = lines
     if len(set(header)) < len(header):
-        raise UserError(f"{path}: two columns have the same name: {', '.join(header)}. Rename one.")
+        raise UserError(f"{path}: duplicate column names: {', '.join(header)}. Rename one.")
     for number, cells in body:
         if len(cells) != len(header):
             raise UserError(
@@ -99,7 +101,7 @@ def _read_jsonl(path: Path) -> tuple[tuple[str, ...], list[Row]]:
             ) from error
         if not isinstance(row, dict):
             raise UserError(
-                f"{path}, line {number}: a JSON object is expected, found {json_kind(row)}. Write one object a line."
+                f"{path}, line {number}: expected a JSON object, got {json_kind(row)}. Write one object per line."
             )
         rows.append(row)
     return tuple(dict.fromkeys(key for row in rows for key in row)), rows
@@ -112,7 +114,7 @@ def _read_parquet(path: Path) -> tuple[tuple[str, ...], list[Row]]:
     try:
         table = pq.read_table(path)
     except pa.ArrowException as error:
-        raise UserError(f"{path}: not a Parquet file that can be read. Fetch it again, or give another one.") from error
+        raise UserError(f"{path}: not a valid Parquet file. Download it again, or give another one.") from error
     return tuple(table.column_names), table.to_pylist()
 
 

@@ -1,4 +1,4 @@
-"""One training run through transformers' Trainer, and prediction in file order."""
+"""Training through transformers' Trainer, and prediction in file order."""
 
 import os
 import tempfile
@@ -7,12 +7,20 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
-from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import (
+    DataCollatorWithPadding,
+    PrinterCallback,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from toolkit.core.console import Progress, progress
 from toolkit.core.errors import NonFiniteError
-from toolkit.finetuning.inputs import Collator, EncodedExamples
+from toolkit.finetuning.inputs import EncodedExamples
 from toolkit.finetuning.settings import FinetuningSettings
 
 
@@ -29,12 +37,12 @@ class _ShowProgress(TrainerCallback):
 
 
 def train_classifier(
-    classifier: nn.Module, examples: EncodedExamples, *, collator: Collator, settings: FinetuningSettings
+    classifier: nn.Module, examples: EncodedExamples, *, collator: DataCollatorWithPadding, settings: FinetuningSettings
 ) -> None:
     """Fine-tune in place: AdamW, warm-up, linear to 0, batches of like length; bf16 autocast on CUDA, fp32 weights.
 
     Raises:
-        NonFiniteError: the weights did not stay finite.
+        NonFiniteError: the weights have diverged.
     """
     if not torch.cuda.is_available():
         # The Trainer imports DeepSpeed, which warns where it finds no GPU, unless it is told.
@@ -55,7 +63,7 @@ def train_classifier(
         trainer.train()
     if not all(bool(torch.isfinite(weight).all()) for weight in classifier.parameters()):
         raise NonFiniteError(
-            f"fine-tuning diverged: weights are no longer finite after {settings.steps} steps "
+            f"the weights have diverged: they are no longer finite after {settings.steps} steps "
             f"at learning rate {settings.learning_rate:g}. Try a smaller one."
         )
 
@@ -97,7 +105,7 @@ def _loss(outputs: SequenceClassifierOutput, labels: torch.Tensor, num_items_in_
 
 @torch.no_grad()
 def predict(
-    classifier: nn.Module, examples: EncodedExamples, *, collator: Collator, batch_rows: int
+    classifier: nn.Module, examples: EncodedExamples, *, collator: DataCollatorWithPadding, batch_rows: int
 ) -> npt.NDArray[np.int64]:
     """The class number of each example, (examples,), in their own order.
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from toolkit.core.console import quiet_transformers
 from toolkit.workflows.report.facts import HiddenWord
 
 SENTENCES = (
@@ -27,11 +28,10 @@ def guess_hidden_words(encoder: Path) -> tuple[HiddenWord, ...]:
     """
     import torch
     from transformers import AutoModelForMaskedLM, AutoTokenizer
-    from transformers.utils import logging
 
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    tokenizer = AutoTokenizer.from_pretrained(encoder, local_files_only=True)
-    model = AutoModelForMaskedLM.from_pretrained(encoder, local_files_only=True).eval()
+    with quiet_transformers():
+        tokenizer = AutoTokenizer.from_pretrained(encoder, local_files_only=True)
+        model = AutoModelForMaskedLM.from_pretrained(encoder, local_files_only=True).eval()
     found = []
     for before, hidden, after in SENTENCES:
         inputs = tokenizer(f"{before}{tokenizer.mask_token}{after}", return_tensors="pt")
