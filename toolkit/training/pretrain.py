@@ -7,6 +7,8 @@
 """
 
 import os
+import socket
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -124,10 +126,33 @@ def _run_folder(folder: Path, ranks: Ranks) -> Iterator[None]:
                     f"the run folder {folder} cannot be written: {error.strerror}.\nSet run.dir to one that can."
                 ) from None
     try:
+        _check_shared(folder, ranks)
         yield
     finally:
         if isinstance(lock, FileLock):
             lock.release()
+
+
+def _check_shared(folder: Path, ranks: Ranks) -> None:
+    """Every rank looks for a file that rank 0 just made: else the first checkpoint would find out.
+
+    Raises:
+        SettingsError: a rank does not see it; on every rank.
+    """
+    probe = folder / ranks.broadcast(f".look-{uuid.uuid4().hex[:12]}")
+    try:
+        with ranks.together():
+            if ranks.rank == 0:
+                probe.touch()
+        with ranks.together():
+            if not probe.exists():
+                raise SettingsError(
+                    f"rank {ranks.rank} on {socket.gethostname()} does not see what rank 0 writes to the run folder "
+                    f"{folder}.\nSet run.dir to an absolute path on a file system that all machines of the run share."
+                )
+    finally:
+        if ranks.rank == 0:
+            probe.unlink(missing_ok=True)
 
 
 def _newest_checkpoint(data: RunData, ranks: Ranks) -> Checkpoint | None:
