@@ -319,6 +319,13 @@ FAULTS = (
         tests=("tests/tokenization/test_tokenizer_encoding.py",),
     ),
     Fault(
+        name="tokenizers: added_tokens.json is not read",
+        path="tokenization/special_tokens.py",
+        old="            for text, token_id in added.items()\n",
+        new="            for text, token_id in dict[str, int]().items()\n",
+        tests=("tests/tokenization/test_gpt2_pair.py",),
+    ),
+    Fault(
         name="export: a text ends with a token that documents did not have (--no-eod)",
         path="toolkit/conversion/tokenizer_files.py",
         old="        if vocabulary.eos_id is not None and ends_documents:\n",

@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokenization.errors import TokenizationError, native_errors
-from tokenization.special_tokens import SpecialNames
+from tokenization.special_tokens import AddedEntry, SpecialNames
 
 if TYPE_CHECKING:
     import tokenizers
@@ -31,6 +32,33 @@ def check_ids(ids: Mapping[str, int]) -> None:
         raise TokenizationError(
             "The tokenizer gives one id to two of its tokens. Its file may be damaged: fetch it again."
         )
+
+
+def declare_added(backend: "tokenizers.Tokenizer", entries: Sequence[AddedEntry], folder: Path) -> None:
+    """Add tokens to a vocabulary, each with the id that its entry gives it.
+
+    Args:
+        backend: gets the tokens.
+        entries: ascending by id.
+        folder: of their file, for messages.
+
+    Raises:
+        TokenizationError: a token has another id in the vocabulary, or the ids do not follow the vocabulary's.
+    """
+    from tokenizers import AddedToken
+
+    for entry in entries:
+        flags = {key: value for key, value in vars(entry).items() if key not in ("id", "content")}
+        found = backend.id_to_token(entry.id)
+        if found is None or found == entry.content:
+            backend.add_tokens([AddedToken(entry.content, **flags)])
+        if backend.token_to_id(entry.content) != entry.id:
+            known = backend.token_to_id(entry.content)
+            taken = f"that id is {found!r}" if found is not None else f"the tokenizer would give it {known:,}"
+            raise TokenizationError(
+                f"{folder}: the configuration files add {entry.content!r} as id {entry.id:,}, but {taken}. Ids of "
+                "added tokens have to follow the vocabulary's without gaps. Give the tokenizer.json of this tokenizer."
+            )
 
 
 def settled(backend: "tokenizers.Tokenizer", names: SpecialNames) -> "tokenizers.Tokenizer":

@@ -3,10 +3,11 @@
 import hashlib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tokenization.backend import declare_added
 from tokenization.errors import TokenizationError, UnsupportedTokenizerError
 from tokenization.formats.conversion_check import check_conversion
 from tokenization.formats.huggingface import (
@@ -18,10 +19,10 @@ from tokenization.formats.huggingface import (
     read_content,
 )
 from tokenization.memory import release_freed_memory
-from tokenization.reference import EncodingRules, Reference
-from tokenization.special_tokens import CONFIGURATION_FILES, SpecialNames, read_special_names
+from tokenization.reference import EncodingRules, Reference, TokenizerKind
+from tokenization.special_tokens import CONFIGURATION_FILES, SpecialNames, read_added_tokens, read_special_names
 from tokenization.specs import DEFAULT_SCHEME, Ranks, RankSpec, read_spec, shipped_names, shipped_spec
-from tokenization.tokenizer import Tokenizer
+from tokenization.tokenizer import Tokenizer, read_source
 
 if TYPE_CHECKING:
     import tokenizers
@@ -34,11 +35,21 @@ _LIKE_A_PATH = re.compile(r"[./~\\]|.*\.(json|model|tiktoken|toml|txt)$|.*/.*/|.
 
 @dataclass(frozen=True)
 class _Parts:
-    """What a file gives: the Hugging Face form, the special names, and an own reference where the kind has one."""
+    """What a file gives.
+
+    Attributes:
+        backend: the Hugging Face form.
+        names: special tokens.
+        reference: the library's own encoder, for kinds other than Hugging Face.
+        folder: of the file, where configuration files belong to it.
+        source: `organization/name@commit` of a tokenizer from the hub.
+    """
 
     backend: "tokenizers.Tokenizer"
     names: SpecialNames
     reference: Reference | None = None
+    folder: Path | None = None
+    source: str | None = None
 
 
 def load(
@@ -79,6 +90,8 @@ def load(
         mask_token=mask_token,
         eod=eod,
         rules=rules or EncodingRules(),
+        folder=parts.folder,
+        source=parts.source,
     )
 
 
@@ -103,7 +116,8 @@ def _parts(spec: str | Path) -> _Parts:
     hub_name = HubName.parse(name) if isinstance(spec, str) else None
     if hub_name is not None and not _LIKE_A_PATH.match(hub_name.repository):
         files = [TOKENIZER_FILE, *_PAIR, *_MODEL_FILES, *CONFIGURATION_FILES]
-        return _from_folder(download(hub_name, files, what="tokenizer", alternative=_GIVE_LOCAL), name)
+        folder = download(hub_name, files, what="tokenizer", alternative=_GIVE_LOCAL)
+        return replace(_from_folder(folder, name), source=f"{hub_name.repository}@{folder.name}")
     raise TokenizationError(
         f"There is no tokenizer at {name!r}: no such file or folder. Give one, a hub repository, or one of the shipped "
         f"specs: {', '.join(shipped_names())}."
@@ -112,15 +126,18 @@ def _parts(spec: str | Path) -> _Parts:
 
 def _from_folder(folder: Path, repository: str | None = None) -> _Parts:
     if (folder / TOKENIZER_FILE).is_file():
-        return _Parts(backend_from_json(folder / TOKENIZER_FILE), read_special_names(folder))
+        return _from_json(folder / TOKENIZER_FILE)
     # A model that `toolkit convert --from-hf` wrote, or a checkpoint, has its tokenizer in a folder inside.
     if (folder / "tokenizer" / TOKENIZER_FILE).is_file():
         return _from_folder(folder / "tokenizer")
     if all((folder / name).is_file() for name in _PAIR):
-        return _Parts(backend_from_pair(folder), read_special_names(folder))
+        names = read_special_names(folder)
+        backend = backend_from_pair(folder)
+        declare_added(backend, read_added_tokens(folder, names), folder)
+        return _Parts(backend, names, folder=folder)
     models = [folder / name for name in _MODEL_FILES if (folder / name).is_file()]
     if len(models) == 1:
-        return _from_file(models[0])
+        return _with_configuration(_from_file(models[0]), folder)
     known = f"no {TOKENIZER_FILE}, no {VOCABULARY_FILE} with {MERGES_FILE} and no single model file"
     if repository is not None:
         raise TokenizationError(f"The hub repository {repository!r} has {known}. Give another one, or a file.")
@@ -129,6 +146,28 @@ def _from_folder(folder: Path, repository: str | None = None) -> _Parts:
     raise TokenizationError(
         f"The folder {folder} has {known}; it holds: {listed}. Name the file itself, or another folder."
     )
+
+
+def _from_json(path: Path) -> _Parts:
+    return _Parts(
+        backend_from_json(path), read_special_names(path.parent), folder=path.parent, source=read_source(path.parent)
+    )
+
+
+def _with_configuration(parts: _Parts, folder: Path) -> _Parts:
+    """A SentencePiece model with the names and tokens that the files beside it add.
+
+    All added tokens are special: SentencePiece itself, whose ids the reference gives, reads their strings as text.
+    """
+    if parts.reference is None or parts.reference.kind is not TokenizerKind.SENTENCEPIECE:
+        return parts
+    names = read_special_names(folder)
+    entries = [replace(entry, special=True, normalized=False) for entry in read_added_tokens(folder, names)]
+    declare_added(parts.backend, entries, folder)
+    vocabulary = parts.backend.get_vocab(with_added_tokens=True)
+    # Which ids further names get that are in no file differs from class to class.
+    extra = tuple(text for text in (*parts.names.extra, *names.extra) if text in vocabulary)
+    return replace(parts, names=SpecialNames({**parts.names.roles, **names.roles}, extra), folder=folder)
 
 
 def _from_file(path: Path) -> _Parts:
@@ -143,8 +182,7 @@ def _from_file(path: Path) -> _Parts:
     if path.name in _PAIR and all((path.parent / name).is_file() for name in _PAIR):
         return _from_folder(path.parent)
     if content.lstrip()[:1] == b"{" or path.suffix == ".json":
-        names = read_special_names(path.parent) if path.name == TOKENIZER_FILE else SpecialNames()
-        return _Parts(backend_from_json(path), names)
+        return _from_json(path) if path.name == TOKENIZER_FILE else _Parts(backend_from_json(path), SpecialNames())
     if looks_like_model(content):
         from tokenization.formats.sentencepiece_form import from_sentencepiece
 

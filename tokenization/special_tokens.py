@@ -16,10 +16,10 @@ from tokenization.errors import TokenizationError
 # The order in which transformers adds names that the vocabulary lacks, and so the order of their ids.
 ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
-_CONFIG, _MAP = "tokenizer_config.json", "special_tokens_map.json"
+_CONFIG, _MAP, _ADDED = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
 
-CONFIGURATION_FILES = (_CONFIG, _MAP)
-"""Files beside a vocabulary that name special tokens."""
+CONFIGURATION_FILES = (_CONFIG, _MAP, _ADDED)
+"""Files beside a vocabulary that name special tokens and tokens added to it."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,57 @@ def read_special_names(folder: Path) -> SpecialNames:
                 f"{folder / _CONFIG} or {_MAP} beside it names the token {text!r}, which is no text. Correct it."
             )
     return SpecialNames(roles, tuple(dict.fromkeys(extra)))
+
+
+@dataclass(frozen=True)
+class AddedEntry:
+    """A token that a configuration file adds to a vocabulary; the flags are those of `tokenizers.AddedToken`."""
+
+    id: int
+    content: str
+    special: bool
+    normalized: bool
+    lstrip: bool = False
+    rstrip: bool = False
+    single_word: bool = False
+
+
+def read_added_tokens(folder: Path, names: SpecialNames) -> list[AddedEntry]:
+    """Read `added_tokens_decoder` in `tokenizer_config.json`, else `added_tokens.json`; ascending by id.
+
+    Args:
+        folder: of a vocabulary other than a `tokenizer.json`, which lists its added tokens itself.
+        names: the special tokens; `added_tokens.json` does not say which tokens are special.
+
+    Raises:
+        TokenizationError: a file is there and does not give each token its id.
+    """
+    config, added = _read(folder / _CONFIG), _read(folder / _ADDED)
+    special = set(names.texts())
+    try:
+        if "added_tokens_decoder" in config:
+            entries = [_added_entry(int(token_id), token) for token_id, token in config["added_tokens_decoder"].items()]
+        else:
+            entries = [
+                AddedEntry(token_id, text, special=text in special, normalized=text not in special)
+                for text, token_id in added.items()
+            ]
+        is_valid = all(type(entry.id) is int and entry.id >= 0 and entry.content for entry in entries)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        is_valid = False
+    if not is_valid:
+        raise TokenizationError(
+            f"{folder / _CONFIG} (added_tokens_decoder) or {_ADDED} beside it: expected the id of each added token. "
+            "Fetch it again, or correct it."
+        )
+    return sorted(entries, key=lambda entry: entry.id)
+
+
+def _added_entry(token_id: int, token: Mapping[str, Any]) -> AddedEntry:
+    flags = {key: bool(token.get(key)) for key in ("special", "normalized", "lstrip", "rstrip", "single_word")}
+    if not isinstance(token["content"], str):
+        raise TypeError
+    return AddedEntry(token_id, token["content"], **flags)
 
 
 class SpecialTextCounter:

@@ -43,6 +43,7 @@ class Tokenizer:
         special_ids: the ids of `bos`, `eos`, `pad`, `mask`, None where there is none.
         all_special_ids: every id that is special, ascending.
         rules: how texts are encoded, nothing left open.
+        folder: where configuration files stand beside the vocabulary; None where none belong to it.
         source: `organization/name@commit` of a tokenizer from the hub; None for local files.
     """
 
@@ -55,12 +56,13 @@ class Tokenizer:
         mask_token: str,
         eod: str | None,
         rules: EncodingRules,
+        folder: Path | None = None,
         source: str | None = None,
     ) -> None:
         self._backend = settled(backend, names)
         self._reference: Reference = reference or HuggingFaceReference(self._backend)
         self.rules = settle_rules(rules, self.kind)
-        self.source, self._is_eod_given = source, eod is not None
+        self.folder, self.source, self._is_eod_given = folder, source, eod is not None
         ids = self._backend.get_vocab(with_added_tokens=True)
         check_ids(ids)
         if eod is not None and eod not in ids:
@@ -263,3 +265,12 @@ class Tokenizer:
         encoding = json.dumps({**asdict(self.rules), "source": self.source}, indent=2) + "\n"
         for name, content in {**self.files(), ENCODING_FILE: encoding}.items():
             (folder / name).write_text(content, encoding="utf-8")
+
+
+def read_source(folder: Path) -> str | None:
+    """The `source` of a tokenizer that was saved in a folder; None if unknown."""
+    try:
+        source = json.loads((folder / ENCODING_FILE).read_bytes())["source"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    return source if isinstance(source, str) else None

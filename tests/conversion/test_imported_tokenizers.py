@@ -13,6 +13,7 @@ from transformers import AutoTokenizer
 import tokenization
 from tests.support.hf_decoders import TOKENS, edit_json, save_decoder, save_tokenizer
 from tests.support.text import sample_documents
+from tokenization.transformers_comparison import transformers_differences
 from toolkit.checkpoint import open_checkpoint
 from toolkit.conversion import from_hf, hub, to_hf
 from toolkit.core.errors import CheckpointError, UserError
@@ -107,13 +108,41 @@ def test_ids_that_transformers_would_give_otherwise_are_told(tmp_path: Path) -> 
     save_decoder("llama 3", tmp_path / "model", bos_token_id=1, eos_token_id=2)
     _as_sentencepiece(tmp_path / "model")
     told = _only(from_hf(tmp_path / "model", tmp_path / "out").changes, "tokenizer")
-    assert told.startswith("tokenizer: transformers gives other ids with the model's own for 6 of 6 texts (1, ")
+    assert told.startswith(
+        "tokenizer: AutoTokenizer gives other ids for 11 of 11 texts, for example 'Call me Ishmael.': [1, "
+    )
 
     AutoTokenizer.from_pretrained(tmp_path / "model").save_pretrained(tmp_path / "model")
     changes = from_hf(tmp_path / "model", tmp_path / "other").changes
     assert not [change for change in changes if change.startswith("tokenizer")]
     theirs, ours = (AutoTokenizer.from_pretrained(tmp_path / name) for name in ("model", "other/tokenizer"))
     assert theirs("The river")["input_ids"] == ours("The river")["input_ids"]
+
+
+def test_special_ids_that_transformers_would_give_otherwise_are_told(tmp_path: Path) -> None:
+    """Sentences cannot show it: no text holds these tokens."""
+    save_decoder("llama 3", tmp_path / "model")
+    backend = json.loads((tmp_path / "model" / "tokenizer.json").read_text())
+    ids = {token["content"]: token["id"] for token in backend["added_tokens"]}
+    differences = transformers_differences(
+        tmp_path / "model",
+        encode=AutoTokenizer.from_pretrained(tmp_path / "model").encode,
+        ids={**ids, "</s>": 7},
+    )
+    assert differences == [f"AutoTokenizer gives the eos token </s> the id {ids['</s>']}, and here it is 7"]
+
+
+def test_added_tokens_of_a_folder_without_tokenizer_json_keep_their_rows(tmp_path: Path) -> None:
+    """As in fine-tuned Llama folders: the pad row is the trained one, and the mask is not taken for it."""
+    save_decoder("llama 3", tmp_path / "model", bos_token_id=1, eos_token_id=2, vocab_size=TOKENS + 2)
+    _as_sentencepiece(tmp_path / "model")
+    (tmp_path / "model" / "added_tokens.json").write_text(json.dumps({"[PAD]": TOKENS, "<|mask|>": TOKENS + 1}))
+    edit_json(tmp_path / "model" / "tokenizer_config.json", pad_token="[PAD]", mask_token="<|mask|>")
+    report = from_hf(tmp_path / "model", tmp_path / "out")
+
+    manifest = open_checkpoint(tmp_path / "out").manifest
+    assert (manifest.vocabulary.pad_id, manifest.vocabulary.mask_id) == (TOKENS, TOKENS + 1)
+    assert not [change for change in report.changes if change.startswith("embedding")]
 
 
 def test_texts_that_are_longer_than_the_model_takes_are_no_warning(
@@ -138,7 +167,7 @@ def test_a_tokenizer_with_code_of_its_own_is_read_from_its_file(tmp_path: Path) 
         auto_map={"AutoTokenizer": ["tokenization_own.OwnTokenizer", None]},
     )
     told = _only(from_hf(tmp_path / "model", tmp_path / "out").changes, "tokenizer")
-    assert "transformers does not load the model's own, so that ids were not compared" in told
+    assert "AutoTokenizer does not load it, so ids were not compared" in told
 
 
 @pytest.mark.parametrize("kind", ["bytes", "sentencepiece"])

@@ -1,6 +1,8 @@
 """The fast encoder is used where it is proven, and a difference never reaches a corpus."""
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -9,8 +11,8 @@ from tests.preprocess.test_preprocess_restart import all_files
 from tests.support.text import sample_documents
 from tokenization import FastEncoder
 from tokenization.fast.form import OwnTexts, fast_form
-from toolkit.preprocess import encoders
-from toolkit.preprocess.proofs import Proof
+from toolkit.preprocess import encoders, tokenizer_checks
+from toolkit.preprocess.tokenizer_checks import Proof
 from toolkit.preprocess.writer.ledger import read_ledger
 from toolkit.preprocess.writer.shard_sequence import ShardSequence
 
@@ -117,3 +119,32 @@ def test_a_run_that_started_again_and_was_cut_off_goes_on_with_the_reference(
 
     assert prepare(source, shard_tokens=500).num_kept_shards == len(ledger.shards)
     assert all_files(tmp_path / "corpus") == all_files(tmp_path / "expected")
+
+
+def _with_configuration(folder: Path, source: Path, **config: object) -> str:
+    shutil.copytree(source, folder)
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | config))
+    return str(folder)
+
+
+def test_ids_that_megatron_would_write_otherwise_are_told_once_compared(
+    prepare, source, tokenizer_folder, tmp_path, capsys, cache, monkeypatch
+):
+    told = "AutoTokenizer gives other ids for"
+    named = _with_configuration(tmp_path / "named", tokenizer_folder, tokenizer_class="GPT2Tokenizer")
+    other = _with_configuration(
+        tmp_path / "other", tokenizer_folder, tokenizer_class="GPT2Tokenizer", add_prefix_space=True
+    )
+    prepare(source, output=tmp_path / "same", tokenizer=named)
+    assert told not in capsys.readouterr().out
+    prepare(source, output=tmp_path / "differ", tokenizer=other)
+    assert told in " ".join(capsys.readouterr().out.split())
+    monkeypatch.setattr(tokenizer_checks, "transformers_differences", None)
+    prepare(source, output=tmp_path / "again", tokenizer=other)
+    assert told in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_tokenizer_that_the_toolkit_wrote_is_not_compared(prepare, source, monkeypatch):
+    monkeypatch.setattr(tokenizer_checks, "transformers_differences", None)
+    prepare(source)

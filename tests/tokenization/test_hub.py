@@ -18,7 +18,8 @@ try:
 except tokenization.TokenizationError as error:
     print(json.dumps({"error": str(error)}))
 else:
-    print(json.dumps({"fingerprint": tokenizer.fingerprint, "eod": tokenizer.eod_id, "kind": tokenizer.kind}))
+    found = {"fingerprint": tokenizer.fingerprint, "eod": tokenizer.eod_id, "kind": tokenizer.kind}
+    print(json.dumps({**found, "source": tokenizer.source}))
 """
 
 
@@ -71,11 +72,12 @@ def test_a_repository_is_read_with_its_names_and_again_from_the_cache(hub, train
     with HubServer(hub.root) as server:
         found = hub.load("org/small", endpoint=server.endpoint)
         assert server.bytes_sent("safetensors") == 0
+        source = f"org/small@{server.commit_of('models/org/small')}"
         endpoint = server.endpoint
     without_network = hub.load("org/small", endpoint=endpoint)
     offline = hub.load("org/small", endpoint=endpoint, HF_HUB_OFFLINE="1")
 
-    assert found == {"fingerprint": expected.fingerprint, "eod": 0, "kind": "huggingface"}
+    assert found == {"fingerprint": expected.fingerprint, "eod": 0, "kind": "huggingface", "source": source}
     assert without_network == offline == found
 
 
@@ -154,3 +156,30 @@ def test_a_file_here_comes_before_a_repository(hub, trained, trained_files, tmp_
     found = hub.load("org/small", endpoint="http://127.0.0.1:9", cwd=tmp_path)
 
     assert found["fingerprint"] == tokenization.load(trained).fingerprint
+
+
+def test_a_revision_can_be_named_and_its_commit_is_kept(hub, trained, trained_files, tmp_path):
+    other = trained_files["tokenizer_config.json"].replace(b'"mask_token": "<|mask|>"', b'"sep_token": "<|mask|>"')
+    hub.repository("org/small", trained_files)
+    hub.repository("org/small@v2", {**trained_files, "tokenizer_config.json": other})
+
+    with HubServer(hub.root) as server:
+        main, old = (server.commit_of("models/org/small", name) for name in ("main", "v2"))
+        newest, by_tag, by_commit = (
+            hub.load(name, endpoint=server.endpoint) for name in ("org/small", "org/small@v2", f"org/small@{old}")
+        )
+        missing = hub.load("org/small@v3", endpoint=server.endpoint)
+
+    assert newest["source"] == f"org/small@{main}"
+    assert by_tag == by_commit
+    assert by_tag["source"] == f"org/small@{old}"
+    assert by_tag["fingerprint"] != newest["fingerprint"]
+    assert "the repository exists, but not this revision" in str(missing["error"])
+
+
+def test_a_saved_folder_keeps_where_its_tokenizer_comes_from(trained, tmp_path):
+    tokenizer = tokenization.load(trained)
+    tokenizer.source = "org/small@0123"
+    tokenizer.save(tmp_path / "saved")
+
+    assert tokenization.load(tmp_path / "saved").source == "org/small@0123"

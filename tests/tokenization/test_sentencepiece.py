@@ -1,3 +1,6 @@
+import json
+import shutil
+
 import numpy as np
 import pytest
 import sentencepiece
@@ -174,3 +177,20 @@ def test_a_model_without_an_end_needs_one_named(make_model):
     assert tokenizer.special_ids["eos"] is None
     with pytest.raises(TokenizationError, match="has no end-of-sentence piece"):
         tokenizer.encode_batch(["a"])
+
+
+def test_a_folder_adds_the_tokens_of_its_files(make_model, tmp_path):
+    """As fine-tuned Llama models have them; SentencePiece itself reads their strings as text."""
+    model = make_model(model_type="bpe", byte_fallback=True)
+    shutil.copy(model, tmp_path / "tokenizer.model")
+    size = library(model).GetPieceSize()
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"[PAD]": size, "<|mask|>": size + 1}))
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps({"mask_token": "<|mask|>", "pad_token": "[PAD]"}))
+    tokenizer = tokenization.load(tmp_path)
+
+    assert (tokenizer.special_ids["pad"], tokenizer.mask.id) == (size, size + 1)
+    assert (tokenizer.special_ids["eos"], tokenizer.vocabulary_size) == (library(model).eos_id(), size + 2)
+    assert tokenizer.encode_batch(["a [PAD] b"])[0].tolist() == [*library(model).Encode("a [PAD] b"), tokenizer.eod_id]
+    tokenizer.save(tmp_path / "saved")
+    loaded = AutoTokenizer.from_pretrained(tmp_path / "saved")
+    assert (loaded.pad_token_id, loaded.mask_token_id) == (size, size + 1)

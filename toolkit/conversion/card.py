@@ -64,7 +64,7 @@ def model_card(manifest: CheckpointManifest, form: ExportForm, *, name: str, arc
     tag = _PIPELINE_TAG[form] if has_own_class else "feature-extraction"
     base = manifest.origin.get("model", "")
     # Only an id of the hub says something to readers of the page.
-    based_on = f"base_model: {base.partition('@')[0]}\n" if "/" in base else ""
+    based_on = f"base_model: {base}\n" if "/" in base else ""
     front = f"---\nlibrary_name: transformers\npipeline_tag: {tag}\n{based_on}---\n"
     loading = (
         _LOADING[form] if has_own_class else _LOADING[form].replace("AutoModelForMaskedLM", "AutoModelForCausalLM")

@@ -14,6 +14,7 @@ from torch import Tensor
 
 import toolkit
 from tokenization import MaskOrigin, Tokenizer
+from tokenization.hub import HubName
 from toolkit.checkpoint.manifest import CheckpointManifest, LayoutEntry, VocabularyEntry
 from toolkit.checkpoint.read import open_unverified
 from toolkit.checkpoint.weights_only import write_weights_only
@@ -94,7 +95,7 @@ def from_hf(model: Path | str, out: Path | str, *, mask_token: str = DEFAULT_MAS
         with built_beside(out) as unfinished:
             manifest = write_weights_only(
                 unfinished,
-                _manifest(settings, tokenizer, described, name=name),
+                _manifest(settings, tokenizer, described, name=name, folder=folder),
                 shapes=shapes_of(settings),
                 read=lambda parameter: _blocks(weights, parameter, settings, mask),
                 tokenizer_folder=Path(place),
@@ -185,7 +186,9 @@ def _mean_row(weights: HubWeights, name: str, num_rows: int) -> Tensor:
     return (total / num_rows).float()
 
 
-def _manifest(settings: ModelSettings, tokenizer: Tokenizer, described: Described, *, name: str) -> CheckpointManifest:
+def _manifest(
+    settings: ModelSettings, tokenizer: Tokenizer, described: Described, *, name: str, folder: Path
+) -> CheckpointManifest:
     """A checkpoint at step 0 of no run: a model, a vocabulary, and where they come from."""
     named = tokenizer.special_ids
     pads = (named["pad"], named["eos"], 0)
@@ -210,9 +213,17 @@ def _manifest(settings: ModelSettings, tokenizer: Tokenizer, described: Describe
         tensors={},
         files={},
         losses={},
-        # The name of a folder, not where it lies on this machine.
-        origin={"model": Path(name).resolve().name if Path(name).is_dir() else name, "family": described.family},
+        origin={**_origin(name, folder), "family": described.family},
     )
+
+
+def _origin(name: str, folder: Path) -> dict[str, str]:
+    """What the model is called: a folder by its name, not by its place on this machine; or a repository's commit."""
+    if Path(name).is_dir():
+        return {"model": Path(name).resolve().name}
+    hub_name = HubName.parse(name)
+    assert hub_name is not None
+    return {"model": hub_name.repository, "revision": folder.name}
 
 
 def _compare(folder: Path, imported: Path, described: Described, settings: ModelSettings, mask: _Mask | None) -> Parity:

@@ -6,13 +6,13 @@ from tempfile import TemporaryDirectory
 
 import tokenization
 from tokenization import MaskOrigin, Tokenizer
+from tokenization.transformers_comparison import transformers_differences
 from toolkit.conversion.families import Described
-from toolkit.conversion.parity import SENTENCES
 from toolkit.conversion.tokenizer_files import read_json, update_json
 from toolkit.core.errors import UserError
 
 _CONFIG = "tokenizer_config.json"
-_NAMES = (_CONFIG, "special_tokens_map.json")
+_NAMES = (_CONFIG, "special_tokens_map.json", "added_tokens.json")
 _JSON, _PAIR = "tokenizer.json", ("vocab.json", "merges.txt")
 _POLICIES = {"auto": "auto", "reserved": "reserved", "mean": "append"}
 
@@ -85,28 +85,14 @@ def _require_files(folder: Path) -> None:
 
 
 def compare_ids(folder: Path, ours: Path) -> list[str]:
-    """What to tell where transformers gets other ids from the tokenizer of a model's folder than from ours."""
+    """Where transformers gets other ids from the tokenizer of a model's folder than from ours, a sentence each."""
     from transformers import AutoTokenizer
 
-    local = {"local_files_only": True, "trust_remote_code": False}
-    texts = list(SENTENCES)
-    # Not verbose: no model runs on these ids, however long the texts are.
-    mine = AutoTokenizer.from_pretrained(ours, **local)(texts, verbose=False)["input_ids"]
-    try:
-        theirs = AutoTokenizer.from_pretrained(folder, **local)(texts, verbose=False)["input_ids"]
-    # A loader of another library may fail in any way; ours is not made of what it would give.
-    except Exception as error:
-        reason = str(error).strip().split("\n", 1)[0]
-        return [f"tokenizer: transformers does not load the model's own, so that ids were not compared ({reason})"]
-    differing = [pair for pair in zip(theirs, mine, strict=True) if pair[0] != pair[1]]
-    if not differing:
-        return []
-    one, other = (", ".join(map(str, ids[:4])) for ids in differing[0])
-    return [
-        f"tokenizer: transformers gives other ids with the model's own for {len(differing)} of {len(texts)} texts "
-        f"({one}, ... where ours are {other}, ...): what it adds around a text or does to blanks is not in the file "
-        "that was read; AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) writes one that has it"
-    ]
+    loaded = AutoTokenizer.from_pretrained(ours, local_files_only=True, trust_remote_code=False)
+    differences = transformers_differences(
+        folder, encode=lambda text: loaded(text, verbose=False)["input_ids"], ids=loaded.get_vocab()
+    )
+    return [f"tokenizer: {difference}" for difference in differences]
 
 
 def _missing(tokenizer: Tokenizer, described: Described, special: set[int], policy: str) -> dict[str, int]:

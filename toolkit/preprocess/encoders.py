@@ -8,7 +8,7 @@ from typing import Literal
 
 from tokenization import FastEncoder, FastUnavailable, Tokenizer
 from toolkit.preprocess.encoding import TextEncoder
-from toolkit.preprocess.proofs import Proof
+from toolkit.preprocess.tokenizer_checks import Proof
 
 # The reference encoders need up to some 100 bytes of working memory a character, the fast one a few.
 _REFERENCE_CHARACTERS = 1 << 19

@@ -11,11 +11,13 @@ from pathlib import Path
 
 import tokenization
 import toolkit
+from toolkit.core.console import console
 from toolkit.core.errors import CorpusError, UserError
 from toolkit.data import Corpus, CorpusManifest, DataSettings, Rows, open_rows, read_manifest, tokens_left_out
 from toolkit.preprocess.encoders import EncoderChoice
 from toolkit.preprocess.settings import PreprocessSettings
 from toolkit.preprocess.sources import Source, find_sources
+from toolkit.preprocess.tokenizer_checks import ids_that_differ_in_transformers
 from toolkit.preprocess.writer.folder import HOLDOUT_FOLDER, complete_corpus, finish, locked, prepare
 from toolkit.preprocess.writer.ledger import Tally
 from toolkit.preprocess.writer.shard_sequence import OpenCorpus
@@ -81,6 +83,8 @@ def preprocess(sources: Sequence[str], output: Path, *, settings: PreprocessSett
     )
     if settings.add_eod:
         tokenizer.require_eod()
+    for difference in ids_that_differ_in_transformers(tokenizer):
+        console().print(f"{difference}.")
     files = find_sources(sources, subset=settings.subset, output=output)
     with locked(output):
         try:
