@@ -113,7 +113,8 @@ def measure(
     from toolkit.model.encoder import Encoder, compile_blocks_
     from toolkit.model.initialize import initialize_
     from toolkit.run import load_run
-    from toolkit.training.assembly import assemble, open_run_data, resolve_engine
+    from toolkit.run.resolve import resolve_run
+    from toolkit.training.assembly import assemble
     from toolkit.training.loop import train
     from toolkit.training.metrics import read_lines
     from toolkit.training.run_state import Ancestry, RunState
@@ -129,15 +130,17 @@ def measure(
 
     settings = load_run(preset, [*_overrides(folder, vocabulary, micro_rows, steps), *overrides])
     (folder / "run").mkdir()
-    data = open_run_data(settings)
-    config, layout = resolve_engine(data.settings, "zero1", num_ranks=1)
+    resolved = resolve_run(settings, ds_config="zero1", num_ranks=1)
+    data = resolved.data
     ranks = join_ranks()
     encoder = Encoder(data.settings.model)
     initialize_(encoder, data.settings.run.seed)
     if data.settings.train.compile:
         compile_blocks_(encoder)
-    engine = Engine(encoder, config=config, optimizer=data.settings.train, ranks=ranks)
-    run = assemble(data, engine, layout, state=RunState(), ancestry=Ancestry(), is_stop_requested=lambda: False)
+    engine = Engine(encoder, config=resolved.ds_config, optimizer=data.settings.train, ranks=ranks)
+    run = assemble(
+        data, engine, resolved.layout, state=RunState(), ancestry=Ancestry(), is_stop_requested=lambda: False
+    )
     run = replace(run, saver=NeverSaves())
     try:
         train(run, RunState())

@@ -201,14 +201,14 @@ FAULTS = (
     ),
     Fault(
         name="run file: an optional setting of a plugin without a value is written",
-        path="toolkit/training/assembly.py",
-        old='checked.model_dump(mode="json", exclude_none=True)',
-        new='checked.model_dump(mode="json")',
+        path="toolkit/objectives/registry.py",
+        old='self.settings.model_dump(mode="json", exclude_none=True)',
+        new='self.settings.model_dump(mode="json")',
         tests=("tests/run/test_resolve.py",),
     ),
     Fault(
         name="start: nobody looks whether the corpus has its tokenizer",
-        path="toolkit/training/assembly.py",
+        path="toolkit/run/resolve.py",
         old="if not corpus.tokenizer_folder.is_dir():",
         new="if not corpus.path.is_dir():",
         tests=("tests/run/test_resolve.py",),
@@ -216,8 +216,8 @@ FAULTS = (
     Fault(
         name="run file: rewritten in place, so that a full disk destroys it",
         path="toolkit/run/folder.py",
-        old='with temporary.open("w", encoding="utf-8") as file:',
-        new='with self.settings_file.open("w", encoding="utf-8") as file:',
+        old="                atomic_write(path, text)",
+        new="                path.write_text(text)",
         tests=("tests/run/test_folder.py",),
     ),
     Fault(

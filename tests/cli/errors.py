@@ -54,7 +54,7 @@ def _finetune(*words: str, found: tuple[str, ...], remedy: str, under: str = "",
 
 
 _SETTINGS = (
-    Case(("train", "no-such.toml"), ("run file 'no-such.toml' does not exist",), "Give a .toml file or one of: "),
+    Case(("train", "no-such.toml"), ("run file 'no-such.toml' does not exist",), "Available presets: 1b, 210m"),
     Case(("train", "{broken_toml}"), ("is not valid TOML", "line 1"), "Correct it"),
     _set("train.micro_batch_row=2", found=("unknown key 'train.micro_batch_row'",), remedy="'micro_batch_rows'"),
     _set("train.steps=ten", found=("train.steps", "'ten'"), remedy="an integer"),
@@ -71,7 +71,7 @@ _SETTINGS = (
     _set('schedule=[{objective="clm",fraction=1.0}]', found=("shares of train.steps",), remedy="Set train.steps"),
     _set("train.steps=30", found=("10 (clm) + 10 (mlm) = 20 steps",), remedy="Leave train.steps out"),
     _set("schedule.0.objective=clmm", found=("'clmm'",), remedy="Did you mean 'clm'"),
-    _set("model.preset=120m", found=("model.preset='120m'",), remedy="There are: "),
+    _set("model.preset=120m", found=("model.preset='120m'",), remedy="Available presets: "),
     _set("model.num_attention_heads=5", found=("hidden_size=32", "num_attention_heads=5"), remedy="Change one"),
     _set("model.vocab_size=50", found=("model.vocab_size", "50", "97"), remedy="Leave model.vocab_size out"),
     _set("lr.peak=-1", found=("lr.peak", "-1"), remedy="above 0"),
@@ -90,19 +90,19 @@ _SETTINGS = (
     _set("train.sequence_length=64", found=("unknown key 'train.sequence_length'",), remedy="'data.sequence_length'"),
     _set("objectives.clm.mask_ratio=0.4", found=("unknown key 'objectives.clm.mask_ratio'",), remedy="remove it"),
     _set("objectives.mlm.mask_fraction=0.3", found=("invalid value for objectives.mlm", "0.3 + "), remedy="Set all"),
-    _set("objectives.mlm.kind=3", found=("objectives.mlm.kind = 3",), remedy="clm, mlm"),
+    _set("objectives.mlm.kind=3", found=("objectives.mlm.kind", "got 3"), remedy="clm, mlm"),
     _set("schedule.0.steps=0", found=("for schedule.0.steps:", "got 0"), remedy="above 0"),
     _set("schedule=3", found=("for schedule:", "got 3"), remedy="a list"),
     _set("schedule=[3]", found=("for schedule.0:", "got 3"), remedy="Its keys: objective"),
-    _set("schedule.2.steps=5", found=("'2' is no item of a list of 2",), remedy="from 0 to 1"),
+    _set("schedule.2.steps=5", found=("'2' is not an item of a list of 2",), remedy="from 0 to 1"),
     _set(
         'schedule=[{objective="clm",fraction=0.5},{objective="mlm",steps=4}]',
         found=("phase 2 (mlm) has none",),
         remedy="Give every phase a fraction",
     ),
-    _set("lr.peak", found=("--set 'lr.peak'", "no key=value form"), remedy="--set train.steps=100"),
+    _set("lr.peak", found=("--set 'lr.peak'", "not of the form key=value"), remedy="for example: train.steps=100"),
     _set("lr.peak.x=3", found=("lr.peak is a value",), remedy="correct the key"),
-    _set("model.preset=[1]", found=("model.preset=[1]",), remedy="There are: "),
+    _set("model.preset=[1]", found=("model.preset=[1]",), remedy="Available presets: "),
     _set("data.sequence_length=99999999999", found=("data.sequence_length",), remedy="at most 1,048,576"),
     _set("data.min_length=100", found=("data.min_length=100", "1 segment "), remedy="Make the rows longer"),
     _set("data.train=", found=("for data.train:", "got ''"), remedy="non-empty"),
@@ -115,7 +115,7 @@ _SETTINGS = (
         remedy="uninstall it",
         under="plugin",
     ),
-    Case(("train", "{empty}"), ("{empty} is a folder",), "Give the .toml file"),
+    Case(("train", "{empty}"), ("{empty} is a directory",), "Give the .toml file"),
     Case(("train", "{twice_toml}"), ("Cannot declare [run] twice", "line "), "Correct it"),
     Case(("train", "{latin_toml}"), ("not UTF-8", "byte 2"), "Save it as UTF-8"),
     Case(("train", "{no_data}"), ("data is missing",), "toolkit preprocess"),
@@ -418,7 +418,7 @@ _COMMANDS = (
 )
 
 _INITIAL = (
-    _set('init.from="x"', found=("init.from=x is no folder",), remedy="toolkit convert --from-hf"),
+    _set('init.from="x"', found=("init.from=x is not a directory",), remedy="toolkit convert --from-hf"),
     _set('init.from="{empty}"', found=("{empty}",), remedy="toolkit convert --from-hf"),
     _set('init.from="{decoder}"', found=("It is a Hugging Face model",), remedy="toolkit convert --from-hf {decoder}"),
     _set('init.from="{no_manifest}"', found=("manifest.json is damaged",), remedy="Copy the checkpoint again"),
@@ -437,6 +437,11 @@ _INITIAL = (
     ),
 )
 
+_WRITTEN = (
+    _set("run.dir={text}/run", found=("the run folder", "is not writable"), remedy="Set run.dir"),
+    _set("run.dir=out", found=("could not write out/", "File too large"), remedy="Free space", under="full disk"),
+)
+
 _RESUMED = (
     _set(
         "run.dir={started}",
@@ -446,7 +451,6 @@ _RESUMED = (
 )
 
 LAUNCHED = (
-    _set("run.dir={text}/run", found=("the run folder", "cannot be written"), remedy="Set run.dir"),
     # With the settings that it was started with; others are refused before that.
     _set(
         "run.dir={damaged_run}",
@@ -475,6 +479,7 @@ CASES = (
     *_IMPORTS,
     *_FINETUNED,
     *_INITIAL,
+    *_WRITTEN,
     *_RESUMED,
     *_NOT_YET,
     *_COMMANDS,

@@ -26,7 +26,7 @@ from toolkit.conversion.weights import EMBEDDING, HEAD
 from toolkit.model import Encoder, initialize_, model_settings
 from toolkit.preprocess import PreprocessSettings, preprocess
 from toolkit.run import load_run
-from toolkit.run.resume import snapshot
+from toolkit.run.identity import snapshot
 from toolkit.testing.corpora import random_documents, write_token_corpus
 
 __all__ = ["Case", "Place", "call", "call_apart"]

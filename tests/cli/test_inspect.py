@@ -12,7 +12,7 @@ from toolkit.checkpoint.manifest import manifest_bytes, read_manifest
 from toolkit.cli.main import main
 from toolkit.model import Encoder, initialize_, model_settings
 from toolkit.run import load_run
-from toolkit.run.resume import snapshot
+from toolkit.run.identity import snapshot
 
 
 @pytest.fixture

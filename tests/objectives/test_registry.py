@@ -10,6 +10,7 @@ import pytest
 
 from toolkit.core.errors import SettingsError
 from toolkit.objectives import Draws, Vocabulary, build, get, known, register, registry
+from toolkit.objectives.registry import declare
 
 VOCABULARY = Vocabulary(size=100, mask_id=4, pad_id=2, bos_id=1, eos_id=2, special_ids=(1, 2))
 
@@ -183,7 +184,7 @@ def test_an_unknown_kind_gets_a_suggestion() -> None:
 
 def test_an_unknown_setting_gets_a_suggestion() -> None:
     with pytest.raises(SettingsError, match=r"unknown key 'objectives\.hard\.mask_ration'\. Did you mean 'mask_ratio'"):
-        build("mlm", {"mask_ration": 0.3}, VOCABULARY, name="hard")
+        declare("hard", {"kind": "mlm", "mask_ration": 0.3})
 
 
 def test_every_wrong_setting_is_listed_at_once() -> None:

@@ -11,6 +11,7 @@ from tests.support.runs import write_run
 from toolkit.core.errors import CorpusError, SettingsError
 from toolkit.run import load_run
 from toolkit.run.folder import RunFolder
+from toolkit.run.load import to_toml
 
 
 @contextmanager
@@ -28,10 +29,10 @@ def _no_file_larger_than(num_bytes):
 def test_a_full_disk_leaves_the_run_file_that_was_there(tmp_path):
     settings, folder = load_run(str(write_run(tmp_path))), RunFolder(tmp_path / "run")
     folder.path.mkdir()
-    folder.write_settings(settings)
+    folder.write_resolved(to_toml(settings), {"a": 1})
     before = folder.settings_file.read_bytes()
     with _no_file_larger_than(300), pytest.raises(SettingsError, match=r"could not write .*File too large"):
-        folder.write_settings(settings)
+        folder.write_resolved(to_toml(settings), {"a": 1})
     assert folder.settings_file.read_bytes() == before
     assert load_run(str(folder.settings_file)) == settings
     assert [path.name for path in folder.path.iterdir() if path.name.startswith(".")] == []
@@ -42,7 +43,7 @@ def test_the_tokenizer_stays_when_the_corpus_goes(tmp_path):
     folder, source = RunFolder(tmp_path / "run"), tmp_path / "corpus" / "tokenizer"
     folder.path.mkdir()
     names = sorted(path.name for path in source.iterdir())
-    (folder.path / ".tokenizer.new").mkdir()
+    (folder.path / ".tokenizer.old").mkdir()
     for _ in range(2):
         folder.keep_tokenizer(source)
         assert sorted(path.name for path in folder.tokenizer.iterdir()) == names

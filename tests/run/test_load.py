@@ -7,8 +7,7 @@ import pytest
 from toolkit.core.errors import CheckpointError, SettingsError
 from toolkit.model.presets import MODEL_PRESETS
 from toolkit.run import load_run, run_presets
-from toolkit.run.load import to_toml
-from toolkit.run.rules import schedule_of
+from toolkit.run.load import schedule_of, to_toml
 
 _RUN = """
 [model]
@@ -49,7 +48,7 @@ def test_set_reaches_groups_lists_and_strings(run_file):
     assert settings.lr.peak == 0.1
     assert schedule_of(settings).total_steps == 13
     assert settings.data.windows == "blocks"
-    assert settings.objectives == {"mlm": {"mask_ratio": 0.3}}
+    assert settings.objectives["mlm"].settings.mask_ratio == 0.3
 
 
 def test_model_keys_win_over_the_preset(run_file):
@@ -69,7 +68,9 @@ def test_resolved_settings_run_again(run_file, tmp_path):
 def test_every_preset_loads(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     if name == "adapt":
-        with pytest.raises(CheckpointError, match=r"init\.from=models/decoder is no folder(.|\n)*toolkit convert"):
+        with pytest.raises(
+            CheckpointError, match=r"init\.from=models/decoder is not a directory(.|\n)*toolkit convert"
+        ):
             load_run(name)
         return
     settings = load_run(name)
@@ -90,7 +91,7 @@ def test_every_preset_loads(name, tmp_path, monkeypatch):
         ("train.micro_batch_row=4", ["unknown key 'train.micro_batch_row'", "Did you mean 'micro_batch_rows'?"]),
         ("trian.steps=4", ["unknown key 'trian'", "Did you mean 'train'?"]),
         ("schedule.0.objectiv=clm", ["unknown key 'schedule.0.objectiv'", "Did you mean 'objective'?"]),
-        ("model.preset=nanno", ["model.preset='nanno' is unknown", "Did you mean 'nano'?"]),
+        ("model.preset=nanno", ["unknown model.preset='nanno'", "Did you mean 'nano'?"]),
         ("precision=fp8", ["value for precision:", "got 'fp8'", "'fp32' or 'bf16'"]),
         ("lr.peak=-1", ["value for lr.peak:", "got -1", "above 0", "Meaning: Learning rate"]),
         ("lr.peak=true", ["value for lr.peak:", "got true"]),
@@ -102,8 +103,8 @@ def test_every_preset_loads(name, tmp_path, monkeypatch):
         ("lr.warmup_steps=11", ["longer than the run"]),
         ("eval.every=2", ["eval.every=2", "data.validation is not set"]),
         ("run.dir.x=1", ["run.dir is a value"]),
-        ("schedule.9.steps=1", ["'9' is no item of a list of 2"]),
-        ("nothing", ["no key=value form"]),
+        ("schedule.9.steps=1", ["'9' is not an item of a list of 2"]),
+        ("nothing", ["not of the form key=value"]),
     ],
 )
 def test_what_is_wrong_is_named(run_file, override, messages):

@@ -15,8 +15,8 @@ from toolkit.core.types import AttentionKind, Targets
 from toolkit.objectives import registry
 from toolkit.run import load_run
 from toolkit.run.load import to_toml
+from toolkit.run.resolve import open_run_data
 from toolkit.testing.distributed import run_distributed
-from toolkit.training.assembly import open_run_data
 
 
 class Vanishing:
@@ -47,7 +47,7 @@ def test_an_optional_setting_of_a_plugin_may_stay_unset(tmp_path, vanishing):
     settings = load_run(str(write_run(tmp_path)), ["schedule.0.objective=vanishing"])
     again = tmp_path / "again.toml"
     again.write_text(to_toml(open_run_data(settings).settings))
-    assert load_run(str(again)).objectives["vanishing"] == {"kind": "vanishing", "folder": ""}
+    assert load_run(str(again)).objectives["vanishing"].plain() == {"kind": "vanishing", "folder": ""}
 
 
 def test_a_corpus_without_its_tokenizer_is_refused_before_the_start(tmp_path):

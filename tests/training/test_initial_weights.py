@@ -14,10 +14,10 @@ from toolkit.checkpoint.manifest import manifest_bytes
 from toolkit.conversion import from_hf, to_hf
 from toolkit.core.errors import CheckpointError, SettingsError
 from toolkit.run import load_run
+from toolkit.run.resolve import open_run_data, resolve_run
 from toolkit.testing.corpora import random_documents, write_token_corpus
 from toolkit.training import pretrain
-from toolkit.training.assembly import open_run_data
-from toolkit.workflows.train import train_run
+from toolkit.workflows.train import show_run
 
 
 def _checkpoint(folder: Path, step: int) -> Path:
@@ -104,15 +104,19 @@ def test_another_shape_is_refused_with_its_keys(first: Path, tmp_path: Path) -> 
         pretrain(load_run(str(tmp_path / "second.toml"), overrides), ds_config="zero0")
 
 
+def _resolve(folder: Path, *overrides: str) -> None:
+    resolve_run(load_run(str(folder / "second.toml"), overrides), ds_config="zero1", num_ranks=1)
+
+
 def test_a_run_that_does_not_fit_its_first_weights_is_refused_before_any_rank(first: Path, tmp_path: Path) -> None:
     """As a dry run and `toolkit train` see it; ranks would only say it after they were started."""
     overrides = _second(first, tmp_path)
     with pytest.raises(SettingsError, match=r"model\.num_hidden_layers: there 2, here 3"):
-        open_run_data(load_run(str(tmp_path / "second.toml"), [*overrides, "model.num_hidden_layers=3"]))
+        _resolve(tmp_path, *overrides, "model.num_hidden_layers=3")
     manifest = open_checkpoint(first / "run").manifest
     bare = _weights_only(first / "run", tmp_path / "bare", manifest.model_copy(update={"has_moments": False}))
     with pytest.raises(SettingsError, match=r"no optimizer state"):
-        open_run_data(load_run(str(tmp_path / "second.toml"), [*overrides, f"init.from={bare}", "init.optimizer=keep"]))
+        _resolve(tmp_path, *overrides, f"init.from={bare}", "init.optimizer=keep")
 
 
 def _weights_only(run: Path, folder: Path, manifest: CheckpointManifest) -> Path:
@@ -177,14 +181,14 @@ def test_a_dry_run_says_where_the_weights_begin(
 ) -> None:
     overrides = [*_second(first, tmp_path), "init.optimizer=keep"]
     run_file = str(tmp_path / "second.toml")
-    assert train_run(run_file, overrides, ds_config="zero1", num_procs=1, is_dry_run=True) == 0
+    show_run(run_file, overrides, ds_config="zero1", num_procs=1)
     assert f"# starts from {first / 'run'} (step 3); the optimizer is kept\n" in capsys.readouterr().out
     pretrain(load_run(run_file, overrides), ds_config="zero0")
     capsys.readouterr()
-    assert train_run(run_file, overrides, ds_config="zero1", num_procs=1, is_dry_run=True) == 0
-    assert f"# goes on from step 2 of its own in {tmp_path / 'second'}; init.from" in capsys.readouterr().out
+    show_run(run_file, overrides, ds_config="zero1", num_procs=1)
+    assert f"# resumes from step 2 in {tmp_path / 'second'}; init.from" in capsys.readouterr().out
     with pytest.raises(SettingsError, match=r"started with other settings:\n  lr\.peak: was 0\.01, now 0\.5"):
-        train_run(run_file, [*overrides, "lr.peak=0.5"], ds_config="zero1", num_procs=1, is_dry_run=True)
+        show_run(run_file, [*overrides, "lr.peak=0.5"], ds_config="zero1", num_procs=1)
 
 
 def test_other_positions_are_told(first: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -192,14 +196,14 @@ def test_other_positions_are_told(first: Path, tmp_path: Path, capsys: pytest.Ca
     overrides = [*_second(first, tmp_path), "model.rope_theta=20000.0", 'model.rope_scaling.rope_type="linear"']
     overrides += ["model.rope_scaling.factor=4.0"]
     run_file = str(tmp_path / "second.toml")
-    assert train_run(run_file, overrides, ds_config="zero1", num_procs=1, is_dry_run=True) == 0
+    show_run(run_file, overrides, ds_config="zero1", num_procs=1)
     dry = capsys.readouterr().out
     pretrain(load_run(run_file, overrides), ds_config="zero0")
     started = capsys.readouterr().out
     for key, there, here in (("rope_theta", 10_000.0, 20_000.0), ("rope_scaling.factor", None, 4.0)):
         line = f"model.{key}: there {there}, here {here}"
         assert line in dry
-        assert f"trained with: {line}" in started
+        assert f"rotary embeddings: {line}" in started
 
 
 def test_rows_that_are_longer_than_the_model_is_meant_for_are_told(first: Path, tmp_path: Path) -> None:
@@ -212,8 +216,8 @@ def test_rows_that_are_longer_than_the_model_is_meant_for_are_told(first: Path, 
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("init.from=3", r"init\.from = 3: Give a folder"),
-        ("init.from=", r"init\.from = '': Give a folder"),
+        ("init.from=3", r"invalid value for init\.from: got 3\. Give a folder"),
+        ("init.from=", r"invalid value for init\.from: got ''\. Give a folder"),
         ("init={optimizer='keep'}", r"init\.from is missing"),
     ],
 )
@@ -227,7 +231,7 @@ def test_places_without_a_checkpoint_are_refused_with_what_to_do(first: Path, tm
     overrides = _second(first, tmp_path)
     (tmp_path / "hub").mkdir()
     (tmp_path / "hub" / "config.json").write_text("{}")
-    for place, message in (("nothing", "is no folder"), ("hub", r"toolkit convert --from-hf .*hub OUT")):
+    for place, message in (("nothing", "is not a directory"), ("hub", r"toolkit convert --from-hf .*hub OUT")):
         with pytest.raises(CheckpointError, match=message):
             load_run(str(tmp_path / "second.toml"), [*overrides, f"init.from={tmp_path / place}"])
 

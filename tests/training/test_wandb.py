@@ -9,9 +9,9 @@ import pytest
 
 from tests.support.runs import write_run
 from toolkit.core.errors import SettingsError
-from toolkit.run import load_run
-from toolkit.training.assembly import open_run_data
-from toolkit.training.wandb_writer import WandbWriter, check_wandb
+from toolkit.run import load_run, resolve
+from toolkit.run.resolve import check_wandb
+from toolkit.training.wandb_writer import WandbWriter
 
 _HAS_WANDB = importlib.util.find_spec("wandb") is not None
 
@@ -21,12 +21,12 @@ def test_without_the_package_it_says_what_to_install(monkeypatch, tmp_path, valu
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     settings = load_run(str(write_run(tmp_path)), [f"log.wandb={value}"])
     with pytest.raises(SettingsError, match=rf"log.wandb = {shown} .*\n.*pip install wandb"):
-        open_run_data(settings)
+        check_wandb(settings)
 
 
-def test_not_asked_for_it_is_not_looked_for(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: pytest.fail(name))
-    check_wandb(False)
+def test_not_asked_for_it_is_not_looked_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(resolve, "find_spec", pytest.fail)
+    check_wandb(load_run(str(write_run(tmp_path))))
 
 
 def test_a_package_that_does_not_load_is_told(monkeypatch, tmp_path):

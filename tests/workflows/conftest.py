@@ -5,7 +5,7 @@ import pytest
 
 from toolkit.finetuning import FinetuningResult, Initialization
 from toolkit.run import load_run
-from toolkit.run.rules import schedule_of
+from toolkit.run.load import schedule_of
 from toolkit.workflows.report.facts import Facts, HiddenWord, Metrics
 from toolkit.workflows.stages import Stage, TimedStage
 

@@ -19,9 +19,9 @@ from toolkit.model.encoder import Encoder
 from toolkit.model.initialize import initialize_
 from toolkit.preprocess import PreprocessSettings, preprocess
 from toolkit.run import load_run
+from toolkit.run.identity import snapshot
 from toolkit.run.load import to_toml
-from toolkit.run.resume import snapshot
-from toolkit.training.assembly import open_run_data
+from toolkit.run.resolve import open_run_data
 from toolkit.workflows import quickstart, quickstart_stages
 from toolkit.workflows.job import held
 
@@ -43,8 +43,8 @@ class _Programs:
             if not (Path(folder) / "corpus.json").exists():
                 preprocess([str(self.source)], Path(folder), settings=how)
 
-    def train(self, source, overrides, *, ds_config, num_procs, is_dry_run):
-        assert (source, ds_config, is_dry_run) == ("quickstart", "zero2", False)
+    def train(self, source, overrides, *, ds_config, num_procs):
+        assert (source, ds_config) == ("quickstart", "zero2")
         data = open_run_data(load_run(source, overrides))
         folder, last_step = Path(data.settings.run.dir), data.schedule.total_steps
         self.calls.append(f"train {folder.name}")

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from toolkit.run import load_run
+from toolkit.run.resolve import open_run_data
 from toolkit.testing.corpora import write_token_corpus
-from toolkit.training.assembly import open_run_data
 from toolkit.workflows.report.frequencies import frequency_losses
 
 

@@ -23,7 +23,9 @@ def command(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run, and leave.")] = False,
 ) -> None:
     """Pretrain an encoder, objective after objective; run again in the same folder, it resumes."""
-    from toolkit.workflows.train import train_run
+    from toolkit.workflows.train import show_run, train_run
 
-    code = train_run(run, overrides or [], ds_config=ds_config, num_procs=num_procs, is_dry_run=dry_run)
-    raise typer.Exit(code)
+    if dry_run:
+        show_run(run, overrides or [], ds_config=ds_config, num_procs=num_procs)
+        return
+    raise typer.Exit(train_run(run, overrides or [], ds_config=ds_config, num_procs=num_procs))

@@ -7,8 +7,9 @@ nor make it wait.
 import atexit
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,6 +22,8 @@ from toolkit.parallel.launcher import read_launcher
 from toolkit.parallel.topology import ParallelSettings, topology
 
 _T = TypeVar("_T")
+# Packing plans of a large corpus take longer than the half hour that a process group waits by default.
+_PATIENCE = timedelta(days=7)
 # What DeepSpeed and torch want to read in a process that nobody launched.
 _SINGLE_PROCESS = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
 
@@ -86,6 +89,23 @@ class Ranks:
     def barrier(self) -> None:
         """Wait for all ranks."""
         dist.barrier(group=self._host_group)
+
+    def rank_0_first(self, work: Callable[[], object]) -> None:
+        """Rank 0 does `work` while the others wait for it, however long it takes; its error is raised on every rank."""
+        patient = dist.new_group(backend="gloo", timeout=_PATIENCE)
+        error: Exception | None = None
+        if self.rank == 0:
+            try:
+                work()
+            except Exception as raised:
+                error = raised
+        box = [_portable(error)]
+        dist.broadcast_object_list(box, src=0, group=patient)
+        dist.destroy_process_group(patient)
+        if (failed := box[0]) is not None:
+            if isinstance(failed, ToolkitError):
+                failed.is_agreed = True
+            raise failed from error
 
     @contextmanager
     def together(self) -> Iterator[None]:

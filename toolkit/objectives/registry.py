@@ -6,6 +6,7 @@ package does not hurt a run that does not use it.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar, cast
 
@@ -73,25 +74,53 @@ def get(kind: str) -> ObjectiveClass:
     return _check(loaded, kind=kind, origin=_origin(point))
 
 
-def build(kind: str, settings: Mapping[str, Any], vocabulary: Vocabulary, *, name: str | None = None) -> Objective:
-    """Make an objective from plain settings.
+@dataclass(frozen=True)
+class DeclaredObjective:
+    """An objective as a run declares it: a kind, and that kind's settings, validated."""
+
+    kind: str
+    settings: BaseModel
+
+    def build(self, vocabulary: Vocabulary) -> Objective:
+        """Make the objective; raises SettingsError where settings and vocabulary do not fit."""
+        return get(self.kind)(self.settings, vocabulary)
+
+    def plain(self) -> dict[str, Any]:
+        """As a run file writes it, every default included; TOML has no value for None."""
+        return {"kind": self.kind, **self.settings.model_dump(mode="json", exclude_none=True)}
+
+
+def declare(name: str, given: Mapping[str, Any]) -> DeclaredObjective:
+    """Validate the settings of an objective.
 
     Args:
-        kind: the name it is registered under.
-        settings: the fields of its settings class, as a run file gives them (without `kind`).
-        vocabulary: the ids of the data's tokenizer.
-        name: what the run calls this objective, for messages; the kind unless given.
+        name: what the run calls it.
+        given: the keys of `objectives.NAME`; `kind` defaults to the name.
+
+    Raises:
+        SettingsError: an unknown kind, or settings that the kind's class refuses.
+    """
+    kind = given.get("kind", name)
+    if not isinstance(kind, str):
+        raise SettingsError(
+            f"invalid value for objectives.{name}.kind: expected a string, got {kind!r}. Give a kind of objective: "
+            f"{', '.join(known())}."
+        )
+    objective_class = get(kind)
+    try:
+        settings = objective_class.Settings.model_validate({key: given[key] for key in given if key != "kind"})
+    except ValidationError as error:
+        raise SettingsError(explain(error, objective_class.Settings, group=f"objectives.{name}")) from None
+    return DeclaredObjective(kind, settings)
+
+
+def build(kind: str, settings: Mapping[str, Any], vocabulary: Vocabulary) -> Objective:
+    """Make an objective from the fields of its settings class, as a run file gives them (without `kind`).
 
     Raises:
         SettingsError: an unknown kind, or settings that the class refuses.
     """
-    objective_class = get(kind)
-    try:
-        checked = objective_class.Settings.model_validate(dict(settings))
-    except ValidationError as error:
-        message = explain(error, objective_class.Settings, group=f"objectives.{name or kind}")
-        raise SettingsError(message) from None
-    return objective_class(checked, vocabulary)
+    return declare(kind, settings).build(vocabulary)
 
 
 def _points() -> tuple[EntryPoint, ...]:

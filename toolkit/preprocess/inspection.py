@@ -14,7 +14,7 @@ from tokenization import Tokenizer, load
 from toolkit.core.errors import CorpusError, SettingsError
 from toolkit.core.validation import explain
 from toolkit.data import Corpus, DataSettings, Rows
-from toolkit.run.overrides import apply_override
+from toolkit.run.load import apply_override
 
 MOST_COUNTED = 1 << 16
 """Lengths below are counted one by one, so that percentiles are exact for all but giant documents."""

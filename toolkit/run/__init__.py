@@ -1,7 +1,7 @@
-"""The settings of a run: the pieces that the packages below declare, composed, and the rules across pieces."""
+"""The settings of a run, read and resolved once; the run folder and where a run starts."""
 
-from toolkit.run.corpora import with_corpora
+from toolkit.run.folder import RunFolder
 from toolkit.run.load import load_run, run_presets
 from toolkit.run.settings import RunSettings
 
-__all__ = ["RunSettings", "load_run", "run_presets", "with_corpora"]
+__all__ = ["RunFolder", "RunSettings", "load_run", "run_presets"]

@@ -1,13 +1,23 @@
-"""A run folder: where each of its files is, and how they are written."""
+"""A run folder: where each of its files is, who may write to it, and its checkpoints."""
 
-import contextlib
-import os
+import json
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from toolkit.core.errors import CorpusError, SettingsError
-from toolkit.run.load import to_toml
-from toolkit.run.settings import RunSettings
+from filelock import FileLock, Timeout
+
+from toolkit.checkpoint.folders import CHECKPOINTS_FOLDER, step_folders, step_name
+from toolkit.checkpoint.manifest import MANIFEST_NAME, CheckpointManifest, read_manifest
+from toolkit.core.errors import CheckpointError, CorpusError, SettingsError
+from toolkit.core.files import atomic_directory, atomic_write
+
+if TYPE_CHECKING:
+    from toolkit.checkpoint.read import Checkpoint
+
+_SECONDS_FOR_A_DYING_RUN = 15.0
 
 
 class RunFolder:
@@ -16,34 +26,100 @@ class RunFolder:
     Attributes:
         path: the folder itself, `run.dir`.
         settings_file: run.toml, the resolved settings; a run file.
+        ds_config_file: deepspeed.json, the resolved DeepSpeed configuration.
+        metrics_file: metrics.jsonl, a line for each logged step.
+        superseded_metrics_file: lines of steps that were made again.
+        tensorboard: folder of TensorBoard's files.
+        wandb_file: id of the run on Weights & Biases.
+        checkpoints: folder of the checkpoints.
         tokenizer: copy of the corpus's tokenizer, from which checkpoints get theirs.
     """
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self.settings_file = self.path / "run.toml"
+        self.ds_config_file = self.path / "deepspeed.json"
+        self.metrics_file = self.path / "metrics.jsonl"
+        self.superseded_metrics_file = self.path / "metrics.superseded.jsonl"
+        self.tensorboard = self.path / "tensorboard"
+        self.wandb_file = self.path / "wandb-run-id.txt"
+        self.checkpoints = self.path / CHECKPOINTS_FOLDER
         self.tokenizer = self.path / "tokenizer"
 
-    def write_settings(self, settings: RunSettings) -> None:
-        """Write run.toml, atomically: the file is the old one or the new one, never a part.
+    def checkpoint(self, step: int) -> Path:
+        """Folder of the checkpoint of a step."""
+        return self.checkpoints / step_name(step)
+
+    def steps(self) -> list[tuple[int, Path]]:
+        """Steps with a checkpoint and their folders, newest first; damaged ones too."""
+        return step_folders(self.checkpoints)
+
+    def newest_checkpoint(self) -> "tuple[Checkpoint | None, list[str]]":
+        """The newest checkpoint whose every file is intact, and a message for each newer one that is not."""
+        from toolkit.checkpoint.read import newest_intact
+
+        return newest_intact(self.checkpoints)
+
+    def newest_manifest(self) -> CheckpointManifest | None:
+        """Manifest of the newest checkpoint, whose other files are not looked at; None if there is no checkpoint.
 
         Raises:
-            SettingsError: it cannot be written.
+            CheckpointError: there are some, and all manifests are damaged.
         """
-        temporary = self.path / f".{self.settings_file.name}.partial"
+        return newest_manifest(self.checkpoints)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """The folder, made where it is missing, for the one process that writes a run's files.
+
+        Raises:
+            SettingsError: another run is training in it, or it cannot be written.
+        """
+        with _locked(self.path, ".lock", timeout=_SECONDS_FOR_A_DYING_RUN):
+            yield
+
+    @contextmanager
+    def reserved(self) -> Iterator[None]:
+        """The folder for a process that starts ranks, which lock it only seconds later.
+
+        Raises:
+            SettingsError: another one has reserved it, or it cannot be written.
+        """
+        with _locked(self.path, ".starter.lock", timeout=0):
+            yield
+
+    def write_resolved(self, settings: str, ds_config: dict[str, Any]) -> None:
+        """Write run.toml and deepspeed.json, each atomically.
+
+        Raises:
+            SettingsError: one cannot be written; what was there before is unchanged.
+        """
+        for path, text in (
+            (self.settings_file, settings),
+            (self.ds_config_file, f"{json.dumps(ds_config, indent=2)}\n"),
+        ):
+            try:
+                atomic_write(path, text)
+            except OSError as error:
+                raise SettingsError(
+                    f"could not write {path}: {error.strerror}. Free space or choose another folder (run.dir); "
+                    "what was there before is unchanged."
+                ) from error
+
+    def read_ds_config(self) -> dict[str, Any]:
+        """What `write_resolved` wrote.
+
+        Raises:
+            SettingsError: the file cannot be read.
+        """
         try:
-            with temporary.open("w", encoding="utf-8") as file:
-                file.write(to_toml(settings))
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(self.settings_file)
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
+            config: dict[str, Any] = json.loads(self.ds_config_file.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
             raise SettingsError(
-                f"could not write {self.settings_file}: {error.strerror}. Free space or choose another folder "
-                "(run.dir); what was there before is unchanged."
+                f"could not read {self.ds_config_file}: {error}. Every machine of a run has to see the run folder: "
+                "set run.dir to a shared one."
             ) from error
+        return config
 
     def keep_tokenizer(self, source: Path) -> None:
         """Copy the corpus's tokenizer here, so that checkpoints do not need the corpus folder.
@@ -51,17 +127,54 @@ class RunFolder:
         Raises:
             CorpusError: `source` cannot be read, or the copy cannot be written.
         """
-        fresh, old = self.path / ".tokenizer.new", self.path / ".tokenizer.old"
+        old = self.path / ".tokenizer.old"
         try:
-            for leftover in (fresh, old):
-                shutil.rmtree(leftover, ignore_errors=True)
-            shutil.copytree(source, fresh)
-            if self.tokenizer.exists():
-                self.tokenizer.rename(old)
-            fresh.rename(self.tokenizer)
+            shutil.rmtree(old, ignore_errors=True)
+            with atomic_directory(self.tokenizer) as folder:
+                shutil.copytree(source, folder, dirs_exist_ok=True)
+                if self.tokenizer.exists():
+                    self.tokenizer.rename(old)
         except (OSError, shutil.Error) as error:
             raise CorpusError(
                 f"could not copy the tokenizer {source} to {self.tokenizer}: {error}. Make the first readable and the "
                 "second writable."
             ) from error
         shutil.rmtree(old, ignore_errors=True)
+
+
+def newest_manifest(folder: Path) -> CheckpointManifest | None:
+    """The newest manifest in a folder of checkpoints; damaged ones are skipped.
+
+    Raises:
+        CheckpointError: there are some, and all are damaged.
+    """
+    damage: CheckpointError | None = None
+    for _, path in step_folders(folder):
+        try:
+            if (path / MANIFEST_NAME).is_file():
+                return read_manifest(path)
+        except CheckpointError as error:
+            damage = damage or error
+    if damage is not None:
+        raise damage
+    return None
+
+
+@contextmanager
+def _locked(folder: Path, name: str, *, timeout: float) -> Iterator[None]:
+    lock = FileLock(folder / name, timeout=timeout)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except Timeout:
+        raise SettingsError(
+            f"another run is training in {folder}.\nWait for it, stop it, or set run.dir to another folder."
+        ) from None
+    except OSError as error:
+        raise SettingsError(
+            f"the run folder {folder} is not writable: {error.strerror}.\nSet run.dir to one that is."
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()

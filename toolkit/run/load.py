@@ -1,21 +1,25 @@
-"""From a run file or a preset and --set options to checked settings."""
+"""Run files: read, completed by presets and `--set`, validated; every mistake in one message.
+
+Nothing is opened here but the run file and, where `[model]` leaves something out, a checkpoint's manifest.
+"""
 
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 from pydantic import ValidationError
 
-from toolkit.core.errors import SettingsError
+from toolkit.core.errors import SettingsError, UserError
 from toolkit.core.validation import explain, nearest
 from toolkit.model.presets import MODEL_PRESETS
-from toolkit.run.initial import bring_model
-from toolkit.run.overrides import apply_override
-from toolkit.run.rules import check_run
+from toolkit.objectives.registry import DeclaredObjective, declare
+from toolkit.objectives.schedule import Schedule
 from toolkit.run.settings import RunSettings
+from toolkit.run.start import fill_model_from_checkpoint
 
 _PRESETS = Path(__file__).parent / "presets"
 # How the TOML reader writes the name of a table: ('a', 'b').
@@ -25,6 +29,13 @@ _REQUIRED = {
     "schedule": 'A run needs [[schedule]]: its phases, for example objective = "clm", steps = 1000.',
     "model": "A run needs model.preset, the keys of [model], or init.from: a model to start from.",
     "init.from": "[init] needs init.from: a model, a checkpoint or a run to start from; without one, leave [init] out.",
+}
+# In place of a group that is wrong, so that the others can still be looked at.
+_STAND_INS: dict[str, Any] = {
+    "run": {"dir": "runs/unnamed"},
+    "model": MODEL_PRESETS["test"].model_dump(exclude_none=True),
+    "data": {"train": "unnamed"},
+    "schedule": [{"objective": "clm", "steps": 1}],
 }
 
 
@@ -40,26 +51,99 @@ def load_run(source: str, overrides: Sequence[str] = ()) -> RunSettings:
         SettingsError: naming each key that is wrong, what was found and what would be right.
     """
     path = _find(source)
-    raw = _read(path)
+    raw, mistakes = _read(path), list[UserError]()
     for override in overrides:
-        apply_override(raw, override)
-    _expand_model_preset(raw)
+        with _collected(mistakes):
+            apply_override(raw, override)
     _name_run_folder(raw, path.stem)
-    bring_model(raw)
-    try:
-        settings = RunSettings.model_validate(raw)
-    except ValidationError as error:
-        found = explain(error, RunSettings, needed=_REQUIRED).splitlines()
-        # One finding goes on behind the name of the file, several stand below it.
-        between = " " if len(found) == 1 else "\n  "
-        raise SettingsError(between.join([f"{path}:", *found])) from None
-    check_run(settings)
+    with _collected(mistakes, raw):
+        _expand_model_preset(raw)
+    with _collected(mistakes, raw):
+        fill_model_from_checkpoint(raw)
+    settings = _validate(raw, path, mistakes)
+    if len(mistakes) == 1:
+        raise mistakes[0]
+    if mistakes:
+        lines = [line for mistake in mistakes for line in str(mistake).removeprefix(f"{path}:").strip().splitlines()]
+        raise SettingsError("\n  ".join([f"{path}:", *(line.strip() for line in lines)]))
+    return settings
+
+
+def read_resolved(path: Path) -> RunSettings:
+    """The settings of a run.toml that a run wrote: nothing is filled in from other files.
+
+    Raises:
+        SettingsError: as `load_run`.
+    """
+    mistakes: list[UserError] = []
+    settings = _validate(_read(path), path, mistakes)
+    if mistakes:
+        raise mistakes[0]
     return settings
 
 
 def to_toml(settings: RunSettings) -> str:
     """The settings as a run file; keys without a value are left out, since TOML has none."""
     return tomli_w.dumps(settings.model_dump(mode="json", exclude_none=True, by_alias=True))
+
+
+def schedule_of(settings: RunSettings) -> Schedule:
+    """The phases with their first and last steps."""
+    return Schedule.resolve(
+        settings.schedule,
+        total_steps=settings.train.steps,
+        global_batch_rows=settings.train.global_batch_rows,
+        sequence_length=settings.data.sequence_length,
+    )
+
+
+def apply_override(raw: dict[str, Any], override: str) -> None:
+    """Set one `a.b=value`; the value is TOML, else a string. List items are reached by number: schedule.0.steps.
+
+    Raises:
+        SettingsError: it has another form, or names something below a value.
+    """
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise SettingsError(f"--set {override!r} is not of the form key=value. Write, for example: train.steps=100.")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    *parents, last = key.split(".")
+    place: Any = raw
+    for depth, parent in enumerate(parents):
+        place = place[_item(place, parent, override)] if isinstance(place, list) else place.setdefault(parent, {})
+        if not isinstance(place, dict | list):
+            raise SettingsError(
+                f"--set {override}: {'.'.join(parents[: depth + 1])} is a value, not a group of keys. "
+                f"Set it itself, or correct the key."
+            )
+    if isinstance(place, list):
+        place[_item(place, last, override)] = value
+    else:
+        place[last] = value
+
+
+def _item(items: list[Any], text: str, override: str) -> int:
+    if text.isdecimal() and int(text) < len(items):
+        return int(text)
+    raise SettingsError(
+        f"--set {override}: {text!r} is not an item of a list of {len(items)}. "
+        f"Give a number from 0 to {len(items) - 1}."
+    )
+
+
+@contextmanager
+def _collected(mistakes: list[UserError], raw: dict[str, Any] | None = None) -> Iterator[None]:
+    """Keep an error for the end. Where it leaves `raw` without a model, that is not reported a second time."""
+    try:
+        yield
+    except UserError as error:
+        mistakes.append(error)
+        if raw is not None:
+            raw["model"] = _STAND_INS["model"]
+            raw.pop("init", None)
 
 
 def _find(source: str) -> Path:
@@ -69,11 +153,10 @@ def _find(source: str) -> Path:
     if source in run_presets():
         return _PRESETS / f"{source}.toml"
     if source and path.is_dir():
-        raise SettingsError(f"{source} is a folder, and a run is described by a file. Give the .toml file in it.")
-    hint = nearest(source, run_presets())
+        raise SettingsError(f"{source} is a directory, not a run file. Give the .toml file in it.")
     raise SettingsError(
-        f"run file {source!r} does not exist, and no preset has that name.{hint}\n"
-        f"Give a .toml file or one of: {', '.join(run_presets())}."
+        f"run file {source!r} does not exist, and no preset has that name.{nearest(source, run_presets())}\n"
+        f"Give a .toml file or a preset. Available presets: {', '.join(run_presets())}."
     )
 
 
@@ -86,10 +169,11 @@ def _read(path: Path) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         reason = _TABLE.sub(lambda found: f"[{'.'.join(re.findall(_NAME, found[0]))}]", str(error))
         raise SettingsError(
-            f'{path} is not valid TOML: {reason}.\nCorrect it there: tables stand in [brackets], texts in "quotes".'
+            f"{path} is not valid TOML: {reason}.\n"
+            'Correct it there: tables are written in [brackets], strings in "quotes".'
         ) from None
     except OSError as error:
-        raise SettingsError(f"{path} cannot be read: {error.strerror}. Give a run file that can.") from None
+        raise SettingsError(f"could not read {path}: {error.strerror}. Give a run file that can be read.") from None
 
 
 def _expand_model_preset(raw: dict[str, Any]) -> None:
@@ -100,12 +184,71 @@ def _expand_model_preset(raw: dict[str, Any]) -> None:
     name = model.pop("preset")
     if not isinstance(name, str) or name not in MODEL_PRESETS:
         hint = nearest(str(name), MODEL_PRESETS)
-        raise SettingsError(f"model.preset={name!r} is unknown.{hint}\nThere are: {', '.join(sorted(MODEL_PRESETS))}.")
-    preset = MODEL_PRESETS[name].model_dump(exclude_unset=True)
-    raw["model"] = {**preset, **model}
+        raise SettingsError(
+            f"unknown model.preset={name!r}.{hint}\nAvailable presets: {', '.join(sorted(MODEL_PRESETS))}."
+        )
+    raw["model"] = {**MODEL_PRESETS[name].model_dump(exclude_unset=True), **model}
 
 
 def _name_run_folder(raw: dict[str, Any], name: str) -> None:
     run = raw.setdefault("run", {})
     if isinstance(run, dict):
         run.setdefault("dir", f"runs/{name}")
+
+
+def _validate(raw: dict[str, Any], path: Path, mistakes: list[UserError]) -> RunSettings:
+    """The settings; what is wrong is added to `mistakes`, and something stands in for it."""
+    raw = raw | {"objectives": _declared(raw, mistakes)}
+    wrong: set[str] = set()
+    try:
+        settings = RunSettings.model_validate(raw)
+    except ValidationError as error:
+        found = explain(error, RunSettings, needed=_REQUIRED).splitlines()
+        # One finding follows the name of the file, several are listed below it.
+        between = " " if len(found) == 1 else "\n  "
+        mistakes.append(SettingsError(between.join([f"{path}:", *found])))
+        wrong = {str(finding["loc"][0]) for finding in error.errors(include_url=False)}
+        whole = {key: value for key, value in raw.items() if key not in wrong}
+        settings = RunSettings.model_validate({key: _STAND_INS[key] for key in _STAND_INS.keys() & wrong} | whole)
+    for groups, check in _RULES:
+        if not wrong & groups:
+            with _collected(mistakes):
+                check(settings)
+    return settings
+
+
+def _declared(raw: Mapping[str, Any], mistakes: list[UserError]) -> dict[str, DeclaredObjective]:
+    """The objectives that the run declares or schedules, validated by the classes of their kinds."""
+    given, schedule = raw.get("objectives", {}), raw.get("schedule", ())
+    if not isinstance(given, dict):
+        mistakes.append(SettingsError(f"invalid value for objectives: expected a table, got {given!r}."))
+        return {}
+    phases = [phase for phase in schedule if isinstance(phase, dict)] if isinstance(schedule, list | tuple) else []
+    scheduled = [phase["objective"] for phase in phases if isinstance(phase.get("objective"), str)]
+    declared = {}
+    for name in sorted({*given, *filter(None, scheduled)}):
+        keys = given.get(name, {})
+        with _collected(mistakes):
+            if not isinstance(keys, dict):
+                raise SettingsError(f"invalid value for objectives.{name}: expected a table of keys, got {keys!r}.")
+            declared[name] = declare(name, keys)
+    return declared
+
+
+def _check_schedule(settings: RunSettings) -> None:
+    settings.lr.ramps(schedule_of(settings).total_steps)
+
+
+def _check_evaluation(settings: RunSettings) -> None:
+    if settings.eval.every is not None and settings.data.validation is None:
+        raise SettingsError(
+            f"eval.every={settings.eval.every} asks for validation losses, but data.validation is not set.\n"
+            "Set data.validation to a corpus folder, or leave eval.every out."
+        )
+
+
+_RULES = (
+    ({"schedule", "train", "data", "lr"}, _check_schedule),
+    ({"eval", "data"}, _check_evaluation),
+)
+"""Rules between groups of settings, each with the groups it reads; a group's own rules are in its class."""

@@ -1,8 +1,8 @@
 """The settings of one pretraining run, composed; and the loop's own: run, train, log, eval."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, InstanceOf, PlainSerializer
 
 from toolkit.checkpoint.settings import CheckpointSettings
 from toolkit.core.settings import Settings
@@ -10,8 +10,11 @@ from toolkit.data import DataSettings
 from toolkit.engine.lr import LearningRateSettings
 from toolkit.engine.optimizer import OptimizerSettings
 from toolkit.model.config import ModelSettings
+from toolkit.objectives.registry import DeclaredObjective
 from toolkit.objectives.schedule import PhaseSettings
 from toolkit.parallel.topology import ParallelSettings
+
+_Declared = Annotated[InstanceOf[DeclaredObjective], PlainSerializer(DeclaredObjective.plain)]
 
 
 class RunFolderSettings(Settings):
@@ -81,7 +84,7 @@ class RunSettings(Settings):
     """Shape of the encoder."""
     data: DataSettings
     """Corpora and how rows are made from them."""
-    objectives: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    objectives: dict[str, _Declared] = Field(default_factory=dict)
     """Objectives by name: `kind` (default: the name) and that kind's settings."""
     schedule: tuple[PhaseSettings, ...] = Field(strict=False)
     """Phases, in order."""

@@ -19,7 +19,7 @@ from toolkit.model.config import ModelSettings
 from toolkit.model.presets import parameter_counts
 from toolkit.objectives.schedule import PhaseSettings, Schedule
 from toolkit.run import load_run
-from toolkit.run.rules import schedule_of
+from toolkit.run.load import schedule_of
 from toolkit.run.settings import RunSettings
 from toolkit.training.metrics import read_lines
 

@@ -1,38 +1,37 @@
-"""The pretraining program: what one rank of a run does, from settings to the last checkpoint.
+"""The pretraining program: what one rank of a run does, up to the last checkpoint.
 
-1. Before any process group exists: open the corpora, make the packing plans, fill in the DeepSpeed file. All of it can
-   fail with a message, and some of it takes longer than a process group waits.
-2. Join the other ranks, build the encoder and its engine, and restore the newest intact checkpoint, if there is one.
+1. Join the other ranks. Where nobody has resolved the run yet (`toolkit train` has), rank 0 does, and writes run.toml
+   and deepspeed.json; the others wait, for as long as it takes.
+2. Read those two, open the data, build the encoder and its engine, and restore the newest intact checkpoint.
 3. Loop. Leave together, with the same exit code on every rank.
 """
 
 import os
 import socket
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from toolkit.checkpoint.folders import CHECKPOINTS_FOLDER
-from toolkit.checkpoint.read import Checkpoint, newest_intact, open_checkpoint, open_unverified
+from toolkit.checkpoint.read import Checkpoint, open_checkpoint, open_unverified
 from toolkit.core.allocator import keep_freed_memory
-from toolkit.core.errors import CheckpointError, SettingsError
+from toolkit.core.errors import SettingsError
 from toolkit.engine.ds_config import DEFAULT_DS_CONFIG
 from toolkit.engine.engine import Engine
 from toolkit.engine.ranks import Ranks, has_gpu, join_ranks
 from toolkit.engine.saving import load_checkpoint
 from toolkit.model.encoder import Encoder, compile_blocks_
 from toolkit.model.initialize import initialize_
-from toolkit.run.resume import check_corpora, check_resume, check_weights, other_positions
+from toolkit.run.folder import RunFolder
+from toolkit.run.identity import check_same_model, rope_differences
+from toolkit.run.resolve import read_run, resolve_run
 from toolkit.run.settings import RunSettings
-from toolkit.training.assembly import RunData, assemble, open_run_data, resolve_engine
+from toolkit.run.start import no_intact_checkpoint
+from toolkit.training.assembly import assemble
 from toolkit.training.loop import train
 from toolkit.training.run_state import Ancestry, RunState
 from toolkit.training.stopping import StopRequest
-
-_SECONDS_FOR_A_DYING_RUN = 15.0
 
 
 @dataclass(frozen=True)
@@ -60,37 +59,63 @@ def pretrain(settings: RunSettings, *, ds_config: str = DEFAULT_DS_CONFIG) -> Ou
         UserError: settings, corpus or checkpoint do not fit; on every rank.
         NonFiniteError: the loss or a gradient is not finite; on every rank.
     """
-    with StopRequest() as is_stop_requested:
-        return _pretrain(settings, ds_config, is_stop_requested)
+    with StopRequest() as is_stop_requested, ExitStack() as stack:
+        ranks = _join()
+
+        def resolve() -> None:
+            run = resolve_run(settings, ds_config=ds_config, num_ranks=ranks.world_size)
+            stack.enter_context(run.folder.locked())
+            run.write()
+
+        ranks.rank_0_first(resolve)
+        return _pretrain(RunFolder(settings.run.dir), ranks, is_stop_requested)
 
 
-def _pretrain(settings: RunSettings, ds_config: str, is_stop_requested: StopRequest) -> Outcome:
-    data = open_run_data(settings)
-    config, layout = resolve_engine(data.settings, ds_config, num_ranks=int(os.environ.get("WORLD_SIZE", "1")))
+def pretrain_resolved(folder: RunFolder) -> Outcome:
+    """Run, or resume, as one of its ranks a run that `ResolvedRun.write` left in its folder.
+
+    Raises:
+        UserError: corpus or checkpoint do not fit; on every rank.
+        NonFiniteError: the loss or a gradient is not finite; on every rank.
+    """
+    with StopRequest() as is_stop_requested, ExitStack() as stack:
+        ranks = _join()
+        ranks.rank_0_first(lambda: stack.enter_context(folder.locked()))
+        return _pretrain(folder, ranks, is_stop_requested)
+
+
+def _pretrain(folder: RunFolder, ranks: Ranks, is_stop_requested: StopRequest) -> Outcome:
+    _check_shared(folder.path, ranks)
+    with ranks.together():
+        run = read_run(folder, num_ranks=ranks.world_size)
+    total_steps = run.data.schedule.total_steps
+    resumed = _own_checkpoint(folder, ranks)
+    if resumed is not None and resumed.manifest.step == total_steps:
+        return Outcome(total_steps, total_steps, was_finished=True)
+    initial = _initial_checkpoint(run.settings, ranks) if resumed is None else None
+    engine = _build_engine(run.settings, run.ds_config, ranks)
+    try:
+        state = _restore(engine, resumed) if initial is None else _start_from(engine, initial, run.settings)
+        with ranks.together():
+            if ranks.rank == 0:
+                print(run.data.describe(), flush=True)
+            assembled = assemble(
+                run.data,
+                engine,
+                run.layout,
+                state=state,
+                ancestry=_ancestry(resumed, initial, run.settings),
+                is_stop_requested=is_stop_requested,
+            )
+        state = train(assembled, state)
+    finally:
+        engine.close()
+    return Outcome(state.step, total_steps, was_finished=False)
+
+
+def _join() -> Ranks:
     _use_cores()
-    ranks = join_ranks()
-    with _run_folder(Path(settings.run.dir), ranks):
-        checkpoint = _newest_checkpoint(data, ranks)
-        total_steps = data.schedule.total_steps
-        if checkpoint is not None and checkpoint.manifest.step == total_steps:
-            return Outcome(total_steps, total_steps, was_finished=True)
-        initial = _initial_checkpoint(data, ranks) if checkpoint is None else None
-        engine = _build_engine(data.settings, config, ranks)
-        try:
-            state = _restore(engine, checkpoint) if initial is None else _start_from(engine, initial, data.settings)
-            with ranks.together():
-                run = assemble(
-                    data,
-                    engine,
-                    layout,
-                    state=state,
-                    ancestry=_ancestry(checkpoint, initial, data.settings),
-                    is_stop_requested=is_stop_requested,
-                )
-            state = train(run, state)
-        finally:
-            engine.close()
-        return Outcome(state.step, total_steps, was_finished=False)
+    return join_ranks()
 
 
 def _use_cores() -> None:
@@ -104,33 +129,6 @@ def _use_cores() -> None:
         local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("LOCAL_SIZE", "0")) or 0)
         local_ranks = local_ranks or int(os.environ.get("WORLD_SIZE", "1"))
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // local_ranks))
-
-
-@contextmanager
-def _run_folder(folder: Path, ranks: Ranks) -> Iterator[None]:
-    """The run folder, made, and held against a second run in it."""
-    from filelock import FileLock, Timeout
-
-    lock = nullcontext() if ranks.rank else FileLock(folder / ".lock", timeout=_SECONDS_FOR_A_DYING_RUN)
-    with ranks.together():
-        if isinstance(lock, FileLock):
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-                lock.acquire()
-            except Timeout:
-                raise SettingsError(
-                    f"another run is training in {folder}.\nWait for it, stop it, or set run.dir to another folder."
-                ) from None
-            except OSError as error:
-                raise SettingsError(
-                    f"the run folder {folder} cannot be written: {error.strerror}.\nSet run.dir to one that can."
-                ) from None
-    try:
-        _check_shared(folder, ranks)
-        yield
-    finally:
-        if isinstance(lock, FileLock):
-            lock.release()
 
 
 def _check_shared(folder: Path, ranks: Ranks) -> None:
@@ -155,38 +153,30 @@ def _check_shared(folder: Path, ranks: Ranks) -> None:
             probe.unlink(missing_ok=True)
 
 
-def _newest_checkpoint(data: RunData, ranks: Ranks) -> Checkpoint | None:
-    """The checkpoint to go on from, hashed by rank 0, after checking that it is of this run."""
+def _own_checkpoint(folder: RunFolder, ranks: Ranks) -> Checkpoint | None:
+    """The checkpoint to resume from, hashed by rank 0; `resolve_run` has seen that it is of this run."""
     path: Path | None = None
     with ranks.together():
         if ranks.rank == 0:
-            root = Path(data.settings.run.dir) / CHECKPOINTS_FOLDER
-            newest, skipped = newest_intact(root)
-            if newest is not None:
-                print("".join(f"{message}\n" for message in skipped), end="", flush=True)
-                check_resume(newest.manifest.settings, data.settings)
-                check_corpora(newest.manifest.corpora, data.corpora())
-                path = newest.path
-            elif skipped:
-                raise CheckpointError(
-                    "\n  ".join([f"no checkpoint in {root} is intact:", *skipped])
-                    + "\nCopy one there again, or start again in another run.dir."
-                )
+            newest, damage = folder.newest_checkpoint()
+            if newest is None and damage:
+                raise no_intact_checkpoint(folder, damage)
+            print("".join(f"{message}\n" for message in damage), end="", flush=True)
+            path = None if newest is None else newest.path
     path = ranks.broadcast(path)
     with ranks.together():
         return None if path is None else open_unverified(path)
 
 
-def _initial_checkpoint(data: RunData, ranks: Ranks) -> Checkpoint | None:
-    """The checkpoint whose weights a new run starts with, hashed by rank 0; None where they are drawn."""
-    init = data.settings.init
-    if init is None:
+def _initial_checkpoint(settings: RunSettings, ranks: Ranks) -> Checkpoint | None:
+    """The checkpoint whose weights a new run starts with, hashed by rank 0; None where they are random."""
+    if settings.init is None:
         return None
     path: Path | None = None
     with ranks.together():
         if ranks.rank == 0:
-            found = open_checkpoint(init.source)
-            check_weights(data.settings, found.manifest, found.path)
+            found = open_checkpoint(settings.init.source)
+            check_same_model(settings, found.manifest, found.path)
             path = found.path
     path = ranks.broadcast(path)
     assert path is not None
@@ -201,8 +191,8 @@ def _start_from(engine: Engine, initial: Checkpoint, settings: RunSettings) -> R
     if engine.ranks.rank == 0:
         kept = "with its optimizer" if settings.init.optimizer == "keep" else "with a new optimizer"
         print(f"starting from {initial.path} (step {initial.manifest.step}), {kept}", flush=True)
-        for line in other_positions(settings, initial.manifest):
-            print(f"positions are read in another way than these weights were trained with: {line}", flush=True)
+        for line in rope_differences(settings, initial.manifest):
+            print(f"these weights were trained with other rotary embeddings: {line}", flush=True)
     return RunState()
 
 

@@ -4,7 +4,6 @@ The run's id lies in the run folder, so that a resumed run goes on as the same r
 being told things hold: `wandb login`, WANDB_MODE=offline, WANDB_ENTITY and so on.
 """
 
-import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,20 +12,6 @@ from toolkit.core.errors import SettingsError
 from toolkit.training.logged_steps import scalars
 
 _ID_FILE = "wandb-run-id.txt"
-
-
-def check_wandb(wanted: bool | str) -> None:
-    """Refuse `log.wandb` where the package is missing, before anything starts; does not import it.
-
-    Raises:
-        SettingsError: with what to install.
-    """
-    if wanted and importlib.util.find_spec("wandb") is None:
-        raise SettingsError(
-            f"log.wandb = {str(wanted).lower() if wanted is True else repr(wanted)} asks for Weights & Biases, and its "
-            "package is not installed.\nInstall it (pip install wandb), or leave log.wandb out: metrics.jsonl and "
-            "TensorBoard have the same numbers."
-        )
 
 
 class WandbWriter:

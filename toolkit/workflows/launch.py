@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 
@@ -27,25 +27,21 @@ _STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 
 def num_devices() -> int:
-    """Ranks that `toolkit train` starts by default: one a GPU, else one."""
+    """Ranks that `toolkit train` starts by default: one per GPU, else one."""
     import torch
 
     return torch.cuda.device_count() if has_gpu() else 1
 
 
-def launch_ranks(source: str, overrides: Sequence[str], *, ds_config: str, num_procs: int) -> int:
+def launch_ranks(run_folder: Path, *, num_procs: int) -> int:
     """Run `launchers/pretrain.py` under the deepspeed launcher and return its exit code.
 
     Args:
-        source: run file or preset.
-        overrides: `a.b=value`.
-        ds_config: a DeepSpeed JSON, or the name of a shipped one.
+        run_folder: of a run that is resolved.
         num_procs: ranks on this machine.
     """
     command = launcher_command(num_procs, os.environ)
-    command += [str(shipped_folder("launchers") / "pretrain.py"), "--ds_config", ds_config, "--config", source]
-    for override in overrides:
-        command += ["--set", override]
+    command += [str(shipped_folder("launchers") / "pretrain.py"), "--run_dir", str(run_folder)]
     with tempfile.TemporaryDirectory(prefix="toolkit-train-") as folder:
         stop_file = Path(folder) / "stop"
         environment = {

@@ -11,8 +11,8 @@ from toolkit.checkpoint.folders import CHECKPOINTS_FOLDER, step_name
 from toolkit.checkpoint.read import newest_intact
 from toolkit.core.errors import SettingsError
 from toolkit.run import load_run
-from toolkit.run.resume import check_resume, snapshot
-from toolkit.training.assembly import RunData, open_run_data
+from toolkit.run.identity import check_same_run, snapshot
+from toolkit.run.resolve import RunData, open_run_data
 from toolkit.workflows.bundled import QUICKSTART_DATA, prepare_bundled_corpus
 from toolkit.workflows.job import Job
 from toolkit.workflows.stages import Stages, hash_of
@@ -87,7 +87,7 @@ class Quickstart:
         newest, _ = newest_intact(folder / CHECKPOINTS_FOLDER)
         if newest is not None:
             try:
-                check_resume(newest.manifest.settings, data.settings)
+                check_same_run(newest.manifest.settings, data.settings)
             except SettingsError as error:
                 changed = [line for line in str(error).splitlines() if line.startswith("  ")]
                 raise self._is_of_another("\n".join(["holds a run with other settings:", *changed])) from None
@@ -95,7 +95,7 @@ class Quickstart:
         ranks = _num_ranks()
 
         def work() -> None:
-            code = train_run(_PRESET, overrides, ds_config=_DS_CONFIG, num_procs=ranks, is_dry_run=False)
+            code = train_run(_PRESET, overrides, ds_config=_DS_CONFIG, num_procs=ranks)
             if code or not last.is_dir():
                 raise PretrainingEnded(code)
 

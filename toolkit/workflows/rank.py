@@ -3,12 +3,14 @@
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from toolkit.core.errors import UserError
 from toolkit.engine.ranks import has_joined
-from toolkit.run import load_run
-from toolkit.training import pretrain
+from toolkit.run import RunFolder, load_run
+from toolkit.run.resolve import open_corpora
+from toolkit.training.pretrain import Outcome, pretrain, pretrain_resolved
 from toolkit.training.stopping import end_with_starter
 from toolkit.workflows.bundled import prepare_if_named
 
@@ -17,33 +19,45 @@ _SECONDS_FOR_RANK_0 = 5.0
 
 
 def run_rank(source: str | None, overrides: Sequence[str], *, ds_config: str) -> None:
-    """Pretrain; rank 0's last line says how it ended.
+    """Pretrain; rank 0 prints how it ended.
 
     Args:
         source: run file or preset; None: the quickstart preset, into runs/pretrain.
         overrides: `a.b=value`.
         ds_config: a DeepSpeed JSON, or the name of a shipped one.
     """
-    end_with_starter()
     if source is None:
         source, overrides = "quickstart", [f"run.dir={_DEFAULT_FOLDER}", *overrides]
-    try:
+    with _own_errors_reported():
         settings = load_run(source, overrides)
         prepare_if_named(settings)
-        outcome = pretrain(settings, ds_config=ds_config)
-    except UserError as error:
-        _report_own_error(error)
-        raise
+        # Before ranks wait for one another, each sees whether it can read what it will need.
+        open_corpora(settings)
+        _report(pretrain(settings, ds_config=ds_config))
+
+
+def run_resolved_rank(run_folder: str) -> None:
+    """Pretrain a run that `toolkit train` has resolved; rank 0 prints how it ended."""
+    end_with_starter()
+    with _own_errors_reported():
+        _report(pretrain_resolved(RunFolder(run_folder)))
+
+
+def _report(outcome: Outcome) -> None:
     if os.environ.get("RANK", "0") == "0":
         print(outcome, flush=True)
 
 
-def _report_own_error(error: UserError) -> None:
-    """Print what only this rank knows. Rank 0's errors, and those that all ranks agreed on, are rank 0's to print."""
-    rank = os.environ.get("RANK", "0")
-    if rank == "0" or error.is_agreed:
-        return
-    if not has_joined() and os.environ.get("LOCAL_RANK") != "0":
-        # Mostly rank 0 meets the same error; then its launcher ends this process while it waits here.
-        time.sleep(_SECONDS_FOR_RANK_0)
-    print(f"error: rank {rank}: {error}", file=sys.stderr, flush=True)
+@contextmanager
+def _own_errors_reported() -> Iterator[None]:
+    """Print an error that only this rank knows. Rank 0's, and those that all ranks agreed on, are rank 0's to print."""
+    try:
+        yield
+    except UserError as error:
+        rank = os.environ.get("RANK", "0")
+        if rank != "0" and not error.is_agreed:
+            if not has_joined() and os.environ.get("LOCAL_RANK") != "0":
+                # Mostly rank 0 meets the same error; then its launcher ends this process while it waits here.
+                time.sleep(_SECONDS_FOR_RANK_0)
+            print(f"error: rank {rank}: {error}", file=sys.stderr, flush=True)
+        raise

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import torch
 
 from toolkit.data import Corpus
-from toolkit.training.assembly import RunData
+from toolkit.run.resolve import RunData
 from toolkit.training.batching import EvaluationBatches
 
 _TOKENS_AT_ONCE = 1 << 22

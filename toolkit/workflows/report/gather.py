@@ -10,7 +10,7 @@ from toolkit.checkpoint.read import newest_intact
 from toolkit.core.errors import UserError
 from toolkit.finetuning import FinetuningResult
 from toolkit.model.presets import parameter_counts
-from toolkit.training.assembly import RunData
+from toolkit.run.resolve import RunData
 from toolkit.workflows.report.bag_of_words import bag_of_words_accuracy
 from toolkit.workflows.report.facts import Facts, Metrics
 from toolkit.workflows.report.frequencies import frequency_losses

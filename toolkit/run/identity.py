@@ -1,4 +1,4 @@
-"""Which settings may change when a run is resumed, and the refusal of all others."""
+"""What makes two runs the same: the settings and corpora that may not change when a run is resumed."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,11 +8,13 @@ from pydantic import ValidationError
 
 from toolkit.checkpoint.manifest import CheckpointManifest
 from toolkit.core.errors import CorpusError, SettingsError
+from toolkit.objectives.registry import declare
+from toolkit.run.folder import RunFolder
 from toolkit.run.settings import RunSettings
 
 # What no weight depends on.
 _FREE_IN_MODEL = ("initializer_range", "max_position_embeddings", "rope_")
-_POSITIONS = "rope_"
+_ROPE = "rope_"
 _FREE = ("parallel.", "train.micro_batch_rows", "train.compile", "checkpoint.", "log.", "eval.", "run.dir")
 
 
@@ -21,8 +23,12 @@ def snapshot(settings: RunSettings) -> dict[str, Any]:
     return settings.model_dump(mode="json", by_alias=True)
 
 
-def check_resume(saved: dict[str, Any], settings: RunSettings) -> None:
-    """Refuse to go on with settings that would make another run of it.
+def check_same_run(saved: dict[str, Any], settings: RunSettings) -> None:
+    """Refuse to resume with settings that would make it another run.
+
+    Args:
+        saved: `snapshot` of the settings that the run was started with.
+        settings: those to resume with, resolved.
 
     Raises:
         SettingsError: naming every key that differs, with both values.
@@ -34,36 +40,35 @@ def check_resume(saved: dict[str, Any], settings: RunSettings) -> None:
         if not key.startswith(_FREE) and before.get(key) != now.get(key)
     ]
     if changed:
+        written = RunFolder(settings.run.dir).settings_file
+        resume = f" (toolkit train {written})" if written.is_file() else ""
         raise SettingsError(
             f"the run in {settings.run.dir} was started with other settings:\n" + "\n".join(changed) + "\n"
-            f"Resume with the same ones{_as_written(Path(settings.run.dir))}, or give the new run its own run.dir. "
-            "(`toolkit branch`, which starts another schedule or other data from a step of a run, "
-            "is not available yet.)"
+            f"Resume with the same ones{resume}, or give the new run another run.dir. (`toolkit branch`, which starts "
+            "another schedule or other data from a step of a run, is not available yet.)"
         )
 
 
-def _as_written(folder: Path) -> str:
-    """The command that resumes with the settings that the run wrote down."""
-    path = folder / "run.toml"
-    return f" (toolkit train {path})" if path.is_file() else ""
+def check_same_corpora(saved: Mapping[str, str], found: Mapping[str, str]) -> None:
+    """Refuse to resume where a setting names another corpus than before.
 
-
-def check_corpora(saved: Mapping[str, str], found: Mapping[str, str]) -> None:
-    """Refuse to go on where another corpus lies in the place of the one that the run has read so far.
+    Args:
+        saved: SHA-256 of each corpus's manifest by the setting that names it, when the run was started.
+        found: the same now.
 
     Raises:
-        CorpusError: naming the setting that names the corpus.
+        CorpusError: naming the setting.
     """
     for key, manifest_hash in saved.items():
         if found.get(key) != manifest_hash:
             raise CorpusError(
                 f"{key} names another corpus than when the run was started: its corpus.json has SHA-256 "
                 f"{found.get(key)}, and the checkpoint was trained on {manifest_hash}.\n"
-                "Put the corpus back, or give the new run its own run.dir."
+                "Put the corpus back, or give the new run another run.dir."
             )
 
 
-def check_weights(settings: RunSettings, manifest: CheckpointManifest, path: Path) -> None:
+def check_same_model(settings: RunSettings, manifest: CheckpointManifest, path: Path) -> None:
     """Refuse to start a model from weights of another shape, or with moments that are not there.
 
     Raises:
@@ -75,27 +80,27 @@ def check_weights(settings: RunSettings, manifest: CheckpointManifest, path: Pat
             f'init.optimizer="keep", but {path} has no optimizer state: it is an imported model.\n'
             'Set init.optimizer = "reset".'
         )
-    changed = _model_changes(settings, manifest)
+    changed = _model_differences(settings, manifest)
     if fixed := [line for key, line in changed.items() if not key.startswith(_FREE_IN_MODEL)]:
         raise SettingsError(
-            f"init.from ({path}) is another model than [model]:\n  " + "\n  ".join(fixed) + "\n"
+            f"the model at init.from ({path}) differs from [model]:\n  " + "\n  ".join(fixed) + "\n"
             "Leave [model] out to take the shape from init.from."
         )
 
 
-def other_positions(settings: RunSettings, manifest: CheckpointManifest) -> list[str]:
-    """Where `[model]` reads the positions in other ways than the first weights were trained with, a line each.
+def rope_differences(settings: RunSettings, manifest: CheckpointManifest) -> list[str]:
+    """Where `[model]` has other rotary embeddings than the first weights were trained with, a line each.
 
-    That is how a context is made longer, and otherwise a mistake which no shape would show.
+    That is how a context is made longer, and otherwise a mistake that no shape would show.
     """
-    return [line for key, line in _model_changes(settings, manifest).items() if key.startswith(_POSITIONS)]
+    return [line for key, line in _model_differences(settings, manifest).items() if key.startswith(_ROPE)]
 
 
-def _model_changes(settings: RunSettings, manifest: CheckpointManifest) -> dict[str, str]:
+def _model_differences(settings: RunSettings, manifest: CheckpointManifest) -> dict[str, str]:
     """Keys of `[model]` that differ from those of a checkpoint, with both values."""
     theirs, ours = _flat(manifest.settings.get("model") or {}), _flat(settings.model.model_dump(mode="json"))
     # The keys of a scaling of angles are there only where there is one.
-    keys = theirs.keys() | {key for key in ours if key.startswith(_POSITIONS)}
+    keys = theirs.keys() | {key for key in ours if key.startswith(_ROPE)}
     return {
         key: f"model.{key}: there {theirs.get(key)!r}, here {ours.get(key)!r}"
         for key in sorted(keys)
@@ -104,10 +109,11 @@ def _model_changes(settings: RunSettings, manifest: CheckpointManifest) -> dict[
 
 
 def _with_defaults(saved: dict[str, Any]) -> dict[str, Any]:
-    """Saved settings with the defaults of keys that their toolkit did not have yet."""
+    """Saved settings with the defaults of keys that came later."""
     try:
-        return snapshot(RunSettings.model_validate(saved))
-    except ValidationError:
+        objectives = {name: declare(name, given) for name, given in saved.get("objectives", {}).items()}
+        return snapshot(RunSettings.model_validate({**saved, "objectives": objectives}))
+    except (ValidationError, SettingsError):
         return saved
 
 

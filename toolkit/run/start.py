@@ -1,0 +1,153 @@
+"""Where a run starts: from random weights, from those that `[init]` names, or from its own newest checkpoint.
+
+Once the run has a checkpoint, init.from is not read again.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from toolkit.checkpoint.folders import CHECKPOINTS_FOLDER
+from toolkit.checkpoint.manifest import MANIFEST_NAME, CheckpointManifest, read_manifest
+from toolkit.core.errors import CheckpointError, SettingsError
+from toolkit.core.text import home_hint
+from toolkit.data import Corpus
+from toolkit.model.config import ModelSettings
+from toolkit.run.folder import RunFolder, newest_manifest
+from toolkit.run.identity import check_same_corpora, check_same_model, check_same_run, rope_differences
+from toolkit.run.settings import RunSettings
+
+_WHAT_TO_GIVE = (
+    "Give a folder that `toolkit convert --from-hf` wrote, a checkpoint "
+    f"(RUN_DIR/{CHECKPOINTS_FOLDER}/step-NNNNNNNN), or a run folder."
+)
+
+
+@dataclass(frozen=True)
+class Start:
+    """The checkpoint that a run starts from, as its manifest describes it; its other files are not looked at."""
+
+    own: CheckpointManifest | None = None
+    """The run's own newest one, from which it is resumed."""
+    initial: CheckpointManifest | None = None
+    """That of `init.from`, for a run without one of its own. With neither, weights are random."""
+
+    def check(self, settings: RunSettings, corpus: Corpus, *, key: str, hashes: Mapping[str, str]) -> None:
+        """Refuse settings and corpora that do not fit it.
+
+        Args:
+            settings: of the run, resolved.
+            corpus: of the run; all of its corpora have one tokenizer.
+            key: the setting that names it.
+            hashes: SHA-256 of each corpus's manifest, by setting.
+
+        Raises:
+            SettingsError: naming every key that differs.
+            CorpusError: naming the setting whose corpus differs.
+        """
+        if self.own is not None:
+            check_same_run(self.own.settings, settings)
+            check_same_corpora(self.own.corpora, hashes)
+        if self.initial is None or settings.init is None:
+            return
+        source, theirs = settings.init.source, self.initial.vocabulary.fingerprint
+        if corpus.fingerprint != theirs:
+            raise SettingsError(
+                f"{key} ({corpus.path}) and init.from ({source}) have different tokenizers: fingerprints "
+                f"{corpus.fingerprint[:12]} and {theirs[:12]}.\n"
+                f"Preprocess the texts with the model's tokenizer: toolkit preprocess ... --tokenizer {source}."
+            )
+        check_same_model(settings, self.initial, Path(source))
+
+    def describe(self, settings: RunSettings) -> str:
+        """Where the run starts, in one line."""
+        if self.own is not None:
+            ignored = "" if settings.init is None else f"; init.from ({settings.init.source}) is not read again"
+            return f"resumes from step {self.own.step:,} in {settings.run.dir}{ignored}"
+        if self.initial is None or settings.init is None:
+            return f"starts from random weights, seed {settings.run.seed}"
+        kept = "kept" if settings.init.optimizer == "keep" else "new"
+        origin = f", from {self.initial.first_weights}" if self.initial.first_weights else ""
+        rope = "".join(f"; {line}" for line in rope_differences(settings, self.initial))
+        return f"starts from {settings.init.source} (step {self.initial.step:,}{origin}); the optimizer is {kept}{rope}"
+
+
+def find_start(settings: RunSettings) -> Start:
+    """Where a run with these settings starts.
+
+    Raises:
+        CheckpointError: the run has checkpoints and none can be read, or there is none at `init.from`.
+    """
+    folder = RunFolder(settings.run.dir)
+    try:
+        own = folder.newest_manifest()
+    except CheckpointError as error:
+        raise no_intact_checkpoint(folder, [str(error)]) from None
+    initial = None if own is not None or settings.init is None else initial_manifest(settings.init.source)
+    return Start(own, initial)
+
+
+def no_intact_checkpoint(folder: RunFolder, damage: list[str]) -> CheckpointError:
+    """The error for a run whose checkpoints are all damaged; `damage` says how, for each."""
+    return CheckpointError(
+        "\n  ".join([f"no checkpoint in {folder.checkpoints} is intact:", *damage])
+        + "\nCopy one there again, or start again in another run.dir."
+    )
+
+
+def initial_manifest(source: str) -> CheckpointManifest:
+    """The manifest of the checkpoint that `init.from` names.
+
+    Raises:
+        CheckpointError: there is none, or it is damaged.
+    """
+    path = Path(source)
+    if (path / MANIFEST_NAME).is_file():
+        return read_manifest(path)
+    newest = RunFolder(path).newest_manifest() or newest_manifest(path)
+    if newest is None:
+        what = "holds no checkpoint" if path.is_dir() else "is not a directory"
+        hint = (
+            f" It is a Hugging Face model; import it first: toolkit convert --from-hf {source} OUT."
+            if (path / "config.json").is_file()
+            else ""
+        )
+        raise CheckpointError(f"init.from={source} {what}.{hint}{home_hint(source)}\n{_WHAT_TO_GIVE}")
+    return newest
+
+
+def fill_model_from_checkpoint(raw: dict[str, Any]) -> None:
+    """Fill in what `[model]` leaves out from the model that `init.from` names; keys that are given win.
+
+    Defaults would not do even where every size is given: rotary angles are not part of the weights' shapes, so other
+    ones would be another model without any sign of it.
+
+    Raises:
+        CheckpointError: there is no checkpoint at `init.from`, or it does not describe a model.
+        SettingsError: `init.from` is not a string.
+    """
+    init, run = raw.get("init"), raw.get("run")
+    given = raw.get("model", {})
+    if not isinstance(init, dict) or not isinstance(given, dict) or "from" not in init:
+        return
+    source = init["from"]
+    if not isinstance(source, str) or not source:
+        raise SettingsError(f"invalid value for init.from: got {source!r}. {_WHAT_TO_GIVE}")
+    folder = run.get("dir") if isinstance(run, dict) else None
+    try:
+        own = RunFolder(folder).newest_manifest() if isinstance(folder, str) else None
+        manifest = own or initial_manifest(source)
+    except CheckpointError:
+        required = {name for name, field in ModelSettings.model_fields.items() if field.is_required()}
+        if required <= given.keys():
+            # The settings can be looked at without the weights; the run itself asks for them again.
+            return
+        raise
+    model = manifest.settings.get("model")
+    if not isinstance(model, dict):
+        raise CheckpointError(
+            f"init.from={source}: the manifest there does not describe a model. Give another checkpoint, or the shape "
+            "in [model]."
+        )
+    raw["model"] = {key: value for key, value in model.items() if value is not None} | given
