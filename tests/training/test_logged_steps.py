@@ -13,7 +13,7 @@ from toolkit.core.errors import UserError
 from toolkit.core.types import AttentionKind
 from toolkit.model import training_flops
 from toolkit.objectives.schedule import Phase
-from toolkit.run import load_run
+from toolkit.run import RunFolder, load_run
 from toolkit.testing.models import tiny_settings
 from toolkit.training import assembly
 from toolkit.training.logged_steps import LogHook, TensorBoardWriter, scalars
@@ -176,7 +176,7 @@ def test_the_peak_of_a_run_is_that_of_all_its_ranks(tmp_path):
 def test_tensorboard_is_written_where_it_is_wanted(tmp_path, wanted):
     settings = load_run(str(write_run(tmp_path)), [f"log.tensorboard={wanted}"])
     (tmp_path / "run").mkdir()
-    writers = assembly._writers(settings, tmp_path / "run", RunState())
+    writers = assembly._writers(settings, RunFolder(tmp_path / "run"), RunState())
     for writer in writers:
         writer.close(None)
     assert (tmp_path / "run" / "tensorboard").is_dir() == (wanted == "true")

@@ -23,6 +23,7 @@ from toolkit.engine.ranks import Ranks, has_gpu, join_ranks
 from toolkit.engine.saving import load_checkpoint
 from toolkit.model.encoder import Encoder, compile_blocks_
 from toolkit.model.initialize import initialize_
+from toolkit.parallel.launcher import read_launcher
 from toolkit.run.folder import RunFolder
 from toolkit.run.identity import check_same_model, rope_differences
 from toolkit.run.resolve import read_run, resolve_run
@@ -126,9 +127,7 @@ def _use_cores() -> None:
         return
     keep_freed_memory()
     if "OMP_NUM_THREADS" not in os.environ:
-        local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("LOCAL_SIZE", "0")) or 0)
-        local_ranks = local_ranks or int(os.environ.get("WORLD_SIZE", "1"))
-        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // local_ranks))
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // read_launcher().local_world_size))
 
 
 def _check_shared(folder: Path, ranks: Ranks) -> None:

@@ -1,6 +1,5 @@
 """One rank of a pretraining run, as a launcher starts it."""
 
-import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -8,6 +7,7 @@ from contextlib import contextmanager
 
 from toolkit.core.errors import UserError
 from toolkit.engine.ranks import has_joined
+from toolkit.parallel.launcher import read_launcher
 from toolkit.run import RunFolder, load_run
 from toolkit.run.resolve import open_corpora
 from toolkit.training.pretrain import Outcome, pretrain, pretrain_resolved
@@ -44,7 +44,7 @@ def run_resolved_rank(run_folder: str) -> None:
 
 
 def _report(outcome: Outcome) -> None:
-    if os.environ.get("RANK", "0") == "0":
+    if read_launcher().rank == 0:
         print(outcome, flush=True)
 
 
@@ -54,10 +54,10 @@ def _own_errors_reported() -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        rank = os.environ.get("RANK", "0")
-        if rank != "0" and not error.is_agreed:
-            if not has_joined() and os.environ.get("LOCAL_RANK") != "0":
+        ours = read_launcher()
+        if ours.rank != 0 and not error.is_agreed:
+            if not has_joined() and ours.local_rank != 0:
                 # Mostly rank 0 meets the same error; then its launcher ends this process while it waits here.
                 time.sleep(_SECONDS_FOR_RANK_0)
-            print(f"error: rank {rank}: {error}", file=sys.stderr, flush=True)
+            print(f"error: rank {ours.rank}: {error}", file=sys.stderr, flush=True)
         raise
