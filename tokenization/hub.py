@@ -142,7 +142,9 @@ def hub_error_message(what: str, error: Exception, *, alternative: str) -> str:
     hub, status = endpoint(), _status(error)
     token = "the token in use has no access" if get_token() else "no token is set"
     cached = f"it is not in the cache ({constants.HF_HUB_CACHE})"
-    if isinstance(error, errors.LocalEntryNotFoundError | errors.OfflineModeIsEnabled):
+    if isinstance(error, errors.OfflineModeIsEnabled):
+        reason = "HF_HUB_OFFLINE is set. Unset it, or"
+    elif isinstance(error, errors.LocalEntryNotFoundError):
         if constants.is_offline_mode():
             reason = f"HF_HUB_OFFLINE is set and {cached}. Unset it, or"
         else:

@@ -266,12 +266,12 @@ _PREPROCESS = (
 
 _HUB = (
     _preprocess("org/gated", *_TO, found=("org/gated", "it is gated"), remedy="set HF_TOKEN", under="hub"),
-    _preprocess("org/missing", *_TO, found=("org/missing", "none of this name"), remedy="HF_TOKEN", under="hub"),
-    _preprocess("org/pictures", *_TO, found=("org/pictures holds no Parquet",), remedy="hf download", under="hub"),
-    _preprocess("org/any", *_TO, found=("org/any", "HF_HUB_OFFLINE is set"), remedy="Unset it", under="offline"),
     _preprocess(
-        "org/any", *_TO, found=("org/any", "cannot be reached"), remedy="Check the network", under="unreachable"
+        "org/missing", *_TO, found=("org/missing", "no repository of this name"), remedy="HF_TOKEN", under="hub"
     ),
+    _preprocess("org/pictures", *_TO, found=("org/pictures has no Parquet",), remedy="hf download", under="hub"),
+    _preprocess("org/any", *_TO, found=("org/any", "HF_HUB_OFFLINE is set"), remedy="Unset it", under="offline"),
+    _preprocess("org/any", *_TO, found=("org/any", "failed ("), remedy="Check the network", under="unreachable"),
     *(
         _preprocess("{text}", "--tokenizer", name, "--output", "out", found=(name, found), remedy=remedy, under=under)
         for name, found, remedy, under in (

@@ -15,7 +15,7 @@ from tests.support.text import sample_documents
 from toolkit.core.errors import UserError
 from toolkit.preprocess.readers import hub_file, iterate_spans, parquet
 from toolkit.preprocess.readers.hub_file import HubFile
-from toolkit.preprocess.sources import find_sources, hub_client
+from toolkit.preprocess.sources import find_sources
 
 SEVERAL = """---
 configs:
@@ -143,13 +143,13 @@ def test_another_revision_can_be_named(hub):
 
 ERRORS = {
     "several": (FINEWEB, None, "several configurations. Name one with --subset: default, sample-10BT, CC-MAIN-2013-20"),
-    "a slip": (FINEWEB, "sample-10bt", "no configuration 'sample-10bt'. Do you mean sample-10BT? It has: default, "),
+    "a slip": (FINEWEB, "sample-10bt", "no configuration 'sample-10bt'. Did you mean sample-10BT? It has: default, "),
     "no split": ("org/split", "c:train", "no split 'train'. Name one of its splits with --subset: c:test, c:dev"),
     "no train": ("org/split", None, "no split 'train'. Name one of its splits"),
-    "no parquet": ("org/lines", None, r"holds no Parquet file there, but 2 .jsonl.gz, 1 .md. The hub keeps a Parquet"),
-    "missing": ("org/none", None, "data set org/none, the name of no file or folder here, cannot be read: http://"),
+    "no parquet": ("org/lines", None, r"has no Parquet file there, but 2 .jsonl.gz, 1 .md. The hub keeps a Parquet"),
+    "missing": ("org/none", None, "the data set org/none: http://"),
     "no revision": ("org/lines@v2", None, "not this revision"),
-    "bad yaml": ("org/yaml", None, "README of the data set org/yaml cannot be understood"),
+    "bad yaml": ("org/yaml", None, "invalid README of the data set org/yaml: "),
     "listed": ("org/listed", None, "it is gated, and the token in use has no access. Accept its terms on http://127"),
     "gated": ("org/gated", None, "it is gated, and the token in use has no access. Accept its terms on http://127"),
 }
@@ -159,7 +159,7 @@ ERRORS = {
 def test_what_the_hub_does_not_give_is_said(hub, case):
     splits = "{config_name: c, data_files: [{split: test, path: t}, {split: dev, path: d}]}"
     repository(hub, "org/split", card=f"---\nconfigs:\n- {splits}\n---\n")
-    repository(hub, "org/yaml", card="---\nconfigs:\n- {config_name: 5, data_files: a}\n---\n")
+    repository(hub, "org/yaml", card="---\nconfigs:\n- {config_name: c, data_files: 5}\n---\n")
     lines = repository(hub, "org/lines", card="# Lines\n")
     for number in range(2):
         (lines / f"{number}.jsonl.gz").write_text("")
@@ -175,7 +175,8 @@ def test_what_the_hub_does_not_give_is_said(hub, case):
 
 
 @pytest.mark.parametrize(
-    ("status", "message"), [(401, "has none of this name"), (403, "it is gated"), (418, "answered 418 I'm a Teapot")]
+    ("status", "message"),
+    [(401, "has no repository of this name"), (403, "it is gated"), (418, "answered 418 I'm a Teapot")],
 )
 def test_a_bare_refusal_is_understood_too(hub, status, message):
     hub.break_next("/api/datasets", status=status)
@@ -222,7 +223,7 @@ def test_one_commit_is_read_and_the_version_is_that_of_the_content(hub):
     assert before.revision != described.revision
     assert changed.version != before.version
     assert all(changed.revision in request.path for request in hub.requests[-3:] if request.host == "hub")
-    with pytest.raises(UserError, match=r"source hub://.*000_00000\.parquet cannot be read: .* not this revision"):
+    with pytest.raises(UserError, match=r"source hub://.*000_00000\.parquet: .* not this revision"):
         read(before)
 
 
@@ -272,12 +273,12 @@ def test_listing_waits_too(hub):
 
 
 def test_a_long_wait_is_announced(hub, monkeypatch, capsys):
-    monkeypatch.setattr(hub_client, "_LONG_SECONDS", 1)
+    monkeypatch.setattr("tokenization.hub._REPORTED_SECONDS", 1)
     (source,) = find_sources(["fineweb-edu"], subset="sample-10BT")
     hub.break_next("cdn", status=429, retry_after=1)
     HubFile(source, waits=(0,)).fetch(0, 10)
 
-    assert capsys.readouterr().out == f"{hub.endpoint} answered 429 Too Many Requests. Asking again in 1 s.\n"
+    assert capsys.readouterr().out == f"{hub.endpoint} answered 429 Too Many Requests; retrying in 1 s\n"
 
 
 def test_a_dropped_connection_goes_on_behind_the_last_byte(hub):
@@ -303,16 +304,16 @@ def test_addresses_that_expire_are_asked_for_again(hub):
     ("fault", "message"),
     [
         ({"status": 503, "times": 9}, "answered 503 Service Unavailable. Try again later"),
-        ({"drop_after": 10, "times": 9}, "cannot be reached or broke off (peer closed connection"),
+        ({"drop_after": 10, "times": 9}, "failed (peer closed connection"),
         ({"status": 404, "times": 9}, "refuses access"),
-        ({"ignore_range": True, "times": 9}, "cannot be read in parts"),
+        ({"ignore_range": True, "times": 9}, "in parts: "),
     ],
 )
 def test_what_does_not_pass_names_the_file(hub, fault, message):
     (source,) = find_sources(["fineweb-edu"], subset="sample-10BT")
     hub.break_next("cdn", **fault)
 
-    with pytest.raises(UserError, match=r"The source hub://.*/000_00000\.parquet cannot be read") as failure:
+    with pytest.raises(UserError, match=r"download the source hub://.*/000_00000\.parquet") as failure:
         HubFile(source, waits=(0, 0)).fetch(0, 9000)
     assert message in str(failure.value)
 
@@ -330,7 +331,7 @@ def child(hub, folder, code, **environment):
     ("environment", "message"),
     [
         ({"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE is set. Unset it, or give files"),
-        ({"HF_ENDPOINT": "http://127.0.0.1:9"}, "http://127.0.0.1:9 cannot be reached"),
+        ({"HF_ENDPOINT": "http://127.0.0.1:9"}, "the connection to http://127.0.0.1:9 failed"),
         ({}, "it is gated, and no token is set. Accept its terms"),
         ({"HF_TOKEN": "hf_wrong"}, "it is gated, and the token in use has no access"),
     ],

@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from urllib.parse import urlsplit
 
+from tokenization.hub import endpoint, hub_error_message, with_retries
+from toolkit.core.console import console
 from toolkit.core.errors import UserError
-from toolkit.preprocess.sources.hub_client import endpoint, hub_error, with_retries
 from toolkit.preprocess.sources.source import Source
 
 _WAITS_SECONDS = (0.5, 1, 2, 4, 8)
@@ -21,6 +22,7 @@ _MOST_BLOCKS_AHEAD = 4
 _BLOCK_BYTES = 4 << 20
 # Fetching so many bytes that nobody wants is faster than another request.
 _SMALL_GAP_BYTES = 1 << 16
+_KEPT = "what is finished is kept"
 
 
 class HubFile:
@@ -65,11 +67,17 @@ class HubFile:
         """
         content = bytearray()
         try:
-            with_retries(lambda: self._fetch_rest(content, start, stop), waits=self._waits, sleep=self._abandoned.wait)
+            with_retries(
+                lambda: self._fetch_rest(content, start, stop),
+                waits=self._waits,
+                sleep=self._abandoned.wait,
+                report=console().print,
+            )
         except UserError:
             raise
         except Exception as error:
-            raise hub_error(f"source {self.source.name}", error) from error
+            what, alternative = f"the source {self.source.name}", f"download the data set and give the folder; {_KEPT}"
+            raise UserError(hub_error_message(what, error, alternative=alternative)) from error
         return bytes(content)
 
     def _fetch_rest(self, content: bytearray, start: int, stop: int) -> None:
@@ -81,13 +89,13 @@ class HubFile:
                 self._location = None if self._location == location else self._location
             if not self._stream_into(content, self._locate(), wanted):
                 raise UserError(
-                    f"The source {self.source.name} cannot be read: {urlsplit(location).netloc} refuses access. Try "
-                    "again later; what is finished is kept."
+                    f"could not download the source {self.source.name}: {urlsplit(location).netloc} refuses access. "
+                    f"Try again later; {_KEPT}."
                 )
         if start + len(content) != stop:
             raise UserError(
-                f"The source {self.source.name} cannot be read: its bytes {wanted} came incomplete. Try again later; "
-                "what is finished is kept."
+                f"could not download the source {self.source.name}: its bytes {wanted} came incomplete. Try again "
+                f"later; {_KEPT}."
             )
 
     def _stream_into(self, content: bytearray, location: str, wanted: str) -> bool:
@@ -110,7 +118,7 @@ class HubFile:
             hf_raise_for_status(response)
             if response.headers.get("Content-Range") != f"bytes {wanted}/{self.source.num_bytes}":
                 raise UserError(
-                    f"The source {self.source.name} cannot be read in parts: {location} ignores byte ranges. "
+                    f"could not download the source {self.source.name} in parts: {location} ignores byte ranges. "
                     "Download the data set (hf download) and give the folder."
                 )
             for piece in response.iter_bytes():
@@ -146,11 +154,11 @@ class RangeReader(io.RawIOBase):
         self._ask()
 
     def readable(self) -> bool:
-        """It is."""
+        """Always."""
         return True
 
     def seekable(self) -> bool:
-        """It is."""
+        """Always."""
         return True
 
     def tell(self) -> int:

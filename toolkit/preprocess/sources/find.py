@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
+from tokenization.hub import HubName
 from toolkit.core.console import console
 from toolkit.core.errors import UserError
 from toolkit.core.text import counted, first_few, home_hint
-from toolkit.preprocess.sources.hub import find_on_hub, is_hub_name
-from toolkit.preprocess.sources.source import READABLE, Format, Source, extension_of, format_of
+from toolkit.preprocess.sources.hub import find_on_hub, parse_hub_name
+from toolkit.preprocess.sources.source import READABLE, Source, extension_of, format_of
 
 
 def find_sources(named: Sequence[str], *, subset: str | None = None, output: Path | None = None) -> list[Source]:
@@ -30,10 +31,11 @@ def find_sources(named: Sequence[str], *, subset: str | None = None, output: Pat
     Raises:
         UserError: a source does not exist, its format is unknown, a folder cannot be read, or the hub refuses.
     """
-    on_hub = [name for name in named if not _is_local(name)]
-    found = _Found()
+    found, on_hub = _Found(), list[HubName]()
     for name in named:
-        if name not in on_hub:
+        if hub_name := _hub_name(name):
+            on_hub.append(hub_name)
+        else:
             found.add(name)
     if subset is not None and not on_hub:
         raise UserError(
@@ -47,7 +49,9 @@ def find_sources(named: Sequence[str], *, subset: str | None = None, output: Pat
     sources = {source.name: source for source in found.sources()}
     found.report()
     for name in on_hub:
-        _add_from_hub(sources, name, subset)
+        for source in find_on_hub(name, subset=subset):
+            if sources.setdefault(source.name, source).revision != source.revision:
+                raise UserError(f"{source.name} is named at two revisions; a corpus can hold one. Leave one out.")
     return [sources[name] for name in sorted(sources, key=os.fsencode)]
 
 
@@ -64,16 +68,6 @@ def no_documents_error(files: Sequence[Source], skipped: Mapping[str, int]) -> U
         f"There is no document in {what}: {reasons}. "
         "Give sources with text, or name the field that holds it (--text-field)."
     )
-
-
-def _add_from_hub(sources: dict[str, Source], name: str, subset: str | None) -> None:
-    for file in find_on_hub(name, subset=subset):
-        found = f"hub://{file.repository}/{file.path}"
-        source = Source(found, Format.PARQUET, file.num_bytes, file.version, file.commit)
-        if sources.setdefault(found, source).revision != file.commit:
-            raise UserError(
-                f"{file.repository} is named at two revisions, and one corpus can hold one of them. Leave one out."
-            )
 
 
 @dataclass
@@ -161,14 +155,14 @@ class _Found:
                 yield from (os.path.join(folder, name) for name in files if not name.startswith("."))
 
 
-def _is_local(name: str) -> bool:
-    """Whether a name stands for something here; otherwise it can only be a data set on the hub."""
+def _hub_name(name: str) -> HubName | None:
+    """The data set that a name stands for; None if it stands for something here."""
     if not name:
         raise UserError("one of the sources is empty. Give files, folders, globs or data sets on the hub.")
     if os.path.exists(os.path.abspath(name)) or glob.has_magic(name):
-        return True
-    if is_hub_name(name) and format_of(name) is None:
-        return False
+        return None
+    if format_of(name) is None and (hub_name := parse_hub_name(name)):
+        return hub_name
     raise UserError(
         f"no such file or directory: {name!r}.{home_hint(name)} Give files, folders or globs of {READABLE}; "
         "or a data set on the hub: fineweb-edu, or organisation/name."

@@ -1,128 +1,117 @@
 """Data sets on the hub: from a name and a configuration to the Parquet files of one commit.
 
-What a configuration holds is said by the YAML head of the data set's README (`configs`), as for every other tool; a
-repository that says nothing is taken by its folders.
+Configurations are those of the data set's README, read and resolved by the `datasets` library, so that a name means
+the same files here as there. A repository whose README names none has a configuration for each of its folders.
 """
 
+import difflib
 import re
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
+from tokenization.hub import HubName, endpoint, hub_error_message, is_network_error, with_retries
+from toolkit.core.console import console
 from toolkit.core.errors import UserError
-from toolkit.preprocess.sources.hub_client import endpoint, hub_error, with_retries
-from toolkit.preprocess.sources.hub_configurations import (
-    Configuration,
-    choose,
-    from_folders,
-    from_readme,
-    literal,
-    root_of,
-)
-
-if TYPE_CHECKING:
-    from huggingface_hub.hf_api import RepoFile
+from toolkit.preprocess.sources.source import Format, Source
 
 _SHORT_NAMES = {"fineweb-edu": "HuggingFaceFW/fineweb-edu"}
-_NAME = re.compile(r"(?:datasets/)?(?P<repository>[\w-][\w.-]*/[\w-][\w.-]*)(?:@(?P<revision>.+))?", re.ASCII)
 _WAITS_SECONDS = (0.5, 1, 2)
-_ANSWER_SECONDS = 30
+_TIMEOUT_SECONDS = 30
+_MOST_NAMES = 30
+
+Splits = Mapping[str, Sequence[str]]
+"""Paths, or patterns of paths, by the name of their split."""
 
 
-@dataclass(frozen=True)
-class HubEntry:
-    """A Parquet file on the hub.
-
-    Attributes:
-        repository: organisation/name.
-        path: where it is in the repository.
-        commit: the one it was listed at.
-        version: hash of its content.
-        num_bytes: its size.
-    """
-
-    repository: str
-    path: str
-    commit: str
-    version: str
-    num_bytes: int
+def parse_hub_name(name: str) -> HubName | None:
+    """The data set that a name stands for: a short name, or organisation/name, with @revision if it is not `main`."""
+    parsed = HubName.parse(_SHORT_NAMES.get(name, name).removeprefix("datasets/"))
+    return parsed if parsed is not None and "/" in parsed.repository else None
 
 
-def is_hub_name(name: str) -> bool:
-    """Whether a name can be one of a data set on the hub."""
-    return name in _SHORT_NAMES or _NAME.fullmatch(name) is not None
-
-
-def find_on_hub(name: str, *, subset: str | None) -> list[HubEntry]:
-    """The Parquet files of one configuration of a data set.
+def find_on_hub(name: HubName, *, subset: str | None) -> list[Source]:
+    """The Parquet files of one configuration of a data set, by path.
 
     Args:
-        name: a short name, or organisation/name, with @revision if it is not the main one.
-        subset: the configuration; None if there is only one.
+        name: the data set.
+        subset: the configuration, and a split of it behind a colon if it is not `train`; None if there is only one.
 
     Raises:
-        UserError: the hub does not give it, or what is asked for is not in it.
+        UserError: the hub is unreachable or refuses, or what is asked for does not exist.
     """
-    match = _NAME.fullmatch(_SHORT_NAMES.get(name, name))
-    assert match is not None
     try:
-        return _Repository(match["repository"], match["revision"] or "main").find(subset)
+        return _Repository(name).find(subset)
     except UserError:
         raise
     except Exception as error:
-        if isinstance(error, OSError | ValueError) or type(error).__module__.partition(".")[0] in ("httpx", "httpx2"):
-            short = "" if name in _SHORT_NAMES else ", the name of no file or folder here,"
-            raise hub_error(f"data set {match['repository']}{short}", error) from error
+        if isinstance(error, OSError | ValueError) or is_network_error(error):
+            what, alternative = f"the data set {name}", "give files or folders on this machine as sources"
+            raise UserError(hub_error_message(what, error, alternative=alternative)) from error
         raise
 
 
 class _Repository:
     """A data set on the hub, at the commit that a revision is at now."""
 
-    def __init__(self, name: str, revision: str) -> None:
+    def __init__(self, name: HubName) -> None:
+        from fsspec.core import url_to_fs
         from huggingface_hub import HfApi
 
-        self.name, self._api = name, HfApi(endpoint=endpoint())
+        self._name, self._repository = name, name.repository
+        api, revision = HfApi(endpoint=endpoint()), name.revision or "main"
         information = with_retries(
-            lambda: self._api.dataset_info(name, revision=revision, timeout=_ANSWER_SECONDS), waits=_WAITS_SECONDS
+            lambda: api.dataset_info(self._repository, revision=revision, timeout=_TIMEOUT_SECONDS),
+            waits=_WAITS_SECONDS,
+            report=console().print,
         )
         self._commit = information.sha or revision
+        self._root = f"datasets/{self._repository}@{self._commit}"
+        self._options = {"endpoint": endpoint(), "token": None}
+        self._files: Any = url_to_fs(f"hf://{self._root}", **self._options)[0]
 
-    def find(self, subset: str | None) -> list[HubEntry]:
-        """The Parquet files of a configuration, by path."""
-        configurations = self._described()
-        if configurations:
-            files = self._matching(choose(configurations, subset, repository=self.name))
+    def find(self, subset: str | None) -> list[Source]:
+        """The Parquet files of a configuration."""
+        # Asked twice, what is listed already comes from memory.
+        return with_retries(lambda: self._find(subset), waits=_WAITS_SECONDS, report=console().print)
+
+    def _find(self, subset: str | None) -> list[Source]:
+        described = self._described()
+        if described:
+            configuration, wanted_split = _choose(list(described), subset, repository=self._repository)
+            patterns, folder = self._patterns(described[configuration])
+            paths = self._resolve(_split(patterns, wanted_split, configuration, repository=self._repository), folder)
         else:
-            files = [file for file in self._list("") if not file.path.startswith(".")]
-        found = [file for file in files if file.path.endswith(".parquet")]
+            paths = [path for path in self._files.find(self._root) if not self._relative(path).startswith(".")]
+        found = [path for path in paths if path.endswith(".parquet")]
         if not found:
-            raise UserError(self._no_parquet(files))
-        if not configurations:
-            folders = from_folders(file.path for file in found)
-            chosen = set(choose(folders, subset or "default", repository=self.name))
-            found = [file for file in found if literal(file.path) in chosen]
-        return [
-            HubEntry(self.name, file.path, self._commit, file.lfs.sha256 if file.lfs else file.blob_id, file.size)
-            for file in found
-        ]
+            raise UserError(self._no_parquet([self._relative(path) for path in paths]))
+        if not described:
+            folders = _folders(map(self._relative, found))
+            configuration, wanted_split = _choose(list(folders), subset or "default", repository=self._repository)
+            splits = _by_split(folders[configuration])
+            chosen = set(_split(splits, wanted_split, configuration, repository=self._repository))
+            found = [path for path in found if self._relative(path) in chosen]
+        return [self._source(path) for path in sorted(set(found))]
 
-    def _described(self) -> list[Configuration]:
-        """The configurations that the README names."""
+    def _described(self) -> Mapping[str, Mapping[str, Any]]:
+        """The configurations that the README names: their parameters."""
+        from datasets.utils.metadata import MetadataConfigs
         from huggingface_hub import DatasetCard
         from huggingface_hub.errors import EntryNotFoundError
 
         try:
-            readme = with_retries(self._readme, waits=_WAITS_SECONDS)
+            readme = self._readme()
         except EntryNotFoundError:
-            return []
+            return {}
         try:
-            return from_readme(vars(DatasetCard(readme, ignore_metadata_errors=True).data))
-        except ValueError as error:
+            described = MetadataConfigs.from_dataset_card_data(DatasetCard(readme, ignore_metadata_errors=True).data)
+            return {str(name): parameters for name, parameters in described.items()}
+        except (ValueError, TypeError, AttributeError) as error:
+            message = " ".join(str(error).split())
             raise UserError(
-                f"The README of the data set {self.name} cannot be understood: {error}. "
-                f"Download its files (hf download --repo-type dataset {self.name}) and give the folder."
+                f"invalid README of the data set {self._repository}: {message[:200]}. Download its files "
+                f"(hf download --repo-type dataset {self._repository}) and give the folder."
             ) from error
 
     def _readme(self) -> str:
@@ -133,38 +122,119 @@ class _Repository:
             hf_raise_for_status,
         )
 
-        url = hf_hub_url(self.name, "README.md", repo_type="dataset", revision=self._commit, endpoint=endpoint())
-        response = get_session().get(url, headers=build_hf_headers(), timeout=_ANSWER_SECONDS)
+        url = hf_hub_url(self._repository, "README.md", repo_type="dataset", revision=self._commit, endpoint=endpoint())
+        response = get_session().get(url, headers=build_hf_headers(), timeout=_TIMEOUT_SECONDS)
         hf_raise_for_status(response)
         return response.text
 
-    def _matching(self, patterns: Sequence[str]) -> list["RepoFile"]:
-        """The files that one of the patterns matches, as `datasets` understands them."""
-        from fsspec.utils import glob_translate
+    def _patterns(self, parameters: Mapping[str, Any]) -> tuple[Splits, str]:
+        """The patterns of a configuration, and the folder that they are relative to."""
+        from datasets import DownloadConfig
+        from datasets.data_files import get_data_patterns, sanitize_patterns
 
-        roots = {root_of(pattern) for pattern in patterns}
-        outer = [root for root in sorted(roots) if not any(f"{root}/".startswith(f"{o}/") for o in roots - {root})]
-        matches = [re.compile(glob_translate(pattern)).match for pattern in patterns]
-        listed = {file.path: file for root in ([""] if "" in roots else outer) for file in self._list(root)}
-        return [file for path, file in listed.items() if any(match(path) for match in matches)]
+        folder = f"hf://{self._root}/{parameters.get('data_dir') or ''}".rstrip("/")
+        if parameters.get("data_files"):
+            return sanitize_patterns(parameters["data_files"]), folder
+        return get_data_patterns(folder, DownloadConfig(storage_options={"hf": self._options})), folder
 
-    def _list(self, folder: str) -> Iterator["RepoFile"]:
-        from huggingface_hub.errors import EntryNotFoundError
-        from huggingface_hub.hf_api import RepoFile
+    def _resolve(self, patterns: Sequence[str], folder: str) -> list[str]:
+        from datasets import DownloadConfig
+        from datasets.data_files import resolve_pattern
 
-        try:
-            entries = self._api.list_repo_tree(
-                self.name, folder or None, recursive=True, revision=self._commit, repo_type="dataset"
-            )
-            yield from (entry for entry in entries if isinstance(entry, RepoFile))
-        except EntryNotFoundError:
-            return
+        found: list[str] = []
+        for pattern in patterns:
+            try:
+                found += resolve_pattern(
+                    pattern, folder, download_config=DownloadConfig(storage_options={"hf": self._options})
+                )
+            except FileNotFoundError:  # it matches nothing, which other patterns may do
+                continue
+        return [path.removeprefix("hf://") for path in found]
 
-    def _no_parquet(self, files: Sequence["RepoFile"]) -> str:
-        endings = Counter(".".join(["", *file.path.rsplit("/", 1)[-1].split(".")[1:]]) for file in files)
-        found = ", ".join(f"{count:,} {ending or 'without an ending'}" for ending, count in endings.most_common(5))
+    def _source(self, path: str) -> Source:
+        file = self._files.info(path)
+        version = file["lfs"].sha256 if file["lfs"] else file["blob_id"]
+        name = f"hub://{self._repository}/{self._relative(path)}"
+        return Source(name, Format.PARQUET, file["size"], version, self._commit)
+
+    def _relative(self, path: str) -> str:
+        return path.removeprefix(f"{self._root}/")
+
+    def _no_parquet(self, paths: Sequence[str]) -> str:
+        extensions = Counter(".".join(["", *path.rsplit("/", 1)[-1].split(".")[1:]]) for path in paths)
+        kinds = ", ".join(f"{count:,} {kind or 'without an extension'}" for kind, count in extensions.most_common(5))
         return (
-            f"The data set {self.name} holds no Parquet file there, but {found or 'nothing'}. The hub keeps a Parquet "
-            f"copy of many: try {self.name}@refs/convert/parquet, with --subset where it has several configurations; "
-            f"or download it (hf download --repo-type dataset {self.name}) and give the folder."
+            f"the data set {self._repository} has no Parquet file there{kinds and f', but {kinds}'}. The hub keeps a "
+            f"Parquet copy of many: try {self._repository}@refs/convert/parquet, with --subset where it has several "
+            f"configurations; or download it (hf download --repo-type dataset {self._repository}) and give the folder."
         )
+
+
+def _folders(paths: Iterable[str]) -> dict[str, list[str]]:
+    """The configurations of a repository whose README names none: its folders with their files, and `default`.
+
+    A folder sample/10BT is called that, sample-10BT, and 10BT if no other has the name. `default` is the folder data
+    if there is one, else everything.
+    """
+    paths = sorted(paths)
+    folders: dict[str, list[str]] = defaultdict(list)
+    for path in paths:
+        parts = path.split("/")[:-1]
+        for depth in range(1, len(parts) + 1):
+            folders["/".join(parts[:depth])].append(path)
+    names: dict[str, set[str]] = defaultdict(set)
+    for folder in folders:
+        for name in (folder, folder.replace("/", "-"), folder.rsplit("/", 1)[-1]):
+            names[name].add(folder)
+    files = {name: folders[found.copy().pop()] for name, found in names.items() if len(found) == 1}
+    return {"default": folders.get("data") or paths} | files
+
+
+def _by_split(paths: Sequence[str]) -> Splits:
+    """The split that each path names by the convention of `datasets`, folders first, then the file; else `train`."""
+    from datasets.data_files import NON_WORDS_CHARS, SPLIT_KEYWORDS
+
+    splits: dict[str, list[str]] = defaultdict(list)
+    for path in paths:
+        folder, _, name = path.rpartition("/")
+        named = (
+            str(split)
+            for part in (folder, name)
+            for split, words in sorted(SPLIT_KEYWORDS.items(), key=lambda item: item[0] == "train")
+            if re.search(rf"(?:^|[{NON_WORDS_CHARS}/])(?:{'|'.join(words)})(?:[{NON_WORDS_CHARS}/]|$)", part)
+        )
+        splits[next(named, "train")].append(path)
+    return splits
+
+
+def _choose(names: Sequence[str], subset: str | None, *, repository: str) -> tuple[str, str]:
+    """The configuration and the split ("" if unsaid) that `subset` names.
+
+    Raises:
+        UserError: there is no such configuration, or several and none is named.
+    """
+    if subset is None and len(names) > 1:
+        raise UserError(f"the data set {repository} has several configurations. Name one with --subset: {_list(names)}")
+    subset = names[0] if subset is None else subset
+    name, split = (subset, "") if subset in names or ":" not in subset else subset.rpartition(":")[::2]
+    if name not in names:
+        near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+        guess = f" Did you mean {' or '.join(near)}?" if near else ""
+        raise UserError(f"the data set {repository} has no configuration {name!r}.{guess} It has: {_list(names)}")
+    return name, split
+
+
+def _split(splits: Splits, wanted: str, configuration: str, *, repository: str) -> Sequence[str]:
+    """The files or patterns of one split: the wanted one, else `train`, else the only one."""
+    wanted = wanted or ("train" if "train" in splits or len(splits) != 1 else next(iter(splits)))
+    if wanted not in splits:
+        raise UserError(
+            f"the configuration {configuration} of {repository} has no split {wanted!r}. Name one of its splits with "
+            f"--subset: {_list([f'{configuration}:{split}' for split in splits])}"
+        )
+    return splits[wanted]
+
+
+def _list(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return f"{', '.join(names[:_MOST_NAMES])}{more}."
