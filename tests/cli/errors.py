@@ -106,7 +106,7 @@ _SETTINGS = (
     _set("data.sequence_length=99999999999", found=("data.sequence_length",), remedy="at most 1,048,576"),
     _set("data.min_length=100", found=("data.min_length=100", "1 segment "), remedy="Make the rows longer"),
     _set("data.train=", found=("for data.train:", "got ''"), remedy="non-empty"),
-    _set("data.train=~/corpus", found=("~/corpus",), remedy="write the whole path"),
+    _set("data.train=~/corpus", found=("~/corpus",), remedy="give the full path"),
     _set('data.train="a\\u0000b"', found=("the NUL character",), remedy="Remove it"),
     _set("precision=fp16", found=("for precision:", "got 'fp16'"), remedy="'fp32' or 'bf16'"),
     _set(
@@ -222,7 +222,7 @@ _PREPROCESS = (
     ),
     _preprocess("{text}", found=("--tokenizer and --output",), remedy="for example"),
     _preprocess("", *_TO, found=("one of the sources is empty",), remedy="Give files"),
-    _preprocess("~/text.jsonl", *_TO, found=("'~/text.jsonl'",), remedy="write the whole path"),
+    _preprocess("~/text.jsonl", *_TO, found=("'~/text.jsonl'",), remedy="give the full path"),
     _preprocess("*.nope", *_TO, found=("no file matches '*.nope'",), remedy="Give a pattern that does"),
     _preprocess("{documents}", *_TO, found=("{documents} holds 1 file of other kinds",), remedy="end in .parquet"),
     _preprocess("{document}", *_TO, found=("unknown format: {document}",), remedy="end in .parquet"),
@@ -337,7 +337,7 @@ _FETCH = "Fetch the model again"
 _IMPORTS = (
     _import("nowhere", "hf", found=("'nowhere' is not a directory",), remedy="Give a folder that holds config.json"),
     _import("", "hf", found=("'' is not a directory",), remedy="Give a folder that holds config.json"),
-    _import("~/model", "hf", found=("'~/model'",), remedy="write the whole path"),
+    _import("~/model", "hf", found=("'~/model'",), remedy="give the full path"),
     _import("{empty}", "hf", found=("{empty}", "config.json"), remedy="Give"),
     _import(
         "{checkpoint}", "hf", found=("{checkpoint} holds no config.json",), remedy="--to-hf {checkpoint} OUT exports it"

@@ -36,7 +36,7 @@ def holds_array(source: Source) -> bool:
     if re.match(rb"\{[ \t\r]*\n", first):
         raise UserError(
             f"The source {source.name} is one JSON object written over several lines. "
-            "Write one object a line, or one array of objects."
+            "Write one object per line, or one array of objects."
         )
     return first.startswith(b"[")
 

@@ -2,7 +2,7 @@
 
 source.py   one file to read: its format and compression, by its name
 find.py     paths, folders, globs and data sets -> sources
-hub*.py     data sets on the hub: configurations -> Parquet files of one commit
+hub.py      data sets on the hub: configurations -> Parquet files of one commit
 """
 
 from toolkit.preprocess.sources.find import find_sources, no_documents_error

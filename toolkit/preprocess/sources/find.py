@@ -48,8 +48,8 @@ def find_sources(named: Sequence[str], *, subset: str | None = None, output: Pat
             raise UserError(f"All sources are in the output folder {output}. Name another folder for the output.")
     sources = {source.name: source for source in found.sources()}
     found.report()
-    for name in on_hub:
-        for source in find_on_hub(name, subset=subset):
+    for data_set in on_hub:
+        for source in find_on_hub(data_set, subset=subset):
             if sources.setdefault(source.name, source).revision != source.revision:
                 raise UserError(f"{source.name} is named at two revisions; a corpus can hold one. Leave one out.")
     return [sources[name] for name in sorted(sources, key=os.fsencode)]
