@@ -375,7 +375,7 @@ _FINETUNED = (
         for task in ("tc", "qa", "ir")
     ),
     _finetune("sc", "", found=("MODEL is an empty string",), remedy="Give a Hugging Face folder"),
-    _finetune("sc", "{empty}", found=("{empty} is not a model", "a config.json"), remedy="Give one of the three"),
+    _finetune("sc", "{empty}", found=("{empty} is not a model", "a config.json"), remedy="Give a Hugging Face folder"),
     _finetune("sc", "{damaged_checkpoint}", found=("weights-", "is damaged"), remedy="Copy the checkpoint again"),
     _finetune("sc", "{decoder}", found=("{decoder} is a decoder (llama)",), remedy="toolkit convert --to-hf"),
     _finetune("sc", "{broken_config}", found=("could not load {broken_config}",), remedy="Give a folder"),

@@ -6,7 +6,8 @@ import pytest
 from toolkit.finetuning import FinetuningResult, Initialization
 from toolkit.run import load_run
 from toolkit.run.load import schedule_of
-from toolkit.workflows.report.facts import Facts, HiddenWord, Metrics
+from toolkit.workflows.report.facts import Facts, Metrics
+from toolkit.workflows.report.masked_predictions import MaskedWord
 from toolkit.workflows.stages import Stage, TimedStage
 
 
@@ -63,10 +64,10 @@ def make_facts() -> Callable[..., Facts]:
             "parameters": 3_146_880,
             "ranks": 2,
             "metrics": _metrics(400, switch=200, final_mlm=5.84),
-            "frequency_loss": {"clm": 7.23, "mlm": 7.25},
-            "hidden_words": (
-                HiddenWord("She", " was", " born <in> London.", ((" was", 0.5), (" is", 0.002))),
-                HiddenWord("He", " had", " a dog.", ((" was", 0.4), (" <b>", 0.1))),
+            "unigram_loss": {"clm": 7.23, "mlm": 7.25},
+            "masked_words": (
+                MaskedWord("She", " was", " born <in> London.", ((" was", 0.5), (" is", 0.002))),
+                MaskedWord("He", " had", " a dog.", ((" was", 0.4), (" <b>", 0.1))),
             ),
             "result": _result(0.77, seed=0, initialization=Initialization.PRETRAINED, rate=5e-4),
             "twins": tuple(

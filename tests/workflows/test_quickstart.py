@@ -131,7 +131,7 @@ def test_everything_is_made_once(programs, tmp_path, capsys):
     assert (job / "report.html").is_file()
     out = capsys.readouterr().out
     assert out.count("finished before") == 6
-    assert "Everything was finished before" in out
+    assert "All stages were finished before" in out
 
 
 def test_what_is_damaged_is_made_again_and_nothing_else(programs, tmp_path):
@@ -151,7 +151,7 @@ def test_what_is_damaged_is_made_again_and_nothing_else(programs, tmp_path):
 def test_the_twin_is_trained_when_asked_for_and_stays_in_the_report(programs, tmp_path):
     job = tmp_path / "job"
     quickstart.run_quickstart(job)
-    assert quickstart.run_quickstart(job, compare=True) == 0
+    assert quickstart.run_quickstart(job, comparison=quickstart.Comparison.MLM_ONLY) == 0
     assert programs.calls == [*ALL, "train mlm-only"]
     settings = load_run(str(job / "mlm-only" / "run.toml"))
     assert [(phase.objective, phase.fraction) for phase in settings.schedule] == [("mlm", 1.0)]

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 import pytest
 from rich.console import Console
 
-from toolkit.workflows.report.bag_of_words import bag_of_words_accuracy
+from toolkit.workflows.report.baselines import bag_of_words_accuracy
 from toolkit.workflows.report.page import duration, render
 from toolkit.workflows.report.summary import summary
 
@@ -59,7 +59,7 @@ def test_it_says_what_the_contract_lists(make_facts):
     for words in (
         "not a reproduction of the paper",
         "200 steps of CLM, then 200 steps of MLM",
-        "token frequencies alone",
+        "unigram baseline",
         "DeepSpeed, ZeRO-2, 2 ranks",
         "2 min 42 s",
         "toolkit train quickstart",
@@ -78,16 +78,16 @@ def test_losses_before_and_after_each_phase(make_facts):
     assert losses["before the first step"] == ["9.04", "8.98"]
     assert losses["after phase 1, CLM (step 200)"] == ["7.54", "7.41"]
     assert losses["after phase 2, MLM (step 400)"] == ["6.04", "5.84"]
-    assert losses["token frequencies alone"] == ["7.23", "7.25"]
+    assert losses["unigram baseline"] == ["7.23", "7.25"]
 
 
 def test_points_over_the_twins_and_the_majority(make_facts):
     """77.0 against the mean of 65, 66 and 70, and against 63; one standard deviation of 1,417 answers is 1.1."""
     text = _text(render(make_facts()))
     assert "+10.0 points over the mean of the 3 twins (67.0%)" in text
-    assert "+14.0 over always giving" in text
+    assert "+14.0 over the most frequent" in text
     assert "about 1.1 points" in text
-    assert "counted words, no network70.0%" in text
+    assert "bag-of-words baseline70.0%" in text
 
 
 def test_a_worse_model_is_reported_as_worse(make_facts):
@@ -97,13 +97,13 @@ def test_a_worse_model_is_reported_as_worse(make_facts):
     assert "-7.0 points over the mean" in text
 
 
-def test_hidden_words_are_escaped_and_counted(make_facts):
+def test_masked_words_are_escaped_and_counted(make_facts):
     html = render(make_facts())
     assert "<b>" not in html.replace("<b></b>", "")
     assert "&lt;b&gt;" in html
     text = _text(html)
     assert "She was born <in> London." in text
-    assert "the hidden word in 1 of 2" in text
+    assert "the masked word in 1 of 2" in text
     assert "&lt;1%" in html
 
 
@@ -111,7 +111,7 @@ def test_the_comparison_is_there_when_asked_for(make_facts, mlm_only_metrics):
     assert "Does CLM first help?" not in _text(render(make_facts()))
     text = _text(render(make_facts(mlm_only=mlm_only_metrics)))
     assert "Does CLM first help?" in text
-    assert "ends lower on hidden tokens of held-out text: 5.84 against 6.47 nats, a difference of 0.63" in text
+    assert "ends lower on masked tokens of held-out text: 5.84 against 6.47 nats, a difference of 0.63" in text
     assert "toolkit quickstart --compare" not in text
 
 
@@ -133,13 +133,13 @@ def test_the_terminal_gets_the_numbers_too(make_facts, mlm_only_metrics):
     screen = Console(width=100, record=True, file=io.StringIO())
     screen.print(summary(make_facts(mlm_only=mlm_only_metrics)))
     lines = screen.export_text().splitlines()
-    assert any(line.split() == ["together", "2", "min", "42", "s", "5", "min", "10", "s"] for line in lines)
+    assert any(line.split() == ["total", "2", "min", "42", "s", "5", "min", "10", "s"] for line in lines)
     assert any("held-out MLM loss" in line and "5.84" in line and "8.98" in line for line in lines)
     assert any("with MLM only" in line and "6.47" in line for line in lines)
     assert any("test accuracy" in line and "77.0%" in line and "67.0%" in line and "63.0%" in line for line in lines)
 
 
-def test_counted_words_are_scored_on_the_test_file(tmp_path):
+def test_the_bag_of_words_baseline_is_scored_on_the_test_file(tmp_path):
     """Four test sentences, one of which says the opposite of its words."""
     rows = {
         "train": [("red apple", "fruit"), ("green apple", "fruit"), ("red car", "car"), ("green car", "car")],

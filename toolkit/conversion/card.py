@@ -1,5 +1,6 @@
 """The model card: what was trained, on what, for how long, and how to load it; all taken from the manifest."""
 
+import math
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import PurePath
@@ -89,7 +90,7 @@ def _facts(manifest: CheckpointManifest) -> Iterator[tuple[str, str]]:
     model = _group(manifest, "model")
     if manifest.first_weights:
         yield "first weights", manifest.first_weights
-    parameters = sum(_size(entry.shape) for entry in manifest.tensors.values())
+    parameters = sum(math.prod(entry.shape) for entry in manifest.tensors.values())
     yield "parameters", f"{parameters:,}"
     yield "layers x width", f"{model.get('num_hidden_layers')} x {model.get('hidden_size')}"
     yield "vocabulary", f"{manifest.vocabulary.size:,} tokens, fingerprint `{manifest.vocabulary.fingerprint[:16]}`"
@@ -136,10 +137,3 @@ def _corpora(train: Any) -> Iterator[str]:
     for entry in train if isinstance(train, list | tuple) else [train]:
         path = entry.get("path") if isinstance(entry, dict) else entry
         yield PurePath(str(path)).name
-
-
-def _size(shape: tuple[int, ...]) -> int:
-    size = 1
-    for length in shape:
-        size *= length
-    return size

@@ -1,12 +1,13 @@
-"""`toolkit quickstart`: the whole path on bundled text, one program after the other, and a page that shows it.
+"""`toolkit quickstart`: the whole path on bundled text, one program after the other, and an HTML report.
 
 prepare -> pretrain, CLM then MLM, on two ranks -> convert to both Hugging Face forms -> fine-tune the encoder and three
-random twins -> report. With a comparison, a run without CLM is trained as well. Nothing of it needs a network. Started
-again, stages that are finished and intact are used as they are, pretraining goes on from its newest checkpoint, and the
-report is written anew.
+random twins -> report. With a comparison, a run without CLM is trained as well. None of it needs a network. When it is
+started again, finished and intact stages are kept, pretraining resumes from its newest checkpoint, and the report is
+rewritten.
 """
 
 import os
+from enum import StrEnum
 from pathlib import Path
 
 from toolkit.workflows.job import held
@@ -14,12 +15,19 @@ from toolkit.workflows.job import held
 QUICKSTART_FOLDER = Path("runs/quickstart")
 
 
-def run_quickstart(folder: Path = QUICKSTART_FOLDER, *, compare: bool = False) -> int:
-    """Do everything that is not done yet, write the report, and return the exit code.
+class Comparison(StrEnum):
+    """What the pretraining run is compared with."""
+
+    NONE = "none"
+    MLM_ONLY = "mlm-only"
+
+
+def run_quickstart(folder: Path = QUICKSTART_FOLDER, *, comparison: Comparison = Comparison.NONE) -> int:
+    """Run the stages that are not finished, write the report, and return the exit code.
 
     Args:
         folder: everything is written below it.
-        compare: also train the run without CLM, and show both.
+        comparison: what else is trained and shown.
 
     Raises:
         UserError: the folder is in use, cannot be written, or holds something else.
@@ -29,14 +37,14 @@ def run_quickstart(folder: Path = QUICKSTART_FOLDER, *, compare: bool = False) -
 
     with held(folder):
         try:
-            Quickstart(folder, compare=compare).run()
+            Quickstart(folder, comparison).run()
         except PretrainingEnded as ended:
             return ended.code
     return 0
 
 
 def _prepare_environment() -> None:
-    """What libraries read once, when they are loaded; ranks inherit it."""
+    """Set what libraries read once, at import; ranks inherit it."""
     os.environ["HF_HUB_OFFLINE"] = "1"
-    # Threads that wait for one another by spinning made fine-tuning four times as slow on a busy machine.
+    # Threads that spin while they wait made fine-tuning four times as slow on a busy machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -1,4 +1,4 @@
-"""The stages of the quickstart: what each is made from, what it makes, and which program does it."""
+"""Stages of the quickstart: inputs, outputs and program of each."""
 
 import dataclasses
 import json
@@ -10,11 +10,13 @@ from pathlib import Path
 from toolkit.checkpoint.folders import CHECKPOINTS_FOLDER, step_name
 from toolkit.checkpoint.read import newest_intact
 from toolkit.core.errors import SettingsError
+from toolkit.core.files import atomic_write
 from toolkit.run import load_run
 from toolkit.run.identity import check_same_run, snapshot
 from toolkit.run.resolve import RunData, open_run_data
 from toolkit.workflows.bundled import QUICKSTART_DATA, prepare_bundled_corpus
 from toolkit.workflows.job import Job
+from toolkit.workflows.quickstart import Comparison
 from toolkit.workflows.stages import Stages, hash_of
 from toolkit.workflows.train import train_run
 
@@ -26,7 +28,7 @@ _MLM_ONLY, _MLM_ONLY_SCHEDULE = "mlm-only", 'schedule=[{objective = "mlm", fract
 
 
 class PretrainingEnded(Exception):
-    """Pretraining did not reach its last step; the ranks have said why."""
+    """Pretraining did not reach its last step; the ranks have printed why."""
 
     def __init__(self, code: int) -> None:
         super().__init__()
@@ -38,23 +40,23 @@ class Quickstart:
 
     Args:
         folder: everything is written below it.
-        compare: also train the run without CLM, and show both.
+        comparison: what else is trained and shown.
     """
 
-    def __init__(self, folder: Path, *, compare: bool) -> None:
-        # A twin trained earlier stays in the report.
+    def __init__(self, folder: Path, comparison: Comparison) -> None:
+        # A comparison that was trained earlier stays in the report.
         twin = Stages(folder).get(_MLM_ONLY)
-        self._compare = compare or (twin is not None and twin.files is not None)
+        self._compare = comparison is Comparison.MLM_ONLY or (twin is not None and twin.files is not None)
         self._folder, self._job = folder, Job(folder, num_stages=7 if self._compare else 6)
 
     def run(self) -> None:
-        """Do what is not done yet, and write the report.
+        """Run the stages that are not finished, and write the report.
 
         Raises:
-            PretrainingEnded: a run was stopped, refused or broke off.
+            PretrainingEnded: a run was stopped, or failed.
             UserError: the folder holds something else.
         """
-        self._job.screen.print(f"From text to a fine-tuned encoder, below {self._folder}, without a network.")
+        self._job.screen.print(f"From text to a fine-tuned encoder in {self._folder}, without a network.")
         self._prepare()
         self._pretrain("pretrain", self._folder, [])
         if self._compare:
@@ -74,12 +76,12 @@ class Quickstart:
 
         def work() -> None:
             if before is not None and before.files is not None:
-                # Finished once, and no longer what it was. The same text gives the same bytes again.
+                # Finished once and changed since; the same text gives the same bytes again.
                 shutil.rmtree(folder, ignore_errors=True)
             prepare_bundled_corpus(settings)
             open_run_data(settings)
 
-        self._job.stage("prepare", "Prepare: Wikipedia text into a corpus", key=key, outputs=[folder], work=work)
+        self._job.stage("prepare", "Prepare: Wikipedia text to a corpus", key=key, outputs=[folder], work=work)
 
     def _pretrain(self, name: str, folder: Path, changes: list[str]) -> None:
         overrides = [*self._overrides(folder), *changes]
@@ -159,7 +161,7 @@ class Quickstart:
         )
 
     def _report(self) -> None:
-        from toolkit.workflows.report.gather import gather
+        from toolkit.workflows.report.facts import gather
         from toolkit.workflows.report.page import render
         from toolkit.workflows.report.summary import summary
 
@@ -174,26 +176,23 @@ class Quickstart:
                 max_logit_difference=self._job.stages["convert"].facts["max_difference"],
             )
         facts = dataclasses.replace(facts, stages=self._job.timed_stages())
-        unfinished = path.with_name(".report.html")
-        unfinished.write_text(render(facts), encoding="utf-8")
-        unfinished.replace(path)
+        atomic_write(path, render(facts))
         screen = self._job.screen
         screen.print()
         screen.print(summary(facts))
         if not self._job.num_made:
-            screen.print("Everything was finished before; the report was written anew.")
+            screen.print("All stages were finished before; the report was rewritten.")
         screen.print(f"Open {path} in a browser.")
 
     def _overrides(self, run_folder: Path) -> list[str]:
-        """The preset, with everything below this job's folder."""
+        """Overrides of the preset that put everything into this folder."""
         corpus = self._folder / "corpus"
         places = {"run.dir": run_folder, "data.train": corpus, "data.validation": corpus / "validation"}
         return [f"{key}={json.dumps(str(path))}" for key, path in places.items()]
 
     def _is_of_another(self, what: str) -> SettingsError:
         return SettingsError(
-            f"{self._folder} {what}\n"
-            f"The quickstart always does the same: remove or rename {self._folder} to start again."
+            f"{self._folder} {what}\nThe quickstart cannot continue it: remove or rename {self._folder} to start again."
         )
 
 
@@ -202,7 +201,7 @@ def _labelled() -> dict[str, Path]:
 
 
 def _phases(data: RunData) -> str:
-    """What a run does, as the name of a stage."""
+    """Title of a pretraining stage."""
     steps = [(f"{phase.stop - phase.start:,}", phase.objective.upper()) for phase in data.schedule.phases]
     if len(steps) == 1:
         return "Compare: {} steps of {} alone".format(*steps[0])
@@ -212,7 +211,7 @@ def _phases(data: RunData) -> str:
 
 
 def _num_ranks() -> int:
-    """Two; on a machine with GPUs not more than it has."""
+    """Two, or the number of GPUs if there is just one."""
     import torch
 
     return min(_RANKS, torch.cuda.device_count()) or _RANKS

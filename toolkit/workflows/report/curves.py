@@ -8,13 +8,13 @@ from toolkit.objectives.schedule import Phase
 from toolkit.workflows.report.chart import Band, Level, Series, line_chart, responsive
 from toolkit.workflows.report.facts import Facts, Metrics
 
-_LEVEL_LABEL = "token frequencies alone"
-_LEVEL = (_LEVEL_LABEL, "frequencies")
+_LEVEL_LABEL = "unigram baseline"
+_LEVEL = (_LEVEL_LABEL, "unigram")
 
 
 def loss_section(facts: Facts) -> str:
     """Training and held-out losses over the run, and the held-out ones at each end of a phase."""
-    phases, objectives = facts.phases, sorted(facts.frequency_loss)
+    phases, objectives = facts.phases, sorted(facts.unigram_loss)
     draw = partial(_loss_chart, facts)
     legend = [
         *(("line " + name, f"{_name(name)}, held-out text") for name in objectives),
@@ -26,21 +26,20 @@ def loss_section(facts: Facts) -> str:
     return f"""
 <h2>One run, two objectives</h2>
 <p>The run predicts the <span class="clm-word">next token</span> up to step {switch:,}, then
-<span class="mlm-word">hidden tokens</span> from both sides. At the switch two things change: who builds inputs and
-targets, and which positions a token may look at. Weights, optimizer, learning rate and the order of the data go on.</p>
+<span class="mlm-word">masked tokens</span> from both sides. Two things change at the switch: the objective, which
+builds inputs and targets, and the attention. Weights, optimizer state, learning rate and data order continue.</p>
 <figure>
 {_legend(legend)}
 {responsive(lambda width, height: draw((width, height)))}
-<figcaption>Loss in nats per token, lower is better; point at a dot for its value. Held-out text: articles that the
+<figcaption>Loss in nats per token, lower is better; hover over a dot for its value. Held-out text: articles that the
 run is not trained on.
-<em>{_LEVEL_LABEL.capitalize()}</em>: the loss of a model that knows how often each token occurs in the training text,
-and nothing else.</figcaption>
+<em>{_LEVEL_LABEL.capitalize()}</em>: predicts every token by its frequency in the training text.</figcaption>
 </figure>
 {_phase_table(facts, objectives)}"""
 
 
 def comparison_section(facts: Facts) -> str:
-    """The held-out loss of the last objective, with and without the phase before it; empty where nobody asked."""
+    """The held-out loss of the last objective, with and without the phase before it; empty without a comparison."""
     if facts.mlm_only is None:
         return ""
     ours, theirs = final_loss(facts.metrics, "mlm"), final_loss(facts.mlm_only, "mlm")
@@ -49,8 +48,8 @@ def comparison_section(facts: Facts) -> str:
     legend = [("line mlm", "CLM, then MLM"), ("line only", "MLM only"), ("level", _LEVEL_LABEL)]
     return f"""
 <h2>Does CLM first help?</h2>
-<p>A twin spent all {facts.phases[-1].stop:,} steps on MLM: same model, same rows in the same order, same learning
-rates. In this one run the schedule with CLM first {order} on hidden tokens of held-out text:
+<p>A second run spent all {facts.phases[-1].stop:,} steps on MLM: same model, same rows in the same order, same learning
+rates. In this single comparison the schedule with CLM first {order} on masked tokens of held-out text:
 <strong>{ours:.2f}</strong> against <strong>{theirs:.2f}</strong> nats, a difference of {abs(lead):.2f}.</p>
 <figure>
 {_legend(legend)}
@@ -78,10 +77,10 @@ def _loss_chart(facts: Facts, size: tuple[int, int]) -> str:
         )
         for phase in phases
     ]
-    levels = [Level(phase.start, phase.stop, facts.frequency_loss[phase.objective], *_LEVEL) for phase in phases]
+    levels = [Level(phase.start, phase.stop, facts.unigram_loss[phase.objective], *_LEVEL) for phase in phases]
     series = [
         *_training_lines(facts),
-        *(line for name in facts.frequency_loss for line in _held_out_lines(facts, name)),
+        *(line for name in facts.unigram_loss for line in _held_out_lines(facts, name)),
     ]
     title = "Training and held-out loss over the steps of the run"
     return line_chart(series, bands=bands, levels=levels, x_label="step", title=title, size=size)
@@ -118,7 +117,7 @@ def _comparison_chart(facts: Facts, mlm_only: Metrics, size: tuple[int, int]) ->
         for phase in facts.phases
         for name in (_name(phase.objective),)
     ]
-    level = Level(0, facts.phases[-1].stop, facts.frequency_loss["mlm"], *_LEVEL)
+    level = Level(0, facts.phases[-1].stop, facts.unigram_loss["mlm"], *_LEVEL)
     title = "Held-out MLM loss of both runs over the steps"
     return line_chart(series, bands=bands, levels=[level], x_label="step", title=title, size=size)
 
@@ -136,7 +135,7 @@ def _phase_table(facts: Facts, objectives: list[str]) -> str:
             f'<td class="right{" trained" if name == trained else ""}">{losses[name]:.2f}</td>' for name in objectives
         )
         rows.append(f"<tr><th>{escape(label)}</th>{cells}</tr>")
-    level = "".join(f'<td class="right">{facts.frequency_loss[name]:.2f}</td>' for name in objectives)
+    level = "".join(f'<td class="right">{facts.unigram_loss[name]:.2f}</td>' for name in objectives)
     rows.append(f'<tr class="line"><th>{_LEVEL_LABEL}</th>{level}</tr>')
     return (
         f'<div class="scroll"><table><thead><tr><th>Held-out text</th>{head}</tr></thead>'

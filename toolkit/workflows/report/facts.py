@@ -1,34 +1,46 @@
-"""Everything the report shows, gathered before a word of it is written."""
+"""Facts of the report, gathered from the files of the quickstart."""
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 
+from toolkit.checkpoint.folders import CHECKPOINTS_FOLDER
+from toolkit.checkpoint.read import newest_intact
+from toolkit.core.errors import UserError
 from toolkit.finetuning import FinetuningResult
+from toolkit.model.presets import parameter_counts
 from toolkit.objectives.schedule import Phase
 from toolkit.run.settings import RunSettings
+from toolkit.run.resolve import RunData
+from toolkit.workflows.report.baselines import bag_of_words_accuracy, unigram_losses
+from toolkit.workflows.report.environment import environment
+from toolkit.workflows.report.masked_predictions import MaskedWord, predict_masked_words
 from toolkit.workflows.stages import TimedStage
 
+_FILES = {
+    "corpus": "tokens as Megatron .bin/.idx shards, with their tokenizer",
+    "checkpoints": "weights and optimizer state, for resuming",
+    "metrics.jsonl": "one line per logged step",
+    "run.toml": "all settings, as a run file",
+    "tensorboard": "the same curves for TensorBoard",
+    "hf-encoder": "the encoder: EuroBertForMaskedLM",
+    "hf-decoder": "the same weights as a decoder: LlamaForCausalLM",
+    "finetune": "scores, predictions and models of the fine-tuning runs",
+    "mlm-only": "the run without CLM",
+}
 Metrics = tuple[dict[str, Any], ...]
 """The lines of a metrics.jsonl, in order."""
 
 
 @dataclass(frozen=True)
-class HiddenWord:
-    """A sentence with one word hidden, and what the encoder puts there."""
-
-    before: str
-    hidden: str
-    after: str
-    guesses: tuple[tuple[str, float], ...]
-    """Words and their probabilities, the likeliest first."""
-
-
-@dataclass(frozen=True)
 class Facts:
-    """Settings, measurements and surroundings of one quickstart."""
+    """Settings, results and environment of one quickstart."""
 
     folder: str
-    """The job's folder, as commands name it."""
+    """The quickstart's folder, as commands name it."""
     settings: RunSettings
     phases: tuple[Phase, ...]
     settings_text: str
@@ -39,34 +51,116 @@ class Facts:
     parameters: int
     ranks: int
     metrics: Metrics
-    frequency_loss: dict[str, float]
-    """Loss of predicting every token by its frequency in the training text, by objective, on the evaluated targets."""
-    hidden_words: tuple[HiddenWord, ...]
+    unigram_loss: dict[str, float]
+    """Cross-entropy of a unigram model on the evaluated targets, by objective."""
+    masked_words: tuple[MaskedWord, ...]
     result: FinetuningResult
     twins: tuple[FinetuningResult, ...]
     """The same fine-tuning from random weights."""
     bag_of_words: float
-    """Test accuracy of counted words without any network."""
+    """Test accuracy of the bag-of-words baseline."""
     num_labelled: dict[str, int]
     """Rows of the labelled files: train, validation, test."""
     files: tuple[tuple[str, str, int], ...]
-    """What was made: name below the folder, what it is, bytes."""
+    """Outputs: name below the folder, description, bytes."""
     max_logit_difference: float
     """Between the exported folders, in transformers, and the checkpoint."""
     date: str
     machine: dict[str, str]
-    """What it ran on and with, by name."""
+    """Hardware and versions, by name."""
     mlm_only: Metrics | None = None
-    """The run without CLM, where it was asked for."""
+    """Metrics of the run without CLM, if there is one."""
     stages: tuple[TimedStage, ...] = ()
-    """What was done, in order, the report last."""
+    """In order; the report is the last."""
 
     @property
     def seconds(self) -> float:
-        """All stages together."""
+        """Time of all stages."""
         return sum(stage.record.seconds for stage in self.stages)
 
     @property
     def cpu_seconds(self) -> float:
-        """Processor time of all stages together."""
+        """CPU time of all stages."""
         return sum(stage.record.cpu_seconds for stage in self.stages)
+
+
+def gather(
+    folder: Path,
+    data: RunData,
+    *,
+    labelled: dict[str, Path],
+    results: Sequence[Path],
+    mlm_only: Path | None,
+    max_logit_difference: float,
+) -> Facts:
+    """Read the files, evaluate the baselines and the exported encoder; stages and their times are left out.
+
+    Args:
+        folder: of the job.
+        data: of the run.
+        labelled: the labelled files by split.
+        results: folders of fine-tuning results, that of the pretrained encoder first.
+        mlm_only: run folder of the run without CLM, if there is one.
+        max_logit_difference: between the exported folders and the checkpoint.
+
+    Raises:
+        UserError: a file that the report needs is missing.
+    """
+    last_step = data.schedule.total_steps
+    checkpoint, _ = newest_intact(folder / CHECKPOINTS_FOLDER)
+    assert checkpoint is not None
+    scores = [FinetuningResult.model_validate_json((path / "result.json").read_bytes()) for path in results]
+    rows_read = last_step * data.settings.train.global_batch_rows
+    return Facts(
+        folder=str(folder),
+        settings=data.settings,
+        phases=data.schedule.phases,
+        settings_text=(folder / "run.toml").read_text(encoding="utf-8"),
+        documents=data.corpus.num_documents,
+        tokens=data.corpus.num_tokens,
+        epochs=rows_read / data.rows.num_rows,
+        parameters=parameter_counts(data.settings.model).total,
+        ranks=checkpoint.manifest.layout.world_size,
+        metrics=read_metrics(folder, last_step=last_step),
+        unigram_loss=unigram_losses(data),
+        masked_words=predict_masked_words(folder / "hf-encoder"),
+        result=scores[0],
+        twins=tuple(scores[1:]),
+        bag_of_words=bag_of_words_accuracy(labelled),
+        num_labelled={split: _num_rows(path) for split, path in labelled.items()},
+        files=tuple((name, what, _size(folder / name)) for name, what in _FILES.items() if (folder / name).exists()),
+        max_logit_difference=max_logit_difference,
+        date=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
+        machine=environment(),
+        mlm_only=None if mlm_only is None else read_metrics(mlm_only, last_step=last_step),
+    )
+
+
+def read_metrics(run_folder: Path, *, last_step: int) -> Metrics:
+    """The lines of a finished run's metrics.jsonl.
+
+    Raises:
+        UserError: the file is missing, damaged, or ends before the last step.
+    """
+    path = run_folder / "metrics.jsonl"
+    try:
+        lines = tuple(json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
+        is_whole = lines[0]["step"] == 0 and lines[-1]["step"] == last_step
+    except (OSError, ValueError, IndexError, KeyError, TypeError):
+        is_whole = False
+    if not is_whole:
+        raise UserError(
+            f"{path} is incomplete, so the report cannot show the finished run.\nRemove {run_folder} and start again."
+        )
+    return lines
+
+
+def _num_rows(path: Path) -> int:
+    """Rows of a table with a heading."""
+    with path.open("rb") as file:
+        return sum(1 for _ in file) - 1
+
+
+def _size(path: Path) -> int:
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files if file.is_file())

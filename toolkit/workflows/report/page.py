@@ -1,4 +1,4 @@
-"""The report as one HTML file: readable on a phone, on paper and in ten years, since it loads nothing."""
+"""The report as one HTML file that loads nothing: readable on a phone, on paper and in ten years."""
 
 import math
 from collections.abc import Mapping
@@ -7,8 +7,8 @@ from importlib.resources import files
 from statistics import fmean, median
 
 from toolkit.workflows.report.curves import comparison_section, final_loss, loss_section
-from toolkit.workflows.report.facts import Facts, HiddenWord
-from toolkit.workflows.report.next_commands import next_commands
+from toolkit.workflows.report.facts import Facts
+from toolkit.workflows.report.masked_predictions import MaskedWord
 
 # Questions of the bundled labelled sets, by the name that results give them.
 _QUESTIONS = {"entity": "does a sentence mention a named entity (a person, a place, an organisation)?"}
@@ -21,12 +21,12 @@ def render(facts: Facts) -> str:
         _head(facts),
         loss_section(facts),
         comparison_section(facts),
-        _hidden_words(facts),
+        _masked_words(facts),
         _scores(facts),
         _made(facts),
         _settings(facts),
         _time(facts),
-        next_commands(facts),
+        _next_commands(facts),
         _foot(facts),
     )
     return (
@@ -38,7 +38,7 @@ def render(facts: Facts) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time as a person says it."""
+    """A time in seconds, or in minutes and seconds."""
     if seconds < 59.95:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -52,7 +52,7 @@ def _head(facts: Facts) -> str:
         (
             "Held-out MLM loss",
             f"{final_loss(facts.metrics, 'mlm'):.2f}",
-            f"nats a token; token frequencies alone: {facts.frequency_loss['mlm']:.2f}",
+            f"nats per token; unigram baseline: {facts.unigram_loss['mlm']:.2f}",
         ),
         (
             "Test accuracy",
@@ -73,33 +73,35 @@ def _head(facts: Facts) -> str:
     return f"""
 <h1>From text to an encoder, on this machine</h1>
 <p class="lead">An encoder was pretrained on {facts.tokens / 1e6:.1f} million tokens of Wikipedia, first to predict the
-next token, then to fill in hidden ones; it was exported to Hugging Face and fine-tuned on labelled sentences.
-This is what happens on your laptop in minutes, not a reproduction of the paper
+next token, then to fill in masked ones; it was exported to Hugging Face and fine-tuned on labelled sentences.
+This takes minutes on a laptop and is not a reproduction of the paper
 (<a href="https://arxiv.org/abs/2507.00994">arXiv 2507.00994</a>), whose models are 70 to 330 times as large.</p>
 <dl class="tiles">{items}</dl>"""
 
 
-def _hidden_words(facts: Facts) -> str:
-    items = "".join(f"<li><div>{_sentence(word)}</div><div>{_guesses(word)}</div></li>" for word in facts.hidden_words)
-    found = sum(word.guesses[0][0] == word.hidden for word in facts.hidden_words)
+def _masked_words(facts: Facts) -> str:
+    items = "".join(
+        f"<li><div>{_sentence(word)}</div><div>{_predictions(word)}</div></li>" for word in facts.masked_words
+    )
+    found = sum(word.predictions[0][0] == word.word for word in facts.masked_words)
     return f"""
-<h2>What it fills in</h2>
-<p>Simple sentences that are not in the training text, each with one word hidden from the encoder. Its first guess is
-the hidden word in {found} of {len(facts.hidden_words)}. At this size it has learnt which kind of word fits and a few
-fixed expressions, hardly any facts.</p>
+<h2>Masked words</h2>
+<p>Simple sentences that are not in the training text, each with one word masked. The encoder's top prediction is
+the masked word in {found} of {len(facts.masked_words)}. At this size it has learnt which kind of word fits and a few
+fixed expressions, but hardly any facts.</p>
 <ul class="words">{items}</ul>"""
 
 
-def _sentence(word: HiddenWord) -> str:
-    space = " " if word.hidden.startswith(" ") else ""
-    return f"{escape(word.before)}{space}<mark>{escape(word.hidden.strip())}</mark>{escape(word.after)}"
+def _sentence(word: MaskedWord) -> str:
+    space = " " if word.word.startswith(" ") else ""
+    return f"{escape(word.before)}{space}<mark>{escape(word.word.strip())}</mark>{escape(word.after)}"
 
 
-def _guesses(word: HiddenWord) -> str:
+def _predictions(word: MaskedWord) -> str:
     return "".join(
-        f'<div class="guess{" right-one" if text == word.hidden else ""}"><span>{escape(text.strip() or text)}</span>'
+        f'<div class="guess{" right-one" if text == word.word else ""}"><span>{escape(text.strip() or text)}</span>'
         f'<div class="bar"><i style="width:{share:.1%}"></i></div><div class="share">{_share(share)}</div></div>'
-        for text, share in word.guesses
+        for text, share in word.predictions
     )
 
 
@@ -115,8 +117,8 @@ def _scores(facts: Facts) -> str:
     rows = [
         ("pretrained here", ours, "ours"),
         *((f"random weights, seed {twin.seed}", score, "") for twin, score in zip(facts.twins, twins, strict=True)),
-        ("counted words, no network", facts.bag_of_words, ""),
-        ("always the most frequent label", facts.result.majority, ""),
+        ("bag-of-words baseline", facts.bag_of_words, ""),
+        ("most frequent label", facts.result.majority, ""),
     ]
     bars = "".join(
         f'<div><span>{name}</span><div class="bar"><i class="{css}" style="width:{score:.2%}"></i></div>'
@@ -124,17 +126,17 @@ def _scores(facts: Facts) -> str:
         for name, score, css in rows
     )
     return f"""
-<h2>What that is good for</h2>
+<h2>Fine-tuning</h2>
 <p>The task: {question} The encoder was fine-tuned on {facts.num_labelled["train"]:,} labelled sentences and tested on
-{num_test:,} others. Its twins have the same shape and are fine-tuned alike, but start from random weights.
-Pretraining is worth <strong>{(ours - fmean(twins)) * 100:+.1f} points</strong> over the mean of the
-{len(twins)} twins ({fmean(twins):.1%}), and {(ours - facts.result.majority) * 100:+.1f} over always giving the most
-frequent label.</p>
+{num_test:,} others. Its twins have the same shape and the same fine-tuning, but start from random weights.
+Pretraining gains <strong>{(ours - fmean(twins)) * 100:+.1f} points</strong> over the mean of the
+{len(twins)} twins ({fmean(twins):.1%}), and {(ours - facts.result.majority) * 100:+.1f} over the most frequent
+label.</p>
 <div class="scores">{bars}</div>
 <p class="fine">Accuracy on the test sentences. One fine-tuning run each; with {num_test:,} test sentences, chance
 alone moves a score by about {spread * 100:.1f} points. Learning rates were chosen on the validation sentences, for the
-pretrained encoder ({facts.result.learning_rate:g}) and for the twins ({facts.twins[0].learning_rate:g}) by themselves.
-<em>Counted words</em>: logistic regression on TF-IDF of words and pairs of words.</p>"""
+pretrained encoder ({facts.result.learning_rate:g}) and for the twins ({facts.twins[0].learning_rate:g}) separately.
+<em>Bag-of-words baseline</em>: logistic regression on TF-IDF of words and word bigrams.</p>"""
 
 
 def _made(facts: Facts) -> str:
@@ -143,35 +145,35 @@ def _made(facts: Facts) -> str:
         for path, what, size in facts.files
     )
     return f"""
-<h2>What was made</h2>
+<h2>Files</h2>
 <p>Both exported folders hold the same weights and load in stock transformers without remote code. Their logits were
 compared with the checkpoint's on real sentences: the largest difference is {facts.max_logit_difference:.1e}.
-Everything lies in <code>{escape(facts.folder)}</code>:</p>
+Everything is in <code>{escape(facts.folder)}</code>:</p>
 <div class="scroll"><table><tbody>{rows}</tbody></table></div>"""
 
 
 def _settings(facts: Facts) -> str:
     settings, phases = facts.settings, facts.phases
     train, rate, data = settings.train, settings.lr, settings.data
-    tokens_a_step = train.global_batch_rows * data.sequence_length
+    tokens_per_step = train.global_batch_rows * data.sequence_length
     schedule = ", then ".join(f"{phase.stop - phase.start:,} steps of {phase.objective.upper()}" for phase in phases)
     rates = [line["tokens_per_second"] for line in facts.metrics if "tokens_per_second" in line]
     warmup, decay = rate.ramps(phases[-1].stop)
     pairs = {
         "schedule": schedule,
         "text": f"{facts.documents:,} Wikipedia articles, {facts.tokens:,} tokens; {facts.epochs:.2f} epochs are read",
-        "a step": f"{train.global_batch_rows} rows of {data.sequence_length} positions = {tokens_a_step:,}",
-        "learning rate": f"{rate.peak:g}, after {warmup:,} steps of warm-up; falls in the last {decay:,} steps",
-        "optimizer": f"AdamW, weight decay {train.weight_decay:g}, gradients clipped at {train.grad_clip:g}",
-        "numbers": f"{settings.precision} with fp32 master weights" if settings.precision == "bf16" else "fp32",
+        "batch": f"{train.global_batch_rows} rows of {data.sequence_length} = {tokens_per_step:,} tokens per step",
+        "learning rate": f"{rate.peak:g}, after {warmup:,} warm-up steps; decays over the last {decay:,} steps",
+        "optimizer": f"AdamW, weight decay {train.weight_decay:g}, gradient norm clipped at {train.grad_clip:g}",
+        "precision": f"{settings.precision} with fp32 master weights" if settings.precision == "bf16" else "fp32",
         "engine": f"DeepSpeed, ZeRO-2, {facts.ranks} ranks",
-        "speed": f"{median(rates):,.0f} tokens a second (median of the logged steps)",
+        "speed": f"{median(rates):,.0f} tokens per second (median of the logged steps)",
         "seed": str(settings.run.seed),
     }
     return f"""
 <h2>Settings</h2>
 {_pairs(pairs)}
-<details><summary>All settings: run.toml, which <code>toolkit train</code> takes as it is</summary>
+<details><summary>All settings: run.toml, as <code>toolkit train</code> reads it</summary>
 <pre>{escape(facts.settings_text)}</pre></details>"""
 
 
@@ -182,20 +184,19 @@ def _time(facts: Facts) -> str:
         for stage in facts.stages
     )
     return f"""
-<h2>How long it took, and on what</h2>
+<h2>Time and machine</h2>
 <div class="scroll"><table><thead>
-<tr><th>Stage</th><th class="right">time</th><th class="right">processor time</th></tr></thead>
-<tbody>{rows}<tr class="total"><th>together</th><td class="right">{duration(facts.seconds)}</td>
+<tr><th>Stage</th><th class="right">time</th><th class="right">CPU time</th></tr></thead>
+<tbody>{rows}<tr class="total"><th>total</th><td class="right">{duration(facts.seconds)}</td>
 <td class="right">{duration(facts.cpu_seconds)}</td></tr></tbody></table></div>
-<p class="fine">Time is what a clock on the wall shows; on a machine that is busy with other things it is longer than
-the work needs. Processor time adds up the cores.</p>
+<p class="fine">Time is wall-clock time, which is longer on a busy machine; CPU time is summed over the cores.</p>
 {_pairs(facts.machine)}"""
 
 
 def _foot(facts: Facts) -> str:
     return f"""
 <footer>Written {escape(facts.date)} by encoder-pretraining-toolkit {escape(facts.machine["toolkit"])}.
-Text: English Wikipedia, CC BY-SA 3.0. Labels: Universal NER, English EWT, CC BY-SA 4.0. Authors and changes are named
+Text: English Wikipedia, CC BY-SA 3.0. Labels: Universal NER, English EWT, CC BY-SA 4.0. Authors and changes are listed
 in ATTRIBUTION.md, in the package's folder <code>toolkit/quickstart</code>.</footer>"""
 
 
@@ -214,3 +215,48 @@ def _twin_scores(facts: Facts) -> list[float]:
 
 def _size(num_bytes: int) -> str:
     return f"{num_bytes / 1e6:.1f} MB" if num_bytes >= 1e5 else f"{num_bytes / 1e3:.1f} kB"
+
+
+def _next_commands(facts: Facts) -> str:
+    """Commands that work on what the quickstart left."""
+    folder, switch = facts.folder, facts.phases[0].stop
+    longer = facts.phases[-1].stop * 4
+    blocks = [
+        (
+            "Predict a masked word, in Python",
+            "from transformers import pipeline\n"
+            f'fill = pipeline("fill-mask", "{folder}/hf-encoder")\n'
+            'fill("The film was released in the United<|mask|> in 1998.")',
+        ),
+        (
+            "Look at the rows it was trained on",
+            f"toolkit inspect {folder}/corpus --set data.sequence_length={facts.settings.data.sequence_length}",
+        ),
+        (
+            "Train on your own text (.jsonl, .parquet, .txt), with the same tokenizer",
+            f"toolkit preprocess my-text.jsonl --tokenizer {folder}/corpus --output data/mine\n"
+            "toolkit train quickstart --set data.train=data/mine --set run.dir=runs/mine",
+        ),
+        (
+            "Train four times as long; if interrupted, the same command resumes",
+            f"toolkit train quickstart --num-procs 2 --set train.steps={longer} --set run.dir=runs/longer",
+        ),
+        (
+            "Fine-tune on your own labels: columns text and label",
+            f"toolkit finetune sc {folder}/hf-encoder --train train.tsv --test test.tsv --lr 5e-4 --output runs/labels",
+        ),
+        (
+            "Export the decoder from before the switch",
+            f"toolkit convert --to-hf {folder}/checkpoints/step-{switch:08d} runs/decoder-at-switch --form causal",
+        ),
+    ]
+    if facts.mlm_only is None:
+        blocks.insert(
+            0,
+            (
+                "Train without CLM, and compare both curves here",
+                "toolkit quickstart --compare",
+            ),
+        )
+    items = "".join(f"<p>{escape(what)}</p><pre>{escape(command)}</pre>" for what, command in blocks)
+    return f"\n<h2>What to do next</h2>\n{items}"

@@ -1,4 +1,4 @@
-"""The report in a few lines for the terminal."""
+"""Summary of the report for the terminal."""
 
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
 
 
 def summary(facts: Facts) -> "Group":
-    """Times of all stages, and what came out."""
+    """Times of all stages, and the results."""
     from rich.console import Group
     from rich.table import Table
 
     times = Table(box=None, padding=(0, 3, 0, 0), pad_edge=False)
     times.add_column("stage", overflow="fold")
     times.add_column("time", justify="right", no_wrap=True)
-    times.add_column("processor", justify="right", no_wrap=True)
+    times.add_column("CPU time", justify="right", no_wrap=True)
     for stage in facts.stages:
         times.add_row(stage.title, duration(stage.record.seconds), duration(stage.record.cpu_seconds))
-    times.add_row("together", duration(facts.seconds), duration(facts.cpu_seconds), style="bold")
+    times.add_row("total", duration(facts.seconds), duration(facts.cpu_seconds), style="bold")
 
     results = Table(box=None, padding=(0, 3, 0, 0), pad_edge=False, show_header=False)
     results.add_column(no_wrap=True)
@@ -35,12 +35,12 @@ def summary(facts: Facts) -> "Group":
 
 def _results(facts: Facts) -> list[tuple[str, str, str]]:
     test, twins = facts.result.test[facts.result.metric], [twin.test[twin.metric] for twin in facts.twins]
-    level, start = facts.frequency_loss["mlm"], facts.metrics[0]["eval_loss"]["mlm"]
+    level, start = facts.unigram_loss["mlm"], facts.metrics[0]["eval_loss"]["mlm"]
     rows = [
         (
             "held-out MLM loss",
             f"{final_loss(facts.metrics, 'mlm'):.2f}",
-            f"before training {start:.2f}, token frequencies alone {level:.2f}",
+            f"before training {start:.2f}, unigram baseline {level:.2f}",
         ),
         (
             f"test {facts.result.metric}",

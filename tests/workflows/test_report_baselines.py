@@ -6,10 +6,10 @@ import pytest
 from toolkit.run import load_run
 from toolkit.run.resolve import open_run_data
 from toolkit.testing.corpora import write_token_corpus
-from toolkit.workflows.report.frequencies import frequency_losses
+from toolkit.workflows.report.baselines import unigram_losses
 
 
-def test_losses_of_token_frequencies(tmp_path):
+def test_losses_of_a_unigram_model(tmp_path):
     """Of 100 training tokens 60 are id 3, 39 are id 4; held-out text is one segment of ids 3 4 3 4 and so on.
 
     With one added to each of five counts, ids 3 and 4 have shares 61/105 and 40/105. CLM predicts every token of the
@@ -22,6 +22,6 @@ def test_losses_of_token_frequencies(tmp_path):
     validation = write_token_corpus(tmp_path / "validation", [held_out], vocabulary_size=5, **ids)
     places = [f'data.train="{corpus}"', f'data.validation="{validation}"']
     data = open_run_data(load_run("quickstart", [*places, "data.sequence_length=16"]))
-    losses = frequency_losses(data)
+    losses = unigram_losses(data)
     assert losses["clm"] == pytest.approx(-(6 * math.log(61 / 105) + 7 * math.log(40 / 105)) / 13)
     assert -math.log(61 / 105) <= losses["mlm"] <= -math.log(40 / 105)

@@ -1,4 +1,4 @@
-"""The machine and the versions, as far as a program may see them."""
+"""Hardware, load and versions of packages."""
 
 import os
 import platform
@@ -8,34 +8,25 @@ from pathlib import Path
 import psutil
 
 import toolkit
+from toolkit.core.text import counted
 
 _PACKAGES = ("torch", "deepspeed", "transformers", "tokenizers", "numpy")
 
 
-def surroundings() -> dict[str, str]:
-    """What the job runs on and with, by name."""
+def environment() -> dict[str, str]:
+    """Hardware and versions, by name."""
+    num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     memory = psutil.virtual_memory().total / 2**30
     return {
-        "processor": f"{_processor()}, {_cores()}",
+        "processor": f"{_processor()}, {counted(num_cores, 'core')}",
         "memory": f"{memory:.0f} GiB",
         "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
-        "load": _load(),
+        # Above the number of cores, everything took longer than it needs.
+        "load average (15 min)": f"{os.getloadavg()[2]:.1f}",
         "toolkit": toolkit.__version__,
         "Python": platform.python_version(),
         **{name: _version(name) for name in _PACKAGES},
     }
-
-
-def _cores() -> str:
-    """Those that this process may use."""
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return "1 core" if count == 1 else f"{count} cores"
-
-
-def _load() -> str:
-    """How busy the machine was: with more waiting programs than cores, everything above took longer than it needs."""
-    waiting = os.getloadavg()[2]
-    return f"{waiting:.1f} programs ran or waited, on average over the last 15 minutes"
 
 
 def _processor() -> str:
