@@ -13,8 +13,8 @@ from toolkit.core.errors import UserError
 from toolkit.finetuning import FinetuningResult
 from toolkit.model.presets import parameter_counts
 from toolkit.objectives.schedule import Phase
-from toolkit.run.settings import RunSettings
 from toolkit.run.resolve import RunData
+from toolkit.run.settings import RunSettings
 from toolkit.workflows.report.baselines import bag_of_words_accuracy, unigram_losses
 from toolkit.workflows.report.environment import environment
 from toolkit.workflows.report.masked_predictions import MaskedWord, predict_masked_words
