@@ -255,6 +255,11 @@ class Tokenizer:
             digest.update(f"\n{name} {len(content)}\n{content}".encode())
         return digest.hexdigest()
 
+    @cached_property
+    def encoding_digest(self) -> str:
+        """Sha256 over what turns a text into ids, before any end is added; no mask and no other role is part of it."""
+        return hashlib.sha256(f"{self.kind}\n{self._backend.to_str()}".encode()).hexdigest()
+
     def save(self, folder: Path) -> None:
         """Write a folder that `transformers.AutoTokenizer` and `tokenization.load` read.
 

@@ -49,10 +49,9 @@ def test_the_bare_command_prepares_the_sample_with_the_recipes_tokenizer(tmp_pat
     assert first.returncode == 0, first.stderr
     corpus = Corpus(tmp_path / "data/fineweb-edu")
     assert corpus.num_documents == 60
-    prefix = "hub://HuggingFaceFW/fineweb-edu/"
+    commit = hub.commit_of("datasets/HuggingFaceFW/fineweb-edu")
     assert [shard.source for shard in corpus.manifest.shards] == [
-        f"{prefix}sample/10BT/000_00000.parquet",
-        f"{prefix}sample/10BT/001_00000.parquet",
+        f"hub://HuggingFaceFW/fineweb-edu@{commit}/sample/10BT/000_00000.parquet and 1 more"
     ]
     assert json.loads((tmp_path / "data/fineweb-edu/tokenizer/tokenizer_config.json").read_text())["mask_token"]
     assert again.returncode == 2

@@ -13,8 +13,9 @@ from tokenizers import Tokenizer, processors
 import tokenization
 from tests.support.text import sample_documents, tiny_tokenizer
 from toolkit.core.errors import CorpusError, UserError
-from toolkit.data import Corpus
+from toolkit.data import Corpus, DataSettings, open_rows
 from toolkit.preprocess.summary import notes, summary_table
+from toolkit.preprocess.writer import writing
 
 END = "<|endoftext|>"
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
@@ -142,7 +143,7 @@ def test_the_manifest_says_what_is_there(prepare, write_jsonl, tmp_path):
     assert content["special_text_hits"] == 1
     assert content["skipped"] == {"broken JSON": 1, "empty": 1}
     assert content["tokenizer"]["special_ids"] == {"bos": None, "eos": 0, "pad": 1, "mask": 2}
-    assert [(shard["name"], shard["source"]) for shard in content["shards"]] == [("shard-00000", str(source))]
+    assert [(shard["name"], shard["source"]) for shard in content["shards"]] == [("shard-00000", "a.jsonl")]
     assert sorted(all_files(tmp_path / "corpus")) == [
         "corpus.json",
         "shard-00000.bin",
@@ -168,21 +169,75 @@ def test_sources_of_all_formats_are_taken_in_one_order(prepare, write_jsonl, tmp
     found = [backend.decode(shard.document(number)[:-1]) for shard in Corpus(tmp_path / "corpus").shards
              for number in range(shard.num_documents)]  # fmt: skip
     assert found == ["one", "two", "three", "four", "five"]
-    assert [Path(shard.source).name for shard in manifest.shards] == ["a.txt", "b.parquet", "c.jsonl"]
+    assert [shard.source for shard in manifest.shards] == ["a.txt and 2 more"]
 
 
 def lengths_by_shard(folder):
     return [shard.lengths.tolist() for shard in Corpus(folder).shards]
 
 
-def test_a_shard_closes_after_the_document_that_reaches_its_size_or_at_the_end_of_a_source(
-    prepare, write_jsonl, tmp_path
+@pytest.mark.parametrize(
+    ("group_bytes", "shards", "sources"),
+    [
+        (1 << 30, [[5, 5], [5, 5], [5, 5], [2, 20]], ["a.jsonl", "a.jsonl", "a.jsonl and 1 more", "b.jsonl"]),
+        (1, [[5, 5], [5, 5], [5], [5, 2, 20]], ["a.jsonl", "a.jsonl", "a.jsonl", "b.jsonl"]),
+    ],
+)
+def test_a_shard_closes_after_the_document_that_reaches_its_size_or_at_the_end_of_a_group(
+    prepare, write_jsonl, tmp_path, monkeypatch, group_bytes, shards, sources
 ):
     """With one token a byte and the end, "aaaa" has 5 tokens."""
+    monkeypatch.setattr(writing, "SOURCE_GROUP_BYTES", group_bytes)
     first, second = write_jsonl("a.jsonl", ["qqqq"] * 5), write_jsonl("b.jsonl", ["qqqq", "q", "qqqqqqqqqqqqqqqqqqq"])
-    prepare(first, second, shard_tokens=10)
+    manifest = prepare(first, second, shard_tokens=10).manifest
 
-    assert lengths_by_shard(tmp_path / "corpus") == [[5, 5], [5, 5], [5], [5, 2, 20]]
+    assert lengths_by_shard(tmp_path / "corpus") == shards
+    assert [shard.source for shard in manifest.shards] == sources
+
+
+def test_sources_share_a_shard_until_their_group_has_its_bytes(prepare, write_jsonl, monkeypatch):
+    """Lines of 14 bytes: two of them make a group, and a source of three is one by itself."""
+    counts = {"a": 1, "b": 1, "c": 1, "d": 3, "e": 1, "f": 1}
+    files = [write_jsonl(f"in/{name}.jsonl", ["q"] * count) for name, count in counts.items()]
+    assert [file.stat().st_size for file in files] == [14, 14, 14, 42, 14, 14]
+    monkeypatch.setattr(writing, "SOURCE_GROUP_BYTES", 28)
+    manifest = prepare(*files).manifest
+
+    assert [(shard.source, shard.documents) for shard in manifest.shards] == [
+        ("a.jsonl and 1 more", 2),
+        ("c.jsonl", 1),
+        ("d.jsonl", 3),
+        ("e.jsonl and 1 more", 2),
+    ]
+
+
+def test_many_small_files_are_one_shard_with_the_bytes_of_one_large_file(prepare, write_jsonl, tmp_path):
+    """D4: a shard for each file would leave rows two thirds empty, and `random-cut` more than a third of the tokens."""
+    for number, text in enumerate(sample_documents(400)):
+        (tmp_path / "in" / f"{number % 7}").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "in" / f"{number % 7}" / f"{number:04d}.txt").write_text(text)
+    in_order = [path.read_text() for path in sorted((tmp_path / "in").rglob("*.txt"))]
+    lines = prepare(write_jsonl("lines.jsonl", in_order), output=tmp_path / "lines").manifest
+    found = prepare(tmp_path / "in", sequence_length=128)
+
+    assert [shard.source for shard in found.manifest.shards] == ["0/0000.txt and 399 more"]
+    assert found.manifest.shards[0].sha256_bin == lines.shards[0].sha256_bin
+    assert found.manifest.shards[0].sha256_idx == lines.shards[0].sha256_idx
+    assert found.rows.fill > 0.99
+    corpus = Corpus(tmp_path / "corpus")
+    settings = DataSettings(train=str(corpus.path), sequence_length=128, windows="random-cut")
+    assert open_rows(corpus, settings, seed=0).num_tokens > 0.99 * corpus.num_tokens
+
+
+def test_equal_input_in_another_place_gives_an_equal_file(prepare, write_jsonl, tmp_path):
+    for place in ("here", "far/from/here"):
+        for name in ("x/a.jsonl", "x/b/a.jsonl"):
+            write_jsonl(f"{place}/{name}", [name])
+        prepare(tmp_path / place, output=tmp_path / place / "corpus")
+
+    found = (tmp_path / "here" / "corpus" / "corpus.json").read_bytes()
+    assert found == (tmp_path / "far" / "from" / "here" / "corpus" / "corpus.json").read_bytes()
+    assert b'"source": "a.jsonl and 1 more"' in found
 
 
 @pytest.mark.parametrize(

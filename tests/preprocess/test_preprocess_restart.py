@@ -1,5 +1,7 @@
+import errno
 import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -8,15 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.text import sample_documents
+from tests.support.text import sample_documents, tiny_tokenizer
 from toolkit.core.errors import CorpusError, UserError
 from toolkit.data import Corpus
 from toolkit.preprocess import PreprocessSettings, preprocess
+from toolkit.preprocess.writer import writing
+from toolkit.preprocess.writer.folder import LOCK_NAME, locked
 from toolkit.preprocess.writer.ledger import LEDGER_NAME
 
 
 def all_files(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    """Every file but the empty one that a process locks, and leaves if it is killed."""
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != LOCK_NAME]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 @pytest.fixture
@@ -55,7 +61,12 @@ def run_and_die(number, run):
     return code == 0
 
 
-def test_killed_at_any_write_and_started_again_it_ends_with_the_same_bytes(prepare, sources, tmp_path):
+@pytest.mark.parametrize(("group_bytes", "num_shards"), [(writing.SOURCE_GROUP_BYTES, 4), (1, 4)])
+def test_killed_at_any_write_and_started_again_it_ends_with_the_same_bytes(
+    prepare, write_jsonl, sources, tmp_path, monkeypatch, group_bytes, num_shards
+):
+    monkeypatch.setattr(writing, "SOURCE_GROUP_BYTES", group_bytes)
+    sources.append(write_jsonl("c.jsonl", [""]))
     prepare(*sources, output=tmp_path / "whole", **GIVEN)
     expected, output = all_files(tmp_path / "whole"), tmp_path / "killed"
 
@@ -69,8 +80,7 @@ def test_killed_at_any_write_and_started_again_it_ends_with_the_same_bytes(prepa
             path.rmdir() if path.is_dir() else path.unlink()
         number += 1
 
-    num_shards = len(Corpus(tmp_path / "whole").shards)
-    assert num_shards == 4
+    assert num_shards == len(Corpus(tmp_path / "whole").shards)
     assert number > 6 * num_shards
     assert sorted(set(kept)) == list(range(num_shards + 1))
     assert kept == sorted(kept)
@@ -115,43 +125,125 @@ def test_a_killed_process_leaves_what_the_next_one_goes_on_from(sources, tokeniz
     assert all_files(output) == all_files(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("change", ["setting", "source", "tokenizer"])
-def test_an_unfinished_corpus_of_something_else_is_begun_anew(prepare, sources, tokenizer_folder, tmp_path, change):
+def _touch(sources, _):
+    os.utime(sources[0], (1, 1))
+
+
+def _add(sources, _):
+    sources.append(Path(shutil.copy(sources[0], sources[0].with_name("c.jsonl"))))
+
+
+def _take_out(sources, _):
+    del sources[1]
+
+
+def _other_tokenizer(_, given):
+    folder = Path(given["tokenizer"]).with_name("other")
+    given["tokenizer"] = str(tiny_tokenizer(folder, vocabulary_size=300))
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda _, given: given.update(add_eod=False), "ids appended to a document: [0] then, [] now"),
+        (lambda _, given: given.update(shard_tokens=1500), "--shard-tokens: 400 then, 1,500 now"),
+        (lambda _, given: given.update(holdout=0.5), "--holdout: 0.0 then, 0.5 now"),
+        (lambda _, given: given.update(limit_tokens=10**6), "--limit-tokens: not given then, 1,000,000 now"),
+        (lambda _, given: given.update(special_text="literal"), "--special-text: parse then, literal now"),
+        (_other_tokenizer, "--tokenizer: "),
+        (_touch, "sources: 1 modified (a.jsonl)"),
+        (_add, "sources: 1 new (c.jsonl)"),
+        (_take_out, "sources: 1 gone (b.jsonl)"),
+        (lambda *_: "2.0", "gigatoken: "),
+    ],
+    ids=["eod", "shards", "holdout", "limit", "special", "tokenizer", "touched", "new", "gone", "library"],
+)
+def test_an_unfinished_corpus_that_was_begun_differently_is_refused(
+    prepare, sources, tokenizer_folder, tmp_path, monkeypatch, change, named
+):
+    """D6: ten hours of finished shards do not go on a typo."""
     output = tmp_path / "killed"
-    assert not run_and_die(20, lambda: prepare(*sources, output=output, **GIVEN))
-    assert list(output.glob("shard-*"))
-    given = dict(GIVEN)
-    if change == "setting":
-        given["add_eod"] = False
-    elif change == "source":
-        sources[0].write_bytes(sources[0].read_bytes().replace(b"The", b"the"))
-        os.utime(sources[0], (1, 1))
-    else:
-        given["mask_token"] = "token:r"
+    given = {"tokenizer": str(tmp_path / "tokenizer"), **GIVEN}
+    shutil.copytree(tokenizer_folder, tmp_path / "tokenizer")
+    assert not run_and_die(20, lambda: prepare(*sources, output=output, **given))
+    kept = all_files(output)
+    assert "shard-00000.bin" in kept
+    if version := change(sources, given):
+        monkeypatch.setattr("toolkit.preprocess.program.version", lambda _: version)
 
-    result = prepare(*sources, output=output, **given)
+    with pytest.raises(UserError, match=r"(?s)unfinished corpus with \d finished shards? .*--overwrite") as refused:
+        prepare(*sources, output=output, **given)
+    assert named in str(refused.value)
+    assert all_files(output) == kept
+
+    assert prepare(*sources, output=output, **given, overwrite=True).num_kept_shards == 0
     prepare(*sources, output=tmp_path / "whole", **given)
-
-    assert result.num_kept_shards == 0
     assert all_files(output) == all_files(tmp_path / "whole")
 
 
-def test_what_does_not_decide_the_bytes_may_change_between(prepare, sources, tmp_path):
+def test_what_failed_before_its_first_shard_may_be_started_differently(prepare, sources, tmp_path):
+    with pytest.raises(UserError, match="There is no document"):
+        prepare(*sources, **GIVEN, text_field="body")
+    assert list(all_files(tmp_path / "corpus")) == [LEDGER_NAME]
+
+    assert prepare(*sources, **GIVEN).manifest.documents == 12
+
+
+def test_what_the_shards_do_not_depend_on_may_change_between(prepare, sources, tmp_path):
     output = tmp_path / "corpus"
     with pytest.raises(UserError, match="--max-bad-fraction"):
         prepare(*sources, output=output, shard_tokens=400, max_bad_fraction=0.1)
+    given = {"shard_tokens": 400, "max_bad_fraction": 1, "mask_token": "token:r", "special_text": "parse"}
 
-    assert (
-        prepare(*sources, output=output, shard_tokens=400, max_bad_fraction=1, sequence_length=32).num_kept_shards > 0
-    )
+    assert prepare(*sources, output=output, **given, workers=1, sequence_length=32).num_kept_shards > 0
+    prepare(*sources, output=tmp_path / "whole", **given, sequence_length=32)
+    assert all_files(output) == all_files(tmp_path / "whole")
 
 
-def test_a_lost_shard_of_an_unfinished_corpus_begins_it_anew(prepare, sources, tmp_path):
+def test_sources_may_move_together(prepare, sources, tmp_path):
+    output = tmp_path / "corpus"
+    assert not run_and_die(20, lambda: prepare(*sources, output=output, **GIVEN))
+    (tmp_path / "elsewhere").mkdir()
+    moved = [source.rename(tmp_path / "elsewhere" / source.name) for source in sources]
+
+    assert prepare(*moved, output=output, **GIVEN).num_kept_shards > 0
+
+
+def test_the_mask_may_change_even_after_the_manifest_was_written(prepare, sources, tmp_path):
+    """Killed when all but the ledger's removal is done."""
+    output = tmp_path / "corpus"
+    for number in range(50, 20, -1):
+        run_and_die(number, lambda: prepare(*sources, output=output, **GIVEN))
+        if (output / LEDGER_NAME).exists():
+            break
+        shutil.rmtree(output)
+    assert (output / "corpus.json").exists()
+
+    prepare(*sources, output=output, **GIVEN, mask_token="token:r")
+    prepare(*sources, output=tmp_path / "whole", **GIVEN, mask_token="token:r")
+    assert all_files(output) == all_files(tmp_path / "whole")
+
+
+def test_an_unfinished_corpus_of_version_0_1_is_refused_with_the_remedy(prepare, sources, tmp_path):
+    output = tmp_path / "killed"
+    assert not run_and_die(20, lambda: prepare(*sources, output=output, **GIVEN))
+    first, rest = (output / LEDGER_NAME).read_bytes().split(b"\n", maxsplit=1)
+    (output / LEDGER_NAME).write_bytes(b'{"key": "0123abcd", "reference_only": false}\n' + rest)
+
+    with pytest.raises(UserError, match=r"of an earlier version of the toolkit.*--overwrite"):
+        prepare(*sources, output=output, **GIVEN)
+    (output / LEDGER_NAME).write_bytes(first + b"\n" + rest)
+    assert prepare(*sources, output=output, **GIVEN).num_kept_shards > 0
+
+
+def test_a_lost_shard_of_an_unfinished_corpus_is_named(prepare, sources, tmp_path):
     output = tmp_path / "killed"
     assert not run_and_die(20, lambda: prepare(*sources, output=output, **GIVEN))
     (output / "shard-00000.idx").unlink()
 
-    assert prepare(*sources, output=output, **GIVEN).num_kept_shards == 0
+    with pytest.raises(UserError, match=r"of which shard-00000\.idx is missing.*--overwrite"):
+        prepare(*sources, output=output, **GIVEN)
+    assert prepare(*sources, output=output, **GIVEN, overwrite=True).num_kept_shards == 0
 
 
 def test_a_line_of_the_ledger_that_was_being_written_is_left_out(prepare, sources, tmp_path):
@@ -166,12 +258,14 @@ def test_a_line_of_the_ledger_that_was_being_written_is_left_out(prepare, source
     assert all_files(output) == all_files(tmp_path / "whole")
 
 
-def test_a_damaged_ledger_begins_the_corpus_anew(prepare, sources, tmp_path):
+def test_a_damaged_ledger_is_refused(prepare, sources, tmp_path):
     output = tmp_path / "killed"
     assert not run_and_die(20, lambda: prepare(*sources, output=output, **GIVEN))
     (output / LEDGER_NAME).write_bytes((output / LEDGER_NAME).read_bytes().replace(b'"tally"', b'"telly"', 1))
 
-    assert prepare(*sources, output=output, **GIVEN).num_kept_shards == 0
+    with pytest.raises(UserError, match=r"whose journal, unfinished\.jsonl, is damaged.*--overwrite"):
+        prepare(*sources, output=output, **GIVEN)
+    assert prepare(*sources, output=output, **GIVEN, overwrite=True).num_kept_shards == 0
 
 
 def test_a_finished_corpus_is_refused_and_replaced_on_request(prepare, sources, tmp_path):
@@ -201,7 +295,7 @@ def test_a_folder_with_something_else_is_never_written(prepare, sources, tmp_pat
     (tmp_path / "corpus").mkdir()
     (tmp_path / "corpus" / "thesis.tex").write_text("x")
 
-    with pytest.raises(UserError, match=r"is not empty and holds no corpus \(but thesis\.tex\)"):
+    with pytest.raises(UserError, match=r"is not empty and holds no corpus \(thesis\.tex\)"):
         prepare(*sources, **GIVEN, overwrite=overwrite)
     assert list(all_files(tmp_path / "corpus")) == ["thesis.tex"]
 
@@ -214,20 +308,32 @@ def test_a_file_in_the_place_of_the_folder_is_said(prepare, sources, tmp_path):
 
 
 def test_two_processes_cannot_write_one_corpus(prepare, sources, tmp_path):
-    (tmp_path / "corpus").mkdir()
-    descriptor = os.open(tmp_path / "corpus", os.O_RDONLY)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-
-    with pytest.raises(UserError, match="Another process"):
+    with locked(tmp_path / "corpus"), pytest.raises(UserError, match="Another process"):
         prepare(*sources, **GIVEN)
-    os.close(descriptor)
+    assert not (tmp_path / "corpus").exists()
     prepare(*sources, **GIVEN)
+    assert not (tmp_path / "corpus" / LOCK_NAME).exists()
+
+
+def test_the_lock_holds_where_only_files_open_for_writing_can_be_locked(tmp_path, monkeypatch):
+    """D9: on NFS an exclusive lock needs a file that is open for writing (flock(2))."""
+    real = fcntl.flock
+
+    def as_on_nfs(file, operation):
+        descriptor = file if isinstance(file, int) else file.fileno()
+        if operation & fcntl.LOCK_EX and fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        real(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", as_on_nfs)
+    with locked(tmp_path / "corpus"), pytest.raises(UserError, match="Another process"), locked(tmp_path / "corpus"):
+        pass
 
 
 def test_a_failed_start_leaves_no_folder_behind(prepare, write_jsonl, tmp_path):
     with pytest.raises(UserError):
         prepare(write_jsonl("a.jsonl", ["x"]), text_field="body", output=tmp_path / "deep" / "corpus")
-    with pytest.raises(UserError, match="There is no file"):
+    with pytest.raises(UserError, match="no such file or directory"):
         prepare(tmp_path / "nowhere", output=tmp_path / "never")
 
     assert not (tmp_path / "never").exists()

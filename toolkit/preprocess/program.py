@@ -1,27 +1,27 @@
 """Prepare a corpus: settings and sources in, a finished folder out."""
 
-import hashlib
-import json
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import tokenization
 import toolkit
 from toolkit.core.console import console
 from toolkit.core.errors import CorpusError, UserError
+from toolkit.core.text import counted
 from toolkit.data import Corpus, CorpusManifest, DataSettings, Rows, open_rows, read_manifest, tokens_left_out
 from toolkit.preprocess.encoders import EncoderChoice
 from toolkit.preprocess.settings import PreprocessSettings
 from toolkit.preprocess.sources import Source, find_sources
 from toolkit.preprocess.tokenizer_checks import ids_that_differ_in_transformers
 from toolkit.preprocess.writer.folder import HOLDOUT_FOLDER, complete_corpus, finish, locked, prepare
-from toolkit.preprocess.writer.ledger import Tally
+from toolkit.preprocess.writer.ledger import Tally, read_ledger
 from toolkit.preprocess.writer.shard_sequence import OpenCorpus
-from toolkit.preprocess.writer.writing import write_shards
+from toolkit.preprocess.writer.writing import recorded_names, write_shards
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,12 @@ class PreprocessResult:
         manifest: what corpus.json says.
         holdout: what holdout/corpus.json says, where documents are held out.
         tokenizer: the tokenizer, with its mask token decided.
-        encoder: what the ids were made with; None where everything was there already.
+        encoder: what this run made ids with.
         tally: counts over all rows, those of an earlier, interrupted run included.
         rows: the packed rows, where a sequence length was given.
         left_out: how many tokens no row has and why, where that is more than 1 %.
-        seconds: how long this run took to read, encode and write.
+        start_seconds: how long this run took until the first text was encoded for the corpus.
+        seconds: how long it took then to read, encode and write.
         documents, tokens, text_bytes: what this run did in that time.
         num_kept_shards: finished shards of an interrupted run that were kept.
     """
@@ -44,10 +45,11 @@ class PreprocessResult:
     manifest: CorpusManifest
     holdout: CorpusManifest | None
     tokenizer: tokenization.Tokenizer
-    encoder: EncoderChoice | None
+    encoder: EncoderChoice
     tally: Tally
     rows: Rows | None
     left_out: str | None
+    start_seconds: float
     seconds: float
     documents: int
     tokens: int
@@ -59,7 +61,7 @@ def preprocess(sources: Sequence[str], output: Path, *, settings: PreprocessSett
     """Tokenise text into the corpus folder `output`.
 
     The result depends on the texts, the tokenizer and the settings alone, not on the number of workers. Interrupted
-    and called again in the same way, it goes on behind the last finished shard and ends with the same bytes.
+    and called again in the same way, it resumes after the last finished shard and ends with the same bytes.
 
     Args:
         sources: files, folders, globs and data sets on the hub; read in one order, bytewise by absolute path or
@@ -71,6 +73,7 @@ def preprocess(sources: Sequence[str], output: Path, *, settings: PreprocessSett
         UserError: a source or the folder cannot be used, or too many rows are bad.
         TokenizationError: the tokenizer cannot be used.
     """
+    start = time.monotonic()
     tokenizer = tokenization.load(
         settings.tokenizer,
         mask_token=settings.mask_token,
@@ -88,31 +91,34 @@ def preprocess(sources: Sequence[str], output: Path, *, settings: PreprocessSett
     files = find_sources(sources, subset=settings.subset, output=output)
     with locked(output):
         try:
-            return _make(files, output, tokenizer, settings)
+            return _make(files, output, tokenizer, settings, start=start)
+        except KeyboardInterrupt:
+            _say_what_stays(output)
+            raise
         except OSError as error:
             raise UserError(
                 f"{error.filename or output} cannot be written: {error.strerror}. Free space or name another folder; "
-                "started again in this one, it goes on from the last finished shard."
+                "started again in this one, it resumes after the last finished shard."
             ) from error
 
 
 def _make(
-    files: Sequence[Source], output: Path, tokenizer: tokenization.Tokenizer, settings: PreprocessSettings
+    files: Sequence[Source],
+    output: Path,
+    tokenizer: tokenization.Tokenizer,
+    settings: PreprocessSettings,
+    *,
+    start: float,
 ) -> PreprocessResult:
     key = _key(files, tokenizer, settings)
-    ledger, manifest = prepare(output, key, overwrite=settings.overwrite)
+    ledger = prepare(output, key, engine=settings.engine, overwrite=settings.overwrite)
     num_kept, before = len(ledger.shards), ledger.tally
     done_before = (before.documents, before.tokens, before.text_bytes)
-    start, choice = time.monotonic(), None
-    if manifest is None:
-        sequence, choice = write_shards(files, output, ledger, tokenizer=tokenizer, settings=settings)
-        tally = sequence.tally
-        if settings.holdout:
-            _complete(sequence.held_out, tokenizer, skipped={})
-        manifest = _complete(sequence.kept, tokenizer, skipped=tally.skipped)
-    else:
-        tally = ledger.tally
-    seconds = time.monotonic() - start
+    written = write_shards(files, output, ledger, tokenizer=tokenizer, settings=settings)
+    tally, seconds = written.sequence.tally, time.monotonic() - written.start
+    if settings.holdout:
+        _complete(written.sequence.held_out, tokenizer, skipped={})
+    manifest = _complete(written.sequence.kept, tokenizer, skipped=tally.skipped)
     rows = left_out = None
     if settings.sequence_length is not None:
         rows, left_out = _pack(output, settings.sequence_length)
@@ -129,16 +135,28 @@ def _make(
         manifest=manifest,
         holdout=read_manifest(output / HOLDOUT_FOLDER) if settings.holdout else None,
         tokenizer=tokenizer,
-        encoder=choice,
+        encoder=written.choice,
         tally=tally,
         rows=rows,
         left_out=left_out,
+        start_seconds=written.start - start,
         seconds=seconds,
         documents=documents,
         tokens=tokens,
         text_bytes=text_bytes,
         num_kept_shards=num_kept,
     )
+
+
+def _say_what_stays(output: Path) -> None:
+    """One line for who interrupted the command."""
+    ledger = read_ledger(output)
+    if ledger is not None and ledger.shards:
+        kept = counted(len(ledger.shards), "finished shard")
+        stays = f"{kept} in {output}; the same command resumes after {ledger.shards[-1].name}"
+    else:
+        stays = "no finished shard; the same command starts over"
+    console().print(f"Interrupted: {stays}.")
 
 
 def _complete(corpus: OpenCorpus, tokenizer: tokenization.Tokenizer, *, skipped: Mapping[str, int]) -> CorpusManifest:
@@ -165,14 +183,27 @@ def _pack(output: Path, sequence_length: int) -> tuple[Rows, str | None]:
     return rows, tokens_left_out(corpus, rows, settings)
 
 
-def _key(files: Sequence[Source], tokenizer: tokenization.Tokenizer, settings: PreprocessSettings) -> str:
-    """Hash of everything that decides the bytes of a corpus."""
-    not_deciding = {"tokenizer", "workers", "engine", "sequence_length", "max_bad_fraction", "overwrite"}
-    decides = {
-        "settings": settings.model_dump(mode="json", exclude=not_deciding),
-        "tokenizer": tokenizer.source_digest,
-        "eod": tokenizer.appended_ids.tolist(),
-        "sources": [(file.name, file.num_bytes, file.version) for file in files],
-        "versions": (toolkit.__version__, *map(version, ("tokenizers", "tiktoken", "sentencepiece"))),
+def _key(files: Sequence[Source], tokenizer: tokenization.Tokenizer, settings: PreprocessSettings) -> dict[str, Any]:
+    """Everything that the shards of a corpus depend on, by the name that a user knows it by."""
+    names = ("text_field", "txt_documents", "limit_documents", "limit_tokens", "shard_tokens", "holdout")
+    given = settings.model_dump(mode="json", include=set(names))
+    rules = tokenizer.rules
+    return {
+        **{f"--{name.replace('_', '-')}": given[name] for name in names},
+        "--tokenizer": tokenizer.encoding_digest[:16],
+        "--special-text": "parse" if rules.parse_special_text else "literal",
+        "beginning of a document": "the tokenizer's" if rules.add_bos else "none",
+        "ids appended to a document": tokenizer.appended_ids.tolist(),
+        "toolkit": toolkit.__version__,
+        **{library: _version(library) for library in ("tokenizers", "tiktoken", "sentencepiece", "gigatoken")},
+        "sources": [
+            [name, file.num_bytes, file.version] for name, file in zip(recorded_names(files), files, strict=True)
+        ],
     }
-    return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
+
+
+def _version(library: str) -> str:
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return "not installed"

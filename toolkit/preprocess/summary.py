@@ -29,8 +29,7 @@ def summary_table(result: PreprocessResult) -> "Table":
     table.add_row(
         "vocabulary", f"{manifest.tokenizer.vocab_size:,} ids, fingerprint {manifest.tokenizer.fingerprint[:12]}"
     )
-    if result.encoder is not None:
-        table.add_row("encoder", _encoder(result.encoder))
+    table.add_row("encoder", _encoder(result.encoder))
     table.add_row("end of document", _end(result.tokenizer))
     table.add_row("mask token", _mask(result.tokenizer))
     if result.rows is not None:
@@ -100,5 +99,6 @@ def _speed(result: PreprocessResult) -> str:
     seconds = max(result.seconds, 1e-9)
     return (
         f"{result.documents / seconds:,.0f} documents/s, {result.text_bytes / 1e6 / seconds:,.1f} MB/s, "
-        f"{result.tokens / seconds:,.0f} tokens/s, {result.seconds:,.1f} s"
+        f"{result.tokens / seconds:,.0f} tokens/s in {result.seconds:,.1f} s, "
+        f"after {result.start_seconds:,.1f} s of start"
     )

@@ -18,7 +18,7 @@ from toolkit.data.corpus.manifest import MANIFEST_NAME, CorpusManifest, read_dam
 from toolkit.data.corpus.read_through import read_through
 from toolkit.data.corpus.shards import Shard, file_names
 from toolkit.preprocess.adopt.shard_files import Pair, examine_pair, find_pairs
-from toolkit.preprocess.writer.folder import TOKENIZER_FOLDER, complete_corpus, locked
+from toolkit.preprocess.writer.folder import TOKENIZER_FOLDER, complete_corpus, locked, unexpected_names
 
 
 @dataclass(frozen=True)
@@ -128,11 +128,9 @@ def _check_output(output: Path, prefixes: Sequence[Path], *, overwrite: bool) ->
             "replaced. Name another folder: nothing is copied into it."
         )
     if not (output / MANIFEST_NAME).exists():
-        others = sorted(path.name for path in output.iterdir())
-        if others:
+        if others := unexpected_names(output):
             raise UserError(
-                f"The output folder {output} is not empty and holds no corpus (but {', '.join(others[:5])}"
-                f"{', ...' if len(others) > 5 else ''}). Name another folder."
+                f"The output folder {output} is not empty and holds no corpus ({others}). Name another folder."
             )
         return
     if not overwrite:

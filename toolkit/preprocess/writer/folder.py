@@ -1,17 +1,19 @@
 """The folder of a corpus that is being written: its lock, what of an earlier run stays, and its last files."""
 
-import fcntl
-import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any, Literal
+
+from filelock import FileLock, Timeout
 
 import toolkit
 from tokenization import Tokenizer
 from toolkit.core.errors import CorpusError, UserError
 from toolkit.core.files import PARTIAL_FILES, atomic_directory, hash_folder
+from toolkit.core.text import counted, first_few
 from toolkit.data import (
     MANIFEST_NAME,
     CorpusManifest,
@@ -23,86 +25,119 @@ from toolkit.data import (
     write_manifest,
 )
 from toolkit.data.corpus.shards import file_names
-from toolkit.preprocess.writer.ledger import LEDGER_NAME, Ledger, begin_ledger, read_ledger, resume_ledger
+from toolkit.preprocess.writer.ledger import LEDGER_NAME, Ledger, begin_ledger, differences, read_ledger, resume_ledger
 
 TOKENIZER_FOLDER = "tokenizer"
 HOLDOUT_FOLDER = "holdout"
+LOCK_NAME = ".corpus.lock"
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Make the folder, and keep other processes from writing a corpus into it meanwhile.
+    """Make the folder, and keep other processes from writing a corpus into it meanwhile, on this machine or another.
 
     Raises:
-        UserError: it cannot be made, or another process is at it.
+        UserError: it cannot be made, or another process is writing into it.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder, os.O_RDONLY)
+        # A file, opened for writing: NFS grants no exclusive lock on a folder, which cannot be opened so.
+        lock = FileLock(folder / LOCK_NAME)
+        lock.acquire(timeout=0)
     except FileExistsError as error:
         raise UserError(f"The output {folder} is a file. Name a folder.") from error
-    except OSError as error:
-        raise UserError(
-            f"The output folder {folder} cannot be written: {error.strerror}. Name another folder."
-        ) from error
-    try:
-        _lock(folder, descriptor)
-        yield
-    finally:
-        with suppress(OSError):  # not empty: the usual case
-            folder.rmdir()
-        os.close(descriptor)
-
-
-def _lock(folder: Path, descriptor: int) -> None:
-    """Lock the folder itself: a lock that ends with the process and leaves no file behind."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
+    except Timeout as error:
         raise UserError(
             f"Another process is writing a corpus into {folder}. Wait for it, or name another folder."
         ) from error
-    except OSError:
-        # Some network file systems lock no folders; then it is up to the user.
-        return
+    except OSError as error:
+        raise UserError(
+            f"The output folder {folder} cannot be written or locked: {error.strerror}. Name another folder."
+        ) from error
+    try:
+        yield
+    finally:
+        # While it is still locked: whoever opened it meanwhile finds that the file has lost its name, and tries again.
+        (folder / LOCK_NAME).unlink(missing_ok=True)
+        lock.release()
+        with suppress(OSError):  # not empty: the usual case
+            folder.rmdir()
 
 
-def prepare(folder: Path, key: str, *, overwrite: bool) -> tuple[Ledger, CorpusManifest | None]:
-    """Decide what of the folder stays: the ledger to go on from, and the manifest if only the last touches are missing.
+def prepare(folder: Path, key: Mapping[str, Any], *, engine: Literal["auto", "reference"], overwrite: bool) -> Ledger:
+    """Decide what of the folder stays: the ledger to resume from, or a new one.
 
     Args:
         folder: the corpus folder, locked.
-        key: hash of everything that decides the corpus.
-        overwrite: a finished corpus may be replaced.
+        key: everything that the shards depend on, as plain data.
+        engine: `reference` forbids shards of the fast encoder.
+        overwrite: a corpus in the folder may be replaced.
 
     Raises:
-        UserError: the folder holds a finished corpus, or something else.
+        UserError: the folder holds a finished corpus, an unfinished one that was begun differently, or something else.
     """
     ledger = read_ledger(folder)
     if (folder / MANIFEST_NAME).exists():
-        manifest = _manifest(folder)
-        is_finished = manifest is None or ledger is None or ledger.shards == manifest.shards
-        if manifest is not None and is_finished and ledger is not None and ledger.key == key:
-            _remove_written(folder, (PARTIAL_FILES,), keep=set())
-            return ledger, manifest
-        if is_finished and not overwrite:
-            what = "a damaged corpus" if manifest is None else f"a finished corpus of {manifest.documents:,} documents"
-            raise UserError(f"{folder} holds {what}. Name another folder, or replace it with --overwrite.")
-    elif not (folder / LEDGER_NAME).exists():
-        others = sorted(path.name for path in folder.iterdir() if not path.match(PARTIAL_FILES))
-        if others:
+        reason = _finished(folder, ledger, key)
+    elif (folder / LEDGER_NAME).exists():
+        reason = None
+    else:
+        if others := unexpected_names(folder):
             raise UserError(
-                f"The output folder {folder} is not empty and holds no corpus (but {', '.join(others[:5])}"
-                f"{', ...' if len(others) > 5 else ''}). Name another folder."
+                f"The output folder {folder} is not empty and holds no corpus ({others}). Name another folder."
             )
-    elif ledger is not None and ledger.key == key and _are_there(folder, ledger):
+        return begin_anew(folder, key, reference_only=False)
+    reason = reason or _not_resumable(folder, ledger, key, engine=engine)
+    if reason is None:
+        assert ledger is not None
         _remove(folder, keep=ledger)
         resume_ledger(folder, ledger)
-        return ledger, None
-    return begin_anew(folder, key, reference_only=False), None
+        return ledger
+    # Nothing is lost with a corpus that was begun and has no finished shard: after a mistake in the options, say.
+    is_empty = ledger is not None and ledger.key is not None and not (ledger.shards or ledger.held_out)
+    if not overwrite and ((folder / MANIFEST_NAME).exists() or not is_empty):
+        raise UserError(f"{folder} holds {reason}name another folder, or start over with --overwrite.")
+    return begin_anew(folder, key, reference_only=False)
 
 
-def begin_anew(folder: Path, key: str, *, reference_only: bool) -> Ledger:
+def _finished(folder: Path, ledger: Ledger | None, key: Mapping[str, Any]) -> str | None:
+    """What the corpus in the folder is, if it is finished; None if another one is being written in its place."""
+    try:
+        manifest = read_manifest(folder)
+    except CorpusError:
+        return "a damaged corpus: "
+    if ledger is None or (ledger.shards == manifest.shards and ledger.key != key):
+        return f"a finished corpus of {counted(manifest.documents, 'document')}: "
+    return None
+
+
+def _not_resumable(
+    folder: Path, ledger: Ledger | None, key: Mapping[str, Any], *, engine: Literal["auto", "reference"]
+) -> str | None:
+    """What the unfinished corpus in the folder is, if its shards cannot be kept."""
+    if ledger is None:
+        return f"an unfinished corpus whose journal, {LEDGER_NAME}, is damaged: "
+    if ledger.key is None:
+        return "an unfinished corpus of an earlier version of the toolkit, which only that version can finish: "
+    if missing := sorted(path.name for path in _files(folder, ledger) if not path.is_file()):
+        return f"an unfinished corpus of which {missing[0]} is missing: "
+    changes = differences(ledger.key, key)
+    if engine == "reference" and ledger.num_fast:
+        changes.append(f"--engine: the fast encoder made {counted(ledger.num_fast, 'finished shard')}, reference now")
+    if not changes:
+        return None
+    kept = counted(len(ledger.shards), "finished shard")
+    lines = "".join(f"\n  {change}" for change in changes)
+    return f"an unfinished corpus with {kept} that was begun differently:{lines}\nStart it as it was begun, "
+
+
+def unexpected_names(folder: Path) -> str:
+    """What lies in a folder besides the lock and what a killed writer leaves, shortened; empty if nothing does."""
+    ours = (LOCK_NAME, PARTIAL_FILES)
+    return first_few(sorted(path.name for path in folder.iterdir() if not any(map(path.match, ours))))
+
+
+def begin_anew(folder: Path, key: Mapping[str, Any] | None, *, reference_only: bool) -> Ledger:
     """Remove what an earlier run wrote, and note which corpus is begun."""
     # From the first ledger on the folder counts as an unfinished corpus, whatever of the old one is still there.
     ledger = begin_ledger(folder, key, reference_only=reference_only)
@@ -162,17 +197,6 @@ def complete_corpus(
     return write_manifest(folder, manifest)
 
 
-def _manifest(folder: Path) -> CorpusManifest | None:
-    try:
-        return read_manifest(folder)
-    except CorpusError:
-        return None
-
-
-def _are_there(folder: Path, ledger: Ledger) -> bool:
-    return all(path.is_file() for path in _files(folder, ledger))
-
-
 def _files(folder: Path, ledger: Ledger) -> set[Path]:
     """The shards' files that a ledger names."""
     shards = {folder: ledger.shards, folder / HOLDOUT_FOLDER: ledger.held_out}
@@ -181,18 +205,15 @@ def _files(folder: Path, ledger: Ledger) -> set[Path]:
 
 def _remove(folder: Path, *, keep: Ledger) -> None:
     """Remove what an earlier run wrote, but for the shards of a ledger. The manifests go first."""
-    for place in (folder, folder / HOLDOUT_FOLDER):
+    kept, holdout = _files(folder, keep), folder / HOLDOUT_FOLDER
+    for place in (folder, holdout):
         (place / MANIFEST_NAME).unlink(missing_ok=True)
-    patterns = ("shard-[0-9]*", "plans-S[0-9]*", TOKENIZER_FOLDER, PARTIAL_FILES, ".plans.lock")
-    _remove_written(folder, patterns, keep=_files(folder, keep))
-    with suppress(OSError):  # there is none, or shards are kept in it
-        (folder / HOLDOUT_FOLDER).rmdir()
-
-
-def _remove_written(folder: Path, patterns: Sequence[str], *, keep: set[Path]) -> None:
-    for place in (folder, folder / HOLDOUT_FOLDER):
-        for path in {path for pattern in patterns for path in place.glob(pattern)} - keep:
+    for place in (folder, holdout):
+        patterns = ("shard-[0-9]*", "plans-S[0-9]*", TOKENIZER_FOLDER, PARTIAL_FILES, ".plans.lock")
+        for path in {path for pattern in patterns for path in place.glob(pattern)} - kept:
             if path.is_dir():
                 shutil.rmtree(path)
             else:
                 path.unlink()
+    with suppress(OSError):  # there is none, or shards are kept in it
+        holdout.rmdir()

@@ -1,20 +1,21 @@
-"""What of a corpus is finished: noted after each shard, so that an interrupted run goes on behind the last one.
+"""Progress journal of an unfinished corpus, so that an interrupted run resumes after the last finished shard.
 
 The ledger is a file in the corpus folder that is there as long as the corpus is not finished. Its first line says
-which corpus it is; each other line is a step, added when a shard is finished.
+all that the shards depend on; each other line is a step, added when a shard is finished.
 """
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from toolkit.core.files import atomic_write
 from toolkit.core.settings import Settings
-from toolkit.core.text import counted
+from toolkit.core.text import counted, first_few
 from toolkit.data import ShardEntry
 from toolkit.preprocess.readers import Reason
 
@@ -125,6 +126,8 @@ class Step(Settings):
     """Where to go on."""
     tally: Tally
     """Counts up to there."""
+    is_fast: bool
+    """Whether the fast encoder made the shards."""
 
 
 @dataclass(frozen=True)
@@ -132,8 +135,10 @@ class Ledger:
     """How far a corpus is.
 
     Attributes:
-        key: hash of everything that decides the corpus; another key, another corpus.
+        key: everything that the shards depend on, as plain data; with another key the shards would be others. None in
+            a ledger of version 0.1, which kept a hash.
         reference_only: the fast encoder was found to differ; this corpus is made with the reference.
+        num_fast: finished shards, of the holdout too, that the fast encoder made.
         shards: the finished ones of the corpus.
         held_out: the finished ones of the holdout.
         place: where to go on.
@@ -141,8 +146,9 @@ class Ledger:
         num_bytes: size of the file up to the last whole line.
     """
 
-    key: str
+    key: Mapping[str, Any] | None
     reference_only: bool = False
+    num_fast: int = 0
     shards: tuple[ShardEntry, ...] = ()
     held_out: tuple[ShardEntry, ...] = ()
     place: Place = field(default_factory=Place)
@@ -150,11 +156,34 @@ class Ledger:
     num_bytes: int = 0
 
 
-def begin_ledger(folder: Path, key: str, *, reference_only: bool) -> Ledger:
+def begin_ledger(folder: Path, key: Mapping[str, Any] | None, *, reference_only: bool) -> Ledger:
     """Replace the ledger in `folder` by one without steps, durably and at once."""
     content = json.dumps({"key": key, "reference_only": reference_only}).encode() + b"\n"
     atomic_write(folder / LEDGER_NAME, content)
     return Ledger(key, reference_only, num_bytes=len(content))
+
+
+def differences(begun: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    """What differs between two keys, one line each, sources by name."""
+    found = [
+        f"{part}: {_shown(begun.get(part))} then, {_shown(wanted.get(part))} now"
+        for part in sorted((begun.keys() | wanted.keys()) - {"sources"})
+        if begun.get(part) != wanted.get(part)
+    ]
+    before, now = ({name: rest for name, *rest in key.get("sources", ())} for key in (begun, wanted))
+    changes = {
+        "modified": [name for name in now if name in before and before[name] != now[name]],
+        "new": [name for name in now if name not in before],
+        "gone": [name for name in before if name not in now],
+    }
+    found += [f"sources: {len(names):,} {what} ({first_few(names)})" for what, names in changes.items() if names]
+    return found
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "not given"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
 def resume_ledger(folder: Path, ledger: Ledger) -> None:
@@ -171,11 +200,13 @@ def record_step(folder: Path, step: Step) -> None:
 
 
 def read_ledger(folder: Path) -> Ledger | None:
-    """The ledger in `folder`; None where there is none that can be read (then nothing in it can be relied on)."""
+    """The ledger in `folder`; None if there is none or it is damaged (then nothing in it can be relied on)."""
     try:
         header, *lines = (folder / LEDGER_NAME).read_bytes().split(b"\n")
         about = json.loads(header)
-        key, reference_only = str(about["key"]), about["reference_only"] is True
+        key, reference_only = about["key"], about["reference_only"] is True
+        if isinstance(key, str):
+            return Ledger(None, reference_only)
         steps, num_bytes = [], len(header) + 1
         for line in lines[:-1]:  # what stands behind the last line end is no whole line
             steps.append(Step.model_validate_json(line))
@@ -187,6 +218,7 @@ def read_ledger(folder: Path) -> Ledger | None:
     return Ledger(
         key,
         reference_only,
+        num_fast=sum((step.shard is not None) + len(step.held_out) for step in steps if step.is_fast),
         shards=tuple(step.shard for step in steps if step.shard is not None),
         held_out=tuple(entry for step in steps for entry in step.held_out),
         place=steps[-1].place,

@@ -1,12 +1,15 @@
 """Encoded spans become shards, one after the other, under the limits; every row is counted once.
 
-Two corpora may be written: the corpus, and its holdout with the documents that are held out. A shard of the holdout
-also closes together with one of the corpus, so that one place in the sources says where to go on for both.
+A shard closes after the document with which it reaches its size, or at the end of a group of sources: what follows
+depends on nothing before, so that groups can be prepared apart. Two corpora may be written: the corpus, and its
+holdout with the documents that are held out. A shard of the holdout also closes together with one of the corpus, so
+that one place in the sources says where to resume for both.
 """
 
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +29,7 @@ class ShardSequence:
         ledger: what is finished already; the sequence goes on behind it.
         dtype: type of the tokens.
         settings: limits and size of a shard.
+        is_fast: whether the fast encoder makes the spans.
         on_step: called whenever a shard is finished.
 
     Attributes:
@@ -42,13 +46,14 @@ class ShardSequence:
         *,
         dtype: npt.DTypeLike,
         settings: PreprocessSettings,
+        is_fast: bool,
         on_step: Callable[[Step], None],
     ) -> None:
         self.tally = ledger.tally
         self.kept = OpenCorpus(folder, dtype, self.tally.kept, ledger.shards)
         self.held_out = OpenCorpus(holdout_folder, dtype, self.tally.held_out, ledger.held_out)
-        self._settings, self._on_step = settings, on_step
-        self._place, self._source_name = ledger.place, ""
+        self._settings, self._is_fast, self._on_step = settings, is_fast, on_step
+        self._place, self._source = ledger.place, SourceNames("", "")
         self._next_span_rows = 0
         self._held_out_since: list[ShardEntry] = []
 
@@ -59,11 +64,11 @@ class ShardSequence:
         counts = (self.tally.documents, self.tally.tokens)
         return any(limit is not None and count >= limit for limit, count in zip(limits, counts, strict=True))
 
-    def begin_source(self, number: int, name: str) -> None:
+    def begin_source(self, number: int, names: "SourceNames") -> None:
         """The spans that follow are of this source; says nothing new while it is the same."""
-        if name == self._source_name:
+        if names == self._source:
             return
-        self._source_name = name
+        self._source = names
         if number != self._place.source:
             self._place = Place(source=number)
             self._next_span_rows = 0
@@ -99,8 +104,8 @@ class ShardSequence:
             self._skip_until(encoded, first_row, encoded.num_rows)
             self._move(rows=max(self._place.rows, self._next_span_rows))
 
-    def end_source(self) -> None:
-        """Close the shards that are open: a shard never holds two sources."""
+    def end_group(self) -> None:
+        """Close the shards that are open: a shard never holds documents of two groups of sources."""
         self._close_shards()
 
     def abort(self) -> None:
@@ -134,7 +139,7 @@ class ShardSequence:
                 its_ids = ids[np.repeat(is_its, lengths)]
             else:
                 continue
-            corpus.append(its_ids, lengths[is_its])
+            corpus.append(its_ids, lengths[is_its], self._source.recorded)
             corpus.counts.text_bytes += int(encoded.text_bytes_N[start:stop][is_its].sum())
             corpus.counts.special_text_hits += int(encoded.special_hits_N[start:stop][is_its].sum())
         self.tally.rows += stop - start
@@ -144,22 +149,30 @@ class ShardSequence:
         for number, row in encoded.skipped:
             if self._place.rows <= first_row + number < first_row + end:
                 assert row.reason is not None
-                self.tally.skip(row.reason, source=self._source_name, row=first_row + number + 1, found=row.found)
+                self.tally.skip(row.reason, source=self._source.name, row=first_row + number + 1, found=row.found)
 
     def _move(self, **changes: int) -> None:
         self._place = self._place.model_copy(update=changes)
 
     def _close_held_out(self) -> None:
-        entry = self.held_out.close(self._source_name)
+        entry = self.held_out.close()
         if entry is not None:
             self._held_out_since.append(entry)
 
     def _close_shards(self) -> None:
         self._close_held_out()
-        shard, held_out = self.kept.close(self._source_name), tuple(self._held_out_since)
+        shard, held_out = self.kept.close(), tuple(self._held_out_since)
         if shard is not None or held_out:
-            self._on_step(Step(shard=shard, held_out=held_out, place=self._place, tally=self.tally))
+            is_fast = self._is_fast
+            self._on_step(Step(shard=shard, held_out=held_out, place=self._place, tally=self.tally, is_fast=is_fast))
             self._held_out_since.clear()
+
+
+class SourceNames(NamedTuple):
+    """What a source is called: for the user, and in corpus.json."""
+
+    name: str
+    recorded: str
 
 
 class OpenCorpus:
@@ -176,25 +189,29 @@ class OpenCorpus:
         self.folder, self.dtype, self.counts, self.shards = folder, np.dtype(dtype), counts, list(shards)
         self.tokens_in_shard = 0
         self._writer: ShardWriter | None = None
+        self._sources: list[str] = []
 
-    def append(self, ids: npt.NDArray[np.uint32], lengths_N: npt.NDArray[np.int64]) -> None:
-        """Add documents to the open shard."""
+    def append(self, ids: npt.NDArray[np.uint32], lengths_N: npt.NDArray[np.int64], source: str) -> None:
+        """Add documents of a source to the open shard."""
         if self._writer is None:
             self.folder.mkdir(exist_ok=True)
             self._writer = ShardWriter(self.folder / self._next_name(), dtype=self.dtype)
         self._writer.append(ids, lengths_N)
+        if self._sources[-1:] != [source]:
+            self._sources.append(source)
         self.tokens_in_shard += ids.size
         self.counts.documents += lengths_N.size
         self.counts.tokens += ids.size
 
-    def close(self, source: str) -> ShardEntry | None:
-        """Finish the open shard, if there is one; `source` is where its text came from."""
+    def close(self) -> ShardEntry | None:
+        """Finish the open shard, if there is one."""
         if self._writer is None:
             return None
-        files = self._writer.close()
+        files, num_more = self._writer.close(), len(self._sources) - 1
+        source = self._sources[0] + (f" and {num_more:,} more" if num_more else "")
         entry = ShardEntry(name=self._next_name(), source=source, **dataclasses.asdict(files))
         self.shards.append(entry)
-        self._writer, self.tokens_in_shard = None, 0
+        self._writer, self.tokens_in_shard, self._sources = None, 0, []
         return entry
 
     def abort(self) -> None:

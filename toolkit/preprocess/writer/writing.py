@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -20,8 +21,13 @@ from toolkit.preprocess.readers import Span, iterate_spans
 from toolkit.preprocess.settings import PreprocessSettings
 from toolkit.preprocess.sources import Source, no_documents_error
 from toolkit.preprocess.writer.folder import HOLDOUT_FOLDER, begin_anew
-from toolkit.preprocess.writer.ledger import Ledger, Place, Tally, record_step
-from toolkit.preprocess.writer.shard_sequence import ShardSequence
+from toolkit.preprocess.writer.ledger import Ledger, Place, Tally, read_ledger, record_step
+from toolkit.preprocess.writer.shard_sequence import ShardSequence, SourceNames
+
+SOURCE_GROUP_BYTES = 1 << 30
+"""Consecutive sources are gathered until they have so many bytes, and share shards; a larger one is alone.
+
+So many small files do not make as many small shards, and a group is a share of the work that depends on no other."""
 
 
 def write_shards(
@@ -31,21 +37,40 @@ def write_shards(
     *,
     tokenizer: Tokenizer,
     settings: PreprocessSettings,
-) -> tuple[ShardSequence, EncoderChoice]:
-    """Write what is missing, with the fast encoder if it can be; all of it anew if that one is found to differ."""
+) -> "Written":
+    """Write what is missing, with the fast encoder if it can be; all of it again if that one is found to differ."""
     texts = (row.text for _, span in _spans(files, Place(), settings) if span for row in span.read() if not row.reason)
     with closing(texts):
         engine = "reference" if ledger.reference_only else settings.engine
         choice = choose_encoder(tokenizer, engine=engine, texts=texts)
     # Half a second of Python for a large vocabulary, while the encoders work outside the interpreter's lock.
     threading.Thread(target=lambda: tokenizer.fingerprint, daemon=True).start()
+    start = time.monotonic()
     try:
-        return _write_with(choice, files, output, ledger, tokenizer=tokenizer, settings=settings), choice
+        sequence = _write_with(choice, files, output, ledger, tokenizer=tokenizer, settings=settings)
     except EncodersDiffer as error:
         choice = reference_encoder(tokenizer, f"the fast encoder differs: {error.difference}")
-    console().print(f"Starting again: {choice.why_reference}.")
-    ledger = begin_anew(output, ledger.key, reference_only=True)
-    return _write_with(choice, files, output, ledger, tokenizer=tokenizer, settings=settings), choice
+        # It compares some of the documents, so that finished shards may hold what it did not look at.
+        made = counted(len((read_ledger(output) or ledger).shards), "finished shard")
+        console().print(f"Starting over, {made} removed: {choice.why_reference}.")
+        ledger = begin_anew(output, ledger.key, reference_only=True)
+        sequence = _write_with(choice, files, output, ledger, tokenizer=tokenizer, settings=settings)
+    return Written(sequence, choice, start)
+
+
+@dataclass(frozen=True)
+class Written:
+    """Shards that are written.
+
+    Attributes:
+        sequence: the corpus and its holdout, all shards closed.
+        choice: the encoder that made them.
+        start: when reading them began, on the monotonic clock.
+    """
+
+    sequence: ShardSequence
+    choice: EncoderChoice
+    start: float
 
 
 def _write_with(
@@ -63,6 +88,7 @@ def _write_with(
         ledger,
         dtype=token_dtype(tokenizer.encoded_vocabulary_size),
         settings=settings,
+        is_fast=choice.is_fast,
         on_step=partial(record_step, output),
     )
     encode = SpanEncoder(tokenizer, choice.encoder, choice.most_characters, settings.holdout)
@@ -77,7 +103,8 @@ def _run(
     files: Sequence[Source], place: Place, sequence: ShardSequence, encode: SpanEncoder, settings: PreprocessSettings
 ) -> None:
     """Read, encode and write, from a place to the last source or a limit."""
-    remaining = files[place.source :]
+    remaining, last_of_group = files[place.source :], _last_of_groups([file.num_bytes for file in files])
+    names = [SourceNames(file.name, recorded) for file, recorded in zip(files, recorded_names(files), strict=True)]
     tally, note = sequence.tally, _rates(sequence.tally)
     num_workers = settings.workers or len(os.sched_getaffinity(0))
     ends = list(accumulate((file.num_bytes for file in remaining), initial=0))
@@ -90,15 +117,16 @@ def _run(
         closing(ahead(_spans(files, place, settings), work, num_workers=num_workers)) as results,
     ):
         for (number, _), encoded in () if sequence.is_full else results:
-            sequence.begin_source(number, files[number].name)
+            sequence.begin_source(number, names[number])
             if encoded is None:
-                sequence.end_source()
+                if number in last_of_group:
+                    sequence.end_group()
                 _check_bad_rows(tally, settings.max_bad_fraction)
                 continue
             sequence.add(encoded)
             shown.update((ends[number - place.source] + encoded.end_bytes) / 1e6, note())
             if sequence.is_full:
-                sequence.end_source()
+                sequence.end_group()
                 break
     # Once more for a limit, and for a run that was cut off between its last shard and the look at it.
     _check_bad_rows(tally, settings.max_bad_fraction)
@@ -118,6 +146,36 @@ def _spans(files: Sequence[Source], place: Place, settings: PreprocessSettings) 
         spans = iterate_spans(file, text_field=settings.text_field, txt_documents=settings.txt_documents, start=start)
         yield from ((number, span) for span in spans)
         yield number, None
+
+
+def recorded_names(files: Sequence[Source]) -> list[str]:
+    """What corpus.json calls the sources: by the commit on the hub; here relative to the folder that has all of them.
+
+    The same files in another place hence give the same corpus.json.
+    """
+    folders = [os.path.dirname(file.name) for file in files if not file.revision]
+    # The order is bytewise, so that what the first and the last have in common all have.
+    common = os.path.join(os.path.commonpath([folders[0], folders[-1]]), "") if folders else ""
+    return [_on_hub(file) if file.revision else file.name.removeprefix(common) for file in files]
+
+
+def _on_hub(file: Source) -> str:
+    organisation, name, path = file.name.removeprefix("hub://").split("/", maxsplit=2)
+    return f"hub://{organisation}/{name}@{file.revision}/{path}"
+
+
+def _last_of_groups(sizes: Sequence[int]) -> set[int]:
+    """The numbers of the sources that end a group, from the sizes of all."""
+    last, num_bytes = {len(sizes) - 1}, 0
+    for number, size in enumerate(sizes):
+        if size >= SOURCE_GROUP_BYTES and number:
+            last.add(number - 1)
+        num_bytes += size
+        if num_bytes >= SOURCE_GROUP_BYTES:
+            last.add(number)
+        if number in last:
+            num_bytes = 0
+    return last
 
 
 def _rates(tally: Tally) -> Callable[[], str]:
