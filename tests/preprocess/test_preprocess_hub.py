@@ -369,6 +369,5 @@ def test_a_corpus_from_the_hub_is_the_one_from_the_files(hub, tmp_path, prepare)
     prepare("fineweb-edu", subset="default", output=tmp_path / "remote", limit_documents=900, engine="reference")
     prepare(local, output=tmp_path / "local", limit_documents=900, engine="reference")
 
-    for number in range(3):
-        name = f"shard-{number:05d}.bin"
+    for name in ("shard-00000.bin", "shard-00000.idx"):
         assert (tmp_path / "remote" / name).read_bytes() == (tmp_path / "local" / name).read_bytes()

@@ -12,7 +12,11 @@ END = "<|endoftext|>"
 @pytest.fixture
 def corpus(prepare, write_jsonl, tmp_path):
     """Documents of 2, 3, 5, 5, 9 and 17 tokens in two shards; q is one token."""
-    prepare(write_jsonl("a.jsonl", ["q", "qq", "qqqq", "qqqq"]), write_jsonl("b.jsonl", ["q" * 8, "q" * 16, ""]))
+    prepare(
+        write_jsonl("a.jsonl", ["q", "qq", "qqqq", "qqqq"]),
+        write_jsonl("b.jsonl", ["q" * 8, "q" * 16, ""]),
+        shard_tokens=15,
+    )
     return Corpus(tmp_path / "corpus")
 
 
@@ -101,7 +105,7 @@ def test_overrides_are_toml_else_strings(tmp_path):
     ("override", "message"),
     [
         ("data.window=blocks", r"unknown key 'data\.window'\. Did you mean 'windows'"),
-        ("data.windows=rows", r"data\.windows = 'rows'"),
+        ("data.windows=rows", r"data\.windows: expected 'documents'"),
         ("train.steps=5", r"only data\.\* can be set here"),
         ('data.train=[{path="a", weight=1}]', "Inspect the corpora of a blend one by one"),
         ("data.windows", r"has no key=value form"),
