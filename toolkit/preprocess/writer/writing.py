@@ -118,9 +118,9 @@ def _run(
     ):
         for (number, _), encoded in () if sequence.is_full else results:
             sequence.begin_source(number, names[number])
+            if encoded is None and number in last_of_group:
+                sequence.end_group()
             if encoded is None:
-                if number in last_of_group:
-                    sequence.end_group()
                 _check_bad_rows(tally, settings.max_bad_fraction)
                 continue
             sequence.add(encoded)
