@@ -110,8 +110,7 @@ def measure(
 
     from toolkit.engine.engine import Engine
     from toolkit.engine.ranks import join_ranks
-    from toolkit.model.encoder import Encoder, compile_blocks_
-    from toolkit.model.initialize import initialize_
+    from toolkit.model.encoder import Encoder, compile_blocks_, initialize_
     from toolkit.run import load_run
     from toolkit.run.resolve import resolve_run
     from toolkit.training.assembly import assemble

@@ -8,8 +8,7 @@ from tests.support.checkpoints import TINY_VOCABULARY, model_states, write_check
 from tests.support.text import tiny_tokenizer
 from toolkit.core.types import Vocabulary
 from toolkit.model import ModelSettings, model_settings
-from toolkit.model.encoder import Encoder
-from toolkit.model.initialize import initialize_
+from toolkit.model.encoder import Encoder, initialize_
 
 SETTINGS = {
     "run": {"dir": "/srv/someone/runs/first", "seed": 7},

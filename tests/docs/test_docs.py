@@ -24,8 +24,7 @@ from toolkit.data import CorpusManifest
 from toolkit.engine.ds_config import read_ds_config, resolve_ds_config
 from toolkit.finetuning.result import FinetuningResult
 from toolkit.model import model_settings
-from toolkit.model.encoder import Encoder
-from toolkit.model.initialize import initialize_
+from toolkit.model.encoder import Encoder, initialize_
 from toolkit.parallel.topology import batch_plan
 from toolkit.preprocess import PreprocessSettings, preprocess
 from toolkit.run import load_run

@@ -9,7 +9,8 @@ from torch import Tensor
 from tests.support.kernels import plain_varlen
 from toolkit.core.types import AttentionKind
 from toolkit.model import attention as module
-from toolkit.model.attention import SegmentLayout, attend, attend_by_bmm, attend_by_sdpa, attend_by_varlen
+from toolkit.model.attention import attend, attend_by_bmm, attend_by_sdpa, attend_by_varlen
+from toolkit.model.segments import SegmentLayout
 from toolkit.model.varlen import suits_varlen
 from toolkit.testing.models import dense_visibility
 from toolkit.testing.tolerances import tolerance
@@ -157,14 +158,14 @@ def test_long_segments_take_the_other_kernel_and_agree(kind: AttentionKind, monk
 
 def test_layout_by_hand() -> None:
     layout = SegmentLayout.from_segments(torch.tensor([[1, 1, 2, 2, 3, 0], [1, 1, 1, 0, 0, 0]]))
-    assert [(run.start, run.length, run.count, run.is_padding) for run in layout.runs] == [
+    assert [(run.start, run.length, run.count, run.is_padding) for run in layout.spans] == [
         (0, 2, 2, False),
         (4, 1, 1, False),
         (5, 1, 1, True),
         (6, 3, 1, False),
         (9, 3, 1, True),
     ]
-    assert layout.positions_T.tolist() == [0, 1, 0, 1, 0, 0, 0, 1, 2, 0, 1, 2]
+    assert layout.rope_positions_T.tolist() == [0, 1, 0, 1, 0, 0, 0, 1, 2, 0, 1, 2]
     assert layout.longest == 3
 
 
@@ -189,5 +190,5 @@ def test_layout_of_nothing_but_padding() -> None:
 def test_layout_from_numpy_equals_layout_from_torch() -> None:
     for segments_BS in LAYOUTS.values():
         ours, theirs = SegmentLayout.from_segments(segments_BS), SegmentLayout.from_segments(segments_BS.numpy())
-        assert ours.runs == theirs.runs
-        assert torch.equal(ours.positions_T, theirs.positions_T)
+        assert ours.spans == theirs.spans
+        assert torch.equal(ours.rope_positions_T, theirs.rope_positions_T)

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from toolkit.core.types import AttentionKind
-from toolkit.model.attention import SegmentLayout, attend
+from toolkit.model.attention import attend
+from toolkit.model.segments import SegmentLayout
 from toolkit.model.varlen import suits_varlen, varlen_kernel
 from toolkit.testing.models import dense_visibility, tiny_encoder
 from toolkit.testing.tolerances import tolerance

@@ -13,7 +13,7 @@ from toolkit.testing.models import tiny_settings
 @pytest.mark.parametrize(("preset", "giga"), [("210m", 1.067), ("610m", 3.606), ("1b", 7.122)])
 def test_the_presets_at_40_percent_and_random_cuts(preset, giga):
     """Operations a token at S = 2048, attended length 1,365: 2S/3, of rows cut at a uniform point."""
-    found = training_flops(model_settings(preset), tokens=1, targets=0.4, pairs=1365)
+    found = training_flops(model_settings(preset), tokens=1, targets=0.4, attended_pairs=1365)
     assert round(found / 1e9, 3) == giga
 
 
@@ -24,14 +24,14 @@ def test_a_case_by_hand():
         num_key_value_heads=1,
     )  # fmt: skip
     assert parameter_counts(shape).body == 40
-    assert training_flops(shape, tokens=7, targets=3, pairs=11) == 6 * 40 * 7 + 6 * 5 * 2 * 3 + 12 * 2 * 11
+    assert training_flops(shape, tokens=7, targets=3, attended_pairs=11) == 6 * 40 * 7 + 6 * 5 * 2 * 3 + 12 * 2 * 11
 
 
 @pytest.mark.parametrize(("kind", "expected"), [(AttentionKind.BIDIRECTIONAL, 9 + 9 + 4), (AttentionKind.CAUSAL, 15)])
 def test_pairs_are_counted_inside_segments_and_not_at_padding(kind, expected):
     segments = torch.tensor([[1, 1, 1, 2, 2, 2], [1, 1, 0, 0, 0, 0]])
     layout = SegmentLayout.from_segments(segments)
-    assert layout.num_pairs(kind) == expected
+    assert layout.attended_pairs(kind) == expected
     query = torch.randn(12, 1, 12)
     mixed = attend_by_bmm(query, query, torch.eye(12)[:, None], kind, layout)
     assert int((mixed != 0).sum()) == expected
@@ -39,7 +39,7 @@ def test_pairs_are_counted_inside_segments_and_not_at_padding(kind, expected):
 
 def test_it_is_what_torch_counts_but_for_norms_and_the_last_block(monkeypatch):
     """Every target listed, one segment: nothing is saved, so the products that run are the products that count."""
-    monkeypatch.setattr("toolkit.model.products._has_slow_mkl", lambda: False)
+    monkeypatch.setattr("toolkit.model.layers._has_slow_mkl", lambda: False)
     settings = tiny_settings()
     encoder = Encoder(settings)
     initialize_(encoder, seed=0)
@@ -51,6 +51,6 @@ def test_it_is_what_torch_counts_but_for_norms_and_the_last_block(monkeypatch):
         )
         loss.backward()
     norms = 6 * 32 * (settings.num_hidden_layers * 2 + 1) * settings.hidden_size
-    pairs = layout.num_pairs(AttentionKind.BIDIRECTIONAL)
-    counted = training_flops(settings, tokens=32, targets=32, pairs=pairs) - norms
+    pairs = layout.attended_pairs(AttentionKind.BIDIRECTIONAL)
+    counted = training_flops(settings, tokens=32, targets=32, attended_pairs=pairs) - norms
     assert counter.get_total_flops() == counted

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from toolkit.model.pointwise import rms_norm, rotate, rotation
+from toolkit.model.layers import apply_rope, rms_norm, rope_cos_sin
 from toolkit.testing.tolerances import tolerance
 
 
@@ -56,8 +56,8 @@ def test_norm_of_zero_is_zero_with_a_finite_gradient() -> None:
 
 def test_rotation_by_hand() -> None:
     """Width 2, base 10,000: position p turns (1, 0) by p radians."""
-    angles = rotation(torch.tensor([0, 1, 2]), 2, theta=10_000.0)
-    found = rotate(torch.tensor([[[1.0, 0.0]]]).expand(3, 1, 2), angles)[:, 0]
+    angles = rope_cos_sin(torch.tensor([0, 1, 2]), 2, theta=10_000.0)
+    found = apply_rope(torch.tensor([[[1.0, 0.0]]]).expand(3, 1, 2), angles)[:, 0]
     expected = torch.stack((torch.arange(3).float().cos(), torch.arange(3).float().sin()), dim=-1)
     torch.testing.assert_close(found, expected, **tolerance(torch.float32))
 
@@ -70,7 +70,7 @@ def test_rotation_turns_the_halves_and_its_gradient_turns_back() -> None:
     turns = torch.polar(torch.ones(5, 4, dtype=torch.float64), (positions[:, None] * rates).double())[:, None]
     as_complex = torch.complex(tensor[..., :4], tensor[..., 4:]) * turns
     expected = torch.cat((as_complex.real, as_complex.imag), dim=-1)
-    found = rotate(tensor, rotation(positions, 8, theta=50.0))
+    found = apply_rope(tensor, rope_cos_sin(positions, 8, theta=50.0))
     # The angles are fp32 by design.
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
     (ours,) = torch.autograd.grad(found, tensor, upstream)
@@ -80,6 +80,6 @@ def test_rotation_turns_the_halves_and_its_gradient_turns_back() -> None:
 
 def test_bf16_is_rotated_in_fp32_and_rounded_once() -> None:
     tensor = _random(4, 2, 8, seed=5, dtype=torch.bfloat16).detach()
-    angles = rotation(torch.tensor([0, 1, 900, 2047]), 8, theta=10_000.0)
+    angles = rope_cos_sin(torch.tensor([0, 1, 900, 2047]), 8, theta=10_000.0)
     assert {part.dtype for part in angles} == {torch.float32}
-    assert torch.equal(rotate(tensor, angles), rotate(tensor.float(), angles).bfloat16())
+    assert torch.equal(apply_rope(tensor, angles), apply_rope(tensor.float(), angles).bfloat16())

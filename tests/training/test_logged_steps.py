@@ -71,7 +71,7 @@ def test_rates_are_over_the_steps_since_the_last_line(logged):
     hook, lines = logged
     for step, seconds in ((1, 0.5), (2, 0.5), (3, 1.5), (4, 0.5)):
         _trained(hook, step, seconds=seconds)
-    flops = training_flops(tiny_settings(), tokens=200, targets=80, pairs=1800)
+    flops = training_flops(tiny_settings(), tokens=200, targets=80, attended_pairs=1800)
     assert [line["tokens_per_second"] for line in lines] == [200.0, 100.0]
     assert [line["model_flops_per_second"] for line in lines] == pytest.approx([flops, flops / 2], rel=1e-5)
     assert [line["mfu"] for line in lines] == pytest.approx([flops / 1e9, flops / 2e9], rel=1e-3)

@@ -15,8 +15,7 @@ from tests.support.text import sample_documents, tiny_tokenizer
 from toolkit.core.errors import SettingsError
 from toolkit.finetuning import FinetuningResult
 from toolkit.finetuning.result import write_result
-from toolkit.model.encoder import Encoder
-from toolkit.model.initialize import initialize_
+from toolkit.model.encoder import Encoder, initialize_
 from toolkit.preprocess import PreprocessSettings, preprocess
 from toolkit.run import load_run
 from toolkit.run.identity import snapshot

@@ -24,7 +24,7 @@ from toolkit.core.errors import CheckpointError, ToolkitError, UserError
 from toolkit.core.types import AttentionKind
 from toolkit.model.config import ModelSettings
 from toolkit.model.encoder import Encoder
-from toolkit.model.products import times_transposed
+from toolkit.model.layers import linear
 
 USE_WHOLE = "Use a checkpoint that a run or an import wrote."
 """What to do about one whose manifest and tensors do not belong together."""
@@ -177,7 +177,7 @@ def compare_logits(
         head_VD = ours.read(_head_name(ours.encoder.settings))
         for start in range(0, len(theirs_NV), _ROWS):
             rows_ND = hidden_ND[start : start + _ROWS]
-            expected_NV = times_transposed(rows_ND[: len(theirs_NV) - start], head_VD).float()[:, :vocab_size]
+            expected_NV = linear(rows_ND[: len(theirs_NV) - start], head_VD).float()[:, :vocab_size]
             theirs = theirs_NV[start : start + _ROWS, :vocab_size]
             found = _worse(found, theirs[:, columns], expected_NV[:, columns])
         hidden_ND = hidden_ND[len(theirs_NV) :]

@@ -22,8 +22,8 @@ from toolkit.core.types import AttentionKind
 from toolkit.engine.ds_config import deepspeed_error_message, zero_stage
 from toolkit.engine.optimizer import OptimizerSettings, build_optimizer
 from toolkit.engine.ranks import Ranks
-from toolkit.model.attention import SegmentLayout
 from toolkit.model.encoder import Encoder
+from toolkit.model.segments import SegmentLayout
 
 _NORM_PIECE = 1 << 22
 

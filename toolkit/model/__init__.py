@@ -7,13 +7,11 @@ rest on first use.
 from typing import TYPE_CHECKING, Any
 
 from toolkit.model.config import ModelSettings, RopeScaling
-from toolkit.model.flops import training_flops
-from toolkit.model.presets import MODEL_PRESETS, model_settings, parameter_counts
+from toolkit.model.presets import MODEL_PRESETS, model_settings, parameter_counts, training_flops
 
 if TYPE_CHECKING:
-    from toolkit.model.attention import SegmentLayout
-    from toolkit.model.encoder import Encoder, compile_blocks_
-    from toolkit.model.initialize import initialize_
+    from toolkit.model.encoder import Encoder, compile_blocks_, initialize_
+    from toolkit.model.segments import SegmentLayout
 
 __all__ = [
     "MODEL_PRESETS",
@@ -30,9 +28,9 @@ __all__ = [
 
 _WITH_TORCH = {
     "Encoder": "toolkit.model.encoder",
-    "SegmentLayout": "toolkit.model.attention",
+    "SegmentLayout": "toolkit.model.segments",
     "compile_blocks_": "toolkit.model.encoder",
-    "initialize_": "toolkit.model.initialize",
+    "initialize_": "toolkit.model.encoder",
 }
 
 

@@ -4,24 +4,32 @@ EuroBERT's architecture (Llama's, without the causal mask as a fixture): pre-nor
 with rotary positions and a SwiGLU feed-forward, RMSNorm, no biases; as options what other decoders add: biases of
 query, key and value, norms of query and key heads, stretched angles. Parameters carry their Hugging Face names. Rows
 are packed with segments, so everything between embedding and head works on the T = B x S positions of a micro-batch
-as one list. Weights may be fp32 or bf16; norms, rotations and the loss are computed in fp32 either way.
+as one list. Weights may be fp32 or bf16; norms, rotary angles and the loss are computed in fp32 either way.
+
+Only hidden states go from block to block; what a block needs besides is a `ForwardContext`, which a pipeline stage can
+make for itself. The last block computes positions with a target only, and is a module of its own.
 
 Each parameter is used only inside the forward of the module that owns it, and the loss is computed inside
 `Encoder.forward`: an engine that takes weights away between modules (ZeRO-3) needs both.
+
+Shapes: B rows, S positions in a row, T = B x S, N target tokens, D model width, F feed-forward width, V vocabulary,
+H query heads, K key-value heads, E width of one head.
 """
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
+from toolkit.core.draws import keyed_uint64
 from toolkit.core.errors import SettingsError
 from toolkit.core.types import AttentionKind
-from toolkit.model.attention import SegmentAttention, SegmentLayout
+from toolkit.model.attention import SegmentAttention
 from toolkit.model.config import ModelSettings
-from toolkit.model.embedding import Embedding
+from toolkit.model.layers import Embedding, Linear, RMSNorm, RopeCosSin, apply_rope, linear, rope_cos_sin
 from toolkit.model.loss import cross_entropy_sum
-from toolkit.model.pointwise import Rotation, rms_norm, rotate, rotation
-from toolkit.model.products import Linear, times_transposed
+from toolkit.model.segments import SegmentLayout
 
 
 class Encoder(nn.Module):
@@ -78,7 +86,7 @@ class Encoder(nn.Module):
     ) -> Tensor:
         """What the model expects at `positions_N`, by default everywhere: (N, V) fp32. Not for use under ZeRO-3."""
         hidden_ND = self.model(input_ids_BS, segments_BS, attention, positions_N)
-        return times_transposed(hidden_ND, self.lm_head.weight).float()
+        return linear(hidden_ND, self.lm_head.weight).float()
 
 
 class Body(nn.Module):
@@ -89,7 +97,8 @@ class Body(nn.Module):
         self.settings = settings
         # No padding index: the pad is often also the end of text, whose row must be trained.
         self.embed_tokens = Embedding(vocab_size, settings.hidden_size)
-        self.layers = nn.ModuleList(Block(settings) for _ in range(settings.num_hidden_layers))
+        blocks = [Block(settings) for _ in range(settings.num_hidden_layers - 1)]
+        self.layers = nn.ModuleList([*blocks, LastBlock(settings)])
         self.norm = RMSNorm(settings.hidden_size, settings.rms_norm_eps)
 
     def forward(
@@ -101,19 +110,32 @@ class Body(nn.Module):
     ) -> Tensor:
         """Hidden states after the final norm at `positions_N`, (N, D); at all T positions if None."""
         layout = segments_BS if isinstance(segments_BS, SegmentLayout) else SegmentLayout.from_segments(segments_BS)
-        attend = SegmentAttention(attention, layout)
-        angles = rotation(
-            layout.positions_T,
-            self.settings.head_size,
-            theta=self.settings.rope_theta,
-            scaling=self.settings.rope_scaling,
-        )
-        hidden_TD = self.embed_tokens(input_ids_BS.flatten())
-        last = len(self.layers) - 1
-        for number, layer in enumerate(self.layers):
-            hidden_TD = layer(hidden_TD, angles, attend, positions_N if number == last else None)
-        normed: Tensor = self.norm(hidden_TD)
+        context = ForwardContext.of(self.settings, layout, attention, positions_N)
+        hidden = self.embed_tokens(input_ids_BS.flatten())
+        for layer in self.layers:
+            hidden = layer(hidden, context)
+        normed: Tensor = self.norm(hidden)
         return normed
+
+
+@dataclass(frozen=True, eq=False)
+class ForwardContext:
+    """What the blocks of one forward pass read besides hidden states."""
+
+    rope: RopeCosSin
+    attention: SegmentAttention
+    positions_N: Tensor | None
+    """Where hidden states are wanted after the last block; None: at all T positions."""
+
+    @classmethod
+    def of(
+        cls, settings: ModelSettings, layout: SegmentLayout, attention: AttentionKind, positions_N: Tensor | None
+    ) -> "ForwardContext":
+        """The context of a micro-batch: it depends on segments, kind and targets alone."""
+        rope = rope_cos_sin(
+            layout.rope_positions_T, settings.head_size, theta=settings.rope_theta, scaling=settings.rope_scaling
+        )
+        return cls(rope, SegmentAttention(attention, layout), positions_N)
 
 
 class Block(nn.Module):
@@ -126,18 +148,24 @@ class Block(nn.Module):
         self.post_attention_layernorm = RMSNorm(settings.hidden_size, settings.rms_norm_eps)
         self.mlp = FeedForward(settings)
 
-    def forward(
-        self,
-        hidden_TD: Tensor,
-        angles: Rotation,
-        attention: SegmentAttention,
-        positions_N: Tensor | None,
-    ) -> Tensor:
-        """(T, D) -> (T, D); or (N, D), where only `positions_N` are wanted: in the last block, exact and cheaper."""
-        mixed: Tensor = self.self_attn(self.input_layernorm(hidden_TD), angles, attention, positions_N)
-        hidden = (hidden_TD if positions_N is None else hidden_TD[positions_N]) + mixed
+    def forward(self, hidden_TD: Tensor, context: ForwardContext) -> Tensor:
+        """(T, D) -> (T, D)."""
+        mixed_TD = self.self_attn(self.input_layernorm(hidden_TD), context, None)
+        return self._feed_forward(hidden_TD + mixed_TD)
+
+    def _feed_forward(self, hidden: Tensor) -> Tensor:
         fed: Tensor = self.mlp(self.post_attention_layernorm(hidden))
         return hidden + fed
+
+
+class LastBlock(Block):
+    """A block that goes on with `context.positions_N` alone behind its attention: exact, and cheaper."""
+
+    def forward(self, hidden_TD: Tensor, context: ForwardContext) -> Tensor:
+        """(T, D) -> (N, D)."""
+        positions_N = context.positions_N
+        mixed = self.self_attn(self.input_layernorm(hidden_TD), context, positions_N)
+        return self._feed_forward((hidden_TD if positions_N is None else hidden_TD[positions_N]) + mixed)
 
 
 class SelfAttention(nn.Module):
@@ -155,18 +183,12 @@ class SelfAttention(nn.Module):
         self.q_norm = RMSNorm(settings.head_size, settings.rms_norm_eps) if settings.qk_norm else nn.Identity()
         self.k_norm = RMSNorm(settings.head_size, settings.rms_norm_eps) if settings.qk_norm else nn.Identity()
 
-    def forward(
-        self,
-        normed_TD: Tensor,
-        angles: Rotation,
-        attention: SegmentAttention,
-        positions_N: Tensor | None,
-    ) -> Tensor:
-        """(T, D) -> (T, D), or (N, D)."""
-        query_THE = rotate(self.q_norm(self.q_proj(normed_TD).unflatten(-1, (-1, self.head_size))), angles)
-        key_TKE = rotate(self.k_norm(self.k_proj(normed_TD).unflatten(-1, (-1, self.head_size))), angles)
+    def forward(self, normed_TD: Tensor, context: ForwardContext, positions_N: Tensor | None) -> Tensor:
+        """(T, D) -> (T, D); or (N, D) where only `positions_N` of the result are wanted."""
+        query_THE = apply_rope(self.q_norm(self.q_proj(normed_TD).unflatten(-1, (-1, self.head_size))), context.rope)
+        key_TKE = apply_rope(self.k_norm(self.k_proj(normed_TD).unflatten(-1, (-1, self.head_size))), context.rope)
         value_TKE = self.v_proj(normed_TD).unflatten(-1, (-1, self.head_size))
-        mixed = attention(query_THE, key_TKE, value_TKE).flatten(1)
+        mixed = context.attention(query_THE, key_TKE, value_TKE).flatten(1)
         projected: Tensor = self.o_proj(mixed if positions_N is None else mixed[positions_N])
         return projected
 
@@ -184,20 +206,6 @@ class FeedForward(nn.Module):
         """(T, D) -> (T, D)."""
         fed: Tensor = self.down_proj(silu(self.gate_proj(normed_TD)) * self.up_proj(normed_TD))
         return fed
-
-
-class RMSNorm(nn.Module):
-    """Root-mean-square norm with a weight (Zhang and Sennrich 2019)."""
-
-    def __init__(self, width: int, eps: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-        self.eps = eps
-
-    def forward(self, hidden_TD: Tensor) -> Tensor:
-        """(T, D) -> (T, D), or (T, H, E) -> (T, H, E)."""
-        rows_TD = hidden_TD.flatten(0, -2)
-        return rms_norm(rows_TD, self.weight, eps=self.eps).view_as(hidden_TD)
 
 
 class Head(nn.Module):
@@ -221,3 +229,29 @@ def compile_blocks_(encoder: Encoder) -> None:
     for layer in others:
         layer.compile(dynamic=False)
     last.compile()
+
+
+def initial_weight(name: str, shape: tuple[int, ...], *, standard_deviation: float, seed: int) -> Tensor:
+    """The initial value of one parameter, fp32 on the CPU: ones for a norm, zeros for a bias, else N(0, sd^2).
+
+    Args:
+        name: its Hugging Face name.
+        shape: of the whole parameter; one who holds a slice slices the result.
+        standard_deviation: of the normal distribution.
+        seed: of the run.
+    """
+    if name.endswith("norm.weight"):
+        return torch.ones(shape)
+    if name.endswith(".bias"):
+        return torch.zeros(shape)
+    generator = torch.Generator().manual_seed(keyed_uint64(seed, "initialize", name) >> 1)
+    return torch.empty(shape).normal_(std=standard_deviation, generator=generator)
+
+
+@torch.no_grad()
+def initialize_(encoder: Encoder, seed: int) -> None:
+    """Give every parameter its initial value, in place. A tied head has the embedding's."""
+    standard_deviation = encoder.settings.initializer_range
+    for name, parameter in encoder.named_parameters():
+        value = initial_weight(name, tuple(parameter.shape), standard_deviation=standard_deviation, seed=seed)
+        parameter.copy_(value)

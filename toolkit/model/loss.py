@@ -3,6 +3,8 @@
 Per chunk: logits in the weights' dtype, softmax and loss in fp32, and at once the gradients of hidden states and
 weights. Backward only multiplies them by the incoming gradient. So the weights are not kept for the backward pass,
 which is what lets an engine take them away after the head's forward (ZeRO-3).
+
+Shapes: N target tokens, or those of one chunk, D model width, V vocabulary.
 """
 
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from toolkit.model.products import times_transposed
+from toolkit.model.layers import linear
 
 # Large enough for products at full speed; a chunk's logits in fp32 are V x this x 4 bytes.
 _CHUNK_ROWS = 1024
@@ -65,7 +67,7 @@ def _add_chunk(
     sum_dtype = torch.promote_types(hidden_ND.dtype, torch.float32)
     is_target_N = labels_N >= 0
     label_N1 = labels_N.clamp(min=0)[:, None]
-    log_probs_NV = torch.log_softmax(times_transposed(hidden_ND, weight_VD).to(sum_dtype), dim=-1)
+    log_probs_NV = torch.log_softmax(linear(hidden_ND, weight_VD).to(sum_dtype), dim=-1)
     losses_N = -log_probs_NV.gather(1, label_N1).squeeze(1)
     loss = torch.where(is_target_N, losses_N, 0).sum()
     if d_hidden_ND is None or d_weight_VD is None:
@@ -74,7 +76,7 @@ def _add_chunk(
     d_logits_NV.scatter_add_(1, label_N1, -torch.ones_like(label_N1, dtype=sum_dtype))
     d_logits_NV = d_logits_NV.to(weight_VD.dtype)
     # A padded target is left out here, where it is D numbers, and not above, where it is V.
-    d_hidden_ND.copy_(times_transposed(d_logits_NV, weight_VD.T) * is_target_N[:, None])
+    d_hidden_ND.copy_(linear(d_logits_NV, weight_VD.T) * is_target_N[:, None])
     hidden_ND = hidden_ND * is_target_N[:, None]
-    d_weight_VD += times_transposed(d_logits_NV.T, hidden_ND.T)
+    d_weight_VD += linear(d_logits_NV.T, hidden_ND.T)
     return loss

@@ -1,4 +1,4 @@
-"""Shapes with a name, and how many parameters a shape has.
+"""Shapes with a name; parameters of a shape, and the model FLOPs of a training step, counted without building it.
 
 `210m`, `610m` and `1b` are the sizes of arXiv 2507.00994; `nano` learns something on a laptop within minutes;
 `test` is for tests.
@@ -10,6 +10,10 @@ from typing import Any
 
 from toolkit.core.errors import SettingsError
 from toolkit.model.config import ModelSettings
+
+_FLOPS_PER_WEIGHT = 6
+# Scores and mixed values: two products of H x E numbers for each pair.
+_FLOPS_PER_PAIR_AND_NUMBER = 12
 
 MODEL_PRESETS: dict[str, ModelSettings] = {
     "test": ModelSettings(
@@ -98,3 +102,31 @@ def parameter_counts(settings: ModelSettings) -> ParameterCounts:
     body = settings.num_hidden_layers * layer + width
     head = 0 if settings.tie_word_embeddings else embedding
     return ParameterCounts(embedding, layer, body, body + embedding, body + embedding + head)
+
+
+def training_flops(settings: ModelSettings, *, tokens: float, targets: float, attended_pairs: float) -> float:
+    """Model FLOPs of forward and backward passes over some positions.
+
+        6 x (parameters of the body) x tokens  +  6 x V x D x targets  +  12 x layers x H x E x attended pairs
+
+    What the objective asks for counts: no padding, the head at the targets only, attention inside segments only and,
+    where it is causal, only backwards. A multiplication and an addition are two operations, and the backward pass costs
+    twice the forward pass, so each use of a weight in a step counts 6. What an implementation spends on top (a wasted
+    half of a causal product, activations computed twice) does not count, and what it saves (the last block at the
+    targets only) still does: the number belongs to the model and the data, so rates of two implementations compare.
+
+    Args:
+        settings: the shape, with its vocabulary size.
+        tokens: positions that are not padding.
+        targets: positions at which the head is needed.
+        attended_pairs: (query, key) pairs that see each other. With tokens = 1 this is the attended length: positions
+            that a position sees in the mean.
+
+    Raises:
+        SettingsError: the vocabulary size is not known yet.
+    """
+    counts = parameter_counts(settings)
+    attention_width = settings.num_attention_heads * settings.head_size
+    weights = counts.body * tokens + counts.embedding * targets
+    attention = _FLOPS_PER_PAIR_AND_NUMBER * settings.num_hidden_layers * attention_width * attended_pairs
+    return _FLOPS_PER_WEIGHT * weights + attention

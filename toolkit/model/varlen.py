@@ -1,6 +1,8 @@
 """Flash attention over stretches of one long list, on a CUDA device: torch's own kernel, or the flash-attn package's.
 
 Both take where each stretch begins as an int32 tensor on the device, so that no call waits for the device.
+
+Shapes: T positions in a micro-batch, H query heads, K key-value heads, E width of one head, M entries of the bounds.
 """
 
 import inspect
@@ -32,7 +34,7 @@ def suits_varlen(query_THE: Tensor) -> bool:
     return query_THE.is_cuda and is_shaped and _capability(query_THE.device) >= _OLDEST_CAPABILITY
 
 
-def with_own_heads(part_TKE: Tensor, num_heads: int) -> Tensor:
+def repeat_key_value_heads(part_TKE: Tensor, num_heads: int) -> Tensor:
     """Keys or values with a copy for each query head that reads them, (T, H, E), for kernels that share no heads."""
     group = num_heads // part_TKE.shape[1]
     return part_TKE if group == 1 else part_TKE.repeat_interleave(group, dim=1)
@@ -62,7 +64,7 @@ def varlen_kernel() -> VarlenKernel | None:
         if shares_heads:
             options["enable_gqa"] = query.shape[1] != key.shape[1]
         else:
-            key, value = (with_own_heads(part, query.shape[1]) for part in (key, value))
+            key, value = (repeat_key_value_heads(part, query.shape[1]) for part in (key, value))
         output = varlen_attn(query, key, value, bounds, bounds, longest, longest, **options)
         assert isinstance(output, Tensor), "no auxiliary outputs were asked for"
         return output

@@ -13,8 +13,7 @@ from toolkit.core.errors import SettingsError
 from toolkit.core.types import IntArray, Targets
 from toolkit.data import Rows, RowStream, TokenRows, row_hashes
 from toolkit.engine.engine import MicroBatch
-from toolkit.model.attention import SegmentLayout
-from toolkit.model.placement import placed
+from toolkit.model.segments import SegmentLayout, to_device
 from toolkit.objectives.base import Objective
 from toolkit.parallel.topology import BatchLayout
 from toolkit.training.run_state import StepCounts
@@ -77,7 +76,7 @@ class Batcher:
             micro_batches.append(batch)
             hashes.append(row_hashes(rows.tokens_BS, rows.segments_BS))
             num_tokens = int(np.count_nonzero(rows.segments_BS))
-            counts += targets.labels_N.size, num_tokens, batch.layout.num_pairs(objective.attention)
+            counts += targets.labels_N.size, num_tokens, batch.layout.attended_pairs(objective.attention)
         return LocalStep(tuple(micro_batches), StepCounts(*counts.tolist()), np.concatenate(hashes))
 
     def steps(self, start: int, stop: int, objective_at: Callable[[int], Objective]) -> LocalSteps:
@@ -181,9 +180,9 @@ def _make_micro_batch(
     if count == 0 and targets_multiple > 1:
         padding = targets_multiple
     return MicroBatch(
-        input_ids_BS=placed(targets.input_ids_BS.astype(np.int64), device),
+        input_ids_BS=to_device(targets.input_ids_BS.astype(np.int64), device),
         layout=SegmentLayout.from_segments(segments_BS, device=device),
-        positions_N=placed(np.pad(targets.positions_N.astype(np.int64), (0, padding)), device),
+        positions_N=to_device(np.pad(targets.positions_N.astype(np.int64), (0, padding)), device),
         # A negative label weighs nothing.
-        labels_N=placed(np.pad(targets.labels_N.astype(np.int64), (0, padding), constant_values=-1), device),
+        labels_N=to_device(np.pad(targets.labels_N.astype(np.int64), (0, padding), constant_values=-1), device),
     )

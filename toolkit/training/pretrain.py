@@ -21,8 +21,7 @@ from toolkit.engine.ds_config import DEFAULT_DS_CONFIG
 from toolkit.engine.engine import Engine
 from toolkit.engine.ranks import Ranks, has_gpu, join_ranks
 from toolkit.engine.saving import load_checkpoint
-from toolkit.model.encoder import Encoder, compile_blocks_
-from toolkit.model.initialize import initialize_
+from toolkit.model.encoder import Encoder, compile_blocks_, initialize_
 from toolkit.parallel.launcher import read_launcher
 from toolkit.run.folder import RunFolder
 from toolkit.run.identity import check_same_model, rope_differences

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from toolkit.model.config import ModelSettings
-from toolkit.model.flops import training_flops
+from toolkit.model.presets import training_flops
 from toolkit.training.run_state import StepMetrics
 
 # TFLOP/s of one device in bf16 without sparsity, from its maker's data sheet, by its whole name without the maker's.
@@ -60,7 +60,7 @@ class Speed:
         counts = metrics.counts
         self._tokens += counts.tokens
         self._flops += training_flops(
-            self._settings, tokens=counts.tokens, targets=counts.targets, pairs=counts.attended_pairs
+            self._settings, tokens=counts.tokens, targets=counts.targets, attended_pairs=counts.attended_pairs
         )
         self._seconds += metrics.seconds
 

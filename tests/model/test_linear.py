@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from toolkit.model import products
-from toolkit.model.products import Linear, times_transposed
+from toolkit.model import layers
+from toolkit.model.layers import Linear, linear
 from toolkit.testing.tolerances import tolerance
 
 
@@ -17,8 +17,8 @@ def test_libraries_agree(num_rows: int, is_transposed: bool, monkeypatch: pytest
     left = torch.randn(shape, generator=generator).requires_grad_()
     right = torch.randn(24, 16, generator=generator).requires_grad_()
     for has_slow_mkl in (False, True):
-        monkeypatch.setattr(products, "_has_slow_mkl", lambda answer=has_slow_mkl: answer)
-        product = times_transposed(left.T if is_transposed else left, right)
+        monkeypatch.setattr(layers, "_has_slow_mkl", lambda answer=has_slow_mkl: answer)
+        product = linear(left.T if is_transposed else left, right)
         results.append((product, *torch.autograd.grad(product, (left, right), upstream)))
     for plain, other in zip(*results, strict=True):
         torch.testing.assert_close(other, plain, **tolerance(torch.float32))
@@ -27,10 +27,10 @@ def test_libraries_agree(num_rows: int, is_transposed: bool, monkeypatch: pytest
 
 
 def test_other_dtypes_take_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "_has_slow_mkl", lambda: True)
+    monkeypatch.setattr(layers, "_has_slow_mkl", lambda: True)
     for dtype in (torch.float64, torch.bfloat16):
         left, right = torch.eye(3, dtype=dtype), torch.arange(6, dtype=dtype).view(2, 3)
-        assert torch.equal(times_transposed(left, right), right.T)
+        assert torch.equal(linear(left, right), right.T)
 
 
 def test_linear_is_named_as_torchs() -> None:

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from toolkit.model.placement import placed
+from toolkit.model.segments import to_device
 
 
 def test_on_a_cpu_the_memory_is_shared() -> None:
     array = np.arange(3)
-    tensor = placed(array, "cpu")
+    tensor = to_device(array, "cpu")
     array[0] = 7
     assert tensor.tolist() == [7, 1, 2]
 
@@ -20,5 +20,5 @@ def test_to_a_gpu_it_goes_pinned_and_is_not_waited_for(monkeypatch: pytest.Monke
     monkeypatch.setattr(
         torch.Tensor, "to", lambda tensor, device, *, non_blocking: done.append((device, non_blocking)) or tensor
     )
-    placed(np.arange(3), torch.device("cuda", 1))
+    to_device(np.arange(3), torch.device("cuda", 1))
     assert done == ["pinned", (torch.device("cuda", 1), True)]

@@ -1,0 +1,185 @@
+"""Layers of the encoder: linear, embedding, RMSNorm and rotary positions, each exact and fast on a CPU too.
+
+- Linear: in fp32, torch multiplies through MKL, which on AMD's processors reaches half the speed of oneDNN; torch takes
+  oneDNN for tensors in its layout (`Tensor.to_mkldnn`). Both accumulate in fp32 and differ by rounding.
+- Embedding: torch's backward on a CPU adds the gradients of a token's positions one after another in the dtype of the
+  weights. In bf16, with eight bits, such a sum stops growing after some hundred terms, and the mask token alone fills
+  40 % of a micro-batch. On CUDA, torch sorts the positions and sums in fp32.
+- RMSNorm and rotary positions have backward passes of their own: autograd would walk over every fp32 intermediate once
+  more. Both compute in fp32 whatever the dtype of the model (in fp64 where that is its dtype) and cast back.
+
+Shapes: T positions in a micro-batch, D model width, V vocabulary, H heads, E width of one head.
+"""
+
+import math
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from toolkit.model.config import RopeScaling
+
+# Looked up here, once: ZeRO-3 puts a function in its place that knows no oneDNN layout.
+_torch_linear = torch.nn.functional.linear
+_CPU_INFO = Path("/proc/cpuinfo")
+
+RopeCosSin = tuple[Tensor, Tensor]
+"""Cosines and signed sines of each position's rotary angles, both (T, 1, E)."""
+
+
+class Linear(nn.Linear):
+    """`nn.Linear` by `linear`."""
+
+    def __init__(self, in_features: int, out_features: int, *, bias: bool = False) -> None:
+        super().__init__(in_features, out_features, bias=bias)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """(..., in_features) -> (..., out_features)."""
+        return linear(input, self.weight, self.bias)
+
+
+class Embedding(nn.Embedding):
+    """`nn.Embedding` whose gradient is summed in fp32 for bf16 weights on a CPU."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """(T,) int64 -> (T, D)."""
+        if self.weight.device.type != "cpu" or self.weight.dtype.itemsize > 2:
+            return super().forward(input)
+        hidden_TD: Tensor = _Lookup.apply(input, self.weight)  # type: ignore[no-untyped-call]
+        return hidden_TD
+
+
+class RMSNorm(nn.Module):
+    """Root-mean-square norm with a weight (Zhang and Sennrich 2019)."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.eps = eps
+
+    def forward(self, hidden_TD: Tensor) -> Tensor:
+        """(T, D) -> (T, D), or (T, H, E) -> (T, H, E)."""
+        rows_TD = hidden_TD.flatten(0, -2)
+        return rms_norm(rows_TD, self.weight, eps=self.eps).view_as(hidden_TD)
+
+
+def linear(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`left @ right.T` of two matrices, plus a bias for each row of `right`, by the faster library; differentiable."""
+    # Compiled code knows no oneDNN layout.
+    is_eager_fp32 = left.dtype == torch.float32 and left.device.type == "cpu" and not torch.compiler.is_compiling()
+    if is_eager_fp32 and _has_slow_mkl():
+        product: Tensor = _torch_linear(left.to_mkldnn(), right, bias).to_dense()
+        return product
+    return _torch_linear(left, right, bias)
+
+
+@cache
+def _has_slow_mkl() -> bool:
+    """Whether this is an AMD processor and torch has both libraries. A fact, not a timing: equal runs stay equal."""
+    if not (torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()):  # type: ignore[no-untyped-call]
+        return False
+    return _CPU_INFO.is_file() and "AuthenticAMD" in _CPU_INFO.read_text(encoding="utf-8")
+
+
+def rms_norm(hidden_TD: Tensor, weight_D: Tensor, *, eps: float) -> Tensor:
+    """Hidden states over their root mean square, cast back, times a weight: (T, D) -> (T, D)."""
+    normed_TD: Tensor = _RMSNorm.apply(hidden_TD, weight_D, eps)  # type: ignore[no-untyped-call]
+    return normed_TD
+
+
+def rope_cos_sin(
+    rope_positions_T: Tensor, head_size: int, *, theta: float, scaling: RopeScaling | None = None
+) -> RopeCosSin:
+    """The rotary angles of each position (Su et al. 2021, RoFormer, section 3.4), stretched where `scaling` says so.
+
+    Made for each micro-batch rather than kept: a buffer would be cast to bf16 with the module.
+    """
+    steps = torch.arange(0, head_size, 2, dtype=torch.float32, device=rope_positions_T.device)
+    frequencies = 1.0 / theta ** (steps / head_size)
+    if scaling is not None:
+        frequencies = _stretched(frequencies, scaling)
+    angles = rope_positions_T[:, None, None].float() * frequencies
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
+
+
+def _stretched(frequencies: Tensor, scaling: RopeScaling) -> Tensor:
+    """Frequencies for longer segments: divided, all of them (Chen et al. 2023) or those of long waves (Llama 3.1)."""
+    if scaling.rope_type == "linear":
+        return frequencies / scaling.factor
+    # 0 where a wave is as long as the low end of the band or longer, 1 at its high end and beyond. The order of the
+    # operations is that of transformers, so that the angles are equal to the last bit.
+    turns = scaling.original_max_position_embeddings / (2 * math.pi / frequencies)
+    band = scaling.high_freq_factor - scaling.low_freq_factor
+    share = ((turns - scaling.low_freq_factor) / band).clamp(0, 1)
+    return (1 - share) * frequencies / scaling.factor + share * frequencies
+
+
+def apply_rope(tensor_THE: Tensor, rope: RopeCosSin) -> Tensor:
+    """Turn number i of a head with number i + E/2 ("half-split") by its angle: (T, H, E) -> (T, H, E)."""
+    rotated_THE: Tensor = _Rope.apply(tensor_THE, *rope)  # type: ignore[no-untyped-call]
+    return rotated_THE
+
+
+class _Lookup(torch.autograd.Function):
+    """Rows of a table, (T,) and (V, D) -> (T, D). Keeps no weights, which ZeRO-3 takes away after the forward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, ids_T: Tensor, weight_VD: Tensor) -> Tensor:
+        ctx.save_for_backward(ids_T)
+        ctx.shape_VD = weight_VD.shape
+        return weight_VD[ids_T]
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[None, Tensor]:
+        (ids_T,), (d_hidden_TD,) = ctx.saved_tensors, grad_outputs
+        # Only tokens that occur get a row in fp32: a whole table of them would cost more than the rest of this.
+        distinct_ids, row_T = torch.unique(ids_T, return_inverse=True)
+        sums = torch.zeros(len(distinct_ids), ctx.shape_VD[1]).index_add_(0, row_T, d_hidden_TD.float())
+        d_weight_VD = d_hidden_TD.new_zeros(ctx.shape_VD)
+        return None, d_weight_VD.index_copy_(0, distinct_ids, sums.to(d_weight_VD.dtype))
+
+
+class _RMSNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, hidden_TD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
+        wide_TD = hidden_TD.to(torch.promote_types(hidden_TD.dtype, torch.float32))
+        # A norm is one pass; a mean of squares would write the squares down.
+        mean_square_T1 = torch.linalg.vector_norm(wide_TD, dim=-1, keepdim=True).square() / wide_TD.shape[-1]
+        inverse_rms_T1 = torch.rsqrt(mean_square_T1 + eps)
+        normed_TD = (wide_TD * inverse_rms_T1).to(hidden_TD.dtype)
+        ctx.save_for_backward(normed_TD, inverse_rms_T1, weight_D)
+        return normed_TD * weight_D
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor, None]:
+        (d_output_TD,) = grad_outputs
+        normed_TD, inverse_rms_T1, weight_D = ctx.saved_tensors
+        product_TD = d_output_TD * normed_TD
+        d_weight_D = product_TD.sum(0)
+        projection_T1 = (product_TD @ weight_D).to(inverse_rms_T1.dtype)[:, None] / normed_TD.shape[-1]
+        wide_TD = (d_output_TD * weight_D).to(inverse_rms_T1.dtype)
+        d_hidden_TD = torch.addcmul(wide_TD, normed_TD.to(wide_TD.dtype), projection_T1, value=-1).mul_(inverse_rms_T1)
+        return d_hidden_TD.to(d_output_TD.dtype), d_weight_D, None
+
+
+class _Rope(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor_THE: Tensor, cos_T1E: Tensor, sin_T1E: Tensor) -> Tensor:
+        ctx.save_for_backward(cos_T1E, sin_T1E)
+        return _rotate(tensor_THE, cos_T1E, sin_T1E)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None]:
+        cos_T1E, sin_T1E = ctx.saved_tensors
+        # The inverse of a rotation is the rotation back.
+        return _rotate(grad_outputs[0], cos_T1E, -sin_T1E), None, None
+
+
+def _rotate(tensor_THE: Tensor, cos_T1E: Tensor, sin_T1E: Tensor) -> Tensor:
+    wide_THE = tensor_THE.to(torch.promote_types(tensor_THE.dtype, cos_T1E.dtype))
+    first, second = wide_THE.chunk(2, dim=-1)
+    turned_THE = torch.cat((second, first), dim=-1).mul_(sin_T1E).addcmul_(wide_THE, cos_T1E)
+    return turned_THE.to(tensor_THE.dtype)

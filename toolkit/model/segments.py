@@ -1,0 +1,103 @@
+"""Where the segments of a micro-batch lie: made on the CPU, once, so that no kernel asks the device for a length later.
+
+Shapes: B rows, S positions in a row, T = B x S, M entries of the list of bounds.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from toolkit.core.types import AttentionKind, IntArray
+
+_BOUNDS_MULTIPLE = 64
+
+
+@dataclass(frozen=True)
+class Span:
+    """`count` neighbouring stretches of `length` positions each, from flat position `start` on."""
+
+    start: int
+    length: int
+    count: int
+    is_padding: bool
+
+    @property
+    def stop(self) -> int:
+        """One past the last position."""
+        return self.start + self.length * self.count
+
+
+@dataclass(frozen=True, eq=False)
+class SegmentLayout:
+    """Where the segments of a micro-batch lie; tensors are on the device of the model."""
+
+    spans: tuple[Span, ...]
+    """Cover positions 0..T-1 in order; neighbouring segments of equal length are one span."""
+    rope_positions_T: Tensor
+    """Count from 0 in each segment."""
+    longest: int
+    """Length of the longest segment; 0 if there is none."""
+    bounds_M: Tensor
+    """int32, for kernels: stretch i, a segment or padding, is bounds_M[i] to bounds_M[i + 1] - 1. Filled up with T,
+    which makes empty stretches, to few different lengths."""
+    is_real_T: Tensor
+    """Whether a position is no padding."""
+    row_length: int
+    """S, which no segment exceeds."""
+
+    @classmethod
+    def from_segments(
+        cls, segments_BS: Tensor | IntArray, *, device: torch.device | str | None = None
+    ) -> "SegmentLayout":
+        """Read the layout off segment ids, (B, S): a segment is a stretch of one id in one row, 0 is padding.
+
+        Args:
+            segments_BS: on the CPU; a tensor on another device is copied, and waited for.
+            device: where the model is; by default where `segments_BS` is.
+        """
+        if isinstance(segments_BS, Tensor):
+            device = segments_BS.device if device is None else device
+            segments_BS = segments_BS.cpu().numpy()
+        is_first_BS = np.ones(segments_BS.shape, dtype=bool)
+        is_first_BS[:, 1:] = segments_BS[:, 1:] != segments_BS[:, :-1]
+        starts = np.flatnonzero(is_first_BS)
+        lengths = np.diff(starts, append=segments_BS.size)
+        is_padding = segments_BS.reshape(-1)[starts] == 0
+        rope_positions_T = np.arange(segments_BS.size) - np.repeat(starts, lengths)
+        spans: list[Span] = []
+        for start, length, padding in zip(starts.tolist(), lengths.tolist(), is_padding.tolist(), strict=True):
+            if spans and (spans[-1].length, spans[-1].is_padding) == (length, padding):
+                spans[-1] = Span(spans[-1].start, length, spans[-1].count + 1, padding)
+            else:
+                spans.append(Span(start, length, 1, padding))
+        longest = int(lengths[~is_padding].max(initial=0))
+        num_bounds = _BOUNDS_MULTIPLE * (starts.size // _BOUNDS_MULTIPLE + 1)
+        bounds_M = np.full(num_bounds, segments_BS.size, dtype=np.int32)
+        bounds_M[: starts.size] = starts
+        device = "cpu" if device is None else device
+        return cls(
+            tuple(spans),
+            to_device(rope_positions_T, device),
+            longest,
+            to_device(bounds_M, device),
+            to_device(segments_BS.reshape(-1) != 0, device),
+            segments_BS.shape[1],
+        )
+
+    def attended_pairs(self, kind: AttentionKind) -> int:
+        """Number of (query, key) pairs that see each other, whatever a kernel computes besides."""
+        if kind is AttentionKind.BIDIRECTIONAL:
+            return sum(span.count * span.length**2 for span in self.spans if not span.is_padding)
+        return sum(span.count * span.length * (span.length + 1) // 2 for span in self.spans if not span.is_padding)
+
+
+def to_device(array: npt.NDArray[np.generic], device: torch.device | str) -> Tensor:
+    """The array as a tensor on the device; on a CPU it shares the array's memory."""
+    tensor = torch.from_numpy(array)
+    if torch.device(device).type == "cuda":
+        # A copy from ordinary memory would first wait for the device's queue.
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
