@@ -18,6 +18,20 @@ LONG_FUNCTIONS: dict[str, str] = {}
 DEEP_FUNCTIONS: dict[str, str] = {}
 """path:function: why it may nest deeper."""
 
+BOOLEAN_PARAMETERS = {
+    "adopt.overwrite": "the option of that name: permission, not another way to work",
+    "prepare.overwrite": "the option of that name: permission, not another way to work",
+    "to_hf.sentence_transformers": "the option of that name: files beside the same model",
+    "HubWeights.open.is_tied": "what config.json says",
+    "Linear.__init__.bias": "torch's own signature",
+    "row_from_json.may_hold_surrogates": "what is known of the bytes",
+    "begin_ledger.reference_only": "what is recorded",
+    "begin_anew.reference_only": "what is recorded",
+    "ShardSequence.__init__.is_fast": "what is counted with",
+    "compare_logits.is_ours": "who wrote the folder",
+}
+"""function.parameter: why a public function may take it; elsewhere an enum or a second function says which of two."""
+
 UNDESCRIBED_SETTINGS = {
     "toolkit/data/corpus/manifest.py:SpecialIds": "a record in corpus.json; its class explains the four ids at once",
     "toolkit/preprocess/writer/ledger.py:BadRow": "a record in unfinished.jsonl, which nobody writes by hand",
@@ -64,6 +78,31 @@ def test_the_loop_fits_on_a_screen() -> None:
     lengths = {function.name: function.num_lines for function in functions(loop) if "." not in function.name}
     assert "train" in lengths
     assert sum(lengths.values()) <= MAX_LOOP_LINES
+
+
+def _boolean_parameters(module: Module) -> Iterator[str]:
+    """Parameters of public functions that are annotated `bool`; commands take theirs from the command line."""
+    for function in functions(module) if module.package != "toolkit.cli" else ():
+        parts = function.name.split(".")
+        is_nested = len(parts) > 1 and not parts[-2].lstrip("_")[:1].isupper()
+        is_private = any(part.startswith("_") and not part.startswith("__") for part in parts)
+        arguments = function.node.args
+        for argument in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]:
+            if argument.annotation and ast.unparse(argument.annotation) == "bool" and not (is_nested or is_private):
+                yield f"{function.name}.{argument.arg}"
+
+
+def test_no_boolean_selects_behaviour() -> None:
+    found = {name: module.path for module in modules() for name in _boolean_parameters(module)}
+    assert {name: path for name, path in found.items() if name not in BOOLEAN_PARAMETERS} == {}
+    assert set(BOOLEAN_PARAMETERS) <= set(found), "an exception that is no longer needed"
+
+
+def test_the_booleans_are_found() -> None:
+    source = "def run(a: bool) -> None: ...\nclass A:\n    def f(self, *, b: bool = True) -> None: ...\n"
+    source += "def _private(a: bool) -> None: ...\ndef on(a: int) -> bool:\n    def inner(c: bool) -> None: ...\n"
+    module = Module(path="x.py", name="toolkit.x", text=source, tree=ast.parse(source))
+    assert list(_boolean_parameters(module)) == ["run.a", "A.f.b"]
 
 
 def test_there_is_no_drawer_for_everything() -> None:
