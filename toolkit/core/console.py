@@ -1,9 +1,12 @@
 """Console output: one console, and progress as a bar on a terminal and as plain lines elsewhere."""
 
+import os
+import re
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any, Protocol, TextIO, cast
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -12,6 +15,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _SECONDS_BETWEEN_LINES = 10.0
+_LOG_COLUMNS = 1000
+_TRAILING_BLANKS = re.compile(r" +(?=\n)")
 
 
 def console() -> "Console":
@@ -19,7 +24,25 @@ def console() -> "Console":
     from rich.console import Console
 
     # No markup: paths and tokens hold square brackets.
-    return Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
+    plain: dict[str, Any] = {"highlight": False, "soft_wrap": True, "markup": False, "emoji": False}
+    if sys.stdout.isatty():
+        return Console(**plain)
+    # In a log a row of a table is one line, without the blanks that fill its columns.
+    width = None if "COLUMNS" in os.environ else _LOG_COLUMNS
+    return Console(**plain, width=width, file=cast("IO[str]", _WithoutTrailingBlanks(sys.stdout)))
+
+
+class _WithoutTrailingBlanks:
+    """A stream that drops blanks at the ends of lines."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return self._stream.write(_TRAILING_BLANKS.sub("", text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def facts() -> "Table":
