@@ -1,0 +1,109 @@
+"""The compute dtype where a run leaves it open: measured once, kept by processor, threads and version of torch."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from toolkit.engine import precision as module
+from toolkit.engine.precision import choose_precision, faster_on_this_cpu, time_steps
+
+
+class _Measure:
+    """Injected times; counts its calls and the threads it was asked about."""
+
+    def __init__(self, fp32: float, bf16: float) -> None:
+        self.seconds, self.threads = {"fp32": fp32, "bf16": bf16}, []
+
+    def __call__(self, threads: int) -> dict[str, float]:
+        self.threads.append(threads)
+        return self.seconds
+
+
+@pytest.mark.parametrize(
+    ("fp32", "bf16", "chosen"),
+    [(1.0, 1.0, "fp32"), (1.0, 1.8, "fp32"), (1.19, 1.0, "fp32"), (1.2, 1.0, "bf16"), (2.0, 1.0, "bf16")],
+)
+def test_bf16_is_chosen_where_it_is_a_fifth_faster(tmp_path: Path, fp32: float, bf16: float, chosen: str) -> None:
+    precision, reason = faster_on_this_cpu(2, folder=tmp_path, measure=_Measure(fp32, bf16))
+    assert precision == chosen
+    assert f"{bf16:.3f} s in bf16 and {fp32:.3f} s in fp32" in reason
+
+
+def test_a_machine_is_measured_once(tmp_path: Path) -> None:
+    first, second = _Measure(2.0, 1.0), _Measure(1.0, 2.0)
+    assert faster_on_this_cpu(2, folder=tmp_path / "cache", measure=first)[0] == "bf16"
+    precision, reason = faster_on_this_cpu(2, folder=tmp_path / "cache", measure=second)
+    assert (precision, first.threads, second.threads) == ("bf16", [2], [])
+    assert str(tmp_path / "cache") in reason
+
+
+def test_another_processor_thread_count_or_torch_is_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure = _Measure(2.0, 1.0)
+
+    def choose(threads: int = 2) -> None:
+        faster_on_this_cpu(threads, folder=tmp_path, measure=measure)
+
+    choose()
+    choose(threads=1)
+    monkeypatch.setattr(module, "_cpu", lambda: "another")
+    choose()
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "9.9")
+    choose()
+    choose()
+    assert measure.threads == [2, 1, 2, 2]
+    assert len(list(tmp_path.glob("precision-*.json"))) == 4
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"key": {}, "seconds": {"fp32": 2.0, "bf16": 1.0}}', "damaged"])
+def test_times_that_cannot_be_read_are_measured_again(tmp_path: Path, content: str) -> None:
+    faster_on_this_cpu(2, folder=tmp_path, measure=_Measure(2.0, 1.0))
+    (kept,) = tmp_path.iterdir()
+    kept.write_text(content)
+    measure = _Measure(1.0, 1.0)
+    assert faster_on_this_cpu(2, folder=tmp_path, measure=measure)[0] == "fp32"
+    assert measure.threads == [2]
+    assert json.loads(kept.read_text())["seconds"] == {"fp32": 1.0, "bf16": 1.0}
+
+
+def test_a_cache_that_cannot_be_written_only_costs_time(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert faster_on_this_cpu(2, folder=tmp_path / "file" / "cache", measure=_Measure(2.0, 1.0))[0] == "bf16"
+
+
+def test_stage_0_and_gpus_need_no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "faster_on_this_cpu", None)
+    assert choose_precision(0, ranks_per_machine=1)[0] == "fp32"
+    monkeypatch.setattr("toolkit.engine.ranks.has_gpu", lambda: True)
+    assert choose_precision(1, ranks_per_machine=1)[0] == "bf16"
+    assert choose_precision(0, ranks_per_machine=1)[0] == "fp32"
+
+
+@pytest.mark.parametrize(("asked", "ranks", "threads"), [(None, 1, 6), (None, 2, 3), (None, 8, 1), ("4", 2, 4)])
+def test_the_threads_of_a_rank(monkeypatch: pytest.MonkeyPatch, asked: str | None, ranks: int, threads: int) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(6)))
+    monkeypatch.setattr(module, "faster_on_this_cpu", lambda threads: ("fp32", str(threads)))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if asked:
+        monkeypatch.setenv("OMP_NUM_THREADS", asked)
+    assert choose_precision(1, ranks_per_machine=ranks) == ("fp32", str(threads))
+
+
+def test_generations_are_told_apart_by_what_they_can(tmp_path: Path) -> None:
+    info = tmp_path / "cpuinfo"
+    first = "vendor_id\t: AuthenticAMD\nmodel name\t: AMD EPYC\nflags\t\t: fpu avx512f avx512_bf16 sse"
+    info.write_text(f"processor\t: 0\n{first}\n\nprocessor\t: 1\nmodel name\t: other\n")
+    assert module._cpu(info) == "AuthenticAMD, AMD EPYC, avx512_bf16, avx512f"
+    assert module._cpu(tmp_path / "missing")
+
+
+def test_the_measurement_is_short_and_leaves_threads_as_they_were() -> None:
+    import torch
+
+    before = torch.get_num_threads()
+    seconds = time_steps(1)
+    assert torch.get_num_threads() == before
+    assert set(seconds) == {"fp32", "bf16"}
+    assert 0 < min(seconds.values()) <= max(seconds.values()) < 2.0

@@ -1,0 +1,144 @@
+"""The compute dtype of a run that leaves it open: bf16 on a GPU, on a CPU the faster of fp32 and bf16.
+
+CPUs differ: with AVX512-BF16 a bf16 step takes half the time of an fp32 one, on an Intel processor without AMX up to
+1.8 times as much. So a short training step is timed in both, once per processor, number of threads and version of
+torch, and the times are kept in the user's cache folder: all runs of a study on one machine then agree.
+"""
+
+import hashlib
+import json
+import os
+import platform
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+from toolkit.core.files import atomic_write, cache_folder
+
+Precision = Literal["fp32", "bf16"]
+"""Compute dtype of a run."""
+
+_NEEDED_SPEED_UP = 1.2
+_TIMED_STEPS = 3
+_PATIENCE_SECONDS = 1.0
+_VERSION = 1
+"""Of the timed step; another one is another measurement."""
+
+
+def choose_precision(zero_stage: int, *, ranks_per_machine: int) -> tuple[Precision, str]:
+    """The compute dtype for ranks of this machine, and the reason in words.
+
+    Args:
+        zero_stage: of the run's DeepSpeed file.
+        ranks_per_machine: which share its cores, unless OMP_NUM_THREADS is set.
+    """
+    from toolkit.engine.ranks import has_gpu
+
+    if zero_stage == 0:
+        return "fp32", "ZeRO stage 0 accumulates gradients in the compute dtype"
+    if has_gpu():
+        return "bf16", "the run is on GPUs"
+    threads = int(os.environ.get("OMP_NUM_THREADS") or max(1, len(os.sched_getaffinity(0)) // ranks_per_machine))
+    return faster_on_this_cpu(threads)
+
+
+def faster_on_this_cpu(
+    threads: int, *, folder: Path | None = None, measure: Callable[[int], dict[Precision, float]] | None = None
+) -> tuple[Precision, str]:
+    """bf16 if it is at least 1.2 times as fast as fp32, else fp32; and the reason in words.
+
+    Args:
+        threads: of one rank.
+        folder: where times are kept; default: the user's cache folder.
+        measure: takes the threads and returns the seconds of a step in each dtype; default: `time_steps`.
+    """
+    key = _key(threads)
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
+    path = (cache_folder() if folder is None else folder) / f"precision-{digest[:16]}.json"
+    kept = _read(path, key)
+    seconds = kept or (measure or time_steps)(threads)
+    if kept is None:
+        # A cache that cannot be written costs a second at each start.
+        with suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            atomic_write(path, json.dumps({"key": key, "seconds": seconds}, indent=2) + "\n")
+    speed_up = seconds["fp32"] / seconds["bf16"]
+    precision: Precision = "bf16" if speed_up >= _NEEDED_SPEED_UP else "fp32"
+    source = f"kept in {path}" if kept else "just measured"
+    return precision, (
+        f"on this CPU a step takes {seconds['bf16']:.3f} s in bf16 and {seconds['fp32']:.3f} s in fp32 ({source}); "
+        f"bf16 is chosen where it is {_NEEDED_SPEED_UP} times as fast"
+    )
+
+
+def time_steps(threads: int) -> dict[Precision, float]:
+    """Seconds of forward and backward pass of a small encoder in each dtype, on `threads` threads; about a second."""
+    import torch
+
+    from toolkit.core.types import AttentionKind
+    from toolkit.model.encoder import Encoder, initialize_
+    from toolkit.model.presets import model_settings
+
+    settings = model_settings("nano", vocab_size=4096, hidden_size=256, num_hidden_layers=2, intermediate_size=1024)
+    ids_BS = torch.arange(4 * 128).view(4, 128)
+    positions_N = torch.arange(0, 4 * 128, 3)
+    encoders: dict[Precision, Encoder] = {"fp32": Encoder(settings), "bf16": Encoder(settings).bfloat16()}
+    seconds: dict[Precision, list[float]] = {"fp32": [], "bf16": []}
+    threads_before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        for encoder in encoders.values():
+            initialize_(encoder, seed=0)
+        # In turns, so that a neighbour's load meets both; the first of each builds kernels.
+        begun = time.perf_counter()
+        for number in range(1 + _TIMED_STEPS):
+            if number > 1 and time.perf_counter() - begun > _PATIENCE_SECONDS:
+                break
+            for precision, encoder in encoders.items():
+                started = time.perf_counter()
+                loss = encoder(
+                    ids_BS,
+                    torch.ones_like(ids_BS),
+                    AttentionKind.BIDIRECTIONAL,
+                    positions_N=positions_N,
+                    labels_N=positions_N,
+                    scale=1.0,
+                )
+                loss.backward()
+                seconds[precision].append(time.perf_counter() - started)
+    finally:
+        torch.set_num_threads(threads_before)
+    return {precision: min(times[1:]) for precision, times in seconds.items()}
+
+
+def _key(threads: int) -> dict[str, str | int]:
+    """What a measurement depends on."""
+    from importlib.metadata import version
+
+    return {"cpu": _cpu(), "threads": threads, "torch": version("torch"), "version": _VERSION}
+
+
+def _cpu(path: Path = Path("/proc/cpuinfo")) -> str:
+    """Model of the first processor, with what tells generations apart where a virtual machine hides the name."""
+    wanted = ("vendor_id", "cpu family", "model", "model name")
+    found = dict[str, str]()
+    if path.is_file():
+        first = path.read_text(encoding="utf-8").split("\n\n")[0]
+        found = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in first.splitlines())}
+    features = sorted({"amx_bf16", "avx512_bf16", "avx512f"} & set(found.get("flags", "").split()))
+    return ", ".join([found[name] for name in wanted if name in found] + features) or platform.processor() or "unknown"
+
+
+def _read(path: Path, key: dict[str, str | int]) -> dict[Precision, float] | None:
+    """Times that were kept for `key`; None where there are none that can be read."""
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        seconds: dict[Precision, float] = {
+            "fp32": float(kept["seconds"]["fp32"]),
+            "bf16": float(kept["seconds"]["bf16"]),
+        }
+        return seconds if kept["key"] == key and min(seconds.values()) > 0 else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
