@@ -189,7 +189,7 @@ FAULTS = (
         name="loop: the divisor counts the targets of one rank",
         path="toolkit/training/loop.py",
         old="num_targets=counts.targets,",
-        new="num_targets=local.counts.targets * run.engine.ranks.world_size,",
+        new="num_targets=local.counts.targets * run.engine.ranks.data_parallel_size,",
         tests=("tests/equivalence/test_topologies.py",),
     ),
     Fault(

@@ -13,7 +13,7 @@ from toolkit.core.errors import CorpusError, SettingsError
 from toolkit.core.types import AttentionKind, Targets
 from toolkit.data import Corpus, Order, RowStream, open_rows
 from toolkit.objectives import registry
-from toolkit.parallel.topology import batch_layout
+from toolkit.parallel.topology import batch_plan
 from toolkit.run import load_run
 from toolkit.training.batching import STATIC_TARGETS_MULTIPLE, Batcher, EvaluationBatches
 
@@ -30,9 +30,9 @@ def parts(tmp_path):
 
 
 def _batcher(stream, *, micro, ranks, rank, device=_CPU, targets_multiple=1):
-    layout = batch_layout(8, micro, data_parallel=ranks)
+    layout = batch_plan(8, micro, data_parallel=ranks)
     return Batcher(
-        stream, layout, corpora=["corpus"], rank=rank, seed=7, device=device, targets_multiple=targets_multiple
+        stream, layout, corpora=["corpus"], data_rank=rank, seed=7, device=device, targets_multiple=targets_multiple
     )
 
 
@@ -153,7 +153,9 @@ class TestEvaluationBatches:
         ((alone, expected),) = EvaluationBatches(rows, num_rows=7, micro_batch_rows=7, seed=7).of(mlm)
         shares = [
             list(
-                EvaluationBatches(rows, num_rows=7, micro_batch_rows=2, seed=7, rank=rank, num_ranks=num_ranks).of(mlm)
+                EvaluationBatches(
+                    rows, num_rows=7, micro_batch_rows=2, seed=7, data_rank=rank, data_parallel_size=num_ranks
+                ).of(mlm)
             )
             for rank in range(num_ranks)
         ]
@@ -167,7 +169,13 @@ class TestEvaluationBatches:
     def test_missing_rows_are_padding(self, parts):
         rows, _, mlm = parts
         batches = EvaluationBatches(
-            rows, num_rows=1, micro_batch_rows=2, seed=7, rank=1, num_ranks=2, targets_multiple=STATIC_TARGETS_MULTIPLE
+            rows,
+            num_rows=1,
+            micro_batch_rows=2,
+            seed=7,
+            data_rank=1,
+            data_parallel_size=2,
+            targets_multiple=STATIC_TARGETS_MULTIPLE,
         )
         ((spare, count),) = batches.of(mlm)
         assert count == 0

@@ -14,7 +14,7 @@ from tests.support.runs import write_run
 from toolkit.data import Corpus, Order, RowStream, open_rows
 from toolkit.model.encoder import Encoder, compile_blocks_, initialize_
 from toolkit.objectives import registry
-from toolkit.parallel.topology import batch_layout
+from toolkit.parallel.topology import batch_plan
 from toolkit.run import load_run
 from toolkit.testing.models import tiny_settings
 from toolkit.training.batching import STATIC_TARGETS_MULTIPLE, Batcher, EvaluationBatches
@@ -67,7 +67,7 @@ def test_evaluation_leaves_the_cache_to_training(corpus_rows, compiled):
         for objective in objectives.values():
             for rank in (0, 1, 2, 3):
                 batches = EvaluationBatches(
-                    rows, num_rows=9, micro_batch_rows=_MICRO_BATCH_ROWS, seed=7, rank=rank, num_ranks=4,
+                    rows, num_rows=9, micro_batch_rows=_MICRO_BATCH_ROWS, seed=7, data_rank=rank, data_parallel_size=4,
                     targets_multiple=STATIC_TARGETS_MULTIPLE,
                 )  # fmt: skip
                 for batch, _ in batches.of(objective):
@@ -75,7 +75,7 @@ def test_evaluation_leaves_the_cache_to_training(corpus_rows, compiled):
     assert entries().most_common(1)[0][1] >= 2, "nothing was compiled"
     stream = RowStream(rows, Order(rows.num_rows, seed=7, shuffle="global"))
     batcher = Batcher(
-        stream, batch_layout(8, _MICRO_BATCH_ROWS, data_parallel=1), corpora=["corpus"], rank=0, seed=7,
+        stream, batch_plan(8, _MICRO_BATCH_ROWS, data_parallel=1), corpora=["corpus"], data_rank=0, seed=7,
         device=torch.device("cpu"), targets_multiple=STATIC_TARGETS_MULTIPLE,
     )  # fmt: skip
     for step, name in enumerate(["clm", "clm", "mlm", "mlm"]):

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import toolkit
 from toolkit.checkpoint.manifest import CheckpointManifest, LayoutEntry, VocabularyEntry
 from toolkit.engine.engine import Engine
-from toolkit.parallel.topology import BatchLayout
+from toolkit.parallel.topology import BatchPlan
 from toolkit.run.folder import RunFolder
 from toolkit.run.identity import snapshot
 from toolkit.run.resolve import RunData
@@ -25,7 +25,7 @@ from toolkit.training.wandb_writer import WandbWriter
 def assemble(
     data: RunData,
     engine: Engine,
-    layout: BatchLayout,
+    layout: BatchPlan,
     *,
     state: RunState,
     ancestry: Ancestry,
@@ -37,7 +37,7 @@ def assemble(
         data.stream(),
         layout,
         corpora=[str(named.corpus.path) for named in data.training],
-        rank=ranks.data_rank,
+        data_rank=ranks.data_rank,
         seed=settings.run.seed,
         device=ranks.device,
         targets_multiple=_targets_multiple(settings, engine),
@@ -72,7 +72,7 @@ def _targets_multiple(settings: RunSettings, engine: Engine) -> int:
     return STATIC_TARGETS_MULTIPLE if is_static else 1
 
 
-def _evaluator(data: RunData, engine: Engine, layout: BatchLayout) -> Evaluator | None:
+def _evaluator(data: RunData, engine: Engine, layout: BatchPlan) -> Evaluator | None:
     if data.validation_rows is None:
         return None
     settings, ranks = data.settings, engine.ranks
@@ -82,15 +82,15 @@ def _evaluator(data: RunData, engine: Engine, layout: BatchLayout) -> Evaluator 
         num_rows=min(wanted, data.validation_rows.num_rows),
         micro_batch_rows=layout.micro_batch_rows,
         seed=settings.run.seed,
-        rank=ranks.data_rank,
-        num_ranks=ranks.data_parallel_size,
+        data_rank=ranks.data_rank,
+        data_parallel_size=ranks.data_parallel_size,
         device=ranks.device,
         targets_multiple=_targets_multiple(settings, engine),
     )
     return Evaluator(engine, batches, data.evaluated, every=settings.eval.every)
 
 
-def _saver(data: RunData, engine: Engine, layout: BatchLayout, state: RunState, ancestry: Ancestry) -> CheckpointSaver:
+def _saver(data: RunData, engine: Engine, layout: BatchPlan, state: RunState, ancestry: Ancestry) -> CheckpointSaver:
     folder = RunFolder(data.settings.run.dir)
     return CheckpointSaver(
         engine,

@@ -15,7 +15,7 @@ from toolkit.data import Rows, RowStream, TokenRows, row_hashes
 from toolkit.engine.engine import MicroBatch
 from toolkit.model.segments import SegmentLayout, to_device
 from toolkit.objectives.base import Objective
-from toolkit.parallel.topology import BatchLayout
+from toolkit.parallel.topology import BatchPlan
 from toolkit.training.run_state import StepCounts
 
 _CPU = torch.device("cpu")
@@ -44,7 +44,7 @@ class Batcher:
         stream: rows by global sample index.
         corpora: names of its corpora, for messages.
         layout: how a step's rows are dealt.
-        rank: whose share.
+        data_rank: whose share.
         seed: of the run; draws are keyed with it.
         device: where the micro-batches go.
         targets_multiple: lists of targets are padded to a multiple of this; 1 or `STATIC_TARGETS_MULTIPLE`.
@@ -53,17 +53,17 @@ class Batcher:
     def __init__(
         self,
         stream: RowStream,
-        layout: BatchLayout,
+        layout: BatchPlan,
         *,
         corpora: Sequence[str],
-        rank: int,
+        data_rank: int,
         seed: int,
         device: torch.device,
         targets_multiple: int,
     ) -> None:
         self._stream, self._layout, self._corpora, self._seed = stream, layout, corpora, seed
         self._device, self._targets_multiple = device, targets_multiple
-        self._row_numbers = layout.row_numbers(rank)
+        self._row_numbers = layout.row_numbers(data_rank)
 
     def step(self, step: int, objective: Objective) -> LocalStep:
         """This rank's share of the update with 0-based index `step`."""
@@ -127,22 +127,22 @@ class EvaluationBatches:
     micro_batch_rows: int
     seed: int
     """Of the run."""
-    rank: int = 0
-    num_ranks: int = 1
+    data_rank: int = 0
+    data_parallel_size: int = 1
     device: torch.device = _CPU
     targets_multiple: int = 1
 
     @property
     def num_batches(self) -> int:
         """Micro-batches of each rank."""
-        return -(-self.num_rows // (self.micro_batch_rows * self.num_ranks))
+        return -(-self.num_rows // (self.micro_batch_rows * self.data_parallel_size))
 
     def of(self, objective: Objective) -> Iterator[tuple[MicroBatch, int]]:
         """Micro-batches, and how many targets each has."""
         evaluation_seed = keyed_uint64(self.seed, "evaluation")
         size, length = self.micro_batch_rows, self.rows.sequence_length
         for number in range(self.num_batches):
-            first = (number * self.num_ranks + self.rank) * size
+            first = (number * self.data_parallel_size + self.data_rank) * size
             rows_B = np.arange(first, min(first + size, self.num_rows), dtype=np.int64)
             segments_BS = np.zeros((size, length), dtype=np.int32)
             input_ids_BS = np.zeros((size, length), dtype=np.int64)

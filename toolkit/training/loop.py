@@ -13,7 +13,7 @@ from toolkit.engine.engine import Engine, NonFiniteStep
 from toolkit.engine.lr import LearningRateSettings, learning_rate_at
 from toolkit.objectives.base import Objective
 from toolkit.objectives.schedule import Schedule
-from toolkit.parallel.topology import BatchLayout
+from toolkit.parallel.topology import BatchPlan
 from toolkit.training.batching import Batcher, LocalSteps
 from toolkit.training.evaluation import Evaluator
 from toolkit.training.hooks import Hook, HookList
@@ -28,7 +28,7 @@ class Run:
 
     engine: Engine
     batcher: Batcher
-    layout: BatchLayout
+    layout: BatchPlan
     schedule: Schedule
     objectives: Mapping[str, Objective]
     learning_rate: LearningRateSettings
