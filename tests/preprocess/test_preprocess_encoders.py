@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 import tokenization
-from tests.preprocess.test_preprocess_restart import all_files
+from tests.preprocess.test_preprocess_restart import all_files, run_and_die
 from tests.support.text import sample_documents
 from tokenization import FastEncoder
 from tokenization.fast.form import OwnTexts, fast_form
+from toolkit.core.errors import UserError
 from toolkit.preprocess import encoders, tokenizer_checks
 from toolkit.preprocess.tokenizer_checks import Proof
 from toolkit.preprocess.writer.ledger import read_ledger
@@ -53,6 +54,22 @@ def test_both_engines_write_the_same_bytes(prepare, source, tmp_path):
     assert fast.encoder.is_fast
     assert slow.encoder.why_reference == "asked for with --engine reference"
     assert all_files(tmp_path / "fast") == all_files(tmp_path / "slow")
+
+
+def test_the_reference_asked_for_later_does_not_keep_shards_of_the_fast_encoder(prepare, source, tmp_path):
+    """D8: `--engine reference` gives certainty, so what it keeps it has made."""
+    output, given = tmp_path / "corpus", {"shard_tokens": 500}
+    assert not run_and_die(24, lambda: prepare(source, **given))
+    with pytest.raises(UserError, match=r"--engine: the fast encoder made \d finished shards, reference now"):
+        prepare(source, engine="reference", **given)
+
+    result = prepare(source, engine="reference", overwrite=True, **given)
+    assert (result.encoder.is_fast, result.num_kept_shards) == (False, 0)
+    shutil.rmtree(output)
+    assert not run_and_die(24, lambda: prepare(source, engine="reference", **given))
+    result = prepare(source, **given)
+    assert result.encoder.is_fast
+    assert result.num_kept_shards > 0
 
 
 def test_a_proof_is_kept_for_its_tokenizer_and_made_again_when_damaged(prepare, source, tokenizer_folder, cache):

@@ -357,7 +357,9 @@ def test_a_full_disk_is_said_and_then_it_goes_on(prepare, sources, tmp_path, mon
     assert prepare(*sources, **GIVEN).num_kept_shards > 0
 
 
-def test_ctrl_c_leaves_a_folder_that_goes_on(sources, tokenizer_folder, tmp_path, monkeypatch):
+def test_ctrl_c_says_what_stays_and_leaves_a_folder_to_resume_from(
+    sources, tokenizer_folder, tmp_path, monkeypatch, capsys
+):
     from toolkit.preprocess.writer.shard_sequence import ShardSequence
 
     settings, real, calls = PreprocessSettings(tokenizer=str(tokenizer_folder), **GIVEN), ShardSequence.add, []
@@ -371,6 +373,8 @@ def test_ctrl_c_leaves_a_folder_that_goes_on(sources, tokenizer_folder, tmp_path
     with pytest.raises(KeyboardInterrupt):
         preprocess([str(source) for source in sources], tmp_path / "corpus", settings=settings)
     monkeypatch.setattr(ShardSequence, "add", real)
+    stays = f"1 finished shard in {tmp_path / 'corpus'}; the same command resumes after shard-00000."
+    assert capsys.readouterr().out == f"Interrupted: {stays}\n"
 
     result = preprocess([str(source) for source in sources], tmp_path / "corpus", settings=settings)
     assert result.num_kept_shards > 0

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import overload
 
@@ -11,10 +11,8 @@ from toolkit.core.errors import CorpusError
 from toolkit.core.text import counted
 from toolkit.core.types import Vocabulary
 from toolkit.data.corpus.manifest import CorpusManifest, read_manifest
+from toolkit.data.corpus.open_files import kept_open
 from toolkit.data.corpus.shards import Shard, file_names
-
-# Each mapped file holds a descriptor, and 1,024 of them is a common limit for a process.
-_OPEN_SHARDS = 128
 
 
 class Corpus:
@@ -23,7 +21,7 @@ class Corpus:
     Attributes:
         path: the folder.
         manifest: what `corpus.json` says.
-        shards: the shards, opened when first used; only the last ones used stay open.
+        shards: the shards, opened when first used; only the last ones used in this process stay open.
 
     Raises:
         CorpusError: the folder is no corpus, or a file is missing or has the wrong size; the message names it.
@@ -86,7 +84,6 @@ class _Shards(Sequence[Shard]):
                         f"{folder / name}.bin is damaged: {size:,} bytes, where {tokens:,} {manifest.dtype} tokens "
                         f"need {tokens * itemsize:,}. Copy the corpus again."
                     )
-        self._open = lru_cache(maxsize=_OPEN_SHARDS)(self._open_one)
 
     def __len__(self) -> int:
         return len(self._manifest.shards)
@@ -97,12 +94,15 @@ class _Shards(Sequence[Shard]):
     def __getitem__(self, index: slice) -> Sequence[Shard]: ...
     def __getitem__(self, index: int | slice) -> Shard | Sequence[Shard]:
         numbers = range(len(self))[index]
-        return self._open(numbers) if isinstance(numbers, int) else [self._open(number) for number in numbers]
+        return self._opened(numbers) if isinstance(numbers, int) else [self._opened(number) for number in numbers]
 
     def __iter__(self) -> Iterator[Shard]:
-        return (self._open(number) for number in range(len(self)))
+        return (self._opened(number) for number in range(len(self)))
 
-    def _open_one(self, number: int) -> Shard:
+    def _opened(self, number: int) -> Shard:
+        return kept_open(self._open, number)
+
+    def _open(self, number: int) -> Shard:
         entry = self._manifest.shards[number]
         shard = Shard(self._folder / entry.name)
         found = (shard.num_documents, shard.num_tokens, shard.dtype.name)

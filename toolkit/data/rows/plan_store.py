@@ -6,7 +6,6 @@ plan or none. A damaged one is made again, and comes out the same.
 
 import os
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ from toolkit.core import files
 from toolkit.core.console import progress
 from toolkit.core.errors import CorpusError
 from toolkit.data.corpus.corpus import Corpus, open_folder
+from toolkit.data.corpus.open_files import kept_open
 from toolkit.data.corpus.shard_index import Lengths
 from toolkit.data.corpus.shards import file_names
 from toolkit.data.rows.plan import (
@@ -31,8 +31,6 @@ from toolkit.data.rows.plan import (
 )
 from toolkit.data.rows.plan_summary import PlanTable, SummaryKey, read_summary, write_summary
 
-# Each mapped plan holds a file descriptor; see the shards of a corpus.
-_OPEN_PLANS = 128
 # Below, the headers of all plans are read as fast.
 _FEWEST_SHARDS_SUMMARISED = 100
 # Fewer are packed before anybody wonders.
@@ -62,7 +60,6 @@ class PlanStore:
         self._cache_folder = cache_folder or files.cache_folder()
         self._summary_key = SummaryKey(corpus.manifest.manifest_sha256, len(corpus.shards), sequence_length, min_length)
         self._intact: dict[int, Path] = {}  # plans are read through once, not each time they are mapped again
-        self._mapped = lru_cache(maxsize=_OPEN_PLANS)(self._map)
         self.table = self._summarised() or self._gathered()
 
     def plan(self, number: int) -> PackingPlan:
@@ -71,7 +68,7 @@ class PlanStore:
         Raises:
             CorpusError: it is damaged and cannot be made again.
         """
-        return self._mapped(number)
+        return kept_open(self._map, number)
 
     def _summarised(self) -> PlanTable | None:
         """What a summary says, if there is one, after making the plans that are missing."""
