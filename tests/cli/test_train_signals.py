@@ -21,7 +21,14 @@ def _train(run_file: Path, folder: Path, *overrides: str, num_procs: int = 1) ->
         command += ["--set", override]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        start_new_session=True,
+        # A suite that a shell started in the background ignores it, and what it starts inherits that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
@@ -92,7 +99,10 @@ def test_ctrl_c_leaves_with_130_and_no_traceback(tmp_path):
     process = _train(run_file, tmp_path / "run", "schedule.0.steps=60_000", "log.every=5")
     _wait_for_step(tmp_path / "run", 10, process)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    try:
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert process.returncode == 130
     assert "Traceback" not in err
 

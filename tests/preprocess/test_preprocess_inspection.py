@@ -108,7 +108,7 @@ def test_overrides_are_toml_else_strings(tmp_path):
         ("data.windows=rows", r"data\.windows: expected 'documents'"),
         ("train.steps=5", r"only data\.\* can be set here"),
         ('data.train=[{path="a", weight=1}]', "Inspect the corpora of a blend one by one"),
-        ("data.windows", r"has no key=value form"),
+        ("data.windows", r"not of the form key=value"),
     ],
 )
 def test_a_wrong_override_is_explained(tmp_path, override, message):

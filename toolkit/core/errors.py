@@ -1,4 +1,4 @@
-"""What can go wrong, and the exit code each family leaves with.
+"""Exceptions, and the exit code of each family.
 
 ToolkitError                 1  a bug, unless a child says otherwise
 ├── UserError                2  something the user can fix: what was asked, what was found, what to do
@@ -18,8 +18,8 @@ class ToolkitError(Exception):
     """Root of the family.
 
     Attributes:
-        exit_code: what the process leaves with.
-        is_agreed: whether every rank of a run raises it, so that rank 0 alone may speak.
+        exit_code: of the process.
+        is_agreed: whether every rank of a run raises it, so that rank 0 alone reports it.
     """
 
     exit_code = 1
@@ -27,7 +27,7 @@ class ToolkitError(Exception):
 
 
 class UserError(ToolkitError):
-    """Something the user can fix; its text is shown as it is, without a traceback."""
+    """Something the user can fix; its message is shown without a traceback."""
 
     exit_code = 2
 
@@ -45,7 +45,7 @@ class CheckpointError(UserError):
 
 
 class NotAvailableError(UserError):
-    """Something the documentation names and nobody has built yet."""
+    """Something that the documentation names and that is not built yet."""
 
     def __init__(self, what: str, instead: str = "See `toolkit --help` for what is.") -> None:
         super().__init__(f"{what} is not available yet. {instead}")

@@ -1,4 +1,4 @@
-"""The words all packages share.
+"""Types that all packages share.
 
 Letters in array names are the shape legend of the project: B rows in a micro-batch, S positions in a row,
 N target tokens.
