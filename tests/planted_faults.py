@@ -221,6 +221,13 @@ FAULTS = (
         tests=("tests/run/test_folder.py",),
     ),
     Fault(
+        name="resume: a run of before gets a vocabulary that is rounded up",
+        path="toolkit/run/resolve.py",
+        old="    if settings.model.vocab_size is None:\n",
+        new="    if settings.model.vocab_size == 0:\n",
+        tests=("tests/run/test_corpora.py",),
+    ),
+    Fault(
         name="resume: one step of data is left out",
         path="toolkit/training/pretrain.py",
         old="return RunState(manifest.step, manifest.tokens",

@@ -124,7 +124,11 @@ _SETTINGS = (
 )
 
 _PARALLEL = (
-    _set("parallel.pp=4", found=("parallel.pp=4", "ZeRO stage 2"), remedy="set parallel.pp=1"),
+    _train(
+        *("--ds-config", "zero2", "--set", "parallel.pp=4"),
+        found=("parallel.pp=4", "ZeRO stage 2"),
+        remedy="set parallel.pp=1",
+    ),
     _train("--set", "precision=bf16", "--ds-config", "zero0", found=("stage 0",), remedy="zero1"),
     _train("--num-procs", "3", found=("3 data-parallel rank",), remedy="Change train.global_batch_rows"),
     _train("--ds-config", "zero9", found=("'zero9' does not exist",), remedy="zero0, zero1, zero2, zero3"),

@@ -2,16 +2,38 @@
 
 import pytest
 
+from tests.support.checkpoints import states_of, write_checkpoint
 from tests.support.runs import write_run
 from toolkit.core.errors import CorpusError, SettingsError
 from toolkit.run import load_run
-from toolkit.run.resolve import open_run_data
+from toolkit.run.identity import snapshot
+from toolkit.run.resolve import open_run_data, resolve_run
 from toolkit.testing.corpora import random_documents, write_token_corpus
 
 
-def test_the_vocabulary_is_the_tokenizers(tmp_path):
-    settings = open_run_data(load_run(str(write_run(tmp_path)))).settings
-    assert settings.model.vocab_size == 97
+def _unset_vocabulary(folder):
+    """The run file without its model.vocab_size."""
+    path = write_run(folder)
+    path.write_text(path.read_text().replace("vocab_size = 97\n", ""))
+    return str(path)
+
+
+def test_the_vocabulary_is_the_tokenizers_rounded_up(tmp_path):
+    settings = open_run_data(load_run(_unset_vocabulary(tmp_path))).settings
+    assert settings.model.vocab_size == 128
+
+
+def test_a_resumed_run_keeps_the_vocabulary_it_was_started_with(tmp_path):
+    """Runs from before the rounding have the tokenizer's own size."""
+    run_file = _unset_vocabulary(tmp_path)
+    before = load_run(run_file, ["model.vocab_size=97", "precision=fp32"])
+    settings = open_run_data(before).settings
+    tokenizer = tmp_path / "corpus" / "tokenizer"
+    saved = tmp_path / "run" / "checkpoints"
+    write_checkpoint(saved, 10, states=states_of(10), tokenizer_folder=tokenizer, settings=snapshot(settings))
+    run = resolve_run(load_run(run_file), ds_config="zero1", num_ranks=1)
+    assert run.settings.model.vocab_size == 97
+    assert run.settings.precision == "fp32"
 
 
 def test_a_larger_vocabulary_stays(tmp_path):

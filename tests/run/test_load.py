@@ -33,7 +33,7 @@ def run_file(tmp_path):
 def test_defaults_are_the_recipe(run_file):
     settings = load_run(run_file)
     assert settings.run.dir == "runs/mine"
-    assert settings.precision == "bf16"
+    assert settings.precision is None
     assert (settings.train.weight_decay, settings.train.beta1, settings.train.beta2) == (0.1, 0.9, 0.95)
     assert (settings.train.epsilon, settings.train.grad_clip) == (1e-5, 1.0)
     assert settings.train.decay_norms_and_embeddings
@@ -83,6 +83,7 @@ def test_every_preset_loads(name, tmp_path, monkeypatch):
         assert schedule_of(settings).total_steps == 42_000
         assert settings.model.vocab_size == 128_256
         assert settings.data.windows == "random-cut"
+        assert (settings.lr.warmup_steps, settings.lr.decay_steps) == (2000, 2000)
 
 
 @pytest.mark.parametrize(

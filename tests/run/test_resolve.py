@@ -10,12 +10,12 @@ import pytest
 from pydantic import BaseModel
 
 from tests.support.runs import RunCase, write_run
-from toolkit.core.errors import CorpusError
+from toolkit.core.errors import CorpusError, SettingsError
 from toolkit.core.types import AttentionKind, Targets
 from toolkit.objectives import registry
-from toolkit.run import load_run
+from toolkit.run import RunFolder, load_run
 from toolkit.run.load import to_toml
-from toolkit.run.resolve import open_run_data
+from toolkit.run.resolve import open_run_data, read_run, resolve_run
 from toolkit.testing.distributed import run_distributed
 
 
@@ -72,3 +72,74 @@ def test_a_corpus_that_goes_away_during_the_run_does_no_harm(tmp_path):
     assert not tokenizer.exists()
     saved = Path(tmp_path / "run" / "checkpoints" / "step-00000020" / "tokenizer")
     assert sorted(path.name for path in saved.iterdir()) == names
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "rows", "micro_rows", "chosen"),
+    [(1, 8, 8, "zero1"), (2, 8, 1, "zero1"), (2, 8, 2, "zero2"), (4, 8, 2, "zero2")],
+)
+def test_a_deepspeed_file_is_chosen_and_told(tmp_path, num_ranks, rows, micro_rows, chosen):
+    """Stage 2 reduces gradients after each micro-batch: with four and more, stage 1 is faster."""
+    overrides = [f"train.global_batch_rows={rows}", f"train.micro_batch_rows={micro_rows}"]
+    settings = load_run(str(write_run(tmp_path)), overrides)
+    run = resolve_run(settings, ds_config=None, num_ranks=num_ranks)
+    assert run.ds_config["zero_optimization"]["stage"] == int(chosen[-1])
+    assert [choice.startswith(f"--ds-config {chosen}: ") for choice in run.choices] == [True]
+
+
+def test_stage_0_is_fp32_and_what_was_chosen_is_told(tmp_path):
+    run_file = write_run(tmp_path)
+    run_file.write_text(run_file.read_text().replace('precision = "fp32"\n', ""))
+    settings = load_run(str(run_file))
+    for name, precision in (("zero0", "fp32"), ("zero1", "bf16")):
+        run = resolve_run(settings, ds_config=name, num_ranks=1)
+        assert run.settings.precision == precision
+        assert run.ds_config["bf16"]["enabled"] == (precision == "bf16")
+        (choice,) = run.choices
+        assert choice.startswith(f"precision {precision}: ")
+
+
+def test_a_wrong_objective_is_found_before_any_corpus_is_opened(tmp_path):
+    overrides = ["objectives.mlm.mask_ratio=1.4", f"data.train={tmp_path / 'nowhere'}", "lr.peak=-1"]
+    overrides += ["eval.every=3", "data.validation=x", "trian.steps=3"]
+    with pytest.raises(SettingsError) as raised:
+        load_run(str(write_run(tmp_path)), overrides)
+    for part in ("objectives.mlm.mask_ratio", "lr.peak", "'trian'"):
+        assert part in str(raised.value)
+
+
+def test_mistakes_of_all_kinds_come_together(tmp_path):
+    overrides = ["model.preset=nanno", "schedule.0.objective=clmm", "lr.warmup_steps=50", "x", "eval.rows=0"]
+    with pytest.raises(SettingsError) as raised:
+        load_run(str(write_run(tmp_path)), overrides)
+    for part in ("nanno", "'clmm'", "lr.warmup_steps (50)", "--set 'x'", "eval.rows"):
+        assert part in str(raised.value)
+
+
+def test_ranks_read_what_was_resolved(tmp_path):
+    settings = load_run(str(write_run(tmp_path)), ["model.rope_theta=20000.0"])
+    run = resolve_run(settings, ds_config="zero1", num_ranks=2)
+    with run.folder.locked():
+        run.write()
+    again = read_run(run.folder, num_ranks=2)
+    assert again.settings == run.settings
+    assert (again.layout, again.ds_config) == (run.layout, run.ds_config)
+    with pytest.raises(SettingsError, match="another number of ranks than 1"):
+        read_run(run.folder, num_ranks=1)
+
+
+def test_a_folder_has_one_starter_and_one_run(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    with folder.reserved(), folder.locked():
+        assert folder.path.is_dir()
+        with pytest.raises(SettingsError, match="another run is training in"), folder.reserved():
+            pass
+    with folder.reserved():
+        pass
+
+
+def test_tokens_that_no_row_has_are_told_at_the_start(tmp_path):
+    overrides = ["data.windows=blocks", "data.sequence_length=1024", f"data.validation={tmp_path / 'corpus'}"]
+    settings = load_run(str(write_run(tmp_path)), overrides)
+    assert "tokens of" in open_run_data(settings).describe()
+    assert "data.windows='blocks' drops" in open_run_data(settings).describe()

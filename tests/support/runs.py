@@ -30,6 +30,7 @@ precision = "fp32"
 dir = "{folder / "run"}"
 seed = 7
 [model]
+vocab_size = {_VOCABULARY}
 hidden_size = 32
 intermediate_size = 48
 num_hidden_layers = 2

@@ -1,8 +1,12 @@
 """`toolkit train`."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
+
+# Not `run_presets()`: what it imports would make `--help` slow.
+_PRESETS = ", ".join(sorted(path.stem for path in (Path(__file__).parents[1] / "run" / "presets").glob("*.toml")))
 
 EXAMPLES = (
     "toolkit train run.toml",
@@ -12,15 +16,20 @@ EXAMPLES = (
 
 
 def command(
-    run: Annotated[str, typer.Argument(metavar="RUN.toml|PRESET", help="A run file, or the name of a preset.")],
+    run: Annotated[str, typer.Argument(metavar="RUN.toml|PRESET", help=f"A run file, or a preset: {_PRESETS}.")],
     ds_config: Annotated[
-        str | None, typer.Option(metavar="FILE|NAME", help="DeepSpeed JSON; default: the shipped zero2.")
+        str | None,
+        typer.Option(metavar="FILE|NAME", help="DeepSpeed JSON, or a shipped one (default: zero1 or zero2)."),
     ] = None,
-    num_procs: Annotated[int | None, typer.Option(min=1, help="Ranks; default: one a GPU, else one.")] = None,
+    num_procs: Annotated[
+        int | None, typer.Option(min=1, help="Number of ranks (default: one per GPU, or 1 on CPU).")
+    ] = None,
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="a.b=value", help="Change a setting; the value is TOML.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run, and leave.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the resolved settings and what the run will take; start nothing.")
+    ] = False,
 ) -> None:
     """Pretrain an encoder, objective after objective; run again in the same folder, it resumes."""
     from toolkit.workflows.train import show_run, train_run

@@ -19,9 +19,6 @@ from toolkit.core.text import json_kind
 from toolkit.core.validation import invalid_value, nearest
 from toolkit.parallel.topology import BatchPlan, ParallelSettings
 
-DEFAULT_DS_CONFIG = "zero2"
-"""What a run uses where nobody names a file."""
-
 _BLOCKS = ("bf16", "data_types", "timers", "zero_optimization")
 _OURS = {
     "optimizer": "AdamW is set by [train] (train.weight_decay, train.beta1, ...)",

@@ -8,19 +8,23 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from toolkit.core.errors import CorpusError, SettingsError
-from toolkit.data import Blend, Corpus, Order, Rows, RowStream, open_rows
-from toolkit.engine.ds_config import check_parallel, read_ds_config, resolve_ds_config
+from toolkit.data import Blend, Corpus, Order, Rows, RowStream, open_rows, tokens_left_out
+from toolkit.engine.ds_config import check_parallel, read_ds_config, resolve_ds_config, zero_stage
 from toolkit.objectives.base import Objective
 from toolkit.objectives.registry import declare
 from toolkit.objectives.schedule import Schedule
-from toolkit.parallel.topology import BatchLayout, batch_layout
+from toolkit.parallel.topology import BatchPlan, batch_plan
 from toolkit.run.folder import RunFolder
 from toolkit.run.load import read_resolved, schedule_of, to_toml
 from toolkit.run.settings import RunSettings
 from toolkit.run.start import Start, find_start
+
+# Shapes that tensor cores like; ids beyond the tokenizer's are never targets.
+_VOCABULARY_MULTIPLE = 64
+_MANY_MICRO_BATCHES = 4
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,7 @@ class RunData:
         return Blend([named.weight for named in self.training], seed=self.settings.run.seed)
 
     def stream(self) -> RowStream:
-        """The rows of the run by sample position."""
+        """The rows of the run by sample index."""
         seed, shuffle = self.settings.run.seed, self.settings.data.shuffle
         parts = [(rows, Order(rows.num_rows, seed=seed, shuffle=shuffle)) for rows in self.training_rows]
         return RowStream.of_blend(parts, self.blend())
@@ -96,8 +100,10 @@ class RunData:
                 f"{rows.num_rows:,} rows of {rows.sequence_length:,}; "
                 f"{part} {taken:,} rows, {taken / rows.num_rows:.2f} epochs"
             )
-        if len(lines) > 1:
-            lines.insert(0, f"a blend of {len(lines):,} corpora, {needed:,} rows in the run:")
+            if left_out := tokens_left_out(corpus, rows, self.settings.data):
+                lines.append(left_out)
+        if len(self.training) > 1:
+            lines.insert(0, f"a blend of {len(self.training):,} corpora, {needed:,} rows in the run:")
         longest = self.settings.model.max_position_embeddings
         if self.rows.sequence_length > longest:
             lines.append(f"rows are longer than model.max_position_embeddings={longest:,}, which exports will say")
@@ -110,10 +116,12 @@ class ResolvedRun:
 
     data: RunData
     start: Start
-    layout: BatchLayout
+    layout: BatchPlan
     """How the ranks share a step."""
     ds_config: dict[str, Any]
     """Complete: nothing in it is "auto"."""
+    choices: tuple[str, ...] = ()
+    """What was chosen for settings and options that were not given, a line each."""
 
     @property
     def settings(self) -> RunSettings:
@@ -140,23 +148,69 @@ class ResolvedRun:
         folder.keep_tokenizer(self.data.corpus.tokenizer_folder)
 
 
-def resolve_run(settings: RunSettings, *, ds_config: str, num_ranks: int) -> ResolvedRun:
+def resolve_run(settings: RunSettings, *, ds_config: str | None, num_ranks: int) -> ResolvedRun:
     """Complete and check a run.
 
     Args:
         settings: as `load_run` gives them.
-        ds_config: path of a DeepSpeed JSON, or the name of a shipped one.
+        ds_config: path of a DeepSpeed JSON, or the name of a shipped one; None: chosen.
         num_ranks: that will run it.
 
     Raises:
         UserError: something is missing, damaged or does not fit.
     """
     check_wandb(settings)
-    layout, config = _resolve_engine(settings, ds_config, num_ranks=num_ranks)
+    numbers, choices = settings.train, list[str]()
+    layout = batch_plan(numbers.global_batch_rows, numbers.micro_batch_rows, data_parallel=num_ranks)
+    if ds_config is None:
+        ds_config, why = _choose_ds_config(layout, settings)
+        choices.append(f"--ds-config {ds_config}: {why}")
+    config = read_ds_config(ds_config)
+    check_parallel(config, settings.parallel, source=ds_config)
     start = find_start(settings)
+    settings = _keep_started(settings, start)
+    if settings.precision is None:
+        precision, why = _choose_precision(zero_stage(config))
+        settings = settings.model_copy(update={"precision": precision})
+        choices.append(f"precision {precision}: {why}")
+    assert settings.precision is not None
+    complete = resolve_ds_config(
+        config, batch=layout, grad_clip=numbers.grad_clip, precision=settings.precision, source=ds_config
+    )
     data = open_run_data(settings)
     start.check(data.settings, data.corpus, key=data.training[0].key, hashes=data.hashes())
-    return ResolvedRun(data, start, layout, config)
+    return ResolvedRun(data, start, layout, complete, tuple(choices))
+
+
+def _choose_ds_config(layout: BatchPlan, settings: RunSettings) -> tuple[str, str]:
+    """Name of a shipped DeepSpeed file, and the reason."""
+    if settings.parallel.pp > 1:
+        return "zero1", "pipeline stages need ZeRO stage 1"
+    if layout.data_parallel == 1:
+        return "zero1", "one rank has nothing to share"
+    if layout.accumulation >= _MANY_MICRO_BATCHES:
+        return "zero1", f"ZeRO stage 2 would reduce gradients after each of {layout.accumulation} micro-batches"
+    return "zero2", f"gradients are divided over {layout.data_parallel} ranks"
+
+
+def _choose_precision(stage: int) -> tuple[Literal["fp32", "bf16"], str]:
+    """The compute dtype of a new run, and the reason."""
+    if stage == 0:
+        return "fp32", "ZeRO stage 0 would accumulate gradients in bf16"
+    return "bf16", "with fp32 master weights"
+
+
+def _keep_started(settings: RunSettings, start: Start) -> RunSettings:
+    """The settings with what was chosen when the run was started, where it is still left open."""
+    if start.own is None:
+        return settings
+    before = start.own.settings
+    if settings.precision is None:
+        settings = settings.model_copy(update={"precision": before.get("precision")})
+    if settings.model.vocab_size is None:
+        model = settings.model.model_copy(update={"vocab_size": before.get("model", {}).get("vocab_size")})
+        settings = settings.model_copy(update={"model": model})
+    return settings
 
 
 def read_run(folder: RunFolder, *, num_ranks: int) -> ResolvedRun:
@@ -168,7 +222,7 @@ def read_run(folder: RunFolder, *, num_ranks: int) -> ResolvedRun:
     settings, config = read_resolved(folder.settings_file), folder.read_ds_config()
     numbers = settings.train
     micro_batch_rows = config["train_micro_batch_size_per_gpu"]
-    layout = batch_layout(numbers.global_batch_rows, micro_batch_rows, data_parallel=num_ranks)
+    layout = batch_plan(numbers.global_batch_rows, micro_batch_rows, data_parallel=num_ranks)
     if layout.accumulation != config["gradient_accumulation_steps"]:
         raise SettingsError(
             f"{folder.ds_config_file} was written for another number of ranks than {num_ranks}. Start the run again."
@@ -233,17 +287,6 @@ def open_run_data(settings: RunSettings) -> RunData:
     )
 
 
-def _resolve_engine(settings: RunSettings, source: str, *, num_ranks: int) -> tuple[BatchLayout, dict[str, Any]]:
-    config = read_ds_config(source)
-    check_parallel(config, settings.parallel, source=source)
-    numbers = settings.train
-    layout = batch_layout(numbers.global_batch_rows, numbers.micro_batch_rows, data_parallel=num_ranks)
-    complete = resolve_ds_config(
-        config, batch=layout, grad_clip=numbers.grad_clip, precision=settings.precision, source=source
-    )
-    return layout, complete
-
-
 def _open_training(settings: RunSettings) -> tuple[NamedCorpus, ...]:
     """The corpora of `data.train`: one, or those of a blend."""
     train = settings.data.train
@@ -279,5 +322,6 @@ def _with_vocabulary(settings: RunSettings, corpora: tuple[NamedCorpus, ...]) ->
             f"model.vocab_size={asked} is smaller than the tokenizer of {first.corpus.path}, which has {needed} ids.\n"
             "Leave model.vocab_size out to take the tokenizer's, or choose a larger one."
         )
-    model = settings.model.model_copy(update={"vocab_size": asked or needed})
+    rounded = -(-needed // _VOCABULARY_MULTIPLE) * _VOCABULARY_MULTIPLE
+    model = settings.model.model_copy(update={"vocab_size": asked or rounded})
     return settings.model_copy(update={"model": model})

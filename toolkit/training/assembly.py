@@ -118,6 +118,7 @@ def _peak_flops(settings: RunSettings, engine: Engine) -> float | None:
     """What all devices of the run can do at most; None if unknown."""
     given = settings.log.peak_tflops
     ranks = engine.ranks
+    assert settings.precision is not None
     each = given * 1e12 if given else known_peak_flops(ranks.device, precision=settings.precision)
     return each * ranks.world_size if each else None
 

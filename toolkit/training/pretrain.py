@@ -17,7 +17,6 @@ from typing import Any
 from toolkit.checkpoint.read import Checkpoint, open_checkpoint, open_unverified
 from toolkit.core.allocator import keep_freed_memory
 from toolkit.core.errors import SettingsError
-from toolkit.engine.ds_config import DEFAULT_DS_CONFIG
 from toolkit.engine.engine import Engine
 from toolkit.engine.ranks import Ranks, has_gpu, join_ranks
 from toolkit.engine.saving import load_checkpoint
@@ -48,12 +47,12 @@ class Outcome:
         return f"finished at step {self.step}" if self.step == self.total_steps else f"stopped at step {self.step}"
 
 
-def pretrain(settings: RunSettings, *, ds_config: str = DEFAULT_DS_CONFIG) -> Outcome:
+def pretrain(settings: RunSettings, *, ds_config: str | None = None) -> Outcome:
     """Run, or resume, a pretraining run as one of its ranks; alone where no launcher set RANK in the environment.
 
     Args:
         settings: as `load_run` gives them.
-        ds_config: path of a DeepSpeed JSON, or the name of a shipped one.
+        ds_config: path of a DeepSpeed JSON, or the name of a shipped one; None: chosen.
 
     Raises:
         UserError: settings, corpus or checkpoint do not fit; on every rank.
@@ -64,6 +63,7 @@ def pretrain(settings: RunSettings, *, ds_config: str = DEFAULT_DS_CONFIG) -> Ou
 
         def resolve() -> None:
             run = resolve_run(settings, ds_config=ds_config, num_ranks=ranks.world_size)
+            print("".join(f"{choice}\n" for choice in run.choices), end="", flush=True)
             stack.enter_context(run.folder.locked())
             run.write()
 

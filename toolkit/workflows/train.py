@@ -1,9 +1,10 @@
 """`toolkit train` from settings to ranks: a run is resolved, checked and written to its folder before ranks start."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
-from toolkit.engine.ds_config import DEFAULT_DS_CONFIG
-from toolkit.run import load_run
+from toolkit.run import RunSettings, load_run, run_presets
+from toolkit.run.forecast import forecast
 from toolkit.run.load import to_toml
 from toolkit.run.resolve import resolve_run
 from toolkit.workflows.bundled import prepare_if_named
@@ -16,7 +17,7 @@ def train_run(source: str, overrides: Sequence[str], *, ds_config: str | None, n
     Args:
         source: run file or preset.
         overrides: `a.b=value`.
-        ds_config: a DeepSpeed JSON or the name of a shipped one; None: zero2.
+        ds_config: a DeepSpeed JSON or the name of a shipped one; None: chosen.
         num_procs: ranks on this machine; None: one per GPU, else one.
 
     Raises:
@@ -25,7 +26,9 @@ def train_run(source: str, overrides: Sequence[str], *, ds_config: str | None, n
     settings = load_run(source, overrides)
     prepare_if_named(settings)
     ranks = num_procs or num_devices()
-    run = resolve_run(settings, ds_config=DEFAULT_DS_CONFIG if ds_config is None else ds_config, num_ranks=ranks)
+    run = resolve_run(settings, ds_config=ds_config, num_ranks=ranks)
+    for choice in run.choices:
+        print(choice, flush=True)
     with run.folder.reserved():
         with run.folder.locked():
             run.write()
@@ -33,7 +36,9 @@ def train_run(source: str, overrides: Sequence[str], *, ds_config: str | None, n
 
 
 def show_run(source: str, overrides: Sequence[str], *, ds_config: str | None, num_procs: int | None) -> None:
-    """Print the resolved settings as a run file, and below them what follows from them; nothing is started.
+    """Print the resolved settings as a run file, and below them what follows from them; nothing is started or written.
+
+    A preset may be shown before its corpora and first weights are there.
 
     Args: as `train_run`.
 
@@ -41,15 +46,28 @@ def show_run(source: str, overrides: Sequence[str], *, ds_config: str | None, nu
         UserError: the run could not start.
     """
     settings = load_run(source, overrides)
-    prepare_if_named(settings)
-    name = DEFAULT_DS_CONFIG if ds_config is None else ds_config
-    run = resolve_run(settings, ds_config=name, num_ranks=num_procs or num_devices())
-    print(to_toml(run.settings))
-    for line in run.data.describe().splitlines():
+    missing = _missing(settings) if source in run_presets() else []
+    if missing:
+        print(to_toml(settings))
+        lines = [*forecast(settings, None), *(f"{key} ({path}) does not exist yet" for key, path in missing)]
+        lines.append("what depends on that is left out here: epochs of the corpus, and checks against it")
+    else:
+        run = resolve_run(settings, ds_config=ds_config, num_ranks=num_procs or num_devices())
+        print(to_toml(run.settings))
+        lines = [*forecast(run.settings, run.data), *run.data.describe().splitlines()]
+        lines += [run.start.describe(run.settings), run.layout.describe(), *run.choices]
+    for line in lines:
         print(f"# {line}")
-    print(f"# {run.start.describe(run.settings)}")
-    for phase in run.data.schedule.phases:
-        print(f"# steps {phase.start + 1:,} to {phase.stop:,}: {phase.objective}")
-    warmup, decay = run.settings.lr.ramps(run.data.schedule.total_steps)
-    print(f"# learning rate: {warmup:,} steps of warm-up, {decay:,} of decay")
-    print(f"# {run.layout.describe()}, {name}")
+
+
+def _missing(settings: RunSettings) -> list[tuple[str, str]]:
+    """Folders that the run reads and that do not exist, each with the setting that names it."""
+    data = settings.data
+    named = [("data.train", data.train)] if isinstance(data.train, str) else []
+    if not isinstance(data.train, str):
+        named = [(f"data.train.{number}.path", entry.path) for number, entry in enumerate(data.train)]
+    if data.validation is not None:
+        named.append(("data.validation", data.validation))
+    if settings.init is not None:
+        named.append(("init.from", settings.init.source))
+    return [(key, path) for key, path in named if not Path(path).exists()]

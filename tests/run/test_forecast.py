@@ -1,0 +1,50 @@
+"""What a run will take, against counts by hand."""
+
+import numpy as np
+
+from tests.support.runs import write_run
+from toolkit.core.types import AttentionKind
+from toolkit.model import training_flops
+from toolkit.model.encoder import Encoder
+from toolkit.run import load_run, run_presets
+from toolkit.run.forecast import forecast
+from toolkit.run.resolve import open_run_data
+from toolkit.workflows.train import show_run
+
+
+def test_parameters_steps_and_disk(tmp_path):
+    settings = load_run(str(write_run(tmp_path)), ["checkpoint.every=4", "checkpoint.keep_every=5"])
+    data = open_run_data(settings)
+    text = "\n".join(forecast(data.settings, data))
+    parameters = sum(parameter.numel() for parameter in Encoder(data.settings.model).parameters())
+    assert f"model: {parameters:,} parameters" in text
+    assert "tokens: 10,240 positions in 20 steps, 512 a step" in text
+    assert "steps 1 to 10: clm, 10 steps\nsteps 11 to 20: mlm, 10 steps" in text
+    # Of 4, 5, 8, 10, 12, 15, 16, 20: the newest two, and 5, 10, 15, 20.
+    assert "5 checkpoints kept at the end" in text
+
+
+def test_arithmetic_is_that_of_the_batches(tmp_path):
+    """Counted over all rows of one epoch, of which the forecast looks at the first 32."""
+    overrides = ["data.windows=blocks", "schedule=[{objective='clm', steps=4}]", "lr.decay_steps=1"]
+    data = open_run_data(load_run(str(write_run(tmp_path)), overrides))
+    length = data.rows.sequence_length
+    rows = data.rows.read(np.arange(4), np.zeros(4, np.int64))
+    assert data.objectives["clm"].attention is AttentionKind.CAUSAL
+    assert (rows.segments_BS == 1).all()
+    model = data.settings.model
+    expected = training_flops(model, tokens=length, targets=length - 1, pairs=length * (length + 1) / 2) / length
+    assert f"model FLOPs: {expected:.3g} per token" in forecast(data.settings, data)[1]
+
+
+def test_a_preset_is_shown_without_its_corpus(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in sorted({*run_presets()} - {"adapt"}):
+        show_run(name, [], ds_config=None, num_procs=None)
+        said = capsys.readouterr().out
+        assert "does not exist yet" in said
+        if name == "610m":
+            assert "# model: 755,625,600 parameters, 607,874,688 without the head" in said
+            assert "# tokens: 99,090,432,000 positions in 42,000 steps, 2,359,296 a step" in said
+            assert "# learning rate: 2,000 steps of warm-up, 2,000 of decay, peak 0.0005" in said
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,86 @@
+"""What a run will take: parameters, arithmetic, tokens, steps and disk, as far as settings and data tell."""
+
+import numpy as np
+
+from toolkit.core.draws import Draws
+from toolkit.core.text import counted
+from toolkit.core.types import AttentionKind
+from toolkit.model.flops import training_flops
+from toolkit.model.presets import parameter_counts
+from toolkit.objectives.base import Objective
+from toolkit.objectives.registry import get
+from toolkit.run.load import schedule_of
+from toolkit.run.resolve import RunData
+from toolkit.run.settings import RunSettings
+
+_SAMPLED_ROWS = 32
+# Weights and two moments of AdamW, each fp32.
+_BYTES_PER_PARAMETER = 12
+
+
+def forecast(settings: RunSettings, data: RunData | None) -> list[str]:
+    """One line for each figure.
+
+    Args:
+        settings: of the run.
+        data: opened; None where a corpus is missing, and what follows from it is left out.
+    """
+    schedule, rows = schedule_of(settings), settings.train.global_batch_rows
+    length, total = settings.data.sequence_length, schedule.total_steps
+    lines = [f"tokens: {total * rows * length:,} positions in {counted(total, 'step')}, {rows * length:,} a step"]
+    lines += [
+        f"steps {phase.start + 1:,} to {phase.stop:,}: {phase.objective}, {phase.stop - phase.start:,} steps"
+        for phase in schedule.phases
+    ]
+    warmup, decay = settings.lr.ramps(total)
+    lines.append(f"learning rate: {warmup:,} steps of warm-up, {decay:,} of decay, peak {settings.lr.peak:g}")
+    if settings.model.vocab_size is None:
+        return lines
+    counts = parameter_counts(settings.model)
+    lines.insert(0, f"model: {counts.total:,} parameters, {counts.body_and_embedding:,} without the head")
+    flops = sum(
+        (phase.stop - phase.start) * rows * length * _flops_per_position(settings, phase.objective, data)
+        for phase in schedule.phases
+    )
+    of = "" if data is not None else ", for rows of one segment"
+    lines.insert(1, f"model FLOPs: {flops / (total * rows * length):.3g} per token, {flops:.3g} in all{of}")
+    kept = _kept_checkpoints(settings, total)
+    size = counts.total * _BYTES_PER_PARAMETER
+    lines.append(
+        f"checkpoints: {size / 1e9:,.3g} GB each, {counted(kept, 'checkpoint')} kept at the end; "
+        f"{(kept + 1) * size / 1e9:,.3g} GB of disk while the last is written"
+    )
+    return lines
+
+
+def _flops_per_position(settings: RunSettings, name: str, data: RunData | None) -> float:
+    """Mean over the positions of rows, padding included."""
+    length = settings.data.sequence_length
+    if data is not None:
+        return _sampled_flops(settings, data.objectives[name], data)
+    declared = settings.objectives[name]
+    is_causal = get(declared.kind).attention is AttentionKind.CAUSAL
+    targets = getattr(declared.settings, "mask_ratio", 1.0)
+    return training_flops(settings.model, tokens=1, targets=targets, pairs=length / 2 if is_causal else length)
+
+
+def _sampled_flops(settings: RunSettings, objective: Objective, data: RunData) -> float:
+    samples_B = np.arange(min(_SAMPLED_ROWS, data.rows.num_rows), dtype=np.int64)
+    rows = data.rows.read(samples_B, np.zeros_like(samples_B))
+    draws = Draws(settings.run.seed, samples_B, num_columns=rows.tokens_BS.shape[1])
+    targets = objective.build(rows.tokens_BS, rows.segments_BS, draws).positions_N.size
+    sizes = np.concatenate([np.bincount(segments_S)[1:] for segments_S in rows.segments_BS]).astype(np.float64)
+    pairs = float((sizes**2).sum())
+    if objective.attention is AttentionKind.CAUSAL:
+        pairs = (pairs + float(sizes.sum())) / 2
+    flops = training_flops(settings.model, tokens=float(sizes.sum()), targets=targets, pairs=pairs)
+    return flops / rows.tokens_BS.size
+
+
+def _kept_checkpoints(settings: RunSettings, total: int) -> int:
+    """How many checkpoints are there at the end."""
+    keep = settings.checkpoint
+    periods = [period for period in (keep.every, keep.keep_every) if period is not None]
+    saved = sorted({*(step for period in periods for step in range(period, total + 1, period)), total})
+    trunk = {step for step in saved if keep.keep_every is not None and step % keep.keep_every == 0}
+    return len(trunk | set(saved[-keep.keep :]))
