@@ -4,8 +4,8 @@ import numpy as np
 
 from tests.support.runs import write_run
 from toolkit.core.types import AttentionKind
-from toolkit.model import training_flops
 from toolkit.model.encoder import Encoder
+from toolkit.model.presets import training_flops
 from toolkit.run import load_run, run_presets
 from toolkit.run.forecast import forecast
 from toolkit.run.resolve import open_run_data
@@ -33,7 +33,9 @@ def test_arithmetic_is_that_of_the_batches(tmp_path):
     assert data.objectives["clm"].attention is AttentionKind.CAUSAL
     assert (rows.segments_BS == 1).all()
     model = data.settings.model
-    expected = training_flops(model, tokens=length, targets=length - 1, pairs=length * (length + 1) / 2) / length
+    expected = (
+        training_flops(model, tokens=length, targets=length - 1, attended_pairs=length * (length + 1) / 2) / length
+    )
     assert f"model FLOPs: {expected:.3g} per token" in forecast(data.settings, data)[1]
 
 

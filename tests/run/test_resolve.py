@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from tests.support.runs import RunCase, write_run
 from toolkit.core.errors import CorpusError, SettingsError
 from toolkit.core.types import AttentionKind, Targets
+from toolkit.engine import precision as precision_choice
 from toolkit.objectives import registry
 from toolkit.run import RunFolder, load_run
 from toolkit.run.load import to_toml
@@ -87,7 +88,8 @@ def test_a_deepspeed_file_is_chosen_and_told(tmp_path, num_ranks, rows, micro_ro
     assert [choice.startswith(f"--ds-config {chosen}: ") for choice in run.choices] == [True]
 
 
-def test_stage_0_is_fp32_and_what_was_chosen_is_told(tmp_path):
+def test_an_open_precision_is_chosen_and_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(precision_choice, "faster_on_this_cpu", lambda threads: ("bf16", "it is faster"))
     run_file = write_run(tmp_path)
     run_file.write_text(run_file.read_text().replace('precision = "fp32"\n', ""))
     settings = load_run(str(run_file))

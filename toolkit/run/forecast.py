@@ -5,8 +5,7 @@ import numpy as np
 from toolkit.core.draws import Draws
 from toolkit.core.text import counted
 from toolkit.core.types import AttentionKind
-from toolkit.model.flops import training_flops
-from toolkit.model.presets import parameter_counts
+from toolkit.model.presets import parameter_counts, training_flops
 from toolkit.objectives.base import Objective
 from toolkit.objectives.registry import get
 from toolkit.run.load import schedule_of
@@ -61,7 +60,7 @@ def _flops_per_position(settings: RunSettings, name: str, data: RunData | None) 
     declared = settings.objectives[name]
     is_causal = get(declared.kind).attention is AttentionKind.CAUSAL
     targets = getattr(declared.settings, "mask_ratio", 1.0)
-    return training_flops(settings.model, tokens=1, targets=targets, pairs=length / 2 if is_causal else length)
+    return training_flops(settings.model, tokens=1, targets=targets, attended_pairs=length / 2 if is_causal else length)
 
 
 def _sampled_flops(settings: RunSettings, objective: Objective, data: RunData) -> float:
@@ -73,7 +72,7 @@ def _sampled_flops(settings: RunSettings, objective: Objective, data: RunData) -
     pairs = float((sizes**2).sum())
     if objective.attention is AttentionKind.CAUSAL:
         pairs = (pairs + float(sizes.sum())) / 2
-    flops = training_flops(settings.model, tokens=float(sizes.sum()), targets=targets, pairs=pairs)
+    flops = training_flops(settings.model, tokens=float(sizes.sum()), targets=targets, attended_pairs=pairs)
     return flops / rows.tokens_BS.size
 
 

@@ -8,14 +8,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from toolkit.core.errors import CorpusError, SettingsError
 from toolkit.data import Blend, Corpus, Order, Rows, RowStream, open_rows, tokens_left_out
 from toolkit.engine.ds_config import check_parallel, read_ds_config, resolve_ds_config, zero_stage
+from toolkit.engine.precision import choose_precision
 from toolkit.objectives.base import Objective
 from toolkit.objectives.registry import declare
 from toolkit.objectives.schedule import Schedule
+from toolkit.parallel.launcher import read_launcher
 from toolkit.parallel.topology import BatchPlan, batch_plan
 from toolkit.run.folder import RunFolder
 from toolkit.run.load import read_resolved, schedule_of, to_toml
@@ -170,7 +172,9 @@ def resolve_run(settings: RunSettings, *, ds_config: str | None, num_ranks: int)
     start = find_start(settings)
     settings = _keep_started(settings, start)
     if settings.precision is None:
-        precision, why = _choose_precision(zero_stage(config))
+        launched = read_launcher()
+        here = launched.local_world_size if launched.is_launched else num_ranks
+        precision, why = choose_precision(zero_stage(config), ranks_per_machine=here)
         settings = settings.model_copy(update={"precision": precision})
         choices.append(f"precision {precision}: {why}")
     assert settings.precision is not None
@@ -191,13 +195,6 @@ def _choose_ds_config(layout: BatchPlan, settings: RunSettings) -> tuple[str, st
     if layout.accumulation >= _MANY_MICRO_BATCHES:
         return "zero1", f"ZeRO stage 2 would reduce gradients after each of {layout.accumulation} micro-batches"
     return "zero2", f"gradients are divided over {layout.data_parallel} ranks"
-
-
-def _choose_precision(stage: int) -> tuple[Literal["fp32", "bf16"], str]:
-    """The compute dtype of a new run, and the reason."""
-    if stage == 0:
-        return "fp32", "ZeRO stage 0 would accumulate gradients in bf16"
-    return "bf16", "with fp32 master weights"
 
 
 def _keep_started(settings: RunSettings, start: Start) -> RunSettings:
