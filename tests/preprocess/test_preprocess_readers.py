@@ -175,7 +175,7 @@ def test_files_without_any_row(tmp_path, content):
         (b'[{"text": "\xc3\xa9"}, {"text" 2}]', "broken at byte 25: Expecting ':' delimiter"),
         (b'[{"text": "1"} {"text": "2"}]', "broken at byte 15: Expecting ',' delimiter"),
         (b'[{"text": "1"},]', "broken at byte 15: Expecting value"),
-        (b'[{"text": "1"}]\n[2]', "broken at byte 16: something follows its end"),
+        (b'[{"text": "1"}]\n[2]', "broken at byte 16: extra data after its end"),
         (b'[{"text": "a\nb"}]', "broken at byte 12: Invalid control character"),
         (b"[" * 100_000 + b"]", "recursion"),
         (b"[" + b"9" * 5000 + b"]", "digits"),
@@ -280,7 +280,7 @@ def test_parquet_without_the_column_says_what_there_is(tmp_path):
     rows = read(parquet(tmp_path, pa.array(["a", "b"]), name="body"))
 
     assert [row.reason for row in rows] == [Reason.MISSING_FIELD] * 2
-    assert rows[0].found == "no column 'text'; there are: id, body"
+    assert rows[0].found == "no column 'text'; its columns: id, body"
 
 
 def test_parquet_with_another_type_says_which(tmp_path):

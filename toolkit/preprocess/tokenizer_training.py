@@ -1,4 +1,4 @@
-"""Train a tokenizer on the texts of sources: the same files, rows and order as a corpus is prepared from."""
+"""Tokenizer training: a vocabulary from the same files and rows, in the same order, as a corpus is made from."""
 
 import time
 from collections import Counter
@@ -22,16 +22,16 @@ _SAMPLE_CHARACTERS = 1_000_000
 
 @dataclass
 class TokenizerTraining:
-    """What was made.
+    """A trained tokenizer, and what it was trained on.
 
     Attributes:
         folder: the tokenizer, as `tokenization.load` and transformers read it.
-        vocabulary_size: number of ids; less than asked for where there was little text.
-        documents: texts that were read.
-        text_bytes: their bytes as UTF-8.
+        vocabulary_size: number of ids; fewer than requested where there was too little text.
+        documents: number of texts.
+        text_bytes: their size as UTF-8.
         skipped: rows without a text, by reason.
-        seconds: how long it took.
-        bytes_per_token: on the first megabyte that was read.
+        seconds: duration.
+        bytes_per_token: on the first megabyte of text.
     """
 
     folder: Path
@@ -46,7 +46,7 @@ class TokenizerTraining:
 def train_tokenizer(sources: Sequence[str], output: Path, *, settings: TokenizerTrainingSettings) -> TokenizerTraining:
     """Train a byte-level BPE on the texts of sources; equal texts give equal files.
 
-    The counts of all different words are held in memory, not the text.
+    Memory holds the counts of all distinct words, not the text.
 
     Args:
         sources: files, folders, globs and data sets on the hub, as for `preprocess`.
@@ -65,7 +65,7 @@ def train_tokenizer(sources: Sequence[str], output: Path, *, settings: Tokenizer
             tokenization.train_bpe(_sampled(texts, sample), vocabulary_size=settings.vocab_size, folder=output)
         except OSError as error:
             raise UserError(
-                f"{error.filename or output} cannot be written: {error.strerror}. Free space, or name another folder "
+                f"could not write {error.filename or output}: {error.strerror}. Free space, or name another folder "
                 "(--output)."
             ) from error
     tokenizer = tokenization.load(output)
@@ -77,13 +77,13 @@ def train_tokenizer(sources: Sequence[str], output: Path, *, settings: Tokenizer
 
 
 def _prepare(output: Path, *, overwrite: bool) -> None:
-    """Make the folder, before hours of reading; never mix a tokenizer with other files."""
+    """Create the folder before hours of reading; never mix a tokenizer with other files."""
     try:
         held = {path.name for path in output.iterdir()} if output.exists() else set()
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(
-            f"{error.filename or output} cannot be used as a folder: {error.strerror}. Name another one (--output)."
+            f"could not use {error.filename or output} as a folder: {error.strerror}. Name another one (--output)."
         ) from error
     if held - _FILES:
         raise UserError(f"{output} holds other files ({', '.join(sorted(held - _FILES)[:3])}). Give a new folder.")
@@ -94,7 +94,7 @@ def _prepare(output: Path, *, overwrite: bool) -> None:
 def _texts(
     files: Sequence[Source], settings: TokenizerTrainingSettings, result: TokenizerTraining, shown: Progress
 ) -> Iterator[str]:
-    """The texts of all files, counted, up to the limit."""
+    """The texts of all files up to the limit; counts them in `result`."""
     with closing(_read(files, settings)) as spans:
         for rows, num_bytes in spans:
             texts = [row.text for row in rows if row.reason is None]
@@ -113,7 +113,7 @@ def _texts(
 
 
 def _read(files: Sequence[Source], settings: TokenizerTrainingSettings) -> Generator[tuple[list[Row], int]]:
-    """Rows, span by span, and how many bytes of all files are read by then."""
+    """The rows of each span, and how many bytes of all files have been read."""
     done = 0
     for file in files:
         spans = iterate_spans(file, text_field=settings.text_field, txt_documents=settings.txt_documents)
@@ -124,7 +124,7 @@ def _read(files: Sequence[Source], settings: TokenizerTrainingSettings) -> Gener
 
 
 def _sampled(texts: Iterator[str], sample: list[str]) -> Iterator[str]:
-    """The texts as they are, the first of them kept."""
+    """The texts, unchanged; the first megabyte of them is kept in `sample`."""
     missing = _SAMPLE_CHARACTERS
     for text in texts:
         if missing > 0:

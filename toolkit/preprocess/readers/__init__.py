@@ -1,8 +1,8 @@
-"""Readers: a source -> spans of a few megabytes, which workers read at the same time; memory does not grow with it.
+"""Readers: cut a source into spans of a few megabytes, so that workers read them in parallel and memory stays bounded.
 
-Finding the next span is cheap and done by one thread, in order; reading its rows is the work, and is done wherever
-`Span.read` is called. Where a span ends follows from where it starts, so a reader that goes on at a span's start
-meets the same spans as one that came from the beginning.
+One thread finds the spans, in order, which is cheap; parsing the rows is the expensive part and happens wherever
+`Span.read` is called. The end of a span depends on its start alone, so a reader that resumes at the start of a span
+finds the same spans as one that started at the beginning.
 
 rows.py                 a row: its text, or why it has none
 streams.py              local files: opened, decompressed
@@ -35,10 +35,10 @@ def iterate_spans(source: Source, *, text_field: str, txt_documents: TxtDocument
         source: the file.
         text_field: key (JSON) or column (Parquet, CSV, TSV) that holds the text.
         txt_documents: what is one document in a .txt file.
-        start: 0, or the `start` of a span of the same file, with which to go on.
+        start: 0, or the `start` of a span of the same file, to resume there.
 
     Raises:
-        UserError: the file cannot be read, or is not what its name says; `Span.read` may raise it too.
+        UserError: the file cannot be read, or its format is not the one of its extension; also raised by `Span.read`.
     """
     if source.format is Format.PARQUET:
         yield from iterate_parquet_spans(source, text_field, start=start)

@@ -1,8 +1,8 @@
-"""CSV and TSV: a header that names the columns, then one row a record.
+"""CSV and TSV: a header with the names of the columns, then one record per row.
 
-CSV is quoted as RFC 4180 says, so a text may hold line ends, and where a record ends is only known by parsing; that is
-done by the thread that finds the spans. TSV has no quoting: a record is a line, a quotation mark a character like any
-other, and workers parse byte ranges for themselves.
+CSV is quoted as in RFC 4180, so a text may contain line ends and only parsing tells where a record ends; the thread
+that finds the spans does it. TSV has no quoting: every line is a record, quotation marks are ordinary characters, and
+workers parse byte ranges themselves.
 """
 
 import codecs
@@ -24,7 +24,7 @@ _SPAN_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class _Header:
-    """The columns of a file, and which of them holds the text."""
+    """The columns of a file, and the name of the one with the text."""
 
     names: Sequence[str]
     text_field: str
@@ -62,9 +62,9 @@ def iterate_csv_spans(source: Source, text_field: str, *, start: int) -> Iterato
     """The spans of a CSV file, from the record at byte `start` on.
 
     Raises:
-        UserError: the header is broken, or a quotation mark is never closed: nobody can know how many rows that hides.
+        UserError: the header is broken, or a quotation mark is never closed, which hides an unknown number of rows.
     """
-    # Its default of 131,072 characters is less than a novel.
+    # The default limit of 131,072 characters is less than a novel.
     csv.field_size_limit(2**31 - 1)
     with open_stream(source) as stream:
         records = _Records(source, stream.file, 0)
@@ -91,7 +91,7 @@ class _Records:
     """The records of a CSV file: their fields, or a bad row.
 
     Attributes:
-        num_bytes: where the next record starts in the decompressed file.
+        num_bytes: byte of the decompressed file at which the next record starts.
     """
 
     def __init__(self, source: Source, file: BinaryIO, start: int) -> None:

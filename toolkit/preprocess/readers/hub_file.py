@@ -1,7 +1,7 @@
-"""Files on the hub, read in byte ranges over HTTP: what Parquet needs of them and no more.
+"""Files on the hub, read in byte ranges over HTTP: only the bytes that the Parquet reader needs.
 
-A file is resolved once, at the commit that was listed, to the address that serves it; ranges are asked from there by
-a few threads ahead of the reader. A connection that drops is taken up again behind the last byte that came.
+A file is resolved once, at the commit that was listed, to the URL that serves it; a few threads request ranges from
+there ahead of the reader. After a dropped connection the request resumes behind the last byte received.
 """
 
 import io
@@ -20,7 +20,7 @@ _WAITS_SECONDS = (0.5, 1, 2, 4, 8)
 _CONNECTIONS = 8
 _MOST_BLOCKS_AHEAD = 4
 _BLOCK_BYTES = 4 << 20
-# Fetching so many bytes that nobody wants is faster than another request.
+# Downloading this many unneeded bytes is faster than another request.
 _SMALL_GAP_BYTES = 1 << 16
 _KEPT = "what is finished is kept"
 
@@ -43,27 +43,27 @@ class HubFile:
         self._pool = ThreadPoolExecutor(_CONNECTIONS, thread_name_prefix="hub")
 
     def open(self, *ranges: tuple[int, int]) -> "RangeReader":
-        """The file for one thread, which will read these ranges (first byte, last byte + 1), in this order."""
+        """Open the file for one thread that reads these ranges (first byte, last byte + 1) in this order."""
         return RangeReader(self, ranges)
 
     def close(self) -> None:
-        """No more ranges will be asked; those that are asked come."""
+        """Request no more ranges; those requested still arrive."""
         self._pool.shutdown(wait=False)
 
     def abandon(self) -> None:
-        """Nobody waits for any range any more."""
+        """Cancel all requests, also those in progress."""
         self._abandoned.set()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def fetch_later(self, start: int, stop: int) -> "Future[bytes]":
-        """Bytes start..stop - 1, fetched by a thread of the file."""
+        """Bytes start..stop - 1, fetched by one of the file's threads."""
         return self._pool.submit(self.fetch, start, stop)
 
     def fetch(self, start: int, stop: int) -> bytes:
         """Bytes start..stop - 1.
 
         Raises:
-            UserError: the hub does not give them.
+            UserError: the hub is unreachable or refuses.
         """
         content = bytearray()
         try:
@@ -81,7 +81,7 @@ class HubFile:
         return bytes(content)
 
     def _fetch_rest(self, content: bytearray, start: int, stop: int) -> None:
-        """Add to the content what is still missing."""
+        """Append the missing bytes to `content`."""
         wanted = f"{start + len(content)}-{stop - 1}"
         location = self._locate()
         if not self._stream_into(content, location, wanted):
@@ -94,12 +94,12 @@ class HubFile:
                 )
         if start + len(content) != stop:
             raise UserError(
-                f"could not download the source {self.source.name}: its bytes {wanted} came incomplete. Try again "
+                f"could not download the source {self.source.name}: its bytes {wanted} arrived incomplete. Try again "
                 f"later; {_KEPT}."
             )
 
     def _stream_into(self, content: bytearray, location: str, wanted: str) -> bool:
-        """Add these bytes; False if the address has expired."""
+        """Append these bytes; False if the URL has expired."""
         from huggingface_hub import constants
         from huggingface_hub.utils import (  # type: ignore[attr-defined]
             build_hf_headers,
@@ -108,7 +108,7 @@ class HubFile:
         )
 
         is_elsewhere = urlsplit(location).netloc != urlsplit(endpoint()).netloc
-        # An address elsewhere is its own permission; a token would be shown to a stranger.
+        # A URL of another host is signed; it must not see the token.
         headers = build_hf_headers(token=False if is_elsewhere else None)
         headers |= {"Range": f"bytes={wanted}", "Accept-Encoding": "identity"}
         timeout = constants.HF_HUB_DOWNLOAD_TIMEOUT
@@ -126,7 +126,7 @@ class HubFile:
         return True
 
     def _locate(self) -> str:
-        """The address that serves the file, asked for once."""
+        """The URL that serves the file, requested once."""
         from huggingface_hub import get_hf_file_metadata, hf_hub_url
 
         with self._lock:
@@ -138,20 +138,20 @@ class HubFile:
 
 
 class RangeReader(io.RawIOBase):
-    """A file to seek and read in, for one thread; announced ranges are fetched ahead, a few blocks at a time."""
+    """A seekable file for one thread; the announced ranges are fetched ahead, a few blocks at a time."""
 
     def __init__(self, file: HubFile, ranges: Iterable[tuple[int, int]]) -> None:
         super().__init__()
         self._file, self._position = file, 0
-        self._later = deque(
+        self._announced = deque(
             (first, min(first + _BLOCK_BYTES, stop))
             for start, stop in _joined(ranges)
             for first in range(start, stop, _BLOCK_BYTES)
         )
-        self._coming: deque[tuple[int, int, Future[bytes]]] = deque()
-        # More and more are asked for ahead: a reader that stops early has not fetched much.
+        self._pending: deque[tuple[int, int, Future[bytes]]] = deque()
+        # Grows: a reader that stops early has not downloaded much.
         self._blocks_ahead = 1
-        self._ask()
+        self._request()
 
     def readable(self) -> bool:
         """Always."""
@@ -166,7 +166,7 @@ class RangeReader(io.RawIOBase):
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go to a byte."""
+        """Move to a byte."""
         self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._num_bytes}[whence]
         return self._position
 
@@ -174,7 +174,7 @@ class RangeReader(io.RawIOBase):
         """The next `size` bytes, fewer only at the end of the file.
 
         Raises:
-            UserError: the hub does not give them.
+            UserError: the hub is unreachable or refuses.
         """
         stop = self._num_bytes if size is None or size < 0 else min(self._position + size, self._num_bytes)
         pieces = []
@@ -188,26 +188,26 @@ class RangeReader(io.RawIOBase):
         return self._file.source.num_bytes
 
     def _piece(self, start: int, stop: int) -> bytes:
-        """Some bytes from `start` on: of the block that holds it, else what lies before the next block."""
-        while self._coming and self._coming[0][1] <= start:
-            self._coming.popleft()
+        """Bytes from `start` on: of the block that holds it, else those before the next block."""
+        while self._pending and self._pending[0][1] <= start:
+            self._pending.popleft()
             self._blocks_ahead = min(self._blocks_ahead + 1, _MOST_BLOCKS_AHEAD)
-            self._ask()
-        if not self._coming or stop <= self._coming[0][0]:
+            self._request()
+        if not self._pending or stop <= self._pending[0][0]:
             return self._file.fetch(start, stop)
-        first, last, content = self._coming[0]
+        first, last, content = self._pending[0]
         if start < first:
             return self._file.fetch(start, first)
         return content.result()[start - first : min(stop, last) - first]
 
-    def _ask(self) -> None:
-        while self._later and len(self._coming) < self._blocks_ahead:
-            start, stop = self._later.popleft()
-            self._coming.append((start, stop, self._file.fetch_later(start, stop)))
+    def _request(self) -> None:
+        while self._announced and len(self._pending) < self._blocks_ahead:
+            start, stop = self._announced.popleft()
+            self._pending.append((start, stop, self._file.fetch_later(start, stop)))
 
 
 def _joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Ranges of bytes, in order; those with a small gap between them as one."""
+    """The ranges in order, joined where the gap between them is small."""
     joined: list[tuple[int, int]] = []
     for start, stop in ranges:
         if joined and 0 <= start - joined[-1][1] <= _SMALL_GAP_BYTES:

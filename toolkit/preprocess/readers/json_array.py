@@ -1,8 +1,7 @@
-"""A `.json` file: lines, or one array of any size, which is parsed piece by piece.
+"""JSON arrays of any size, parsed piece by piece.
 
-The elements of an array can only be told apart by parsing them, one after the other; so here that is done by the
-thread that finds the spans. For the same reason a syntax error ends the reading: nobody can know how many rows
-lie in what follows, and counting it as one bad row would hide the loss.
+Only parsing tells where an element ends, so the thread that finds the spans does it. For the same reason a syntax error
+is fatal: it is unknown how many rows follow, and counting the rest as one bad row would hide the loss.
 """
 
 import codecs
@@ -13,7 +12,7 @@ from functools import partial
 from typing import NoReturn
 
 from toolkit.core.errors import UserError
-from toolkit.preprocess.readers.rows import Row, Span, row_from_bytes, row_from_json
+from toolkit.preprocess.readers.rows import Row, Span, row_from_bytes, row_from_json, without_lone_surrogates
 from toolkit.preprocess.readers.streams import ByteStream, open_stream
 from toolkit.preprocess.sources.source import Source
 
@@ -21,7 +20,7 @@ _SPAN_CHARACTERS = 4 << 20
 _MOST_ELEMENT_CHARACTERS = 1 << 30
 _SPACE = re.compile(r"[ \t\r\n]*")
 _SURROGATE = re.compile(r"\\u[dD]").search
-# So near to the end of what is read, a value, a number or an escape may be cut off rather than broken.
+# This close to the end of what is read, a value, number or escape may be cut off rather than broken.
 _LOOK_AHEAD = 16
 
 
@@ -35,7 +34,7 @@ def holds_array(source: Source) -> bool:
         first = stream.file.read(1 << 16).removeprefix(codecs.BOM_UTF8).lstrip(b" \t\r\n")
     if re.match(rb"\{[ \t\r]*\n", first):
         raise UserError(
-            f"The source {source.name} is one JSON object written over several lines. "
+            f"the source {source.name} is one JSON object written over several lines. "
             "Write one object per line, or one array of objects."
         )
     return first.startswith(b"[")
@@ -52,16 +51,16 @@ def iterate_array_spans(source: Source, text_field: str, *, start: int) -> Itera
 
 
 class _Array:
-    """An array, parsed from the front, in memory for a few megabytes or its largest element.
+    """An array that is parsed from the front; a few megabytes of it, or its largest element, are in memory.
 
     Attributes:
-        num_bytes: where the next element starts in the unpacked file.
-        has_more: whether there is one.
+        num_bytes: byte of the decompressed file at which the next element starts.
+        has_more: whether there is a next element.
     """
 
     def __init__(self, source: Source, stream: ByteStream, start: int, text_field: str) -> None:
         self._name, self._stream, self._text_field = source.name, stream, text_field
-        # Bytes that are no UTF-8 become lone surrogates, so that they spoil their own row and nothing else.
+        # Bytes that are not UTF-8 become lone surrogates, so that only their own row is bad.
         self._decode = codecs.getincrementaldecoder("utf-8")("surrogateescape").decode
         self._parse = json.JSONDecoder().raw_decode
         self._text, self._position, self._is_at_end = "", 0, False
@@ -75,7 +74,7 @@ class _Array:
                 self._end()
 
     def take(self, num_characters: int) -> list[Row]:
-        """The rows of the next elements, of about so many characters."""
+        """The rows of the next elements, about `num_characters` long together."""
         self._text, self._position = self._text[self._position :], 0
         rows: list[Row] = []
         while self.has_more and self._position < num_characters:
@@ -87,13 +86,13 @@ class _Array:
         return rows
 
     def _element(self) -> tuple[object, int]:
-        """The next value, and where the comma or bracket behind it is."""
+        """The next value, and the index of the comma or bracket after it."""
         while True:
             end = len(self._text)
             try:
                 value, end = self._parse(self._text, self._position)
-                end = self._behind_space(end)
-                # What comes next also shows that a number has ended.
+                end = self._after_space(end)
+                # The next character also proves that a number is complete.
                 if self._text[end : end + 1] in (",", "]"):
                     return value, end
                 problem = "Expecting ',' delimiter"
@@ -110,22 +109,23 @@ class _Array:
             written.encode("utf-8")
         except UnicodeEncodeError:
             return row_from_bytes(written.encode("utf-8", "surrogateescape"))
-        return row_from_json(value, self._text_field, may_hold_surrogates=_SURROGATE(written) is not None)
+        row = row_from_json(value, self._text_field)
+        return without_lone_surrogates(row) if _SURROGATE(written) else row
 
     def _advance(self, index: int) -> str:
-        """Go to the next character that is no space, from an index on; returns what is passed by."""
-        index = self._behind_space(index)
+        """Move to the next character from `index` on that is not white space; returns what is skipped."""
+        index = self._after_space(index)
         while index == len(self._text) and not self._is_at_end:
             self._read_more()
-            index = self._behind_space(index)
-        passed = self._text[self._position : index]
-        self.num_bytes += _num_bytes(passed)
+            index = self._after_space(index)
+        skipped = self._text[self._position : index]
+        self.num_bytes += _num_bytes(skipped)
         self._position = index
-        return passed
+        return skipped
 
     def _end(self) -> None:
         if self._position < len(self._text):
-            self._fail("something follows its end", self._position)
+            self._fail("extra data after its end", self._position)
         self.has_more = False
 
     def _read_more(self) -> None:
@@ -135,7 +135,7 @@ class _Array:
         if len(self._text) - self._position > _MOST_ELEMENT_CHARACTERS:
             self._fail("an element has more than 2^30 characters", self._position)
 
-    def _behind_space(self, index: int) -> int:
+    def _after_space(self, index: int) -> int:
         space = _SPACE.match(self._text, index)
         assert space is not None
         return space.end()
@@ -145,8 +145,8 @@ class _Array:
         if self._is_at_end and index >= len(self._text):
             problem = "it is cut off"
         raise UserError(
-            f"The array in {self._name} is broken at byte {where:,}: {problem.removesuffix(' at')}. "
-            "What follows cannot be told apart; repair it, or write one object a line."
+            f"the JSON array in {self._name} is broken at byte {where:,}: {problem.removesuffix(' at')}. "
+            "The rows after it cannot be found; repair it, or write one object per line."
         )
 
 

@@ -1,4 +1,4 @@
-r"""JSON lines and plain text, cut at line ends: byte ranges that each worker reads for itself, or unpacked bytes.
+r"""JSON lines and plain text, cut at line ends: byte ranges that workers read themselves, or decompressed bytes.
 
 Lines end at `\n` only: text may hold U+2028, U+0085 and other characters that some readers take for line ends.
 """
@@ -20,7 +20,7 @@ Parser = Callable[[bytes], list[Row]]
 
 
 def line_parser(file_format: Format, *, text_field: str, txt_documents: TxtDocuments) -> Parser:
-    """What makes rows of JSON lines or plain text."""
+    """The function that parses the rows of JSON lines or plain text."""
     if file_format is Format.TEXT:
         return {"file": _whole, "paragraph": _paragraphs, "line": _lines}[txt_documents]
     return lambda content: [row_from_line(line, text_field) for line in io.BytesIO(content)]
@@ -41,7 +41,7 @@ def _ranges(source: Source, parse: Parser, start: int) -> Iterator[Span]:
     with open_file(source) as file:
         while start < source.num_bytes:
             file.seek(start + _SPAN_BYTES - 1)
-            for _ in _to_cut(file, parse):
+            for _ in _rest_of_span(file, parse):
                 pass
             end = min(file.tell(), source.num_bytes)
             yield Span(start, end, partial(_read_range, source, start, end, parse))
@@ -51,13 +51,13 @@ def _ranges(source: Source, parse: Parser, start: int) -> Iterator[Span]:
 def _pieces(source: Source, parse: Parser, start: int) -> Iterator[Span]:
     with open_stream(source, start=start) as stream:
         while content := stream.file.read(_SPAN_BYTES - 1):
-            content = b"".join((content, *_to_cut(stream.file, parse)))
+            content = b"".join((content, *_rest_of_span(stream.file, parse)))
             yield Span(start, stream.source_position(), partial(_parse, content, start, parse))
             start += len(content)
 
 
-def _to_cut(file: BinaryIO, parse: Parser) -> Iterator[bytes]:
-    """What belongs to a span behind its worth of bytes: the rest of the line; of paragraphs, lines to a blank one."""
+def _rest_of_span(file: BinaryIO, parse: Parser) -> Iterator[bytes]:
+    """What completes a span that has enough bytes: the rest of the line, or of the paragraph up to a blank line."""
     yield file.readline()
     if parse is _paragraphs:
         for line in file:
@@ -79,7 +79,7 @@ def _read_whole(source: Source) -> list[Row]:
 
 
 def _parse(content: bytes, start: int, parse: Parser) -> list[Row]:
-    # A byte-order mark signs the file as UTF-8; it is neither JSON nor part of a text.
+    # A byte-order mark at the start of a file is neither JSON nor part of the text.
     return parse(content.removeprefix(codecs.BOM_UTF8) if start == 0 else content)
 
 

@@ -1,7 +1,7 @@
-"""Parquet, here or on the hub, in spans of whole row groups where they are small, streamed where they are large.
+"""Parquet, local or on the hub: spans of whole row groups where they are small, streamed where they are large.
 
-A worker reads small row groups for itself, with a file handle of its own and the footer that is parsed once. A large
-one is decoded piece by piece by the thread that finds the spans, so that memory does not depend on its size.
+A worker reads small row groups itself, with its own file handle and the footer that was parsed once. A large one is
+decoded piece by piece by the thread that finds the spans, so memory does not depend on its size.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,28 +22,28 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 _SPAN_BYTES = 4 << 20
-# A row group with more bytes or rows than these is streamed. Columns of few different texts are larger than they say.
+# A row group with more bytes or rows than these is streamed. Dictionary-encoded columns are larger than the footer says.
 _MOST_GROUP_BYTES = 8 << 20
 _MOST_ROWS = 8192
 _BUFFER_BYTES = 1 << 20
 
 
 class _Files(Protocol):
-    """Where a file is read from."""
+    """A source that several threads open."""
 
     def open(self, *ranges: tuple[int, int]) -> AbstractContextManager[SeekableFile]:
-        """The file for one thread, which will read these ranges of bytes."""
+        """Open the file for one thread, which will read these byte ranges."""
 
     def close(self) -> None:
-        """No more files will be opened."""
+        """Open no more files."""
 
     def abandon(self) -> None:
-        """Nobody reads the open ones any more."""
+        """Cancel what is in progress."""
 
 
 @dataclass(frozen=True)
 class _Table:
-    """A Parquet file whose footer is read, with the chunk of its text column in each row group."""
+    """A Parquet file, its footer, and the chunk of the text column in each row group."""
 
     source: Source
     files: _Files
@@ -52,7 +52,7 @@ class _Table:
     chunks: Sequence[ColumnChunk]
 
     def open(self, *groups: int) -> AbstractContextManager[SeekableFile]:
-        """The file for one thread, which will read the text of these row groups."""
+        """Open the file for one thread, which will read the text of these row groups."""
         return self.files.open(*((self.chunks[group].start, self.chunks[group].stop) for group in groups))
 
     def span(self, start: int, stop: int, rows: Callable[[], list[Row]]) -> Span:
@@ -81,7 +81,7 @@ def iterate_parquet_spans(source: Source, text_field: str, *, start: int) -> Ite
 
 
 def _parquet(file: SeekableFile, footer: Footer, *, buffer_size: int) -> "pq.ParquetFile":
-    """The file for pyarrow, which reads a column chunk in pieces of so many bytes; 0 reads it whole."""
+    """The file for pyarrow, which reads a column chunk in pieces of `buffer_size` bytes; 0 reads it whole."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -91,14 +91,14 @@ def _parquet(file: SeekableFile, footer: Footer, *, buffer_size: int) -> "pq.Par
 
 
 def _bad_spans(source: Source, row: Row, start: int, num_rows: int) -> Iterator[Span]:
-    """Rows that are all bad, for the same reason."""
+    """Spans of rows that are all bad for the same reason."""
     for first in range(start, num_rows, _MOST_ROWS):
         stop = min(first + _MOST_ROWS, num_rows)
         yield Span(first, source.num_bytes * stop // num_rows, partial(list, [row] * (stop - first)))
 
 
 def _text_spans(table: _Table, start: int) -> Iterator[Span]:
-    # The first row of each row group, and the number of rows behind the last.
+    # First row of each row group, and the number of all rows.
     starts = list(accumulate((chunk.num_rows for chunk in table.chunks), initial=0))
     small: list[int] = []
     for group, chunk in enumerate(table.chunks):
@@ -132,7 +132,7 @@ def _read_groups(
 
 
 def _streamed_spans(table: _Table, starts: Sequence[int], group: int, start: int) -> Iterator[Span]:
-    """The spans of a large row group; those before the row `start` are decoded and left out."""
+    """The spans of a large row group; rows before `start` are decoded and dropped."""
     first, stop = starts[group], starts[group + 1]
     batch_rows = max(1, min(_MOST_ROWS, _SPAN_BYTES * (stop - first) // max(1, table.chunks[group].unpacked_bytes)))
     with table.open(group) as file, _parquet(file, table.footer, buffer_size=_BUFFER_BYTES) as parquet:
@@ -157,9 +157,9 @@ def _check_complete(num_rows: int, expected: int) -> None:
 
 
 def _row_without_text(schema: "pa.Schema", text_field: str) -> Row | None:
-    """What every row of the file is, if the column is missing or holds something else."""
+    """The bad row that every row of the file is if the column is missing or has another type; else None."""
     if text_field not in schema.names:
-        return Row("", Reason.MISSING_FIELD, f"no column {text_field!r}; there are: {', '.join(schema.names)}")
+        return Row("", Reason.MISSING_FIELD, f"no column {text_field!r}; its columns: {', '.join(schema.names)}")
     arrow_type = schema.field(schema.names.index(text_field)).type
     if not _holds_text(arrow_type):
         return Row("", Reason.WRONG_TYPE, f"column {text_field!r} has type {arrow_type}")

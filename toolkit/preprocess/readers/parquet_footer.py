@@ -26,13 +26,13 @@ _Structure = dict[int, Any]
 
 
 class SeekableFile(Protocol):
-    """What is needed of a file."""
+    """The two methods of a file that are needed here."""
 
     def seek(self, offset: int, /) -> int:
-        """Go to a byte."""
+        """Move to a byte."""
 
     def read(self, size: int, /) -> bytes:
-        """The next so many bytes."""
+        """The next `size` bytes."""
 
 
 @dataclass(frozen=True)
@@ -66,11 +66,11 @@ class Footer:
 
 
 def read_footer(file: SeekableFile, num_bytes: int) -> Footer:
-    """Read and parse the footer of a Parquet file of so many bytes.
+    """Read the footer of a Parquet file of `num_bytes` bytes.
 
     Raises:
-        ValueError: it is none, or is damaged.
-        pyarrow.ArrowException: as above.
+        ValueError: the file is not Parquet, or its footer is damaged.
+        pyarrow.ArrowException: the same.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -78,7 +78,7 @@ def read_footer(file: SeekableFile, num_bytes: int) -> Footer:
     file.seek(max(0, num_bytes - _TAIL_BYTES))
     tail = file.read(_TAIL_BYTES)
     if len(tail) < 12 or tail[-4:] != _MAGIC:
-        raise ValueError("it does not end as one (with PAR1); it may be cut off")
+        raise ValueError("it does not end with PAR1; it may be cut off")
     length = int.from_bytes(tail[-8:-4], "little")
     if length + 12 > num_bytes:
         raise ValueError(f"its footer of {length:,} bytes does not fit in the file; it may be cut off")

@@ -1,4 +1,4 @@
-"""What every reader gives: rows, each a text or the reason why there is none, in spans of a few megabytes."""
+"""Rows and spans: what every reader returns, and how one JSON value becomes a row."""
 
 import json
 from collections.abc import Callable
@@ -10,7 +10,7 @@ import orjson
 
 
 class Reason(StrEnum):
-    """Why a row gives no document; as corpus.json counts them. All but the last are bad rows."""
+    """Why a row is not a document; corpus.json counts rows by reason. All but the last are bad rows."""
 
     BROKEN_JSON = "broken JSON"
     BROKEN_CSV = "broken CSV"
@@ -22,7 +22,7 @@ class Reason(StrEnum):
 
 
 class Row(NamedTuple):
-    """One row of a source: its text, or the reason why it has none and what was found."""
+    """One row of a source: its text, or the reason why it has none and what was found instead."""
 
     text: str
     reason: Reason | None = None
@@ -34,9 +34,9 @@ class Span:
     """Consecutive rows of one source, not read yet.
 
     Attributes:
-        start: where `iterate_spans` goes on with this span: a byte of the uncompressed text, or a row of a Parquet
-            file counted from 0.
-        end_bytes: how many bytes of the source file (of a compressed one, compressed bytes) are read by its end.
+        start: where `iterate_spans` resumes with this span: a byte of the decompressed text, or a row of a Parquet
+            file, counted from 0.
+        end_bytes: bytes of the source file (compressed bytes, where it is compressed) up to the end of the span.
         rows: reads the rows.
     """
 
@@ -48,7 +48,7 @@ class Span:
         """The rows; called once, from any thread.
 
         Raises:
-            UserError: the file cannot be read, or is not what its name says.
+            UserError: the file cannot be read, or its format is not the one of its extension.
         """
         return self.rows()
 
@@ -60,7 +60,7 @@ def row_from_line(line: bytes, text_field: str) -> Row:
     beyond a float's range) and gives the same text where it accepts, so `json` decides about the lines it refuses.
     """
     try:
-        return row_from_json(orjson.loads(line), text_field, may_hold_surrogates=False)
+        return row_from_json(orjson.loads(line), text_field)
     except orjson.JSONDecodeError:
         return _row_from_doubtful_line(line, text_field)
 
@@ -76,17 +76,11 @@ def _row_from_doubtful_line(line: bytes, text_field: str) -> Row:
         return Row("", Reason.BROKEN_JSON, f"{error.msg} at character {error.pos + 1}")
     except (ValueError, RecursionError) as error:
         return Row("", Reason.BROKEN_JSON, str(error))
-    return row_from_json(value, text_field, may_hold_surrogates=True)
+    return without_lone_surrogates(row_from_json(value, text_field))
 
 
-def row_from_json(value: object, text_field: str, *, may_hold_surrogates: bool) -> Row:
-    """A JSON value that stands for a row: an object with the text, if all is well.
-
-    Args:
-        value: what the JSON says.
-        text_field: key of the text.
-        may_hold_surrogates: whether it spells one by its number; half a pair is no character and has no UTF-8 form.
-    """
+def row_from_json(value: object, text_field: str) -> Row:
+    """The row of a parsed JSON value, which should be an object with a string in `text_field`."""
     if not isinstance(value, dict):
         return Row("", Reason.WRONG_TYPE, f"the row is a JSON {_json_type(value)}, not an object")
     if text_field not in value:
@@ -95,12 +89,16 @@ def row_from_json(value: object, text_field: str, *, may_hold_surrogates: bool) 
     text = value[text_field]
     if not isinstance(text, str):
         return Row("", Reason.WRONG_TYPE, f"{text_field!r} is a JSON {_json_type(text)}, not a string")
-    if may_hold_surrogates:
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            return Row("", Reason.NOT_UTF8, f"lone surrogate at character {error.start}")
     return row_from_text(text)
+
+
+def without_lone_surrogates(row: Row) -> Row:
+    r"""The row, unless half of a surrogate pair was escaped in its text (`\ud800`), which has no UTF-8 form."""
+    try:
+        row.text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        return Row("", Reason.NOT_UTF8, f"lone surrogate at character {error.start}")
+    return row
 
 
 def _json_type(value: object) -> str:
@@ -109,12 +107,12 @@ def _json_type(value: object) -> str:
 
 
 def row_from_text(text: str) -> Row:
-    """A text, unless it is empty."""
+    """The row of a text, which may be empty."""
     return Row(text) if text else Row("", Reason.EMPTY)
 
 
 def row_from_bytes(content: bytes) -> Row:
-    """A text that stands as bytes."""
+    """The row of a text encoded as UTF-8."""
     try:
         return row_from_text(content.decode("utf-8"))
     except UnicodeDecodeError as error:

@@ -1,4 +1,4 @@
-"""The bytes of local files: opened, decompressed where they are compressed, with errors that name the file."""
+"""Local files as streams of bytes: opened, decompressed, with errors that name the file."""
 
 import bz2
 import io
@@ -24,11 +24,11 @@ _BLOCK_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class ByteStream:
-    """The bytes of a source, decompressed, from first to last.
+    """The decompressed bytes of a source.
 
     Attributes:
         file: reads them.
-        source_position: how many bytes of the file itself are read.
+        source_position: how many bytes of the source file have been read.
     """
 
     file: BinaryIO
@@ -37,7 +37,7 @@ class ByteStream:
 
 @contextmanager
 def open_stream(source: Source, *, start: int = 0) -> Iterator[ByteStream]:
-    """A local source as one stream of bytes, from byte `start` of the decompressed text on.
+    """Open a local source as a stream of bytes, from byte `start` of the decompressed text on.
 
     Raises:
         UserError: the file cannot be read, is not what its extension says, or is cut off.
@@ -59,10 +59,10 @@ def open_stream(source: Source, *, start: int = 0) -> Iterator[ByteStream]:
 
 @contextmanager
 def open_file(source: Source) -> Iterator[BinaryIO]:
-    """The file of a local source as it was found; errors while it is open name it.
+    """Open the file of a local source; errors while it is open name it.
 
     Raises:
-        UserError: it cannot be read, or was changed since.
+        UserError: it cannot be read, or has changed since it was found.
     """
     with errors_naming(source), open(source.name, "rb") as file:
         status = os.fstat(file.fileno())
@@ -75,19 +75,19 @@ def open_file(source: Source) -> Iterator[BinaryIO]:
 
 @dataclass(frozen=True)
 class LocalFile:
-    """A local source, opened by every thread that reads it."""
+    """A local source that several threads open."""
 
     source: Source
 
     def open(self, *ranges: tuple[int, int]) -> AbstractContextManager[BinaryIO]:
-        """The file, opened when the context is entered; which ranges will be read makes no difference."""
+        """The file, opened when the context is entered; the ranges do not matter."""
         return open_file(self.source)
 
     def close(self) -> None:
-        """Nothing is kept."""
+        """Nothing to do."""
 
     def abandon(self) -> None:
-        """Nothing is under way."""
+        """Nothing to do."""
 
 
 @contextmanager
@@ -105,7 +105,7 @@ def errors_naming(source: Source) -> Iterator[None]:
             ) from error
         raise _broken(source, kind, error) from error
     except Exception as error:
-        # A damaged footer makes Arrow's Python side stumble, too.
+        # A damaged footer also raises ordinary errors in the Python part of Arrow.
         is_of_footer = source.format is Format.PARQUET and isinstance(error, ValueError | LookupError)
         if not (is_of_footer or isinstance(error, lzma.LZMAError) or type(error).__module__.startswith("pyarrow")):
             raise
@@ -123,7 +123,7 @@ def _broken(source: Source, kind: str, error: Exception) -> UserError:
 
 @contextmanager
 def _decompressed(file: BinaryIO, compression: Compression) -> Iterator[BinaryIO]:
-    """Files of several members, frames or streams, too; one that is cut off or followed by something else is broken."""
+    """Decompress all members of a file; one that is cut off or followed by other data raises."""
     import pyarrow as pa
 
     if compression in _DECOMPRESSORS:
@@ -136,8 +136,8 @@ def _decompressed(file: BinaryIO, compression: Compression) -> Iterator[BinaryIO
 class _Members(io.RawIOBase):
     """The members of a bz2 or xz file, one after another.
 
-    Arrow does not know xz and stumbles over an empty member of bz2; `BZ2File` and `LZMAFile` stop silently at what is
-    no member.
+    Arrow cannot read xz, and fails on an empty member of bz2; `BZ2File` and `LZMAFile` silently ignore what follows
+    the last member.
     """
 
     def __init__(self, file: BinaryIO, decompressor: Callable[[], _Decompressor]) -> None:
@@ -151,7 +151,7 @@ class _Members(io.RawIOBase):
         content = b""
         while not content:
             if self._member.eof:
-                # Members of xz may have zeros behind them.
+                # xz allows zeros between members.
                 packed = self._member.unused_data.lstrip(b"\0")
                 while not packed and (more := self._file.read(_BLOCK_BYTES)):
                     packed = more.lstrip(b"\0")

@@ -1,4 +1,4 @@
-"""From what the user named to the files to read, in the one order that decides the corpus."""
+"""Finding sources: names from the command line -> files, in the one order that determines the corpus."""
 
 import glob
 import os
@@ -26,7 +26,7 @@ def find_sources(named: Sequence[str], *, subset: str | None = None, output: Pat
     Args:
         named: what the user gave.
         subset: configuration of the data sets on the hub among them.
-        output: where the result goes; what lies in it is no source, though it lie in a folder that is one.
+        output: where the result goes; what is in it is not a source, even below a folder that is one.
 
     Raises:
         UserError: a source does not exist, its format is unknown, a folder cannot be read, or the hub refuses.
@@ -45,7 +45,7 @@ def find_sources(named: Sequence[str], *, subset: str | None = None, output: Pat
     if output is not None:
         found.leave_out(output)
         if not found.paths and not on_hub:
-            raise UserError(f"All sources are in the output folder {output}. Name another folder for the output.")
+            raise UserError(f"all sources are in the output folder {output}. Name another folder for the output.")
     sources = {source.name: source for source in found.sources()}
     found.report()
     for data_set in on_hub:
@@ -56,17 +56,16 @@ def find_sources(named: Sequence[str], *, subset: str | None = None, output: Pat
 
 
 def no_documents_error(files: Sequence[Source], skipped: Mapping[str, int]) -> UserError:
-    """The error for sources in which nothing is a document.
+    """The error for sources without any document.
 
     Args:
         files: what was read.
-        skipped: by reason, how many rows were none.
+        skipped: number of skipped rows by reason.
     """
     what = files[0].name if len(files) == 1 else f"{len(files):,} files"
     reasons = ", ".join(f"{reason}: {counted(count, 'row')}" for reason, count in skipped.items()) or "no row at all"
     return UserError(
-        f"There is no document in {what}: {reasons}. "
-        "Give sources with text, or name the field that holds it (--text-field)."
+        f"no document in {what}: {reasons}. Give sources with text, or name the field that holds it (--text-field)."
     )
 
 
