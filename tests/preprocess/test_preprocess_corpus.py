@@ -333,7 +333,7 @@ def test_empty_rows_are_not_bad(prepare, write_jsonl):
 
 
 def test_no_document_at_all_is_an_error(prepare, write_jsonl):
-    with pytest.raises(UserError, match=r"There is no document in .*a\.jsonl: empty: 2 rows"):
+    with pytest.raises(UserError, match=r"no document in .*a\.jsonl: empty: 2 rows"):
         prepare(write_jsonl("a.jsonl", ["", ""]))
 
 

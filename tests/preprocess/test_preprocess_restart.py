@@ -182,7 +182,7 @@ def test_an_unfinished_corpus_that_was_begun_differently_is_refused(
 
 
 def test_what_failed_before_its_first_shard_may_be_started_differently(prepare, sources, tmp_path):
-    with pytest.raises(UserError, match="There is no document"):
+    with pytest.raises(UserError, match="no document"):
         prepare(*sources, **GIVEN, text_field="body")
     assert list(all_files(tmp_path / "corpus")) == [LEDGER_NAME]
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 _SPAN_BYTES = 4 << 20
-# A row group with more bytes or rows than these is streamed. Dictionary-encoded columns are larger than the footer says.
+# A row group with more bytes or rows than these is streamed. The footer understates dictionary-encoded columns.
 _MOST_GROUP_BYTES = 8 << 20
 _MOST_ROWS = 8192
 _BUFFER_BYTES = 1 << 20
