@@ -250,7 +250,14 @@ _PREPROCESS = (
     _preprocess("{text}", *_TO, "--sequence-length", "9999999999", found=("9999999999",), remedy="at most 1,048,576"),
     _preprocess("{text}", *_TO, "--subset", "x", found=("--subset x", "{text}"), remedy="Leave it out"),
     _preprocess(
-        "{text}", *_TO, "--holdout", "0.9999999", found=("All 40 documents", "0.9999999"), remedy="Hold out less"
+        "{text}",
+        "--tokenizer",
+        "{tokenizer}",
+        *_MADE,
+        "--holdout",
+        "0.9999999",
+        found=("All 40 documents", "0.9999999"),
+        remedy="Hold out less",
     ),
     _preprocess("{text}", *_TO, found=("out/", "File too large"), remedy="goes on from the last", under="full disk"),
     *(
