@@ -24,7 +24,6 @@ BOOLEAN_PARAMETERS = {
     "to_hf.sentence_transformers": "the option of that name: files beside the same model",
     "HubWeights.open.is_tied": "what config.json says",
     "Linear.__init__.bias": "torch's own signature",
-    "row_from_json.may_hold_surrogates": "what is known of the bytes",
     "begin_ledger.reference_only": "what is recorded",
     "begin_anew.reference_only": "what is recorded",
     "ShardSequence.__init__.is_fast": "what is counted with",
