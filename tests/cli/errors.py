@@ -381,9 +381,9 @@ _IMPORTS = (
 
 _SHEET = "Give a .tsv, .csv, .jsonl or .parquet file"
 _FINETUNED = (
-    _finetune("xx", "{checkpoint}", found=("there is no task 'xx'",), remedy="Choose one of: sc"),
+    _finetune("xx", "{checkpoint}", found=("unknown task 'xx'",), remedy="Choose one of: sc"),
     *(
-        _finetune(task, "{checkpoint}", found=(f"`{task}`", "not available yet"), remedy="The task sc is")
+        _finetune(task, "{checkpoint}", found=(f"`{task}`", "not available yet"), remedy="Use the task sc")
         for task in ("tc", "qa", "ir")
     ),
     _finetune("sc", "", found=("MODEL is an empty string",), remedy="Give a Hugging Face folder"),

@@ -47,7 +47,7 @@ class CheckpointError(UserError):
 class NotAvailableError(UserError):
     """Something that the documentation names and that is not built yet."""
 
-    def __init__(self, what: str, instead: str = "See `toolkit --help` for what is.") -> None:
+    def __init__(self, what: str, instead: str = "For the available commands, see: toolkit --help") -> None:
         super().__init__(f"{what} is not available yet. {instead}")
         self._what, self._instead = what, instead
 

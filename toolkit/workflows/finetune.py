@@ -1,4 +1,4 @@
-"""Fine-tuning of whatever MODEL is: a run or a checkpoint is converted first, an encoder is taken as it stands."""
+"""Fine-tuning of MODEL: a run or a checkpoint is converted first, an encoder is used as it is."""
 
 import tempfile
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from toolkit.finetuning import (
 
 
 class Task(StrEnum):
-    """What an encoder can be fine-tuned for."""
+    """Tasks for fine-tuning."""
 
     SEQUENCE_CLASSIFICATION = "sc"
     TOKEN_CLASSIFICATION = "tc"
@@ -37,26 +37,26 @@ def finetune(
     settings: FinetuningSettings | None = None,
     initialization: Initialization = Initialization.PRETRAINED,
 ) -> FinetuningResult:
-    """Fine-tune and score; see `toolkit.finetuning` for the files and what `output` gets.
+    """Fine-tune and evaluate; see `toolkit.finetuning` for input files and outputs.
 
     Args:
         task: only `sc` so far.
         model: a Hugging Face folder or hub id, or a run or checkpoint folder of this toolkit.
         train: labelled training data.
-        test: labelled data to score on.
+        test: labelled data to evaluate on.
         output: folder of the results.
-        validation: more data to score on.
-        settings: None stands for the defaults.
+        validation: more data to evaluate on.
+        settings: None for the defaults.
         initialization: `RANDOM` trains a randomly initialised twin.
 
     Raises:
         NotAvailableError: the task is not built yet.
-        UserError: an unknown task, or an input that does not fit.
+        UserError: an unknown task, or invalid input.
     """
     if task not in list(Task):
-        raise UserError(f"there is no task {str(task)!r}.{nearest(str(task), Task)} Choose one of: {', '.join(Task)}.")
+        raise UserError(f"unknown task {str(task)!r}.{nearest(str(task), Task)} Choose one of: {', '.join(Task)}.")
     if task != Task.SEQUENCE_CLASSIFICATION:
-        raise NotAvailableError(f"fine-tuning for the task `{task}`", f"The task {Task.SEQUENCE_CLASSIFICATION} is.")
+        raise NotAvailableError(f"fine-tuning for the task `{task}`", f"Use the task {Task.SEQUENCE_CLASSIFICATION}.")
     with _as_encoder(model) as encoder:
         return finetune_sequence_classification(
             encoder,
@@ -72,7 +72,7 @@ def finetune(
 
 @contextmanager
 def _as_encoder(model: str | Path) -> Iterator[str | Path]:
-    """The Hugging Face form of MODEL, for as long as the context lasts."""
+    """MODEL as a Hugging Face folder or hub id, inside the block."""
     if not _is_checkpoint(model):
         yield model
         return
@@ -85,5 +85,5 @@ def _as_encoder(model: str | Path) -> Iterator[str | Path]:
 
 
 def _is_checkpoint(model: str | Path) -> bool:
-    """Whether this is a folder of ours: a run, a folder of checkpoints or one checkpoint."""
+    """Whether it is a run, a folder of checkpoints or a checkpoint of this toolkit."""
     return holds_checkpoints(Path(model)) and not (Path(model) / "config.json").exists()
