@@ -260,7 +260,7 @@ _PREPROCESS = (
         found=("All 40 documents", "0.9999999"),
         remedy="Hold out less",
     ),
-    _preprocess("{text}", *_TO, found=("out/", "File too large"), remedy="goes on from the last", under="full disk"),
+    _preprocess("{text}", *_TO, found=("out/", "File too large"), remedy="resumes after the last", under="full disk"),
     *(
         _preprocess("{text}", "--tokenizer", name, "--output", "out", found=found, remedy=remedy)
         for name, found, remedy in (
