@@ -295,7 +295,7 @@ DAMAGE = {
     "not finite": (_spoil, "model.layers.0.mlp.up_proj.weight holds numbers that are not finite"),
     "whole numbers": (
         lambda tensors: tensors.update({"lm_head.weight": torch.ones(TOKENS, 64, dtype=torch.int8)}),
-        "lm_head.weight holds I8 numbers; quantised",
+        "lm_head.weight has dtype I8; quantized",
     ),
 }
 

@@ -72,7 +72,7 @@ class Checkpoint:
             raise CheckpointError(
                 f"{self.path}: {name} is not the tensor of shape {entry.shape} that was written. {COPY_AGAIN}"
             )
-        return read_rows(name, place)
+        return read_rows(place)
 
     def parameter(self, name: str) -> ParameterState:
         """One parameter with both moments, fp32 on the CPU; zeros where the checkpoint has no moments.

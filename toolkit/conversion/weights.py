@@ -67,7 +67,7 @@ class HubWeights:
         Raises:
             CheckpointError: its numbers are of a kind that is not read, or its file cannot be read.
         """
-        return read_rows(name, self._places[name])
+        return read_rows(self._places[name])
 
     def tensor(self, name: str, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """A whole tensor."""
