@@ -306,7 +306,7 @@ FAULTS = (
     ),
     Fault(
         name="checkpoint: multiples of keep_every are not saved",
-        path="toolkit/checkpoint/settings.py",
+        path="toolkit/checkpoint/checkpoint_settings.py",
         old="for interval in (self.every, self.keep_every))",
         new="for interval in (self.every,))",
         tests=("tests/training/test_saving.py",),

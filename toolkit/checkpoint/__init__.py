@@ -8,6 +8,7 @@ manifest need no torch, so they are imported eagerly and the rest on first use.
 
 from typing import TYPE_CHECKING, Any
 
+from toolkit.checkpoint.checkpoint_settings import CheckpointSettings
 from toolkit.checkpoint.folders import CHECKPOINTS_FOLDER
 from toolkit.checkpoint.manifest import (
     FORMAT_VERSION,
@@ -17,12 +18,10 @@ from toolkit.checkpoint.manifest import (
     TensorEntry,
     VocabularyEntry,
 )
-from toolkit.checkpoint.settings import CheckpointSettings
 
 if TYPE_CHECKING:
-    from toolkit.checkpoint.read import Checkpoint, newest_intact, open_checkpoint, open_unverified
+    from toolkit.checkpoint.read import Checkpoint, ParameterState, newest_intact, open_checkpoint, open_unverified
     from toolkit.checkpoint.retention import retain
-    from toolkit.checkpoint.state import ParameterState
     from toolkit.checkpoint.weights_only import write_weights_only
     from toolkit.checkpoint.write import PartEntry, abandon, begin, finish, merge_parts, write_part
 
@@ -51,9 +50,8 @@ __all__ = [
 ]
 
 _WITH_TORCH = {
-    "read": ("Checkpoint", "newest_intact", "open_checkpoint", "open_unverified"),
+    "read": ("Checkpoint", "ParameterState", "newest_intact", "open_checkpoint", "open_unverified"),
     "retention": ("retain",),
-    "state": ("ParameterState",),
     "weights_only": ("write_weights_only",),
     "write": ("PartEntry", "abandon", "begin", "finish", "merge_parts", "write_part"),
 }

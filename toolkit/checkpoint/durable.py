@@ -1,4 +1,4 @@
-"""Files that survive: written in one pass with their hash, and forced to the disk before anyone relies on them."""
+"""Durable files of a checkpoint: hashed while they are written, and forced to the disk."""
 
 import hashlib
 import json
@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from toolkit.checkpoint.manifest import FileEntry
+from toolkit.core.files import hash_folder, sync
 
 _BLOCK_BYTES = 1 << 22
 _DTYPE_NAMES = {torch.float32: "F32", torch.bfloat16: "BF16"}
@@ -103,46 +104,13 @@ def copy_tree(source: Path, target: Path) -> dict[str, FileEntry]:
     Raises:
         OSError: `source` cannot be read or `target` cannot be written.
     """
-    entries: dict[str, FileEntry] = {}
-    target.mkdir()
-    for item in sorted(source.iterdir()):
-        if item.is_dir():
-            below = copy_tree(item, target / item.name)
-            entries.update({f"{item.name}/{name}": entry for name, entry in below.items()})
-        else:
-            entries[item.name] = write_file(target / item.name, _read_blocks(item))
-            shutil.copymode(item, target / item.name)
-    sync(target)
-    return entries
-
-
-def hash_file(path: Path) -> FileEntry:
-    """Size and hash of a file as it is now.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    digest = hashlib.sha256()
-    num_bytes = 0
-    for block in _read_blocks(path):
-        digest.update(block)
-        num_bytes += len(block)
-    return FileEntry(bytes=num_bytes, sha256=digest.hexdigest())
-
-
-def sync(path: Path) -> None:
-    """Force a file's content, or a folder's entries, to the disk: a rename is not safe before this."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _read_blocks(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK_BYTES):
-            yield block
+    shutil.copytree(source, target)
+    for path in (*target.rglob("*"), target):
+        sync(path)
+    return {
+        name: FileEntry(bytes=(target / name).stat().st_size, sha256=sha256)
+        for name, sha256 in hash_folder(target).items()
+    }
 
 
 def _write_whole(handle: int, block: memoryview) -> None:

@@ -1,4 +1,4 @@
-"""Names in and below a folder of checkpoints: which are whole, which are hidden leftovers."""
+"""Names in and below a folder of checkpoints: visible checkpoints and hidden leftovers."""
 
 import re
 import shutil
@@ -6,9 +6,12 @@ import uuid
 from pathlib import Path
 
 from toolkit.checkpoint.manifest import MANIFEST_NAME
+from toolkit.core.files import PARTIAL_FILES
 
 CHECKPOINTS_FOLDER = "checkpoints"
 """In the folder of a run."""
+TOKENIZER_FOLDER = "tokenizer"
+"""In a checkpoint."""
 LATEST_NAME = "latest"
 WRITING_PREFIX = ".writing-"
 _REMOVING_PREFIX = ".removing-"
@@ -46,7 +49,7 @@ def holds_checkpoints(folder: Path) -> bool:
 def set_aside(folder: Path) -> Path | None:
     """Hide a visible checkpoint in one step and say where it is now; None if there is none.
 
-    Deleting in place would show a half checkpoint to whoever looks meanwhile, or for ever after a crash.
+    Deleting in place would show a half checkpoint to whoever looks meanwhile, or for good after a crash.
     """
     if not folder.exists():
         return None
@@ -65,9 +68,8 @@ def remove_leftovers(root: Path) -> None:
 
     To be called when nothing is being written there.
     """
-    for path in root.iterdir():
-        if path.name.startswith((WRITING_PREFIX, _REMOVING_PREFIX)):
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
+    for path in [*root.glob(f"{WRITING_PREFIX}*"), *root.glob(f"{_REMOVING_PREFIX}*"), *root.glob(PARTIAL_FILES)]:
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)

@@ -4,13 +4,13 @@ import logging
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
 
-from toolkit.checkpoint.durable import hash_file
-from toolkit.checkpoint.folders import CHECKPOINTS_FOLDER, step_folders
+from toolkit.checkpoint.folders import CHECKPOINTS_FOLDER, TOKENIZER_FOLDER, step_folders
 from toolkit.checkpoint.manifest import (
     COPY_AGAIN,
     MANIFEST_NAME,
@@ -20,12 +20,22 @@ from toolkit.checkpoint.manifest import (
     read_manifest,
     tensor_file,
 )
-from toolkit.checkpoint.state import TOKENIZER_FOLDER, ParameterState
 from toolkit.checkpoint.tensor_files import read_header, read_rows
 from toolkit.core.errors import CheckpointError
+from toolkit.core.files import hash_file
 
 _WHAT_TO_GIVE = f"Give a checkpoint (RUN_DIR/{CHECKPOINTS_FOLDER}/step-NNNNNNNN), or the folder of a run that has one."
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ParameterState:
+    """A parameter as AdamW sees it: three fp32 CPU tensors of one shape, by Hugging Face name."""
+
+    name: str
+    weight: torch.Tensor
+    exp_avg: torch.Tensor
+    exp_avg_sq: torch.Tensor
 
 
 class Checkpoint:
@@ -136,7 +146,7 @@ class Checkpoint:
             return problem
         path, expected = self.path / item[0], item[1]
         try:
-            found = hash_file(path).sha256
+            found = hash_file(path)
         except OSError as error:
             return f"{path} cannot be read: {error.strerror}."
         if found != expected.sha256:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import torch
 
-from toolkit.checkpoint.durable import copy_tree, stream_safetensors, sync, write_file
+from toolkit.checkpoint.durable import copy_tree, stream_safetensors, write_file
+from toolkit.checkpoint.folders import TOKENIZER_FOLDER
 from toolkit.checkpoint.manifest import (
     MANIFEST_NAME,
     CheckpointManifest,
@@ -15,7 +16,7 @@ from toolkit.checkpoint.manifest import (
     manifest_bytes,
     tensor_file,
 )
-from toolkit.checkpoint.state import TOKENIZER_FOLDER
+from toolkit.core.files import sync
 
 _LARGEST_FILE = 4 << 30
 

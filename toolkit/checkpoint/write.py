@@ -22,8 +22,15 @@ from typing import get_args
 
 import torch
 
-from toolkit.checkpoint.durable import copy_tree, sync, write_file, write_safetensors
-from toolkit.checkpoint.folders import LATEST_NAME, WRITING_PREFIX, remove_leftovers, set_aside, step_name
+from toolkit.checkpoint.durable import copy_tree, write_file, write_safetensors
+from toolkit.checkpoint.folders import (
+    LATEST_NAME,
+    TOKENIZER_FOLDER,
+    WRITING_PREFIX,
+    remove_leftovers,
+    set_aside,
+    step_name,
+)
 from toolkit.checkpoint.manifest import (
     MANIFEST_NAME,
     CheckpointManifest,
@@ -33,9 +40,9 @@ from toolkit.checkpoint.manifest import (
     manifest_bytes,
     tensor_file,
 )
-from toolkit.checkpoint.read import open_checkpoint
-from toolkit.checkpoint.state import TOKENIZER_FOLDER, ParameterState
+from toolkit.checkpoint.read import ParameterState, open_checkpoint
 from toolkit.core.errors import CheckpointError, is_out_of_room
+from toolkit.core.files import atomic_write, sync
 
 
 @dataclass(frozen=True)
@@ -149,7 +156,7 @@ def finish(folder: Path, manifest: CheckpointManifest, *, tokenizer_folder: Path
             if damaged is not None:
                 shutil.rmtree(damaged, ignore_errors=True)
         sync(root)
-        _point_latest(root, final.name)
+        atomic_write(root / LATEST_NAME, f"{final.name}\n")
     return final
 
 
@@ -164,17 +171,6 @@ def _is_intact(folder: Path) -> bool:
     except CheckpointError:
         return False
     return True
-
-
-def _point_latest(root: Path, name: str) -> None:
-    temporary = root / f"{WRITING_PREFIX}{LATEST_NAME}-{uuid.uuid4().hex[:12]}"
-    try:
-        write_file(temporary, [f"{name}\n".encode()])
-        temporary.replace(root / LATEST_NAME)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
-    sync(root)
 
 
 @contextmanager

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from toolkit.checkpoint.durable import sync
 from toolkit.core.errors import UserError, is_out_of_room
+from toolkit.core.files import sync
 
 
 def refuse_occupied(out: Path) -> None:

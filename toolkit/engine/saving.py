@@ -4,8 +4,7 @@ from pathlib import Path
 from typing import Literal
 
 from toolkit.checkpoint.manifest import CheckpointManifest
-from toolkit.checkpoint.read import Checkpoint
-from toolkit.checkpoint.state import ParameterState
+from toolkit.checkpoint.read import Checkpoint, ParameterState
 from toolkit.checkpoint.write import abandon, begin, finish, merge_parts, write_part
 from toolkit.core.errors import CheckpointError
 from toolkit.engine.engine import Engine

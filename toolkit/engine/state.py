@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from toolkit.checkpoint.state import ParameterState
+from toolkit.checkpoint.read import ParameterState
 from toolkit.engine.engine import Engine
 
 # Where each optimizer class keeps its flat fp32 partitions.
