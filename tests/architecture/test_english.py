@@ -85,7 +85,6 @@ UNFINISHED = (
     "benchmarks/",
     "docs/",
     "tokenization/",
-    "toolkit/checkpoint/",
     "toolkit/conversion/",
     "toolkit/data/",
     "toolkit/engine/",

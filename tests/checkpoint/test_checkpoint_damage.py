@@ -66,8 +66,8 @@ def test_newest_intact_passes_over_damage_and_says_which_file(
 
     assert newest is not None
     assert newest.path == good
-    assert [message.split(" is passed over: ")[0] for message in skipped] == ["step-00000003", "step-00000002"]
-    assert f"{weights} is damaged: its SHA-256 is " in skipped[0]
+    assert [message.split(": ")[0] for message in skipped] == ["skipping step-00000003", "skipping step-00000002"]
+    assert f"{weights} is damaged: expected SHA-256 " in skipped[0]
     assert f"{lacking / 'manifest.json'} cannot be read: No such file or directory." in skipped[1]
     assert open_checkpoint(root.parent).path == good
     assert f"{weights} is damaged" in caplog.text

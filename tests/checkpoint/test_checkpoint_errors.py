@@ -44,7 +44,7 @@ def test_a_full_disk_at_any_block_leaves_nothing_and_says_so(
             else:
                 reached_the_end = True
                 break
-        assert text.startswith(f"the checkpoint cannot be written to {root}: No space left on device; ")
+        assert text.startswith(f"could not write the checkpoint to {root}: No space left on device; ")
         assert "GB are free. Free space there, or set run.dir to another place." in text
         assert hidden(root) == []
         open_checkpoint(older)
@@ -58,7 +58,7 @@ def test_a_file_that_the_system_refuses_to_let_grow(root: Path, tokenizer_folder
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, before[1]))
     try:
-        with pytest.raises(CheckpointError, match=r"cannot be written to .*: File too large.* Free space there"):
+        with pytest.raises(CheckpointError, match=r"could not write the checkpoint .*: File too large.* Free space"):
             write_checkpoint(root, 1, states=states_of(1, ((1 << 15,),)), tokenizer_folder=tokenizer_folder)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -83,7 +83,7 @@ def test_a_read_only_disk(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Path, "mkdir", refuse)
     with pytest.raises(
-        CheckpointError, match=rf"cannot be written to {root}: Read-only file system .*Make that folder"
+        CheckpointError, match=rf"could not write the checkpoint to {root}: Read-only file system .*Make that folder"
     ):
         begin(root, 1)
 
@@ -91,7 +91,7 @@ def test_a_read_only_disk(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_file_where_the_folder_should_be(root: Path) -> None:
     root.parent.mkdir(parents=True)
     root.write_text("in the way")
-    with pytest.raises(CheckpointError, match=f"cannot be written to {root}: File exists"):
+    with pytest.raises(CheckpointError, match=f"could not write the checkpoint to {root}: File exists"):
         begin(root, 1)
 
 
@@ -115,7 +115,7 @@ def test_a_writer_whose_folder_was_taken_cannot_finish(root: Path, tokenizer_fol
     first = begin(root, 1)
     write_part(first, part=0, num_parts=1, parameters=states_of(1))
     begin(root, 1)
-    with pytest.raises(CheckpointError, match=r"its temporary folder is gone\. See whether another process failed"):
+    with pytest.raises(CheckpointError, match=r"its temporary folder is gone\. Check whether another process failed"):
         write_part(first, part=1, num_parts=2, parameters=states_of(1))
     assert not list(root.glob("step-*"))
 

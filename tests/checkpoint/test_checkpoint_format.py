@@ -121,7 +121,7 @@ def test_a_folder_without_checkpoints_says_what_was_expected(tmp_path: Path) -> 
         CheckpointError, match=r"holds no checkpoint: it has neither manifest\.json nor checkpoints/step-N"
     ):
         open_checkpoint(tmp_path)
-    with pytest.raises(CheckpointError, match="is no folder"):
+    with pytest.raises(CheckpointError, match="is not a directory"):
         open_checkpoint(tmp_path / "missing")
     assert newest_intact(tmp_path / "missing") == (None, [])
 

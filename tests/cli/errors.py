@@ -323,7 +323,7 @@ _TOKENIZERS = (
 
 _EXPORTS = (
     _export("{empty}", "hf", found=("{empty} holds no checkpoint",), remedy="Give a checkpoint"),
-    _export("{text}", "hf", found=("{text} is no folder",), remedy="Give a checkpoint"),
+    _export("{text}", "hf", found=("{text} is not a directory",), remedy="Give a checkpoint"),
     _export("{decoder}", "hf", found=("{decoder} holds no checkpoint",), remedy="--from-hf {decoder} OUT imports it"),
     _export("{no_manifest}", "hf", found=("{no_manifest}/manifest.json is damaged",), remedy="again"),
     _export("{damaged_checkpoint}", "hf", found=("weights-", "is damaged"), remedy="again"),

@@ -36,7 +36,7 @@ def test_the_command_converts_and_reports(toolkit: Run, make_checkpoint: Callabl
 def test_a_missing_checkpoint_is_one_message_and_exit_2(toolkit: Run, tmp_path: Path) -> None:
     code, _, errors = toolkit("convert", "--to-hf", tmp_path / "nothing", tmp_path / "out")
     assert code == 2
-    assert "nothing is no folder" in errors
+    assert "nothing is not a directory" in errors
     assert "Traceback" not in errors
 
 

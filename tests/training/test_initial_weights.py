@@ -173,7 +173,7 @@ def test_the_origin_is_the_run_that_the_weights_were_taken_from(first: Path, tmp
     fourth = [*overrides, f"init.from={source}", f"run.dir={tmp_path / 'fourth'}"]
     pretrain(load_run(str(tmp_path / "second.toml"), fourth), ds_config="zero0")
     manifest = open_checkpoint(tmp_path / "fourth").manifest
-    assert manifest.first_weights == "step 2 of the run second, which began with hub/decoder (llama)"
+    assert manifest.first_weights == "step 2 of the run second, which started from hub/decoder (llama)"
 
 
 def test_a_dry_run_says_where_the_weights_begin(

@@ -33,7 +33,7 @@ def test_a_package_that_does_not_load_is_told(monkeypatch, tmp_path):
     (tmp_path / "wandb.py").write_text("import no_such_module_of_wandb")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "wandb", raising=False)
-    with pytest.raises(SettingsError, match=r"does not load: No module named 'no_such_module_of_wandb'\n.*reinstall"):
+    with pytest.raises(SettingsError, match=r"be imported: No module named 'no_such_module_of_wandb'\n.*reinstall"):
         WandbWriter(tmp_path, project=None, first_step=0, settings={})
 
 

@@ -1,9 +1,9 @@
-"""The canonical checkpoint: safetensors by Hugging Face name plus a manifest, whole or not there at all.
+"""The canonical checkpoint: safetensors by Hugging Face name and a manifest; it is complete or not there at all.
 
-A folder `step-NNNNNNNN` holds, for each part, the fp32 weights and both AdamW moments (`weights-…`, `exp_avg-…`,
-`exp_avg_sq-…`), the tokenizer in `tokenizer/`, and `manifest.json` with where the run stood and the hash of every file.
-It does not depend on how the run was spread, and reads without a process group, DeepSpeed or pickle. Settings and
-manifest need no torch, so they are imported eagerly and the rest on first use.
+A folder `step-NNNNNNNN` holds, for each writing rank, the fp32 weights and both AdamW moments (`weights-…`,
+`exp_avg-…`, `exp_avg_sq-…`), the tokenizer in `tokenizer/`, and `manifest.json` with the state of the run and the hash
+of every file. It does not depend on the number of ranks or the ZeRO stage, and is read without a process group,
+DeepSpeed or pickle. Settings and manifest need no torch and are imported eagerly, the rest on first use.
 """
 
 from typing import TYPE_CHECKING, Any

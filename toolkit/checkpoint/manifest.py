@@ -1,8 +1,8 @@
-"""The manifest of a checkpoint: where the run stood, and what every file of the folder must be.
+"""The manifest of a checkpoint: the state of the run, and size and hash of every file.
 
 `manifest.json` is canonical JSON (sorted keys, fixed layout, one trailing newline) and carries the SHA-256 of itself
-without that key. A reader demands that the bytes equal the canonical form of what they say, so a single changed byte
-anywhere in the manifest, white space included, is found.
+without that key. A reader requires the bytes to equal the canonical form of their content, so that a single
+changed byte anywhere in the manifest, white space included, is found.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ class _Entry(BaseModel):
 
 
 class FileEntry(_Entry):
-    """What a file of the checkpoint must be."""
+    """Expected size and hash of a file."""
 
     bytes: int
     sha256: str
@@ -43,7 +43,7 @@ class TensorEntry(_Entry):
 
 
 class LayoutEntry(_Entry):
-    """How the run that wrote the checkpoint was spread. For the reader's information: any layout can read it."""
+    """Ranks and ZeRO stage of the run that wrote the checkpoint, for information: it can be read on any other."""
 
     world_size: int
     zero_stage: int
@@ -86,7 +86,7 @@ class VocabularyEntry(_Entry):
 
 
 class CheckpointManifest(_Entry):
-    """Everything of a checkpoint that is not a tensor or a tokenizer file."""
+    """The content of `manifest.json`."""
 
     format_version: int = FORMAT_VERSION
     """Version of the format; a reader refuses one it does not know."""
@@ -98,7 +98,7 @@ class CheckpointManifest(_Entry):
     """Updates made so far."""
 
     optimizer_step: int
-    """AdamW's own count of updates, which starts again where a schedule resets the optimizer."""
+    """AdamW's own count of updates, which starts over when the optimizer is reset."""
 
     tokens: int
     """Non-padding tokens trained on so far."""
@@ -119,7 +119,7 @@ class CheckpointManifest(_Entry):
     """Ids and fingerprint of the tokenizer, whose files lie in `tokenizer/`."""
 
     layout: LayoutEntry
-    """How the writing run was spread."""
+    """Ranks and ZeRO stage of the run that wrote it."""
 
     tensors: dict[str, TensorEntry]
     """Every parameter by its Hugging Face name."""
@@ -131,22 +131,22 @@ class CheckpointManifest(_Entry):
     """The last known losses, by name; nats per target token."""
 
     has_moments: bool = True
-    """Whether AdamW's moments are there; an imported model has none. Written where they are not."""
+    """Whether AdamW's moments are there; an imported model has none. Written only if false."""
 
     origin: dict[str, str] = {}
-    """For weights that did not start here: where they come from. `run` and `step` are the run that they were taken
-    from, `model` and `family` an imported model at the far end. Written where they did not."""
+    """Where the weights come from if the run did not initialize them: `run` and `step` name the run they were taken
+    from, `model` and `family` the imported model that came first. Written only in that case."""
 
     @property
     def first_weights(self) -> str:
-        """`origin` in words; empty for weights that were drawn."""
+        """`origin` in words; empty for freshly initialized weights."""
         origin = self.origin
         family = f" ({origin['family']})" if "family" in origin else ""
         imported = f"{origin['model']}{family}" if "model" in origin else ""
         if "run" not in origin:
             return imported
         run = f"step {origin['step']} of the run {origin['run']}"
-        return f"{run}, which began with {imported}" if imported else run
+        return f"{run}, which started from {imported}" if imported else run
 
 
 def tensor_file(kind: TensorKind, file: str) -> str:
@@ -155,7 +155,7 @@ def tensor_file(kind: TensorKind, file: str) -> str:
 
 
 def manifest_bytes(manifest: CheckpointManifest) -> bytes:
-    """The manifest as it stands in the folder."""
+    """The content of the manifest file."""
     content = manifest.model_dump(mode="json")
     # Checkpoints of runs that began here keep the form that readers of earlier versions demand.
     for key, usual in (("has_moments", True), ("origin", {})):
@@ -181,12 +181,12 @@ def read_manifest(folder: Path) -> CheckpointManifest:
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is damaged: it is not JSON. {COPY_AGAIN}") from error
     if not isinstance(content, dict) or _canonical(content) != raw:
-        raise CheckpointError(f"{path} is damaged: it is not in the form in which it was written. {COPY_AGAIN}")
+        raise CheckpointError(f"{path} is damaged: it is not canonical JSON. {COPY_AGAIN}")
     recorded = content.pop(_HASH_KEY, None)
     found = hashlib.sha256(_canonical(content)).hexdigest()
     if recorded != found:
         raise CheckpointError(
-            f"{path} is damaged: its SHA-256 is {found[:12]}, it was written with {str(recorded)[:12]}. {COPY_AGAIN}"
+            f"{path} is damaged: expected SHA-256 {str(recorded)[:12]}, found {found[:12]}. {COPY_AGAIN}"
         )
     version = content.get("format_version")
     if version != FORMAT_VERSION:

@@ -1,4 +1,4 @@
-"""Reading checkpoints: one tensor at a time, on any layout, with nothing trusted before it was hashed."""
+"""Reading checkpoints, one tensor at a time; files are hashed before they are trusted."""
 
 import logging
 import os
@@ -80,7 +80,7 @@ class Checkpoint:
         place = read_header(self.path / tensor_file("weights", entry.file)).get(name)
         if place is None or place.shape != entry.shape:
             raise CheckpointError(
-                f"{self.path}: {name} is not the tensor of shape {entry.shape} that was written. {COPY_AGAIN}"
+                f"{self.path}: expected {name} of shape {entry.shape}, found {place and place.shape}. {COPY_AGAIN}"
             )
         return read_rows(place)
 
@@ -100,7 +100,7 @@ class Checkpoint:
         )
 
     def fresh_parameter(self, name: str) -> ParameterState:
-        """One parameter as an optimizer meets it first: with moments of zero.
+        """One parameter with moments of zero, as for a new optimizer.
 
         Raises:
             CheckpointError: there is no such parameter, or its file cannot be read.
@@ -121,7 +121,7 @@ class Checkpoint:
                 raise CheckpointError(f"{problem} {COPY_AGAIN}")
 
     def check_sizes(self) -> None:
-        """Look at the size of every file, which takes no time; a changed byte is not found.
+        """Check the size of every file, which takes no time; a changed byte is not found.
 
         Raises:
             CheckpointError: a file is missing or of another size; the first in order is named.
@@ -137,11 +137,11 @@ class Checkpoint:
         except OSError as error:
             return f"{path} cannot be read: {error.strerror}."
         if size != expected.bytes:
-            return f"{path} is damaged: it has {size:,} bytes, {expected.bytes:,} were written."
+            return f"{path} is damaged: expected {expected.bytes:,} bytes, found {size:,}."
         return None
 
     def _problem(self, item: tuple[str, FileEntry]) -> str | None:
-        # A wrong size is told apart cheaply, and more clearly than by a hash.
+        # A wrong size is found without reading the file, and says more than a hash.
         if problem := self._size_problem(item):
             return problem
         path, expected = self.path / item[0], item[1]
@@ -150,7 +150,7 @@ class Checkpoint:
         except OSError as error:
             return f"{path} cannot be read: {error.strerror}."
         if found != expected.sha256:
-            return f"{path} is damaged: its SHA-256 is {found[:12]}, it was written with {expected.sha256[:12]}."
+            return f"{path} is damaged: expected SHA-256 {expected.sha256[:12]}, found {found[:12]}."
         return None
 
     def _tensor(self, kind: TensorKind, name: str) -> torch.Tensor:
@@ -166,8 +166,8 @@ class Checkpoint:
         assert isinstance(tensor, torch.Tensor)
         if tuple(tensor.shape) != entry.shape or tensor.dtype != torch.float32:
             raise CheckpointError(
-                f"{path}: {name} is {tensor.dtype} of shape {tuple(tensor.shape)}, not float32 of {entry.shape}. "
-                f"{COPY_AGAIN}"
+                f"{path}: expected {name} as torch.float32 of shape {entry.shape}, "
+                f"found {tensor.dtype} of {tuple(tensor.shape)}. {COPY_AGAIN}"
             )
         return tensor
 
@@ -175,7 +175,7 @@ class Checkpoint:
 def open_checkpoint(path: Path | str) -> Checkpoint:
     """Open a checkpoint folder, or the newest intact one of a run folder or of a folder of checkpoints.
 
-    Newer ones that were passed over are logged as warnings.
+    Newer ones that are damaged are logged as warnings.
 
     Raises:
         CheckpointError: it is damaged (the file is named), or there is none.
@@ -190,7 +190,7 @@ def open_checkpoint(path: Path | str) -> Checkpoint:
             _log.warning(message)
         return newest
     if not path.is_dir():
-        raise CheckpointError(f"{path} is no folder, so it holds no checkpoint. {_WHAT_TO_GIVE}")
+        raise CheckpointError(f"{path} is not a directory. {_WHAT_TO_GIVE}")
     if not (path / MANIFEST_NAME).exists():
         is_hub_model = (path / "config.json").is_file()
         hint = f"It is a Hugging Face model; toolkit convert --from-hf {path} OUT imports it. " if is_hub_model else ""
@@ -210,7 +210,7 @@ def newest_intact(root: Path) -> tuple[Checkpoint | None, list[str]]:
         root: the folder that holds the `step-NNNNNNNN` folders; it need not exist.
 
     Returns:
-        The checkpoint, or None if there is none, and a message for each newer one that was passed over.
+        The checkpoint, or None if there is none, and a message for each newer one that was skipped.
     """
     skipped: list[str] = []
     for _, folder in step_folders(root):
@@ -218,7 +218,7 @@ def newest_intact(root: Path) -> tuple[Checkpoint | None, list[str]]:
             checkpoint = open_unverified(folder)
             checkpoint.verify()
         except CheckpointError as error:
-            skipped.append(f"{folder.name} is passed over: {error}")
+            skipped.append(f"skipping {folder.name}: {error}")
         else:
             return checkpoint, skipped
     return None, skipped

@@ -1,4 +1,4 @@
-"""Which checkpoints stay."""
+"""Deleting checkpoints that need not be kept."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def retain(root: Path, keep: int, *, keep_every: int | None) -> list[Path]:
         The folders removed, newest first.
 
     Raises:
-        CheckpointError: one cannot be removed.
+        CheckpointError: one could not be removed.
     """
     assert keep >= 1, "at least one checkpoint stays"
     removed: list[Path] = []
@@ -39,8 +39,8 @@ def retain(root: Path, keep: int, *, keep_every: int | None) -> list[Path]:
                 remove_folder(folder)
             except OSError as error:
                 raise CheckpointError(
-                    f"{folder} is older than what checkpoint.keep leaves, and cannot be removed: {error.strerror}. "
-                    "Allow that, or remove it yourself; newer checkpoints are whole."
+                    f"could not remove the old checkpoint {folder}: {error.strerror}. "
+                    "Make its folder writable, or remove it yourself; newer checkpoints are intact."
                 ) from error
             removed.append(folder)
     return removed

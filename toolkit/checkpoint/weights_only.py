@@ -1,4 +1,4 @@
-"""A checkpoint of weights that were trained elsewhere: no moments, no run behind it, and never held in memory whole."""
+"""Writing a checkpoint of imported weights: without moments, one block of a tensor in memory at a time."""
 
 from collections.abc import Callable, Iterable, Mapping
 from math import prod
@@ -46,7 +46,7 @@ def write_weights_only(
     """
     tensors: dict[str, TensorEntry] = {}
     files: dict[str, FileEntry] = {}
-    parts = deal({name: prod(shape) * 4 for name, shape in shapes.items()}, _LARGEST_FILE)
+    parts = split_into_files({name: prod(shape) * 4 for name, shape in shapes.items()}, _LARGEST_FILE)
     for number, names in enumerate(parts):
         file = f"{number:05d}-of-{len(parts):05d}.safetensors"
         weights = tensor_file("weights", file)
@@ -62,7 +62,7 @@ def write_weights_only(
     return whole
 
 
-def deal(sizes: Mapping[str, int], largest: int) -> list[list[str]]:
+def split_into_files(sizes: Mapping[str, int], largest: int) -> list[list[str]]:
     """Names in files of at most `largest` bytes, in the order of their names; a larger tensor has a file of its own."""
     files: list[list[str]] = [[]]
     filled = 0

@@ -1,14 +1,14 @@
-"""How a checkpoint comes to be.
+"""Writing checkpoints.
 
 One process calls `begin`, which makes a hidden folder beside the finished ones. Every writing process then calls
-`write_part` with the parameters that are its own, at the same time if it likes. When all have returned, one process
+`write_part` with its share of the parameters, at the same time if it likes. When all have returned, one process
 merges their entries into a manifest and calls `finish`: the tokenizer and the manifest are added, everything is forced
-to the disk, and one rename makes the folder visible. Whoever dies before that rename leaves only a hidden folder,
-which the next `begin` removes; whoever dies after it leaves a whole checkpoint. `latest` names the newest and is
-replaced in one step too; readers do not depend on it.
+to the disk, and one rename makes the folder visible. A process that dies before that rename leaves only a hidden
+folder, which the next `begin` removes; one that dies after it leaves a complete checkpoint. `latest` names the newest
+and is replaced in one step too; readers do not depend on it.
 
 A run folder has one run at a time. Should two write to it, the second one's `begin` removes the folder of the first,
-whose `finish` then fails: nothing half-made becomes visible.
+whose `finish` then fails: nothing incomplete becomes visible.
 """
 
 import shutil
@@ -47,7 +47,7 @@ from toolkit.core.files import atomic_write, sync
 
 @dataclass(frozen=True)
 class PartEntry:
-    """What one or several parts hold: tensors by name, files by name."""
+    """Content of one or several parts: tensors by name, files by name."""
 
     tensors: dict[str, TensorEntry]
     files: dict[str, FileEntry]
@@ -60,7 +60,7 @@ def begin(root: Path, step: int) -> Path:
         CheckpointError: `root` cannot be written.
     """
     folder = root / f"{WRITING_PREFIX}{step_name(step)}-{uuid.uuid4().hex[:12]}"
-    with _explained(folder):
+    with _cleaning_up(folder):
         root.mkdir(parents=True, exist_ok=True)
         remove_leftovers(root)
         folder.mkdir()
@@ -80,7 +80,7 @@ def write_part(folder: Path, *, part: int, num_parts: int, parameters: Iterable[
         CheckpointError: the disk is full or the folder cannot be written; the folder is removed.
     """
     file = f"{part:05d}-of-{num_parts:05d}.safetensors"
-    with _explained(folder):
+    with _cleaning_up(folder):
         states = list(parameters)
         tensors: dict[str, TensorEntry] = {}
         for state in states:
@@ -132,7 +132,7 @@ def finish(folder: Path, manifest: CheckpointManifest, *, tokenizer_folder: Path
         CheckpointError: the disk is full, the folder cannot be written, or it is gone; the folder is removed.
     """
     root, final = folder.parent, folder.parent / step_name(manifest.step)
-    with _explained(folder):
+    with _cleaning_up(folder):
         expected = {
             tensor_file(kind, entry.file) for entry in manifest.tensors.values() for kind in get_args(TensorKind)
         }
@@ -140,8 +140,8 @@ def finish(folder: Path, manifest: CheckpointManifest, *, tokenizer_folder: Path
         for name, entry in manifest.files.items():
             if (size := (folder / name).stat().st_size) != entry.bytes:
                 raise CheckpointError(
-                    f"{folder / name} has {size:,} bytes, and {entry.bytes:,} were written. Look at the disk; "
-                    "checkpoints already there are untouched."
+                    f"{folder / name} has {size:,} bytes, expected {entry.bytes:,}. Check the disk; "
+                    "checkpoints already there are unchanged."
                 )
         copied = copy_tree(tokenizer_folder, folder / TOKENIZER_FOLDER)
         tokenizer_files = {f"{TOKENIZER_FOLDER}/{name}": entry for name, entry in copied.items()}
@@ -174,12 +174,12 @@ def _is_intact(folder: Path) -> bool:
 
 
 @contextmanager
-def _explained(folder: Path) -> Iterator[None]:
-    """Remove the temporary folder if anything fails, and say what the system's error means here."""
+def _cleaning_up(folder: Path) -> Iterator[None]:
+    """Remove the temporary folder if anything fails, and explain an error of the system."""
     try:
         yield
     except OSError as error:
-        message = _explanation(folder, error)
+        message = _failure_message(folder, error)
         abandon(folder)
         raise CheckpointError(message) from error
     except BaseException:
@@ -187,15 +187,15 @@ def _explained(folder: Path) -> Iterator[None]:
         raise
 
 
-def _explanation(folder: Path, error: OSError) -> str:
+def _failure_message(folder: Path, error: OSError) -> str:
     root = folder.parent
-    problem = f"the checkpoint cannot be written to {root}: {error.strerror or error}"
+    problem = f"could not write the checkpoint to {root}: {error.strerror or error}"
     if error.filename is not None:
         problem += f" ({error.filename})"
     if is_out_of_room(error):
         problem += f"; {shutil.disk_usage(root).free / 1e9:.2f} GB are free. Free space there"
     elif root.exists() and not folder.exists():
-        problem += "; its temporary folder is gone. See whether another process failed or another run writes there"
+        problem += "; its temporary folder is gone. Check whether another process failed or another run writes there"
     else:
         problem += ". Make that folder writable"
-    return f"{problem}, or set run.dir to another place. Checkpoints already there are untouched."
+    return f"{problem}, or set run.dir to another place. Checkpoints already there are unchanged."

@@ -19,7 +19,7 @@ from torch import Tensor
 from toolkit.checkpoint.durable import stream_safetensors
 from toolkit.checkpoint.manifest import COPY_AGAIN
 from toolkit.checkpoint.read import Checkpoint, open_checkpoint
-from toolkit.checkpoint.weights_only import deal
+from toolkit.checkpoint.weights_only import split_into_files
 from toolkit.conversion.card import model_card
 from toolkit.conversion.forms import (
     DEFAULT_DTYPE,
@@ -175,7 +175,7 @@ def _write_weights(folder: Path, source: Checkpoint, settings: ModelSettings, dt
 
     itemsize = dtype.torch_dtype.itemsize
     sizes = {name: prod(shape) * itemsize for name, shape in shapes.items()}
-    parts = deal(sizes, _LARGEST_FILE)
+    parts = split_into_files(sizes, _LARGEST_FILE)
     files: dict[str, str] = {}
     for number, names in enumerate(parts, 1):
         suffix = f"-{number:05d}-of-{len(parts):05d}" if len(parts) > 1 else ""

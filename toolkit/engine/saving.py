@@ -52,7 +52,7 @@ def load_checkpoint(engine: Engine, checkpoint: Checkpoint, *, moments: Literal[
     Args:
         engine: all ranks'.
         checkpoint: of the same parameters.
-        moments: whether the optimizer's are restored too, or begin anew.
+        moments: whether the optimizer's are restored too, or start at zero.
 
     Raises:
         CheckpointError: the parameters are not the engine's, or any rank could not read one; on every rank.
@@ -62,7 +62,7 @@ def load_checkpoint(engine: Engine, checkpoint: Checkpoint, *, moments: Literal[
     if expected != found:
         differing = ", ".join(sorted(expected ^ found)[:5])
         raise CheckpointError(
-            f"{checkpoint.path} holds other parameters than the model; for example {differing}. "
+            f"{checkpoint.path} does not have the parameters of the model; they differ in {differing}. "
             "Use a checkpoint of a model of this shape."
         )
 

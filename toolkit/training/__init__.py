@@ -1,4 +1,4 @@
-"""Pretraining: rows meet objectives, the engine steps, hooks watch."""
+"""The pretraining program."""
 
 from toolkit.training.pretrain import Outcome, pretrain
 

@@ -1,4 +1,4 @@
-"""Where data meets objectives: the micro-batches of one rank for one step."""
+"""Micro-batches of one rank: rows of token ids turned into inputs and targets by an objective."""
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor

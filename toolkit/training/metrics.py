@@ -10,8 +10,8 @@ from typing import Any
 class MetricsFile:
     """Appends lines, each on the disk before the next step.
 
-    Opening it for a run that goes on from `resumed_step` moves the lines past that step, which the run will write
-    again, to `metrics.superseded.jsonl`; so does a fresh start (step 0) with all lines of an earlier try.
+    Opening it for a run that is resumed from `resumed_step` moves the lines past that step, which the run will write
+    again, to `metrics.superseded.jsonl`; a fresh start (step 0) moves all lines of an earlier attempt.
     """
 
     def __init__(self, folder: Path, *, resumed_step: int) -> None:
@@ -58,12 +58,12 @@ def read_lines(folder: Path) -> list[dict[str, Any]]:
 
 
 def _lines_of(path: Path) -> list[str]:
-    """All lines. A machine that lost power can leave any bytes; they must neither stop a resume nor hide a run."""
+    """All lines. After a power cut a file may hold any bytes; they must neither stop a resume nor hide a run."""
     return path.read_text(encoding="utf-8", errors="replace").splitlines()
 
 
 def _step_of(line: str) -> int | None:
-    """The step of a line, or None for one that was cut off while it was written."""
+    """The step of a line, or None if it was cut off while it was written."""
     try:
         return int(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError):

@@ -9,9 +9,9 @@ from toolkit.model.config import ModelSettings
 from toolkit.model.presets import training_flops
 from toolkit.training.run_state import StepMetrics
 
-# TFLOP/s of one device in bf16 without sparsity, from its maker's data sheet, by its whole name without the maker's.
-# Whole, since names contain one another: a slice of a card (MIG, a virtual GPU), a variant with fewer units
-# (A100-SXM-64GB) and an RTX A1000 are no A100, and no MFU is better than one that is wrong by a factor.
+# Dense bf16 TFLOP/s of one device, from its data sheet, by its full name without the vendor's.
+# Full, since names contain one another: a slice of a card (MIG, a virtual GPU), a variant with fewer units
+# (A100-SXM-64GB) and an RTX A1000 are no A100, and no MFU is better than a wrong one.
 _BF16_TFLOPS = {
     r"A100-(SXM4?|PCIE)-(40|80)GB|A100 80GB PCIe|A100X": 312.0,
     r"A40": 149.7,
@@ -32,7 +32,7 @@ _BF16_TFLOPS = {
 
 
 def known_peak_flops(device: torch.device, *, precision: str) -> float | None:
-    """Operations per second that a device can do at most, by its name; None for one that is not in the table."""
+    """Peak FLOPs per second of a device by its name; None if it is not in the table."""
     if device.type != "cuda" or precision != "bf16":
         return None
     return _named_peak_flops(torch.cuda.get_device_name(device))
@@ -44,11 +44,11 @@ def _named_peak_flops(name: str) -> float | None:
 
 
 class Speed:
-    """Adds up steps and gives their rates; evaluation and saving lie between steps and are not in them.
+    """Adds up steps and gives their rates; evaluation and saving are not counted.
 
     Args:
         settings: shape of the model, with its vocabulary size.
-        peak_flops: of all devices of the run together, or None where it is not known.
+        peak_flops: FLOPs per second of all devices of the run together, or None if unknown.
     """
 
     def __init__(self, settings: ModelSettings, *, peak_flops: float | None) -> None:

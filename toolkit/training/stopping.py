@@ -1,11 +1,11 @@
-"""Asking a run to stop after the step it is in.
+"""Requests to stop a run after its current step.
 
 Two ways in: a signal to any rank (SIGTERM, SIGUSR1), for a run under the bare `deepspeed` launcher; and a stop file,
-which the process that started the run makes when it gets such a signal itself. The file also covers the seconds in
+which the process that started the run creates when it gets such a signal itself. The file also covers the seconds in
 which ranks are still importing, when a signal would end them.
 
-A rank whose starter is gone (killed, so that it could not ask for anything) ends at once: a run without its starter
-would keep the run folder and the machine.
+A rank whose starter was killed exits at once: a run without its starter would keep the run folder locked and the
+machine busy.
 """
 
 import os

@@ -1,7 +1,7 @@
-"""Weights & Biases, for those who ask for it (`log.wandb`); the package is an extra and imported here alone.
+"""Logging to Weights & Biases (`log.wandb`); the package is an extra and imported here only.
 
-The run's id lies in the run folder, so that a resumed run goes on as the same run there. The package's own ways of
-being told things hold: `wandb login`, WANDB_MODE=offline, WANDB_ENTITY and so on.
+The run's id lies in the run folder, so that a resumed run continues as the same run there. The package is configured as
+usual: `wandb login`, WANDB_MODE=offline, WANDB_ENTITY and so on.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ class WandbWriter:
         settings: the run's settings, shown beside the curves.
 
     Raises:
-        SettingsError: the package does not load, or refuses to start: nobody is logged in, no network.
+        SettingsError: the package cannot be imported or started, for example without a login.
     """
 
     def __init__(self, folder: Path, *, project: str | None, first_step: int, settings: Mapping[str, Any]) -> None:
@@ -33,8 +33,8 @@ class WandbWriter:
             import wandb
         except ImportError as error:
             raise SettingsError(
-                f"log.wandb asks for Weights & Biases, and its package is installed but does not load: {error}\n"
-                "Install it anew (pip install --force-reinstall wandb), or leave log.wandb out."
+                f"log.wandb asks for Weights & Biases, but its package could not be imported: {error}\n"
+                "Reinstall it (pip install --force-reinstall wandb), or leave log.wandb out."
             ) from error
         id_file = folder / _ID_FILE
         known = id_file.read_text(encoding="utf-8").strip() if first_step and id_file.is_file() else ""
@@ -46,15 +46,15 @@ class WandbWriter:
                 name=folder.name,
                 dir=str(folder),
                 config=dict(settings),
-                # The screen belongs to the run; its lines are in the terminal's log already.
+                # The terminal has its lines already.
                 settings=wandb.Settings(console="off", silent=True),
             )
         except wandb.errors.Error as error:
             raise SettingsError(
-                f"Weights & Biases does not start (log.wandb): {error}\n"
+                f"could not start Weights & Biases (log.wandb): {error}\n"
                 "Log in (wandb login), keep the run on this machine (WANDB_MODE=offline), or leave log.wandb out."
             ) from error
-        # A resumed run makes some steps again; by a step of its own, the service would refuse them.
+        # A resumed run makes some steps again; by the service's own step they would be rejected.
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
         id_file.write_text(f"{self._run.id}\n", encoding="utf-8")
