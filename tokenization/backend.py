@@ -67,10 +67,10 @@ def settled(backend: "tokenizers.Tokenizer", names: SpecialNames) -> "tokenizers
     backend.no_padding()
     if getattr(backend.model, "dropout", None):
         backend.model.dropout = None
-    ids = backend.get_vocab(with_added_tokens=True)
     # A mask that is named and missing is appended later, after the vocabulary that texts are encoded with.
-    missing_mask = {names.roles["mask"]} - set(ids) if "mask" in names.roles else set()
-    _declare(backend, [text for text in names.texts() if text not in missing_mask])
+    mask = names.roles.get("mask")
+    is_missing = mask is not None and backend.token_to_id(mask) is None
+    _declare(backend, [text for text in names.texts() if not (is_missing and text == mask)])
     return backend
 
 

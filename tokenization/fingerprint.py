@@ -17,13 +17,15 @@ def _byte_of_character() -> dict[str, int]:
 
 _BYTES = _byte_of_character()
 _TEXTS = {byte: character for character, byte in _BYTES.items()}
+# Any other character below U+0180 becomes one that Latin-1 cannot encode; characters above stay, and cannot either.
+_LATIN1 = dict.fromkeys(range(384), "ƀ") | {ord(character): chr(byte) for character, byte in _BYTES.items()}
 
 
 def byte_level_bytes(token: str) -> bytes:
     """The bytes that a token of a byte-level vocabulary stands for; UTF-8 where it is not spelled in that alphabet."""
     try:
-        return bytes([_BYTES[character] for character in token])
-    except KeyError:
+        return token.translate(_LATIN1).encode("latin-1")
+    except UnicodeEncodeError:
         return token.encode("utf-8")
 
 
@@ -41,10 +43,8 @@ def fingerprint(vocabulary: Mapping[int, bytes], roles: Mapping[str, int | None]
         special_ids: all ids that are special.
     """
     digest = hashlib.sha256()
-    for token_id in sorted(vocabulary):
-        content = vocabulary[token_id]
-        digest.update(struct.pack("<II", token_id, len(content)))
-        digest.update(content)
+    entries = sorted(vocabulary.items())
+    digest.update(b"".join(struct.pack("<II", token_id, len(content)) + content for token_id, content in entries))
     for role in sorted(roles):
         digest.update(f"\n{role}={roles[role]}".encode())
     digest.update(f"\nspecial={sorted(special_ids)}".encode())

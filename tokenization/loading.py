@@ -2,14 +2,12 @@
 
 import hashlib
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tokenization.backend import declare_added
 from tokenization.errors import TokenizationError, UnsupportedTokenizerError
-from tokenization.formats.conversion_check import check_conversion
 from tokenization.formats.huggingface import (
     MERGES_FILE,
     TOKENIZER_FILE,
@@ -40,6 +38,8 @@ class _Parts:
     Attributes:
         backend: the Hugging Face form.
         names: special tokens.
+        digest: hash of all that decides its ids, but for the names.
+        content: the form's `tokenizer.json`, where it is known already.
         reference: the library's own encoder, for kinds other than Hugging Face.
         folder: of the file, where configuration files belong to it.
         source: `organization/name@commit` of a tokenizer from the hub.
@@ -47,6 +47,8 @@ class _Parts:
 
     backend: "tokenizers.Tokenizer"
     names: SpecialNames
+    digest: str
+    content: str | None = None
     reference: Reference | None = None
     folder: Path | None = None
     source: str | None = None
@@ -58,6 +60,7 @@ def load(
     mask_token: str = "auto",
     eod: str | None = None,
     rules: EncodingRules | None = None,
+    cache_folder: Path | None = None,
 ) -> Tokenizer:
     """Load a tokenizer and decide its special tokens.
 
@@ -75,12 +78,14 @@ def load(
         eod: text of the token that ends a document; by default the eos token, else the sep token. It is named eos
             where the tokenizer names none.
         rules: how texts are encoded; by default as the tokenizer's kind does.
+        cache_folder: keeps converted rank files and SentencePiece models, whose conversion takes seconds; by default
+            they are converted each time.
 
     Raises:
         TokenizationError: nothing is there, it cannot be read, or a token asked for does not exist.
         UnsupportedTokenizerError: a kind of tokenizer that is not read.
     """
-    parts = _parts(spec)
+    parts = _parts(spec, cache_folder)
     # Reading a large vocabulary takes several times the memory that it needs afterwards.
     release_freed_memory()
     return Tokenizer(
@@ -92,10 +97,12 @@ def load(
         rules=rules or EncodingRules(),
         folder=parts.folder,
         source=parts.source,
+        digest=parts.digest,
+        content=parts.content,
     )
 
 
-def _parts(spec: str | Path) -> _Parts:
+def _parts(spec: str | Path, cache: Path | None) -> _Parts:
     path, name = Path(spec), str(spec)
     if not name:
         raise TokenizationError(
@@ -106,38 +113,39 @@ def _parts(spec: str | Path) -> _Parts:
     except ValueError:  # a zero byte
         is_file = is_folder = False
     if is_file:
-        return _from_file(path)
+        return _from_file(path, cache)
     if is_folder:
-        return _from_folder(path)
+        return _from_folder(path, cache)
     if name in shipped_names():
-        return _from_spec(shipped_spec(name))
+        return _from_spec(shipped_spec(name), cache)
     from tokenization.hub import HubName, download
 
     hub_name = HubName.parse(name) if isinstance(spec, str) else None
     if hub_name is not None and not _LIKE_A_PATH.match(hub_name.repository):
         files = [TOKENIZER_FILE, *_PAIR, *_MODEL_FILES, *CONFIGURATION_FILES]
         folder = download(hub_name, files, what="tokenizer", alternative=_GIVE_LOCAL)
-        return replace(_from_folder(folder, name), source=f"{hub_name.repository}@{folder.name}")
+        return replace(_from_folder(folder, cache, name), source=f"{hub_name.repository}@{folder.name}")
     raise TokenizationError(
         f"There is no tokenizer at {name!r}: no such file or folder. Give one, a hub repository, or one of the shipped "
         f"specs: {', '.join(shipped_names())}."
     )
 
 
-def _from_folder(folder: Path, repository: str | None = None) -> _Parts:
+def _from_folder(folder: Path, cache: Path | None, repository: str | None = None) -> _Parts:
     if (folder / TOKENIZER_FILE).is_file():
         return _from_json(folder / TOKENIZER_FILE)
     # A model that `toolkit convert --from-hf` wrote, or a checkpoint, has its tokenizer in a folder inside.
     if (folder / "tokenizer" / TOKENIZER_FILE).is_file():
-        return _from_folder(folder / "tokenizer")
+        return _from_folder(folder / "tokenizer", cache)
     if all((folder / name).is_file() for name in _PAIR):
         names = read_special_names(folder)
-        backend = backend_from_pair(folder)
-        declare_added(backend, read_added_tokens(folder, names), folder)
-        return _Parts(backend, names, folder=folder)
+        backend, entries = backend_from_pair(folder), read_added_tokens(folder, names)
+        declare_added(backend, entries, folder)
+        digest = _digest(*(read_content(folder / name) for name in _PAIR), entries)
+        return _Parts(backend, names, digest=digest, folder=folder)
     models = [folder / name for name in _MODEL_FILES if (folder / name).is_file()]
     if len(models) == 1:
-        return _with_configuration(_from_file(models[0]), folder)
+        return _with_configuration(_from_file(models[0], cache), folder)
     known = f"no {TOKENIZER_FILE}, no {VOCABULARY_FILE} with {MERGES_FILE} and no single model file"
     if repository is not None:
         raise TokenizationError(f"The hub repository {repository!r} has {known}. Give another one, or a file.")
@@ -149,9 +157,11 @@ def _from_folder(folder: Path, repository: str | None = None) -> _Parts:
 
 
 def _from_json(path: Path) -> _Parts:
-    return _Parts(
-        backend_from_json(path), read_special_names(path.parent), folder=path.parent, source=read_source(path.parent)
-    )
+    backend, digest = backend_from_json(path), _digest(read_content(path))
+    if path.name != TOKENIZER_FILE:
+        return _Parts(backend, SpecialNames(), digest=digest)
+    folder = path.parent
+    return _Parts(backend, read_special_names(folder), digest=digest, folder=folder, source=read_source(folder))
 
 
 def _with_configuration(parts: _Parts, folder: Path) -> _Parts:
@@ -167,27 +177,37 @@ def _with_configuration(parts: _Parts, folder: Path) -> _Parts:
     vocabulary = parts.backend.get_vocab(with_added_tokens=True)
     # Which ids further names get that are in no file differs from class to class.
     extra = tuple(text for text in (*parts.names.extra, *names.extra) if text in vocabulary)
-    return replace(parts, names=SpecialNames({**parts.names.roles, **names.roles}, extra), folder=folder)
+    return replace(
+        parts,
+        names=SpecialNames({**parts.names.roles, **names.roles}, extra),
+        digest=_digest(parts.digest, entries),
+        content=None,
+        folder=folder,
+    )
 
 
-def _from_file(path: Path) -> _Parts:
+def _digest(*decisive: object) -> str:
+    return hashlib.sha256("\n".join(map(repr, decisive)).encode()).hexdigest()
+
+
+def _from_file(path: Path, cache: Path | None) -> _Parts:
     from tokenization.formats.sentencepiece_model import looks_like_model
     from tokenization.formats.tiktoken_ranks import looks_like_ranks
 
     content = read_content(path)
     if path.suffix == ".toml":
-        return _from_spec(read_spec(path))
+        return _from_spec(read_spec(path), cache)
     if looks_like_ranks(content[:4096]):
-        return _from_ranks(content, str(path), shipped_spec(DEFAULT_SCHEME))
+        return _from_ranks(content, str(path), shipped_spec(DEFAULT_SCHEME), cache)
     if path.name in _PAIR and all((path.parent / name).is_file() for name in _PAIR):
-        return _from_folder(path.parent)
+        return _from_folder(path.parent, cache)
     if content.lstrip()[:1] == b"{" or path.suffix == ".json":
-        return _from_json(path) if path.name == TOKENIZER_FILE else _Parts(backend_from_json(path), SpecialNames())
+        return _from_json(path)
     if looks_like_model(content):
         from tokenization.formats.sentencepiece_form import from_sentencepiece
 
-        backend, names, reference = from_sentencepiece(content, str(path))
-        return _checked(str(path), backend, names, reference)
+        form, names, pieces = from_sentencepiece(content, str(path), cache_folder=cache)
+        return _Parts(form.backend, names, digest=_digest(content), content=form.content, reference=pieces)
     if path.name == "vocab.txt":
         raise UnsupportedTokenizerError(
             f"{path} lists the tokens of a WordPiece vocabulary and does not say how text is normalised before it is "
@@ -199,24 +219,20 @@ def _from_file(path: Path) -> _Parts:
     )
 
 
-def _from_spec(spec: RankSpec) -> _Parts:
+def _from_spec(spec: RankSpec, cache: Path | None) -> _Parts:
     if spec.ranks is None:
         raise TokenizationError(f'The tokenizer spec {spec.name} names no rank file: add ranks = "FILE".')
     content, name = _rank_file(spec.ranks, spec.name)
-    return _from_ranks(content, name, spec)
+    return _from_ranks(content, name, spec, cache)
 
 
-def _from_ranks(content: bytes, name: str, spec: RankSpec) -> _Parts:
-    from tokenization.formats.tiktoken_ranks import from_ranks, parse_ranks
+def _from_ranks(content: bytes, name: str, spec: RankSpec, cache: Path | None) -> _Parts:
+    from tokenization.formats.tiktoken_ranks import from_ranks
 
-    backend, reference = from_ranks(parse_ranks(content, name), spec)
-    return _checked(name, backend, SpecialNames(spec.roles), reference)
-
-
-def _checked(name: str, backend: "tokenizers.Tokenizer", names: SpecialNames, reference: Reference) -> _Parts:
-    special: Sequence[str] = [token.content for token in backend.get_added_tokens_decoder().values() if token.special]
-    check_conversion(name, reference, backend, special_texts=special)
-    return _Parts(backend, names, reference)
+    form, reference = from_ranks(content, name, spec, cache_folder=cache)
+    digest = _digest(content, spec.pattern, spec.special_tokens, spec.reserved)
+    names = SpecialNames(spec.roles)
+    return _Parts(form.backend, names, digest=digest, content=form.content, reference=reference)
 
 
 def _rank_file(ranks: Ranks, spec_name: str) -> tuple[bytes, str]:

@@ -6,7 +6,7 @@ which mask token was decided; the mask belongs to the vocabulary that is counted
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -52,14 +52,17 @@ class Tokenizer:
         backend: "tokenizers.Tokenizer",
         names: SpecialNames,
         *,
+        digest: str,
+        content: str | None,
         reference: Reference | None,
         mask_token: str,
         eod: str | None,
         rules: EncodingRules,
-        folder: Path | None = None,
-        source: str | None = None,
+        folder: Path | None,
+        source: str | None,
     ) -> None:
         self._backend = settled(backend, names)
+        self._digest, self._content = digest, content
         self._reference: Reference = reference or HuggingFaceReference(self._backend)
         self.rules = settle_rules(rules, self.kind)
         self.folder, self.source, self._is_eod_given = folder, source, eod is not None
@@ -194,6 +197,39 @@ class Tokenizer:
         """How often strings of special tokens stand in the texts."""
         return self._special_text.count(texts)
 
+    def special_text_hits(
+        self, texts: Sequence[str], ids: npt.NDArray[np.uint32], lengths: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.int64]:
+        """How often the string of a special token stands in each text.
+
+        Where such strings are parsed, only texts with a special id inside are searched.
+
+        Args:
+            texts: what was encoded.
+            ids: what `encode_batch` made of them.
+            lengths: the number of ids of each text.
+        """
+        suspects: Iterable[int] = range(len(texts))
+        if self.rules.parse_special_text:
+            front, back = self.frame
+            around = np.concatenate([front[: front.size * self.rules.add_bos], back, self.appended_ids])
+            num_before = np.concatenate([[0], np.cumsum(self._is_special[ids])])
+            ends = np.cumsum(lengths)
+            num_special = num_before[ends] - num_before[ends - lengths]
+            suspects = np.flatnonzero(num_special > self._is_special[around].sum()).tolist()
+        hits = np.zeros(len(texts), dtype=np.int64)
+        for number in suspects:
+            hits[number] = self._special_text.count([texts[number]])
+        return hits
+
+    @cached_property
+    def _is_special(self) -> npt.NDArray[np.bool_]:
+        """Of each id that texts are encoded with, whether it is that of a special token."""
+        is_special = np.zeros(self.encoded_vocabulary_size, dtype=bool)
+        added = self._backend.get_added_tokens_decoder().items()
+        is_special[[token_id for token_id, token in added if token.special]] = True
+        return is_special
+
     @cached_property
     def _special_text(self) -> SpecialTextCounter:
         added = self._backend.get_added_tokens_decoder().values()
@@ -236,7 +272,10 @@ class Tokenizer:
             # transformers 5 calls them extra_special_tokens, and reads both; transformers 4 reads this name alone.
             config["additional_special_tokens"] = list(self._names.extra)
         # Not `_complete`: that one would stay in memory, and decoding alone needs it.
-        content = completed(self._backend, self._names, mask_id=self.mask.id).to_str(pretty=True)
+        complete = completed(self._backend, self._names, mask_id=self.mask.id)
+        content = self._content if complete is self._backend else None
+        if content is None:
+            content = complete.to_str(pretty=True)
         front, back = self.frame
         if front.size and not self.rules.add_bos:
             parsed = json.loads(content)
@@ -249,11 +288,9 @@ class Tokenizer:
 
     @cached_property
     def source_digest(self) -> str:
-        """Sha256 over all that decides the ids: the files that `save` writes, and whose encoder the reference is."""
-        digest = hashlib.sha256(f"{self.kind}".encode())
-        for name, content in sorted(self.files().items()):
-            digest.update(f"\n{name} {len(content)}\n{content}".encode())
-        return digest.hexdigest()
+        """Sha256 over all that decides the ids: the file's content, the special tokens, and whose ids they are."""
+        decided = (f"{self.kind}", self._digest, dict(self._names.roles), self._names.extra, self.mask.id)
+        return hashlib.sha256(repr(decided).encode()).hexdigest()
 
     @cached_property
     def encoding_digest(self) -> str:

@@ -6,12 +6,18 @@ from typing import Any
 import pytest
 
 from tests.support.text import tiny_tokenizer
-from toolkit.preprocess import PreprocessResult, PreprocessSettings, preprocess
+from toolkit.preprocess import PreprocessResult, PreprocessSettings, encoders, preprocess
 
 
 @pytest.fixture(scope="session")
 def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_tokenizer(tmp_path_factory.mktemp("tokenizer"))
+
+
+@pytest.fixture(autouse=True)
+def _no_text_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fast backend is used for the little text of these tests too."""
+    monkeypatch.setattr(encoders, "_SHORT_CHARACTERS", 0)
 
 
 @pytest.fixture

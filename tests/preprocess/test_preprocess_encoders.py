@@ -166,3 +166,12 @@ def test_ids_that_megatron_would_write_otherwise_are_told_once_compared(
 def test_a_tokenizer_that_the_toolkit_wrote_is_not_compared(prepare, source, monkeypatch):
     monkeypatch.setattr(tokenizer_checks, "transformers_differences", None)
     prepare(source)
+
+
+@pytest.mark.parametrize(("num_texts", "is_fast"), [(9, False), (10, True)])
+def test_the_fast_backend_is_not_opened_for_a_short_text(prepare, write_jsonl, monkeypatch, num_texts, is_fast):
+    monkeypatch.setattr(encoders, "_SHORT_CHARACTERS", 100)
+    result = prepare(write_jsonl("a.jsonl", ["0123456789"] * num_texts))
+
+    assert result.encoder.is_fast == is_fast
+    assert result.encoder.why_reference == ("" if is_fast else "the text is short")

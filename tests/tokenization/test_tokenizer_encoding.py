@@ -3,7 +3,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, processors
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoTokenizer
 
 import tokenization
@@ -123,6 +123,35 @@ def test_special_text_is_counted_in_both_ways(trained):
     for parse in (True, False):
         tokenizer = tokenization.load(trained, rules=EncodingRules(parse_special_text=parse))
         assert tokenizer.count_special_text(texts) == 3
+
+
+@pytest.mark.parametrize("parse", [True, False])
+@pytest.mark.parametrize("bos", [None, PAD])
+def test_special_text_of_each_document_is_what_a_search_of_all_texts_finds(make_folder, parse, bos):
+    """Ids show which texts have such strings; the ids around every text and unknown characters do not count."""
+    folder = make_folder(config={"eos_token": END, "unk_token": "<unk>"}, bos=bos)
+    tokenizer = tokenization.load(folder, rules=EncodingRules(parse_special_text=parse))
+    generator = np.random.default_rng(5)
+    parts = [END, PAD, MASK, "<unk>", "<|end", "oftext|>", " ", "the", "\u65e5", ""]
+    texts = ["".join(parts[number] for number in generator.integers(0, len(parts), 4)) for _ in range(300)]
+
+    ids, lengths = tokenizer.encode_batch(texts)
+
+    hits = tokenizer.special_text_hits(texts, ids, lengths).tolist()
+    assert hits == [tokenizer.count_special_text([text]) for text in texts]
+    assert max(hits) > 2
+
+
+def test_unknown_characters_are_no_special_text(tmp_path):
+    """Their id is that of a special token, whose string does not stand in the text."""
+    backend = Tokenizer(models.WordLevel({"a": 0, "[UNK]": 1}, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    backend.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text('{"unk_token": "[UNK]", "eos_token": "a"}')
+    tokenizer = tokenization.load(tmp_path)
+    texts = ["b b", "a", "a [UNK] b"]
+
+    assert tokenizer.special_text_hits(texts, *tokenizer.encode_batch(texts)).tolist() == [0, 1, 2]
 
 
 def test_the_longest_special_string_counts_once(make_folder):

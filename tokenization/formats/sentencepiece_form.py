@@ -13,17 +13,21 @@ What the form has to mind, beyond the tables:
 """
 
 import base64
+import hashlib
 import inspect
 import json
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tokenization.errors import TokenizationError, UnsupportedTokenizerError, native_errors
+from tokenization.form_cache import Form, cached_form
 from tokenization.formats.charsmap import check_charsmap, mapped
+from tokenization.formats.conversion_check import check_conversion
 from tokenization.formats.sentencepiece_model import ModelType, Piece, PieceType, SentencePieceModel, parse_model
 from tokenization.reference import TokenizerKind
 from tokenization.special_tokens import SpecialNames
@@ -37,18 +41,34 @@ _ALL = 1 << 16
 
 
 def from_sentencepiece(
-    content: bytes, name: str
-) -> tuple["tokenizers.Tokenizer", SpecialNames, "SentencePieceReference"]:
+    content: bytes, name: str, *, cache_folder: Path | None
+) -> tuple[Form, SpecialNames, "SentencePieceReference"]:
     """The tokenizer of a model: its Hugging Face form, the names of its special tokens, and the library's encoder.
 
     Args:
         content: the bytes of the `.model` file.
         name: of the file, for messages.
+        cache_folder: where the form is kept; None for nowhere.
 
     Raises:
         TokenizationError: it cannot be read.
         UnsupportedTokenizerError: it has no Hugging Face form that gives the same ids.
     """
+
+    def convert() -> "tokenizers.Tokenizer":
+        backend, processor = _convert(content, name)
+        special = [token.content for token in backend.get_added_tokens_decoder().values() if token.special]
+        check_conversion(name, SentencePieceReference(processor), backend, special_texts=special)
+        return backend
+
+    # Nothing is handed to the library before the conversion has checked it, now or when the cached form was made.
+    form = cached_form(cache_folder, {"sentencepiece": hashlib.sha256(content).hexdigest()}, convert)
+    form.backend.encode_special_tokens = True
+    processor = _processor(content, name)
+    return form, _names(processor), SentencePieceReference(processor)
+
+
+def _convert(content: bytes, name: str) -> tuple["tokenizers.Tokenizer", "sentencepiece.SentencePieceProcessor"]:
     model = parse_model(content, name)
     try:
         if model.normalizer.charsmap:
@@ -58,17 +78,24 @@ def from_sentencepiece(
             f"{name} is not a SentencePiece model that can be read: {error}. Fetch it again."
         ) from error
     _refuse_unsupported(model, name)
+    processor = _processor(content, name)
+    if processor.GetPieceSize() != len(model.pieces):
+        raise TokenizationError(f"{name}: the library reads other pieces than the file holds. Fetch it again.")
+    with native_errors(f"{name} is not a SentencePiece model that can be read"):
+        from tokenizers import Tokenizer as Backend
+
+        backend = Backend.from_str(json.dumps(_hugging_face_form(model), ensure_ascii=False))
+    backend.encode_special_tokens = True
+    return backend, processor
+
+
+def _processor(content: bytes, name: str) -> "sentencepiece.SentencePieceProcessor":
     with native_errors(f"{name} is not a SentencePiece model that can be read"):
         from sentencepiece import SentencePieceProcessor
-        from tokenizers import Tokenizer as Backend
 
         processor = SentencePieceProcessor()
         processor.LoadFromSerializedProto(content)
-        if processor.GetPieceSize() != len(model.pieces):
-            raise TokenizationError(f"{name}: the library reads other pieces than the file holds. Fetch it again.")
-        backend = Backend.from_str(json.dumps(_hugging_face_form(model), ensure_ascii=False))
-    backend.encode_special_tokens = True
-    return backend, _names(processor, model), SentencePieceReference(processor)
+    return processor
 
 
 class SentencePieceReference:
@@ -90,7 +117,7 @@ class SentencePieceReference:
             yield np.asarray(ids, dtype=np.int32).view(np.uint32)
 
 
-def _names(processor: "sentencepiece.SentencePieceProcessor", model: SentencePieceModel) -> SpecialNames:
+def _names(processor: "sentencepiece.SentencePieceProcessor") -> SpecialNames:
     """Roles as the model's own trainer spec fills them; an id of -1 is none."""
     ids = {
         "bos": processor.bos_id(),
@@ -98,9 +125,8 @@ def _names(processor: "sentencepiece.SentencePieceProcessor", model: SentencePie
         "unk": processor.unk_id(),
         "pad": processor.pad_id(),
     }
-    return SpecialNames(
-        {role: model.pieces[token_id].text for role, token_id in ids.items() if 0 <= token_id < len(model.pieces)}
-    )
+    size = processor.GetPieceSize()
+    return SpecialNames({role: processor.IdToPiece(id_) for role, id_ in ids.items() if 0 <= id_ < size})
 
 
 def _refuse_unsupported(model: SentencePieceModel, name: str) -> None:

@@ -6,17 +6,21 @@ each piece that the pattern splits off, the two neighbours whose joined bytes ha
 
 import base64
 import binascii
+import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tokenization.errors import TokenizationError, native_errors
-from tokenization.fingerprint import byte_level_text
-from tokenization.formats.conversion_check import PROBES
+from tokenization.fingerprint import byte_level_bytes, byte_level_text
+from tokenization.form_cache import Form, cached_form
+from tokenization.formats.conversion_check import PROBES, check_conversion
 from tokenization.reference import HuggingFaceReference, Reference, TokenizerKind
 from tokenization.specs import RankSpec
 
@@ -24,7 +28,11 @@ if TYPE_CHECKING:
     import tiktoken
     import tokenizers
 
+_decode = partial(binascii.a2b_base64, strict_mode=True)
+
 _LINE = re.compile(rb"[A-Za-z0-9+/]+={0,2} \d+")
+# Without backtracking: a token, which has no blank in it, is never tried again in another length.
+_PLAIN_FILE = re.compile(rb"(?:[A-Za-z0-9+/]++={0,2}+ \d{1,9}+\n)*+(?:[A-Za-z0-9+/]++={0,2}+ \d{1,9}+)?+")
 
 
 def looks_like_ranks(head: bytes) -> bool:
@@ -39,6 +47,35 @@ def parse_ranks(content: bytes, name: str) -> dict[bytes, int]:
         TokenizationError: a line that is not base64 and a number, a token or a rank twice, a byte without a rank, or
             ranks with wide gaps.
     """
+    ranks = _plain_ranks(content) or _parse_lines(content, name)
+    missing = [byte for byte in range(256) if bytes([byte]) not in ranks]
+    if missing:
+        raise TokenizationError(
+            f"{name} has no rank for {len(missing)} of the 256 bytes (the first is {missing[0]:#04x}), so not every "
+            "text can be encoded. It may be cut off: fetch it again."
+        )
+    if len(set(ranks.values())) < len(ranks):
+        raise TokenizationError(f"{name} gives one rank to two tokens; ranks are ids and must differ. Fetch it again.")
+    if max(ranks.values()) >= 2 * len(ranks):
+        raise TokenizationError(
+            f"{name} has {len(ranks):,} tokens and the rank {max(ranks.values()):,}. It may be cut off: fetch it again."
+        )
+    return ranks
+
+
+def _plain_ranks(content: bytes) -> dict[bytes, int] | None:
+    """The ranks of a file without anything unusual; None if lines have to be looked at one by one."""
+    if _PLAIN_FILE.fullmatch(content) is None:
+        return None
+    words = content.split()
+    try:
+        ranks = dict(zip(map(_decode, words[::2]), map(int, words[1::2]), strict=True))
+    except binascii.Error:
+        return None
+    return ranks if len(ranks) == len(words) // 2 and b"" not in ranks else None
+
+
+def _parse_lines(content: bytes, name: str) -> dict[bytes, int]:
     ranks: dict[bytes, int] = {}
     for number, line in enumerate(content.split(b"\n"), start=1):
         if not line.strip():
@@ -56,46 +93,54 @@ def parse_ranks(content: bytes, name: str) -> dict[bytes, int]:
         if token in ranks:
             raise TokenizationError(f"{name}: line {number:,} has the token {token!r} a second time. Fetch it again.")
         ranks[token] = int(rank)
-    missing = [byte for byte in range(256) if bytes([byte]) not in ranks]
-    if missing:
-        raise TokenizationError(
-            f"{name} has no rank for {len(missing)} of the 256 bytes (the first is {missing[0]:#04x}), so not every "
-            "text can be encoded. It may be cut off: fetch it again."
-        )
-    if len(set(ranks.values())) < len(ranks):
-        raise TokenizationError(f"{name} gives one rank to two tokens; ranks are ids and must differ. Fetch it again.")
-    if max(ranks.values()) >= 2 * len(ranks):
-        raise TokenizationError(
-            f"{name} has {len(ranks):,} tokens and the rank {max(ranks.values()):,}. It may be cut off: fetch it again."
-        )
     return ranks
 
 
-def from_ranks(ranks: Mapping[bytes, int], spec: RankSpec) -> tuple["tokenizers.Tokenizer", "TiktokenReference"]:
+def from_ranks(
+    content: bytes, name: str, spec: RankSpec, *, cache_folder: Path | None
+) -> tuple[Form, "TiktokenReference"]:
     """The tokenizer of a rank file under a spec: in its Hugging Face form, and tiktoken's own encoder.
 
+    Args:
+        content: of the file.
+        name: of the file, for messages.
+        spec: how text is split, and the special tokens.
+        cache_folder: where the form is kept; None for nowhere.
+
     Raises:
-        TokenizationError: ids that collide, a role without its token, or a pattern that is not a regular expression.
+        TokenizationError: the file is damaged, ids collide, a role has no token, or the pattern is not a regular
+            expression.
+        UnsupportedTokenizerError: the form gives other ids than tiktoken.
     """
+    ranks = parse_ranks(content, name)
     special = spec.special_ids(max(ranks.values()) + 1)
     _check(ranks, special, spec)
     with native_errors(f"The pattern of the tokenizer spec {spec.name} cannot be used", remedy="Correct it."):
-        _refuse_empty_matches(spec.pattern)
         import tiktoken
-        from tokenizers import Tokenizer as Backend
 
-        encoding = tiktoken.Encoding(
-            spec.name, pat_str=spec.pattern, mergeable_ranks=dict(ranks), special_tokens=special
-        )
-        backend = Backend.from_str(_hugging_face_json(ranks, special, spec.pattern))
-    backend.encode_special_tokens = True
-    return backend, TiktokenReference(encoding, HuggingFaceReference(backend))
+        _refuse_empty_matches(spec.pattern)
+        encoding = tiktoken.Encoding(spec.name, pat_str=spec.pattern, mergeable_ranks=ranks, special_tokens=special)
+
+    def convert() -> "tokenizers.Tokenizer":
+        with native_errors(f"The pattern of the tokenizer spec {spec.name} cannot be used", remedy="Correct it."):
+            from tokenizers import Tokenizer as Backend
+
+            backend = Backend.from_str(_hugging_face_json(ranks, special, spec.pattern))
+        backend.encode_special_tokens = True
+        reference = TiktokenReference(encoding, HuggingFaceReference(backend))
+        check_conversion(name, reference, backend, special_texts=list(special))
+        return backend
+
+    described = {"ranks": hashlib.sha256(content).hexdigest(), "pattern": spec.pattern, "special": json.dumps(special)}
+    form = cached_form(cache_folder, described, convert)
+    form.backend.encode_special_tokens = True
+    return form, TiktokenReference(encoding, HuggingFaceReference(form.backend))
 
 
 def _check(ranks: Mapping[bytes, int], special: Mapping[str, int], spec: RankSpec) -> None:
-    used, spelled = set(ranks.values()), {byte_level_text(token) for token in ranks}
+    used = set(ranks.values())
     for text, token_id in special.items():
-        if text in spelled:
+        if (content := byte_level_bytes(text)) in ranks and byte_level_text(content) == text:
             raise TokenizationError(
                 f"The special token {text!r} of the tokenizer spec {spec.name} is a token of the rank file too. Give "
                 "it another text."
@@ -121,20 +166,29 @@ def _refuse_empty_matches(pattern: str) -> None:
         raise ValueError("it matches where there is no character")
 
 
-def _merges(ranks: Mapping[bytes, int]) -> Iterator[tuple[bytes, bytes]]:
-    """Every way to join two tokens into a third, in the order in which tiktoken prefers them."""
-    for token in sorted(ranks, key=ranks.__getitem__):
-        halves = ((token[:cut], token[cut:]) for cut in range(1, len(token)))
-        known = [(left, right) for left, right in halves if left in ranks and right in ranks]
-        yield from sorted(known, key=lambda pair: (ranks[pair[0]], ranks[pair[1]]))
+def _merges(vocabulary: Mapping[str, int]) -> list[tuple[str, str]]:
+    """Every way to join two tokens into a third, in the order in which tiktoken prefers them.
+
+    Args:
+        vocabulary: the rank of each token, by its byte-level text.
+    """
+    merges: list[tuple[str, str]] = []
+    for text in sorted(vocabulary, key=vocabulary.__getitem__):
+        halves = [
+            (text[:cut], text[cut:])
+            for cut in range(1, len(text))
+            if text[:cut] in vocabulary and text[cut:] in vocabulary
+        ]
+        if len(halves) > 1:
+            halves.sort(key=lambda pair: (vocabulary[pair[0]], vocabulary[pair[1]]))
+        merges += halves
+    return merges
 
 
 def _hugging_face_json(ranks: Mapping[bytes, int], special: Mapping[str, int], pattern: str) -> str:
     vocabulary = {byte_level_text(token): rank for token, rank in ranks.items()}
-    next_id = max(ranks.values()) + 1
-    if len(ranks) != next_id or sorted(special.values()) != list(range(next_id, next_id + len(special))):
-        # An added token gets the next free id, unless the model's own vocabulary has it: so gaps are kept.
-        vocabulary.update(special)
+    next_id = max(vocabulary.values()) + 1
+    has_gaps = len(vocabulary) != next_id or sorted(special.values()) != list(range(next_id, next_id + len(special)))
     content: dict[str, Any] = {
         "version": "1.0",
         "truncation": None,
@@ -171,8 +225,9 @@ def _hugging_face_json(ranks: Mapping[bytes, int], special: Mapping[str, int], p
             "byte_fallback": False,
             # A piece that is a token is that token, whether or not merges lead to it.
             "ignore_merges": True,
-            "vocab": vocabulary,
-            "merges": [[byte_level_text(left), byte_level_text(right)] for left, right in _merges(ranks)],
+            # An added token gets the next free id, unless the model's own vocabulary has it: so gaps are kept.
+            "vocab": {**vocabulary, **special} if has_gaps else vocabulary,
+            "merges": _merges(vocabulary),
         },
     }
     return json.dumps(content, ensure_ascii=False)

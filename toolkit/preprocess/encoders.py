@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError
+from itertools import chain
 from typing import Literal
 
 from tokenization import FastEncoder, FastUnavailable, Tokenizer
@@ -15,6 +16,8 @@ _REFERENCE_CHARACTERS = 1 << 19
 _FAST_CHARACTERS = 8 << 20
 
 _TRIAL_CHARACTERS = 2_000_000
+# The reference encodes so much in less time than it takes to open the fast backend of a large vocabulary.
+_SHORT_CHARACTERS = 1_000_000
 _TRIAL_PIECE_CHARACTERS = 100_000
 
 
@@ -43,6 +46,8 @@ def choose_encoder(
 ) -> EncoderChoice:
     """Take the fast encoder if it equals the tokenizer's own on every vocabulary entry and on 2 MB of this input.
 
+    For a short input it would not be worth opening.
+
     Args:
         tokenizer: the reference.
         engine: `auto`, or `reference` to take the tokenizer's own in any case.
@@ -51,6 +56,8 @@ def choose_encoder(
     if engine == "reference":
         return reference_encoder(tokenizer, "asked for with --engine reference")
     pieces = _trial(texts)
+    if sum(map(len, chain.from_iterable(pieces))) < min(_SHORT_CHARACTERS, _TRIAL_CHARACTERS):
+        return reference_encoder(tokenizer, "the text is short")
     with ThreadPoolExecutor() as pool:
         # The reference takes a second for the trial; opening the fast encoder takes another, on one core.
         expected = [pool.submit(tokenizer.encode_batch, piece) for piece in pieces]

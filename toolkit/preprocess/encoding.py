@@ -86,6 +86,7 @@ class SpanEncoder:
         numbers = [number for number, row in enumerate(rows) if row.reason is None]
         texts = [rows[number].text for number in numbers]
         encoded = [self.encoder.encode_batch(batch) for batch in _batches(texts, self.most_characters)]
+        ids = np.concatenate([np.empty(0, np.uint32), *(ids for ids, _ in encoded)])
         lengths = np.concatenate([np.empty(0, np.int64), *(lengths for _, lengths in encoded)])
         empty = np.flatnonzero(lengths == 0).tolist()  # no character of these texts gave an id
         if empty:
@@ -95,13 +96,11 @@ class SpanEncoder:
             start=span.start,
             end_bytes=span.end_bytes,
             num_rows=len(rows),
-            ids=np.concatenate([np.empty(0, np.uint32), *(ids for ids, _ in encoded)]),
+            ids=ids,
             lengths_N=lengths[is_kept],
             rows_N=np.array(numbers, np.int64)[is_kept],
             text_bytes_N=_integers(map(_num_bytes, texts), len(texts))[is_kept],
-            special_hits_N=_integers((self.tokenizer.count_special_text([text]) for text in texts), len(texts))[
-                is_kept
-            ],
+            special_hits_N=self.tokenizer.special_text_hits(texts, ids, lengths)[is_kept],
             is_held_out_N=np.array([is_held_out(text, self.holdout) for text in texts], bool)[is_kept],
             skipped=skipped,
         )

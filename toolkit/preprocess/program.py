@@ -12,6 +12,7 @@ import tokenization
 import toolkit
 from toolkit.core.console import console
 from toolkit.core.errors import CorpusError, UserError
+from toolkit.core.files import cache_folder
 from toolkit.core.text import counted
 from toolkit.data import Corpus, CorpusManifest, DataSettings, Rows, open_rows, read_manifest, tokens_left_out
 from toolkit.preprocess.encoders import EncoderChoice
@@ -83,6 +84,7 @@ def preprocess(sources: Sequence[str], output: Path, *, settings: PreprocessSett
             add_bos=None if settings.add_bos else False,
             add_eod=settings.add_eod,
         ),
+        cache_folder=cache_folder(),
     )
     if settings.add_eod:
         tokenizer.require_eod()

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import tokenization
 from toolkit.core.errors import CorpusError, UserError
+from toolkit.core.files import cache_folder
 from toolkit.core.text import counted
 from toolkit.data.corpus.manifest import MANIFEST_NAME, CorpusManifest, read_damaged_manifest
 from toolkit.data.corpus.read_through import read_through
@@ -79,7 +80,7 @@ def adopt(
         TokenizationError: the tokenizer cannot be used.
     """
     prefixes = find_pairs(named)
-    loaded = tokenization.load(tokenizer, mask_token=mask_token, eod=eod)
+    loaded = tokenization.load(tokenizer, mask_token=mask_token, eod=eod, cache_folder=cache_folder())
     shards = _open(prefixes)
     with locked(output):
         try:
