@@ -212,7 +212,7 @@ class Tokenizer:
         suspects: Iterable[int] = range(len(texts))
         if self.rules.parse_special_text:
             front, back = self.frame
-            around = np.concatenate([front[: front.size * self.rules.add_bos], back, self.appended_ids])
+            around = np.concatenate([front if self.rules.add_bos else front[:0], back, self.appended_ids])
             num_before = np.concatenate([[0], np.cumsum(self._is_special[ids])])
             ends = np.cumsum(lengths)
             num_special = num_before[ends] - num_before[ends - lengths]
