@@ -32,13 +32,11 @@ TABLES: dict[str, type[BaseModel]] = {
 
 _PLACE = re.compile(r"(<!-- settings: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _HEAD = "| setting | values | default | meaning |\n|---|---|---|---|\n"
-_WORDS = {int: "whole number", float: "number", bool: "true, false", str: "text", dict: "table"}
+_WORDS = {int: "integer", float: "number", bool: "true, false", str: "string", dict: "table"}
 _SIGNS = {Gt: ("gt", ">"), Ge: ("ge", ">="), Lt: ("lt", "<"), Le: ("le", "<=")}
 # Decided before the class sees them, so that the class cannot say it.
 _DEFAULTS = {"run.dir": "`runs/<name of the run file>`"}
-_PRESET = (
-    "| `model.preset` | text | unset | A shape by name, in place of the sizes; other keys of `[model]` win over it. |\n"
-)
+_PRESET = "| `model.preset` | string | unset | A shape by name; other keys of `[model]` override it. |\n"
 
 
 def keys(group: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
@@ -109,7 +107,7 @@ def _word(kind: Any, limits: list[Any]) -> str:
     origin = get_origin(kind) or kind
     if origin is tuple:
         inside = get_args(kind)[0]
-        return "list of {path, weight}" if inside is BlendEntry else f"list of {_WORDS.get(inside, 'text')}s"
+        return "list of {path, weight}" if inside is BlendEntry else f"list of {_WORDS.get(inside, 'string')}s"
     return _WORDS[origin]
 
 
