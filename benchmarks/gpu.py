@@ -111,11 +111,11 @@ def measure(
     from toolkit.engine.engine import Engine
     from toolkit.engine.ranks import join_ranks
     from toolkit.model.encoder import Encoder, compile_blocks_, initialize_
-    from toolkit.run import load_run
+    from toolkit.run import RunFolder, load_run
+    from toolkit.run.metrics import read_lines
     from toolkit.run.resolve import resolve_run
     from toolkit.training.assembly import assemble
     from toolkit.training.loop import train
-    from toolkit.training.metrics import read_lines
     from toolkit.training.run_state import Ancestry, RunState
 
     class NeverSaves:
@@ -145,7 +145,7 @@ def measure(
         train(run, RunState())
     finally:
         engine.close()
-    lines = read_lines(folder / "run")
+    lines = read_lines(RunFolder(folder / "run"))
     device = ranks.device
     return {
         "preset": preset,

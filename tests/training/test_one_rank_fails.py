@@ -9,8 +9,9 @@ import pytest
 
 from tests.support.runs import RunCase, write_run
 from toolkit.core.errors import CheckpointError, CorpusError, ToolkitError
+from toolkit.run.folder import RunFolder
+from toolkit.run.metrics import read_lines
 from toolkit.testing.distributed import run_distributed
-from toolkit.training.metrics import read_lines
 
 _MOST_BYTES = 4096
 
@@ -124,7 +125,7 @@ def test_all_ranks_raise_the_same_error(raised, where):
 
 def test_a_step_that_could_not_be_logged_is_the_last(raised):
     folder, _ = raised["metrics"]
-    steps = [line["step"] for line in read_lines(Path(folder))]
+    steps = [line["step"] for line in read_lines(RunFolder(folder))]
     assert steps == list(range(len(steps)))
     assert 3 < len(steps) < 20
     assert not list((Path(folder) / "checkpoints").glob("step-*20"))

@@ -13,7 +13,6 @@ program.py           all of it: settings in, corpus folder out
 summary.py           what was made, for a person
 adopt/               Megatron's shard files as they are -> a corpus
 tokenizer_training.py  the same sources -> a tokenizer
-inspection.py        a corpus -> statistics and decoded rows (views.py)
 """
 
 from typing import TYPE_CHECKING, Any

@@ -82,6 +82,18 @@ def read_resolved(path: Path) -> RunSettings:
     return settings
 
 
+def read_without_objectives(path: Path) -> RunSettings:
+    """As `read_resolved`, for who only looks: a run's objectives may need a plugin that is not installed there.
+
+    Raises:
+        SettingsError: as `load_run`.
+    """
+    try:
+        return RunSettings.model_validate(_read(path) | {"objectives": {}})
+    except ValidationError as error:
+        raise SettingsError(f"{path}: {explain(error, RunSettings, needed=_REQUIRED)}") from None
+
+
 def to_toml(settings: RunSettings) -> str:
     """The settings as a run file; keys without a value are left out, since TOML has none."""
     return tomli_w.dumps(settings.model_dump(mode="json", exclude_none=True, by_alias=True))

@@ -8,6 +8,7 @@ from toolkit.engine.engine import Engine
 from toolkit.parallel.topology import BatchPlan
 from toolkit.run.folder import RunFolder
 from toolkit.run.identity import snapshot
+from toolkit.run.metrics import MetricsFile
 from toolkit.run.resolve import RunData
 from toolkit.run.settings import RunSettings
 from toolkit.training.batching import STATIC_TARGETS_MULTIPLE, Batcher, EvaluationBatches
@@ -15,7 +16,6 @@ from toolkit.training.evaluation import Evaluator
 from toolkit.training.hooks import ConsoleHook, Hook, RetentionHook
 from toolkit.training.logged_steps import LineWriter, LogHook, TensorBoardWriter
 from toolkit.training.loop import Run
-from toolkit.training.metrics import MetricsFile
 from toolkit.training.run_state import Ancestry, RunState
 from toolkit.training.saving import CheckpointSaver
 from toolkit.training.speed import Speed, known_peak_flops
@@ -105,12 +105,12 @@ def _saver(data: RunData, engine: Engine, layout: BatchPlan, state: RunState, an
 
 def _writers(settings: RunSettings, folder: RunFolder, state: RunState) -> list[LineWriter]:
     """Where logged steps go."""
-    writers: list[LineWriter] = [MetricsFile(folder.path, resumed_step=state.step)]
+    writers: list[LineWriter] = [MetricsFile(folder, resumed_step=state.step)]
     if settings.log.tensorboard:
         writers.append(TensorBoardWriter(folder.tensorboard, first_step=state.step))
     if settings.log.wandb:
         project = settings.log.wandb if isinstance(settings.log.wandb, str) else None
-        writers.append(WandbWriter(folder.path, project=project, first_step=state.step, settings=snapshot(settings)))
+        writers.append(WandbWriter(folder, project=project, first_step=state.step, settings=snapshot(settings)))
     return writers
 
 

@@ -5,20 +5,18 @@ usual: `wandb login`, WANDB_MODE=offline, WANDB_ENTITY and so on.
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from toolkit.core.errors import SettingsError
+from toolkit.run.folder import RunFolder
 from toolkit.training.logged_steps import scalars
-
-_ID_FILE = "wandb-run-id.txt"
 
 
 class WandbWriter:
     """One run on Weights & Biases, the same over the life of the run folder.
 
     Args:
-        folder: the run folder, which gives the run its name.
+        folder: of the run, which gives the run its name.
         project: there; None: the package's own choice (WANDB_PROJECT, else "uncategorized").
         first_step: the step this process starts from; 0 starts another run there.
         settings: the run's settings, shown beside the curves.
@@ -27,8 +25,8 @@ class WandbWriter:
         SettingsError: the package cannot be imported or started, for example without a login.
     """
 
-    def __init__(self, folder: Path, *, project: str | None, first_step: int, settings: Mapping[str, Any]) -> None:
-        self.path = folder
+    def __init__(self, folder: RunFolder, *, project: str | None, first_step: int, settings: Mapping[str, Any]) -> None:
+        self.path = folder.path
         try:
             import wandb
         except ImportError as error:
@@ -36,15 +34,15 @@ class WandbWriter:
                 f"log.wandb asks for Weights & Biases, but its package could not be imported: {error}\n"
                 "Reinstall it (pip install --force-reinstall wandb), or leave log.wandb out."
             ) from error
-        id_file = folder / _ID_FILE
+        id_file = folder.wandb_file
         known = id_file.read_text(encoding="utf-8").strip() if first_step and id_file.is_file() else ""
         try:
             self._run = wandb.init(
                 project=project,
                 id=known or None,
                 resume="allow",
-                name=folder.name,
-                dir=str(folder),
+                name=folder.path.name,
+                dir=str(folder.path),
                 config=dict(settings),
                 # The terminal has its lines already.
                 settings=wandb.Settings(console="off", silent=True),

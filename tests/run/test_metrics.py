@@ -2,7 +2,8 @@
 
 import json
 
-from toolkit.training.metrics import MetricsFile
+from toolkit.run import RunFolder
+from toolkit.run.metrics import MetricsFile
 
 
 def _steps(path):
@@ -10,12 +11,12 @@ def _steps(path):
 
 
 def test_lines_past_the_checkpoint_move_and_half_lines_too(tmp_path):
-    file = MetricsFile(tmp_path, resumed_step=0)
+    file = MetricsFile(RunFolder(tmp_path), resumed_step=0)
     for step in range(6):
         file.append({"step": step})
     with (tmp_path / "metrics.jsonl").open("a") as cut:
         cut.write('{"step": 6, "lo')
-    again = MetricsFile(tmp_path, resumed_step=3)
+    again = MetricsFile(RunFolder(tmp_path), resumed_step=3)
     again.append({"step": 4})
     assert _steps(tmp_path / "metrics.jsonl") == [0, 1, 2, 3, 4]
     superseded = (tmp_path / "metrics.superseded.jsonl").read_text().splitlines()
@@ -23,7 +24,7 @@ def test_lines_past_the_checkpoint_move_and_half_lines_too(tmp_path):
 
 
 def test_a_fresh_start_sets_every_line_of_an_earlier_try_aside(tmp_path):
-    MetricsFile(tmp_path, resumed_step=0).append({"step": 0})
-    MetricsFile(tmp_path, resumed_step=0).append({"step": 0})
+    MetricsFile(RunFolder(tmp_path), resumed_step=0).append({"step": 0})
+    MetricsFile(RunFolder(tmp_path), resumed_step=0).append({"step": 0})
     assert _steps(tmp_path / "metrics.jsonl") == [0]
     assert _steps(tmp_path / "metrics.superseded.jsonl") == [0]

@@ -3,8 +3,16 @@ import pytest
 import tokenization
 from toolkit.core.errors import CorpusError, SettingsError
 from toolkit.data import Corpus, DataSettings, open_rows
-from toolkit.preprocess.inspection import Segment, load_tokenizer, measure_lengths, read_segments, row_settings
-from toolkit.preprocess.views import histogram, row_view, statistics
+from toolkit.inspection.corpora import (
+    Segment,
+    histogram,
+    load_tokenizer,
+    measure_lengths,
+    read_segments,
+    row_settings,
+    row_view,
+    statistics,
+)
 
 END = "<|endoftext|>"
 

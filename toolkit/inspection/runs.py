@@ -1,4 +1,4 @@
-"""A run folder and a checkpoint as a person wants to see them; readable in a plain log too.
+"""A run folder and a checkpoint for a person to read; readable in a plain log too.
 
 Everything comes from files: run.toml, metrics.jsonl and the manifests of checkpoints. Nothing is trained, and a run
 that is at work is not disturbed.
@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolkit.checkpoint.folders import CHECKPOINTS_FOLDER, step_folders
 from toolkit.checkpoint.manifest import CheckpointManifest, LayoutEntry
 from toolkit.checkpoint.read import Checkpoint, open_unverified
 from toolkit.core.console import facts
@@ -18,33 +17,32 @@ from toolkit.engine.lr import LearningRateSettings, learning_rate_at
 from toolkit.model.config import ModelSettings
 from toolkit.model.presets import parameter_counts
 from toolkit.objectives.schedule import PhaseSettings, Schedule
-from toolkit.run import load_run
-from toolkit.run.load import schedule_of
+from toolkit.run.folder import RunFolder
+from toolkit.run.load import read_without_objectives, schedule_of
+from toolkit.run.metrics import read_lines
 from toolkit.run.settings import RunSettings
-from toolkit.training.metrics import read_lines
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-RUN_FILE = "run.toml"
 _MOST_TENSORS = 8
 _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 
-def run_views(folder: Path) -> Iterator["Table"]:
+def run_views(folder: RunFolder) -> Iterator["Table"]:
     """What a run is, where it stands, its losses by phase, and its checkpoints.
 
     Raises:
         SettingsError: the folder has no run.toml that can be read.
     """
-    if not (folder / RUN_FILE).is_file():
+    if not folder.settings_file.is_file():
         raise SettingsError(
-            f"{folder} has no {RUN_FILE}, which a run writes before its first step. "
-            f"Look at one of its checkpoints: toolkit inspect {folder / CHECKPOINTS_FOLDER}/step-NNNNNNNN."
+            f"{folder.settings_file}, which a run writes before its first step, does not exist. "
+            f"Look at one of its checkpoints: toolkit inspect {folder.checkpoints}/step-NNNNNNNN."
         )
-    settings = load_run(str(folder / RUN_FILE))
+    settings = read_without_objectives(folder.settings_file)
     schedule, lines = schedule_of(settings), read_lines(folder)
-    checkpoints = step_folders(folder / CHECKPOINTS_FOLDER)
+    checkpoints = folder.steps()
     step = max([line["step"] for line in lines[-1:]] + [step for step, _ in checkpoints], default=0)
     yield _run_facts(folder, settings, schedule, lines, step, saved=next((saved for saved, _ in checkpoints), None))
     yield _phases(schedule, lines, step)
@@ -79,7 +77,7 @@ def checkpoint_views(checkpoint: Checkpoint) -> Iterator["Table"]:
 
 
 def _run_facts(
-    folder: Path,
+    folder: RunFolder,
     settings: RunSettings,
     schedule: Schedule,
     lines: Sequence[dict[str, Any]],
@@ -89,7 +87,7 @@ def _run_facts(
 ) -> "Table":
     total, train = schedule.total_steps, settings.train
     table = facts()
-    table.add_row("run", str(folder))
+    table.add_row("run", str(folder.path))
     table.add_row("model", f"{_model_line(settings.model)}; {settings.precision}")
     if init := settings.init:
         table.add_row(
@@ -112,7 +110,7 @@ def _run_facts(
         last = trained[-1]
         mfu = f", MFU {last['mfu']:.1%}" if "mfu" in last else ""
         table.add_row("tokens", f"{last['tokens']:,} without padding, {last['tokens_per_second']:,.0f} a second{mfu}")
-    sizes = [_folder_size(folder / CHECKPOINTS_FOLDER), _folder_size(folder)]
+    sizes = [_folder_size(folder.checkpoints), _folder_size(folder.path)]
     table.add_row("on disk", f"{_size(sizes[1])}, of which checkpoints {_size(sizes[0])}")
     return table
 
@@ -148,7 +146,7 @@ def _checkpoints(found: Sequence[tuple[int, Path]], settings: RunSettings) -> "T
     table = _columns("Checkpoints, newest first", "step", "size", "written on", "stays")
     for number, (step, folder) in enumerate(found):
         is_trunk = keep.keep_every is not None and step % keep.keep_every == 0
-        stays = "for ever" if is_trunk else f"one of the newest {keep.keep}" if number < keep.keep else "until the next"
+        stays = "always" if is_trunk else f"one of the newest {keep.keep}" if number < keep.keep else "until the next"
         try:
             checkpoint = open_unverified(folder)
             checkpoint.check_sizes()

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from toolkit.core.files import atomic_write
+from toolkit.run.folder import RunFolder
+
 
 class MetricsFile:
     """Appends lines, each on the disk before the next step.
@@ -14,10 +17,10 @@ class MetricsFile:
     again, to `metrics.superseded.jsonl`; a fresh start (step 0) moves all lines of an earlier attempt.
     """
 
-    def __init__(self, folder: Path, *, resumed_step: int) -> None:
-        self.path = folder / "metrics.jsonl"
+    def __init__(self, folder: RunFolder, *, resumed_step: int) -> None:
+        self.path = folder.metrics_file
         if self.path.exists():
-            self._supersede(folder / "metrics.superseded.jsonl", resumed_step)
+            self._supersede(folder.superseded_metrics_file, resumed_step)
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Add a line."""
@@ -41,20 +44,14 @@ class MetricsFile:
             file.writelines(line + "\n" for line in moved)
             file.flush()
             os.fsync(file.fileno())
-        temporary = self.path.with_suffix(".jsonl.new")
-        with temporary.open("w", encoding="utf-8") as file:
-            file.writelines(line + "\n" for line in kept)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self.path)
+        atomic_write(self.path, "".join(line + "\n" for line in kept))
 
 
-def read_lines(folder: Path) -> list[dict[str, Any]]:
-    """The lines of a run folder's metrics.jsonl in order, without those that are damaged; none if there is no file."""
-    path = folder / "metrics.jsonl"
-    if not path.is_file():
+def read_lines(folder: RunFolder) -> list[dict[str, Any]]:
+    """The lines of a run's metrics.jsonl in order, without those that are damaged; none if there is no file."""
+    if not folder.metrics_file.is_file():
         return []
-    return [json.loads(line) for line in _lines_of(path) if _step_of(line) is not None]
+    return [json.loads(line) for line in _lines_of(folder.metrics_file) if _step_of(line) is not None]
 
 
 def _lines_of(path: Path) -> list[str]:

@@ -1,0 +1,105 @@
+"""`toolkit inspect`: what a folder holds decides how it is shown."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from toolkit.checkpoint.manifest import MANIFEST_NAME as CHECKPOINT_MANIFEST
+from toolkit.checkpoint.read import open_unverified
+from toolkit.core.console import console
+from toolkit.core.errors import SettingsError
+from toolkit.data import Corpus, open_rows, tokens_left_out
+from toolkit.data.corpus.manifest import MANIFEST_NAME as CORPUS_MANIFEST
+from toolkit.inspection.corpora import (
+    histogram,
+    load_tokenizer,
+    measure_lengths,
+    read_segments,
+    row_settings,
+    row_view,
+    rows_line,
+    statistics,
+)
+from toolkit.inspection.runs import checkpoint_views, run_views
+from toolkit.run import RunFolder
+
+
+def inspect(folder: Path, *, num_rows: int, overrides: Sequence[str] = ()) -> None:
+    """Print what a corpus holds, where a run stands, or what is in a checkpoint.
+
+    Args:
+        folder: of one of the three.
+        num_rows: of a corpus to show, decoded.
+        overrides: `data.key=value`: how rows of a corpus are made.
+
+    Raises:
+        UserError: it is none of the three, or damaged.
+    """
+    run = RunFolder(folder)
+    is_checkpoint = (folder / CHECKPOINT_MANIFEST).is_file()
+    is_run = run.settings_file.exists() or run.checkpoints.exists()
+    if overrides and (is_checkpoint or is_run):
+        raise SettingsError(
+            f"--set is about the rows of a corpus, and {folder} is a run or a checkpoint. Leave it out."
+        )
+    if is_checkpoint:
+        _show_checkpoint(folder)
+    elif is_run:
+        _show_run(run)
+    elif (folder / CORPUS_MANIFEST).exists():
+        _show_corpus(folder, num_rows, overrides)
+    else:
+        raise SettingsError(
+            f"{folder} is nothing to inspect: {_found(folder)}.\nGive the folder of a corpus (corpus.json), of a run "
+            "(run.toml) or of a checkpoint (manifest.json), as `toolkit preprocess`, `train` and `convert --from-hf` "
+            "make them."
+        )
+
+
+def _found(folder: Path) -> str:
+    if not folder.exists():
+        return "it does not exist"
+    if not folder.is_dir():
+        return "it is a file"
+    if (folder / "config.json").is_file():
+        return f"it holds a Hugging Face model, which `toolkit convert --from-hf {folder} OUT` makes a checkpoint of"
+    if steps := sorted(path.name for path in folder.glob("step-*")):
+        return f"it holds checkpoints; look at one of them: toolkit inspect {folder / steps[-1]}"
+    if (folder / "unfinished.jsonl").is_file():
+        return "its corpus is unfinished; start the same `toolkit preprocess` again"
+    return "it holds none of those"
+
+
+def _show_checkpoint(folder: Path) -> None:
+    screen, checkpoint = console(), open_unverified(folder)
+    for view in checkpoint_views(checkpoint):
+        screen.print(view)
+        screen.print()
+    # Last: damage is said below what the checkpoint was meant to be.
+    checkpoint.verify()
+    screen.print(f"All {len(checkpoint.manifest.files):,} files are as they were written (SHA-256).")
+
+
+def _show_run(folder: RunFolder) -> None:
+    screen = console()
+    for view in run_views(folder):
+        screen.print(view)
+        screen.print()
+
+
+def _show_corpus(folder: Path, num_rows: int, overrides: Sequence[str]) -> None:
+    settings = row_settings(folder, overrides)
+    corpus = Corpus(folder)
+    tokenizer = load_tokenizer(corpus)
+    lengths = measure_lengths(corpus)
+    screen = console()
+    screen.print(statistics(corpus, lengths))
+    screen.print()
+    screen.print(histogram(lengths))
+    screen.print()
+    # Only now: a corpus without one whole row has its statistics shown before the error.
+    made = open_rows(corpus, settings, seed=0)
+    screen.print(rows_line(made, settings))
+    if (left_out := tokens_left_out(corpus, made, settings)) is not None:
+        screen.print(left_out)
+    for row in range(min(num_rows, made.num_rows)):
+        screen.print(row_view(row, read_segments(made, tokenizer, row=row)))
