@@ -410,6 +410,13 @@ FAULTS = (
         tests=("tests/preprocess/test_preprocess_sources.py",),
     ),
     Fault(
+        name="sources: a line that the fast JSON parser refuses is a bad row",
+        path="toolkit/preprocess/readers/rows.py",
+        old="        return _row_from_doubtful_line(line, text_field)",
+        new='        return Row("", Reason.BROKEN_JSON)',
+        tests=("tests/preprocess/test_preprocess_json_lines.py",),
+    ),
+    Fault(
         name="sources: a file and a link to it are both read",
         path="toolkit/preprocess/sources/find.py",
         old="own = seen.setdefault((status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns), path)",
