@@ -134,19 +134,22 @@ _PARALLEL = (
     _train("--ds-config", "zero9", found=("'zero9' does not exist",), remedy="zero0, zero1, zero2, zero3"),
     _train("--ds-config", "{broken_toml}", found=("is not a readable JSON file",), remedy="shipped one: zero0"),
     _train("--ds-config", "", found=("DeepSpeed file '' does not exist",), remedy="zero0, zero1"),
-    _train("--ds-config", "{ds_list}", found=("holds a list",), remedy="Write {...}"),
+    _train("--ds-config", "{ds_list}", found=("expected a JSON object, got a list",), remedy="Write {...}"),
     _train("--ds-config", "{ds_deep}", found=("nested too deeply",), remedy="Correct it"),
+    _train("--ds-config", "{ds_stage}", found=("{ds_stage}", "expected 0, 1, 2 or 3, got 7"), remedy="Correct it"),
     _train(
-        "--ds-config", "{ds_stage}", found=("{ds_stage}", "zero_optimization.stage to 7"), remedy="Write one of these"
+        "--ds-config",
+        "{ds_block}",
+        found=("zero_optimization", "expected a JSON object, got 2"),
+        remedy="Write it with its keys",
     ),
-    _train("--ds-config", "{ds_block}", found=("zero_optimization = 2",), remedy="Write it with its keys"),
     _train("--ds-config", "{ds_misspelt}", found=("'zero_optimisation'",), remedy="'zero_optimization'"),
-    _train("--ds-config", "{ds_fp16}", found=("the block 'fp16'",), remedy="Take the block out"),
+    _train("--ds-config", "{ds_fp16}", found=("the block 'fp16'",), remedy="Remove the block"),
     _set("parallel.tp=2", found=("parallel.tp=2",), remedy="Set parallel.tp=1"),
     _set("parallel.tp=0", found=("for parallel.tp:", "got 0"), remedy="above 0"),
     _train("--num-procs", "0", found=("'--num-procs'",), remedy="at least 1"),
     _train("--num-procs", "two", found=("'--num-procs'",), remedy="an integer"),
-    _train("--ds-config", "{ds_optimizer}", found=("the block 'optimizer'", "AdamW"), remedy="Take the block out"),
+    _train("--ds-config", "{ds_optimizer}", found=("the block 'optimizer'", "AdamW"), remedy="Remove the block"),
     _train("--ds-config", "{ds_batch}", found=("train_batch_size to 9", "needs 8"), remedy='Write "auto"'),
 )
 

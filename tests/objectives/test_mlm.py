@@ -129,7 +129,7 @@ def test_a_ratio_outside_its_bounds_is_refused(ratio: object) -> None:
 
 
 def test_shares_that_do_not_sum_to_one_are_refused_with_the_sum() -> None:
-    with pytest.raises(SettingsError, match=r"= 1\.2, and the three have to sum to 1"):
+    with pytest.raises(SettingsError, match=r"= 1\.2: expected a sum of 1"):
         build("mlm", {"random_fraction": 0.1, "keep_fraction": 0.1}, VOCABULARY)
 
 

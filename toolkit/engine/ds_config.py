@@ -1,8 +1,8 @@
-"""The DeepSpeed JSON: found, read, its "auto" values filled in, contradictions refused with the arithmetic shown.
+"""DeepSpeed configuration: a JSON file is read, checked against the run, and its "auto" values are filled in.
 
 A file stays what it is in DeepSpeed's ecosystem. Values that belong to the run (batch sizes, clipping, precision) are
-"auto" there, or equal to the run's. The optimizer and the learning-rate schedule are ours, so a file that brings its
-own is refused. All of this happens before any process group exists.
+"auto" there, or equal to the run's. Optimizer and learning-rate schedule are set by the run, so a file with its own is
+an error. Needs no process group, and does not import DeepSpeed.
 """
 
 import difflib
@@ -20,15 +20,15 @@ from toolkit.core.validation import invalid_value, nearest
 from toolkit.parallel.topology import BatchPlan, ParallelSettings
 
 _BLOCKS = ("bf16", "data_types", "timers", "zero_optimization")
-_OURS = {
+_SET_BY_RUN = {
     "optimizer": "AdamW is set by [train] (train.weight_decay, train.beta1, ...)",
     "scheduler": "the learning rate is set by [lr]",
     "fp16": "training here is in bf16 or fp32, as precision says",
     "tensor_parallel": "tensor parallelism is set by parallel.tp",
 }
-_NAMES = {
+_KNOWN_KEYS = {
     *_BLOCKS,
-    *_OURS,
+    *_SET_BY_RUN,
     "communication_data_type",
     "gradient_accumulation_steps",
     "gradient_allreduce_op",
@@ -37,8 +37,8 @@ _NAMES = {
     "train_batch_size",
     "train_micro_batch_size_per_gpu",
 }
-# How like one of ours a name has to be; "fp16" and "bf16" are 0.75 alike.
-_MISSPELT = 0.85
+# Similarity from which an unknown key counts as misspelt; that of "fp16" and "bf16" is 0.75.
+_MISSPELT_SIMILARITY = 0.85
 
 
 def shipped_ds_configs() -> tuple[str, ...]:
@@ -50,7 +50,7 @@ def read_ds_config(source: str) -> dict[str, Any]:
     """Read a DeepSpeed JSON by path, or by the name of a shipped one (`zero2`).
 
     Raises:
-        SettingsError: if there is none, it is not a JSON object, or it sets what belongs to the run.
+        SettingsError: there is no such file, it is not a JSON object, or it sets what belongs to the run.
     """
     path = Path(source)
     if not path.is_file():
@@ -68,24 +68,24 @@ def read_ds_config(source: str) -> dict[str, Any]:
         reason = f"byte {error.start:,} is not UTF-8" if isinstance(error, UnicodeDecodeError) else reason
         raise SettingsError(
             f"{path} is not a readable JSON file: {reason}.\n"
-            f"Correct it, or name a shipped one: {', '.join(shipped_ds_configs())}."
+            f"Correct it, or use a shipped one: {', '.join(shipped_ds_configs())}."
         ) from None
     if not isinstance(config, dict):
         raise SettingsError(
-            f"{path} holds {json_kind(config)}, but a DeepSpeed file is one JSON object.\n"
-            f"Write {{...}}, or name a shipped one: {', '.join(shipped_ds_configs())}."
+            f"{path}: expected a JSON object, got {json_kind(config)}.\n"
+            f"Write {{...}}, or use a shipped file: {', '.join(shipped_ds_configs())}."
         )
     _check_names(config, path)
     for block in _BLOCKS:
         if not isinstance(config.get(block, {}), dict):
             raise SettingsError(
-                f"{path} has {block} = {json.dumps(config[block])}, but DeepSpeed reads an object there.\n"
+                f"invalid value for {block} in {path}: expected a JSON object, got {json.dumps(config[block])}.\n"
                 f'Write it with its keys, for example "zero_optimization": {{"stage": 2}}.'
             )
-    for block, instead in _OURS.items():
+    for block, instead in _SET_BY_RUN.items():
         given = config.get(block)
         if given and not (isinstance(given, dict) and given.get("enabled") is False):
-            raise SettingsError(f"{path} has the block {block!r}, but {instead}.\nTake the block out of the file.")
+            raise SettingsError(f"{path} has the block {block!r}, but {instead}.\nRemove the block from the file.")
     _check_steps_per_print(config, path)
     zero_stage(config, source=str(path))
     return config
@@ -96,34 +96,39 @@ def _check_steps_per_print(config: Mapping[str, Any], path: Path) -> None:
     value = config.get("steps_per_print")
     if value is not None and (type(value) is not int or value < 1):
         raise SettingsError(
-            f"{path} sets steps_per_print to {json.dumps(value)}: expected an integer of at least 1, or null.\n"
+            f"invalid value for steps_per_print in {path}: expected an integer above 0 or null, got "
+            f"{json.dumps(value)}.\n"
             "Correct it, or remove the key."
         )
 
 
 def zero_stage(config: Mapping[str, Any], *, source: str = "the DeepSpeed file") -> int:
-    """The ZeRO stage that a DeepSpeed file asks for; 0 where it is silent."""
+    """ZeRO stage of a DeepSpeed file; 0 if it names none."""
     stage = config.get("zero_optimization", {}).get("stage", 0)
     if type(stage) is not int or stage not in (0, 1, 2, 3):
         raise SettingsError(
-            f"{source} sets zero_optimization.stage to {json.dumps(stage)}, but DeepSpeed knows 0, 1, 2 and 3.\n"
-            f"Write one of these, or name a shipped file: {', '.join(shipped_ds_configs())}."
+            f"invalid value for zero_optimization.stage in {source}: expected 0, 1, 2 or 3, got {json.dumps(stage)}.\n"
+            f"Correct it, or use a shipped file: {', '.join(shipped_ds_configs())}."
         )
     return stage
 
 
 def _check_names(config: Mapping[str, Any], path: Path) -> None:
-    """Refuse a block whose name is misspelt: DeepSpeed would run without it, and say nothing."""
-    for name in config.keys() - _NAMES:
-        if close := difflib.get_close_matches(name, _NAMES, n=1, cutoff=_MISSPELT):
+    """Find a misspelt key: DeepSpeed would silently run without it."""
+    for name in config.keys() - _KNOWN_KEYS:
+        if close := difflib.get_close_matches(name, _KNOWN_KEYS, n=1, cutoff=_MISSPELT_SIMILARITY):
             raise SettingsError(
-                f"{path} has the key {name!r}, which DeepSpeed would pass over. Did you mean {close[0]!r}?\n"
-                "Correct it, or take it out."
+                f"unknown key {name!r} in {path}, which DeepSpeed would ignore. Did you mean {close[0]!r}?\n"
+                "Correct it, or remove it."
             )
 
 
 def check_parallel(config: Mapping[str, Any], parallel: ParallelSettings, *, source: str) -> None:
-    """Refuse degrees of model parallelism that the file's ZeRO stage cannot run, or that are not built yet."""
+    """Check that the file's ZeRO stage can run these degrees of model parallelism, and that they are available.
+
+    Raises:
+        SettingsError: the stage and the degrees do not fit. NotAvailableError: a degree above 1.
+    """
     stage = zero_stage(config)
     if parallel.pp > 1 and stage > 1:
         raise SettingsError(
@@ -139,10 +144,10 @@ def check_parallel(config: Mapping[str, Any], parallel: ParallelSettings, *, sou
 def resolve_ds_config(
     config: Mapping[str, Any], *, batch: BatchPlan, grad_clip: float, precision: str, source: str
 ) -> dict[str, Any]:
-    """The file with every value that belongs to the run filled in.
+    """The file's configuration with every value that belongs to the run filled in.
 
     Raises:
-        SettingsError: where the file says something else than the run, or asks for bf16 at stage 0.
+        SettingsError: the file contradicts the run, or the run wants bf16 at stage 0.
     """
     if precision == "bf16" and zero_stage(config) == 0:
         raise SettingsError(
@@ -161,10 +166,10 @@ def resolve_ds_config(
 
 
 def _run_values(batch: BatchPlan, grad_clip: float, precision: str) -> dict[str, tuple[Any, str]]:
-    """What the run decides, by the path of its key: the value, and why no other one will do."""
+    """Values that the run determines, by the path of their key, each with the reason."""
     arithmetic = batch.describe()
     exact = "loss and gradient are means over the targets of the whole step"
-    finite = "a value that is not finite has to be seen"
+    finite = "a value that is not finite has to be noticed"
     return {
         "train_batch_size": (batch.global_batch_rows, arithmetic),
         "train_micro_batch_size_per_gpu": (batch.micro_batch_rows, arithmetic),

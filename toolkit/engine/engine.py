@@ -30,7 +30,7 @@ _NORM_PIECE = 1 << 22
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """What one forward pass of one rank gets: inputs (B, S) and targets (N,), int64; and where segments lie."""
+    """Inputs (B, S) and targets (N,) of one forward pass on one rank, int64, and the layout of the segments."""
 
     input_ids_BS: torch.Tensor
     layout: SegmentLayout
@@ -47,9 +47,9 @@ class StepResult:
 
 
 class NonFiniteStep(Exception):
-    """A step met a value that is not finite.
+    """The loss or the gradient of a step is not finite.
 
-    `micro_batches` are this rank's with a non-finite loss, perhaps none; None where it cannot be told which they are.
+    `micro_batches` are those of this rank with a non-finite loss, possibly none; None if unknown.
     """
 
     def __init__(self, what: str, micro_batches: tuple[int, ...] | None) -> None:
@@ -64,7 +64,7 @@ class Engine:
     Args:
         encoder: with its initial weights, equal on all ranks.
         config: a resolved DeepSpeed configuration.
-        optimizer: AdamW's numbers.
+        optimizer: AdamW's settings.
         ranks: the process group.
 
     Raises:
@@ -97,9 +97,9 @@ class Engine:
         """Run one step: every micro-batch of this rank, then the update.
 
         Args:
-            micro_batches: this rank's, as many as the accumulation.
+            micro_batches: of this rank, one per accumulation step.
             attention: the objective's kind.
-            num_targets: N over all micro-batches and ranks; 0 is legal and gives loss 0.
+            num_targets: N over all micro-batches and ranks; may be 0, which gives loss 0.
             learning_rate: of this update.
 
         Raises:
@@ -128,7 +128,7 @@ class Engine:
     def loss_sum(self, micro_batches: Iterable[MicroBatch], *, attention: AttentionKind) -> float:
         """Sum of cross-entropies over the micro-batches of all ranks, without a gradient.
 
-        Every rank must bring equally many micro-batches, since ZeRO-3 gathers weights in step.
+        All ranks need the same number of micro-batches, since ZeRO-3 gathers weights in every forward pass.
         """
         self.deepspeed.eval()
         total = torch.zeros((), dtype=torch.float64, device=self.ranks.device)

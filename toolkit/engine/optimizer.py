@@ -1,4 +1,4 @@
-"""torch AdamW as the recipe sets it: one place for its numbers."""
+"""AdamW with the paper's settings."""
 
 from typing import TYPE_CHECKING
 

@@ -97,24 +97,24 @@ def rope_cos_sin(
     Made for each micro-batch rather than kept: a buffer would be cast to bf16 with the module.
     """
     steps = torch.arange(0, head_size, 2, dtype=torch.float32, device=rope_positions_T.device)
-    frequencies = 1.0 / theta ** (steps / head_size)
+    inv_freq = 1.0 / theta ** (steps / head_size)
     if scaling is not None:
-        frequencies = _stretched(frequencies, scaling)
-    angles = rope_positions_T[:, None, None].float() * frequencies
+        inv_freq = _stretched(inv_freq, scaling)
+    angles = rope_positions_T[:, None, None].float() * inv_freq
     cos, sin = angles.cos(), angles.sin()
     return torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
 
 
-def _stretched(frequencies: Tensor, scaling: RopeScaling) -> Tensor:
+def _stretched(inv_freq: Tensor, scaling: RopeScaling) -> Tensor:
     """Frequencies for longer segments: divided, all of them (Chen et al. 2023) or those of long waves (Llama 3.1)."""
     if scaling.rope_type == "linear":
-        return frequencies / scaling.factor
+        return inv_freq / scaling.factor
     # 0 where a wave is as long as the low end of the band or longer, 1 at its high end and beyond. The order of the
     # operations is that of transformers, so that the angles are equal to the last bit.
-    turns = scaling.original_max_position_embeddings / (2 * math.pi / frequencies)
+    turns = scaling.original_max_position_embeddings / (2 * math.pi / inv_freq)
     band = scaling.high_freq_factor - scaling.low_freq_factor
     share = ((turns - scaling.low_freq_factor) / band).clamp(0, 1)
-    return (1 - share) * frequencies / scaling.factor + share * frequencies
+    return (1 - share) * inv_freq / scaling.factor + share * inv_freq
 
 
 def apply_rope(tensor_THE: Tensor, rope: RopeCosSin) -> Tensor:

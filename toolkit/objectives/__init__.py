@@ -1,6 +1,6 @@
-"""Objectives: what the model is asked. The one package an author of a new objective imports.
+"""Objectives: what the model is trained to predict. The one package that a plugin imports.
 
-An objective turns token rows into inputs and a list of targets, and names the attention kind; nothing below it asks
+An objective turns token rows into inputs and a list of targets, and names the attention kind; nothing below it knows
 which one is running. `schedule` says which objective trains at which step.
 """
 

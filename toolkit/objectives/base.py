@@ -1,4 +1,4 @@
-"""What an objective is: a pure function from token rows to inputs and a list of targets, plus one attention kind.
+"""The objective protocol: a pure function from token rows to inputs and a list of targets, plus one attention kind.
 
 A new one is a class of this shape with a settings class, in one file:
 
@@ -30,11 +30,11 @@ class Objective(Protocol):
 
     @property
     def name(self) -> str:
-        """The kind it is known by."""
+        """Its kind."""
 
     @property
     def attention(self) -> AttentionKind:
-        """How the model has to look at the inputs this objective makes."""
+        """The attention kind that the model uses on these inputs."""
 
     def build(self, tokens_BS: IntArray, segments_BS: IntArray, draws: Draws) -> Targets:
         """Inputs and targets for a micro-batch.
@@ -45,8 +45,8 @@ class Objective(Protocol):
             draws: random numbers of these rows, (B, S) per stream.
 
         Returns:
-            Inputs of shape (B, S) and N targets; N = 0 is legal. No target lies on padding, and what is asked of a
-            segment depends on that segment alone.
+            Inputs of shape (B, S) and N targets; N may be 0. No target lies on padding, and the targets of a segment
+            depend on that segment alone.
         """
 
 
@@ -58,4 +58,4 @@ class ObjectiveClass(Protocol):
     Settings: ClassVar[type[BaseModel]]
 
     def __call__(self, settings: Any, vocabulary: Vocabulary) -> Objective:
-        """Make one; raises SettingsError where settings and vocabulary do not fit."""
+        """Make one; raises SettingsError if settings and vocabulary do not fit."""

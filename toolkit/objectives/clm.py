@@ -21,7 +21,7 @@ class CausalLanguageModeling:
     Settings: ClassVar[type[ClmSettings]] = ClmSettings
 
     def __init__(self, settings: ClmSettings, vocabulary: Vocabulary) -> None:
-        """Nothing is needed from either; every objective is made the same way."""
+        """Uses neither argument."""
 
     def build(self, tokens_BS: IntArray, segments_BS: IntArray, draws: Draws) -> Targets:
         """Inputs are the tokens as they are (the same array); see `Objective.build`."""

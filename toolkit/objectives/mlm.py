@@ -1,4 +1,4 @@
-"""Masked language modeling: hide a share of the tokens and predict what stood there."""
+"""Masked language modeling: hide a share of the tokens and predict them."""
 
 import math
 from typing import ClassVar, Self
@@ -17,7 +17,7 @@ _CHOICE, _REPLACEMENT = "mlm.choice", "mlm.replacement"
 
 
 class MlmSettings(Settings):
-    """How many tokens are hidden, and what stands in their place."""
+    """How many tokens are hidden, and what replaces them."""
 
     mask_ratio: float = Field(default=0.4, gt=0, le=1)
     """Probability with which each ordinary token becomes a target, above 0 and at most 1 (0.4 is 40 %)."""
@@ -34,8 +34,8 @@ class MlmSettings(Settings):
         if not math.isclose(total, 1.0, abs_tol=1e-6):
             raise ValueError(
                 f"mask_fraction {self.mask_fraction} + random_fraction {self.random_fraction} + keep_fraction "
-                f"{self.keep_fraction} = {total:g}, and the three have to sum to 1. Set all that you change, for "
-                f"example 0.8, 0.1 and 0.1."
+                f"{self.keep_fraction} = {total:g}: expected a sum of 1. Set all three, for "
+                f"example to 0.8, 0.1 and 0.1."
             )
         return self
 
@@ -43,8 +43,8 @@ class MlmSettings(Settings):
 class MaskedLanguageModeling:
     """Each ordinary token becomes a target independently; padding and special tokens never do.
 
-    The label is the original token. In its place the input carries the mask token, a random ordinary token or the
-    token itself, by the shares in the settings.
+    The label is the original token. The input has the mask token, a random ordinary token or the token itself in its
+    place, by the shares in the settings.
     """
 
     name: ClassVar[str] = "mlm"
@@ -52,10 +52,10 @@ class MaskedLanguageModeling:
     Settings: ClassVar[type[MlmSettings]] = MlmSettings
 
     def __init__(self, settings: MlmSettings, vocabulary: Vocabulary) -> None:
-        """Raises SettingsError where tokens are to be masked and the vocabulary has no mask token."""
+        """Raises SettingsError if tokens are to be masked and the vocabulary has no mask token."""
         if settings.mask_fraction > 0 and vocabulary.mask_id is None:
             raise SettingsError(
-                f"the objective mlm puts a mask token in place of {settings.mask_fraction:.0%} of its targets, and the "
+                f"the objective mlm replaces {settings.mask_fraction:.0%} of its targets by a mask token, and the "
                 f"corpus's tokenizer has none. Prepare the corpus with `toolkit preprocess --mask-token token:TEXT` "
                 f"(or id:N), or set mask_fraction to 0 and random_fraction to 1."
             )

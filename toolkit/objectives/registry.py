@@ -1,8 +1,8 @@
 """Kinds of objective, by name.
 
 A kind comes from an entry point of the group `toolkit.objectives` (ours are declared the same way, in
-pyproject.toml), or from `register` in this process. A class is imported when it is asked for, not before: one broken
-package does not hurt a run that does not use it.
+pyproject.toml), or from `register` in this process. A class is imported when a run uses it, not before: a broken
+package does not affect other runs.
 """
 
 from collections.abc import Mapping
@@ -45,7 +45,7 @@ def register(objective_class: ClassT) -> ClassT:
 
 
 def known() -> tuple[str, ...]:
-    """Every kind there is, ascending; nothing is imported to answer."""
+    """All kinds, sorted; nothing is imported."""
     return tuple(sorted({*_registered, *(point.name for point in _points())}))
 
 
@@ -53,7 +53,7 @@ def get(kind: str) -> ObjectiveClass:
     """The class of a kind.
 
     Raises:
-        SettingsError: nobody offers the kind, two packages do, or the one that does fails on import.
+        SettingsError: no package offers the kind, two do, or the one that does fails on import.
     """
     if kind in _registered:
         return _registered[kind]
@@ -82,7 +82,7 @@ class DeclaredObjective:
     settings: BaseModel
 
     def build(self, vocabulary: Vocabulary) -> Objective:
-        """Make the objective; raises SettingsError where settings and vocabulary do not fit."""
+        """Make the objective; raises SettingsError if settings and vocabulary do not fit."""
         return get(self.kind)(self.settings, vocabulary)
 
     def plain(self) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def declare(name: str, given: Mapping[str, Any]) -> DeclaredObjective:
         given: the keys of `objectives.NAME`; `kind` defaults to the name.
 
     Raises:
-        SettingsError: an unknown kind, or settings that the kind's class refuses.
+        SettingsError: an unknown kind, or settings that are invalid for it.
     """
     kind = given.get("kind", name)
     if not isinstance(kind, str):
@@ -118,7 +118,7 @@ def build(kind: str, settings: Mapping[str, Any], vocabulary: Vocabulary) -> Obj
     """Make an objective from the fields of its settings class, as a run file gives them (without `kind`).
 
     Raises:
-        SettingsError: an unknown kind, or settings that the class refuses.
+        SettingsError: an unknown kind, or settings that are invalid for it.
     """
     return declare(kind, settings).build(vocabulary)
 
@@ -128,7 +128,7 @@ def _points() -> tuple[EntryPoint, ...]:
 
 
 def _path(objective_class: object) -> str:
-    """How an entry point would spell the class."""
+    """The class as an entry point names it."""
     return f"{getattr(objective_class, '__module__', '?')}:{getattr(objective_class, '__qualname__', '?')}"
 
 
@@ -143,13 +143,13 @@ def _others(kind: str) -> str:
 
 def _unknown(kind: str) -> str:
     return (
-        f"there is no objective kind {kind!r}.{nearest(kind, known())} Known kinds: {_others(kind)}.\n"
+        f"unknown objective kind {kind!r}.{nearest(kind, known())} Available kinds: {_others(kind)}.\n"
         f"A package adds one through the entry-point group {_GROUP!r}."
     )
 
 
 def _check(candidate: object, *, kind: str, origin: str) -> ObjectiveClass:
-    """The candidate, if it has what the contract asks for."""
+    """The candidate, if it satisfies the contract."""
     missing = []
     if not isinstance(candidate, type):
         missing.append("it is not a class")
@@ -165,6 +165,6 @@ def _check(candidate: object, *, kind: str, origin: str) -> ObjectiveClass:
         missing.append("`build` is missing")
     if missing:
         raise SettingsError(
-            f"the objective kind {kind!r} from {origin} breaks the contract: {'; '.join(missing)}. Repair it."
+            f"the objective kind {kind!r} from {origin} breaks the contract: {'; '.join(missing)}. Correct the class."
         )
     return cast("ObjectiveClass", candidate)
