@@ -105,7 +105,7 @@ def measure(work: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
     toolkit("convert", "--to-hf", decoder, work / "hub", "--form", "causal")
     make_a_strangers(work / "hub")
     toolkit("convert", "--from-hf", work / "hub", work / "imported", "--mask-token", "mean")
-    corpus = prepare(work, "strangers", work / "imported")
+    corpus = prepare(work, "unexpected_files", work / "imported")
     shape = json.loads((work / "imported" / "manifest.json").read_text())["settings"]["model"]
     starts = {
         "from the decoder": [f"init.from={work / 'imported'}"],

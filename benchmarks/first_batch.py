@@ -40,10 +40,10 @@ def first_batch(folder: str) -> dict[str, float]:
     corpus = Corpus(folder)
     rows = open_rows(corpus, settings, seed=0)
     stream = RowStream(rows, Order(rows.num_rows, seed=0, shuffle="global"))
-    positions_B = np.arange(ROWS)
-    read = stream.at(positions_B)
+    sample_indices_B = np.arange(ROWS)
+    read = stream.at(sample_indices_B)
     objective = mlm(mlm.Settings(), corpus.vocabulary)
-    objective.build(read.tokens_BS, read.segments_BS, Draws(0, positions_B, num_columns=SEQUENCE_LENGTH))
+    objective.build(read.tokens_BS, read.segments_BS, Draws(0, sample_indices_B, num_columns=SEQUENCE_LENGTH))
     wall, cpu, after = time.perf_counter() - wall, time.process_time() - cpu, memory()
     return {
         "wall_s": wall,

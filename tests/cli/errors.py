@@ -263,6 +263,24 @@ _PREPROCESS = (
         found=("All 40 documents", "0.9999999"),
         remedy="Hold out less",
     ),
+    _preprocess(
+        "{text}",
+        "--tokenizer",
+        "{tokenizer}",
+        "--output",
+        "{begun}",
+        found=("{begun}", "--shard-tokens: 20 then", "2 gone"),
+        remedy="--overwrite",
+    ),
+    _preprocess(
+        "{text}",
+        "--tokenizer",
+        "{tokenizer}",
+        "--output",
+        "{begun_by_0_1}",
+        found=("earlier version",),
+        remedy="--overwrite",
+    ),
     _preprocess("{text}", *_TO, found=("out/", "File too large"), remedy="resumes after the last", under="full disk"),
     *(
         _preprocess("{text}", "--tokenizer", name, "--output", "out", found=found, remedy=remedy)

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, chdir, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, chdir, contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +23,7 @@ from tests.support.runs import write_run
 from tests.support.text import sample_documents, tiny_tokenizer
 from toolkit.cli.main import main
 from toolkit.conversion.weights import EMBEDDING, HEAD
+from toolkit.core.errors import UserError
 from toolkit.model import Encoder, initialize_, model_settings
 from toolkit.preprocess import PreprocessSettings, preprocess
 from toolkit.run import load_run
@@ -71,6 +72,7 @@ class Place:
         self._lay_down_runs()
         self._lay_down_corpora()
         self._lay_down_text()
+        self._lay_down_unfinished()
         self._lay_down_tables()
         self._lay_down_models()
         self._lay_down_decoders()
@@ -161,6 +163,18 @@ class Place:
         preprocess([str(text)], prepared, settings=PreprocessSettings(tokenizer=str(tokenizer)))
         for name, damage in _DAMAGE.items():
             damage(shutil.copytree(prepared, self._add(name, self.folder / name)))
+
+    def _lay_down_unfinished(self) -> None:
+        """Corpora that were interrupted: here by a source with bad rows behind one with good ones."""
+        good, bad = self._file("begun/a.jsonl", '{"text": "The old miller counts."}\n' * 9), "no JSON\n" * 99
+        sources = [str(good), str(self._file("begun/b.jsonl", bad))]
+        output = self._add("begun", self.folder / "begun-corpus")
+        settings = PreprocessSettings(tokenizer=self.names["tokenizer"], shard_tokens=20)
+        with suppress(UserError):
+            preprocess(sources, output, settings=settings)
+        old = self._add("begun_by_0_1", Path(shutil.copytree(output, self.folder / "begun-by-0.1")))
+        steps = (old / "unfinished.jsonl").read_bytes().partition(b"\n")[2]
+        (old / "unfinished.jsonl").write_bytes(b'{"key": "9f86d081", "reference_only": false}\n' + steps)
 
     def _lay_down_tables(self) -> None:
         self._write("table", "table.tsv", "text\tlabel\n" + "The miller counts.\tyes\nA fox paints.\tno\n" * 4)

@@ -76,9 +76,11 @@ def test_a_position_does_not_depend_on_its_batch(
     given_weights: list[float], positions: list[int], batch_rows: int
 ) -> None:
     blend = Blend(given_weights, seed=3)
-    positions_B = np.array(positions)
-    together = np.stack(blend.locate(positions_B))
-    parts = [np.stack(blend.locate(positions_B[at : at + batch_rows])) for at in range(0, len(positions), batch_rows)]
+    sample_indices_B = np.array(positions)
+    together = np.stack(blend.locate(sample_indices_B))
+    parts = [
+        np.stack(blend.locate(sample_indices_B[at : at + batch_rows])) for at in range(0, len(positions), batch_rows)
+    ]
     np.testing.assert_array_equal(np.concatenate(parts, axis=1), together)
 
 
@@ -137,12 +139,12 @@ def parts(tmp_path: Path) -> list[tuple[Rows, Order]]:
 def test_a_stream_of_a_blend_reads_every_corpus_in_its_own_order(parts: list[tuple[Rows, Order]]) -> None:
     blend = Blend([2, 1, 1], seed=9)
     stream = RowStream.of_blend(parts, blend)
-    positions_B = np.arange(64 * 20)
-    read = stream.at(positions_B)
+    sample_indices_B = np.arange(64 * 20)
+    read = stream.at(sample_indices_B)
     assert read.tokens_BS.shape == read.segments_BS.shape == (1280, 8)
     corpora_B = read.tokens_BS[:, 0] // 1000
     np.testing.assert_array_equal(np.bincount(corpora_B), [640, 320, 320])
-    _, own_B = blend.locate(positions_B)
+    _, own_B = blend.locate(sample_indices_B)
     for number, (rows, order) in enumerate(parts):
         alone = RowStream(rows, order).at(np.arange(np.count_nonzero(corpora_B == number)))
         in_order = np.argsort(own_B[corpora_B == number])
@@ -162,17 +164,17 @@ def test_epochs_are_each_corpus_its_own(parts: list[tuple[Rows, Order]]) -> None
 @pytest.mark.parametrize("batch_rows", [1, 5, 64, 1000])
 def test_a_stream_gives_the_same_rows_in_any_batches(parts: list[tuple[Rows, Order]], batch_rows: int) -> None:
     stream = RowStream.of_blend(parts, Blend([0.3, 0.5, 0.2], seed=9))
-    positions_B = np.arange(1000)
-    whole = stream.at(positions_B)
-    some = [stream.at(positions_B[at : at + batch_rows]).tokens_BS for at in range(0, 1000, batch_rows)]
+    sample_indices_B = np.arange(1000)
+    whole = stream.at(sample_indices_B)
+    some = [stream.at(sample_indices_B[at : at + batch_rows]).tokens_BS for at in range(0, 1000, batch_rows)]
     np.testing.assert_array_equal(np.concatenate(some), whole.tokens_BS)
-    assert stream.at(positions_B[:0]).tokens_BS.shape == (0, 8)
+    assert stream.at(sample_indices_B[:0]).tokens_BS.shape == (0, 8)
 
 
 def test_a_blend_of_one_corpus_is_that_corpus(parts: list[tuple[Rows, Order]]) -> None:
-    positions_B = np.arange(300)
+    sample_indices_B = np.arange(300)
     alone, blended = RowStream(*parts[0]), RowStream.of_blend(parts[:1], Blend([0.1], seed=9))
-    np.testing.assert_array_equal(blended.at(positions_B).tokens_BS, alone.at(positions_B).tokens_BS)
+    np.testing.assert_array_equal(blended.at(sample_indices_B).tokens_BS, alone.at(sample_indices_B).tokens_BS)
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def test_sums_that_do_not_agree_are_refused(corpus: Path) -> None:
 def test_a_folder_without_one_is_no_corpus(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match=r"it has no corpus\.json"):
         read_manifest(tmp_path)
-    with pytest.raises(CorpusError, match="it is no folder"):
+    with pytest.raises(CorpusError, match="it does not exist"):
         read_manifest(tmp_path / "nothing")
 
 

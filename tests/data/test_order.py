@@ -21,10 +21,10 @@ def test_every_epoch_has_every_row_once(num_rows: int, shuffle: str) -> None:
 
 @pytest.mark.parametrize("shuffle", ["global", "blocks"])
 def test_epochs_and_seeds_differ(shuffle: str) -> None:
-    positions_B = np.arange(3000)
+    sample_indices_B = np.arange(3000)
     order = Order(1000, seed=5, shuffle=shuffle)
-    first, second, third = order.locate(positions_B)[0].reshape(3, 1000)
-    other_seed = Order(1000, seed=6, shuffle=shuffle).locate(positions_B[:1000])[0]
+    first, second, third = order.locate(sample_indices_B)[0].reshape(3, 1000)
+    other_seed = Order(1000, seed=6, shuffle=shuffle).locate(sample_indices_B[:1000])[0]
     for one, another in ((first, second), (second, third), (first, other_seed), (first, np.arange(1000))):
         assert (one == another).sum() < 10  # on average 1 of 1,000 places agrees
 
@@ -32,17 +32,17 @@ def test_epochs_and_seeds_differ(shuffle: str) -> None:
 @pytest.mark.parametrize("shuffle", ["global", "blocks"])
 def test_a_position_does_not_depend_on_its_batch(shuffle: str) -> None:
     order = Order(100_000, seed=1, shuffle=shuffle)
-    positions_B = np.array([0, 5, 99_999, 100_000, 250_000, 123_456_789])
-    together = order.locate(positions_B)
-    for index, position in enumerate(positions_B):
+    sample_indices_B = np.array([0, 5, 99_999, 100_000, 250_000, 123_456_789])
+    together = order.locate(sample_indices_B)
+    for index, position in enumerate(sample_indices_B):
         alone = order.locate(np.array([position]))
         assert (alone[0][0], alone[1][0]) == (together[0][index], together[1][index])
 
 
 def test_the_order_is_part_of_every_run_that_was_ever_made() -> None:
     """A change here makes every resumed run see other rows."""
-    positions_B = np.arange(6)
-    assert Order(10**9, seed=1234, shuffle="global").locate(positions_B)[0].tolist() == [
+    sample_indices_B = np.arange(6)
+    assert Order(10**9, seed=1234, shuffle="global").locate(sample_indices_B)[0].tolist() == [
         757657606,
         317376901,
         910387906,
@@ -50,7 +50,7 @@ def test_the_order_is_part_of_every_run_that_was_ever_made() -> None:
         371630307,
         708668602,
     ]
-    assert Order(10**9, seed=1234, shuffle="blocks").locate(positions_B)[0].tolist() == [
+    assert Order(10**9, seed=1234, shuffle="blocks").locate(sample_indices_B)[0].tolist() == [
         845966984,
         938987712,
         603320675,

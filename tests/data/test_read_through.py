@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from toolkit.data.corpus.read_through import Told, read_through
+from toolkit.data.corpus.read_through import OnRead, read_through
 
 
-def _reader(number: int, seconds: float = 0.0) -> Callable[[Told], int]:
-    def read(told: Told) -> int:
+def _reader(number: int, seconds: float = 0.0) -> Callable[[OnRead], int]:
+    def read(on_read: OnRead) -> int:
         time.sleep(seconds)
-        told(10)
+        on_read(10)
         return number
 
     return read
@@ -25,12 +25,12 @@ def test_results_come_in_order() -> None:
 
 
 def test_an_error_ends_what_would_take_for_ever() -> None:
-    def endless(told: Told) -> int:
+    def endless(on_read: OnRead) -> int:
         while True:
-            told(1)
+            on_read(1)
             time.sleep(0.001)
 
-    def fails(_: Told) -> int:
+    def fails(_: OnRead) -> int:
         raise ValueError("this one")
 
     before, start = threading.active_count(), time.monotonic()

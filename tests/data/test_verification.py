@@ -1,4 +1,4 @@
-"""`toolkit verify`: every damaged byte of every file is named, all of them at once; strangers are told apart."""
+"""`toolkit verify`: every damaged byte of every file is named, all of them at once; unexpected files are listed."""
 
 import shutil
 import sys
@@ -54,7 +54,7 @@ def _flip(path: Path, position: int, bits: int = 1) -> None:
 
 def test_a_corpus_as_it_was_written(corpus: Path) -> None:
     found = verify_corpus(corpus)
-    assert (found.damaged, found.strangers) == ((), ())
+    assert (found.damaged, found.unexpected_files) == ((), ())
     # corpus.json, 2 pairs, 4 plans, 2 summaries, 2 files of the tokenizer; twice.
     assert found.num_files == len(_files(corpus)) == 2 * (1 + 4 + 4 + 2 + 2)
     num_manifests = sum(path.stat().st_size for path in corpus.rglob("corpus.json"))
@@ -129,8 +129,13 @@ def test_what_does_not_belong_is_said_and_is_no_damage(corpus: Path) -> None:
     (corpus / "self").symlink_to(corpus)
     found = verify_corpus(corpus)
     assert found.damaged == ()
-    assert len(found.strangers) == 7
-    assert {path.name for path in found.strangers} > {"notes.txt", "shard-00002.bin", "added_tokens.json", "self"}
+    assert len(found.unexpected_files) == 7
+    assert {path.name for path in found.unexpected_files} > {
+        "notes.txt",
+        "shard-00002.bin",
+        "added_tokens.json",
+        "self",
+    }
 
 
 def test_a_corpus_that_does_not_list_its_tokenizer_compares_fingerprints(tmp_path: Path) -> None:

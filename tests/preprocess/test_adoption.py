@@ -15,7 +15,7 @@ from toolkit.cli.main import main
 from toolkit.core.errors import CorpusError, UserError
 from toolkit.data import Corpus, DataSettings, Order, RowStream, Shard, ShardWriter, open_rows, verify_corpus
 from toolkit.preprocess.adopt.adoption import Adoption, adopt
-from toolkit.preprocess.adopt.shard_files import examine_pair
+from toolkit.preprocess.adopt.shard_files import examine_shard
 from toolkit.testing.distributed import run_distributed
 
 EOS = 0
@@ -327,7 +327,7 @@ def test_mutated_pairs_are_refused_or_read(tmp_path):
         for _ in range(300):
             path.write_bytes(mutated(intact, generator))
             try:
-                pair = examine_pair(Shard(prefix), lambda _: None, vocabulary_size=384, eod_id=EOS)
+                pair = examine_shard(Shard(prefix), lambda _: None, vocabulary_size=384, eod_id=EOS)
                 outcomes.add("read")
                 assert pair.num_without_end <= pair.num_ended <= pair.entry.documents
             except CorpusError:

@@ -14,7 +14,7 @@ def command(folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder o
     from toolkit.data import verify_corpus
 
     found = verify_corpus(folder)
-    for path in found.strangers:
+    for path in found.unexpected_files:
         print(f"{path} does not belong to the corpus; it was not checked.")
     if found.damaged:
         raise CorpusError(str(found))

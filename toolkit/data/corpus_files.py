@@ -1,4 +1,4 @@
-"""The files of a corpus, and what vouches for each.
+"""The files of a corpus, and where the expected hash of each stands.
 
 corpus.json            its own last line
 shards, tokenizer/     corpus.json
@@ -15,7 +15,7 @@ from pathlib import Path
 from toolkit.core.errors import CorpusError
 from toolkit.core.files import hash_file
 from toolkit.data.corpus.manifest import MANIFEST_NAME, CorpusManifest, read_damaged_manifest, read_manifest
-from toolkit.data.corpus.read_through import Told
+from toolkit.data.corpus.read_through import OnRead
 from toolkit.data.corpus.shards import file_names
 from toolkit.data.rows.plan import is_whole
 from toolkit.data.rows.plan_summary import is_summary_whole
@@ -28,10 +28,10 @@ _LOCK = re.compile(r"\..*\.lock", re.DOTALL)
 
 @dataclass(frozen=True)
 class CorpusFile:
-    """One file: `examine` reads it and says what is wrong with it, None if nothing is; it may raise OSError."""
+    """One file: `examine` reads it and returns what is wrong with it, or None; it may raise OSError."""
 
     path: Path
-    examine: Callable[[Told], str | None]
+    examine: Callable[[OnRead], str | None]
 
 
 @dataclass
@@ -41,12 +41,12 @@ class CorpusFiles:
     Attributes:
         files: those that have to be read.
         manifests: each corpus.json, read already, and what is wrong with it.
-        strangers: what lies there and does not belong to it; nothing vouches for these.
+        unexpected_files: files there that are not part of it; there is no hash of these.
     """
 
     files: list[CorpusFile] = field(default_factory=list)
     manifests: list[tuple[Path, str | None]] = field(default_factory=list)
-    strangers: list[Path] = field(default_factory=list)
+    unexpected_files: list[Path] = field(default_factory=list)
 
 
 def survey_corpus(folder: Path) -> CorpusFiles:
@@ -89,7 +89,7 @@ def _survey(folder: Path, survey: CorpusFiles, *, visited: set[Path]) -> None:
         elif _is_summary(path.name, manifest):
             survey.files.append(_summary_file(path))
         else:
-            survey.strangers.append(path)
+            survey.unexpected_files.append(path)
 
 
 def _manifest(folder: Path, survey: CorpusFiles) -> CorpusManifest | None:
@@ -121,7 +121,7 @@ def _tokenizer_files(folder: Path, manifest: CorpusManifest, survey: CorpusFiles
     if manifest.tokenizer_files is None:
         return [CorpusFile(folder, lambda _: _tokenizer_fault(folder, manifest.tokenizer.fingerprint))]
     listed = {folder / name: expected for name, expected in manifest.tokenizer_files.items()}
-    survey.strangers += [path for path in sorted(folder.rglob("*")) if not path.is_dir() and path not in listed]
+    survey.unexpected_files += [path for path in sorted(folder.rglob("*")) if not path.is_dir() and path not in listed]
     return [_hashed_file(path, expected) for path, expected in listed.items()]
 
 
@@ -139,28 +139,28 @@ def _tokenizer_fault(folder: Path, fingerprint: str) -> str | None:
 
 
 def _hashed_file(path: Path, expected: str, *, num_bytes: int | None = None) -> CorpusFile:
-    def examine(told: Told) -> str | None:
+    def examine(on_read: OnRead) -> str | None:
         if num_bytes is not None and (size := path.stat().st_size) != num_bytes:
             return f"it has {size:,} bytes, {MANIFEST_NAME} says {num_bytes:,}"
-        found = hash_file(path, on_read=told)
+        found = hash_file(path, on_read=on_read)
         return None if found == expected else f"its SHA-256 is {found[:12]}, {MANIFEST_NAME} says {expected[:12]}"
 
     return CorpusFile(path, examine)
 
 
 def _plan_file(path: Path) -> CorpusFile:
-    def examine(told: Told) -> str | None:
+    def examine(on_read: OnRead) -> str | None:
         is_intact = is_whole(path)
-        told(path.stat().st_size)
+        on_read(path.stat().st_size)
         return None if is_intact else "the packing plan does not have the content that its header names"
 
     return CorpusFile(path, examine)
 
 
 def _summary_file(path: Path) -> CorpusFile:
-    def examine(told: Told) -> str | None:
+    def examine(on_read: OnRead) -> str | None:
         is_intact = is_summary_whole(path)
-        told(path.stat().st_size)
+        on_read(path.stat().st_size)
         return None if is_intact else "the summary of the packing plans does not have the digest that it ends with"
 
     return CorpusFile(path, examine)

@@ -1,4 +1,4 @@
-"""Is every file of a corpus as it was written?
+"""Verification of a corpus: whether every file is as it was written.
 
 The files are listed, which costs little, and then read by several threads at once. Nothing is raised for damage: all
 of it is gathered, so that one run names every file.
@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from toolkit.core.text import counted
-from toolkit.data.corpus.read_through import Told, read_through
+from toolkit.data.corpus.read_through import OnRead, read_through
 from toolkit.data.corpus_files import CorpusFile, survey_corpus
 
 
@@ -30,14 +30,14 @@ class Verification:
         num_files: files that belong to it, missing ones included.
         num_bytes: how large they are together, in bytes.
         damaged: files that are damaged or missing.
-        strangers: what lies in the folder and does not belong to the corpus; it was not looked at.
+        unexpected_files: files in the folder that are not part of the corpus; they were not read.
     """
 
     folder: Path
     num_files: int
     num_bytes: int
     damaged: tuple[Finding, ...]
-    strangers: tuple[Path, ...]
+    unexpected_files: tuple[Path, ...]
 
     def __str__(self) -> str:
         if not self.damaged:
@@ -45,19 +45,19 @@ class Verification:
         lines = "\n".join(f"  {finding.path}: {finding.what}" for finding in self.damaged)
         verb, them = ("is", "it") if len(self.damaged) == 1 else ("are", "them")
         plans = (
-            " A packing plan, or the summary of all plans, may simply be deleted: it is made again."
+            " A packing plan, or the summary of all plans, can be deleted: it is rebuilt."
             if any("packing plan" in finding.what for finding in self.damaged)
             else ""
         )
         return (
             f"{len(self.damaged):,} of {counted(self.num_files, 'file')} of {self.folder} {verb} damaged or "
             f"missing:\n{lines}\n"
-            f"Copy {them} again, or make the corpus anew with `toolkit preprocess --overwrite`.{plans}"
+            f"Copy {them} again, or rebuild the corpus with `toolkit preprocess --overwrite`.{plans}"
         )
 
 
 def verify_corpus(folder: Path) -> Verification:
-    """Read every file of a corpus and compare it with what vouches for it.
+    """Read every file of a corpus and compare it with its expected hash.
 
     Raises:
         CorpusError: there is no corpus in the folder, or the folder cannot be read.
@@ -71,13 +71,13 @@ def verify_corpus(folder: Path) -> Verification:
         num_files=len(found),
         num_bytes=num_bytes,
         damaged=tuple(Finding(path, what) for path, what in found if what is not None),
-        strangers=tuple(sorted(survey.strangers)),
+        unexpected_files=tuple(sorted(survey.unexpected_files)),
     )
 
 
-def _fault(file: CorpusFile, told: Told) -> str | None:
+def _fault(file: CorpusFile, on_read: OnRead) -> str | None:
     try:
-        return file.examine(told)
+        return file.examine(on_read)
     except FileNotFoundError:
         return "it is missing"
     except OSError as error:

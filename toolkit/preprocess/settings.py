@@ -32,7 +32,7 @@ class PreprocessSettings(Settings):
     limit_tokens: _AtLeastOne | None = None
     """Stop after the document that reaches this many tokens."""
     shard_tokens: _AtLeastOne = 2**28
-    """A shard closes after the document that reaches this many tokens, or at the end of a source file."""
+    """A shard closes after the document that reaches this many tokens, or at the end of a group of sources (1 GiB)."""
     sequence_length: Annotated[int, Field(ge=2, le=2**20)] | None = None
     """Also build the packing plans for rows of this many tokens; otherwise training does on first use."""
     special_text: Literal["parse", "literal"] | None = None
@@ -51,7 +51,7 @@ class PreprocessSettings(Settings):
     max_bad_fraction: Annotated[float, Field(ge=0, le=1)] = 0.01
     """Give up when more than this share of the rows cannot be used; looked at after each file."""
     overwrite: bool = False
-    """Replace a finished corpus."""
+    """Replace the corpus in the folder, finished or not."""
 
 
 class TokenizerTrainingSettings(Settings):

@@ -24,7 +24,7 @@ class Corpus:
         shards: the shards, opened when first used; only the last ones used in this process stay open.
 
     Raises:
-        CorpusError: the folder is no corpus, or a file is missing or has the wrong size; the message names it.
+        CorpusError: the folder is not a corpus, or a file is missing or has the wrong size; the message names it.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -108,13 +108,13 @@ class _Shards(Sequence[Shard]):
         found = (shard.num_documents, shard.num_tokens, shard.dtype.name)
         if found != (expected := (entry.documents, entry.tokens, self._manifest.dtype)):
             raise CorpusError(
-                f"{file_names(shard.prefix)[1]} does not belong to this corpus: it has {_told(*found)}, "
-                f"corpus.json says {_told(*expected)}. Copy the corpus again."
+                f"{file_names(shard.prefix)[1]} does not belong to this corpus: it has {_described(*found)}, "
+                f"corpus.json says {_described(*expected)}. Copy the corpus again."
             )
         return shard
 
 
-def _told(documents: int, tokens: int, dtype: str) -> str:
+def _described(documents: int, tokens: int, dtype: str) -> str:
     return f"{counted(documents, 'document')} of {tokens:,} {dtype} tokens"
 
 

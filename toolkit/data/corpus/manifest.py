@@ -67,7 +67,7 @@ class TokenizerEntry(Settings):
 
 
 def _as_table(value: Any, check: Callable[[Any], Sequence[ShardEntry]]) -> ShardTable:
-    """A table stays what it is; anything else is checked entry by entry and becomes one."""
+    """A table is taken as it is; anything else is checked entry by entry and becomes one."""
     return value if isinstance(value, ShardTable) else ShardTable(check(value))
 
 
@@ -135,7 +135,7 @@ def read_manifest(folder: Path) -> CorpusManifest:
     """Read and check `corpus.json` in `folder`.
 
     Raises:
-        CorpusError: it is missing, damaged, or says something that cannot be.
+        CorpusError: it is missing, damaged, or inconsistent.
     """
     path, text = folder / MANIFEST_NAME, _load(folder)
     # A view: a copy of the manifest of a large corpus would be the most memory that opening it takes.
@@ -163,7 +163,8 @@ def _load(folder: Path) -> bytes:
     try:
         return path.read_bytes()
     except (FileNotFoundError, NotADirectoryError) as error:
-        what = "has no corpus.json" if folder.is_dir() else "is no folder"
+        what = "is not a directory" if folder.exists() else "does not exist"
+        what = "has no corpus.json" if folder.is_dir() else what
         raise CorpusError(
             f"no corpus at {folder}: it {what}.{home_hint(folder)} "
             f"Make one with `toolkit preprocess SOURCE --tokenizer TOK --output {folder}`."
@@ -188,7 +189,7 @@ def _read_canonical(text: bytes) -> CorpusManifest | None:
         return None
 
 
-_REMEDY = "Copy the corpus again, or make it anew with `toolkit preprocess --overwrite`."
+_REMEDY = "Copy the corpus again, or rebuild it with `toolkit preprocess --overwrite`."
 
 
 # How the file ends, with and without the hash: the hash is that of the file as it would be without it.

@@ -8,25 +8,25 @@ from typing import TypeVar
 
 from toolkit.core.console import progress
 
-Told = Callable[[int], object]
-"""Is told how many bytes were read."""
+OnRead = Callable[[int], object]
+"""Called with the number of bytes just read."""
 
 _Result = TypeVar("_Result")
 _SECONDS_BETWEEN_UPDATES = 0.2
 _MOST_THREADS = 8
 
 
-def read_through(label: str, readers: Sequence[Callable[[Told], _Result]], *, num_bytes: int) -> list[_Result]:
+def read_through(label: str, readers: Sequence[Callable[[OnRead], _Result]], *, num_bytes: int) -> list[_Result]:
     """Run readers on threads and return their results in order; the first error ends all and is raised.
 
     Args:
-        label: what is going on, for the progress bar.
-        readers: each reads something and tells how much.
+        label: of the progress bar.
+        readers: each reads something and reports how many bytes.
         num_bytes: how much there is to read.
     """
     num_read, is_over, lock = 0, False, Lock()
 
-    def told(count: int) -> None:
+    def on_read(count: int) -> None:
         nonlocal num_read
         # A file may take an hour, and an error or an interruption should not.
         if is_over:
@@ -37,7 +37,7 @@ def read_through(label: str, readers: Sequence[Callable[[Told], _Result]], *, nu
     # Reading waits and hashing lets other threads run, so one more than cores.
     num_threads = min(_MOST_THREADS, len(os.sched_getaffinity(0)) + 1)
     with progress(label, total=num_bytes / 1e6, unit="MB") as shown, ThreadPoolExecutor(num_threads) as pool:
-        futures = [pool.submit(reader, told) for reader in readers]
+        futures = [pool.submit(reader, on_read) for reader in readers]
         left = set(futures)
         try:
             while left:

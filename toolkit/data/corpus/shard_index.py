@@ -57,7 +57,7 @@ class ShardIndex:
         if code in _OTHER_TYPES:
             raise CorpusError(
                 f"{path} is of {_OTHER_TYPES[code]} tokens (type code {code}): only uint16 (8) and int32 (4) are read, "
-                "which Megatron-LM writes for every vocabulary. Make the pair again from its text."
+                "which Megatron-LM writes for every vocabulary. Rebuild both files from their text."
             )
         if code not in CODES:
             raise self._damaged(f"there is no type code {code} of tokens")
@@ -96,7 +96,7 @@ class ShardIndex:
         is_plain = self.num_documents == self.num_sequences and self._boundaries_count_up()
         return self.sequence_lengths if is_plain else _JoinedLengths(self)
 
-    def positions(self, documents: slice) -> npt.NDArray[np.int64]:
+    def token_offsets(self, documents: slice) -> npt.NDArray[np.int64]:
         """Where these documents and the one after the last begin, in tokens: one more than documents."""
         start, stop, _ = documents.indices(self.num_documents)
         sequences = self.boundaries[start : stop + 1]
@@ -169,7 +169,7 @@ class _JoinedLengths:
         self._index, self.size = index, index.num_documents
 
     def __getitem__(self, index: slice, /) -> npt.NDArray[np.int64]:
-        return np.diff(self._index.positions(index))
+        return np.diff(self._index.token_offsets(index))
 
 
 def file_size(path: Path) -> int:

@@ -15,7 +15,7 @@ FileName = Annotated[str, Field(min_length=1, pattern=r"^[^\x00]*$")]
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 _ENTRIES_AT_ONCE = 1024
-# How entries follow one another in the canonical form. It stands nowhere else: in a string a line end is escaped.
+# The text between two entries in the canonical form, and nowhere else: a line end in a string is escaped.
 _BETWEEN_ENTRIES = re.compile(rb"\n  \},\n  \{\n")
 
 
@@ -24,12 +24,12 @@ class ShardEntry:
     """One pair of .bin and .idx files.
 
     Attributes:
-        name: path without its ending: relative to the corpus folder, or absolute for a pair that lies elsewhere.
+        name: path without its ending: relative to the corpus folder, or absolute for adopted files.
         documents: number of documents.
         tokens: number of tokens.
         sha256_bin: hash of the tokens file.
         sha256_idx: hash of the index file.
-        source: where its text came from.
+        source: its first source, and how many more there are.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -115,7 +115,7 @@ def read_entries(text: bytes, start: int, stop: int) -> Iterator[ShardEntry]:
         stop: where the last one ends.
 
     Raises:
-        ValueError: they are not in the canonical form, or one says something that cannot be.
+        ValueError: they are not in the canonical form, or one is invalid.
     """
     ends = [found.start() + len(b"\n  }") for found in _BETWEEN_ENTRIES.finditer(text, start, stop)]
     ends = [*ends[_ENTRIES_AT_ONCE - 1 :: _ENTRIES_AT_ONCE], stop]

@@ -178,11 +178,11 @@ class Shard:
     @cached_property
     def offsets(self) -> npt.NDArray[np.int64]:
         """Position of each document's first token in `tokens`, (num_documents,)."""
-        return self._checked_index.positions(slice(None))[:-1]
+        return self._checked_index.token_offsets(slice(None))[:-1]
 
     def document(self, number: int) -> npt.NDArray[np.integer]:
         """The tokens of one document."""
-        start, stop = self._checked_index.positions(slice(number, number + 1)).tolist()
+        start, stop = self._checked_index.token_offsets(slice(number, number + 1)).tolist()
         return self.tokens[start:stop]
 
     @cached_property
@@ -209,5 +209,5 @@ def _sync_and_close(file: BinaryIO) -> None:
 def _unwritable(path: Path, error: OSError) -> CorpusError:
     return CorpusError(
         f"{path} cannot be written: {error.strerror}. Free space or choose another folder; started again in this one, "
-        "the command goes on from the last finished shard."
+        "the command resumes after the last finished shard."
     )

@@ -53,9 +53,9 @@ class Blend:
         self._numerators = [int(share * denominator) for share in self.shares]
         self._key = np.uint64(keyed_uint64(seed, "blend"))
 
-    def locate(self, positions_B: Numbers) -> tuple[Numbers, Numbers]:
+    def locate(self, sample_indices_B: Numbers) -> tuple[Numbers, Numbers]:
         """Number of the corpus and position in it, both int64 (B,), for these positions over the whole run."""
-        blocks_B, places_B = np.divmod(positions_B.astype(np.int64), self.block_rows)
+        blocks_B, places_B = np.divmod(sample_indices_B.astype(np.int64), self.block_rows)
         slots_B = permute(places_B, self.block_rows, keys_B=hash_numbers(self._key, blocks_B))
         blocks_U, which_B = np.unique(blocks_B, return_inverse=True)
         before_UC, after_UC = self._table(blocks_U), self._table(blocks_U + 1)

@@ -39,9 +39,9 @@ class Order:
         self._rows_key = np.uint64(keyed_uint64(seed, "order", shuffle, "rows"))
         self._blocks_key = np.uint64(keyed_uint64(seed, "order", shuffle, "blocks"))
 
-    def locate(self, positions_B: Numbers) -> tuple[Numbers, Numbers]:
+    def locate(self, sample_indices_B: Numbers) -> tuple[Numbers, Numbers]:
         """Rows and epochs, both int64 (B,), of these positions, counted from 0 over the whole run."""
-        epochs_B, indices_B = np.divmod(positions_B.astype(np.int64), self.num_rows)
+        epochs_B, indices_B = np.divmod(sample_indices_B.astype(np.int64), self.num_rows)
         if self._shuffle == "global":
             return permute(indices_B, self.num_rows, keys_B=hash_numbers(self._rows_key, epochs_B)), epochs_B
         return self._in_blocks(indices_B, epochs_B), epochs_B

@@ -65,16 +65,16 @@ class RowStream:
         """S, positions in a row."""
         return self._parts[0][0].sequence_length
 
-    def at(self, positions_B: Numbers) -> TokenRows:
+    def at(self, sample_indices_B: Numbers) -> TokenRows:
         """The rows at these sample positions, counted from 0 over the whole run.
 
         Raises:
             CorpusError: a file turns out to be damaged.
         """
-        located = self.locate(positions_B)
+        located = self.locate(sample_indices_B)
         if self._blend is None:
             return self._parts[0][0].read(located.rows_B, located.epochs_B)
-        shape = (positions_B.size, self.sequence_length)
+        shape = (sample_indices_B.size, self.sequence_length)
         found = TokenRows(np.empty(shape, np.int32), np.empty(shape, np.int32))
         for number in np.unique(located.corpora_B).tolist():
             chosen = located.corpora_B == number
@@ -82,12 +82,12 @@ class RowStream:
             found.tokens_BS[chosen], found.segments_BS[chosen] = some.tokens_BS, some.segments_BS
         return found
 
-    def locate(self, positions_B: Numbers) -> Located:
+    def locate(self, sample_indices_B: Numbers) -> Located:
         """Where the rows at these sample positions are."""
-        if positions_B.size >= _GROUP:
-            return self._locate(positions_B)
-        groups_B, places_B = np.divmod(positions_B.astype(np.int64), _GROUP)
-        found_3B = np.empty((3, positions_B.size), np.int64)
+        if sample_indices_B.size >= _GROUP:
+            return self._locate(sample_indices_B)
+        groups_B, places_B = np.divmod(sample_indices_B.astype(np.int64), _GROUP)
+        found_3B = np.empty((3, sample_indices_B.size), np.int64)
         for group in np.unique(groups_B).tolist():
             chosen = groups_B == group
             found_3B[:, chosen] = self._group(group)[:, places_B[chosen]]
@@ -98,10 +98,10 @@ class RowStream:
         located = self._locate(np.arange(group * _GROUP, (group + 1) * _GROUP))
         return np.stack([located.corpora_B, located.rows_B, located.epochs_B])
 
-    def _locate(self, positions_B: Numbers) -> Located:
+    def _locate(self, sample_indices_B: Numbers) -> Located:
         if self._blend is None:
-            return Located(np.zeros(positions_B.size, np.int64), *self._parts[0][1].locate(positions_B))
-        corpora_B, own_B = self._blend.locate(positions_B)
+            return Located(np.zeros(sample_indices_B.size, np.int64), *self._parts[0][1].locate(sample_indices_B))
+        corpora_B, own_B = self._blend.locate(sample_indices_B)
         rows_B, epochs_B = np.empty_like(own_B), np.empty_like(own_B)
         for number in np.unique(corpora_B).tolist():
             chosen = corpora_B == number

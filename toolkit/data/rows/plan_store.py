@@ -50,7 +50,7 @@ class PlanStore:
         table: rows, pieces and tokens of the plan of each shard.
 
     Raises:
-        CorpusError: an index is damaged, or a plan can be written nowhere.
+        CorpusError: an index is damaged, or there is no place to write a plan to.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class PlanStore:
         made = iter(self._make_all([number for number, sizes in enumerate(found) if sizes is None]))
         table = PlanTable.of([sizes or next(made) for sizes in found])
         if len(found) >= _FEWEST_SHARDS_SUMMARISED:
-            # Only a copy: where it can be written nowhere, a run goes on without it.
+            # Only a copy: a run continues without it where there is no place to write it to.
             any(self._leave_summary(path, table) for path in self._summaries())
         return table
 
@@ -128,7 +128,7 @@ class PlanStore:
             path = self._find_intact(number)
         if path is None:
             raise CorpusError(
-                f"the packing plan of {self._prefix(number)} does not stay intact: what was written a moment ago "
+                f"the packing plan of {self._prefix(number)} was corrupted right after it was written: it "
                 "reads back differently. Check the disk."
             )
         self._intact[number] = path
@@ -136,7 +136,7 @@ class PlanStore:
         if read_sizes(path, self._key(number)) != sizes:
             raise CorpusError(
                 f"{path} has other numbers of rows than the summary of all plans, {self._summary_key.file_name}. "
-                "Delete both; they are made again."
+                "Delete both; they are rebuilt."
             )
         return map_plan(path, sizes)
 
@@ -165,7 +165,7 @@ class PlanStore:
             except OSError as error:
                 failures.append(f"{path.parent}: {error.strerror or error}")
         raise CorpusError(
-            f"the packing plan of {self._prefix(number)} can be written nowhere ({'; '.join(failures)}). "
+            f"the packing plan of {self._prefix(number)} cannot be written ({'; '.join(failures)}). "
             "Make one of these folders writable, or set XDG_CACHE_HOME to one that is."
         )
 

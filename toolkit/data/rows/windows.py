@@ -68,7 +68,7 @@ def open_rows(corpus: Corpus, settings: DataSettings, *, seed: int, cache_folder
         cache_folder: where packing plans go if the corpus cannot be written; by default below `$XDG_CACHE_HOME`.
 
     Raises:
-        CorpusError: the corpus has not one row, is damaged, or a packing plan can be written nowhere.
+        CorpusError: the corpus has not one row, is damaged, or there is no place to write a packing plan to.
     """
     length = settings.sequence_length
     rows: Rows
@@ -201,7 +201,7 @@ def _check_ids(tokens_BS: npt.NDArray[np.int32], located: list[tuple[int, int]],
     raise CorpusError(
         f"{corpus.path / corpus.manifest.table.names[shard]}.bin: row {row_in_shard} of this shard has the token id "
         f"{tokens_BS[row, column]}, outside the vocabulary of {size:,} ids. The tokens are damaged, or were made with "
-        f"another tokenizer. `toolkit verify {corpus.path}` tells which; copy the corpus again, or make it anew."
+        f"another tokenizer. `toolkit verify {corpus.path}` tells which; copy the corpus again, or rebuild it."
     )
 
 

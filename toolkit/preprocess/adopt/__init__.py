@@ -1,1 +1,1 @@
-"""Megatron's shard files, where they lie -> a corpus folder that names them."""
+"""Megatron's shard files, where they are -> a corpus folder that names them."""

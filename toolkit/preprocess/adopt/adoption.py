@@ -1,4 +1,4 @@
-"""Take over pairs of .bin and .idx that Megatron-LM wrote, where they lie: a corpus folder that names them.
+"""Adopt pairs of .bin and .idx that Megatron-LM wrote, where they are: a corpus folder that names them.
 
 Every pair is read through once, by several threads: its hashes go into corpus.json; ids that the tokenizer does not
 have, types that are not read, and pairs of different types are refused. Nothing is copied and no pair is changed.
@@ -18,7 +18,7 @@ from toolkit.core.text import counted
 from toolkit.data.corpus.manifest import MANIFEST_NAME, CorpusManifest, read_damaged_manifest
 from toolkit.data.corpus.read_through import read_through
 from toolkit.data.corpus.shards import Shard, file_names
-from toolkit.preprocess.adopt.shard_files import Pair, examine_pair, find_pairs
+from toolkit.preprocess.adopt.shard_files import AdoptedShard, examine_shard, find_shards
 from toolkit.preprocess.writer.folder import TOKENIZER_FOLDER, complete_corpus, locked, unexpected_names
 
 
@@ -79,7 +79,7 @@ def adopt(
         UserError: a pair or the folder cannot be used.
         TokenizationError: the tokenizer cannot be used.
     """
-    prefixes = find_pairs(named)
+    prefixes = find_shards(named)
     loaded = tokenization.load(tokenizer, mask_token=mask_token, eod=eod, cache_folder=cache_folder())
     shards = _open(prefixes)
     with locked(output):
@@ -144,10 +144,10 @@ def _check_output(output: Path, prefixes: Sequence[Path], *, overwrite: bool) ->
         )
 
 
-def _examine(shards: Sequence[Shard], tokenizer: tokenization.Tokenizer) -> list[Pair]:
+def _examine(shards: Sequence[Shard], tokenizer: tokenization.Tokenizer) -> list[AdoptedShard]:
     """Read all pairs through; the first error ends it."""
     readers = [
-        partial(examine_pair, shard, vocabulary_size=tokenizer.encoded_vocabulary_size, eod_id=tokenizer.eod_id)
+        partial(examine_shard, shard, vocabulary_size=tokenizer.encoded_vocabulary_size, eod_id=tokenizer.eod_id)
         for shard in shards
     ]
     num_bytes = sum(path.stat().st_size for shard in shards for path in file_names(shard.prefix))

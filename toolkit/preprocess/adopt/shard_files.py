@@ -13,7 +13,7 @@ import numpy.typing as npt
 from toolkit.core.errors import CorpusError, UserError
 from toolkit.core.files import hash_file
 from toolkit.data import ShardEntry
-from toolkit.data.corpus.read_through import Told
+from toolkit.data.corpus.read_through import OnRead
 from toolkit.data.corpus.shards import Shard, file_names
 
 _ENDINGS = (".bin", ".idx")
@@ -22,7 +22,7 @@ _DOCUMENTS_AT_ONCE = 1 << 18
 
 
 @dataclass(frozen=True)
-class Pair:
+class AdoptedShard:
     """A pair that was read through.
 
     Attributes:
@@ -36,7 +36,7 @@ class Pair:
     num_without_end: int
 
 
-def find_pairs(named: Sequence[str]) -> list[Path]:
+def find_shards(named: Sequence[str]) -> list[Path]:
     """The pairs that were named, as absolute paths without ending: bytewise in order, each once.
 
     Args:
@@ -76,12 +76,12 @@ def _without_ending(name: str) -> str:
     return name[:-4] if name.endswith(_ENDINGS) else name
 
 
-def examine_pair(shard: Shard, told: Told, *, vocabulary_size: int, eod_id: int | None) -> Pair:
+def examine_shard(shard: Shard, on_read: OnRead, *, vocabulary_size: int, eod_id: int | None) -> AdoptedShard:
     """Read a pair through, in bounded memory.
 
     Args:
         shard: the pair.
-        told: is told how many bytes were read.
+        on_read: called with the number of bytes read.
         vocabulary_size: every id has to be below.
         eod_id: the token that should end documents; None: any may.
 
@@ -99,16 +99,16 @@ def examine_pair(shard: Shard, told: Told, *, vocabulary_size: int, eod_id: int 
             _check_ids(tokens, bin_path, position=position, vocabulary_size=vocabulary_size)
             ends.look_at(tokens, position)
             position += tokens.size
-            told(len(piece))
+            on_read(len(piece))
     entry = ShardEntry(
         name=str(shard.prefix),
         documents=shard.num_documents,
         tokens=shard.num_tokens,
         sha256_bin=digest.hexdigest(),
-        sha256_idx=hash_file(idx_path, on_read=told),
+        sha256_idx=hash_file(idx_path, on_read=on_read),
         source=str(shard.prefix),
     )
-    return Pair(entry, ends.num_ended, ends.num_without_end)
+    return AdoptedShard(entry, ends.num_ended, ends.num_without_end)
 
 
 def _check_ids(tokens: npt.NDArray[np.integer], path: Path, *, position: int, vocabulary_size: int) -> None:

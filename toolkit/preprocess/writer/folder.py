@@ -86,7 +86,7 @@ def prepare(folder: Path, key: Mapping[str, Any], *, engine: Literal["auto", "re
             raise UserError(
                 f"The output folder {folder} is not empty and holds no corpus ({others}). Name another folder."
             )
-        return begin_anew(folder, key, reference_only=False)
+        return start_over(folder, key, reference_only=False)
     reason = reason or _not_resumable(folder, ledger, key, engine=engine)
     if reason is None:
         assert ledger is not None
@@ -94,10 +94,10 @@ def prepare(folder: Path, key: Mapping[str, Any], *, engine: Literal["auto", "re
         resume_ledger(folder, ledger)
         return ledger
     # Nothing is lost with a corpus that was begun and has no finished shard: after a mistake in the options, say.
-    is_empty = ledger is not None and ledger.key is not None and not (ledger.shards or ledger.held_out)
+    is_empty = ledger is not None and ledger.key is not None and not ledger.shards
     if not overwrite and ((folder / MANIFEST_NAME).exists() or not is_empty):
         raise UserError(f"{folder} holds {reason}name another folder, or start over with --overwrite.")
-    return begin_anew(folder, key, reference_only=False)
+    return start_over(folder, key, reference_only=False)
 
 
 def _finished(folder: Path, ledger: Ledger | None, key: Mapping[str, Any]) -> str | None:
@@ -126,7 +126,7 @@ def _not_resumable(
         changes.append(f"--engine: the fast encoder made {counted(ledger.num_fast, 'finished shard')}, reference now")
     if not changes:
         return None
-    kept = counted(len(ledger.shards), "finished shard")
+    kept = counted(len(ledger.shards) + len(ledger.held_out), "finished shard")
     lines = "".join(f"\n  {change}" for change in changes)
     return f"an unfinished corpus with {kept} that was begun differently:{lines}\nStart it as it was begun, "
 
@@ -137,7 +137,7 @@ def unexpected_names(folder: Path) -> str:
     return first_few(sorted(path.name for path in folder.iterdir() if not any(map(path.match, ours))))
 
 
-def begin_anew(folder: Path, key: Mapping[str, Any] | None, *, reference_only: bool) -> Ledger:
+def start_over(folder: Path, key: Mapping[str, Any] | None, *, reference_only: bool) -> Ledger:
     """Remove what an earlier run wrote, and note which corpus is begun."""
     # From the first ledger on the folder counts as an unfinished corpus, whatever of the old one is still there.
     ledger = begin_ledger(folder, key, reference_only=reference_only)

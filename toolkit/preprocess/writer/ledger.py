@@ -116,14 +116,14 @@ class Place(Settings):
 
 
 class Step(Settings):
-    """One line of the ledger: shards that are finished, and where to go on behind them."""
+    """One line of the ledger: finished shards, and where to resume after them."""
 
     shard: ShardEntry | None
     """The shard of the corpus; none if all documents since the last step are held out."""
     held_out: Annotated[tuple[ShardEntry, ...], Field(strict=False)]
     """Those of the holdout since the last step; the last one is closed together with the shard."""
     place: Place
-    """Where to go on."""
+    """Where to resume."""
     tally: Tally
     """Counts up to there."""
     is_fast: bool
@@ -141,7 +141,7 @@ class Ledger:
         num_fast: finished shards, of the holdout too, that the fast encoder made.
         shards: the finished ones of the corpus.
         held_out: the finished ones of the holdout.
-        place: where to go on.
+        place: where to resume.
         tally: counts up to there.
         num_bytes: size of the file up to the last whole line.
     """
@@ -208,7 +208,7 @@ def read_ledger(folder: Path) -> Ledger | None:
         if isinstance(key, str):
             return Ledger(None, reference_only)
         steps, num_bytes = [], len(header) + 1
-        for line in lines[:-1]:  # what stands behind the last line end is no whole line
+        for line in lines[:-1]:  # the rest is a line that was being written
             steps.append(Step.model_validate_json(line))
             num_bytes += len(line) + 1
     except (OSError, ValueError, KeyError, TypeError):

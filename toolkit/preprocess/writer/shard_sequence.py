@@ -26,7 +26,7 @@ class ShardSequence:
     Args:
         folder: where the shards go.
         holdout_folder: where those of the holdout go.
-        ledger: what is finished already; the sequence goes on behind it.
+        ledger: what is finished already; the sequence continues after it.
         dtype: type of the tokens.
         settings: limits and size of a shard.
         is_fast: whether the fast encoder makes the spans.
@@ -72,7 +72,7 @@ class ShardSequence:
         if number != self._place.source:
             self._place = Place(source=number)
             self._next_span_rows = 0
-        else:  # the first source of a run that goes on
+        else:  # the first source of a resumed run
             self._next_span_rows = self._place.rows_before_span
 
     def add(self, encoded: EncodedSpan) -> None:

@@ -20,7 +20,7 @@ from toolkit.preprocess.encoding import EncodedSpan, SpanEncoder, ahead
 from toolkit.preprocess.readers import Span, iterate_spans
 from toolkit.preprocess.settings import PreprocessSettings
 from toolkit.preprocess.sources import Source, no_documents_error
-from toolkit.preprocess.writer.folder import HOLDOUT_FOLDER, begin_anew
+from toolkit.preprocess.writer.folder import HOLDOUT_FOLDER, start_over
 from toolkit.preprocess.writer.ledger import Ledger, Place, Tally, read_ledger, record_step
 from toolkit.preprocess.writer.shard_sequence import ShardSequence, SourceNames
 
@@ -53,7 +53,7 @@ def write_shards(
         # It compares some of the documents, so that finished shards may hold what it did not look at.
         made = counted(len((read_ledger(output) or ledger).shards), "finished shard")
         console().print(f"Starting over, {made} removed: {choice.why_reference}.")
-        ledger = begin_anew(output, ledger.key, reference_only=True)
+        ledger = start_over(output, ledger.key, reference_only=True)
         sequence = _write_with(choice, files, output, ledger, tokenizer=tokenizer, settings=settings)
     return Written(sequence, choice, start)
 
