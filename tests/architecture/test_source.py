@@ -25,7 +25,7 @@ BOOLEAN_PARAMETERS = {
     "HubWeights.open.is_tied": "what config.json says",
     "Linear.__init__.bias": "torch's own signature",
     "begin_ledger.reference_only": "what is recorded",
-    "begin_anew.reference_only": "what is recorded",
+    "start_over.reference_only": "what is recorded",
     "ShardSequence.__init__.is_fast": "what is counted with",
     "compare_logits.is_ours": "who wrote the folder",
 }
