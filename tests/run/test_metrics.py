@@ -1,9 +1,11 @@
 """metrics.jsonl: one line a step over the life of a run."""
 
 import json
+import re
+from pathlib import Path
 
 from toolkit.run import RunFolder
-from toolkit.run.metrics import MetricsFile
+from toolkit.run.metrics import MetricsFile, MetricsLine
 
 
 def _steps(path):
@@ -28,3 +30,9 @@ def test_a_fresh_start_sets_every_line_of_an_earlier_try_aside(tmp_path):
     MetricsFile(RunFolder(tmp_path), resumed_step=0).append({"step": 0})
     assert _steps(tmp_path / "metrics.jsonl") == [0]
     assert _steps(tmp_path / "metrics.superseded.jsonl") == [0]
+
+
+def test_the_documented_fields_are_those_of_a_line():
+    page = (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
+    table = page.split("### metrics.jsonl")[1].split("The form of a line")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(MetricsLine.__annotations__)

@@ -4,10 +4,34 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from toolkit.core.files import atomic_write
 from toolkit.run.folder import RunFolder
+
+
+class Rates(TypedDict, total=False):
+    """Speed since the previous line; `mfu` only if the peak of the devices is known."""
+
+    tokens_per_second: float
+    model_flops_per_second: float
+    mfu: float
+
+
+class MetricsLine(Rates, total=False):
+    """The fields of a line. At step 0 there is an evaluation and no training."""
+
+    step: int
+    phase: int
+    objective: str
+    attention: str
+    loss: float
+    targets: int
+    tokens: int
+    learning_rate: float
+    grad_norm: float
+    data_digest: str
+    eval_loss: Mapping[str, float]
 
 
 class MetricsFile:
@@ -22,7 +46,7 @@ class MetricsFile:
         if self.path.exists():
             self._supersede(folder.superseded_metrics_file, resumed_step)
 
-    def append(self, line: Mapping[str, Any]) -> None:
+    def append(self, line: MetricsLine) -> None:
         """Add a line."""
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(dict(line), allow_nan=False) + "\n")

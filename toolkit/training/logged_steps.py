@@ -6,14 +6,15 @@ The line is made once; metrics.jsonl, TensorBoard and Weights & Biases get the s
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol, cast
 
 from toolkit.core.errors import UserError, is_out_of_room
+from toolkit.run.metrics import MetricsLine, Rates
 from toolkit.training.hooks import Hook
 from toolkit.training.run_state import StepInfo, StepMetrics
 from toolkit.training.speed import Speed
 
-_CURVES = ("learning_rate", "grad_norm", "tokens_per_second", "model_flops_per_second", "mfu")
+_CURVES = ("learning_rate", "grad_norm", *Rates.__annotations__)
 
 
 class LineWriter(Protocol):
@@ -25,7 +26,7 @@ class LineWriter(Protocol):
 
     path: Path
 
-    def append(self, line: Mapping[str, Any]) -> None:
+    def append(self, line: MetricsLine) -> None:
         """Write the line of one step."""
 
     def close(self, error: BaseException | None) -> None:
@@ -50,14 +51,14 @@ class LogHook(Hook):
         self._speed.add(metrics)
         if not (self._eval_losses or info.is_phase_end or info.step % self._every == 0):
             return
-        measured = {
+        measured: MetricsLine = {
             "loss": metrics.loss,
             "targets": metrics.counts.targets,
             "tokens": info.state.tokens,
             "learning_rate": metrics.learning_rate,
             "grad_norm": metrics.grad_norm,
-            **self._speed.take(),
         }
+        measured.update(cast(MetricsLine, self._speed.take()))
         self._write(info, measured)
 
     def close(self, error: BaseException | None) -> None:
@@ -67,15 +68,15 @@ class LogHook(Hook):
                 stack.enter_context(_naming(writer))
                 stack.callback(writer.close, error)
 
-    def _write(self, info: StepInfo, measured: Mapping[str, Any]) -> None:
-        line = {
+    def _write(self, info: StepInfo, measured: MetricsLine) -> None:
+        line: MetricsLine = {
             "step": info.step,
             "phase": info.phase.index,
             "objective": info.phase.objective,
             "attention": str(info.attention),
-            **measured,
-            "data_digest": info.state.digest.hex(),
         }
+        line.update(measured)
+        line["data_digest"] = info.state.digest.hex()
         if self._eval_losses:
             line["eval_loss"] = dict(self._eval_losses)
         self._eval_losses = {}
@@ -107,7 +108,7 @@ class TensorBoardWriter:
         # A fresh start writes step 0 again too: the validation losses before the first update.
         self._writer = SummaryWriter(str(folder), purge_step=first_step + 1 if first_step else 0)
 
-    def append(self, line: Mapping[str, Any]) -> None:
+    def append(self, line: MetricsLine) -> None:
         """Write the scalars of a logged step."""
         for name, value in scalars(line).items():
             self._writer.add_scalar(name, value, line["step"])
@@ -117,10 +118,11 @@ class TensorBoardWriter:
         self._writer.close()
 
 
-def scalars(line: Mapping[str, Any]) -> dict[str, float]:
+def scalars(line: MetricsLine) -> dict[str, float]:
     """The curves of a line by name. Losses are by objective, so that a switch shows."""
     named: dict[str, float] = {}
     if "loss" in line:
         named[f"loss/{line['objective']}"] = line["loss"]
-    named |= {name: line[name] for name in _CURVES if name in line}
+    values = cast("dict[str, float]", line)
+    named |= {name: values[name] for name in _CURVES if name in values}
     return named | {f"validation/{name}": loss for name, loss in line.get("eval_loss", {}).items()}

@@ -1,12 +1,12 @@
 """Speed of a run: tokens and model FLOPs per second, and the share of the peak FLOPs of its devices (MFU)."""
 
 import re
-from typing import Any
 
 import torch
 
 from toolkit.model.config import ModelSettings
 from toolkit.model.presets import training_flops
+from toolkit.run.metrics import Rates
 from toolkit.training.run_state import StepMetrics
 
 # Dense bf16 TFLOP/s of one device, from its data sheet, by its full name without the vendor's.
@@ -64,15 +64,15 @@ class Speed:
         )
         self._seconds += metrics.seconds
 
-    def take(self) -> dict[str, Any]:
+    def take(self) -> Rates:
         """Rates over the steps since the last call, as fields of a logged line; `mfu` only where the peak is known."""
         seconds = self._seconds or float("inf")
         rate = self._flops / seconds
-        fields = {
+        rates: Rates = {
             "tokens_per_second": round(self._tokens / seconds, 1),
             "model_flops_per_second": float(f"{rate:.6g}"),
         }
         if self._peak_flops is not None:
-            fields["mfu"] = float(f"{rate / self._peak_flops:.4g}")
+            rates["mfu"] = float(f"{rate / self._peak_flops:.4g}")
         self._tokens, self._flops, self._seconds = 0, 0.0, 0.0
-        return fields
+        return rates

@@ -9,6 +9,7 @@ from typing import Any
 
 from toolkit.core.errors import SettingsError
 from toolkit.run.folder import RunFolder
+from toolkit.run.metrics import MetricsLine
 from toolkit.training.logged_steps import scalars
 
 
@@ -57,7 +58,7 @@ class WandbWriter:
         self._run.define_metric("*", step_metric="step")
         id_file.write_text(f"{self._run.id}\n", encoding="utf-8")
 
-    def append(self, line: Mapping[str, Any]) -> None:
+    def append(self, line: MetricsLine) -> None:
         """Send the scalars of a logged step."""
         self._run.log({"step": line["step"], **scalars(line)})
 
