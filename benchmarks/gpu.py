@@ -137,9 +137,7 @@ def measure(
     if data.settings.train.compile:
         compile_blocks_(encoder)
     engine = Engine(encoder, config=resolved.ds_config, optimizer=data.settings.train, ranks=ranks)
-    run = assemble(
-        data, engine, resolved.layout, state=RunState(), ancestry=Ancestry(), is_stop_requested=lambda: False
-    )
+    run = assemble(data, engine, resolved.plan, state=RunState(), ancestry=Ancestry(), is_stop_requested=lambda: False)
     run = replace(run, saver=NeverSaves())
     try:
         train(run, RunState())

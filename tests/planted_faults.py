@@ -222,9 +222,9 @@ FAULTS = (
     ),
     Fault(
         name="resume: a run of before gets a vocabulary that is rounded up",
-        path="toolkit/run/resolve.py",
-        old="    if settings.model.vocab_size is None:\n",
-        new="    if settings.model.vocab_size == 0:\n",
+        path="toolkit/run/start.py",
+        old="        if model.vocab_size is None:\n",
+        new="        if model.vocab_size == 0:\n",
         tests=("tests/run/test_corpora.py",),
     ),
     Fault(

@@ -125,7 +125,7 @@ def test_ranks_read_what_was_resolved(tmp_path):
         run.write()
     again = read_run(run.folder, num_ranks=2)
     assert again.settings == run.settings
-    assert (again.layout, again.ds_config) == (run.layout, run.ds_config)
+    assert (again.plan, again.ds_config) == (run.plan, run.ds_config)
     with pytest.raises(SettingsError, match="another number of ranks than 1"):
         read_run(run.folder, num_ranks=1)
 

@@ -19,6 +19,7 @@ from toolkit.core.text import json_kind
 from toolkit.core.validation import invalid_value, nearest
 from toolkit.parallel.topology import BatchPlan, ParallelSettings
 
+_MANY_MICRO_BATCHES = 4
 _BLOCKS = ("bf16", "data_types", "timers", "zero_optimization")
 _SET_BY_RUN = {
     "optimizer": "AdamW is set by [train] (train.weight_decay, train.beta1, ...)",
@@ -44,6 +45,17 @@ _MISSPELT_SIMILARITY = 0.85
 def shipped_ds_configs() -> tuple[str, ...]:
     """Names of the DeepSpeed files that travel with the package."""
     return tuple(sorted(path.stem for path in shipped_folder("ds_configs").glob("*.json")))
+
+
+def choose_ds_config(plan: BatchPlan, parallel: ParallelSettings) -> tuple[str, str]:
+    """Name of a shipped file for a run that names none, and the reason in words."""
+    if parallel.pp > 1:
+        return "zero1", "pipeline stages need ZeRO stage 1"
+    if plan.data_parallel == 1:
+        return "zero1", "one rank has nobody to divide gradients with"
+    if plan.accumulation >= _MANY_MICRO_BATCHES:
+        return "zero1", f"ZeRO stage 2 would reduce gradients after each of {plan.accumulation} micro-batches"
+    return "zero2", f"gradients are divided over {plan.data_parallel} ranks"
 
 
 def read_ds_config(source: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from toolkit.core.errors import CorpusError, SettingsError
 from toolkit.data import Blend, Corpus, Order, Rows, RowStream, open_rows, tokens_left_out
-from toolkit.engine.ds_config import check_parallel, read_ds_config, resolve_ds_config, zero_stage
+from toolkit.engine.ds_config import check_parallel, choose_ds_config, read_ds_config, resolve_ds_config, zero_stage
 from toolkit.engine.precision import choose_precision
 from toolkit.objectives.base import Objective
 from toolkit.objectives.registry import declare
@@ -26,7 +26,6 @@ from toolkit.run.start import Start, find_start
 
 # Shapes that tensor cores like; ids beyond the tokenizer's are never targets.
 _VOCABULARY_MULTIPLE = 64
-_MANY_MICRO_BATCHES = 4
 
 
 @dataclass(frozen=True)
@@ -118,7 +117,7 @@ class ResolvedRun:
 
     data: RunData
     start: Start
-    layout: BatchPlan
+    plan: BatchPlan
     """How the ranks share a step."""
     ds_config: dict[str, Any]
     """Complete: nothing in it is "auto"."""
@@ -162,15 +161,15 @@ def resolve_run(settings: RunSettings, *, ds_config: str | None, num_ranks: int)
         UserError: something is missing, damaged or does not fit.
     """
     check_wandb(settings)
-    numbers, choices = settings.train, list[str]()
-    layout = batch_plan(numbers.global_batch_rows, numbers.micro_batch_rows, data_parallel=num_ranks)
+    start = find_start(settings)
+    settings, choices = start.keep_choices(settings), list[str]()
+    numbers = settings.train
+    plan = batch_plan(numbers.global_batch_rows, numbers.micro_batch_rows, data_parallel=num_ranks)
     if ds_config is None:
-        ds_config, why = _choose_ds_config(layout, settings)
+        ds_config, why = choose_ds_config(plan, settings.parallel)
         choices.append(f"--ds-config {ds_config}: {why}")
     config = read_ds_config(ds_config)
     check_parallel(config, settings.parallel, source=ds_config)
-    start = find_start(settings)
-    settings = _keep_started(settings, start)
     if settings.precision is None:
         launched = read_launcher()
         here = launched.local_world_size if launched.is_launched else num_ranks
@@ -179,35 +178,11 @@ def resolve_run(settings: RunSettings, *, ds_config: str | None, num_ranks: int)
         choices.append(f"precision {precision}: {why}")
     assert settings.precision is not None
     complete = resolve_ds_config(
-        config, batch=layout, grad_clip=numbers.grad_clip, precision=settings.precision, source=ds_config
+        config, batch=plan, grad_clip=numbers.grad_clip, precision=settings.precision, source=ds_config
     )
     data = open_run_data(settings)
     start.check(data.settings, data.corpus, key=data.training[0].key, hashes=data.hashes())
-    return ResolvedRun(data, start, layout, complete, tuple(choices))
-
-
-def _choose_ds_config(layout: BatchPlan, settings: RunSettings) -> tuple[str, str]:
-    """Name of a shipped DeepSpeed file, and the reason."""
-    if settings.parallel.pp > 1:
-        return "zero1", "pipeline stages need ZeRO stage 1"
-    if layout.data_parallel == 1:
-        return "zero1", "one rank has nothing to share"
-    if layout.accumulation >= _MANY_MICRO_BATCHES:
-        return "zero1", f"ZeRO stage 2 would reduce gradients after each of {layout.accumulation} micro-batches"
-    return "zero2", f"gradients are divided over {layout.data_parallel} ranks"
-
-
-def _keep_started(settings: RunSettings, start: Start) -> RunSettings:
-    """The settings with what was chosen when the run was started, where it is still left open."""
-    if start.own is None:
-        return settings
-    before = start.own.settings
-    if settings.precision is None:
-        settings = settings.model_copy(update={"precision": before.get("precision")})
-    if settings.model.vocab_size is None:
-        model = settings.model.model_copy(update={"vocab_size": before.get("model", {}).get("vocab_size")})
-        settings = settings.model_copy(update={"model": model})
-    return settings
+    return ResolvedRun(data, start, plan, complete, tuple(choices))
 
 
 def read_run(folder: RunFolder, *, num_ranks: int) -> ResolvedRun:
@@ -219,12 +194,12 @@ def read_run(folder: RunFolder, *, num_ranks: int) -> ResolvedRun:
     settings, config = read_resolved(folder.settings_file), folder.read_ds_config()
     numbers = settings.train
     micro_batch_rows = config["train_micro_batch_size_per_gpu"]
-    layout = batch_plan(numbers.global_batch_rows, micro_batch_rows, data_parallel=num_ranks)
-    if layout.accumulation != config["gradient_accumulation_steps"]:
+    plan = batch_plan(numbers.global_batch_rows, micro_batch_rows, data_parallel=num_ranks)
+    if plan.accumulation != config["gradient_accumulation_steps"]:
         raise SettingsError(
             f"{folder.ds_config_file} was written for another number of ranks than {num_ranks}. Start the run again."
         )
-    return ResolvedRun(open_run_data(settings), find_start(settings), layout, config)
+    return ResolvedRun(open_run_data(settings), find_start(settings), plan, config)
 
 
 def check_wandb(settings: RunSettings) -> None:

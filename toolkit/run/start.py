@@ -33,6 +33,16 @@ class Start:
     initial: CheckpointManifest | None = None
     """That of `init.from`, for a run without one of its own. With neither, weights are random."""
 
+    def keep_choices(self, settings: RunSettings) -> RunSettings:
+        """The settings with what was chosen when the run was started, where they leave it open."""
+        if self.own is None:
+            return settings
+        before, model = self.own.settings, settings.model
+        if model.vocab_size is None:
+            model = model.model_copy(update={"vocab_size": before.get("model", {}).get("vocab_size")})
+        precision = before.get("precision") if settings.precision is None else settings.precision
+        return settings.model_copy(update={"model": model, "precision": precision})
+
     def check(self, settings: RunSettings, corpus: Corpus, *, key: str, hashes: Mapping[str, str]) -> None:
         """Refuse settings and corpora that do not fit it.
 

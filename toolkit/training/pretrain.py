@@ -102,7 +102,7 @@ def _pretrain(folder: RunFolder, ranks: Ranks, is_stop_requested: StopRequest) -
             assembled = assemble(
                 run.data,
                 engine,
-                run.layout,
+                run.plan,
                 state=state,
                 ancestry=_ancestry(resumed, initial, run.settings),
                 is_stop_requested=is_stop_requested,

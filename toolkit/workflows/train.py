@@ -55,7 +55,7 @@ def show_run(source: str, overrides: Sequence[str], *, ds_config: str | None, nu
         run = resolve_run(settings, ds_config=ds_config, num_ranks=num_procs or num_devices())
         print(to_toml(run.settings))
         lines = [*forecast(run.settings, run.data), *run.data.describe().splitlines()]
-        lines += [run.start.describe(run.settings), run.layout.describe(), *run.choices]
+        lines += [run.start.describe(run.settings), run.plan.describe(), *run.choices]
     for line in lines:
         print(f"# {line}")
 
