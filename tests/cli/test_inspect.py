@@ -107,7 +107,7 @@ def test_a_file_that_is_cut_off_or_gone_shows_in_the_view_of_the_run(inspect, ru
     gone.unlink()
     code, lines, _ = inspect(run)
     assert code == 0
-    assert any(line.startswith("15 ") and f"{cut.name} is damaged: it has" in line for line in lines)
+    assert any(line.startswith("15 ") and f"{cut.name} is damaged: expected" in line for line in lines)
     assert any(line.startswith("10 ") and f"{gone.name} cannot be read" in line for line in lines)
 
 
