@@ -145,7 +145,7 @@ FAULTS = (
     ),
     Fault(
         name="engine: the moments of a second parameter group are not found",
-        path="toolkit/engine/state.py",
+        path="toolkit/engine/optimizer_state.py",
         old="optimizer._hp_optimizer_states_linked = False",
         new="pass",
         tests=("tests/equivalence/test_gradients.py",),
@@ -236,7 +236,7 @@ FAULTS = (
     ),
     Fault(
         name="resume: the optimizer counts its steps from the start again",
-        path="toolkit/engine/state.py",
+        path="toolkit/engine/optimizer_state.py",
         old="    _make_moments_exist(optimizer, optimizer_step)\n",
         new="    _make_moments_exist(optimizer, 0)\n",
         tests=("tests/resume/test_resume.py::test_the_layout_may_change_between_two_halves",),

@@ -17,8 +17,8 @@ from toolkit.core.types import AttentionKind
 from toolkit.engine.ds_config import resolve_ds_config
 from toolkit.engine.engine import Engine, MicroBatch
 from toolkit.engine.optimizer import OptimizerSettings
+from toolkit.engine.optimizer_state import collect
 from toolkit.engine.ranks import join_ranks
-from toolkit.engine.state import collect
 from toolkit.model import Encoder, SegmentLayout
 from toolkit.parallel.topology import batch_plan
 from toolkit.testing.distributed import run_distributed

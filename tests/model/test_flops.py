@@ -1,4 +1,4 @@
-"""Useful arithmetic: the table of the targets, and a count of every product of a small model."""
+"""Model FLOPs: the table of the targets, and a count of every product of a small model."""
 
 import pytest
 import torch

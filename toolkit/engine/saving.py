@@ -8,7 +8,7 @@ from toolkit.checkpoint.read import Checkpoint, ParameterState
 from toolkit.checkpoint.write import abandon, begin, finish, merge_parts, write_part
 from toolkit.core.errors import CheckpointError
 from toolkit.engine.engine import Engine
-from toolkit.engine.state import collect, restore
+from toolkit.engine.optimizer_state import collect, restore
 
 
 def save_checkpoint(engine: Engine, root: Path, *, manifest: CheckpointManifest, tokenizer_folder: Path) -> Path:

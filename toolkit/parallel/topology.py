@@ -123,8 +123,3 @@ def batch_plan(global_batch_rows: int, micro_batch_rows: int | None, *, data_par
             "Change train.global_batch_rows, train.micro_batch_rows or --num-procs so that it does."
         )
     return BatchPlan(global_batch_rows, micro_batch_rows, data_parallel)
-
-
-# Until all of training uses the new names.
-BatchLayout = BatchPlan
-batch_layout = batch_plan

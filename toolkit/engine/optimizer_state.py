@@ -1,9 +1,9 @@
-"""Taking the state of training out of DeepSpeed's engines, and putting it back, by parameter name.
+"""Weights and optimizer state of DeepSpeed's engines by parameter name: collected for a checkpoint, and restored.
 
-Whole tensors go through the public `safe_get_full_*` and `safe_set_full_*`. Three things have no public way in
-DeepSpeed 0.19.8 and reach for names of its optimizer classes: making the moments exist before they can be set,
-pushing restored master weights into the bf16 copies, and setting partitions of stage 3, where the public function
-fails on the last rank when the size of a parameter is no multiple of the ranks.
+Whole tensors go through the public `safe_get_full_*` and `safe_set_full_*`. Four things have no public function in
+DeepSpeed 0.19.8 and use names inside its optimizer classes: linking the moments of all parameter groups, making the
+moments exist before they can be set, copying restored master weights to the bf16 weights, and setting partitions of
+stage 3, where the public function fails on the last rank if a parameter's size is not a multiple of the ranks.
 """
 
 from collections.abc import Callable, Iterator
@@ -35,7 +35,7 @@ def collect(engine: Engine, *, is_mine: Callable[[int], bool]) -> Iterator[Param
 
 
 def restore(engine: Engine, read: Callable[[str], ParameterState], *, optimizer_step: int) -> None:
-    """Put weights, moments and the optimizer's step into a fresh engine. `read` gives a parameter's state by name."""
+    """Set weights, moments and the optimizer's step of a fresh engine; `read` returns a parameter's state by name."""
     if engine.zero_stage == 0:
         _restore_unpartitioned(engine, read, optimizer_step)
         return
@@ -65,7 +65,7 @@ def _full(engine: Engine, parameter: torch.nn.Parameter) -> tuple[torch.Tensor, 
 
 
 def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy: the engine goes on writing to what it returned."""
+    """A copy, since the engine keeps writing to its own tensors."""
     return tensor.detach().to(device="cpu", dtype=torch.float32, copy=True).contiguous()
 
 
