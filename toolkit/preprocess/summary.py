@@ -1,8 +1,9 @@
-"""What was made, as a table for a person."""
+"""The closing table and notes of `toolkit preprocess`."""
 
 from typing import TYPE_CHECKING
 
 from tokenization import MaskOrigin, Tokenizer
+from toolkit.core.console import facts
 from toolkit.preprocess.encoders import EncoderChoice
 from toolkit.preprocess.program import PreprocessResult
 
@@ -12,20 +13,16 @@ if TYPE_CHECKING:
 
 def summary_table(result: PreprocessResult) -> "Table":
     """The closing table of `toolkit preprocess`."""
-    from rich.table import Table
-
-    manifest, tally = result.manifest, result.tally
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
+    manifest, tally, table = result.manifest, result.tally, facts()
     table.add_row("documents", f"{manifest.documents:,}")
-    a_document = manifest.tokens / max(1, manifest.documents)
-    table.add_row("tokens", f"{manifest.tokens:,} ({manifest.dtype}), {a_document:,.0f} a document")
+    mean = manifest.tokens / max(1, manifest.documents)
+    table.add_row("tokens", f"{manifest.tokens:,} ({manifest.dtype}), {mean:,.0f} per document")
     text_bytes = tally.kept.text_bytes
-    table.add_row("text", f"{text_bytes / 1e6:,.1f} MB, {text_bytes / max(1, manifest.tokens):.2f} bytes a token")
+    table.add_row("text", f"{text_bytes / 1e6:,.1f} MB, {text_bytes / max(1, manifest.tokens):.2f} bytes per token")
     if result.holdout is not None:
         table.add_row("held out", f"{result.holdout.documents:,} documents, {result.holdout.tokens:,} tokens")
-    table.add_row("shards", _shards(result))
+    kept = f", {result.num_kept_shards:,} kept from an interrupted run" if result.num_kept_shards else ""
+    table.add_row("shards", f"{len(manifest.shards):,}{kept}")
     table.add_row(
         "vocabulary", f"{manifest.tokenizer.vocab_size:,} ids, fingerprint {manifest.tokenizer.fingerprint[:12]}"
     )
@@ -68,11 +65,6 @@ def notes(result: PreprocessResult) -> list[str]:
         how = "read as these tokens (--special-text literal reads plain text)" if parsed else "read as plain text"
         found.append(f"Strings of special tokens inside the text: {manifest.special_text_hits:,}, {how}.")
     return found
-
-
-def _shards(result: PreprocessResult) -> str:
-    kept = f", {result.num_kept_shards:,} kept from an interrupted run" if result.num_kept_shards else ""
-    return f"{len(result.manifest.shards):,}{kept}"
 
 
 def _encoder(choice: EncoderChoice) -> str:
