@@ -20,7 +20,7 @@ LONGEST_FIRST = (
     "equivalence/test_topologies.py",
     "conversion/test_large_models.py",
     "preprocess/test_preprocess_corpus.py",
-    "preprocess/test_preprocess_encoders.py",
+    "preprocess/test_preprocess_backends.py",
     "equivalence/test_digest.py",
     "docs/test_docs.py",
     "finetuning/test_sequence_classification.py",

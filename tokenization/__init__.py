@@ -1,8 +1,8 @@
 """Tokenizers as the toolkit needs them: ids in arrays, named special tokens, a fingerprint. Usable alone."""
 
 from tokenization.difference import Difference
-from tokenization.errors import EncodersDiffer, FastUnavailable, TokenizationError, UnsupportedTokenizerError
-from tokenization.fast.encoder import FastEncoder
+from tokenization.errors import BackendsDiffer, FastUnavailable, TokenizationError, UnsupportedTokenizerError
+from tokenization.fast.backend import FastBackend
 from tokenization.loading import load
 from tokenization.mask import MaskOrigin, MaskToken
 from tokenization.reference import EncodingRules, TokenizerKind
@@ -10,10 +10,10 @@ from tokenization.tokenizer import Tokenizer
 from tokenization.train import train_bpe
 
 __all__ = [
+    "BackendsDiffer",
     "Difference",
-    "EncodersDiffer",
     "EncodingRules",
-    "FastEncoder",
+    "FastBackend",
     "FastUnavailable",
     "MaskOrigin",
     "MaskToken",

@@ -1,4 +1,4 @@
-"""Where two encoders disagree: the first text, and the ids of both around the first token that differs."""
+"""Where two backends disagree: the first text, and the ids of both around the first token that differs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,8 +21,8 @@ class Difference:
         text: the text, whole.
         token: number of the first token that differs, from 0.
         expected: ids of the reference from there on, at most 8.
-        found: ids of the other encoder from there on, at most 8.
-        note: what else is known, for example how the encoder broke.
+        found: ids of the other backend from there on, at most 8.
+        note: what else is known, for example how the backend broke.
     """
 
     text: str

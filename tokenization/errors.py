@@ -2,8 +2,8 @@
 
 TokenizationError              a file, a name or an id that does not fit; the text says what to do
 ├── UnsupportedTokenizerError  a kind of tokenizer that is known, and not read
-├── FastUnavailable            the fast encoder is missing, or does not do this tokenizer; the reference does
-└── EncodersDiffer             the fast encoder gave other ids than the reference
+├── FastUnavailable            the fast backend is missing, or does not do this tokenizer; the reference does
+└── BackendsDiffer             the fast backend gave other ids than the reference
 """
 
 from collections.abc import Iterator
@@ -23,26 +23,26 @@ class UnsupportedTokenizerError(TokenizationError):
 
 
 class FastUnavailable(TokenizationError):
-    """The fast encoder cannot be used with this tokenizer.
+    """The fast backend cannot be used with this tokenizer.
 
     Attributes:
         reason: why, as a clause for a sentence.
     """
 
     def __init__(self, reason: str) -> None:
-        super().__init__(f"The fast encoder cannot be used: {reason}.")
+        super().__init__(f"The fast backend cannot be used: {reason}.")
         self.reason = reason
 
 
-class EncodersDiffer(TokenizationError):
-    """The fast encoder and the reference gave different ids for one text.
+class BackendsDiffer(TokenizationError):
+    """The fast backend and the reference gave different ids for one text.
 
     Attributes:
         difference: the text, and both.
     """
 
     def __init__(self, difference: "Difference") -> None:
-        super().__init__(f"The fast encoder differs from the reference: {difference}.")
+        super().__init__(f"The fast backend differs from the reference: {difference}.")
         self.difference = difference
 
 

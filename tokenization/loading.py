@@ -40,7 +40,7 @@ class _Parts:
         names: special tokens.
         digest: hash of all that decides its ids, but for the names.
         content: the form's `tokenizer.json`, where it is known already.
-        reference: the library's own encoder, for kinds other than Hugging Face.
+        reference: the library's own backend, for kinds other than Hugging Face.
         folder: of the file, where configuration files belong to it.
         source: `organization/name@commit` of a tokenizer from the hub.
     """

@@ -29,7 +29,7 @@ class TokenizerKind(StrEnum):
 
 
 class Reference(Protocol):
-    """An encoder whose ids are right by definition. Safe to call from several threads."""
+    """An backend whose ids are right by definition. Safe to call from several threads."""
 
     @property
     def kind(self) -> TokenizerKind:

@@ -27,7 +27,6 @@ BOOLEAN_PARAMETERS = {
     "begin_ledger.reference_only": "what is recorded",
     "start_over.reference_only": "what is recorded",
     "ShardSequence.__init__.is_fast": "what is counted with",
-    "compare_logits.is_ours": "who wrote the folder",
 }
 """function.parameter: why a public function may take it; elsewhere an enum or a second function says which of two."""
 

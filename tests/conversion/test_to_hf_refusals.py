@@ -75,9 +75,9 @@ def test_a_model_that_computes_something_else_is_an_error_and_nothing_is_left(
             config.rms_norm_eps = 1e-4
         return config
 
-    def other_weights(folder: Path, ours: parity.Ours, **named: object) -> parity.Parity:
+    def other_weights(stock: parity.StockModel, native: parity.NativeModel, **named: object) -> parity.Parity:
         def read(name: str) -> torch.Tensor:
-            weight = ours.read(name).clone()
+            weight = native.read(name).clone()
             if (fault, name) == ("a norm", "model.norm.weight"):
                 weight.fill_(1)
             if (fault, name) == ("one weight", "model.layers.1.mlp.up_proj.weight"):
@@ -89,7 +89,7 @@ def test_a_model_that_computes_something_else_is_an_error_and_nothing_is_left(
         if fault == "attention":
             other = {"bidirectional": AttentionKind.CAUSAL, "causal": AttentionKind.BIDIRECTIONAL}[form]
             named["attention"] = other
-        return compare(folder, parity.Ours(ours.encoder, read), **named)  # type: ignore[arg-type]
+        return compare(stock, parity.NativeModel(native.encoder, read), **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(exporting, "configuration", other_configuration)
     monkeypatch.setattr(exporting, "compare_logits", other_weights)
@@ -102,13 +102,13 @@ def test_a_model_that_computes_something_else_is_an_error_and_nothing_is_left(
 def test_a_folder_that_does_not_load_whole_is_an_error(
     make_checkpoint: Callable[..., Path], out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compare = parity.compare_logits
+    open_whole = parity.open_stock
 
-    def without_a_tensor(folder: Path, ours: parity.Ours, **named: object) -> parity.Parity:
+    def without_a_tensor(folder: Path, **named: object) -> parity.StockModel:
         edit_tensors(folder, lambda tensors: tensors.pop("lm_head.weight"))
-        return compare(folder, ours, **named)  # type: ignore[arg-type]
+        return open_whole(folder, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(exporting, "compare_logits", without_a_tensor)
+    monkeypatch.setattr(exporting, "open_stock", without_a_tensor)
     with pytest.raises(ToolkitError, match=r"does not load .* whole: .*lm_head\.weight"):
         to_hf(make_checkpoint(), out, form="causal", dtype="fp32")
     assert left_beside(out) == []

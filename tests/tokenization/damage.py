@@ -13,7 +13,7 @@ import signal
 import sys
 from pathlib import Path
 
-from tokenization import EncodingRules, FastEncoder, FastUnavailable, TokenizationError, load
+from tokenization import EncodingRules, FastBackend, FastUnavailable, TokenizationError, load
 
 __all__ = ["damaged", "main"]
 
@@ -69,7 +69,7 @@ def _use(path: Path, *, is_thorough: bool) -> None:
         assert tokenizer.files()
         assert tokenizer.fingerprint
         with contextlib.suppress(FastUnavailable):
-            FastEncoder.open(tokenizer, characters="ab").encode_batch(TEXTS)
+            FastBackend.open(tokenizer, characters="ab").encode_batch(TEXTS)
 
 
 def _hang(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""The fast encoder: equal to the reference in every array, or caught."""
+"""The fast backend: equal to the reference in every array, or caught."""
 
 import base64
 import json
@@ -12,9 +12,9 @@ from tokenizers import models, normalizers, pre_tokenizers, processors
 
 import tokenization
 from tests.support.text import sample_documents
-from tokenization import EncodersDiffer, EncodingRules, FastEncoder, FastUnavailable, TokenizationError
-from tokenization.fast import encoder as fast
-from tokenization.fast.form import OwnTexts, fast_form
+from tokenization import BackendsDiffer, EncodingRules, FastBackend, FastUnavailable, TokenizationError
+from tokenization.fast import backend as fast
+from tokenization.fast.form import FallbackTexts, fast_form
 
 pytest.importorskip("gigatoken", reason="the extra `fast` is not installed")
 
@@ -54,7 +54,7 @@ CHARACTERS = [chr(code) for code in (*range(0x20, 0x180), *range(0x300, 0x380), 
 
 
 def opened(tokenizer):
-    return FastEncoder.open(tokenizer, characters=CHARACTERS)
+    return FastBackend.open(tokenizer, characters=CHARACTERS)
 
 
 def assert_equal(found, expected):
@@ -91,12 +91,12 @@ def test_it_gives_the_arrays_of_the_reference(make_folder, change, rules):
     folder = make_folder(config={"eos_token": END}, change=CHANGES[change], extra_tokens=("ing", "  "))
     tokenizer = tokenization.load(folder, rules=EncodingRules(**rules))
 
-    encoder = opened(tokenizer)
+    backend = opened(tokenizer)
 
-    assert encoder.check_vocabulary() is None
-    assert_equal(encoder.encode_batch(TEXTS), tokenizer.encode_batch(TEXTS))
-    assert_equal(encoder.encode_batch([]), tokenizer.encode_batch([]))
-    assert_equal(encoder.encode_batch(["", ""]), tokenizer.encode_batch(["", ""]))
+    assert backend.check_vocabulary() is None
+    assert_equal(backend.encode_batch(TEXTS), tokenizer.encode_batch(TEXTS))
+    assert_equal(backend.encode_batch([]), tokenizer.encode_batch([]))
+    assert_equal(backend.encode_batch(["", ""]), tokenizer.encode_batch(["", ""]))
 
 
 def test_tiktoken_ranks_and_their_saved_folder(ranks_file, tmp_path):
@@ -104,9 +104,9 @@ def test_tiktoken_ranks_and_their_saved_folder(ranks_file, tmp_path):
     tokenizer.save(tmp_path)
 
     for source in (tokenizer, tokenization.load(tmp_path)):
-        encoder = opened(source)
-        assert encoder.check_vocabulary() is None
-        assert_equal(encoder.encode_batch(TEXTS), source.encode_batch(TEXTS))
+        backend = opened(source)
+        assert backend.check_vocabulary() is None
+        assert_equal(backend.encode_batch(TEXTS), source.encode_batch(TEXTS))
 
 
 @pytest.mark.parametrize("scheme", ["cl100k_base", "o200k_base", "r50k_base"])
@@ -114,21 +114,21 @@ def test_every_shipped_scheme(ranks_file, tmp_path, scheme):
     path = tmp_path / "own.toml"
     path.write_text(f"scheme = '{scheme}'\nranks = '{ranks_file}'\nspecial_tokens = {{'<|endoftext|>' = 390}}\n")
     tokenizer = tokenization.load(path)
-    encoder = opened(tokenizer)
+    backend = opened(tokenizer)
 
-    assert encoder.check_vocabulary() is None
-    assert_equal(encoder.encode_batch(TEXTS), tokenizer.encode_batch(TEXTS))
+    assert backend.check_vocabulary() is None
+    assert_equal(backend.encode_batch(TEXTS), tokenizer.encode_batch(TEXTS))
 
 
 @pytest.mark.parametrize("prefix", [True, False])
 def test_sentencepiece_with_bytes(make_model, prefix):
     options = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False, "add_dummy_prefix": prefix}
     tokenizer = tokenization.load(make_model(model_type="bpe", byte_fallback=True, **options))
-    encoder = opened(tokenizer)
+    backend = opened(tokenizer)
     texts = sample_documents(200, seed=5)
 
-    assert encoder.check(texts) is None
-    assert_equal(encoder.encode_batch([*texts, "", "<s>"]), tokenizer.encode_batch([*texts, "", "<s>"]))
+    assert backend.check(texts) is None
+    assert_equal(backend.encode_batch([*texts, "", "<s>"]), tokenizer.encode_batch([*texts, "", "<s>"]))
 
 
 def test_a_character_that_only_one_of_them_knows_goes_to_the_reference(ranks_file, tmp_path):
@@ -139,7 +139,7 @@ def test_a_character_that_only_one_of_them_knows_goes_to_the_reference(ranks_fil
     joined = base64.b64encode("\U00011de0".encode()[-1:] + b"\n").decode()
     (tmp_path / "ranks").write_text(f"{ranks_file.read_text()}{joined} 381\n")
     tokenizer = tokenization.load(tmp_path / "ranks")
-    trusting = FastEncoder(tokenizer, fast_form(tokenizer), OwnTexts([], []))
+    trusting = FastBackend(tokenizer, fast_form(tokenizer), FallbackTexts([], []))
     texts = ["plain", "a sign \U00011de0\n", "bcdé\n"]
 
     assert trusting.check(texts[:1]) is None
@@ -149,22 +149,22 @@ def test_a_character_that_only_one_of_them_knows_goes_to_the_reference(ranks_fil
 
 @pytest.fixture
 def differing(trained):
-    """A fast encoder that was given a tokenizer.json with one merge too few: `e` and space no longer join first."""
+    """A fast backend that was given a tokenizer.json with one merge too few: `e` and space no longer join first."""
     tokenizer = tokenization.load(trained)
     content = json.loads(fast_form(tokenizer))
     lost = content["model"]["merges"].pop(0)
     del content["model"]["vocab"]["".join(lost)]
     content["model"]["merges"] = [merge for merge in content["model"]["merges"] if "".join(lost) not in merge]
-    return tokenizer, FastEncoder(tokenizer, json.dumps(content).encode(), OwnTexts([], []))
+    return tokenizer, FastBackend(tokenizer, json.dumps(content).encode(), FallbackTexts([], []))
 
 
 def test_other_ids_are_seen_in_the_vocabulary_and_in_texts(differing):
-    tokenizer, encoder = differing
+    tokenizer, backend = differing
     text = sample_documents(1)[0]
 
-    difference = encoder.check(["", text])
+    difference = backend.check(["", text])
 
-    assert encoder.check_vocabulary() is not None
+    assert backend.check_vocabulary() is not None
     assert difference is not None
     assert difference.text == text
     expected = tokenizer.encode_batch([text])[0].tolist()
@@ -174,29 +174,29 @@ def test_other_ids_are_seen_in_the_vocabulary_and_in_texts(differing):
 
 
 def test_other_ids_are_seen_while_it_works_in_the_same_one_of_a_thousand_documents(differing):
-    _, encoder = differing
+    _, backend = differing
     texts = [f"{number} and the river, the red door" for number in range(5000)]
     caught = []
     for text in texts:
         try:
-            encoder.encode_batch([text])
-        except EncodersDiffer as error:
+            backend.encode_batch([text])
+        except BackendsDiffer as error:
             caught.append(error.difference.text)
 
     assert 1 <= len(caught) <= 20
-    with pytest.raises(EncodersDiffer) as failure:
-        encoder.encode_batch(texts)
+    with pytest.raises(BackendsDiffer) as failure:
+        backend.encode_batch(texts)
     assert failure.value.difference.text == caught[0]
 
 
 def test_four_threads_get_what_one_gets(ranks_file):
     tokenizer = tokenization.load(ranks_file)
-    encoder = opened(tokenizer)
+    backend = opened(tokenizer)
     batches = [[*sample_documents(200, seed=seed), *random_texts(200, seed=seed)] for seed in range(24)]
     expected = [tokenizer.encode_batch(batch) for batch in batches]
 
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(encoder.encode_batch, batches))
+        found = list(pool.map(backend.encode_batch, batches))
         reference = list(pool.map(tokenizer.encode_batch, batches))
 
     for ours, theirs, right in zip(found, reference, expected, strict=True):
@@ -206,15 +206,15 @@ def test_four_threads_get_what_one_gets(ranks_file):
 
 def test_it_starts_anew_when_it_has_grown_and_gives_the_same(ranks_file, monkeypatch):
     tokenizer = tokenization.load(ranks_file)
-    encoder = opened(tokenizer)
+    backend = opened(tokenizer)
     batches = [sample_documents(50, seed=seed) for seed in range(12)]
-    first = encoder._gigatoken
-    monkeypatch.setattr(fast, "_MOST_GROWTH", -1)
+    first = backend._gigatoken
+    monkeypatch.setattr(fast, "_MAX_GROWTH", -1)
 
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(encoder.encode_batch, batches))
+        found = list(pool.map(backend.encode_batch, batches))
 
-    assert encoder._gigatoken is not first
+    assert backend._gigatoken is not first
     for ours, batch in zip(found, batches, strict=True):
         assert_equal(ours, tokenizer.encode_batch(batch))
 
@@ -226,7 +226,7 @@ def test_half_a_character_is_an_error(trained):
 
 def test_an_end_is_required_before_any_work(make_folder):
     with pytest.raises(TokenizationError, match="--eod"):
-        FastEncoder.open(tokenization.load(make_folder()))
+        FastBackend.open(tokenization.load(make_folder()))
 
 
 def test_word_pieces_and_unigrams_are_not_its_own(tmp_path, make_model):
@@ -238,12 +238,12 @@ def test_word_pieces_and_unigrams_are_not_its_own(tmp_path, make_model):
     words = tokenization.load(tmp_path, eod="a")
 
     with pytest.raises(FastUnavailable, match="this one is WordPiece") as failure:
-        FastEncoder.open(words)
+        FastBackend.open(words)
     assert failure.value.reason == "it does BPE vocabularies, and this one is WordPiece"
     with pytest.raises(FastUnavailable, match="this one is Unigram"):
-        FastEncoder.open(unigram)
+        FastBackend.open(unigram)
     with pytest.raises(FastUnavailable, match="gigatoken cannot read this tokenizer: Unsupported Replace"):
-        FastEncoder.open(tokenization.load(make_model(model_type="bpe", byte_fallback=True)))
+        FastBackend.open(tokenization.load(make_model(model_type="bpe", byte_fallback=True)))
 
 
 def test_what_gigatoken_cannot_read_is_unavailable(trained):
@@ -251,14 +251,14 @@ def test_what_gigatoken_cannot_read_is_unavailable(trained):
 
     for content in (b"{}", b"[", b'{"model": {"type": "BPE", "vocab": {"a": 5}, "merges": [["a", "b"]]}}'):
         with pytest.raises(FastUnavailable, match="gigatoken cannot read this tokenizer"):
-            FastEncoder(tokenizer, content, OwnTexts([], []))
+            FastBackend(tokenizer, content, FallbackTexts([], []))
 
 
 def test_without_gigatoken_it_says_how_to_get_it(trained):
     code = (
         "import sys, tokenization\n"
         "sys.modules['gigatoken'] = None  # as if it were not installed\n"
-        "try: tokenization.FastEncoder.open(tokenization.load(sys.argv[1]))\n"
+        "try: tokenization.FastBackend.open(tokenization.load(sys.argv[1]))\n"
         "except tokenization.FastUnavailable as error: print(error.reason)\n"
     )
     finished = subprocess.run(

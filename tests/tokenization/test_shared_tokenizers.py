@@ -11,7 +11,7 @@ import tiktoken
 from transformers import AutoTokenizer
 
 import tokenization
-from tokenization import EncodingRules, FastEncoder, TokenizerKind
+from tokenization import EncodingRules, FastBackend, TokenizerKind
 from tokenization.specs import shipped_spec
 
 LITERAL = EncodingRules(parse_special_text=False)
@@ -130,7 +130,7 @@ def test_the_fast_encoder_equals_the_reference(shared_data, texts, name):
     """With all of Unicode looked at, and whitespace tokens and composed characters in the second vocabulary."""
     pytest.importorskip("gigatoken")
     tokenizer = tokenization.load(shared_data / "tokenizers" / name, eod=None if name == "llama3" else "<|endoftext|>")
-    encoder = FastEncoder.open(tokenizer)
+    encoder = FastBackend.open(tokenizer)
     hard = ["a    b\n\n   c <|endoftext|> \U00011de0 e\u0301 \U000113c2\U000113c2", "", " " * 200_000]
 
     assert encoder.check_vocabulary() is None

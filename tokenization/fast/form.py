@@ -1,4 +1,4 @@
-"""What the fast encoder (gigatoken) is given of a tokenizer, and which texts it is not trusted with."""
+"""What the fast backend (gigatoken) is given of a tokenizer, and which texts it is not trusted with."""
 
 import json
 import re
@@ -80,12 +80,12 @@ def sample_characters() -> Iterator[str]:
             yield chr(code)
 
 
-class OwnTexts:
+class FallbackTexts:
     """Tells the texts that the reference has to encode: those with certain strings or characters in them.
 
     Args:
         strings: strings of added tokens.
-        characters: characters on which the two encoders do not agree.
+        characters: characters on which the two backends do not agree.
     """
 
     def __init__(self, strings: Sequence[str], characters: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""SentencePiece models: the library's own encoder, and the Hugging Face form that gives the same ids.
+"""SentencePiece models: the library's own backend, and the Hugging Face form that gives the same ids.
 
 What the form has to mind, beyond the tables:
 
@@ -43,7 +43,7 @@ _ALL = 1 << 16
 def from_sentencepiece(
     content: bytes, name: str, *, cache_folder: Path | None
 ) -> tuple[Form, SpecialNames, "SentencePieceReference"]:
-    """The tokenizer of a model: its Hugging Face form, the names of its special tokens, and the library's encoder.
+    """The tokenizer of a model: its Hugging Face form, the names of its special tokens, and the library's backend.
 
     Args:
         content: the bytes of the `.model` file.

@@ -99,7 +99,7 @@ def _parse_lines(content: bytes, name: str) -> dict[bytes, int]:
 def from_ranks(
     content: bytes, name: str, spec: RankSpec, *, cache_folder: Path | None
 ) -> tuple[Form, "TiktokenReference"]:
-    """The tokenizer of a rank file under a spec: in its Hugging Face form, and tiktoken's own encoder.
+    """The tokenizer of a rank file under a spec: in its Hugging Face form, and tiktoken's own backend.
 
     Args:
         content: of the file.

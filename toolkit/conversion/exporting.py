@@ -32,8 +32,8 @@ from toolkit.conversion.forms import (
     rope_scaling,
 )
 from toolkit.conversion.modules import write_modules
-from toolkit.conversion.parity import USE_WHOLE, compare_logits, open_ours
-from toolkit.conversion.placing import built_beside, refuse_occupied
+from toolkit.conversion.output import check_output, output_directory
+from toolkit.conversion.parity import USE_WHOLE, NativeModel, Parity, compare_logits, open_native, open_stock
 from toolkit.conversion.tokenizer_files import update_json, write_tokenizer
 from toolkit.core.errors import CheckpointError, ToolkitError, UserError
 from toolkit.core.types import Vocabulary
@@ -101,11 +101,11 @@ def to_hf(
             "--sentence-transformers adds modules to an encoder, and --form causal writes a decoder. Leave one of "
             "the two out."
         )
-    refuse_occupied(out)
+    check_output(out)
     source = open_checkpoint(checkpoint)
     settings = _model_settings(source)
-    with built_beside(out) as folder:
-        ours = open_ours(source, settings, rounded_to=dtype.torch_dtype)
+    with output_directory(out) as folder:
+        native = open_native(source, settings, rounded_to=dtype.torch_dtype)
         _write_model(folder, source, settings, form, dtype)
         write_tokenizer(folder, source, form=form, longest=settings.max_position_embeddings)
         if sentence_transformers:
@@ -114,8 +114,7 @@ def to_hf(
             model_card(source.manifest, form, name=out.name, architecture=exported_class(form, settings)),
             encoding="utf-8",
         )
-        pad_id = source.manifest.vocabulary.pad_id
-        parity = compare_logits(folder, ours, tokenizer=folder, attention=form.attention, pad_id=pad_id)
+        parity = _compare(folder, native, form, pad_id=source.manifest.vocabulary.pad_id)
         if not parity.is_within_tolerance:
             raise ToolkitError(
                 f"converting {source.path} to {form} {dtype}: the logits of the written model differ from ours by "
@@ -135,6 +134,17 @@ def to_hf(
         max_logit=parity.max_logit,
         files=files,
     )
+
+
+def _compare(folder: Path, native: NativeModel, form: ExportForm, *, pad_id: int) -> Parity:
+    """Compare the written folder with the checkpoint; it has to load without anything missing or left over."""
+    try:
+        stock = open_stock(folder, tokenizer=folder, name="the exported model")
+    except UserError as error:
+        raise ToolkitError(str(error)) from error
+    if stock.problems:
+        raise ToolkitError(f"transformers does not load the exported model whole: {stock.problems}.")
+    return compare_logits(stock, native, attention=form.attention, pad_id=pad_id)
 
 
 def _write_model(

@@ -20,8 +20,8 @@ from toolkit.checkpoint.read import open_unverified
 from toolkit.checkpoint.weights_only import write_weights_only
 from toolkit.conversion.families import Described, describe
 from toolkit.conversion.hub import local_files
-from toolkit.conversion.parity import Parity, compare_logits, open_ours
-from toolkit.conversion.placing import built_beside, refuse_occupied
+from toolkit.conversion.output import check_output, output_directory
+from toolkit.conversion.parity import Parity, compare_logits, open_native, open_stock
 from toolkit.conversion.tensors import check_tensors, shapes_of
 from toolkit.conversion.vocabulary import compare_ids, open_tokenizer, preprocess_options
 from toolkit.conversion.weights import EMBEDDING, HEAD, HubWeights
@@ -81,7 +81,7 @@ def from_hf(model: Path | str, out: Path | str, *, mask_token: str = DEFAULT_MAS
         ToolkitError: our model computes something else. Nothing is left at `out`.
     """
     name, out = str(model), Path(out)
-    refuse_occupied(out)
+    check_output(out)
     folder = local_files(name)
     described = describe(folder, name)
     weights = HubWeights.open(folder, is_tied=described.settings.tie_word_embeddings)
@@ -92,7 +92,7 @@ def from_hf(model: Path | str, out: Path | str, *, mask_token: str = DEFAULT_MAS
         settings, mask = _with_mask(described, tokenizer, weights, changes)
         tokenizer.save(Path(place))
         changes += compare_ids(folder, Path(place))
-        with built_beside(out) as unfinished:
+        with output_directory(out) as unfinished:
             manifest = write_weights_only(
                 unfinished,
                 _manifest(settings, tokenizer, described, name=name, folder=folder),
@@ -229,11 +229,9 @@ def _origin(name: str, folder: Path) -> dict[str, str]:
 def _compare(folder: Path, imported: Path, described: Described, settings: ModelSettings, mask: _Mask | None) -> Parity:
     checkpoint = open_unverified(imported)
     return compare_logits(
-        folder,
-        open_ours(checkpoint, settings, rounded_to=torch.float32),
-        tokenizer=checkpoint.tokenizer_folder,
+        open_stock(folder, tokenizer=checkpoint.tokenizer_folder, name=str(folder)),
+        open_native(checkpoint, settings, rounded_to=torch.float32),
         attention=described.attention,
         pad_id=checkpoint.manifest.vocabulary.pad_id,
         without=None if mask is None else mask.id,
-        is_ours=False,
     )

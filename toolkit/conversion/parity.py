@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from toolkit.checkpoint.read import Checkpoint
 from toolkit.conversion.weights import EMBEDDING, HEAD, HubWeights
 from toolkit.core.console import quiet_transformers
-from toolkit.core.errors import CheckpointError, ToolkitError, UserError
+from toolkit.core.errors import CheckpointError, UserError
 from toolkit.core.types import AttentionKind
 from toolkit.model.config import ModelSettings
 from toolkit.model.encoder import Encoder
@@ -29,8 +29,8 @@ from toolkit.model.layers import linear
 USE_WHOLE = "Use a checkpoint that a run or an import wrote."
 """What to do about one whose manifest and tensors do not belong together."""
 _TOLERANCE = 2e-5
-# Ours and theirs were at most 2.5 times as far apart as theirs in fp32 and fp64, over random models whose rounding
-# error spans four decades; a fault in a tensor or an angle moves logits by a good part of themselves.
+# Our logits and theirs were at most 2.5 times as far apart as theirs in fp32 and fp64, over random models whose
+# rounding error spans four decades; a fault in a tensor or an angle moves logits by a good part of themselves.
 _TIMES_ROUNDING, _LARGEST_PART = 8, 0.01
 # Logits of a large vocabulary are what the check itself needs room for.
 _MOST_TOKENS = 160
@@ -85,14 +85,14 @@ class Parity:
 
 
 @dataclass(frozen=True)
-class Ours:
+class NativeModel:
     """Our model of a checkpoint, without weights, and how to read them: fp32, by parameter name."""
 
     encoder: Encoder
     read: Callable[[str], Tensor]
 
 
-def open_ours(checkpoint: Checkpoint, settings: ModelSettings, *, rounded_to: torch.dtype) -> Ours:
+def open_native(checkpoint: Checkpoint, settings: ModelSettings, *, rounded_to: torch.dtype) -> NativeModel:
     """Our model with a checkpoint's weights: fp32 numbers, rounded to `rounded_to` first.
 
     Raises:
@@ -122,49 +122,94 @@ def open_ours(checkpoint: Checkpoint, settings: ModelSettings, *, rounded_to: to
             first += len(block)
         return whole
 
-    return Ours(encoder.eval(), read)
+    return NativeModel(encoder.eval(), read)
+
+
+@dataclass(frozen=True)
+class StockModel:
+    """A Hugging Face folder as a user of transformers gets it, but without weights in memory; made by `open_stock`.
+
+    Attributes:
+        folder: configuration and weights.
+        name: of the folder, for messages.
+        encode: the tokenizer.
+        model: the model.
+        problems: tensors that were missing, left over or of another shape, by kind.
+    """
+
+    folder: Path
+    name: str
+    encode: Any
+    model: Any
+    problems: dict[str, list[str]]
+
+
+def open_stock(folder: Path, *, tokenizer: Path, name: str) -> StockModel:
+    """Load a folder through the Auto classes, without remote code.
+
+    Args:
+        folder: configuration and weights.
+        tokenizer: the folder of the tokenizer that encodes.
+        name: of the folder, for messages.
+
+    Raises:
+        UserError: transformers does not load it.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
+
+    # Any: the annotations of the Auto classes know nothing of `output_loading_info`.
+    local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    try:
+        with quiet_transformers():
+            encode = AutoTokenizer.from_pretrained(tokenizer, **local)
+            family = AutoConfig.from_pretrained(folder, **local).model_type
+            auto: Any = AutoModelForMaskedLM if family == "eurobert" else AutoModelForCausalLM
+            model, report = auto.from_pretrained(
+                folder, dtype=torch.float32, device_map="meta", output_loading_info=True, **local
+            )
+    except Exception as error:  # a loader of another library may fail in any way
+        raise UserError(f"transformers does not load {name}: {error}") from error
+    # The angles are no weights: they are computed when the module is made.
+    angles = model.model.rotary_emb
+    model.model.rotary_emb = type(angles)(model.config)
+    problems = {key: sorted(map(str, names)) for key, names in report.items() if names}
+    return StockModel(folder, name, encode, model.eval(), problems)
 
 
 @torch.no_grad()
 def compare_logits(
-    folder: Path,
-    ours: Ours,
+    stock: StockModel,
+    native: NativeModel,
     *,
-    tokenizer: Path,
     attention: AttentionKind,
     pad_id: int,
     without: int | None = None,
-    is_ours: bool = True,
 ) -> Parity:
-    """Compare the logits of the folder's model with ours on `SENTENCES`.
+    """Compare the logits of a folder's model with ours on `SENTENCES`.
 
     Args:
-        folder: configuration and weights.
-        ours: the same weights in our model.
-        tokenizer: the folder of the tokenizer that both get their ids from.
+        stock: the model in transformers.
+        native: the same weights in our model.
         attention: the kind that the folder's model computes.
         pad_id: what fills up a batch.
         without: a vocabulary entry that is left out, because it was made anew.
-        is_ours: we wrote the folder, so that it must load without anything missing or left over.
 
     Raises:
         CheckpointError: the tokenizer gives ids that the model does not have.
-        ToolkitError: the folder does not load whole; where it is not ours, the user can change that.
     """
-    encode, model = _load_stock(folder, tokenizer, is_ours=is_ours)
-    vocab_size = min(model.config.vocab_size, ours.encoder.lm_head.weight.shape[0])
-    longest = min(_MOST_TOKENS, ours.encoder.settings.max_position_embeddings)
-    texts = [encode(sentence, truncation=True, max_length=longest)["input_ids"] for sentence in SENTENCES]
+    vocab_size = min(stock.model.config.vocab_size, native.encoder.lm_head.weight.shape[0])
+    longest = min(_MOST_TOKENS, native.encoder.settings.max_position_embeddings)
+    texts = [stock.encode(sentence, truncation=True, max_length=longest)["input_ids"] for sentence in SENTENCES]
     largest_id = max((max(ids) for ids in texts if ids), default=None)
     if largest_id is None or largest_id >= vocab_size:
         given = "no id at all" if largest_id is None else f"the id {largest_id:,}"
         raise CheckpointError(
-            f"{'' if is_ours else f'{folder}: '}the tokenizer gives {given}, and the model has {vocab_size:,} entries. "
+            f"{stock.name}: the tokenizer gives {given}, and the model has {vocab_size:,} entries. "
             "Give the model the tokenizer it was trained with."
         )
     alone = torch.tensor(max(texts, key=len))
     batch = [torch.tensor(ids[:_MOST_TOKENS_IN_A_BATCH]) for ids in texts if ids]
-    hidden_ND = _packed_hidden(ours, [alone, *batch], attention)
+    hidden_ND = _packed_hidden(native, [alone, *batch], attention)
     lengths_B = torch.tensor([len(ids) for ids in batch])
     batch_BS = nn.utils.rnn.pad_sequence(batch, batch_first=True, padding_value=pad_id)
     batch_mask_BS = torch.arange(batch_BS.shape[1]) < lengths_B[:, None]
@@ -172,9 +217,9 @@ def compare_logits(
     if without is not None and without < vocab_size:
         columns[without] = False
     found = Parity(max_difference=0.0, max_logit=0.0)
-    for theirs_NV in _stock_logits(model, folder, [(alone[None], None), (batch_BS, batch_mask_BS)]):
+    for theirs_NV in _stock_logits(stock, [(alone[None], None), (batch_BS, batch_mask_BS)]):
         # Read for each of the two passes: kept, it would lie beside whatever tensor the other model needs.
-        head_VD = ours.read(_head_name(ours.encoder.settings))
+        head_VD = native.read(_head_name(native.encoder.settings))
         for start in range(0, len(theirs_NV), _ROWS):
             rows_ND = hidden_ND[start : start + _ROWS]
             expected_NV = linear(rows_ND[: len(theirs_NV) - start], head_VD).float()[:, :vocab_size]
@@ -183,14 +228,14 @@ def compare_logits(
         hidden_ND = hidden_ND[len(theirs_NV) :]
         del head_VD, theirs_NV
     if not found.is_within_tolerance:
-        found = replace(found, rounding=_own_rounding(model, folder, alone[None]))
+        found = replace(found, rounding=_rounding_error(stock, alone[None]))
     return found
 
 
-def _own_rounding(model: Any, folder: Path, input_ids_BS: Tensor) -> float:
+def _rounding_error(stock: StockModel, input_ids_BS: Tensor) -> float:
     """Largest difference between the stock model's logits in fp32 and in fp64."""
     (rounded_NV,), (exact_NV,) = (
-        _stock_logits(model, folder, [(input_ids_BS, None)], dtype) for dtype in (torch.float32, torch.float64)
+        _stock_logits(stock, [(input_ids_BS, None)], dtype) for dtype in (torch.float32, torch.float64)
     )
     return max(
         float((exact_NV[start : start + _ROWS] - rounded_NV[start : start + _ROWS]).abs().max())
@@ -208,20 +253,21 @@ def _head_name(settings: ModelSettings) -> str:
     return EMBEDDING if settings.tie_word_embeddings else HEAD
 
 
-def _packed_hidden(ours: Ours, texts: list[Tensor], attention: AttentionKind) -> Tensor:
+def _packed_hidden(native: NativeModel, texts: list[Tensor], attention: AttentionKind) -> Tensor:
     """Our hidden states of all texts, packed as segments of one row: (N, D)."""
     lengths = torch.tensor([len(ids) for ids in texts])
     segments_BS = torch.repeat_interleave(torch.arange(1, len(texts) + 1), lengths)[None]
-    with _streamed(ours.encoder, ours.read):
-        hidden_ND: Tensor = ours.encoder.model(torch.cat(texts)[None], segments_BS, attention, None)
+    with _streamed(native.encoder, native.read):
+        hidden_ND: Tensor = native.encoder.model(torch.cat(texts)[None], segments_BS, attention, None)
     return hidden_ND
 
 
 def _stock_logits(
-    model: Any, folder: Path, inputs: list[tuple[Tensor, Tensor | None]], dtype: torch.dtype = torch.float32
+    stock: StockModel, inputs: list[tuple[Tensor, Tensor | None]], dtype: torch.dtype = torch.float32
 ) -> Iterator[Tensor]:
     """Logits of the stock model, (N, V) without padding, for each pair of ids (B, S) and mask (B, S) or none."""
-    weights = HubWeights.open(folder, is_tied=model.config.tie_word_embeddings)
+    model = stock.model
+    weights = HubWeights.open(stock.folder, is_tied=model.config.tie_word_embeddings)
     with _streamed(model, lambda name: weights.tensor(name, dtype)):
         for input_ids_BS, mask_BS in inputs:
             if mask_BS is None:
@@ -255,30 +301,3 @@ def _streamed(model: nn.Module, read: Callable[[str], Tensor]) -> Iterator[None]
     finally:
         for handle in handles:
             handle.remove()
-
-
-def _load_stock(folder: Path, tokenizer: Path, *, is_ours: bool) -> tuple[Any, Any]:
-    """What encodes, and the model as a user of transformers gets it, but without its weights."""
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
-
-    # Any: the annotations of the Auto classes know nothing of `output_loading_info`.
-    local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-    try:
-        with quiet_transformers():
-            encode = AutoTokenizer.from_pretrained(tokenizer, **local)
-            family = AutoConfig.from_pretrained(folder, **local).model_type
-            auto: Any = AutoModelForMaskedLM if family == "eurobert" else AutoModelForCausalLM
-            model, report = auto.from_pretrained(
-                folder, dtype=torch.float32, device_map="meta", output_loading_info=True, **local
-            )
-    # A loader of another library may fail in any way; whichever it is, the folder is not what was promised.
-    except Exception as error:
-        kind = ToolkitError if is_ours else UserError
-        raise kind(f"transformers does not load {folder}: {error}") from error
-    problems = {key: sorted(map(str, names)) for key, names in report.items() if names}
-    if problems and is_ours:
-        raise ToolkitError(f"transformers does not load {folder} whole: {problems}.")
-    # The angles are no weights: they are computed when the module is made.
-    angles = model.model.rotary_emb
-    model.model.rotary_emb = type(angles)(model.config)
-    return encode, model.eval()

@@ -2,7 +2,7 @@
 
 sources/             what the user named -> files, here or on the hub, in one order
 readers/             a file -> spans of some megabytes, each read by itself; rows, each a text or why there is none
-encoders.py          the fast encoder where it is proven equal (tokenizer_checks.py), else the tokenizer's own
+backends.py          the fast backend where it is proven equal (tokenizer_checks.py), else the tokenizer's own
 encoding.py          a span -> ids and counts, in worker threads
 writer/              encoded spans -> shards in a folder that survives interruptions
   folder.py          the output lock, what of an earlier run stays, the tokenizer and corpus.json at the end

@@ -1,7 +1,8 @@
 """From spans of text to ids: what a worker thread does with one span, and the threads that work ahead of the writer.
 
-Threads are enough: the encoders, Parquet and decompression all release the interpreter's lock, and one process holds
-the vocabulary once. Results come in the order of the spans, so their number changes nothing but the speed.
+Threads are enough: the tokenizer backends, Parquet and decompression all release the interpreter's lock, and one
+process holds the vocabulary once. Results come in the order of the spans, so their number changes nothing but the
+speed.
 """
 
 import hashlib
@@ -22,7 +23,7 @@ _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 
-class TextEncoder(Protocol):
+class TokenizerBackend(Protocol):
     """Texts to ids, on the calling thread; may be called by several threads at once."""
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
@@ -64,13 +65,13 @@ class SpanEncoder:
 
     Attributes:
         tokenizer: counts special text.
-        encoder: makes the ids.
-        most_characters: texts are handed to the encoder in batches of about this many characters.
+        backend: makes the ids.
+        most_characters: texts are handed to the backend in batches of about this many characters.
         holdout: share of the documents that are held out.
     """
 
     tokenizer: Tokenizer
-    encoder: TextEncoder
+    backend: TokenizerBackend
     most_characters: int
     holdout: float
 
@@ -79,13 +80,13 @@ class SpanEncoder:
 
         Raises:
             UserError: the source cannot be read.
-            TokenizationError: the vocabulary cannot spell a text, or the fast encoder differs from the reference.
+            TokenizationError: the vocabulary cannot spell a text, or the fast backend differs from the reference.
         """
         rows = span.read()
         skipped = [(number, row) for number, row in enumerate(rows) if row.reason is not None]
         numbers = [number for number, row in enumerate(rows) if row.reason is None]
         texts = [rows[number].text for number in numbers]
-        encoded = [self.encoder.encode_batch(batch) for batch in _batches(texts, self.most_characters)]
+        encoded = [self.backend.encode_batch(batch) for batch in _batches(texts, self.most_characters)]
         ids = np.concatenate([np.empty(0, np.uint32), *(ids for ids, _ in encoded)])
         lengths = np.concatenate([np.empty(0, np.int64), *(lengths for _, lengths in encoded)])
         empty = np.flatnonzero(lengths == 0).tolist()  # no character of these texts gave an id

@@ -15,7 +15,7 @@ from toolkit.core.errors import CorpusError, UserError
 from toolkit.core.files import cache_folder
 from toolkit.core.text import counted
 from toolkit.data import Corpus, CorpusManifest, DataSettings, Rows, open_rows, read_manifest, tokens_left_out
-from toolkit.preprocess.encoders import EncoderChoice
+from toolkit.preprocess.backends import BackendChoice
 from toolkit.preprocess.settings import PreprocessSettings
 from toolkit.preprocess.sources import Source, find_sources
 from toolkit.preprocess.tokenizer_checks import ids_that_differ_in_transformers
@@ -33,7 +33,7 @@ class PreprocessResult:
         manifest: what corpus.json says.
         holdout: what holdout/corpus.json says, where documents are held out.
         tokenizer: the tokenizer, with its mask token decided.
-        encoder: what this run made ids with.
+        backend: what this run made ids with.
         tally: counts over all rows, those of an earlier, interrupted run included.
         rows: the packed rows, where a sequence length was given.
         left_out: how many tokens no row has and why, where that is more than 1 %.
@@ -46,7 +46,7 @@ class PreprocessResult:
     manifest: CorpusManifest
     holdout: CorpusManifest | None
     tokenizer: tokenization.Tokenizer
-    encoder: EncoderChoice
+    backend: BackendChoice
     tally: Tally
     rows: Rows | None
     left_out: str | None
@@ -137,7 +137,7 @@ def _make(
         manifest=manifest,
         holdout=read_manifest(output / HOLDOUT_FOLDER) if settings.holdout else None,
         tokenizer=tokenizer,
-        encoder=written.choice,
+        backend=written.choice,
         tally=tally,
         rows=rows,
         left_out=left_out,

@@ -26,7 +26,7 @@ class PreprocessSettings(Settings):
     workers: _AtLeastOne | None = None
     """Threads that read and encode; by default one for each core. The result does not depend on it."""
     engine: Literal["auto", "reference"] = "auto"
-    """auto: the fast batch encoder where it is proven equal to the tokenizer's own; reference: the tokenizer's own."""
+    """auto: the fast batch backend where it is proven equal to the tokenizer's own; reference: the tokenizer's own."""
     limit_documents: _AtLeastOne | None = None
     """Stop after this many documents."""
     limit_tokens: _AtLeastOne | None = None

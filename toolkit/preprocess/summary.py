@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from tokenization import MaskOrigin, Tokenizer
 from toolkit.core.console import facts
-from toolkit.preprocess.encoders import EncoderChoice
+from toolkit.preprocess.backends import BackendChoice
 from toolkit.preprocess.program import PreprocessResult
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def summary_table(result: PreprocessResult) -> "Table":
     table.add_row(
         "vocabulary", f"{manifest.tokenizer.vocab_size:,} ids, fingerprint {manifest.tokenizer.fingerprint[:12]}"
     )
-    table.add_row("encoder", _encoder(result.encoder))
+    table.add_row("tokenizer backend", _backend(result.backend))
     table.add_row("end of document", _end(result.tokenizer))
     table.add_row("mask token", _mask(result.tokenizer))
     if result.rows is not None:
@@ -67,7 +67,7 @@ def notes(result: PreprocessResult) -> list[str]:
     return found
 
 
-def _encoder(choice: EncoderChoice) -> str:
+def _backend(choice: BackendChoice) -> str:
     if choice.is_fast:
         return "fast, equal to the tokenizer's own on the vocabulary and on samples of the text"
     return f"the tokenizer's own: {choice.why_reference}"

@@ -70,7 +70,7 @@ def prepare(folder: Path, key: Mapping[str, Any], *, engine: Literal["auto", "re
     Args:
         folder: the corpus folder, locked.
         key: everything that the shards depend on, as plain data.
-        engine: `reference` forbids shards of the fast encoder.
+        engine: `reference` forbids shards of the fast backend.
         overwrite: a corpus in the folder may be replaced.
 
     Raises:
@@ -123,7 +123,7 @@ def _not_resumable(
         return f"an unfinished corpus of which {missing[0]} is missing: "
     changes = differences(ledger.key, key)
     if engine == "reference" and ledger.num_fast:
-        changes.append(f"--engine: the fast encoder made {counted(ledger.num_fast, 'finished shard')}, reference now")
+        changes.append(f"--engine: the fast backend made {counted(ledger.num_fast, 'finished shard')}, reference now")
     if not changes:
         return None
     kept = counted(len(ledger.shards) + len(ledger.held_out), "finished shard")

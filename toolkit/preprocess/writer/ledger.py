@@ -127,7 +127,7 @@ class Step(Settings):
     tally: Tally
     """Counts up to there."""
     is_fast: bool
-    """Whether the fast encoder made the shards."""
+    """Whether the fast backend made the shards."""
 
 
 @dataclass(frozen=True)
@@ -137,8 +137,8 @@ class Ledger:
     Attributes:
         key: everything that the shards depend on, as plain data; with another key the shards would be others. None in
             a ledger of version 0.1, which kept a hash.
-        reference_only: the fast encoder was found to differ; this corpus is made with the reference.
-        num_fast: finished shards, of the holdout too, that the fast encoder made.
+        reference_only: the fast backend was found to differ; this corpus is made with the reference.
+        num_fast: finished shards, of the holdout too, that the fast backend made.
         shards: the finished ones of the corpus.
         held_out: the finished ones of the holdout.
         place: where to resume.

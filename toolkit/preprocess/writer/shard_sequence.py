@@ -29,7 +29,7 @@ class ShardSequence:
         ledger: what is finished already; the sequence continues after it.
         dtype: type of the tokens.
         settings: limits and size of a shard.
-        is_fast: whether the fast encoder makes the spans.
+        is_fast: whether the fast backend makes the spans.
         on_step: called whenever a shard is finished.
 
     Attributes:

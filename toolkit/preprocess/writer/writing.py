@@ -10,12 +10,12 @@ from functools import partial
 from itertools import accumulate
 from pathlib import Path
 
-from tokenization import EncodersDiffer, Tokenizer
+from tokenization import BackendsDiffer, Tokenizer
 from toolkit.core.console import console, progress
 from toolkit.core.errors import UserError
 from toolkit.core.text import counted
 from toolkit.data import token_dtype
-from toolkit.preprocess.encoders import EncoderChoice, choose_encoder, reference_encoder
+from toolkit.preprocess.backends import BackendChoice, choose_backend, reference_backend
 from toolkit.preprocess.encoding import EncodedSpan, SpanEncoder, ahead
 from toolkit.preprocess.readers import Span, iterate_spans
 from toolkit.preprocess.settings import PreprocessSettings
@@ -38,18 +38,18 @@ def write_shards(
     tokenizer: Tokenizer,
     settings: PreprocessSettings,
 ) -> "Written":
-    """Write what is missing, with the fast encoder if it can be; all of it again if that one is found to differ."""
+    """Write what is missing, with the fast backend if it can be; all of it again if that one is found to differ."""
     texts = (row.text for _, span in _spans(files, Place(), settings) if span for row in span.read() if not row.reason)
     with closing(texts):
         engine = "reference" if ledger.reference_only else settings.engine
-        choice = choose_encoder(tokenizer, engine=engine, texts=texts)
-    # Half a second of Python for a large vocabulary, while the encoders work outside the interpreter's lock.
+        choice = choose_backend(tokenizer, engine=engine, texts=texts)
+    # Half a second of Python for a large vocabulary, while the backends work outside the interpreter's lock.
     threading.Thread(target=lambda: tokenizer.fingerprint, daemon=True).start()
     start = time.monotonic()
     try:
         sequence = _write_with(choice, files, output, ledger, tokenizer=tokenizer, settings=settings)
-    except EncodersDiffer as error:
-        choice = reference_encoder(tokenizer, f"the fast encoder differs: {error.difference}")
+    except BackendsDiffer as error:
+        choice = reference_backend(tokenizer, f"the fast backend differs: {error.difference}")
         # It compares some of the documents, so that finished shards may hold what it did not look at.
         made = counted(len((read_ledger(output) or ledger).shards), "finished shard")
         console().print(f"Starting over, {made} removed: {choice.why_reference}.")
@@ -64,17 +64,17 @@ class Written:
 
     Attributes:
         sequence: the corpus and its holdout, all shards closed.
-        choice: the encoder that made them.
+        choice: the backend that made them.
         start: when reading them began, on the monotonic clock.
     """
 
     sequence: ShardSequence
-    choice: EncoderChoice
+    choice: BackendChoice
     start: float
 
 
 def _write_with(
-    choice: EncoderChoice,
+    choice: BackendChoice,
     files: Sequence[Source],
     output: Path,
     ledger: Ledger,
@@ -91,7 +91,7 @@ def _write_with(
         is_fast=choice.is_fast,
         on_step=partial(record_step, output),
     )
-    encode = SpanEncoder(tokenizer, choice.encoder, choice.most_characters, settings.holdout)
+    encode = SpanEncoder(tokenizer, choice.backend, choice.most_characters, settings.holdout)
     try:
         _run(files, ledger.place, sequence, encode, settings)
     finally:

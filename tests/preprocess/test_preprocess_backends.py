@@ -1,4 +1,4 @@
-"""The fast encoder is used where it is proven, and a difference never reaches a corpus."""
+"""The fast backend is used where it is proven, and a difference never reaches a corpus."""
 
 import json
 import re
@@ -10,10 +10,10 @@ import pytest
 import tokenization
 from tests.preprocess.test_preprocess_restart import all_files, run_and_die
 from tests.support.text import sample_documents
-from tokenization import FastEncoder
-from tokenization.fast.form import OwnTexts, fast_form
+from tokenization import FastBackend
+from tokenization.fast.form import FallbackTexts, fast_form
 from toolkit.core.errors import UserError
-from toolkit.preprocess import encoders, tokenizer_checks
+from toolkit.preprocess import backends, tokenizer_checks
 from toolkit.preprocess.tokenizer_checks import Proof
 from toolkit.preprocess.writer.ledger import read_ledger
 from toolkit.preprocess.writer.shard_sequence import ShardSequence
@@ -28,7 +28,7 @@ def cache(monkeypatch, tmp_path):
 
 @pytest.fixture
 def source(write_jsonl):
-    """Plain documents first, later some with the words on which the faulty encoder differs."""
+    """Plain documents first, later some with the words on which the faulty backend differs."""
     plain = [f"{number} xyz 0123456789" for number in range(40)]
     return write_jsonl("a.jsonl", plain + [f"{number} {text}" for number in range(80) for text in sample_documents(40)])
 
@@ -42,17 +42,17 @@ def faulty(monkeypatch):
         lost = content["model"]["merges"].pop(0)
         del content["model"]["vocab"]["".join(lost)]
         content["model"]["merges"] = [merge for merge in content["model"]["merges"] if "".join(lost) not in merge]
-        return FastEncoder(tokenizer, json.dumps(content).encode(), OwnTexts([], []))
+        return FastBackend(tokenizer, json.dumps(content).encode(), FallbackTexts([], []))
 
-    monkeypatch.setattr(FastEncoder, "open", open_faulty)
+    monkeypatch.setattr(FastBackend, "open", open_faulty)
 
 
 def test_both_engines_write_the_same_bytes(prepare, source, tmp_path):
     fast = prepare(source, output=tmp_path / "fast", shard_tokens=20_000)
     slow = prepare(source, output=tmp_path / "slow", shard_tokens=20_000, engine="reference")
 
-    assert fast.encoder.is_fast
-    assert slow.encoder.why_reference == "asked for with --engine reference"
+    assert fast.backend.is_fast
+    assert slow.backend.why_reference == "asked for with --engine reference"
     assert all_files(tmp_path / "fast") == all_files(tmp_path / "slow")
 
 
@@ -60,15 +60,15 @@ def test_the_reference_asked_for_later_does_not_keep_shards_of_the_fast_encoder(
     """D8: `--engine reference` gives certainty, so what it keeps it has made."""
     output, given = tmp_path / "corpus", {"shard_tokens": 500}
     assert not run_and_die(24, lambda: prepare(source, **given))
-    with pytest.raises(UserError, match=r"--engine: the fast encoder made \d finished shards, reference now"):
+    with pytest.raises(UserError, match=r"--engine: the fast backend made \d finished shards, reference now"):
         prepare(source, engine="reference", **given)
 
     result = prepare(source, engine="reference", overwrite=True, **given)
-    assert (result.encoder.is_fast, result.num_kept_shards) == (False, 0)
+    assert (result.backend.is_fast, result.num_kept_shards) == (False, 0)
     shutil.rmtree(output)
     assert not run_and_die(24, lambda: prepare(source, engine="reference", **given))
     result = prepare(source, **given)
-    assert result.encoder.is_fast
+    assert result.backend.is_fast
     assert result.num_kept_shards > 0
 
 
@@ -90,7 +90,7 @@ def test_other_ids_on_the_vocabulary_are_seen_before_the_start(prepare, source, 
     result = prepare(source)
     prepare(source, output=tmp_path / "expected", engine="reference")
 
-    assert "the fast encoder differs: token" in result.encoder.why_reference
+    assert "the fast backend differs: token" in result.backend.why_reference
     assert all_files(tmp_path / "corpus") == all_files(tmp_path / "expected")
     assert not cache.exists(), "nothing is proven"
 
@@ -98,7 +98,7 @@ def test_other_ids_on_the_vocabulary_are_seen_before_the_start(prepare, source, 
 def test_other_ids_on_the_input_are_seen_before_the_start(prepare, source, tokenizer_folder, faulty, capsys):
     Proof(tokenization.load(tokenizer_folder)).write([])
 
-    assert "the fast encoder differs: token" in prepare(source).encoder.why_reference
+    assert "the fast backend differs: token" in prepare(source).backend.why_reference
     assert "Starting again" not in capsys.readouterr().out
 
 
@@ -106,13 +106,13 @@ def test_other_ids_met_at_work_start_the_corpus_again_with_the_reference(
     prepare, source, tmp_path, tokenizer_folder, faulty, monkeypatch, capsys
 ):
     Proof(tokenization.load(tokenizer_folder)).write([])
-    monkeypatch.setattr(encoders, "_TRIAL_CHARACTERS", 100)
+    monkeypatch.setattr(backends, "_TRIAL_CHARACTERS", 100)
     given = {"shard_tokens": 500, "holdout": 0.2}
     prepare(source, output=tmp_path / "expected", engine="reference", **given)
     result = prepare(source, **given)
 
-    assert re.search(r"Starting over, \d finished shards? removed: the fast encoder differs", capsys.readouterr().out)
-    assert not result.encoder.is_fast
+    assert re.search(r"Starting over, \d finished shards? removed: the fast backend differs", capsys.readouterr().out)
+    assert not result.backend.is_fast
     assert all_files(tmp_path / "corpus") == all_files(tmp_path / "expected")
 
 
@@ -120,7 +120,7 @@ def test_a_run_that_started_again_and_was_cut_off_goes_on_with_the_reference(
     prepare, source, tmp_path, tokenizer_folder, faulty, monkeypatch
 ):
     Proof(tokenization.load(tokenizer_folder)).write([])
-    monkeypatch.setattr(encoders, "_TRIAL_CHARACTERS", 100)
+    monkeypatch.setattr(backends, "_TRIAL_CHARACTERS", 100)
     prepare(source, output=tmp_path / "expected", engine="reference", shard_tokens=500)
     end_group = ShardSequence.end_group
 
@@ -170,8 +170,8 @@ def test_a_tokenizer_that_the_toolkit_wrote_is_not_compared(prepare, source, mon
 
 @pytest.mark.parametrize(("num_texts", "is_fast"), [(9, False), (10, True)])
 def test_the_fast_backend_is_not_opened_for_a_short_text(prepare, write_jsonl, monkeypatch, num_texts, is_fast):
-    monkeypatch.setattr(encoders, "_SHORT_CHARACTERS", 100)
+    monkeypatch.setattr(backends, "_SHORT_CHARACTERS", 100)
     result = prepare(write_jsonl("a.jsonl", ["0123456789"] * num_texts))
 
-    assert result.encoder.is_fast == is_fast
-    assert result.encoder.why_reference == ("" if is_fast else "the text is short")
+    assert result.backend.is_fast == is_fast
+    assert result.backend.why_reference == ("" if is_fast else "the text is short")

@@ -1,4 +1,4 @@
-"""The fast batch encoder, gigatoken, and what makes it safe to use: it gives the reference's arrays, or says that not.
+"""The fast batch backend, gigatoken, and what makes it safe to use: it gives the reference's arrays, or says that not.
 
 Three guards, each against the reference: every entry of the vocabulary (`check_vocabulary`), texts of the caller's
 choice (`check`), and while it works one document in 1,000, chosen by a hash, so that the same documents are looked at
@@ -14,8 +14,8 @@ import numpy as np
 
 from tokenization.backend import is_byte_level
 from tokenization.difference import Difference, Ids, Lengths, first_difference
-from tokenization.errors import EncodersDiffer, FastUnavailable, TokenizationError, native_errors
-from tokenization.fast.form import OwnTexts, added_tokens, fast_form, sample_characters
+from tokenization.errors import BackendsDiffer, FastUnavailable, TokenizationError, native_errors
+from tokenization.fast.form import FallbackTexts, added_tokens, fast_form, sample_characters
 from tokenization.fingerprint import byte_level_bytes
 from tokenization.memory import release_freed_memory, resident_bytes
 from tokenization.tokenizer import Tokenizer
@@ -28,14 +28,14 @@ _HASHED_CHARACTERS = 256
 
 # gigatoken 0.10 remembers every word it has seen and never forgets one. When the process holds this many bytes more
 # than at its start, even after giving freed memory back, it starts anew: half a second with Llama 3's vocabulary.
-_MOST_GROWTH = 128 << 20
+_MAX_GROWTH = 128 << 20
 
-_MOST_ODD_CHARACTERS = 1000
+_MAX_MISMATCHED = 1000
 _GROUP = 256
 
 
-class FastEncoder:
-    """Encodes as `tokenizer.encode_batch` does, many times faster; made by `FastEncoder.open`.
+class FastBackend:
+    """Encodes as `tokenizer.encode_batch` does, many times faster; made by `FastBackend.open`.
 
     Safe to call from several threads. gigatoken itself spreads a call over the cores and shares one vocabulary among
     them: on one thread it would serve one caller at a time.
@@ -43,18 +43,18 @@ class FastEncoder:
     Args:
         tokenizer: the reference.
         content: the `tokenizer.json` that gigatoken reads.
-        own_texts: which texts the reference encodes.
+        fallback_texts: which texts the reference encodes.
 
     Attributes:
-        odd_characters: those on which the two encoders do not agree; texts that hold one go to the reference.
+        mismatched_characters: those on which the two backends do not agree; texts that hold one go to the reference.
 
     Raises:
         FastUnavailable: gigatoken is not installed or cannot read the content.
     """
 
-    def __init__(self, tokenizer: Tokenizer, content: bytes, own_texts: OwnTexts) -> None:
-        self._tokenizer, self._content, self._own_texts = tokenizer, content, own_texts
-        self.odd_characters: Sequence[str] = ()
+    def __init__(self, tokenizer: Tokenizer, content: bytes, fallback_texts: FallbackTexts) -> None:
+        self._tokenizer, self._content, self._fallback_texts = tokenizer, content, fallback_texts
+        self.mismatched_characters: Sequence[str] = ()
         self._renewal = threading.Lock()
         self._gigatoken = _build(content)
         self._first_resident = resident_bytes()
@@ -64,8 +64,8 @@ class FastEncoder:
         self._end = tokenizer.appended_ids.tolist()
 
     @classmethod
-    def open(cls, tokenizer: Tokenizer, *, characters: Iterable[str] | None = None) -> "FastEncoder":
-        """The fast encoder of a tokenizer, once it is known which texts it does.
+    def open(cls, tokenizer: Tokenizer, *, characters: Iterable[str] | None = None) -> "FastBackend":
+        """The fast backend of a tokenizer, once it is known which texts it does.
 
         Args:
             tokenizer: the reference.
@@ -78,13 +78,13 @@ class FastEncoder:
         """
         content = fast_form(tokenizer)
         special, plain = added_tokens(tokenizer)
-        encoder = cls(tokenizer, content, OwnTexts(special, []))
-        strings = [*special, *(text for text in plain if encoder.check([text, f"a{text}b {text}{text} "]) is not None)]
-        encoder.odd_characters = encoder._odd(sample_characters() if characters is None else characters)
-        encoder._own_texts = OwnTexts(strings, encoder.odd_characters)
+        backend = cls(tokenizer, content, FallbackTexts(special, []))
+        strings = [*special, *(text for text in plain if backend.check([text, f"a{text}b {text}{text} "]) is not None)]
+        backend.mismatched_characters = backend._mismatched(sample_characters() if characters is None else characters)
+        backend._fallback_texts = FallbackTexts(strings, backend.mismatched_characters)
         release_freed_memory()
-        encoder._first_resident = resident_bytes()
-        return encoder
+        backend._first_resident = resident_bytes()
+        return backend
 
     def check_vocabulary(self) -> Difference | None:
         """Compare on the text of every vocabulary entry, added tokens included."""
@@ -116,29 +116,29 @@ class FastEncoder:
             expected = self._tokenizer.encode_batch(texts)
         try:
             return first_difference(texts, expected, self._encode(texts))
-        except EncodersDiffer as error:
+        except BackendsDiffer as error:
             return error.difference
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[Ids, Lengths]:
         """Encode texts; see `Tokenizer.encode_batch`, which this equals.
 
         Raises:
-            EncodersDiffer: one of the documents that are compared has other ids than the reference gives, or gigatoken
+            BackendsDiffer: one of the documents that are compared has other ids than the reference gives, or gigatoken
                 broke down.
             TokenizationError: a text that cannot be encoded.
         """
         found = self._encode(texts)
-        chosen = [number for number, text in enumerate(texts) if _is_chosen(text)]
+        chosen = [number for number, text in enumerate(texts) if _is_sampled(text)]
         if chosen:
             some = [texts[number] for number in chosen]
             difference = first_difference(some, self._tokenizer.encode_batch(some), _select(found, chosen))
             if difference is not None:
-                raise EncodersDiffer(difference)
+                raise BackendsDiffer(difference)
         self._renew_if_grown()
         return found
 
     def _encode(self, texts: Sequence[str]) -> tuple[Ids, Lengths]:
-        own = [number for number, text in enumerate(texts) if self._own_texts.holds(text)]
+        own = [number for number, text in enumerate(texts) if self._fallback_texts.holds(text)]
         if not own:
             return self._framed(*self._raw(texts))
         is_own = np.zeros(len(texts), dtype=bool)
@@ -159,7 +159,7 @@ class FastEncoder:
             if isinstance(error.__cause__, Exception):
                 raise
             broken = next((text for text in texts if self._breaks(text)), "".join(texts))
-            raise EncodersDiffer(Difference(broken, 0, (), (), note=f"it broke down: {error.__cause__}")) from error
+            raise BackendsDiffer(Difference(broken, 0, (), (), note=f"it broke down: {error.__cause__}")) from error
         offsets = np.asarray(rows.offsets.data)
         ids: Ids = np.asarray(rows.content.data)[offsets[0] : offsets[-1]]
         return ids, np.diff(offsets)
@@ -187,18 +187,18 @@ class FastEncoder:
         lengths = np.where(is_kept, sizes + places.shape[1], 0)
         return np.insert(ids, places.ravel(), values), lengths
 
-    def _odd(self, characters: Iterable[str]) -> list[str]:
-        """Those characters next to which the two encoders disagree, being of different versions of Unicode.
+    def _mismatched(self, characters: Iterable[str]) -> list[str]:
+        """Those characters next to which the two backends disagree, being of different versions of Unicode.
 
         Raises:
             FastUnavailable: there are very many.
         """
         looked_at = list(characters)
         groups = [looked_at[start : start + _GROUP] for start in range(0, len(looked_at), _GROUP)]
-        suspects = self._differing(["".join(map(_around, group)) for group in groups])
+        suspects = self._differing(["".join(map(_contexts, group)) for group in groups])
         some = [character for number in suspects for character in groups[number]]
-        odd = [some[number] for number in self._differing([_around(character) for character in some])]
-        if len(odd) > _MOST_ODD_CHARACTERS or (suspects and not odd):
+        odd = [some[number] for number in self._differing([_contexts(character) for character in some])]
+        if len(odd) > _MAX_MISMATCHED or (suspects and not odd):
             raise FastUnavailable("it differs on too many characters")
         return odd
 
@@ -215,11 +215,11 @@ class FastEncoder:
 
     def _renew_if_grown(self) -> None:
         """Give freed memory back; if that is not enough, start gigatoken anew."""
-        if resident_bytes() - self._first_resident < _MOST_GROWTH or not self._renewal.acquire(blocking=False):
+        if resident_bytes() - self._first_resident < _MAX_GROWTH or not self._renewal.acquire(blocking=False):
             return
         try:
             release_freed_memory()
-            if resident_bytes() - self._first_resident >= _MOST_GROWTH:
+            if resident_bytes() - self._first_resident >= _MAX_GROWTH:
                 self._gigatoken = _build(self._content)
                 release_freed_memory()
                 self._first_resident = resident_bytes()
@@ -241,12 +241,12 @@ def _build(content: bytes) -> "gigatoken.Tokenizer":
         raise FastUnavailable(str(error).rstrip(".")) from error
 
 
-def _around(character: str) -> str:
+def _contexts(character: str) -> str:
     """A character as a letter, a digit and a sign would stand, and beside itself."""
     return f"a{character}1{character}{character} {character}.\n{character}\n"
 
 
-def _is_chosen(text: str) -> bool:
+def _is_sampled(text: str) -> bool:
     """Whether a document is compared: by a hash of its length, its start and its end, which costs the same for all."""
     ends = text[:_HASHED_CHARACTERS] + text[-_HASHED_CHARACTERS:]
     return zlib.crc32(ends.encode("utf-8", "surrogatepass"), len(text)) % _ONE_IN == 0

@@ -1,4 +1,4 @@
-"""Which encoder a corpus is made with: the fast one where it is proven to give the tokenizer's own ids."""
+"""Which backend a corpus is made with: the fast one where it is proven to give the tokenizer's own ids."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -7,11 +7,11 @@ from importlib.metadata import PackageNotFoundError
 from itertools import chain
 from typing import Literal
 
-from tokenization import FastEncoder, FastUnavailable, Tokenizer
-from toolkit.preprocess.encoding import TextEncoder
+from tokenization import FastBackend, FastUnavailable, Tokenizer
+from toolkit.preprocess.encoding import TokenizerBackend
 from toolkit.preprocess.tokenizer_checks import Proof
 
-# The reference encoders need up to some 100 bytes of working memory a character, the fast one a few.
+# The reference backends need up to some 100 bytes of working memory a character, the fast one a few.
 _REFERENCE_CHARACTERS = 1 << 19
 _FAST_CHARACTERS = 8 << 20
 
@@ -22,16 +22,16 @@ _TRIAL_PIECE_CHARACTERS = 100_000
 
 
 @dataclass(frozen=True)
-class EncoderChoice:
-    """The encoder that is used.
+class BackendChoice:
+    """The backend that is used.
 
     Attributes:
-        encoder: it.
+        backend: it.
         most_characters: texts are handed to it in batches of about this size.
         why_reference: why it is the tokenizer's own; empty for the fast one.
     """
 
-    encoder: TextEncoder
+    backend: TokenizerBackend
     most_characters: int
     why_reference: str = ""
 
@@ -41,10 +41,10 @@ class EncoderChoice:
         return not self.why_reference
 
 
-def choose_encoder(
+def choose_backend(
     tokenizer: Tokenizer, *, engine: Literal["auto", "reference"], texts: Iterator[str]
-) -> EncoderChoice:
-    """Take the fast encoder if it equals the tokenizer's own on every vocabulary entry and on 2 MB of this input.
+) -> BackendChoice:
+    """Take the fast backend if it equals the tokenizer's own on every vocabulary entry and on 2 MB of this input.
 
     For a short input it would not be worth opening.
 
@@ -54,34 +54,34 @@ def choose_encoder(
         texts: the documents from the first on; read as far as needed.
     """
     if engine == "reference":
-        return reference_encoder(tokenizer, "asked for with --engine reference")
+        return reference_backend(tokenizer, "asked for with --engine reference")
     pieces = _trial(texts)
     if sum(map(len, chain.from_iterable(pieces))) < min(_SHORT_CHARACTERS, _TRIAL_CHARACTERS):
-        return reference_encoder(tokenizer, "the text is short")
+        return reference_backend(tokenizer, "the text is short")
     with ThreadPoolExecutor() as pool:
-        # The reference takes a second for the trial; opening the fast encoder takes another, on one core.
+        # The reference takes a second for the trial; opening the fast backend takes another, on one core.
         expected = [pool.submit(tokenizer.encode_batch, piece) for piece in pieces]
         try:
             proof = Proof(tokenizer)
-            odd_characters = proof.read()
-            fast = FastEncoder.open(tokenizer, characters=odd_characters)
+            mismatched_characters = proof.read()
+            fast = FastBackend.open(tokenizer, characters=mismatched_characters)
         except PackageNotFoundError as error:
-            return reference_encoder(tokenizer, f"{error.name} is not installed (the extra `fast`)")
+            return reference_backend(tokenizer, f"{error.name} is not installed (the extra `fast`)")
         except FastUnavailable as error:
-            return reference_encoder(tokenizer, error.reason)
-        difference = fast.check_vocabulary() if odd_characters is None else None
-        if odd_characters is None and difference is None:
-            proof.write(fast.odd_characters)
+            return reference_backend(tokenizer, error.reason)
+        difference = fast.check_vocabulary() if mismatched_characters is None else None
+        if mismatched_characters is None and difference is None:
+            proof.write(fast.mismatched_characters)
         for piece, ids in zip(pieces, expected, strict=True):
             difference = difference or fast.check(piece, expected=ids.result())
     if difference is not None:
-        return reference_encoder(tokenizer, f"the fast encoder differs: {difference}")
-    return EncoderChoice(fast, _FAST_CHARACTERS)
+        return reference_backend(tokenizer, f"the fast backend differs: {difference}")
+    return BackendChoice(fast, _FAST_CHARACTERS)
 
 
-def reference_encoder(tokenizer: Tokenizer, why: str) -> EncoderChoice:
-    """The tokenizer's own encoder, and why it is taken."""
-    return EncoderChoice(tokenizer, _REFERENCE_CHARACTERS, why)
+def reference_backend(tokenizer: Tokenizer, why: str) -> BackendChoice:
+    """The tokenizer's own backend, and why it is taken."""
+    return BackendChoice(tokenizer, _REFERENCE_CHARACTERS, why)
 
 
 def _trial(texts: Iterator[str]) -> list[list[str]]:

@@ -1,0 +1,38 @@
+"""The folder that a conversion writes: it appears whole or not at all."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from safetensors import SafetensorError
+
+from toolkit.core.errors import UserError, is_out_of_room
+from toolkit.core.files import atomic_directory
+
+
+def check_output(out: Path) -> None:
+    """Refuse a place that holds something.
+
+    Raises:
+        UserError: `out` exists and is not an empty directory.
+    """
+    if out.is_dir() and not any(out.iterdir()):
+        return
+    if out.exists() or out.is_symlink():
+        raise UserError(f"{out} exists already. Name a new folder, or remove it first.")
+
+
+@contextmanager
+def output_directory(out: Path) -> Iterator[Path]:
+    """A hidden folder that becomes `out` when the block succeeds, and is removed when it does not.
+
+    Raises:
+        UserError: the disk is full, or the place cannot be written.
+    """
+    try:
+        with atomic_directory(out) as folder:
+            yield folder
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        remedy = "Free space there, or name another folder" if is_out_of_room(error) else "Name another folder"
+        raise UserError(f"{out} cannot be written: {reason}. {remedy}; nothing is left behind there.") from error
