@@ -45,7 +45,7 @@ class InitSettings(Settings):
     source: str = Field(alias="from", min_length=1)
     """A model that `toolkit convert --from-hf` wrote, a checkpoint, or a run folder (its newest)."""
     optimizer: Literal["keep", "reset"] = "reset"
-    """Whether the optimizer goes on with the moments of that checkpoint; an imported model has none."""
+    """Whether the moments of that checkpoint are kept; an imported model has none."""
 
 
 class LogSettings(Settings):
@@ -56,7 +56,7 @@ class LogSettings(Settings):
     tensorboard: bool = True
     """Whether RUN_DIR/tensorboard is written too."""
     wandb: bool | Annotated[str, Field(min_length=1)] = False
-    """Whether Weights & Biases is written too; a text names the project. Needs the extra `wandb`."""
+    """Whether Weights & Biases is written too; a string names the project. Needs the extra `wandb`."""
     peak_tflops: float | None = Field(None, gt=0, allow_inf_nan=False)
     """What one device can do at most, in TFLOP/s at this run's precision, for `mfu`. Unset: what the data sheet says
     of bf16, for common GPUs; elsewhere lines have no `mfu`."""
