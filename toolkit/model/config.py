@@ -35,7 +35,7 @@ class ModelSettings(Settings):
     """The shape of an encoder. The names are those of a Hugging Face Llama or EuroBERT configuration."""
 
     vocab_size: int | None = Field(default=None, ge=1)
-    """Entries in the embedding and in the head. Unset: the tokenizer's with its mask, rounded up to a multiple of 64."""
+    """Entries in the embedding and the head. Unset: the tokenizer's with its mask, rounded up to a multiple of 64."""
     hidden_size: int = Field(ge=1)
     """D, the width of the model."""
     intermediate_size: int = Field(ge=1)
