@@ -165,6 +165,20 @@ FAULTS = (
         tests=("tests/engine/test_ds_config.py",),
     ),
     Fault(
+        name="precision: bf16 is chosen where it is just as fast",
+        path="toolkit/engine/precision.py",
+        old="speed_up >= _NEEDED_SPEED_UP",
+        new="speed_up >= 1.0",
+        tests=("tests/engine/test_precision.py",),
+    ),
+    Fault(
+        name="topology: tensor-parallel ranks read rows of their own",
+        path="toolkit/parallel/topology.py",
+        old="return self.rank // self.tp % self.dp",
+        new="return self.rank % self.dp",
+        tests=("tests/parallel/test_topology.py",),
+    ),
+    Fault(
         name="packing: a rest exactly as long as the shortest piece is lost",
         path="toolkit/data/rows/packing.py",
         old="return whole + (rest >= min_length)",

@@ -92,6 +92,26 @@ def test_resume_before_at_and_after_the_switch(tmp_path, world_size):
         assert results[0] == {9: [], 10: [], 11: []}, layout
 
 
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_resume_with_two_parameter_groups(tmp_path, is_tied):
+    """Norms and embeddings without weight decay: each ZeRO stage has to find the moments of both groups at a save."""
+    run_file = write_run(tmp_path)
+    partitioned = tmp_path / "zero3.json"
+    partitioned.write_text('{"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0}}')
+    names = {"zero0": "zero0", "zero1": "zero1", "zero2": "zero2", "zero3": str(partitioned)}
+    layouts = [("zero0", "fp32"), *((name, precision) for name in list(names)[1:] for precision in ("fp32", "bf16"))]
+    short = ("schedule.0.steps=3", "schedule.1.steps=3", "lr.warmup_steps=1", "lr.decay_steps=1")
+    groups = ("train.decay_norms_and_embeddings=false", f"model.tie_word_embeddings={str(is_tied).lower()}")
+    cases = []
+    for name, precision in layouts:
+        folder = tmp_path / f"{name}-{precision}"
+        folder.mkdir()
+        overrides = (*short, *groups, f'precision="{precision}"')
+        cases.append(CutOff(str(run_file), str(folder), names[name], overrides, steps=(3,)))
+    for layout, results in zip(layouts, run_distributed(cases, world_size=2), strict=True):
+        assert results[0] == {3: []}, layout
+
+
 def _blend(folder: Path) -> str:
     corpora = [(folder / "corpus", 3), (folder / "validation", 1)]
     return "data.train=[" + ", ".join(f'{{path="{path}", weight={weight}}}' for path, weight in corpora) + "]"
