@@ -3,7 +3,7 @@
     python benchmarks/preprocess.py --text FOLDER --tokenizer TOK --peer-python PYTHON [--megatron CHECKOUT]
         [--comparisons NAME...] [--repeats 5] [--slow-repeats 3] [--output RESULTS.jsonl]
 
-FOLDER holds text as .jsonl, .jsonl.gz, .json.gz, .parquet or .txt; it is written anew as one file, and as two files of
+FOLDER holds text as .jsonl, .jsonl.gz, .json.gz, .parquet or .txt; it is rewritten as one file, and as two files of
 each format (`preprocess_inputs`). TOK is anything the toolkit takes; all contenders read the Hugging Face folder that
 is made of it, without what it puts in front of a text, which not every peer can write. PYTHON is the one of an
 environment with `megatron-core`, `datatrove[processing,io]`, `gigatoken`, `transformers` and `torch`; the peers are not

@@ -23,7 +23,7 @@ PHRASES = {
     r"\bone a GPU\b": "one per GPU",
     r"\bnobody says\b": "unknown; not given",
     r"(?<!there )\bis no (folder|directory|file|tokenizer|checkpoint|corpus|number|text|matter|data set)\b": "is not a",
-    r"\bThere are: ": "Available ...: ",
+    r"(?-i:\bThere are: )": "Available ...: ",
     r"does not stay intact": "was corrupted",
     r"goes on behind": "resumes after",
     r"or says that not": "or an error is raised",
@@ -82,15 +82,9 @@ MODULES = {
 """Names of files, likewise."""
 
 UNFINISHED = (
-    "benchmarks/",
-    "docs/",
     "tokenization/",
     "toolkit/conversion/",
-    "toolkit/inspection/",
     "toolkit/preprocess/encod",
-    "toolkit/run/",
-    "toolkit/training/",
-    "toolkit/workflows/",
 )
 """What has not been read aloud yet; this list shrinks to nothing."""
 

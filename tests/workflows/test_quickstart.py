@@ -22,7 +22,7 @@ from toolkit.run.identity import snapshot
 from toolkit.run.load import to_toml
 from toolkit.run.resolve import open_run_data
 from toolkit.workflows import quickstart, quickstart_stages
-from toolkit.workflows.job import held
+from toolkit.workflows.job import locked
 
 
 class _Programs:
@@ -183,13 +183,13 @@ def test_a_folder_with_another_run_is_refused(programs, tmp_path, monkeypatch):
 
 
 def test_a_second_quickstart_in_the_folder_is_refused(programs, tmp_path):
-    with held(tmp_path / "job"), pytest.raises(SettingsError, match=r"at work in .*job already"):
+    with locked(tmp_path / "job"), pytest.raises(SettingsError, match=r"already running in .*job"):
         quickstart.run_quickstart(tmp_path / "job")
 
 
 def test_a_folder_that_cannot_be_made_is_refused(programs, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(SettingsError, match="cannot be written"):
+    with pytest.raises(SettingsError, match="could not write to"):
         quickstart.run_quickstart(tmp_path / "file" / "job")
 
 

@@ -1,4 +1,4 @@
-"""A job of several stages over one folder: each is said, timed, and done only where it is not done yet."""
+"""A job of several stages over one folder: each is announced, timed, and run unless it is finished."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,9 +16,9 @@ class Job:
 
     Attributes:
         folder: where all stages write.
-        stages: what is finished there.
-        screen: where it is said.
-        num_made: stages that were really done, and not found finished.
+        stages: records of its stages.
+        screen: the console.
+        num_made: stages that were run and not found finished.
     """
 
     def __init__(self, folder: Path, *, num_stages: int) -> None:
@@ -35,14 +35,14 @@ class Job:
         outputs: Sequence[Path],
         work: Callable[[], dict[str, float] | None],
     ) -> None:
-        """Do one stage, unless it is done; say what, and how long it took.
+        """Run one stage, unless it is finished; print its title and time.
 
         Args:
-            name: of its record.
-            title: for people.
-            key: hash of everything it is made from.
+            name: of the record.
+            title: printed.
+            key: hash of all inputs.
             outputs: files or folders that it writes.
-            work: does it, and returns numbers worth keeping.
+            work: runs it, and returns numbers to keep.
         """
         self._announce(name, title)
         if self.stages.is_intact(name, key):
@@ -55,7 +55,7 @@ class Job:
 
     @contextmanager
     def always(self, name: str, title: str) -> Iterator[None]:
-        """The block as a stage that is done every time."""
+        """The block as a stage that always runs."""
         self._announce(name, title)
         with self.stages.working(name, key=""):
             yield
@@ -75,8 +75,8 @@ class Job:
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[None]:
-    """The folder of a job, made, and kept from a second job at the same time.
+def locked(folder: Path) -> Iterator[None]:
+    """Create the folder of a job and lock it against a second one.
 
     Raises:
         SettingsError: it is in use, or cannot be written.
@@ -86,9 +86,9 @@ def held(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except Timeout:
-        raise SettingsError(f"the same job is at work in {folder} already. Wait for it, or stop it.") from None
+        raise SettingsError(f"the same job is already running in {folder}. Wait for it, or stop it.") from None
     except OSError as error:
-        raise SettingsError(f"{folder} cannot be written: {error.strerror}. Start in a folder that can.") from None
+        raise SettingsError(f"could not write to {folder}: {error.strerror}. Start in a writable folder.") from None
     try:
         yield
     finally:

@@ -52,7 +52,7 @@ def launch_ranks(run_folder: Path, *, num_procs: int) -> int:
             "DS_ACCELERATOR": "cuda" if has_gpu() else "cpu",
         }
         if "--include" in command:
-            # The launcher reads it as another wish for devices; it sets the variable anew for each rank.
+            # The launcher would read it as another choice of devices; it sets the variable for each rank itself.
             del environment[_VISIBLE_DEVICES]
         with stop_signals_kept():
             launcher = _start_listening(stop_file, command, environment)

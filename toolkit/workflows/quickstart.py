@@ -10,7 +10,7 @@ import os
 from enum import StrEnum
 from pathlib import Path
 
-from toolkit.workflows.job import held
+from toolkit.workflows.job import locked
 
 QUICKSTART_FOLDER = Path("runs/quickstart")
 
@@ -35,7 +35,7 @@ def run_quickstart(folder: Path = QUICKSTART_FOLDER, *, comparison: Comparison =
     _prepare_environment()
     from toolkit.workflows.quickstart_stages import PretrainingEnded, Quickstart
 
-    with held(folder):
+    with locked(folder):
         try:
             Quickstart(folder, comparison).run()
         except PretrainingEnded as ended:

@@ -1,7 +1,7 @@
-"""What of a job is finished: one record a stage, in a file beside what the stages made.
+"""Records of the finished stages of a job, in a file beside their outputs.
 
 A stage is intact when it was made from the same inputs and every file it wrote is still as it was written. The time of
-an interrupted try counts towards the stage that the next try finishes.
+an interrupted attempt counts towards the stage that the next attempt finishes.
 """
 
 import hashlib
@@ -22,20 +22,20 @@ class Stage(Settings):
     """The record of one stage."""
 
     key: str
-    """Hash of everything it is made from."""
+    """Hash of all inputs."""
     seconds: float = 0.0
-    """Wall-clock time spent on it, interrupted tries included."""
+    """Wall-clock time spent on it, interrupted attempts included."""
     cpu_seconds: float = 0.0
-    """Processor time spent on it, by this process and all it started."""
+    """CPU time spent on it, by this process and all it started."""
     files: dict[str, str] | None = None
     """SHA-256 of each file it wrote, by path below the job's folder; None: not finished."""
     facts: dict[str, float] = Field(default_factory=dict)
-    """Numbers worth keeping that its files do not hold."""
+    """Numbers to keep that are not in its files."""
 
 
 @dataclass(frozen=True)
 class TimedStage:
-    """A stage as people read about it."""
+    """A stage with its title."""
 
     title: str
     record: Stage
