@@ -214,7 +214,7 @@ def _from_file(path: Path, cache: Path | None) -> _Parts:
             f"cut. Give the {TOKENIZER_FILE} that belongs to it."
         )
     raise TokenizationError(
-        f"{path} is no tokenizer that is known: neither a Hugging Face {TOKENIZER_FILE}, a tiktoken rank file, a "
+        f"{path} is not a known tokenizer format: neither a Hugging Face {TOKENIZER_FILE}, a tiktoken rank file, a "
         f"SentencePiece model nor a spec .toml. It begins with {str(content[:20])[1:]}. Give one of these."
     )
 
@@ -269,6 +269,6 @@ def _from_url(url: str, sha256: str | None) -> bytes:
     except Exception as error:  # whatever its HTTP library raises
         lines = str(error).strip().splitlines()
         raise TokenizationError(
-            f"The rank file {url} cannot be had: {lines[0] if lines else type(error).__name__}. tiktoken keeps files "
-            'in TIKTOKEN_CACHE_DIR; with the file at hand, name it in a spec .toml of your own (ranks = "FILE").'
+            f"Could not download the rank file {url}: {lines[0] if lines else type(error).__name__}. tiktoken keeps "
+            'files in TIKTOKEN_CACHE_DIR; with the file at hand, name it in a spec .toml of your own (ranks = "FILE").'
         ) from error

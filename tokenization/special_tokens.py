@@ -88,7 +88,7 @@ def read_special_names(folder: Path) -> SpecialNames:
     for text in (*roles.values(), *extra):
         if not text.isprintable() and any("\ud800" <= character <= "\udfff" for character in text):
             raise TokenizationError(
-                f"{folder / _CONFIG} or {_MAP} beside it names the token {text!r}, which is no text. Correct it."
+                f"{folder / _CONFIG} or {_MAP} beside it names the token {text!r}, which is not valid text. Correct it."
             )
     return SpecialNames(roles, tuple(dict.fromkeys(extra)))
 

@@ -137,7 +137,7 @@ def test_an_end_that_does_not_exist_is_refused(trained):
 def test_a_file_of_no_known_kind_is_named_with_how_it_begins(tmp_path, name):
     (tmp_path / name).write_text("x = 3")
 
-    with pytest.raises(TokenizationError, match=r"no tokenizer that is known.*It begins with 'x = 3'"):
+    with pytest.raises(TokenizationError, match=r"not a known tokenizer format.*It begins with 'x = 3'"):
         tokenization.load(tmp_path / name)
 
 
@@ -162,7 +162,7 @@ def test_what_can_be_no_repository_is_not_looked_for_on_the_hub(name):
         ("tokenizer.json", b'{"a": 1}', "is not a Hugging Face tokenizer.json that can be read"),
         ("tokenizer_config.json", b"{", "cannot be read as JSON"),
         ("special_tokens_map.json", b"[]", "should hold a JSON object and holds another value"),
-        ("tokenizer_config.json", b'{"eos_token": "\\ud800"}', "which is no text"),
+        ("tokenizer_config.json", b'{"eos_token": "\\ud800"}', "which is not valid text"),
     ],
 )
 def test_a_damaged_file_is_named(make_folder, file, content, message):

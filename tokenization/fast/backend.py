@@ -1,4 +1,4 @@
-"""The fast batch backend, gigatoken, and what makes it safe to use: it gives the reference's arrays, or says that not.
+"""The fast batch backend, gigatoken: its output is identical to the reference's, or an error is raised.
 
 Three guards, each against the reference: every entry of the vocabulary (`check_vocabulary`), texts of the caller's
 choice (`check`), and while it works one document in 1,000, chosen by a hash, so that the same documents are looked at
@@ -27,7 +27,7 @@ _ONE_IN = 1000
 _HASHED_CHARACTERS = 256
 
 # gigatoken 0.10 remembers every word it has seen and never forgets one. When the process holds this many bytes more
-# than at its start, even after giving freed memory back, it starts anew: half a second with Llama 3's vocabulary.
+# than at its start, even after giving freed memory back, it is restarted: half a second with Llama 3's vocabulary.
 _MAX_GROWTH = 128 << 20
 
 _MAX_MISMATCHED = 1000
@@ -214,7 +214,7 @@ class FastBackend:
         ]
 
     def _renew_if_grown(self) -> None:
-        """Give freed memory back; if that is not enough, start gigatoken anew."""
+        """Give freed memory back; if that is not enough, restart gigatoken."""
         if resident_bytes() - self._first_resident < _MAX_GROWTH or not self._renewal.acquire(blocking=False):
             return
         try:

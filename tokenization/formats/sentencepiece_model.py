@@ -75,7 +75,7 @@ class SentencePieceModel:
 
 
 def looks_like_model(content: bytes) -> bool:
-    """Whether a file begins with a piece, as every model does, and is no text."""
+    """Whether a file begins with a piece, as every model does and text does not."""
     try:
         number, value = next(_fields(content[: 1 << 16] if len(content) > 1 << 16 else content))
         return number == 1 and isinstance(value, bytes) and any(inner == 1 for inner, _ in _fields(value))

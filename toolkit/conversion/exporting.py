@@ -57,7 +57,7 @@ class ConversionReport:
     form: ExportForm
     """What the exported model is."""
     dtype: ExportDtype
-    """Numbers of the exported weights."""
+    """dtype of the exported weights."""
     architecture: str
     """The transformers class that the folder is for."""
     notes: tuple[str, ...]

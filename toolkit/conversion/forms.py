@@ -33,7 +33,7 @@ class ExportForm(StrEnum):
 
 
 class ExportDtype(StrEnum):
-    """Numbers of the exported weights."""
+    """dtype of the exported weights."""
 
     FP32 = "fp32"
     BF16 = "bf16"

@@ -192,7 +192,7 @@ def compare_logits(
         native: the same weights in our model.
         attention: the kind that the folder's model computes.
         pad_id: what fills up a batch.
-        without: a vocabulary entry that is left out, because it was made anew.
+        without: a vocabulary entry that is left out, because it is new.
 
     Raises:
         CheckpointError: the tokenizer gives ids that the model does not have.
