@@ -7,11 +7,9 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
-from toolkit.checkpoint.folders import CHECKPOINTS_FOLDER, step_name
-from toolkit.checkpoint.read import newest_intact
 from toolkit.core.errors import SettingsError
 from toolkit.core.files import atomic_write
-from toolkit.run import load_run
+from toolkit.run import RunFolder, load_run
 from toolkit.run.identity import check_same_run, snapshot
 from toolkit.run.resolve import RunData, open_run_data
 from toolkit.workflows.bundled import QUICKSTART_DATA, prepare_bundled_corpus
@@ -86,14 +84,15 @@ class Quickstart:
     def _pretrain(self, name: str, folder: Path, changes: list[str]) -> None:
         overrides = [*self._overrides(folder), *changes]
         data = open_run_data(load_run(_PRESET, overrides))
-        newest, _ = newest_intact(folder / CHECKPOINTS_FOLDER)
+        run = RunFolder(folder)
+        newest, _ = run.newest_checkpoint()
         if newest is not None:
             try:
                 check_same_run(newest.manifest.settings, data.settings)
             except SettingsError as error:
                 changed = [line for line in str(error).splitlines() if line.startswith("  ")]
                 raise self._is_of_another("\n".join(["holds a run with other settings:", *changed])) from None
-        last = folder / CHECKPOINTS_FOLDER / step_name(data.schedule.total_steps)
+        last = run.checkpoint(data.schedule.total_steps)
         ranks = _num_ranks()
 
         def work() -> None:
@@ -105,7 +104,7 @@ class Quickstart:
             name,
             _phases(data),
             key=hash_of(snapshot(data.settings)),
-            outputs=[last, folder / "metrics.jsonl", folder / "run.toml"],
+            outputs=[last, run.metrics_file, run.settings_file],
             work=work,
         )
 
@@ -122,7 +121,7 @@ class Quickstart:
                 differences.append(to_hf(self._folder, out, form=form, dtype=ExportDtype.FP32).max_difference)
             return {"max_difference": max(differences)}
 
-        newest, _ = newest_intact(self._folder / CHECKPOINTS_FOLDER)
+        newest, _ = RunFolder(self._folder).newest_checkpoint()
         assert newest is not None
         key = hash_of(newest.path / "manifest.json")
         title = "Convert: to Hugging Face, as encoder and as decoder"

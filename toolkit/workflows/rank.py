@@ -15,7 +15,7 @@ from toolkit.training.stopping import end_with_starter
 from toolkit.workflows.bundled import prepare_if_named
 
 _DEFAULT_FOLDER = "runs/pretrain"
-_SECONDS_FOR_RANK_0 = 5.0
+_SECONDS_FOR_RANK_0 = 15.0
 
 
 def run_rank(source: str | None, overrides: Sequence[str], *, ds_config: str) -> None:

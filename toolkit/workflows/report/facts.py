@@ -7,12 +7,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from toolkit.checkpoint.folders import CHECKPOINTS_FOLDER
-from toolkit.checkpoint.read import newest_intact
 from toolkit.core.errors import UserError
 from toolkit.finetuning import FinetuningResult
 from toolkit.model.presets import parameter_counts
 from toolkit.objectives.schedule import Phase
+from toolkit.run.folder import RunFolder
 from toolkit.run.resolve import RunData
 from toolkit.run.settings import RunSettings
 from toolkit.workflows.report.baselines import bag_of_words_accuracy, unigram_losses
@@ -107,7 +106,7 @@ def gather(
         UserError: a file that the report needs is missing.
     """
     last_step = data.schedule.total_steps
-    checkpoint, _ = newest_intact(folder / CHECKPOINTS_FOLDER)
+    checkpoint, _ = RunFolder(folder).newest_checkpoint()
     assert checkpoint is not None
     scores = [FinetuningResult.model_validate_json((path / "result.json").read_bytes()) for path in results]
     rows_read = last_step * data.settings.train.global_batch_rows
@@ -115,7 +114,7 @@ def gather(
         folder=str(folder),
         settings=data.settings,
         phases=data.schedule.phases,
-        settings_text=(folder / "run.toml").read_text(encoding="utf-8"),
+        settings_text=RunFolder(folder).settings_file.read_text(encoding="utf-8"),
         documents=data.corpus.num_documents,
         tokens=data.corpus.num_tokens,
         epochs=rows_read / data.rows.num_rows,
@@ -142,7 +141,7 @@ def read_metrics(run_folder: Path, *, last_step: int) -> Metrics:
     Raises:
         UserError: the file is missing, damaged, or ends before the last step.
     """
-    path = run_folder / "metrics.jsonl"
+    path = RunFolder(run_folder).metrics_file
     try:
         lines = tuple(json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
         is_whole = lines[0]["step"] == 0 and lines[-1]["step"] == last_step
