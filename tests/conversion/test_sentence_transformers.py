@@ -37,7 +37,7 @@ def test_the_modules_are_the_encoder_and_a_mean(
     ]
     pooling = json.loads((out / "1_Pooling" / "config.json").read_text())
     assert (pooling["word_embedding_dimension"], pooling["pooling_mode_mean_tokens"]) == (64, True)
-    assert json.loads((out / "sentence_bert_config.json").read_text())["max_seq_length"] == 2048
+    assert json.loads((out / "sentence_bert_config.json").read_text())["max_seq_length"] == 128  # data.sequence_length
     assert _by_hand(out).shape == (2, 64)
 
 

@@ -109,7 +109,7 @@ def to_hf(
         _write_model(folder, source, settings, form, dtype)
         write_tokenizer(folder, source, form=form, longest=settings.max_position_embeddings)
         if sentence_transformers:
-            write_modules(folder, width=settings.hidden_size, longest=settings.max_position_embeddings)
+            write_modules(folder, width=settings.hidden_size, longest=_trained_length(source, settings))
         (folder / "README.md").write_text(
             model_card(source.manifest, form, name=out.name, architecture=exported_class(form, settings)),
             encoding="utf-8",
@@ -133,6 +133,15 @@ def to_hf(
         max_difference=parity.max_difference,
         max_logit=parity.max_logit,
         files=files,
+    )
+
+
+def _trained_length(source: Checkpoint, settings: ModelSettings) -> int:
+    """Tokens of a row in training: longer texts are cut for embeddings; the model's positions where it is unknown."""
+    data = source.manifest.settings.get("data")
+    trained = data.get("sequence_length") if isinstance(data, dict) else None
+    return (
+        min(trained, settings.max_position_embeddings) if isinstance(trained, int) else settings.max_position_embeddings
     )
 
 
