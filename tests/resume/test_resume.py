@@ -262,3 +262,17 @@ def test_a_finished_run_says_so(tmp_path):
     first, second = run_distributed([case, case], world_size=1)
     assert (first[0][0], second[0][0]) == ("finished at step 20", "already finished at step 20")
     assert len(second[0][1]) == 21
+    # On any number of ranks.
+    others = run_distributed([RunCase(case.run_file, "zero1", ("train.micro_batch_rows=4",))], world_size=2)
+    assert others[0][0][0] == "already finished at step 20"
+
+
+def test_a_finished_run_whose_last_checkpoint_is_damaged_resumes_on_other_ranks(tmp_path):
+    run_file, keep = str(write_run(tmp_path)), ("checkpoint.every=10", "checkpoint.keep=9")
+    run_distributed([RunCase(run_file, "zero1", keep)], world_size=1)
+    whole = read_metrics(tmp_path / "run")
+    weights = next((tmp_path / "run" / "checkpoints" / "step-00000020").glob("weights-*"))
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\xff")
+    outcome, lines = run_distributed([RunCase(run_file, "zero2", keep)], world_size=2)[0][0]
+    assert outcome == "finished at step 20"
+    assert [line["loss"] for line in lines[11:]] == pytest.approx([line["loss"] for line in whole[11:]], rel=1e-5)

@@ -15,7 +15,7 @@ from toolkit.core.types import AttentionKind, Targets
 from toolkit.engine import precision as precision_choice
 from toolkit.objectives import registry
 from toolkit.run import RunFolder, load_run
-from toolkit.run.load import to_toml
+from toolkit.run.load import read_resolved, to_toml
 from toolkit.run.resolve import open_run_data, read_run, resolve_run
 from toolkit.testing.distributed import run_distributed
 
@@ -123,11 +123,11 @@ def test_ranks_read_what_was_resolved(tmp_path):
     run = resolve_run(settings, ds_config="zero1", num_ranks=2)
     with run.folder.locked():
         run.write()
-    again = read_run(run.folder, num_ranks=2)
+    again = read_run(run.folder, read_resolved(run.folder.settings_file), num_ranks=2)
     assert again.settings == run.settings
     assert (again.plan, again.ds_config) == (run.plan, run.ds_config)
     with pytest.raises(SettingsError, match="another number of ranks than 1"):
-        read_run(run.folder, num_ranks=1)
+        read_run(run.folder, again.settings, num_ranks=1)
 
 
 def test_a_folder_has_one_starter_and_one_run(tmp_path):

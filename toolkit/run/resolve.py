@@ -20,7 +20,7 @@ from toolkit.objectives.schedule import Schedule
 from toolkit.parallel.launcher import read_launcher
 from toolkit.parallel.topology import BatchPlan, batch_plan
 from toolkit.run.folder import RunFolder
-from toolkit.run.load import read_resolved, schedule_of, to_toml
+from toolkit.run.load import schedule_of, to_toml
 from toolkit.run.settings import RunSettings
 from toolkit.run.start import Start, find_start
 
@@ -141,10 +141,11 @@ class ResolvedRun:
             UserError: a file cannot be written.
         """
         folder, own = self.folder, self.start.own
-        is_finished = own is not None and own.step == self.data.schedule.total_steps
-        if is_finished and folder.settings_file.is_file() and folder.ds_config_file.is_file():
-            # They say how it was trained.
-            return
+        if own is not None and own.step == self.data.schedule.total_steps and folder.settings_file.is_file():
+            newest, _ = folder.newest_checkpoint()
+            if newest is not None and newest.manifest.step == own.step:
+                # The run is finished: its files say how it was trained.
+                return
         folder.write_resolved(to_toml(self.settings), self.ds_config)
         folder.keep_tokenizer(self.data.corpus.tokenizer_folder)
 
@@ -185,13 +186,18 @@ def resolve_run(settings: RunSettings, *, ds_config: str | None, num_ranks: int)
     return ResolvedRun(data, start, plan, complete, tuple(choices))
 
 
-def read_run(folder: RunFolder, *, num_ranks: int) -> ResolvedRun:
+def read_run(folder: RunFolder, settings: RunSettings, *, num_ranks: int) -> ResolvedRun:
     """A run as `ResolvedRun.write` left it; its data are opened again.
+
+    Args:
+        folder: of the run.
+        settings: its run.toml, read.
+        num_ranks: that run it.
 
     Raises:
         UserError: a file cannot be read, or the run was resolved for another number of ranks.
     """
-    settings, config = read_resolved(folder.settings_file), folder.read_ds_config()
+    config = folder.read_ds_config()
     numbers = settings.train
     micro_batch_rows = config["train_micro_batch_size_per_gpu"]
     plan = batch_plan(numbers.global_batch_rows, micro_batch_rows, data_parallel=num_ranks)

@@ -24,6 +24,7 @@ from toolkit.model.encoder import Encoder, compile_blocks_, initialize_
 from toolkit.parallel.launcher import read_launcher
 from toolkit.run.folder import RunFolder
 from toolkit.run.identity import check_same_model, rope_differences
+from toolkit.run.load import read_resolved, schedule_of
 from toolkit.run.resolve import read_run, resolve_run
 from toolkit.run.settings import RunSettings
 from toolkit.run.start import no_intact_checkpoint
@@ -87,11 +88,13 @@ def pretrain_resolved(folder: RunFolder) -> Outcome:
 def _pretrain(folder: RunFolder, ranks: Ranks, is_stop_requested: StopRequest) -> Outcome:
     _check_shared(folder.path, ranks)
     with ranks.together():
-        run = read_run(folder, num_ranks=ranks.world_size)
-    total_steps = run.data.schedule.total_steps
+        settings = read_resolved(folder.settings_file)
+    total_steps = schedule_of(settings).total_steps
     resumed = _own_checkpoint(folder, ranks)
     if resumed is not None and resumed.manifest.step == total_steps:
         return Outcome(total_steps, total_steps, was_finished=True)
+    with ranks.together():
+        run = read_run(folder, settings, num_ranks=ranks.world_size)
     initial = _initial_checkpoint(run.settings, ranks) if resumed is None else None
     engine = _build_engine(run.settings, run.ds_config, ranks)
     try:
