@@ -2,6 +2,7 @@
 
 import glob
 import os
+import stat
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -121,7 +122,8 @@ class _Found:
         """Print what is left out, one line for each reason."""
         if self.other_kinds:
             kinds = Counter(extension_of(path) or "without an extension" for path in self.other_kinds)
-            found = ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common(8))
+            most = sorted(kinds.items(), key=lambda item: (-item[1], item[0]))[:8]
+            found = ", ".join(f"{count:,} {kind}" for kind, count in most)
             more = f" and {len(kinds) - 8} more kinds" if len(kinds) > 8 else ""
             console().print(f"Left out {counted(len(self.other_kinds), 'file')} of other kinds: {found}{more}.")
         if self.repeats:
@@ -130,7 +132,8 @@ class _Found:
 
     def _add_folder(self, path: str) -> None:
         inside = set(self._walk(path))
-        readable = {file for file in inside if format_of(file) is not None}
+        # A pipe or a socket would be waited for.
+        readable = {file for file in inside if format_of(file) is not None and stat.S_ISREG(_stat(file).st_mode)}
         if not readable:
             held = f"holds {counted(len(inside), 'file')} of other kinds" if inside else "is empty"
             raise UserError(f"the folder {path} {held}. Give one with files that end in {READABLE}.")
@@ -216,6 +219,10 @@ def _stat(path: str) -> os.stat_result:
     try:
         return os.stat(path)
     except OSError as error:
+        if os.path.islink(path):
+            raise UserError(
+                f"the source {path} is a broken link to {os.readlink(path)}. Mend the link, or remove it."
+            ) from error
         raise UserError(
             f"could not read the source {path}: {error.strerror}. Allow access to it, or leave it out."
         ) from error

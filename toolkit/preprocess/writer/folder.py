@@ -57,7 +57,7 @@ def locked(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        # While it is still locked: whoever opened it meanwhile finds that the file has lost its name, and tries again.
+        # While it is still locked: filelock 4 tries again where a file that it opened meanwhile has lost its name.
         (folder / LOCK_NAME).unlink(missing_ok=True)
         lock.release()
         with suppress(OSError):  # not empty: the usual case
