@@ -163,7 +163,8 @@ def test_plans_lie_beside_the_pairs_and_verify_reads_all(take, tmp_path, megatro
 def test_training_on_an_adopted_corpus(take, tmp_path, megatron):
     run_file = write_run(tmp_path / "run")
     take(*megatron)
-    overrides = (f"data.train={tmp_path / 'corpus'}", f"data.validation={tmp_path / 'corpus'}")
+    corpus = tmp_path / "corpus"
+    overrides = (f"data.train={corpus}", f"data.validation={corpus}", "model.vocab_size=384")
     ((outcome, lines),) = run_distributed([RunCase(str(run_file), "zero0", overrides)], world_size=1)[0]
     assert outcome == "finished at step 20"
     assert len(lines) == 21
