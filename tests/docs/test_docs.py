@@ -263,5 +263,6 @@ def test_every_setting_is_in_a_table() -> None:
 
 
 def test_every_page_is_reached_from_the_readme() -> None:
-    linked = {(ROOT / link).resolve() for link in _page("README.md").links() if link.startswith("docs/")}
+    links = _page("README.md").links()
+    linked = {(ROOT / link).resolve() for link in links if link.startswith("docs/") and link.endswith(".md")}
     assert linked == {page.path for page in PAGES if page.path.parent.name == "docs"}

@@ -145,7 +145,7 @@ def _other_tokenizer(_, given):
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        (lambda _, given: given.update(add_eod=False), "ids appended to a document: [0] then, [] now"),
+        (lambda _, given: given.update(add_eod=False), "--no-eod (ids appended to a document): [0] then, [] now"),
         (lambda _, given: given.update(shard_tokens=1500), "--shard-tokens: 400 then, 1,500 now"),
         (lambda _, given: given.update(holdout=0.5), "--holdout: 0.0 then, 0.5 now"),
         (lambda _, given: given.update(limit_tokens=10**6), "--limit-tokens: not given then, 1,000,000 now"),

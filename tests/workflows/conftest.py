@@ -63,6 +63,7 @@ def make_facts() -> Callable[..., Facts]:
             "epochs": 0.3,
             "parameters": 3_146_880,
             "ranks": 2,
+            "zero_stage": 2,
             "metrics": _metrics(400, switch=200, final_mlm=5.84),
             "unigram_loss": {"clm": 7.23, "mlm": 7.25},
             "masked_words": (

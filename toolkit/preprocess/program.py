@@ -194,8 +194,8 @@ def _key(files: Sequence[Source], tokenizer: tokenization.Tokenizer, settings: P
         **{f"--{name.replace('_', '-')}": given[name] for name in names},
         "--tokenizer": tokenizer.encoding_digest[:16],
         "--special-text": "parse" if rules.parse_special_text else "literal",
-        "beginning of a document": "the tokenizer's" if rules.add_bos else "none",
-        "ids appended to a document": tokenizer.appended_ids.tolist(),
+        "--no-bos (beginning of a document)": "the tokenizer's" if rules.add_bos else "none",
+        "--eod, --no-eod (ids appended to a document)": tokenizer.appended_ids.tolist(),
         "toolkit": toolkit.__version__,
         **{library: _version(library) for library in ("tokenizers", "tiktoken", "sentencepiece", "gigatoken")},
         "sources": [

@@ -32,7 +32,7 @@ def forecast(settings: RunSettings, data: RunData | None) -> list[str]:
         for phase in schedule.phases
     ]
     warmup, decay = settings.lr.ramps(total)
-    lines.append(f"learning rate: {warmup:,} steps of warm-up, {decay:,} of decay, peak {settings.lr.peak:g}")
+    lines.append(f"learning rate: {counted(warmup, 'step')} of warm-up, {decay:,} of decay, peak {settings.lr.peak:g}")
     if settings.model.vocab_size is None:
         return lines
     counts = parameter_counts(settings.model)

@@ -60,12 +60,14 @@ def load_run(source: str, overrides: Sequence[str] = ()) -> RunSettings:
         _expand_model_preset(raw)
     with _collected(mistakes, raw):
         fill_model_from_checkpoint(raw)
-    settings = _validate(raw, path, mistakes)
+    # The file of a preset is not the user's to correct.
+    origin = f"preset {source}" if path.parent == _PRESETS else str(path)
+    settings = _validate(raw, origin, mistakes)
     if len(mistakes) == 1:
         raise mistakes[0]
     if mistakes:
-        lines = [line for mistake in mistakes for line in str(mistake).removeprefix(f"{path}:").strip().splitlines()]
-        raise SettingsError("\n  ".join([f"{path}:", *(line.strip() for line in lines)]))
+        lines = [line for mistake in mistakes for line in str(mistake).removeprefix(f"{origin}:").strip().splitlines()]
+        raise SettingsError("\n  ".join([f"{origin}:", *(line.strip() for line in lines)]))
     return settings
 
 
@@ -76,7 +78,7 @@ def read_resolved(path: Path) -> RunSettings:
         SettingsError: as `load_run`.
     """
     mistakes: list[UserError] = []
-    settings = _validate(_read(path), path, mistakes)
+    settings = _validate(_read(path), str(path), mistakes)
     if mistakes:
         raise mistakes[0]
     return settings
@@ -208,7 +210,7 @@ def _name_run_folder(raw: dict[str, Any], name: str) -> None:
         run.setdefault("dir", f"runs/{name}")
 
 
-def _validate(raw: dict[str, Any], path: Path, mistakes: list[UserError]) -> RunSettings:
+def _validate(raw: dict[str, Any], origin: str, mistakes: list[UserError]) -> RunSettings:
     """The settings; what is wrong is added to `mistakes`, and something stands in for it."""
     raw = raw | {"objectives": _declared(raw, mistakes)}
     wrong: set[str] = set()
@@ -218,7 +220,7 @@ def _validate(raw: dict[str, Any], path: Path, mistakes: list[UserError]) -> Run
         found = explain(error, RunSettings, needed=_REQUIRED).splitlines()
         # One finding follows the name of the file, several are listed below it.
         between = " " if len(found) == 1 else "\n  "
-        mistakes.append(SettingsError(between.join([f"{path}:", *found])))
+        mistakes.append(SettingsError(between.join([f"{origin}:", *found])))
         wrong = {str(finding["loc"][0]) for finding in error.errors(include_url=False)}
         whole = {key: value for key, value in raw.items() if key not in wrong}
         settings = RunSettings.model_validate({key: _STAND_INS[key] for key in _STAND_INS.keys() & wrong} | whole)

@@ -50,7 +50,8 @@ def show_run(source: str, overrides: Sequence[str], *, ds_config: str | None, nu
     if missing:
         print(to_toml(settings))
         lines = [*forecast(settings, None), *(f"{key} ({path}) does not exist yet" for key, path in missing)]
-        lines.append("what depends on that is left out here: epochs of the corpus, and checks against it")
+        sizes = "" if settings.model.vocab_size else ", parameters, FLOPs and disk (set model.vocab_size to see them)"
+        lines.append(f"what depends on that is left out here: epochs of the corpus, checks against it{sizes}")
     else:
         run = resolve_run(settings, ds_config=ds_config, num_ranks=num_procs or num_devices())
         print(to_toml(run.settings))

@@ -49,6 +49,7 @@ class Facts:
     epochs: float
     parameters: int
     ranks: int
+    zero_stage: int
     metrics: Metrics
     unigram_loss: dict[str, float]
     """Cross-entropy of a unigram model on the evaluated targets, by objective."""
@@ -120,6 +121,7 @@ def gather(
         epochs=rows_read / data.rows.num_rows,
         parameters=parameter_counts(data.settings.model).total,
         ranks=checkpoint.manifest.layout.world_size,
+        zero_stage=checkpoint.manifest.layout.zero_stage,
         metrics=read_metrics(folder, last_step=last_step),
         unigram_loss=unigram_losses(data),
         masked_words=predict_masked_words(folder / "hf-encoder"),

@@ -166,7 +166,7 @@ def _settings(facts: Facts) -> str:
         "learning rate": f"{rate.peak:g}, after {warmup:,} warm-up steps; decays over the last {decay:,} steps",
         "optimizer": f"AdamW, weight decay {train.weight_decay:g}, gradient norm clipped at {train.grad_clip:g}",
         "precision": f"{settings.precision} with fp32 master weights" if settings.precision == "bf16" else "fp32",
-        "engine": f"DeepSpeed, ZeRO-2, {facts.ranks} ranks",
+        "engine": f"DeepSpeed, ZeRO-{facts.zero_stage}, {facts.ranks} ranks",
         "speed": f"{median(rates):,.0f} tokens per second (median of the logged steps)",
         "seed": str(settings.run.seed),
     }
