@@ -28,7 +28,7 @@ def test_preprocess_then_inspect(toolkit, write_jsonl, tokenizer_folder, tmp_pat
 
     assert code == 0
     for part in (
-        "documents        201",
+        "documents          201",
         "<|endoftext|> (id 0)",
         "<|mask|> (id 2), named by the tokenizer",
         "128 tokens",
