@@ -22,15 +22,15 @@ def check_ids(ids: Mapping[str, int]) -> None:
         TokenizationError: there are none, one is given twice or out of all proportion.
     """
     if not ids:
-        raise TokenizationError("The tokenizer has an empty vocabulary. Give another one.")
+        raise TokenizationError("the tokenizer has an empty vocabulary. Give another one.")
     if max(ids.values()) >= _MOST_IDS:
         text = max(ids, key=ids.__getitem__)
         raise TokenizationError(
-            f"The tokenizer gives the token {text!r} the id {ids[text]:,}. Its file may be damaged: fetch it again."
+            f"the tokenizer gives the token {text!r} the id {ids[text]:,}. Its file may be damaged: download it again."
         )
     if len(set(ids.values())) < len(ids):
         raise TokenizationError(
-            "The tokenizer gives one id to two of its tokens. Its file may be damaged: fetch it again."
+            "the tokenizer gives one id to two of its tokens. Its file may be damaged: download it again."
         )
 
 
@@ -94,7 +94,7 @@ def completed(backend: "tokenizers.Tokenizer", names: SpecialNames, *, mask_id: 
         _declare(complete, names.texts())
     if complete.token_to_id(mask) != mask_id:
         raise TokenizationError(
-            f"The mask token {mask!r} cannot be appended as id {mask_id}: the vocabulary's ids have gaps. "
+            f"the mask token {mask!r} cannot be appended as id {mask_id}: the vocabulary's ids have gaps. "
             "Choose a token that exists (--mask-token)."
         )
     return complete

@@ -47,7 +47,7 @@ class BackendsDiffer(TokenizationError):
 
 
 @contextmanager
-def native_errors(what: str, *, remedy: str = "Fetch the tokenizer again, or give another one.") -> Iterator[None]:
+def native_errors(what: str, *, remedy: str = "Download the tokenizer again, or give another one.") -> Iterator[None]:
     """Errors of the native libraries inside become a TokenizationError that begins with `what`.
 
     They raise bare Exception, TypeError, RuntimeError and others; a panic in Rust derives from BaseException alone.

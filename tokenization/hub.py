@@ -171,7 +171,7 @@ def hub_error_message(what: str, error: Exception, *, alternative: str) -> str:
         reason = f"{_failure(error)}. Try again later, or"
     else:
         reason = f"{_failure(error)}. Check the network, HF_ENDPOINT and proxies, or"
-    return f"Could not download {what}: {reason} {alternative}."
+    return f"could not download {what}: {reason} {alternative}."
 
 
 def _status(error: Exception) -> int | None:

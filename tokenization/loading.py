@@ -106,7 +106,7 @@ def _parts(spec: str | Path, cache: Path | None) -> _Parts:
     path, name = Path(spec), str(spec)
     if not name:
         raise TokenizationError(
-            "The name of the tokenizer is an empty text. Give a folder, a file or a hub repository."
+            "the name of the tokenizer is an empty string. Give a folder, a file or a hub repository."
         )
     try:
         is_file, is_folder = path.is_file(), path.is_dir()
@@ -126,7 +126,7 @@ def _parts(spec: str | Path, cache: Path | None) -> _Parts:
         folder = download(hub_name, files, what="tokenizer", alternative=_GIVE_LOCAL)
         return replace(_from_folder(folder, cache, name), source=f"{hub_name.repository}@{folder.name}")
     raise TokenizationError(
-        f"There is no tokenizer at {name!r}: no such file or folder. Give one, a hub repository, or one of the shipped "
+        f"no tokenizer at {name!r}: no such file or folder. Give one, a hub repository, or one of the shipped "
         f"specs: {', '.join(shipped_names())}."
     )
 
@@ -148,11 +148,11 @@ def _from_folder(folder: Path, cache: Path | None, repository: str | None = None
         return _with_configuration(_from_file(models[0], cache), folder)
     known = f"no {TOKENIZER_FILE}, no {VOCABULARY_FILE} with {MERGES_FILE} and no single model file"
     if repository is not None:
-        raise TokenizationError(f"The hub repository {repository!r} has {known}. Give another one, or a file.")
+        raise TokenizationError(f"the hub repository {repository!r} has {known}. Give another one, or a file.")
     held = sorted(entry.name for entry in folder.iterdir())
     listed = ", ".join(held[:8]) + (", ..." if len(held) > 8 else "") if held else "nothing"
     raise TokenizationError(
-        f"The folder {folder} has {known}; it holds: {listed}. Name the file itself, or another folder."
+        f"the folder {folder} has {known}; it holds: {listed}. Name the file itself, or another folder."
     )
 
 
@@ -246,7 +246,8 @@ def _rank_file(ranks: Ranks, spec_name: str) -> tuple[bytes, str]:
         content, name = _from_url(ranks.url, ranks.sha256), ranks.url
     if ranks.sha256 is not None and hashlib.sha256(content).hexdigest() != ranks.sha256:
         raise TokenizationError(
-            f"{name} is not the rank file that the tokenizer spec {spec_name} means: its hash differs. Fetch it again."
+            f"{name} is not the rank file that the tokenizer spec {spec_name} means: its hash differs. "
+            "Download it again."
         )
     return content, name
 
@@ -257,7 +258,7 @@ def _from_hub(repository: str, file: str, spec_name: str) -> bytes:
     how = f'give the rank file itself, or a spec .toml with scheme = "{spec_name}" and ranks = "FILE"'
     path = download(HubName(repository), [file], what="rank file in", alternative=how) / file
     if not path.is_file():
-        raise TokenizationError(f"The hub repository {repository!r} has no {file}: {how}.")
+        raise TokenizationError(f"the hub repository {repository!r} has no {file}: {how}.")
     return read_content(path)
 
 
@@ -269,6 +270,6 @@ def _from_url(url: str, sha256: str | None) -> bytes:
     except Exception as error:  # whatever its HTTP library raises
         lines = str(error).strip().splitlines()
         raise TokenizationError(
-            f"Could not download the rank file {url}: {lines[0] if lines else type(error).__name__}. tiktoken keeps "
+            f"could not download the rank file {url}: {lines[0] if lines else type(error).__name__}. tiktoken keeps "
             'files in TIKTOKEN_CACHE_DIR; with the file at hand, name it in a spec .toml of your own (ranks = "FILE").'
         ) from error

@@ -55,14 +55,14 @@ def choose_mask(
     if policy == "reserved":
         if (free := _first_reserved(ids, roles)) is None:
             raise TokenizationError(
-                f"The vocabulary ({len(ids):,} tokens) has no reserved slot ({'…, '.join(_RESERVED)}…) for the mask. "
+                f"the vocabulary ({len(ids):,} tokens) has no reserved slot ({'…, '.join(_RESERVED)}…) for the mask. "
                 "Choose a token that exists, or 'auto' (--mask-token)."
             )
         return free
     if kind == "token" and value:
         if value not in ids:
             raise TokenizationError(
-                f"The mask token {value!r} is not in the vocabulary ({len(ids):,} tokens). "
+                f"the mask token {value!r} is not in the vocabulary ({len(ids):,} tokens). "
                 "Use one that is, or 'auto' (--mask-token)."
             )
         chosen = MaskToken(ids[value], value, MaskOrigin.CHOSEN)
@@ -70,19 +70,18 @@ def choose_mask(
         found = [text for text, token_id in ids.items() if token_id == int(value)]
         if not found:
             raise TokenizationError(
-                f"The mask token id {int(value):,} is not in the vocabulary (its ids end at {next_id - 1:,}). "
+                f"the mask token id {int(value):,} is not in the vocabulary (its ids end at {next_id - 1:,}). "
                 "Use one that is, or 'auto' (--mask-token)."
             )
         chosen = MaskToken(int(value), found[0], MaskOrigin.CHOSEN)
     else:
         raise TokenizationError(
-            f"The mask token {policy!r} is not one of auto, reserved, append, token:TEXT, id:N: write one of these "
-            "(--mask-token)."
+            f"invalid value for --mask-token: expected auto, reserved, append, token:TEXT or id:N, got {policy!r}."
         )
     for role, token_id in roles.items():
         if token_id == chosen.id:
             raise TokenizationError(
-                f"The token {chosen.text!r} (id {chosen.id}) cannot be the mask: it is the tokenizer's {role} token. "
+                f"the token {chosen.text!r} (id {chosen.id}) cannot be the mask: it is the tokenizer's {role} token. "
                 "Choose another one (--mask-token)."
             )
     return chosen

@@ -41,11 +41,9 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise TokenizationError(f"{path} cannot be read as JSON: {error}. Fetch it again, or correct it.") from error
+        raise TokenizationError(f"{path} cannot be read as JSON: {error}. Download it again, or correct it.") from error
     if not isinstance(content, dict):
-        raise TokenizationError(
-            f"{path} should hold a JSON object and holds another value. Fetch it again, or correct it."
-        )
+        raise TokenizationError(f"{path} is invalid: expected a JSON object. Download it again, or correct it.")
     return content
 
 
@@ -132,7 +130,7 @@ def read_added_tokens(folder: Path, names: SpecialNames) -> list[AddedEntry]:
     if not is_valid:
         raise TokenizationError(
             f"{folder / _CONFIG} (added_tokens_decoder) or {_ADDED} beside it: expected the id of each added token. "
-            "Fetch it again, or correct it."
+            "Download it again, or correct it."
         )
     return sorted(entries, key=lambda entry: entry.id)
 

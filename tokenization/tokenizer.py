@@ -70,7 +70,7 @@ class Tokenizer:
         check_ids(ids)
         if eod is not None and eod not in ids:
             raise TokenizationError(
-                f"The end-of-document token {eod!r} is not in the vocabulary ({len(ids):,} tokens). "
+                f"the end-of-document token {eod!r} is not in the vocabulary ({len(ids):,} tokens). "
                 "Give one that is (--eod)."
             )
         roles = dict(names.roles)
@@ -116,7 +116,7 @@ class Tokenizer:
         """
         if self.eod_id is None:
             raise TokenizationError(
-                f"No token ends a document: {self._where_names_are_looked_for()}, and it is not guessed. "
+                f"no token ends a document: {self._where_names_are_looked_for()}. "
                 f"{self._suggestion()}or write documents without an end (--no-eod)."
             )
         return self.eod_id

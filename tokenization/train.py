@@ -32,7 +32,7 @@ def train_bpe(texts: Iterable[str], *, vocabulary_size: int, folder: Path) -> Pa
 
     if vocabulary_size < _SMALLEST:
         raise TokenizationError(
-            f"A vocabulary of {vocabulary_size} is too small: 256 bytes and 3 special tokens need {_SMALLEST}. "
+            f"a vocabulary of {vocabulary_size} is too small: 256 bytes and 3 special tokens need {_SMALLEST}. "
             "Choose that or more."
         )
     tokenizer = Tokenizer(models.BPE())

@@ -148,7 +148,7 @@ def test_what_is_nothing_to_inspect_is_named_for_what_it_is(inspect, run, tmp_pa
         ("run/run.toml", "it is a file"),
         ("hub", "toolkit convert --from-hf"),
         ("run/checkpoints", "toolkit inspect "),
-        ("bare", "it holds none of those"),
+        ("bare", "it holds no corpus, run or checkpoint"),
     ):
         code, _, err = inspect(tmp_path / place)
         assert code == 2

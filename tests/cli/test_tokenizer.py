@@ -115,7 +115,7 @@ def test_a_file_in_the_place_of_the_folder(monkeypatch, capsys, sources, tmp_pat
     code, _, err = toolkit(monkeypatch, capsys, *words)
 
     assert code == 2
-    assert "could not use" in err
+    assert "could not create the folder" in err
 
 
 @pytest.mark.parametrize("words", [["tokenizer", "--help"], ["tokenizer", "train", "--help"], ["tokenizer"]])

@@ -56,8 +56,8 @@ def test_defaults_are_the_encoder_in_fp32(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ((), "no direction given, or both. Use one: toolkit convert --to-hf CHECKPOINT OUT"),
-        (("--to-hf", "--from-hf"), "no direction given, or both"),
+        ((), "expected exactly one of --to-hf and --from-hf: toolkit convert --to-hf CHECKPOINT OUT"),
+        (("--to-hf", "--from-hf"), "expected exactly one of --to-hf and --from-hf"),
         (("--to-hf", "--mask-token", "auto"), "--mask-token applies to --from-hf"),
         (("--from-hf", "--form", "causal"), "apply to --to-hf"),
         (("--from-hf", "--sentence-transformers"), "apply to --to-hf"),

@@ -269,7 +269,7 @@ def test_parts_that_we_do_not_have_are_refused_by_name(case: str, tmp_path: Path
 def test_another_family_is_refused_with_all_its_parts(tmp_path: Path) -> None:
     save_decoder("llama 3", tmp_path / "model")
     edit_json(tmp_path / "model" / "config.json", model_type="gemma2", attn_logit_softcapping=50.0)
-    with pytest.raises(UserError, match=r"model_type='gemma2' \(read are llama(?s:.*)attn_logit_softcapping=50\.0"):
+    with pytest.raises(UserError, match=r"model_type='gemma2' \(supported: llama(?s:.*)attn_logit_softcapping=50\.0"):
         from_hf(tmp_path / "model", tmp_path / "out")
 
 
@@ -292,7 +292,7 @@ DAMAGE = {
         lambda tensors: tensors.update({"lm_head.weight": torch.ones(TOKENS, 60)}),
         r"lm_head.weight has shape \(380, 60\)",
     ),
-    "not finite": (_spoil, "model.layers.0.mlp.up_proj.weight holds numbers that are not finite"),
+    "not finite": (_spoil, "model.layers.0.mlp.up_proj.weight holds non-finite values"),
     "whole numbers": (
         lambda tensors: tensors.update({"lm_head.weight": torch.ones(TOKENS, 64, dtype=torch.int8)}),
         "lm_head.weight has dtype I8; quantized",
@@ -344,7 +344,7 @@ def test_a_tied_head_that_differs_is_refused(tmp_path: Path) -> None:
     save_decoder("smollm", tmp_path / "model")
     edit_tensors(tmp_path / "model", lambda tensors: tensors.update({"lm_head.weight": torch.ones(TOKENS, 64)}))
     with pytest.raises(
-        CheckpointError, match=r"ties lm_head\.weight to model\.embed_tokens\.weight, and the two differ"
+        CheckpointError, match=r"ties lm_head\.weight to model\.embed_tokens\.weight, but the two differ"
     ):
         from_hf(tmp_path / "model", tmp_path / "out")
 
@@ -352,5 +352,5 @@ def test_a_tied_head_that_differs_is_refused(tmp_path: Path) -> None:
 def test_a_place_that_is_taken_is_refused_first(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "file").touch()
-    with pytest.raises(UserError, match="out exists already"):
+    with pytest.raises(UserError, match="out already exists"):
         from_hf("no/such-model", tmp_path / "out")

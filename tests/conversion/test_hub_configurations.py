@@ -195,7 +195,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         {"rope_parameters": _CROSSED | {"rope_theta": 1e4, "low_freq_factor": 4.0, "high_freq_factor": 1.0}},
         "high_freq_factor=1.0 is not above low_freq_factor=4.0",
     ),
-    "a family that is no word": ("llama 3", {"model_type": ["llama"]}, "model_type=['llama'] (read are llama"),
+    "a family that is no word": ("llama 3", {"model_type": ["llama"]}, "model_type=['llama'] (supported: llama"),
     "code alone": (
         "llama 3",
         {"model_type": "ownmodel", "auto_map": {"AutoModel": "modeling_own.OwnModel"}},

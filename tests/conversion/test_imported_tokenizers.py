@@ -35,7 +35,7 @@ def test_a_model_without_a_tokenizer_is_told_what_to_write(tmp_path: Path) -> No
 @pytest.mark.parametrize("policy", ["", "append", "RESERVED", "7"])
 def test_an_unknown_policy_is_refused_with_the_known_ones(tmp_path: Path, policy: str) -> None:
     save_decoder("llama 3", tmp_path / "model")
-    with pytest.raises(UserError, match=f"'{policy}' is none of auto, reserved, mean, id:N and token:TEXT"):
+    with pytest.raises(UserError, match=f"expected auto, reserved, mean, id:N or token:TEXT, got '{policy}'"):
         from_hf(tmp_path / "model", tmp_path / "out", mask_token=policy)
 
 

@@ -34,17 +34,17 @@ def test_a_place_that_holds_something_is_refused_an_empty_folder_is_not(
     out.mkdir()
     to_hf(checkpoint, out, form="causal", dtype="fp32")
     before = sorted(out.iterdir())
-    with pytest.raises(UserError, match="out exists already"):
+    with pytest.raises(UserError, match="out already exists"):
         to_hf(checkpoint, out, form="causal", dtype="fp32")
     assert sorted(out.iterdir()) == before
-    with pytest.raises(UserError, match=r"config\.json exists already"):
+    with pytest.raises(UserError, match=r"config\.json already exists"):
         to_hf(checkpoint, out / "config.json", form="causal", dtype="fp32")
 
 
 def test_unknown_words_are_refused_with_the_known_ones(make_checkpoint: Callable[..., Path], out: Path) -> None:
-    with pytest.raises(UserError, match=r"'prefix' is none of the known ones. Choose one of: bidirectional, causal"):
+    with pytest.raises(UserError, match=r"unknown value 'prefix'. Choose one of: bidirectional, causal"):
         to_hf(make_checkpoint(), out, form="prefix", dtype="fp32")
-    with pytest.raises(UserError, match=r"'fp16' is none of the known ones. Choose one of: fp32, bf16"):
+    with pytest.raises(UserError, match=r"unknown value 'fp16'. Choose one of: fp32, bf16"):
         to_hf(make_checkpoint(), out, form="causal", dtype="fp16")
 
 

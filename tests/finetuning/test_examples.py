@@ -53,10 +53,10 @@ def test_a_missing_column_is_named_with_those_found():
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"text": None, "label": 0}, r"rows\.jsonl, row 2: 'text' must be a string, found nothing"),
+        ({"text": None, "label": 0}, r"rows\.jsonl, row 2: 'text' must be a string, found null"),
         ({"text": 7, "label": 0}, r"row 2: 'text' must be a string, found 7"),
-        ({"text": "a", "label": None}, r"row 2: 'label' must be .* found nothing"),
-        ({"text": "a", "label": ""}, r"row 2: 'label' must be .* found nothing"),
+        ({"text": "a", "label": None}, r"row 2: 'label' must be .* found null"),
+        ({"text": "a", "label": ""}, r"row 2: 'label' must be .* found ''"),
         ({"text": "a", "label": [1]}, r"row 2: 'label' must be .* found \[1\]"),
         ({"text": "a", "label": 0.5}, r"row 2: 'label' is 0.5, but .*needs classes"),
         ({"text": "a", "label": float("nan")}, r"row 2: 'label' is nan"),

@@ -80,7 +80,7 @@ def test_phase_at_is_a_pure_function_of_the_step() -> None:
         ([{"steps": 3}, {"fraction": 0.5}], 10, r"phase 1 \(clm\) has none"),
         ([{"fraction": 0.5}, {"fraction": 0.5}], None, "Set train.steps"),
         ([{"fraction": 0.5}, {"fraction": 0.4}], 10, r"0\.5 \+ 0\.4 = 0\.9"),
-        ([{"steps": 3}, {"steps": 4}], 8, r"train.steps = 8.*3 \(clm\) \+ 4 \(clm\) = 7"),
+        ([{"steps": 3}, {"steps": 4}], 8, r"train.steps=8.*3 \(clm\) \+ 4 \(clm\) = 7"),
         ([{"tokens": 2049}], 1, r"2 \(clm\) = 2 steps"),
         ([{"fraction": 0.01}, {"fraction": 0.99}], 10, "phase 1 .* gets none of"),
     ],

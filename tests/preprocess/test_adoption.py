@@ -228,9 +228,9 @@ def test_ends_are_counted_over_pieces_of_any_size(take, tmp_path, monkeypatch, p
 @pytest.mark.parametrize(
     ("named", "message"),
     [
-        ("nothing", "There is no pair .*nothing': neither .*nothing.bin nor"),
-        ("m", r"m is a folder\. Name the pairs in it, for example '.*m/\*'"),
-        ("m/z*", "No pair matches .*z"),
+        ("nothing", "no such pair: .*nothing': neither .*nothing.bin nor"),
+        ("m", r"m is a folder\. Give the pairs in it, for example '.*m/\*'"),
+        ("m/z*", "no pair matches .*z"),
         ("m/half", r"half\.idx is missing: a pair is"),
         ("m/other.bin", r"other\.bin is missing"),
     ],

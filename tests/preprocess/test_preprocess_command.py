@@ -97,7 +97,7 @@ def test_what_is_passed_over_is_said(toolkit, write_jsonl, tokenizer_folder, tmp
     [
         ((), "--tokenizer and --output are required"),
         (("--output", "c"), "--tokenizer is required"),
-        (("--tokenizer", "nowhere/here/there", "--output", "c"), "There is no tokenizer at 'nowhere/here/there'"),
+        (("--tokenizer", "nowhere/here/there", "--output", "c"), "no tokenizer at 'nowhere/here/there'"),
         (
             ("--tokenizer", "TOK", "--output", "c", "--limit-documents", "0"),
             "--limit-documents: expected at least 1, got 0",

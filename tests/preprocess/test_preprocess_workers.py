@@ -189,7 +189,7 @@ def test_a_small_holdout_does_not_keep_the_corpus_from_being_finished(prepare, w
     assert result.holdout.documents == 0
     assert result.rows.num_rows > 0
     assert not (tmp_path / "corpus" / "unfinished.jsonl").exists()
-    with pytest.raises(UserError, match=r"All 40 documents are held out by --holdout 0\.999999"):
+    with pytest.raises(UserError, match=r"all 40 documents are held out by --holdout 0\.999999"):
         prepare(source, output=tmp_path / "nothing", holdout=0.999999)
 
 

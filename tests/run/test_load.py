@@ -98,7 +98,7 @@ def test_every_preset_loads(name, tmp_path, monkeypatch):
         ("lr.peak=true", ["value for lr.peak:", "got true"]),
         ('train.steps="10"', ["value for train.steps:", "got '10'", "without quotes"]),
         ("lr.peak=inf", ["lr.peak", "finite"]),
-        ("train.steps=11", ["train.steps = 11", "6 (clm) + 4 (mlm) = 10"]),
+        ("train.steps=11", ["train.steps=11", "6 (clm) + 4 (mlm) = 10"]),
         ("schedule.0.tokens=5", ["schedule.0", "exactly one of steps, tokens and fraction"]),
         ("schedule=[]", ["the schedule is empty"]),
         ("lr.warmup_steps=11", ["longer than the run"]),

@@ -75,10 +75,10 @@ def test_a_class_that_works_otherwise_is_refused(pair):
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("vocab.json", "[]", "gives each token its id"),
-        ("vocab.json", '{"a": -1}', "gives each token its id"),
+        ("vocab.json", "[]", "maps tokens to ids"),
+        ("vocab.json", '{"a": -1}', "maps tokens to ids"),
         ("vocab.json", "{", "cannot be read as JSON"),
-        ("merges.txt", "a b c\n", "two tokens a line"),
+        ("merges.txt", "a b c\n", "two tokens per line"),
         ("merges.txt", "nowhere x\n", "does not fit"),
     ],
 )
@@ -130,7 +130,7 @@ def test_added_tokens_have_the_ids_that_the_files_give(nameless_pair, file):
         ({"<|mask|>": 385}, r"add '<\|mask\|>' as id 385, but the tokenizer would give it 384"),
         ({"<|mask|>": 380}, "as id 380, but that id is"),
         ({"<|mask|>": "384"}, "expected the id of each added token"),
-        (["<|mask|>"], "should hold a JSON object"),
+        (["<|mask|>"], "expected a JSON object"),
     ],
 )
 def test_added_tokens_that_cannot_have_their_ids_are_refused(nameless_pair, added, message):

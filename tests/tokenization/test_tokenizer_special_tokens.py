@@ -115,10 +115,10 @@ def test_a_mask_can_be_chosen(make_folder, policy):
     [
         ("token:<nowhere>", "not in the vocabulary"),
         ("id:384", "ids end at 383"),
-        ("id:-1", "not one of auto, reserved, append, token:TEXT, id:N"),
-        ("id:x", "not one of auto"),
-        ("token:", "not one of auto"),
-        ("first", "not one of auto"),
+        ("id:-1", "expected auto, reserved, append, token:TEXT or id:N"),
+        ("id:x", "expected auto"),
+        ("token:", "expected auto"),
+        ("first", "expected auto"),
         ("id:0", "it is the tokenizer's eos token"),
         (f"token:{PAD}", "it is the tokenizer's pad token"),
     ],
@@ -161,7 +161,7 @@ def test_what_can_be_no_repository_is_not_looked_for_on_the_hub(name):
         ("tokenizer.json", b"\xff\xfe", "not UTF-8"),
         ("tokenizer.json", b'{"a": 1}', "is not a Hugging Face tokenizer.json that can be read"),
         ("tokenizer_config.json", b"{", "cannot be read as JSON"),
-        ("special_tokens_map.json", b"[]", "should hold a JSON object and holds another value"),
+        ("special_tokens_map.json", b"[]", "is invalid: expected a JSON object"),
         ("tokenizer_config.json", b'{"eos_token": "\\ud800"}', "which is not valid text"),
     ],
 )

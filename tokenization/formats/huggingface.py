@@ -41,7 +41,7 @@ def _text(path: Path) -> str:
         return read_content(path).decode("utf-8")
     except UnicodeDecodeError as error:
         raise TokenizationError(
-            f"{path} is not a Hugging Face {TOKENIZER_FILE}: it is not UTF-8 text. Fetch it again."
+            f"{path} is not a Hugging Face {TOKENIZER_FILE}: it is not UTF-8 text. Download it again."
         ) from error
 
 
@@ -89,7 +89,7 @@ def backend_from_pair(folder: Path) -> "tokenizers.Tokenizer":
     lines = _text(folder / MERGES_FILE).split("\n")
     merges = [line.rstrip("\r").split(" ") for line in lines if line.strip() and not line.startswith("#version")]
     if any(len(merge) != 2 for merge in merges):
-        raise TokenizationError(f"{folder / MERGES_FILE} should hold two tokens a line. Fetch it again.")
+        raise TokenizationError(f"{folder / MERGES_FILE} is invalid: expected two tokens per line. Download it again.")
     with native_errors(f"{folder / MERGES_FILE} does not fit {VOCABULARY_FILE} beside it"):
         from tokenizers import Tokenizer as Backend
         from tokenizers import decoders, models, pre_tokenizers
@@ -104,7 +104,7 @@ def _vocabulary(path: Path) -> dict[str, int]:
     try:
         content: Any = json.loads(_text(path))
     except (ValueError, RecursionError) as error:
-        raise TokenizationError(f"{path} cannot be read as JSON: {error}. Fetch it again, or correct it.") from error
+        raise TokenizationError(f"{path} cannot be read as JSON: {error}. Download it again, or correct it.") from error
     if isinstance(content, dict) and all(type(value) is int and 0 <= value < 1 << 31 for value in content.values()):
         return content
-    raise TokenizationError(f"{path} should hold a JSON object that gives each token its id. Fetch it again.")
+    raise TokenizationError(f"{path} is invalid: expected a JSON object that maps tokens to ids. Download it again.")

@@ -75,12 +75,12 @@ def _convert(content: bytes, name: str) -> tuple["tokenizers.Tokenizer", "senten
             check_charsmap(model.normalizer.charsmap)
     except ValueError as error:
         raise TokenizationError(
-            f"{name} is not a SentencePiece model that can be read: {error}. Fetch it again."
+            f"{name} is not a SentencePiece model that can be read: {error}. Download it again."
         ) from error
     _refuse_unsupported(model, name)
     processor = _processor(content, name)
     if processor.GetPieceSize() != len(model.pieces):
-        raise TokenizationError(f"{name}: the library reads other pieces than the file holds. Fetch it again.")
+        raise TokenizationError(f"{name}: the library reads other pieces than the file holds. Download it again.")
     with native_errors(f"{name} is not a SentencePiece model that can be read"):
         from tokenizers import Tokenizer as Backend
 

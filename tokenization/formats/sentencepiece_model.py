@@ -93,7 +93,7 @@ def parse_model(content: bytes, name: str) -> SentencePieceModel:
         return _model(content)
     except (ValueError, struct.error) as error:
         raise TokenizationError(
-            f"{name} is not a SentencePiece model that can be read: {error}. Fetch it again."
+            f"{name} is not a SentencePiece model that can be read: {error}. Download it again."
         ) from error
 
 

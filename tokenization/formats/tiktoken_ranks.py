@@ -52,13 +52,16 @@ def parse_ranks(content: bytes, name: str) -> dict[bytes, int]:
     if missing:
         raise TokenizationError(
             f"{name} has no rank for {len(missing)} of the 256 bytes (the first is {missing[0]:#04x}), so not every "
-            "text can be encoded. It may be cut off: fetch it again."
+            "text can be encoded. It may be cut off: download it again."
         )
     if len(set(ranks.values())) < len(ranks):
-        raise TokenizationError(f"{name} gives one rank to two tokens; ranks are ids and must differ. Fetch it again.")
+        raise TokenizationError(
+            f"{name} gives one rank to two tokens; ranks are ids and must differ. Download it again."
+        )
     if max(ranks.values()) >= 2 * len(ranks):
         raise TokenizationError(
-            f"{name} has {len(ranks):,} tokens and the rank {max(ranks.values()):,}. It may be cut off: fetch it again."
+            f"{name} has {len(ranks):,} tokens and the rank {max(ranks.values()):,}. It may be cut off: "
+            "download it again."
         )
     return ranks
 
@@ -88,10 +91,12 @@ def _parse_lines(content: bytes, name: str) -> dict[bytes, int]:
         if not token or not rank.isdigit() or len(rank) > 9:
             raise TokenizationError(
                 f"{name} is not a tiktoken rank file: line {number:,} is {line[:60]!r}, not base64, a space and a "
-                "rank. Fetch it again."
+                "rank. Download it again."
             )
         if token in ranks:
-            raise TokenizationError(f"{name}: line {number:,} has the token {token!r} a second time. Fetch it again.")
+            raise TokenizationError(
+                f"{name}: line {number:,} has the token {token!r} a second time. Download it again."
+            )
         ranks[token] = int(rank)
     return ranks
 
@@ -142,18 +147,18 @@ def _check(ranks: Mapping[bytes, int], special: Mapping[str, int], spec: RankSpe
     for text, token_id in special.items():
         if (content := byte_level_bytes(text)) in ranks and byte_level_text(content) == text:
             raise TokenizationError(
-                f"The special token {text!r} of the tokenizer spec {spec.name} is a token of the rank file too. Give "
+                f"the special token {text!r} of the tokenizer spec {spec.name} is a token of the rank file too. Give "
                 "it another text."
             )
         if token_id in used:
             raise TokenizationError(
-                f"The special token {text!r} of the tokenizer spec {spec.name} has the id {token_id:,}, which is "
+                f"the special token {text!r} of the tokenizer spec {spec.name} has the id {token_id:,}, which is "
                 f"taken: the rank file has {len(ranks):,} tokens. Give the spec that belongs to this file."
             )
     for role, text in spec.roles.items():
         if text not in special:
             raise TokenizationError(
-                f"The tokenizer spec {spec.name} names {text!r} as its {role} token and does not list it as special. "
+                f"the tokenizer spec {spec.name} names {text!r} as its {role} token and does not list it as special. "
                 "Add it to special_tokens."
             )
 

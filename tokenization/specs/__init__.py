@@ -124,8 +124,8 @@ def _spec(name: str, content: dict[str, Any], *, folder: Path | None) -> RankSpe
     unknown = sorted(set(content) - _KEYS)
     if unknown:
         raise TokenizationError(
-            f"{name} is not a tokenizer spec: its key {unknown[0]!r} is none of {', '.join(sorted(_KEYS))}. Correct "
-            "it, or leave it out."
+            f"{name} is not a tokenizer spec: unknown key {unknown[0]!r}. "
+            f"Known keys: {', '.join(sorted(_KEYS))}. Correct it, or leave it out."
         )
     base = _base(name, content)
     pattern = _typed(name, content, "pattern", str) or (base.pattern if base else None)
@@ -163,9 +163,7 @@ def _base(name: str, content: dict[str, Any]) -> RankSpec | None:
     if scheme is None:
         return None
     if scheme not in shipped_names():
-        raise TokenizationError(
-            f"{name}: scheme {scheme!r} is none of the shipped ones. Choose one of {', '.join(shipped_names())}."
-        )
+        raise TokenizationError(f"{name}: unknown scheme {scheme!r}. Available schemes: {', '.join(shipped_names())}.")
     return shipped_spec(scheme)
 
 

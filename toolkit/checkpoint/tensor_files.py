@@ -16,7 +16,7 @@ from toolkit.core.text import first_few
 _BLOCK_BYTES = 1 << 24
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _LONGEST_HEADER = 1 << 28
-_FETCH_AGAIN = "\nFetch the model again."
+_DOWNLOAD_AGAIN = "\nDownload the model again."
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def read_rows(place: TensorPlace) -> Iterator[torch.Tensor]:
         except OSError as error:
             raise CheckpointError(f"{place.path}: {place.name} cannot be read: {error.strerror or error}.") from error
         except SafetensorError as error:
-            raise CheckpointError(f"{place.path}: {place.name} cannot be read: {error}.{_FETCH_AGAIN}") from error
+            raise CheckpointError(f"{place.path}: {place.name} cannot be read: {error}.{_DOWNLOAD_AGAIN}") from error
         yield block
 
 
@@ -74,7 +74,7 @@ def read_header(path: Path) -> dict[str, TensorPlace]:
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}.") from error
     except SafetensorError as error:
-        raise CheckpointError(f"{path} is {_damage(path) or f'damaged: {error}.'}{_FETCH_AGAIN}") from error
+        raise CheckpointError(f"{path} is {_damage(path) or f'damaged: {error}.'}{_DOWNLOAD_AGAIN}") from error
 
 
 def _damage(path: Path) -> str | None:

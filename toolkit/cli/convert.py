@@ -54,7 +54,7 @@ def command(
     """Convert between this toolkit's checkpoints and Hugging Face folders; both models' logits are compared."""
     if to_hf == from_hf:
         raise UserError(
-            "no direction given, or both. Use one: toolkit convert --to-hf CHECKPOINT OUT, "
+            "expected exactly one of --to-hf and --from-hf: toolkit convert --to-hf CHECKPOINT OUT, "
             "or toolkit convert --from-hf MODEL OUT."
         )
     if to_hf:

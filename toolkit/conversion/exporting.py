@@ -249,4 +249,4 @@ def _member(kind: type[_Word], value: str) -> _Word:
     try:
         return kind(value)
     except ValueError as error:
-        raise UserError(f"{value!r} is none of the known ones. Choose one of: {', '.join(kind)}.") from error
+        raise UserError(f"unknown value {value!r}. Choose one of: {', '.join(kind)}.") from error

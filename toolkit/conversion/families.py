@@ -31,7 +31,7 @@ FAMILIES = {
 _MIXTURE_KEYS = ("num_local_experts", "num_experts", "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size")
 _SOFTCAP_KEYS = ("attn_logit_softcapping", "final_logit_softcapping", "logits_soft_cap", "attn_logit_soft_cap")
 _SCALES = ("attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling", "logit_scale")
-_REMEDY = "Fetch the model again, or repair the file."
+_REMEDY = "Download the model again, or repair the file."
 _SILU = ("silu", "swish")
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 _ANGLES = ("default", "linear", "llama3")
@@ -75,7 +75,7 @@ def describe(folder: Path, name: str) -> Described:
     family = raw.get("model_type")
     parts = list(_unsupported_keys(raw))
     if not isinstance(family, str) or family not in FAMILIES:
-        parts.insert(0, f"model_type={family!r} (read are {', '.join(FAMILIES)})")
+        parts.insert(0, f"model_type={family!r} (supported: {', '.join(FAMILIES)})")
         if raw.get("auto_map"):
             parts.append("code of its own (auto_map), which is never run")
         raise _refusal(name, parts)
@@ -178,7 +178,7 @@ def _unsupported_values(config: Any) -> Iterator[str]:
         yield f"rotary angles that differ from layer to layer (rope_parameters of {', '.join(by_layer)})"
     kind = angles.get("rope_type", "default")
     if kind not in _ANGLES:
-        yield f"rotary angles of type {kind!r} (rope_scaling; read are {', '.join(_ANGLES)})"
+        yield f"rotary angles of type {kind!r} (rope_scaling; supported: {', '.join(_ANGLES)})"
     if (share := angles.get("partial_rotary_factor", getattr(config, "partial_rotary_factor", None))) not in (None, 1):
         yield f"heads that are rotated in part (partial_rotary_factor={share})"
     if config.hidden_act not in _SILU:
@@ -208,18 +208,18 @@ def _read(folder: Path, name: str) -> dict[str, Any]:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         hint = (
-            f" It is of this toolkit already: toolkit convert --to-hf {name} OUT exports it."
+            f" It is a checkpoint of this toolkit; export it with: toolkit convert --to-hf {name} OUT"
             if holds_checkpoints(folder)
             else ""
         )
         raise UserError(
-            f"{name} holds no config.json, so it is no Hugging Face model.{hint}\n"
+            f"{name} has no config.json, so it is not a Hugging Face model.{hint}\n"
             "Give a folder that save_pretrained wrote, or the id of a model on the hub."
         ) from None
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read as JSON: {error}. {_REMEDY}") from error
     if not isinstance(raw, dict):
-        raise UserError(f"{path} should hold a JSON object and holds {json_kind(raw)}. {_REMEDY}")
+        raise UserError(f"{path} is invalid: expected a JSON object, got {json_kind(raw)}. {_REMEDY}")
     return raw
 
 
@@ -238,6 +238,6 @@ def _resolved(folder: Path, name: str) -> Any:
 def _refusal(name: str, parts: list[str]) -> UserError:
     listed = "\n".join(f"  {part}" for part in parts)
     return UserError(
-        f"{name} has parts that this toolkit's model does not have, and without them it would be another model:\n"
-        f"{listed}\nTake a model of one of these families without them: {', '.join(FAMILIES.values())}."
+        f"{name} uses features that this toolkit's model does not support:\n"
+        f"{listed}\nUse a model without them, of one of these families: {', '.join(FAMILIES.values())}."
     )

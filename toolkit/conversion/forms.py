@@ -89,7 +89,7 @@ def configuration(
     if form is ExportForm.BIDIRECTIONAL:
         if vocabulary.mask_id is None:
             raise CheckpointError(
-                "The bidirectional form needs a mask token, and the tokenizer of this checkpoint has none. "
+                "the bidirectional form needs a mask token, and the tokenizer of this checkpoint has none. "
                 "Use the causal form, or preprocess with --mask-token."
             )
         shared["mask_token_id"] = vocabulary.mask_id

@@ -44,4 +44,4 @@ def local_files(model: str) -> Path:
     try:
         return download(name, _FILES, what="model", alternative="give a folder with the model's files")
     except TokenizationError as error:
-        raise UserError(f"There is no folder {model} here. {error}") from error
+        raise UserError(f"no such directory: {model}; {error}") from error

@@ -137,7 +137,7 @@ def _with_mask(
     if tokens > rows:
         first = tokenizer.backend.id_to_token(rows)
         raise CheckpointError(
-            f"{weights.folder}: {EMBEDDING} has {rows:,} rows, and the tokenizer beside it has ids up to "
+            f"{weights.folder}: {EMBEDDING} has {rows:,} rows, but the tokenizer beside it has ids up to "
             f"{tokens - 1:,} (id {rows:,} is {first!r}).\n"
             "The two do not belong together: give the model the tokenizer it was trained with."
         )
@@ -166,7 +166,7 @@ def _blocks(weights: HubWeights, name: str, settings: ModelSettings, mask: _Mask
     for block in weights.rows(name):
         if not torch.isfinite(block).all():
             raise CheckpointError(
-                f"{weights.folder}: {name} holds numbers that are not finite, so the model is damaged.\nFetch it again."
+                f"{weights.folder}: {name} holds non-finite values, so the model is damaged.\nDownload it again."
             )
         if mask is not None and mean is not None and first <= mask.id < first + len(block):
             block[mask.id - first] = mean

@@ -19,7 +19,7 @@ def check_output(out: Path) -> None:
     if out.is_dir() and not any(out.iterdir()):
         return
     if out.exists() or out.is_symlink():
-        raise UserError(f"{out} exists already. Name a new folder, or remove it first.")
+        raise UserError(f"{out} already exists. Name a new folder, or remove it first.")
 
 
 @contextmanager
@@ -35,4 +35,4 @@ def output_directory(out: Path) -> Iterator[Path]:
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         remedy = "Free space there, or name another folder" if is_out_of_room(error) else "Name another folder"
-        raise UserError(f"{out} cannot be written: {reason}. {remedy}; nothing is left behind there.") from error
+        raise UserError(f"{out} cannot be written: {reason}. {remedy}; no partial output is left there.") from error

@@ -29,15 +29,15 @@ def check_tensors(weights: HubWeights, settings: ModelSettings) -> Iterator[str]
     shapes = shapes_of(settings)
     if missing := sorted(shapes.keys() - weights.names):
         raise CheckpointError(
-            f"{weights.folder} lacks {first_few(missing)}, which its config.json asks for"
+            f"{weights.folder} lacks {first_few(missing)}, which its config.json requires"
             f"{_instead(weights.names - shapes.keys())}.\n"
-            "Fetch the model again; one that was saved without its head has to be saved with it."
+            "Download the model again; one that was saved without its head has to be saved with it."
         )
     for name, shape in shapes.items():
         if weights.shape(name) != shape:
             raise CheckpointError(
-                f"{weights.folder}: {name} has shape {weights.shape(name)}; its config.json describes {shape}.\n"
-                "Fetch the model again, or the configuration that belongs to it."
+                f"{weights.folder}: {name} has shape {weights.shape(name)}, but its config.json describes {shape}.\n"
+                "Download the model again, or the configuration that belongs to it."
             )
     unknown = []
     for name in sorted(weights.names - shapes.keys()):
@@ -65,7 +65,7 @@ def _check_tied(weights: HubWeights) -> None:
     pairs = zip(weights.rows(EMBEDDING), weights.rows(HEAD), strict=False)
     if weights.shape(HEAD) != weights.shape(EMBEDDING) or not all(torch.equal(one, other) for one, other in pairs):
         raise CheckpointError(
-            f"{weights.folder}: config.json ties {HEAD} to {EMBEDDING}, and the two differ.\n"
+            f"{weights.folder}: config.json ties {HEAD} to {EMBEDDING}, but the two differ.\n"
             "Set tie_word_embeddings to false in config.json if the head was trained apart."
         )
 

@@ -72,7 +72,9 @@ def _policy(mask_token: str) -> str:
     """The policy in the words of `tokenization`."""
     if mask_token in _POLICIES or mask_token.startswith(("id:", "token:")):
         return _POLICIES.get(mask_token, mask_token)
-    raise UserError(f"--mask-token {mask_token!r} is none of {', '.join(_POLICIES)}, id:N and token:TEXT.")
+    raise UserError(
+        f"invalid value for --mask-token: expected {', '.join(_POLICIES)}, id:N or token:TEXT, got {mask_token!r}."
+    )
 
 
 def _require_files(folder: Path) -> None:

@@ -40,12 +40,12 @@ class HubWeights:
             wanted = sorted(name for name, file in listed.items() if file == path)
             if not path.is_file():
                 raise CheckpointError(
-                    f"{path} is missing; {_INDEX} says that it holds {first_few(wanted)}.\nFetch the model again."
+                    f"{path} is missing; {_INDEX} says that it holds {first_few(wanted)}.\nDownload the model again."
                 )
             found = read_header(path)
             if lost := [name for name in wanted if name not in found]:
                 raise CheckpointError(
-                    f"{path} lacks {first_few(lost)}, which {_INDEX} says it holds.\nFetch the model again."
+                    f"{path} lacks {first_few(lost)}, which {_INDEX} says it holds.\nDownload the model again."
                 )
             places |= {name: place for name, place in found.items() if not listed or listed.get(name) == path}
         if is_tied and HEAD in places and EMBEDDING not in places:
@@ -102,11 +102,11 @@ def _listed(folder: Path) -> dict[str, Path]:
         outside = sorted(name for name, file in files.items() if not file or Path(file).name != file)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(
-            f"{index} is damaged: it has no weight_map of tensors to files.\nFetch the model again."
+            f"{index} is damaged: it has no weight_map of tensors to files.\nDownload the model again."
         ) from error
     if not files or outside:
         reason = f"it says that {outside[0]} is in {files[outside[0]]!r}" if outside else "its weight_map is empty"
         raise CheckpointError(
-            f"{index} is damaged: {reason}. It should name files of its own folder.\nFetch the model again."
+            f"{index} is damaged: {reason}. It should name files of its own folder.\nDownload the model again."
         )
     return {name: folder / file for name, file in files.items()}

@@ -104,4 +104,4 @@ def _example(place: str, row: dict[str, object], *, text_columns: tuple[str, ...
 
 
 def _shown(value: object) -> str:
-    return "nothing" if value is None or value == "" else repr(value)
+    return "null" if value is None else repr(value)

@@ -49,7 +49,7 @@ def inspect(folder: Path, *, num_rows: int, overrides: Sequence[str] = ()) -> No
         _show_corpus(folder, num_rows, overrides)
     else:
         raise SettingsError(
-            f"{folder} is nothing to inspect: {_found(folder)}.\nGive the folder of a corpus (corpus.json), of a run "
+            f"nothing to inspect in {folder}: {_found(folder)}.\nGive the folder of a corpus (corpus.json), of a run "
             "(run.toml) or of a checkpoint (manifest.json), as `toolkit preprocess`, `train` and `convert --from-hf` "
             "make them."
         )
@@ -66,7 +66,7 @@ def _found(folder: Path) -> str:
         return f"it holds checkpoints; look at one of them: toolkit inspect {folder / steps[-1]}"
     if (folder / "unfinished.jsonl").is_file():
         return "its corpus is unfinished; start the same `toolkit preprocess` again"
-    return "it holds none of those"
+    return "it holds no corpus, run or checkpoint"
 
 
 def _show_checkpoint(folder: Path) -> None:

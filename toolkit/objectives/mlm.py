@@ -55,7 +55,7 @@ class MaskedLanguageModeling:
         """Raises SettingsError if tokens are to be masked and the vocabulary has no mask token."""
         if settings.mask_fraction > 0 and vocabulary.mask_id is None:
             raise SettingsError(
-                f"the objective mlm replaces {settings.mask_fraction:.0%} of its targets by a mask token, and the "
+                f"the objective mlm replaces {settings.mask_fraction:.0%} of its targets with a mask token, but the "
                 f"corpus's tokenizer has none. Prepare the corpus with `toolkit preprocess --mask-token token:TEXT` "
                 f"(or id:N), or set mask_fraction to 0 and random_fraction to 1."
             )

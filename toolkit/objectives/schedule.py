@@ -112,16 +112,18 @@ def _stops_of_fractions(phases: Sequence[PhaseSettings], total_steps: int | None
     without = [number for number, phase in enumerate(phases, start=1) if phase.fraction is None]
     if without:
         raise SettingsError(
-            f"some phases of the schedule have a fraction and phase {without[0]} ({phases[without[0] - 1].objective}) "
-            f"has none. Give every phase a fraction, or none."
+            f"some phases of the schedule have a fraction, but phase {without[0]} ({phases[without[0] - 1].objective}) "
+            f"has none. Give a fraction to every phase, or to none."
         )
     if total_steps is None:
-        raise SettingsError("the schedule has fractions, and they are shares of train.steps. Set train.steps.")
+        raise SettingsError("the schedule has fractions of train.steps, which is not set. Set train.steps.")
     fractions = [phase.fraction or 0.0 for phase in phases]
     whole = math.fsum(fractions)
     if not math.isclose(whole, 1.0, abs_tol=1e-6):
         arithmetic = " + ".join(f"{fraction:g}" for fraction in fractions)
-        raise SettingsError(f"the fractions of the schedule sum to {arithmetic} = {whole:g}. They have to sum to 1.")
+        raise SettingsError(
+            f"the fractions of the schedule sum to {arithmetic} = {whole:g}, expected 1. Change them so that they do."
+        )
     ends = [math.fsum(fractions[: count + 1]) for count in range(len(fractions))]
     return [*(round(total_steps * end) for end in ends[:-1]), total_steps]
 
@@ -133,7 +135,7 @@ def _stops_of_lengths(phases: Sequence[PhaseSettings], total_steps: int | None, 
     if total_steps is not None and total_steps != stops[-1]:
         arithmetic = " + ".join(f"{length} ({phase.objective})" for length, phase in zip(lengths, phases, strict=True))
         raise SettingsError(
-            f"train.steps = {total_steps}, and the phases of the schedule have {arithmetic} = {stops[-1]} steps. "
+            f"train.steps={total_steps}, but the phases of the schedule sum to {arithmetic} = {stops[-1]} steps. "
             f"Leave train.steps out, or make the two equal."
         )
     return stops

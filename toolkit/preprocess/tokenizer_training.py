@@ -83,12 +83,12 @@ def _prepare(output: Path, *, overwrite: bool) -> None:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(
-            f"could not use {error.filename or output} as a folder: {error.strerror}. Name another one (--output)."
+            f"could not create the folder {error.filename or output}: {error.strerror}. Name another one (--output)."
         ) from error
     if held - _FILES:
         raise UserError(f"{output} holds other files ({', '.join(sorted(held - _FILES)[:3])}). Give a new folder.")
     if held and not overwrite:
-        raise UserError(f"{output} holds a tokenizer. Give another folder, or --overwrite to replace it.")
+        raise UserError(f"{output} already holds a tokenizer. Give another folder, or --overwrite to replace it.")
 
 
 def _texts(

@@ -179,7 +179,7 @@ def _read(path: Path) -> dict[str, Any]:
         # Some editors begin a file with a mark of its encoding, which TOML does not know.
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except UnicodeDecodeError as error:
-        raise SettingsError(f"{path} is not UTF-8 text: see its byte {error.start:,}. Save it as UTF-8.") from None
+        raise SettingsError(f"{path} is not valid UTF-8 at byte {error.start:,}. Save it as UTF-8.") from None
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         reason = _TABLE.sub(lambda found: f"[{'.'.join(re.findall(_NAME, found[0]))}]", str(error))
         raise SettingsError(

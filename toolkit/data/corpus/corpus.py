@@ -81,8 +81,8 @@ class _Shards(Sequence[Shard]):
                 _size(folder, f"{name}.idx", descriptor)
                 if size != tokens * itemsize:
                     raise CorpusError(
-                        f"{folder / name}.bin is damaged: {size:,} bytes, where {tokens:,} {manifest.dtype} tokens "
-                        f"need {tokens * itemsize:,}. Copy the corpus again."
+                        f"{folder / name}.bin is damaged: expected {tokens * itemsize:,} bytes for {tokens:,} "
+                        f"{manifest.dtype} tokens, found {size:,}. Copy the corpus again."
                     )
 
     def __len__(self) -> int:
@@ -143,5 +143,5 @@ def _size(folder: Path, name: str, descriptor: int) -> int:
     except OSError as error:
         raise CorpusError(
             f"{folder / name}, which corpus.json names, cannot be read: {error.strerror}. "
-            "The corpus is not complete: copy or make it again."
+            "The corpus is incomplete: copy it again, or rebuild it."
         ) from error

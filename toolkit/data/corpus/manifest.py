@@ -142,7 +142,7 @@ def read_manifest(folder: Path) -> CorpusManifest:
     digest = hashlib.sha256(memoryview(text)[: -len(_hash_line("0" * 64))])
     digest.update(_END)
     if not text.endswith(_hash_line(digest.hexdigest())):
-        raise CorpusError(f"{path} is damaged: its content does not have the hash that it names. {_REMEDY}")
+        raise CorpusError(f"{path} is damaged: its content does not match the SHA-256 that it records. {_REMEDY}")
     try:
         return _read_canonical(text) or CorpusManifest.model_validate_json(text)
     except ValidationError as error:

@@ -60,7 +60,7 @@ class ShardIndex:
                 "which Megatron-LM writes for every vocabulary. Rebuild both files from their text."
             )
         if code not in CODES:
-            raise self._damaged(f"there is no type code {code} of tokens")
+            raise self._damaged(f"unknown token type code {code}")
         if num_boundaries < 1:
             raise self._damaged("it has no document boundaries")
         expected = HEADER.size + num_sequences * 12 + num_boundaries * 8
@@ -71,7 +71,8 @@ class ShardIndex:
             )
         if size != expected:
             raise self._damaged(
-                f"{size:,} bytes, where {num_sequences:,} sequences and {num_boundaries:,} boundaries need {expected:,}"
+                f"expected {expected:,} bytes for {num_sequences:,} sequences and {num_boundaries:,} boundaries, "
+                f"found {size:,}"
             )
         self.dtype, self.num_sequences, self.num_documents = CODES[code], int(num_sequences), int(num_boundaries) - 1
 
@@ -202,4 +203,6 @@ def map_file(path: Path) -> mmap.mmap:
 
 def unreadable(path: Path, error: OSError) -> CorpusError:
     """The error for a file that cannot be read."""
-    return CorpusError(f"{path} cannot be read: {error.strerror}. The corpus is not complete: copy or make it again.")
+    return CorpusError(
+        f"{path} cannot be read: {error.strerror}. The corpus is incomplete: copy it again, or rebuild it."
+    )

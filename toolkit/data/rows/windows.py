@@ -84,7 +84,7 @@ def open_rows(corpus: Corpus, settings: DataSettings, *, seed: int, cache_folder
         remedy = "a smaller data.min_length"
         if settings.windows != "documents":
             what = (
-                f"one whole row of data.sequence_length={length} tokens in a shard (data.windows={settings.windows!r})"
+                f"one full row of data.sequence_length={length} tokens in a shard (data.windows={settings.windows!r})"
             )
             remedy = "a shorter data.sequence_length"
         raise CorpusError(

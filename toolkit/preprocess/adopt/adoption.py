@@ -125,13 +125,13 @@ def _check_output(output: Path, prefixes: Sequence[Path], *, overwrite: bool) ->
     inside = [prefix for prefix in prefixes if prefix.resolve().is_relative_to(output.resolve())]
     if inside:
         raise UserError(
-            f"The pair {inside[0]} lies in the output folder {output}, whose files belong to the corpus and may be "
+            f"the pair {inside[0]} lies in the output folder {output}, whose files belong to the corpus and may be "
             "replaced. Name another folder: nothing is copied into it."
         )
     if not (output / MANIFEST_NAME).exists():
         if others := unexpected_names(output):
             raise UserError(
-                f"The output folder {output} is not empty and holds no corpus ({others}). Name another folder."
+                f"the output folder {output} is not empty and holds no corpus ({others}). Name another folder."
             )
         return
     if not overwrite:

@@ -48,7 +48,7 @@ def find_shards(named: Sequence[str]) -> list[Path]:
     found = {os.path.abspath(prefix) for name in named for prefix in _prefixes(name)}
     for prefix in found:
         if not prefix.isprintable():
-            raise UserError(f"The path {prefix!r} cannot stand in corpus.json. Rename it.")
+            raise UserError(f"the path {prefix!r} cannot be recorded in corpus.json. Rename it.")
         missing = [f"{prefix}{ending}" for ending in _ENDINGS if not os.path.isfile(f"{prefix}{ending}")]
         if missing:
             raise UserError(f"{missing[0]} is missing: a pair is {prefix}.bin and {prefix}.idx. Copy both.")
@@ -63,12 +63,11 @@ def _prefixes(name: str) -> list[str]:
         matches = [path for ending in _ENDINGS for path in glob.glob(f"{stem}{ending}", recursive=True)]
         if matches:
             return [_without_ending(path) for path in matches]
-        raise UserError(f"No pair matches {name}. Name pairs by the path without .bin or .idx, or by a glob.")
+        raise UserError(f"no pair matches {name}. Give pairs by the path without .bin or .idx, or by a glob.")
     if os.path.isdir(name):
-        raise UserError(f"{name} is a folder. Name the pairs in it, for example {os.path.join(name, '*')!r}.")
+        raise UserError(f"{name} is a folder. Give the pairs in it, for example {os.path.join(name, '*')!r}.")
     raise UserError(
-        f"There is no pair {name!r}: neither {stem}.bin nor {stem}.idx exists. Name pairs by the path without the "
-        "ending."
+        f"no such pair: {name!r}: neither {stem}.bin nor {stem}.idx exists. Give pairs by the path without the ending."
     )
 
 

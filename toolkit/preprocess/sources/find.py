@@ -64,7 +64,7 @@ def no_documents_error(files: Sequence[Source], skipped: Mapping[str, int]) -> U
         skipped: number of skipped rows by reason.
     """
     what = files[0].name if len(files) == 1 else f"{len(files):,} files"
-    reasons = ", ".join(f"{reason}: {counted(count, 'row')}" for reason, count in skipped.items()) or "no row at all"
+    reasons = ", ".join(f"{reason}: {counted(count, 'row')}" for reason, count in skipped.items()) or "no rows"
     return UserError(
         f"no document in {what}: {reasons}. Give sources with text, or name the field that holds it (--text-field)."
     )
@@ -135,7 +135,9 @@ class _Found:
         # A pipe or a socket would be waited for.
         readable = {file for file in inside if format_of(file) is not None and stat.S_ISREG(_stat(file).st_mode)}
         if not readable:
-            held = f"holds {counted(len(inside), 'file')} of other kinds" if inside else "is empty"
+            held = (
+                f"has no supported files, but {counted(len(inside), 'file')} of other kinds" if inside else "is empty"
+            )
             raise UserError(f"the folder {path} {held}. Give one with files that end in {READABLE}.")
         self.paths |= readable
         self.other_kinds |= inside - readable

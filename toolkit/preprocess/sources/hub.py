@@ -164,7 +164,7 @@ class _Repository:
         extensions = Counter(".".join(["", *path.rsplit("/", 1)[-1].split(".")[1:]]) for path in paths)
         kinds = ", ".join(f"{count:,} {kind or 'without an extension'}" for kind, count in extensions.most_common(5))
         return (
-            f"the data set {self._repository} has no Parquet file there{kinds and f', but {kinds}'}. The hub keeps a "
+            f"the data set {self._repository} has no Parquet files{kinds and f' (found: {kinds})'}. The hub keeps a "
             f"Parquet copy of many: try {self._repository}@refs/convert/parquet, with --subset where it has several "
             f"configurations; or download it (hf download --repo-type dataset {self._repository}) and give the folder."
         )

@@ -45,14 +45,14 @@ def locked(folder: Path) -> Iterator[None]:
         lock = FileLock(folder / LOCK_NAME)
         lock.acquire(timeout=0)
     except FileExistsError as error:
-        raise UserError(f"The output {folder} is a file. Name a folder.") from error
+        raise UserError(f"the output {folder} is a file. Name a folder.") from error
     except Timeout as error:
         raise UserError(
             f"Another process is writing a corpus into {folder}. Wait for it, or name another folder."
         ) from error
     except OSError as error:
         raise UserError(
-            f"The output folder {folder} cannot be written or locked: {error.strerror}. Name another folder."
+            f"the output folder {folder} cannot be written or locked: {error.strerror}. Name another folder."
         ) from error
     try:
         yield
@@ -74,7 +74,7 @@ def prepare(folder: Path, key: Mapping[str, Any], *, engine: Literal["auto", "re
         overwrite: a corpus in the folder may be replaced.
 
     Raises:
-        UserError: the folder holds a finished corpus, an unfinished one that was begun differently, or something else.
+        UserError: the folder holds a finished corpus, an unfinished one with other settings, or something else.
     """
     ledger = read_ledger(folder)
     if (folder / MANIFEST_NAME).exists():
@@ -84,7 +84,7 @@ def prepare(folder: Path, key: Mapping[str, Any], *, engine: Literal["auto", "re
     else:
         if others := unexpected_names(folder):
             raise UserError(
-                f"The output folder {folder} is not empty and holds no corpus ({others}). Name another folder."
+                f"the output folder {folder} is not empty and holds no corpus ({others}). Name another folder."
             )
         return start_over(folder, key, reference_only=False)
     reason = reason or _not_resumable(folder, ledger, key, engine=engine)
@@ -128,7 +128,7 @@ def _not_resumable(
         return None
     kept = counted(len(ledger.shards) + len(ledger.held_out), "finished shard")
     lines = "".join(f"\n  {change}" for change in changes)
-    return f"an unfinished corpus with {kept} that was begun differently:{lines}\nStart it as it was begun, "
+    return f"an unfinished corpus with {kept} that was started with other settings:{lines}\nResume with the same ones, "
 
 
 def unexpected_names(folder: Path) -> str:

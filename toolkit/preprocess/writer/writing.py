@@ -134,7 +134,7 @@ def _run(
         raise no_documents_error(files, tally.skipped)
     if not tally.kept.documents:
         raise UserError(
-            f"All {tally.documents:,} documents are held out by --holdout {settings.holdout}; none is left for the "
+            f"all {tally.documents:,} documents are held out by --holdout {settings.holdout}; none is left for the "
             "corpus. Hold out less, or give more text."
         )
 
