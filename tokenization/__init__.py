@@ -1,4 +1,4 @@
-"""Tokenizers as the toolkit needs them: ids in arrays, named special tokens, a fingerprint. Usable alone."""
+"""Tokenizers with ids in arrays, named special tokens and a fingerprint; usable without the toolkit."""
 
 from tokenization.difference import Difference
 from tokenization.errors import BackendsDiffer, FastUnavailable, TokenizationError, UnsupportedTokenizerError

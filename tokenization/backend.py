@@ -1,4 +1,4 @@
-"""The Hugging Face form of a vocabulary: settled for whole documents, and completed with the tokens decided on."""
+"""Preparation of a `tokenizers` backend: settings for whole documents, and its special tokens."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -16,10 +16,10 @@ _MOST_IDS = 1 << 24
 
 
 def check_ids(ids: Mapping[str, int]) -> None:
-    """Whether the ids of a vocabulary can be those of a tokenizer.
+    """Check that a vocabulary has ids that are unique and plausible in size.
 
     Raises:
-        TokenizationError: there are none, one is given twice or out of all proportion.
+        TokenizationError: the vocabulary is empty, an id is duplicated or implausibly large.
     """
     if not ids:
         raise TokenizationError("the tokenizer has an empty vocabulary. Give another one.")
@@ -62,7 +62,7 @@ def declare_added(backend: "tokenizers.Tokenizer", entries: Sequence[AddedEntry]
 
 
 def settled(backend: "tokenizers.Tokenizer", names: SpecialNames) -> "tokenizers.Tokenizer":
-    """Whole documents, the same every time: no truncation, no padding, no dropout; named tokens are special."""
+    """Encode whole documents deterministically: no truncation, padding or dropout; named tokens are special."""
     backend.no_truncation()
     backend.no_padding()
     if getattr(backend.model, "dropout", None):
@@ -75,7 +75,7 @@ def settled(backend: "tokenizers.Tokenizer", names: SpecialNames) -> "tokenizers
 
 
 def completed(backend: "tokenizers.Tokenizer", names: SpecialNames, *, mask_id: int) -> "tokenizers.Tokenizer":
-    """A tokenizer in which every named token is special, with the mask as the id decided on; `backend` stays as it is.
+    """The backend with every named token special and the mask at its id; `backend` itself is not modified.
 
     Raises:
         TokenizationError: the mask cannot have that id.
@@ -84,7 +84,7 @@ def completed(backend: "tokenizers.Tokenizer", names: SpecialNames, *, mask_id: 
     if backend.token_to_id(mask) == mask_id and not _undeclared(backend, names.texts()):
         return backend
     ids = backend.get_vocab(with_added_tokens=True) | {mask: mask_id}
-    with native_errors("The tokenizer cannot be written as a tokenizer.json"):
+    with native_errors("the tokenizer cannot be written as a tokenizer.json"):
         from tokenizers import Tokenizer as Backend
 
         content = backend.to_str()
@@ -101,7 +101,7 @@ def completed(backend: "tokenizers.Tokenizer", names: SpecialNames, *, mask_id: 
 
 
 def is_byte_level(backend: "tokenizers.Tokenizer") -> bool:
-    """Whether its vocabulary spells bytes in GPT-2's alphabet."""
+    """Whether the vocabulary spells bytes in GPT-2's alphabet."""
     parts = (backend.pre_tokenizer, backend.decoder)
     return any(part is not None and b'"ByteLevel"' in part.__getstate__() for part in parts)
 
@@ -109,7 +109,7 @@ def is_byte_level(backend: "tokenizers.Tokenizer") -> bool:
 def framing_post_processor(
     backend: "tokenizers.Tokenizer", *, front: Sequence[int], back: Sequence[int]
 ) -> dict[str, Any] | None:
-    """The post-processor of a `tokenizer.json` that puts these ids around every text, in place of what it has now."""
+    """A post-processor for `tokenizer.json` that adds these ids around every text; replaces the existing one."""
     tokens: dict[str, object] = {}
 
     def special(token_id: int) -> dict[str, object]:

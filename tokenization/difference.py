@@ -1,4 +1,4 @@
-"""Where two backends disagree: the first text, and the ids of both around the first token that differs."""
+"""First difference between two tokenizer backends: the text, and both backends' ids around the first mismatch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ _SHOWN_IDS = 8
 
 @dataclass(frozen=True)
 class Difference:
-    """Two encodings of one text that are not equal.
+    """Two unequal encodings of one text.
 
     Attributes:
         text: the text, whole.

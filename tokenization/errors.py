@@ -1,9 +1,9 @@
-"""What can go wrong with a tokenizer.
+"""Exceptions of the package.
 
-TokenizationError              a file, a name or an id that does not fit; the text says what to do
-├── UnsupportedTokenizerError  a kind of tokenizer that is known, and not read
-├── FastUnavailable            the fast backend is missing, or does not do this tokenizer; the reference does
-└── BackendsDiffer             the fast backend gave other ids than the reference
+TokenizationError              an invalid file, name or id; the message says what to do
+├── UnsupportedTokenizerError  a known kind of tokenizer that is not supported
+├── FastUnavailable            the fast backend is missing or does not support this tokenizer
+└── BackendsDiffer             the ids of the fast backend differ from the reference
 """
 
 from collections.abc import Iterator
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class TokenizationError(Exception):
-    """A tokenizer that is missing, damaged or does not fit; its text is meant for the user."""
+    """A tokenizer that is missing, damaged or invalid; the message is meant for the user."""
 
 
 class UnsupportedTokenizerError(TokenizationError):
-    """A kind of tokenizer that this package knows of and does not read."""
+    """A known kind of tokenizer that is not supported."""
 
 
 class FastUnavailable(TokenizationError):
@@ -48,7 +48,7 @@ class BackendsDiffer(TokenizationError):
 
 @contextmanager
 def native_errors(what: str, *, remedy: str = "Download the tokenizer again, or give another one.") -> Iterator[None]:
-    """Errors of the native libraries inside become a TokenizationError that begins with `what`.
+    """Turn errors of native libraries into a TokenizationError that begins with `what`.
 
     They raise bare Exception, TypeError, RuntimeError and others; a panic in Rust derives from BaseException alone.
 

@@ -1,4 +1,4 @@
-"""What a vocabulary is, in one hash that does not depend on the format of the file it came from."""
+"""Fingerprint of a vocabulary: one hash that does not depend on the file format."""
 
 import hashlib
 import struct

@@ -1,4 +1,4 @@
-"""From what a user names to a tokenizer."""
+"""Loading of a tokenizer from a file, a folder, a spec or a hub repository."""
 
 import hashlib
 import re

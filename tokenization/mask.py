@@ -1,4 +1,4 @@
-"""Which id hides a token: the one the tokenizer names, else a reserved slot, else one id more."""
+"""Choice of the mask token: the one the tokenizer names, else a reserved slot, else a new id."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

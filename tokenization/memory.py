@@ -1,4 +1,4 @@
-"""The memory of this process: how much it holds, and giving back what is freed."""
+"""Resident memory of this process, and the release of freed memory to the system."""
 
 import ctypes
 import os
@@ -6,7 +6,7 @@ import sys
 
 
 def release_freed_memory() -> None:
-    """Ask glibc for it; other systems do nothing.
+    """Return freed memory to the system (glibc's malloc_trim); does nothing elsewhere.
 
     The tokenizer's threads free the hundreds of megabytes that a text of some megabytes takes, but each thread's heap
     keeps them, and the next long text may fall to another thread: without this the heaps add up.
@@ -18,7 +18,7 @@ def release_freed_memory() -> None:
 
 
 def resident_bytes() -> int:
-    """Bytes of this process that are in memory; 0 where the system does not say it in a file."""
+    """Resident set size in bytes; 0 if the system has no /proc/self/statm."""
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -29,11 +29,11 @@ class TokenizerKind(StrEnum):
 
 
 class Reference(Protocol):
-    """An backend whose ids are right by definition. Safe to call from several threads."""
+    """A backend whose ids are correct by definition. Safe to call from several threads."""
 
     @property
     def kind(self) -> TokenizerKind:
-        """Whose ids these are."""
+        """Library that the ids come from."""
         ...
 
     def encode(self, texts: Sequence[str]) -> Iterator[Ids]:
@@ -63,7 +63,7 @@ class HuggingFaceReference:
         # Else the library spreads each call over threads of its own; callers bring the threads. It reads this
         # variable at every call, and a user's own setting wins.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-        with native_errors("The tokenizer cannot encode this text"):
+        with native_errors("the tokenizer cannot encode this text"):
             encodings = self._backend.encode_batch_fast(list(texts))
         encodings.reverse()
         while encodings:
@@ -74,7 +74,7 @@ class HuggingFaceReference:
 
 @dataclass(frozen=True)
 class EncodingRules:
-    """How a text becomes ids. None is the way of the tokenizer's kind.
+    """How a text becomes ids. None is the default of the tokenizer's kind.
 
     Args:
         parse_special_text: the string of a special token inside a text becomes that token, as in transformers;
@@ -90,7 +90,7 @@ class EncodingRules:
 
 
 def settle_rules(rules: EncodingRules, kind: TokenizerKind) -> EncodingRules:
-    """The rules with nothing left open.
+    """The rules with every None replaced by the default.
 
     Raises:
         TokenizationError: something that this kind never does is asked for.

@@ -143,7 +143,7 @@ def _added_entry(token_id: int, token: Mapping[str, Any]) -> AddedEntry:
 
 
 class SpecialTextCounter:
-    """Counts how often special-token strings (`<|endoftext|>`...) stand in texts; the longest wins where two start.
+    """Counts how often special-token strings (`<|endoftext|>`...) occur in texts; the longest wins where two start.
 
     Nearly all text holds none, so a text is first searched for the few openings of these strings (`<|`, `[P`...),
     which runs at memory speed.
@@ -155,7 +155,7 @@ class SpecialTextCounter:
         self._pattern = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
 
     def is_in(self, text: str) -> bool:
-        """Whether one of the strings stands in a text."""
+        """Whether one of the strings occurs in a text."""
         return self._pattern is not None and self._may_be_in(text) and self._pattern.search(text) is not None
 
     def count(self, texts: Iterable[str]) -> int:

@@ -1,4 +1,4 @@
-"""A tokenizer with decided special tokens: text to arrays of ids, ids to text, a fingerprint, a folder to save.
+"""The `Tokenizer` class: encoding to arrays of ids, decoding, a fingerprint, and saving.
 
 Two vocabularies are kept apart. Texts are encoded with the tokenizer as it was found, so that ids do not depend on
 which mask token was decided; the mask belongs to the vocabulary that is counted, fingerprinted and saved.
@@ -43,7 +43,7 @@ class Tokenizer:
         special_ids: the ids of `bos`, `eos`, `pad`, `mask`, None where there is none.
         all_special_ids: every id that is special, ascending.
         rules: how texts are encoded, nothing left open.
-        folder: where configuration files stand beside the vocabulary; None where none belong to it.
+        folder: of the configuration files next to the vocabulary; None if there are none.
         source: `organization/name@commit` of a tokenizer from the hub; None for local files.
     """
 
@@ -100,7 +100,7 @@ class Tokenizer:
 
     @property
     def kind(self) -> TokenizerKind:
-        """Whose ids `encode_batch` gives."""
+        """Library that the ids of `encode_batch` come from."""
         return self._reference.kind
 
     @property
@@ -166,7 +166,7 @@ class Tokenizer:
         """The ids that the post-processor puts in front of a text and behind it."""
         if self.kind is not TokenizerKind.HUGGINGFACE or self._backend.post_processor is None:
             return np.empty(0, dtype=np.uint32), np.empty(0, dtype=np.uint32)
-        with native_errors("The tokenizer cannot encode the letter a, which shows what it puts around a text"):
+        with native_errors("the tokenizer cannot encode the letter a, which shows what it puts around a text"):
             framed = self._backend.encode("a")
         is_text = np.flatnonzero(np.array(framed.special_tokens_mask, dtype=np.int64) == 0)
         ids = np.array(framed.ids, dtype=np.uint32)
@@ -194,13 +194,13 @@ class Tokenizer:
         return np.array(appended, dtype=np.uint32)
 
     def count_special_text(self, texts: Sequence[str]) -> int:
-        """How often strings of special tokens stand in the texts."""
+        """Occurrences of special-token strings in the texts."""
         return self._special_text.count(texts)
 
     def special_text_hits(
         self, texts: Sequence[str], ids: npt.NDArray[np.uint32], lengths: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.int64]:
-        """How often the string of a special token stands in each text.
+        """Occurrences of special-token strings in each text.
 
         Where such strings are parsed, only texts with a special id inside are searched.
 

@@ -1,4 +1,4 @@
-"""Train a byte-level BPE, for quickstarts, tests and small languages."""
+"""Training of a byte-level BPE, for quickstarts, tests and small languages."""
 
 import json
 from collections.abc import Iterable

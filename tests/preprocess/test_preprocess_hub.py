@@ -146,7 +146,7 @@ ERRORS = {
     "a slip": (FINEWEB, "sample-10bt", "no configuration 'sample-10bt'. Did you mean sample-10BT? It has: default, "),
     "no split": ("org/split", "c:train", "no split 'train'. Name one of its splits with --subset: c:test, c:dev"),
     "no train": ("org/split", None, "no split 'train'. Name one of its splits"),
-    "no parquet": ("org/lines", None, r"has no Parquet files \(found: 2 .jsonl.gz, 1 .md\). The hub keeps a Parquet"),
+    "no parquet": ("org/lines", None, "has no Parquet files (found: 2 .jsonl.gz, 1 .md). The hub keeps a Parquet"),
     "missing": ("org/none", None, "the data set org/none: http://"),
     "no revision": ("org/lines@v2", None, "not this revision"),
     "bad yaml": ("org/yaml", None, "invalid README of the data set org/yaml: "),

@@ -1,8 +1,8 @@
 """The fast batch backend, gigatoken: its output is identical to the reference's, or an error is raised.
 
 Three guards, each against the reference: every entry of the vocabulary (`check_vocabulary`), texts of the caller's
-choice (`check`), and while it works one document in 1,000, chosen by a hash, so that the same documents are looked at
-however often and on however many threads a corpus is made. Texts that it is known not to do are not given to it.
+choice (`check`), and one document in 1,000 during encoding, chosen by a hash, so that the same documents are compared
+in every run, with any number of threads. Texts that it is known to encode differently go to the reference.
 """
 
 import threading
@@ -65,7 +65,7 @@ class FastBackend:
 
     @classmethod
     def open(cls, tokenizer: Tokenizer, *, characters: Iterable[str] | None = None) -> "FastBackend":
-        """The fast backend of a tokenizer, once it is known which texts it does.
+        """Open the fast backend of a tokenizer and find out which texts it supports.
 
         Args:
             tokenizer: the reference.
@@ -153,7 +153,7 @@ class FastBackend:
     def _raw(self, texts: Sequence[str]) -> tuple[Ids, Lengths]:
         """What gigatoken makes of texts: views of its own buffers."""
         try:
-            with native_errors("The tokenizer cannot encode this text"):
+            with native_errors("the tokenizer cannot encode this text"):
                 rows = self._gigatoken.encode_batch(list(texts)).layout
         except TokenizationError as error:
             if isinstance(error.__cause__, Exception):
@@ -242,7 +242,7 @@ def _build(content: bytes) -> "gigatoken.Tokenizer":
 
 
 def _contexts(character: str) -> str:
-    """A character as a letter, a digit and a sign would stand, and beside itself."""
+    """A character next to a letter, a digit, a sign and itself."""
     return f"a{character}1{character}{character} {character}.\n{character}\n"
 
 

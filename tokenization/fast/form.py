@@ -1,4 +1,4 @@
-"""What the fast backend (gigatoken) is given of a tokenizer, and which texts it is not trusted with."""
+"""Input of the fast backend (gigatoken): its `tokenizer.json`, and the texts that the reference encodes instead."""
 
 import json
 import re
@@ -56,7 +56,7 @@ def _as_gigatoken_knows_it(pre_tokenizer: Any) -> Any:
 
 
 def added_tokens(tokenizer: Tokenizer) -> tuple[list[str], list[str]]:
-    """The strings that become a token of their own wherever they stand in a text.
+    """The strings that always become one token, wherever they occur in a text.
 
     Returns:
         Those whose texts the reference encodes, being special or having rules about their neighbourhood; and the
@@ -73,7 +73,7 @@ def added_tokens(tokenizer: Tokenizer) -> tuple[list[str], list[str]]:
 
 
 def sample_characters() -> Iterator[str]:
-    """Characters that stand for all of Unicode: each one of the planes 0 and 1, of long ranges one in 64."""
+    """Sample of Unicode: every character of planes 0 and 1, and one in 64 of long ranges."""
     for code in range(1, 0x110000):
         is_alike = any(first <= code < last for first, last in _ALIKE)
         if not 0xD800 <= code < 0xE000 and (not is_alike or code % _ONE_IN == 0):

@@ -1,4 +1,4 @@
-"""The compiled character map of a SentencePiece model: whether every look-up in it stays inside it.
+"""Compiled character map of a SentencePiece model, and the check that every look-up stays inside it.
 
 The map is a little-endian size, a double-array trie of that many bytes (the layout of Darts-clone: Yata et al.) whose
 leaves are positions in what follows: replacement strings, each ended by a zero byte.
@@ -16,7 +16,7 @@ _VALUE = np.uint32((1 << 31) - 1)
 
 
 def mapped(content: bytes, text: str) -> str:
-    """What a checked map makes of a text: of each longest string that it knows its replacement; the rest stays."""
+    """Apply a checked map to a text: each longest known string is replaced; the rest stays."""
     units, strings = _parts(content)
     found, rest = b"", text.encode("utf-8")
     while rest:

@@ -1,4 +1,4 @@
-"""Whether a tokenizer's Hugging Face form gives the ids of its reference, on texts chosen to tell them apart."""
+"""Check that a tokenizer's Hugging Face form gives the ids of its reference, on texts chosen to expose differences."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

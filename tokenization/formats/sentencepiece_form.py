@@ -1,6 +1,6 @@
 """SentencePiece models: the library's own backend, and the Hugging Face form that gives the same ids.
 
-What the form has to mind, beyond the tables:
+Differences that the form accounts for, besides the tables:
 
 - Text is cut whole. SentencePiece has no pieces to split into first; a run of spaces is a token of its own in Llama 2.
 - Strings of control tokens (`<s>`) and of byte pieces are text like any other to SentencePiece. Unigram models of
@@ -112,7 +112,7 @@ class SentencePieceReference:
     def encode(self, texts: Sequence[str]) -> Iterator[npt.NDArray[np.uint32]]:
         """The ids of each text."""
         for text in texts:
-            with native_errors("The tokenizer cannot encode this text"):
+            with native_errors("the tokenizer cannot encode this text"):
                 ids = self._processor.Encode(text, **self._options)
             yield np.asarray(ids, dtype=np.int32).view(np.uint32)
 

@@ -1,4 +1,4 @@
-"""What a SentencePiece `.model` file holds, read from its protocol buffer with every length and type checked.
+"""Parser of SentencePiece `.model` files (protocol buffers) that checks every length and type.
 
 The library itself trusts a file more than it should: damaged tables can end the process. So a file is read here
 first, and only one that holds together is handed on. Field numbers are those of sentencepiece_model.proto.

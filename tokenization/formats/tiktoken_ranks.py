@@ -1,4 +1,4 @@
-"""tiktoken rank files: read, checked, and written in the Hugging Face form that gives the same ids.
+"""tiktoken rank files: parsing, checks, and conversion to the Hugging Face form that gives the same ids.
 
 A rank file has one line per token: its bytes in base64, a space, its rank, which is its id. tiktoken joins, inside
 each piece that the pattern splits off, the two neighbours whose joined bytes have the lowest rank, leftmost first.
@@ -120,14 +120,14 @@ def from_ranks(
     ranks = parse_ranks(content, name)
     special = spec.special_ids(max(ranks.values()) + 1)
     _check(ranks, special, spec)
-    with native_errors(f"The pattern of the tokenizer spec {spec.name} cannot be used", remedy="Correct it."):
+    with native_errors(f"the pattern of the tokenizer spec {spec.name} cannot be used", remedy="Correct it."):
         import tiktoken
 
         _refuse_empty_matches(spec.pattern)
         encoding = tiktoken.Encoding(spec.name, pat_str=spec.pattern, mergeable_ranks=ranks, special_tokens=special)
 
     def convert() -> "tokenizers.Tokenizer":
-        with native_errors(f"The pattern of the tokenizer spec {spec.name} cannot be used", remedy="Correct it."):
+        with native_errors(f"the pattern of the tokenizer spec {spec.name} cannot be used", remedy="Correct it."):
             from tokenizers import Tokenizer as Backend
 
             backend = Backend.from_str(_hugging_face_json(ranks, special, spec.pattern))
@@ -253,7 +253,7 @@ class TiktokenReference:
         encoded with the Hugging Face form.
         """
         for text in texts:
-            with native_errors("The tokenizer cannot encode this text"):
+            with native_errors("the tokenizer cannot encode this text"):
                 ids = self._ids(text)
             if ids is None:
                 (ids,) = self._same_ids.encode([text])

@@ -1,4 +1,4 @@
-"""What a tiktoken rank file leaves out: how text is split, and which ids are special. One .toml file each.
+"""Tokenizer specs: what a tiktoken rank file leaves out, that is how text is split and which ids are special.
 
 Keys of a file, all of them optional but `pattern` and what names the ranks:
 

@@ -1,4 +1,4 @@
-"""The model card: what was trained, on what, for how long, and how to load it; all taken from the manifest."""
+"""Model card of an export: model, data, training and how to load it, all from the manifest."""
 
 import math
 from collections.abc import Iterator

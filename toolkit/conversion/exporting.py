@@ -1,6 +1,6 @@
-"""From a checkpoint to a Hugging Face folder that loads with stock transformers.
+"""Export of a checkpoint to a Hugging Face folder that loads with stock transformers.
 
-The folder is made beside its final place under a hidden name, checked there, and renamed: a failure leaves nothing.
+The folder is written next to its destination under a hidden name, checked there, and renamed: a failure leaves nothing.
 Weights pass through one tensor at a time, so that a model larger than memory converts.
 """
 

@@ -1,7 +1,7 @@
-"""From the configuration of a Hugging Face model to the shape of ours, or to the names of what we do not have.
+"""Translation of a Hugging Face config into our model settings, or into a list of unsupported features.
 
 transformers fills in the defaults of each family; what it has no key for is looked up in `config.json` itself, so that
-a part is refused whatever the family in whose file it stands.
+an unsupported feature is rejected in every family's file.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The forms in which a checkpoint leaves the toolkit, and the Hugging Face configuration of each.
+"""Export forms (bidirectional, causal), and the Hugging Face configuration of each.
 
 One set of tensors serves both: transformers' EuroBERT is Llama with a bidirectional mask, and the names agree. Two
 options of ours need more: where query, key and value have biases, both classes have one at the output too, which is
@@ -40,7 +40,7 @@ class ExportDtype(StrEnum):
 
     @property
     def torch_dtype(self) -> "torch.dtype":
-        """The same in torch's words."""
+        """The torch dtype."""
         import torch
 
         return torch.float32 if self is ExportDtype.FP32 else torch.bfloat16

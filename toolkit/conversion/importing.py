@@ -1,7 +1,7 @@
-"""From a Hugging Face model to a checkpoint that runs can start from and that exports again.
+"""Import of a Hugging Face model as a checkpoint that runs can start from and that exports again.
 
-OUT is a checkpoint folder with weights and tokenizer and without an optimizer's moments. It is made beside its place,
-compared with the model in transformers on real text, and renamed. Weights pass through a few rows at a time.
+OUT is a checkpoint folder with weights and tokenizer and without optimizer moments. It is written next to its
+destination, compared with the model in transformers on real text, and renamed. Weights are copied a few rows at a time.
 """
 
 from collections.abc import Iterable

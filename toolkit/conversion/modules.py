@@ -1,4 +1,4 @@
-"""What sentence-transformers reads beside a Hugging Face encoder: the encoder, then a mean over positions."""
+"""Files for sentence-transformers next to a Hugging Face encoder: the encoder, then mean pooling."""
 
 import json
 from pathlib import Path

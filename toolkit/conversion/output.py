@@ -1,4 +1,4 @@
-"""The folder that a conversion writes: it appears whole or not at all."""
+"""Output folder of a conversion, written atomically."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from toolkit.core.files import atomic_directory
 
 
 def check_output(out: Path) -> None:
-    """Refuse a place that holds something.
+    """Raise if the destination exists already and is not an empty folder.
 
     Raises:
         UserError: `out` exists and is not an empty directory.

@@ -1,4 +1,4 @@
-"""Does a Hugging Face folder compute what a checkpoint computes?
+"""Parity check: the logits of a Hugging Face folder against those of the checkpoint.
 
 The folder is loaded the way its users load it, through the Auto classes without remote code, and its logits are
 compared in fp32 with those of our own encoder, which takes its weights from the checkpoint and not from the folder.
@@ -218,7 +218,7 @@ def compare_logits(
         columns[without] = False
     found = Parity(max_difference=0.0, max_logit=0.0)
     for theirs_NV in _stock_logits(stock, [(alone[None], None), (batch_BS, batch_mask_BS)]):
-        # Read for each of the two passes: kept, it would lie beside whatever tensor the other model needs.
+        # Read for each of the two passes: keeping it would add to the peak memory of the other model's tensors.
         head_VD = native.read(_head_name(native.encoder.settings))
         for start in range(0, len(theirs_NV), _ROWS):
             rows_ND = hidden_ND[start : start + _ROWS]

@@ -1,4 +1,4 @@
-"""Are the tensors of a Hugging Face model those that its configuration describes, and no others?"""
+"""Check of a Hugging Face model's tensors against its configuration: names, shapes, nothing left over."""
 
 from collections.abc import Iterator
 
@@ -21,7 +21,7 @@ def shapes_of(settings: ModelSettings) -> dict[str, tuple[int, ...]]:
 
 
 def check_tensors(weights: HubWeights, settings: ModelSettings) -> Iterator[str]:
-    """Refuse other tensors than the model has; what is left out without loss is told.
+    """Raise for tensors that the model does not have; yield notes on those that are dropped without loss.
 
     Raises:
         CheckpointError: naming the tensors.

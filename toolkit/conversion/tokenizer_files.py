@@ -1,4 +1,4 @@
-"""The tokenizer of an exported folder: the checkpoint's, told what the model is and what it saw around a text."""
+"""Tokenizer files of an exported folder: the checkpoint's, with the model's length and the ids around a text."""
 
 import json
 import shutil
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def write_tokenizer(folder: Path, source: Checkpoint, *, form: ExportForm, longest: int) -> None:
-    """Copy the tokenizer into `folder` and settle what the model asks for.
+    """Copy the tokenizer into `folder` and set what the model needs.
 
     - Llama and EuroBERT take no token types; a text may be as long as the model's positions.
     - Where the tokenizer names no pad token, the token of `exported_pad_id` is named, since a batch could not be padded

@@ -1,4 +1,4 @@
-"""The tokenizer of a model that is imported: which tokens begin, end, pad and hide, and what was decided about them."""
+"""Tokenizer of an imported model: its bos, eos, pad and mask tokens, and notes on how they were chosen."""
 
 import shutil
 from pathlib import Path
@@ -69,7 +69,7 @@ def open_tokenizer(folder: Path, described: Described, *, mask_token: str) -> tu
 
 
 def _policy(mask_token: str) -> str:
-    """The policy in the words of `tokenization`."""
+    """The mask policy as `tokenization` names it."""
     if mask_token in _POLICIES or mask_token.startswith(("id:", "token:")):
         return _POLICIES.get(mask_token, mask_token)
     raise UserError(

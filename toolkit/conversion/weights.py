@@ -1,4 +1,4 @@
-"""The weights of a Hugging Face folder: one file, or several with an index."""
+"""Weights of a Hugging Face folder: one safetensors file, or several with an index."""
 
 import json
 from collections.abc import Iterator
