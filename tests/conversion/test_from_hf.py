@@ -214,7 +214,7 @@ class TestMaskToken:
         for policy, message in (
             ("reserved", "no reserved slot"),
             ("id:9999", "not in the vocabulary"),
-            ("id:x", "not one"),
+            ("id:x", "got .id:x"),
         ):
             with pytest.raises(tokenization.TokenizationError, match=message):
                 from_hf(tmp_path / "model", tmp_path / "out", mask_token=policy)

@@ -112,7 +112,7 @@ def test_what_is_passed_over_is_said(toolkit, write_jsonl, tokenizer_folder, tmp
         ),
         (("--tokenizer", "TOK", "--output", "c", "--txt-documents", "x"), "'file', 'paragraph' or 'line'"),
         (("--tokenizer", "TOK", "--output", "c", "--eod", "<nowhere>"), "'<nowhere>' is not in the vocabulary"),
-        (("--tokenizer", "TOK", "--output", "c", "--mask-token", "x"), "not one of auto, reserved, append, token:TEXT"),
+        (("--tokenizer", "TOK", "--output", "c", "--mask-token", "x"), "expected auto, reserved, append, token:TEXT"),
         (("--tokenizer", "TOK", "--output", "c", "--workers", "0"), "--workers: expected"),
         (("--tokenizer", "TOK", "--output", "c", "--holdout", "1"), "--holdout: expected a value below 1, got 1.0"),
         (
