@@ -52,3 +52,13 @@ def test_the_tokenizer_stays_when_the_corpus_goes(tmp_path):
         folder.keep_tokenizer(source)
     assert sorted(path.name for path in folder.tokenizer.iterdir()) == names
     assert sorted(path.name for path in folder.path.iterdir()) == ["tokenizer"]
+
+
+def test_leftovers_of_a_killed_process_are_removed(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    folder.path.mkdir()
+    (folder.path / ".run.toml.12345678.partial").touch()
+    (folder.path / ".tokenizer.12345678.partial").mkdir()
+    folder.settings_file.touch()
+    with folder.locked():
+        assert {path.name for path in folder.path.iterdir()} == {".lock", "run.toml"}

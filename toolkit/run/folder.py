@@ -12,7 +12,7 @@ from filelock import FileLock, Timeout
 from toolkit.checkpoint.folders import CHECKPOINTS_FOLDER, step_folders, step_name
 from toolkit.checkpoint.manifest import MANIFEST_NAME, CheckpointManifest, read_manifest
 from toolkit.core.errors import CheckpointError, CorpusError, SettingsError
-from toolkit.core.files import atomic_directory, atomic_write
+from toolkit.core.files import PARTIAL_FILES, atomic_directory, atomic_write
 
 if TYPE_CHECKING:
     from toolkit.checkpoint.read import Checkpoint
@@ -72,10 +72,17 @@ class RunFolder:
     def locked(self) -> Iterator[None]:
         """The folder, made where it is missing, for the one process that writes a run's files.
 
+        What a killed process left half-written is removed.
+
         Raises:
             SettingsError: another run is training in it, or it cannot be written.
         """
         with _locked(self.path, ".lock", timeout=_SECONDS_FOR_A_DYING_RUN):
+            for leftover in self.path.glob(PARTIAL_FILES):
+                if leftover.is_dir():
+                    shutil.rmtree(leftover, ignore_errors=True)
+                else:
+                    leftover.unlink(missing_ok=True)
             yield
 
     @contextmanager

@@ -138,7 +138,7 @@ def _check_shared(folder: Path, ranks: Ranks) -> None:
     Raises:
         SettingsError: a rank does not see it; on every rank.
     """
-    probe = folder / ranks.broadcast(f".look-{uuid.uuid4().hex[:12]}")
+    probe = folder / ranks.broadcast(f".look-{uuid.uuid4().hex[:12]}.partial")
     try:
         with ranks.together():
             if ranks.rank == 0:
