@@ -88,4 +88,4 @@ def test_a_model_comes_from_the_hub(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
     assert "someone/decoder (qwen3, " in done.stdout
     assert (missing.returncode, (tmp_path / "other").exists()) == (2, False)
-    assert "Could not download the model someone/nothing" in missing.stderr
+    assert "could not download the model someone/nothing" in missing.stderr
