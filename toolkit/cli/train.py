@@ -22,7 +22,7 @@ def command(
         typer.Option(metavar="FILE|NAME", help="DeepSpeed JSON, or a shipped one (default: zero1 or zero2)."),
     ] = None,
     num_procs: Annotated[
-        int | None, typer.Option(min=1, help="Number of ranks (default: one per GPU, or 1 on CPU).")
+        int | None, typer.Option(metavar="N", min=1, help="Number of ranks (default: one per GPU, or 1 on CPU).")
     ] = None,
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="a.b=value", help="Change a setting; the value is TOML.")
