@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 COPIED = ("toolkit", "tokenization", "launchers", "ds_configs", "tests", "pyproject.toml", "README.md", "LICENSE")
 ALLOWED_MISSES = 1
 SECONDS_FOR_ONE_FAULT = 200
+SECONDS_FOR_ALL_TESTS = 1200
 WORKERS = 2
 
 
@@ -509,7 +510,7 @@ def _environment(copy: Path) -> dict[str, str]:
     return {**os.environ, **mine}
 
 
-def _run_tests(copy: Path, tests: Sequence[str]) -> tuple[int | None, str]:
+def _run_tests(copy: Path, tests: Sequence[str], *, seconds: float) -> tuple[int | None, str]:
     """Exit status of pytest (None: it hung) and what it printed."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
     process = subprocess.Popen(
@@ -522,7 +523,7 @@ def _run_tests(copy: Path, tests: Sequence[str]) -> tuple[int | None, str]:
         start_new_session=True,
     )
     try:
-        output, _ = process.communicate(timeout=SECONDS_FOR_ONE_FAULT)
+        output, _ = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         # Tests start processes of their own; the session is theirs alone.
         os.killpg(process.pid, 9)
@@ -536,7 +537,7 @@ def _plant(fault: Fault, copy: Path) -> tuple[bool, str]:
     original = path.read_text(encoding="utf-8")
     path.write_text(original.replace(fault.old, fault.new), encoding="utf-8")
     try:
-        status, output = _run_tests(copy, fault.tests)
+        status, output = _run_tests(copy, fault.tests, seconds=SECONDS_FOR_ONE_FAULT)
     finally:
         path.write_text(original, encoding="utf-8")
     seconds = f"{time.monotonic() - started:5.1f} s"
@@ -560,8 +561,11 @@ def _failing_without_faults(copies: Sequence[Path], faults: Sequence[Fault]) -> 
     tests = sorted({test for fault in faults for test in fault.tests})
     shares = [tests[number :: len(copies)] for number in range(len(copies))]
     with ThreadPoolExecutor(len(copies)) as pool:
-        results = pool.map(lambda pair: _run_tests(*pair) if pair[1] else (0, ""), zip(copies, shares, strict=True))
-    return [output for status, output in results if status != 0]
+        results = pool.map(
+            lambda pair: _run_tests(*pair, seconds=SECONDS_FOR_ALL_TESTS) if pair[1] else (0, ""),
+            zip(copies, shares, strict=True),
+        )
+    return [f"{output}\n(status {status}; None: out of time)" for status, output in results if status != 0]
 
 
 def plant_all(faults: Sequence[Fault]) -> int:
