@@ -99,7 +99,7 @@ def test_other_ids_on_the_input_are_seen_before_the_start(prepare, source, token
     Proof(tokenization.load(tokenizer_folder)).write([])
 
     assert "the fast backend differs: token" in prepare(source).backend.why_reference
-    assert "Starting again" not in capsys.readouterr().out
+    assert "Starting over" not in capsys.readouterr().out
 
 
 def test_other_ids_met_at_work_start_the_corpus_again_with_the_reference(
