@@ -321,7 +321,7 @@ FAULTS = (
     ),
     Fault(
         name="checkpoint: multiples of keep_every are not saved",
-        path="toolkit/checkpoint/checkpoint_settings.py",
+        path="toolkit/checkpoint/retention.py",
         old="for interval in (self.every, self.keep_every))",
         new="for interval in (self.every,))",
         tests=("tests/training/test_saving.py",),

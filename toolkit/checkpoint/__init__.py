@@ -8,7 +8,6 @@ DeepSpeed or pickle. Settings and manifest need no torch and are imported eagerl
 
 from typing import TYPE_CHECKING, Any
 
-from toolkit.checkpoint.checkpoint_settings import CheckpointSettings
 from toolkit.checkpoint.folders import CHECKPOINTS_FOLDER
 from toolkit.checkpoint.manifest import (
     FORMAT_VERSION,
@@ -18,12 +17,19 @@ from toolkit.checkpoint.manifest import (
     TensorEntry,
     VocabularyEntry,
 )
+from toolkit.checkpoint.retention import CheckpointSettings, retain
 
 if TYPE_CHECKING:
     from toolkit.checkpoint.read import Checkpoint, ParameterState, newest_intact, open_checkpoint, open_unverified
-    from toolkit.checkpoint.retention import retain
-    from toolkit.checkpoint.weights_only import write_weights_only
-    from toolkit.checkpoint.write import PartEntry, abandon, begin, finish, merge_parts, write_part
+    from toolkit.checkpoint.write import (
+        PartEntry,
+        abandon,
+        begin,
+        finish,
+        merge_parts,
+        write_part,
+        write_weights_only,
+    )
 
 __all__ = [
     "CHECKPOINTS_FOLDER",
@@ -51,9 +57,7 @@ __all__ = [
 
 _WITH_TORCH = {
     "read": ("Checkpoint", "ParameterState", "newest_intact", "open_checkpoint", "open_unverified"),
-    "retention": ("retain",),
-    "weights_only": ("write_weights_only",),
-    "write": ("PartEntry", "abandon", "begin", "finish", "merge_parts", "write_part"),
+    "write": ("PartEntry", "abandon", "begin", "finish", "merge_parts", "write_part", "write_weights_only"),
 }
 
 

@@ -30,7 +30,9 @@ def write_file(path: Path, blocks: Iterable[bytes | memoryview]) -> FileEntry:
         for block in blocks:
             digest.update(block)
             num_bytes += len(block)
-            _write_whole(file.fileno(), memoryview(block))
+            rest = memoryview(block)
+            while len(rest):
+                rest = rest[file.write(rest) :]
         os.fsync(file.fileno())
     return FileEntry(bytes=num_bytes, sha256=digest.hexdigest())
 
@@ -111,8 +113,3 @@ def copy_tree(source: Path, target: Path) -> dict[str, FileEntry]:
         name: FileEntry(bytes=(target / name).stat().st_size, sha256=sha256)
         for name, sha256 in hash_folder(target).items()
     }
-
-
-def _write_whole(handle: int, block: memoryview) -> None:
-    while len(block):
-        block = block[os.write(handle, block) :]

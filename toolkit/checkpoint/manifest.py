@@ -7,6 +7,7 @@ changed byte anywhere in the manifest, white space included, is found.
 
 import hashlib
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -63,26 +64,11 @@ class VocabularyEntry(_Entry):
     @classmethod
     def of(cls, vocabulary: Vocabulary, fingerprint: str) -> "VocabularyEntry":
         """The entry that describes `vocabulary`."""
-        return cls(
-            size=vocabulary.size,
-            mask_id=vocabulary.mask_id,
-            pad_id=vocabulary.pad_id,
-            bos_id=vocabulary.bos_id,
-            eos_id=vocabulary.eos_id,
-            special_ids=vocabulary.special_ids,
-            fingerprint=fingerprint,
-        )
+        return cls(**asdict(vocabulary), fingerprint=fingerprint)
 
     def vocabulary(self) -> Vocabulary:
         """The ids without the fingerprint, as objectives know them."""
-        return Vocabulary(
-            size=self.size,
-            mask_id=self.mask_id,
-            pad_id=self.pad_id,
-            bos_id=self.bos_id,
-            eos_id=self.eos_id,
-            special_ids=self.special_ids,
-        )
+        return Vocabulary(**self.model_dump(exclude={"fingerprint"}))
 
 
 class CheckpointManifest(_Entry):

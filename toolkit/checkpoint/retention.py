@@ -1,10 +1,30 @@
-"""Deleting checkpoints that need not be kept."""
+"""When checkpoints are saved, and which of them stay."""
 
 from pathlib import Path
 
+from pydantic import Field
+
 from toolkit.checkpoint.folders import latest_step, remove_folder, step_folders
-from toolkit.checkpoint.read import open_unverified
+from toolkit.checkpoint.manifest import read_manifest
 from toolkit.core.errors import CheckpointError
+from toolkit.core.settings import Settings
+
+
+class CheckpointSettings(Settings):
+    """When checkpoints are saved and which are kept. The last step is always saved."""
+
+    every: int | None = Field(default=None, ge=1)
+    """Save at multiples of this step; unset, only at those of `keep_every`."""
+
+    keep: int = Field(default=2, ge=1)
+    """Number of newest checkpoints to keep."""
+
+    keep_every: int | None = Field(default=None, ge=1)
+    """Save at multiples of this step too and never delete those, as a trunk to branch from."""
+
+    def is_due(self, step: int) -> bool:
+        """Whether a checkpoint is saved at this step, be it the last or not."""
+        return any(interval is not None and step % interval == 0 for interval in (self.every, self.keep_every))
 
 
 def retain(root: Path, keep: int, *, keep_every: int | None) -> list[Path]:
@@ -48,7 +68,7 @@ def retain(root: Path, keep: int, *, keep_every: int | None) -> list[Path]:
 
 def _is_complete(folder: Path) -> bool:
     try:
-        files = open_unverified(folder).manifest.files
+        files = read_manifest(folder).files
         return all((folder / name).stat().st_size == entry.bytes for name, entry in files.items())
     except (CheckpointError, OSError):
         return False

@@ -4,7 +4,6 @@ The folder is written next to its destination under a hidden name, checked there
 Weights pass through one tensor at a time, so that a model larger than memory converts.
 """
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -19,8 +18,9 @@ from torch import Tensor
 from toolkit.checkpoint.durable import stream_safetensors
 from toolkit.checkpoint.manifest import COPY_AGAIN
 from toolkit.checkpoint.read import Checkpoint, open_checkpoint
-from toolkit.checkpoint.weights_only import split_into_files
+from toolkit.checkpoint.write import split_into_files
 from toolkit.conversion.card import model_card
+from toolkit.conversion.folders import check_output, output_directory
 from toolkit.conversion.forms import (
     DEFAULT_DTYPE,
     DEFAULT_FORM,
@@ -31,16 +31,15 @@ from toolkit.conversion.forms import (
     exported_pad_id,
     rope_scaling,
 )
-from toolkit.conversion.modules import write_modules
-from toolkit.conversion.output import check_output, output_directory
 from toolkit.conversion.parity import USE_WHOLE, NativeModel, Parity, compare_logits, open_native, open_stock
-from toolkit.conversion.tokenizer_files import update_json, write_tokenizer
+from toolkit.conversion.tokenizer_files import update_json, write_json, write_tokenizer
 from toolkit.core.errors import CheckpointError, ToolkitError, UserError
 from toolkit.core.types import Vocabulary
 from toolkit.core.validation import explain
 from toolkit.model.config import ModelSettings
 
 _LARGEST_FILE = 5_000_000_000
+_POOLING = "1_Pooling"
 _Word = TypeVar("_Word", bound=StrEnum)
 
 
@@ -109,7 +108,7 @@ def to_hf(
         _write_model(folder, source, settings, form, dtype)
         write_tokenizer(folder, source, form=form, longest=settings.max_position_embeddings)
         if sentence_transformers:
-            write_modules(folder, width=settings.hidden_size, longest=_trained_length(source, settings))
+            _write_modules(folder, width=settings.hidden_size, longest=_trained_length(source, settings))
         (folder / "README.md").write_text(
             model_card(source.manifest, form, name=out.name, architecture=exported_class(form, settings)),
             encoding="utf-8",
@@ -203,7 +202,22 @@ def _write_weights(folder: Path, source: Checkpoint, settings: ModelSettings, dt
         files |= dict.fromkeys(names, file)
     if len(parts) > 1:
         index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": dict(sorted(files.items()))}
-        (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+        write_json(folder / "model.safetensors.index.json", index)
+
+
+def _write_modules(folder: Path, *, width: int, longest: int) -> None:
+    """The files of sentence-transformers: the encoder for inputs of `longest` tokens, then the mean of D = `width`."""
+    modules = [
+        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+        {"idx": 1, "name": "1", "path": _POOLING, "type": "sentence_transformers.models.Pooling"},
+    ]
+    whole: dict[str, object] = {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"}
+    pooling = {"word_embedding_dimension": width, "pooling_mode_mean_tokens": True, "include_prompt": True}
+    (folder / _POOLING).mkdir()
+    write_json(folder / "modules.json", modules)
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": longest, "do_lower_case": False})
+    write_json(folder / "config_sentence_transformers.json", whole)
+    write_json(folder / _POOLING / "config.json", pooling)
 
 
 def _notes(form: ExportForm, settings: ModelSettings, vocabulary: Vocabulary) -> tuple[str, ...]:

@@ -17,14 +17,12 @@ from tokenization import MaskOrigin, Tokenizer
 from tokenization.hub import HubName
 from toolkit.checkpoint.manifest import CheckpointManifest, LayoutEntry, VocabularyEntry
 from toolkit.checkpoint.read import open_unverified
-from toolkit.checkpoint.weights_only import write_weights_only
+from toolkit.checkpoint.write import write_weights_only
 from toolkit.conversion.families import Described, describe
-from toolkit.conversion.hub import local_files
-from toolkit.conversion.output import check_output, output_directory
+from toolkit.conversion.folders import check_output, local_files, output_directory
 from toolkit.conversion.parity import Parity, compare_logits, open_native, open_stock
-from toolkit.conversion.tensors import check_tensors, shapes_of
 from toolkit.conversion.vocabulary import compare_ids, open_tokenizer, preprocess_options
-from toolkit.conversion.weights import EMBEDDING, HEAD, HubWeights
+from toolkit.conversion.weights import EMBEDDING, HEAD, HubWeights, check_tensors, shapes_of
 from toolkit.core.errors import CheckpointError, ToolkitError
 from toolkit.core.types import Vocabulary
 from toolkit.model.config import ModelSettings

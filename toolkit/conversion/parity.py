@@ -219,7 +219,7 @@ def compare_logits(
     found = Parity(max_difference=0.0, max_logit=0.0)
     for theirs_NV in _stock_logits(stock, [(alone[None], None), (batch_BS, batch_mask_BS)]):
         # Read for each of the two passes: keeping it would add to the peak memory of the other model's tensors.
-        head_VD = native.read(_head_name(native.encoder.settings))
+        head_VD = native.read(EMBEDDING if native.encoder.settings.tie_word_embeddings else HEAD)
         for start in range(0, len(theirs_NV), _ROWS):
             rows_ND = hidden_ND[start : start + _ROWS]
             expected_NV = linear(rows_ND[: len(theirs_NV) - start], head_VD).float()[:, :vocab_size]
@@ -247,10 +247,6 @@ def _worse(so_far: Parity, theirs_NV: Tensor, expected_NV: Tensor) -> Parity:
     """What was found so far, and these rows; a difference that is not a number stays."""
     differences = torch.stack([torch.tensor(so_far.max_difference), (theirs_NV - expected_NV).abs().max()])
     return Parity(float(differences.max()), max(so_far.max_logit, float(expected_NV.abs().max())))
-
-
-def _head_name(settings: ModelSettings) -> str:
-    return EMBEDDING if settings.tie_word_embeddings else HEAD
 
 
 def _packed_hidden(native: NativeModel, texts: list[Tensor], attention: AttentionKind) -> Tensor:

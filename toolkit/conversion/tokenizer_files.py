@@ -77,8 +77,8 @@ def update_json(path: Path, changes: dict[str, object]) -> None:
     write_json(path, read_json(path) | changes)
 
 
-def write_json(path: Path, content: dict[str, object]) -> None:
-    """Write a JSON file."""
+def write_json(path: Path, content: object) -> None:
+    """Write a JSON file, indented."""
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

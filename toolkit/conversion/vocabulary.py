@@ -61,10 +61,10 @@ def open_tokenizer(folder: Path, described: Described, *, mask_token: str) -> tu
         said.append(f"{mask.passed_over} looks like a mask and no file names it: --mask-token token:{mask.passed_over}")
     if tokenizer.special_ids["pad"] is None:
         said.append("pad: none is named; the end of text fills up, told apart by position and not by id")
-    if _has_chat_template(folder):
+    if "chat_template" in read_json(folder / _CONFIG) or (folder / "chat_template.jinja").is_file():
         said.append("the chat template is left out")
-    if (end := _own_end(tokenizer)) is not None:
-        said.append(f"the tokenizer itself ends every text with {end}")
+    if (back := tokenizer.frame[1]).size:
+        said.append(f"the tokenizer itself ends every text with {tokenizer.backend.id_to_token(int(back[-1]))}")
     return tokenizer, said
 
 
@@ -139,16 +139,6 @@ def _differences(role: str, tokenizer: Tokenizer, described: Described) -> list[
         listed = ", ".join(map(str, more))
         found.append(f"eos: generation_config.json also ends texts with id {listed}, which exports do not know")
     return found
-
-
-def _has_chat_template(folder: Path) -> bool:
-    return "chat_template" in read_json(folder / _CONFIG) or (folder / "chat_template.jinja").is_file()
-
-
-def _own_end(tokenizer: Tokenizer) -> str | None:
-    """The text of the token that the tokenizer itself puts behind every text, if any."""
-    back = tokenizer.frame[1]
-    return str(tokenizer.backend.id_to_token(int(back[-1]))) if back.size else None
 
 
 def preprocess_options(tokenizer: Tokenizer) -> str:

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, InstanceOf, PlainSerializer
 
-from toolkit.checkpoint.checkpoint_settings import CheckpointSettings
+from toolkit.checkpoint.retention import CheckpointSettings
 from toolkit.core.settings import Settings
 from toolkit.data import DataSettings
 from toolkit.engine.lr import LearningRateSettings

@@ -5,8 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from toolkit.checkpoint.checkpoint_settings import CheckpointSettings
-from toolkit.checkpoint.retention import retain
+from toolkit.checkpoint.retention import CheckpointSettings, retain
 from toolkit.core.console import progress
 from toolkit.objectives.base import Objective
 from toolkit.objectives.schedule import Phase, Schedule

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from toolkit.checkpoint.checkpoint_settings import CheckpointSettings
 from toolkit.checkpoint.manifest import CheckpointManifest
+from toolkit.checkpoint.retention import CheckpointSettings
 from toolkit.engine.engine import Engine
 from toolkit.engine.saving import save_checkpoint
 from toolkit.training.run_state import RunState

@@ -1,10 +1,15 @@
-"""Model files: a local folder, or a snapshot of a model repository on the hub."""
+"""Folders of a conversion: the model that is read, local or from the hub, and the output, written atomically."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from safetensors import SafetensorError
 
 from tokenization.errors import TokenizationError
 from tokenization.hub import HubName, download
-from toolkit.core.errors import UserError
+from toolkit.core.errors import UserError, is_out_of_room
+from toolkit.core.files import atomic_directory
 from toolkit.core.text import home_hint
 
 _FILES = [
@@ -45,3 +50,31 @@ def local_files(model: str) -> Path:
         return download(name, _FILES, what="model", alternative="give a folder with the model's files")
     except TokenizationError as error:
         raise UserError(f"no such directory: {model}; {error}") from error
+
+
+def check_output(out: Path) -> None:
+    """Raise if the destination exists already and is not an empty folder.
+
+    Raises:
+        UserError: `out` exists and is not an empty directory.
+    """
+    if out.is_dir() and not any(out.iterdir()):
+        return
+    if out.exists() or out.is_symlink():
+        raise UserError(f"{out} already exists. Name a new folder, or remove it first.")
+
+
+@contextmanager
+def output_directory(out: Path) -> Iterator[Path]:
+    """A hidden folder that becomes `out` when the block succeeds, and is removed when it does not.
+
+    Raises:
+        UserError: the disk is full, or the place cannot be written.
+    """
+    try:
+        with atomic_directory(out) as folder:
+            yield folder
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        remedy = "Free space there, or name another folder" if is_out_of_room(error) else "Name another folder"
+        raise UserError(f"{out} cannot be written: {reason}. {remedy}; no partial output is left there.") from error
