@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.runs import write_run
 from toolkit.core.errors import SettingsError
-from toolkit.core.shipped import shipped_folder
+from toolkit.core.files import shipped_folder
 from toolkit.workflows.launch import device_options, launcher_command, stop_signals_kept
 
 

@@ -15,7 +15,7 @@ from tests.support.hf_decoders import TOKENS, edit_json, save_decoder, save_toke
 from tests.support.text import sample_documents
 from tokenization.transformers_comparison import transformers_differences
 from toolkit.checkpoint import open_checkpoint
-from toolkit.conversion import from_hf, hub, to_hf
+from toolkit.conversion import folders, from_hf, to_hf
 from toolkit.core.errors import CheckpointError, UserError
 
 
@@ -196,6 +196,6 @@ def test_every_file_that_is_read_is_fetched_from_the_hub() -> None:
     words = ["tokenizer.json", "tokenizer.model", "vocab.json", "merges.txt", "tokenizer_config.json"]
     others = ["config.json", "generation_config.json", "special_tokens_map.json"]
     assert [
-        name for name in weights + words + others if not any(fnmatch(name, pattern) for pattern in hub._FILES)
+        name for name in weights + words + others if not any(fnmatch(name, pattern) for pattern in folders._FILES)
     ] == []
-    assert not any(fnmatch("pytorch_model.bin", pattern) for pattern in hub._FILES)
+    assert not any(fnmatch("pytorch_model.bin", pattern) for pattern in folders._FILES)

@@ -6,9 +6,9 @@ import pytest
 from toolkit.finetuning import FinetuningResult, Initialization
 from toolkit.run import load_run
 from toolkit.run.load import schedule_of
+from toolkit.workflows.job import Stage, TimedStage
+from toolkit.workflows.report.evaluations import MaskedWord
 from toolkit.workflows.report.facts import Facts, Metrics
-from toolkit.workflows.report.masked_predictions import MaskedWord
-from toolkit.workflows.stages import Stage, TimedStage
 
 
 def _metrics(steps: int, *, switch: int, final_mlm: float) -> Metrics:

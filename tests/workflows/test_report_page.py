@@ -6,9 +6,8 @@ from html.parser import HTMLParser
 import pytest
 from rich.console import Console
 
-from toolkit.workflows.report.baselines import bag_of_words_accuracy
-from toolkit.workflows.report.page import duration, render
-from toolkit.workflows.report.summary import summary
+from toolkit.workflows.report.evaluations import bag_of_words_accuracy
+from toolkit.workflows.report.page import duration, render, summary
 
 VOID = {"meta", "br", "img", "link"}
 

@@ -30,9 +30,7 @@ def write_file(path: Path, blocks: Iterable[bytes | memoryview]) -> FileEntry:
         for block in blocks:
             digest.update(block)
             num_bytes += len(block)
-            rest = memoryview(block)
-            while len(rest):
-                rest = rest[file.write(rest) :]
+            _write_whole(file.fileno(), memoryview(block))
         os.fsync(file.fileno())
     return FileEntry(bytes=num_bytes, sha256=digest.hexdigest())
 
@@ -113,3 +111,8 @@ def copy_tree(source: Path, target: Path) -> dict[str, FileEntry]:
         name: FileEntry(bytes=(target / name).stat().st_size, sha256=sha256)
         for name, sha256 in hash_folder(target).items()
     }
+
+
+def _write_whole(handle: int, block: memoryview) -> None:
+    while len(block):
+        block = block[os.write(handle, block) :]

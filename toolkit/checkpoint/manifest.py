@@ -14,8 +14,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from toolkit.core.errors import CheckpointError
+from toolkit.core.settings import explain
 from toolkit.core.types import Vocabulary
-from toolkit.core.validation import explain
 
 FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"

@@ -100,7 +100,7 @@ def _message(error: typer.BadParameter) -> str:
     """What is wrong with a value, in the words of all our messages; the library writes option and usage around it."""
     from pydantic import ValidationError
 
-    from toolkit.core.validation import expectation
+    from toolkit.core.settings import expectation
 
     if not isinstance(error.__cause__, ValidationError):
         return error.message
@@ -125,7 +125,7 @@ def _refuse(name: str) -> None:
 
 def _refuse_unknown(name: str) -> NoReturn:
     from toolkit.core.errors import UserError
-    from toolkit.core.validation import nearest
+    from toolkit.core.settings import nearest
 
     raise UserError(
         f"no such command {name!r}.{nearest(name, _COMMANDS)} Commands: {', '.join(_COMMANDS)}.\n"

@@ -5,8 +5,10 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import typer
+from pydantic import ValidationError
 
-from toolkit.core.settings import Settings
+from toolkit.core.errors import SettingsError
+from toolkit.core.settings import Settings, invalid_value, meaning
 
 _Settings = TypeVar("_Settings", bound=Settings)
 
@@ -32,11 +34,6 @@ def settings_from(
     Raises:
         SettingsError: one has a value that its setting refuses; the message names the option.
     """
-    from pydantic import ValidationError
-
-    from toolkit.core.errors import SettingsError
-    from toolkit.core.validation import invalid_value, meaning
-
     try:
         return settings.model_validate({key: value for key, value in given.items() if value is not None})
     except ValidationError as error:

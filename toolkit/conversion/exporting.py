@@ -34,8 +34,8 @@ from toolkit.conversion.forms import (
 from toolkit.conversion.parity import USE_WHOLE, NativeModel, Parity, compare_logits, open_native, open_stock
 from toolkit.conversion.tokenizer_files import update_json, write_json, write_tokenizer
 from toolkit.core.errors import CheckpointError, ToolkitError, UserError
+from toolkit.core.settings import explain
 from toolkit.core.types import Vocabulary
-from toolkit.core.validation import explain
 from toolkit.model.config import ModelSettings
 
 _LARGEST_FILE = 5_000_000_000

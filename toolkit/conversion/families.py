@@ -14,9 +14,9 @@ from pydantic import ValidationError
 
 from toolkit.checkpoint.folders import holds_checkpoints
 from toolkit.core.errors import UserError
+from toolkit.core.settings import explain
 from toolkit.core.text import json_kind
 from toolkit.core.types import AttentionKind
-from toolkit.core.validation import explain
 from toolkit.model.config import ModelSettings
 
 FAMILIES = {

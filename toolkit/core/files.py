@@ -1,4 +1,4 @@
-"""Files and folders that appear whole or not at all, SHA-256 of files, and the place for what can be made again."""
+"""Files and folders that appear whole or not at all, SHA-256 of files, and where shipped and cached files are."""
 
 import hashlib
 import os
@@ -14,6 +14,7 @@ PARTIAL_FILES = ".*.partial"
 """Pattern for what a writer that was killed leaves behind."""
 
 _BLOCK_BYTES = 1 << 20
+_PACKAGE = Path(__file__).resolve().parent.parent
 
 
 @contextmanager
@@ -124,6 +125,12 @@ def cache_folder() -> Path:
         if not os.path.isabs(home):
             return Path(tempfile.gettempdir()) / f"encoder-pretraining-toolkit-{os.getuid()}"
     return Path(base) / "encoder-pretraining-toolkit"
+
+
+def shipped_folder(name: str) -> Path:
+    """The folder `ds_configs` or `launchers`: below the package in a wheel, beside it in a checkout."""
+    inside = _PACKAGE / name
+    return inside if inside.is_dir() else _PACKAGE.parent / name
 
 
 def _partial(path: Path) -> Path:

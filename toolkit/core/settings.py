@@ -1,6 +1,42 @@
-"""The base of every settings class: frozen, and an unknown key is an error."""
+"""The base of every settings class, and messages about invalid settings, from what pydantic found."""
 
-from pydantic import BaseModel, ConfigDict
+import contextlib
+import difflib
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, get_args
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+_LONGEST_VALUE = 100
+_TABLE = "a table"
+# How pydantic names the members of a union, behind the key that has one.
+_MEMBERS = ("list[any]", "str", "constrained-str", "bool")
+_EXPECTED = {
+    "int_type": "an integer",
+    "int_from_float": "an integer",
+    "int_parsing": "an integer",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "string_type": "a string",
+    "string_too_short": "a non-empty string",
+    "literal_error": "{expected}",
+    "enum": "{expected}",
+    "greater_than": "a value above {gt}",
+    "greater_than_equal": "at least {ge}",
+    "less_than": "a value below {lt}",
+    "less_than_equal": "at most {le}",
+    "too_short": "a list of at least {min_length} items",
+    "too_long": "a list of at most {max_length} items",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "dict_type": _TABLE,
+    "model_type": _TABLE,
+    "model_attributes_type": _TABLE,
+}
+_NUMBERS = {"int_type", "int_parsing", "float_type", "float_parsing"}
 
 
 class Settings(BaseModel):
@@ -10,3 +46,148 @@ class Settings(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, strict=True)
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """' Did you mean ...?' for a word that is close to a known one, else nothing."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def explain(
+    error: ValidationError,
+    root: type[BaseModel],
+    *,
+    group: str = "",
+    needed: Mapping[str, str] | None = None,
+) -> str:
+    """Every finding of a validation, one per line: the key, what was expected and what was found.
+
+    Args:
+        error: of the validation.
+        root: the settings class that was validated.
+        group: the key of `root` itself, where it is a group of a larger whole.
+        needed: by key, the message about one that is missing.
+    """
+    by_key: dict[str, list[Any]] = {}
+    for finding in error.errors(include_url=False):
+        by_key.setdefault(".".join(map(str, _location(finding))), []).append(finding)
+    return "\n".join(
+        f"{key} is missing. {needed[key]}"
+        if needed and key in needed and findings[0]["type"] == "missing"
+        else _explain_key(".".join(part for part in (group, key) if part), findings, root)
+        for key, findings in by_key.items()
+    )
+
+
+def invalid_value(key: str, value: str, *findings: Any) -> str:
+    """'invalid value for KEY: expected an integer, got VALUE.'
+
+    Args:
+        key: the setting, option or field.
+        value: as it is shown to the user.
+        findings: of pydantic about this value; several come from the members of a union.
+    """
+    first = findings[0]
+    if first["type"] != "value_error":
+        return f"invalid value for {key}: {expectation(*findings)}, got {value}."
+    # One of our own, which says what to do.
+    message = str(first["msg"]).removeprefix("Value error, ").rstrip(".")
+    found = "" if isinstance(first["input"], dict) else f" {value}"
+    return f"invalid value{found} for {key}: {message}." if key else f"{message}."
+
+
+def expectation(*findings: Any) -> str:
+    """'expected an integer', from what pydantic found about one value."""
+    first, types = findings[0], {finding["type"] for finding in findings}
+    if not types <= set(_EXPECTED):
+        message = str(first["msg"]).removeprefix("Value error, ")
+        return message[0].lower() + message[1:]
+    if isinstance(first["input"], float) and not math.isfinite(first["input"]):
+        return "expected a finite number"
+    expected = ", or ".join(_EXPECTED[finding["type"]].format_map(_limits(finding)) for finding in findings)
+    return f"expected {expected}" + (" without quotes" if _is_quoted(first["input"], types) else "")
+
+
+def meaning(root: type[BaseModel], location: tuple[Any, ...]) -> str:
+    """' Meaning: ...', from the string below the field at a place in a settings class; nothing where there is none."""
+    group = _class_at(root, location[:-1])
+    field = _fields(group).get(str(location[-1])) if group and location else None
+    return f" Meaning: {' '.join(field.description.split())}" if field and field.description else ""
+
+
+def _explain_key(key: str, findings: list[Any], root: type[BaseModel]) -> str:
+    first, location = findings[0], _location(findings[0])
+    if first["type"] == "extra_forbidden":
+        return _unknown(key, root, location)
+    if first["type"] == "missing":
+        return f"{key} is missing; it is required.{meaning(root, location)}"
+    message = invalid_value(key, _shown(first["input"]), *findings)
+    if first["type"] == "value_error":
+        return message
+    group = _class_at(root, location)
+    if len(findings) == 1 and _EXPECTED.get(first["type"]) == _TABLE and group:
+        return f"{message} Its keys: {', '.join(_fields(group))}."
+    return f"{message}{meaning(root, location)}"
+
+
+def _unknown(key: str, root: type[BaseModel], location: tuple[Any, ...]) -> str:
+    group = _class_at(root, location[:-1])
+    word, known = str(location[-1]), tuple(_fields(group)) if group else ()
+    if not known:
+        return f"unknown key {key!r}. No keys are allowed here; remove it."
+    elsewhere = [
+        f"{name}.{word}" for name in _fields(root) if (there := _class_at(root, (name,))) and word in _fields(there)
+    ]
+    hint = nearest(word, known) or (f" Did you mean {elsewhere[0]!r}?" if len(elsewhere) == 1 else "")
+    return f"unknown key {key!r}.{hint} Known keys here: {', '.join(known)}."
+
+
+def _location(finding: Any) -> tuple[Any, ...]:
+    return tuple(part for number, part in enumerate(finding["loc"]) if number == 0 or part not in _MEMBERS)
+
+
+def _limits(finding: Any) -> dict[str, Any]:
+    """The numbers of a bound, as people write them."""
+    return {
+        key: f"{limit:,g}" if isinstance(limit, float) else f"{limit:,}" if isinstance(limit, int) else limit
+        for key, limit in finding.get("ctx", {}).items()
+    }
+
+
+def _shown(value: Any) -> str:
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."
+
+
+def _is_quoted(value: Any, types: set[str]) -> bool:
+    """Whether a string would be valid without its quotes, from the types of what pydantic found about it."""
+    if not isinstance(value, str):
+        return False
+    if "bool_type" in types:
+        return value in ("true", "false")
+    with contextlib.suppress(ValueError):
+        return bool(types & _NUMBERS) and math.isfinite(float(value))
+    return False
+
+
+def _fields(group: type[BaseModel]) -> dict[str, Any]:
+    """Fields by the names that files use."""
+    return {field.alias or name: field for name, field in group.model_fields.items()}
+
+
+def _class_at(root: type[BaseModel], location: tuple[Any, ...]) -> type[BaseModel] | None:
+    """The settings class that holds the keys at `location`, looking through tuples and unions."""
+    group: type[BaseModel] | None = root
+    for part in location:
+        if isinstance(part, int):
+            continue
+        field = _fields(group).get(str(part)) if group else None
+        group = _class_in(field.annotation) if field else None
+    return group
+
+
+def _class_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for part in get_args(annotation) if (found := _class_in(part))), None)

@@ -14,9 +14,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from toolkit.core.errors import NotAvailableError, SettingsError
-from toolkit.core.shipped import shipped_folder
+from toolkit.core.files import shipped_folder
+from toolkit.core.settings import invalid_value, nearest
 from toolkit.core.text import json_kind
-from toolkit.core.validation import invalid_value, nearest
 from toolkit.parallel.topology import BatchPlan, ParallelSettings
 
 _MANY_MICRO_BATCHES = 4

@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from tokenization import Tokenizer, load
 from toolkit.core.console import facts
 from toolkit.core.errors import CorpusError, SettingsError
+from toolkit.core.settings import explain
 from toolkit.core.text import counted
-from toolkit.core.validation import explain
 from toolkit.data import Corpus, DataSettings, Rows
 from toolkit.run.load import apply_override
 

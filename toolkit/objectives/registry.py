@@ -13,8 +13,8 @@ from typing import Any, TypeVar, cast
 from pydantic import BaseModel, ValidationError
 
 from toolkit.core.errors import SettingsError
+from toolkit.core.settings import explain, nearest
 from toolkit.core.types import AttentionKind, Vocabulary
-from toolkit.core.validation import explain, nearest
 from toolkit.objectives.base import Objective, ObjectiveClass
 
 _GROUP = "toolkit.objectives"

@@ -14,7 +14,7 @@ import tomli_w
 from pydantic import ValidationError
 
 from toolkit.core.errors import SettingsError, UserError
-from toolkit.core.validation import explain, nearest
+from toolkit.core.settings import explain, nearest
 from toolkit.model.presets import MODEL_PRESETS
 from toolkit.objectives.registry import DeclaredObjective, declare
 from toolkit.objectives.schedule import Schedule

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from toolkit.checkpoint.folders import holds_checkpoints
 from toolkit.core.errors import NotAvailableError, UserError
-from toolkit.core.validation import nearest
+from toolkit.core.settings import nearest
 from toolkit.finetuning import (
     FinetuningResult,
     FinetuningSettings,

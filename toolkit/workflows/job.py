@@ -1,14 +1,111 @@
-"""A job of several stages over one folder: each is announced, timed, and run unless it is finished."""
+"""A job of several stages over one folder: each is announced, timed, recorded, and run unless it is finished.
 
-from collections.abc import Callable, Iterator, Sequence
+A stage is intact when it was made from the same inputs and every file it wrote is still as it was written. The time of
+an interrupted attempt counts towards the stage that the next attempt finishes.
+"""
+
+import hashlib
+import json
+import resource
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
+from pydantic import Field, TypeAdapter, ValidationError
 
 from toolkit.core.console import console
 from toolkit.core.errors import SettingsError
-from toolkit.workflows.stages import Stages, TimedStage
+from toolkit.core.files import atomic_write, hash_file
+from toolkit.core.settings import Settings
+
+
+class Stage(Settings):
+    """The record of one stage."""
+
+    key: str
+    """Hash of all inputs."""
+    seconds: float = 0.0
+    """Wall-clock time spent on it, interrupted attempts included."""
+    cpu_seconds: float = 0.0
+    """CPU time spent on it, by this process and all it started."""
+    files: dict[str, str] | None = None
+    """SHA-256 of each file it wrote, by path below the job's folder; None: not finished."""
+    facts: dict[str, float] = Field(default_factory=dict)
+    """Numbers to keep that are not in its files."""
+
+
+@dataclass(frozen=True)
+class TimedStage:
+    """A stage with its title."""
+
+    title: str
+    record: Stage
+
+
+_STAGES = TypeAdapter(dict[str, Stage])
+
+
+class Stages:
+    """The records of one job folder, in `stages.json`; a file that cannot be read counts as no record."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._path = folder, folder / "stages.json"
+        self._stages: dict[str, Stage] = {}
+        try:
+            self._stages = _STAGES.validate_json(self._path.read_bytes())
+        except (OSError, ValidationError):
+            return
+
+    def __getitem__(self, name: str) -> Stage:
+        return self._stages[name]
+
+    def get(self, name: str) -> Stage | None:
+        """The record of a stage, finished or not."""
+        return self._stages.get(name)
+
+    def is_intact(self, name: str, key: str) -> bool:
+        """Whether the stage is finished, made from these inputs, and its files are as they were written."""
+        stage = self._stages.get(name)
+        if stage is None or stage.key != key or stage.files is None:
+            return False
+        return all(_hash_or_none(self._folder / file) == expected for file, expected in stage.files.items())
+
+    @contextmanager
+    def working(self, name: str, key: str) -> Iterator[None]:
+        """Count the time of the block towards a stage, whether the block ends well or not."""
+        earlier = self._stages.get(name)
+        if earlier is None or earlier.key != key or earlier.files is not None:
+            earlier = Stage(key=key)
+        wall, cpu = time.monotonic(), _cpu_seconds()
+        try:
+            yield
+        finally:
+            spent = {
+                "seconds": earlier.seconds + time.monotonic() - wall,
+                "cpu_seconds": earlier.cpu_seconds + _cpu_seconds() - cpu,
+            }
+            self._stages[name] = earlier.model_copy(update=spent)
+            self._write()
+
+    def finish(self, name: str, outputs: Iterable[Path], *, facts: dict[str, float] | None = None) -> Stage:
+        """Mark a stage as finished, and return its record.
+
+        Args:
+            name: of a stage that was worked on.
+            outputs: files, or folders with all that is in them.
+            facts: numbers to keep.
+        """
+        paths = sorted(path for output in outputs for path in _files_of(output))
+        hashes = {str(path.relative_to(self._folder)): hash_file(path) for path in paths}
+        self._stages[name] = self._stages[name].model_copy(update={"files": hashes, "facts": facts or {}})
+        self._write()
+        return self._stages[name]
+
+    def _write(self) -> None:
+        atomic_write(self._path, _STAGES.dump_json(self._stages, indent=1) + b"\n")
 
 
 class Job:
@@ -93,3 +190,32 @@ def locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def hash_of(*inputs: object) -> str:
+    """A hash of inputs: a path stands for the bytes of its file, anything else for its JSON."""
+    digest = hashlib.sha256()
+    for value in inputs:
+        text = hash_file(value) if isinstance(value, Path) else json.dumps(value, sort_keys=True)
+        digest.update(text.encode() + b"\n")
+    return digest.hexdigest()
+
+
+def _files_of(output: Path) -> list[Path]:
+    if output.is_dir():
+        # Hidden files are locks and leftovers, not results.
+        return [path for path in output.rglob("*") if path.is_file() and not path.name.startswith(".")]
+    return [output]
+
+
+def _hash_or_none(path: Path) -> str | None:
+    try:
+        return hash_file(path)
+    except OSError:
+        return None
+
+
+def _cpu_seconds() -> float:
+    """Of this process, and of every process it started that has ended."""
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)

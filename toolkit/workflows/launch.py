@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 
 from toolkit.core.errors import SettingsError
-from toolkit.core.shipped import shipped_folder
+from toolkit.core.files import shipped_folder
 from toolkit.core.text import counted
 from toolkit.engine.ranks import has_gpu
 from toolkit.training.stopping import STARTER_VARIABLE, STOP_FILE_VARIABLE

@@ -13,9 +13,8 @@ from toolkit.run import RunFolder, load_run
 from toolkit.run.identity import check_same_run, snapshot
 from toolkit.run.resolve import RunData, open_run_data
 from toolkit.workflows.bundled import QUICKSTART_DATA, prepare_bundled_corpus
-from toolkit.workflows.job import Job
+from toolkit.workflows.job import Job, Stages, hash_of
 from toolkit.workflows.quickstart import Comparison
-from toolkit.workflows.stages import Stages, hash_of
 from toolkit.workflows.train import train_run
 
 _PRESET, _DS_CONFIG = "quickstart", "zero2"
@@ -161,8 +160,7 @@ class Quickstart:
 
     def _report(self) -> None:
         from toolkit.workflows.report.facts import gather
-        from toolkit.workflows.report.page import render
-        from toolkit.workflows.report.summary import summary
+        from toolkit.workflows.report.page import render, summary
 
         path, root = self._folder / "report.html", self._folder / "finetune"
         with self._job.always("report", "Report"):

@@ -13,9 +13,8 @@ from pydantic import Field, PlainSerializer, ValidationError, WrapValidator, mod
 
 from toolkit.core.errors import CorpusError
 from toolkit.core.files import atomic_write
-from toolkit.core.settings import Settings
+from toolkit.core.settings import Settings, explain
 from toolkit.core.text import home_hint
-from toolkit.core.validation import explain
 from toolkit.data.corpus.shard_table import Count, FileName, Sha256, ShardEntry, ShardTable, read_entries
 
 MANIFEST_NAME = "corpus.json"

@@ -1,23 +1,33 @@
 """Facts of the report, gathered from the files of the quickstart."""
 
 import json
+import os
+import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import psutil
+
+import toolkit
 from toolkit.core.errors import UserError
+from toolkit.core.text import counted
 from toolkit.finetuning import FinetuningResult
 from toolkit.model.presets import parameter_counts
 from toolkit.objectives.schedule import Phase
 from toolkit.run.folder import RunFolder
 from toolkit.run.resolve import RunData
 from toolkit.run.settings import RunSettings
-from toolkit.workflows.report.baselines import bag_of_words_accuracy, unigram_losses
-from toolkit.workflows.report.environment import environment
-from toolkit.workflows.report.masked_predictions import MaskedWord, predict_masked_words
-from toolkit.workflows.stages import TimedStage
+from toolkit.workflows.job import TimedStage
+from toolkit.workflows.report.evaluations import (
+    MaskedWord,
+    bag_of_words_accuracy,
+    predict_masked_words,
+    unigram_losses,
+)
 
 _FILES = {
     "corpus": "tokens as Megatron .bin/.idx shards, with their tokenizer",
@@ -30,6 +40,7 @@ _FILES = {
     "finetune": "scores, predictions and models of the fine-tuning runs",
     "mlm-only": "the run without CLM",
 }
+_PACKAGES = ("torch", "deepspeed", "transformers", "tokenizers", "numpy")
 Metrics = tuple[dict[str, Any], ...]
 """The lines of a metrics.jsonl, in order."""
 
@@ -132,7 +143,7 @@ def gather(
         files=tuple((name, what, _size(folder / name)) for name, what in _FILES.items() if (folder / name).exists()),
         max_logit_difference=max_logit_difference,
         date=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
-        machine=environment(),
+        machine=_machine(),
         mlm_only=None if mlm_only is None else read_metrics(mlm_only, last_step=last_step),
     )
 
@@ -165,3 +176,35 @@ def _num_rows(path: Path) -> int:
 def _size(path: Path) -> int:
     files = path.rglob("*") if path.is_dir() else [path]
     return sum(file.stat().st_size for file in files if file.is_file())
+
+
+def _machine() -> dict[str, str]:
+    """Hardware, load and versions of packages, by name."""
+    num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    memory = psutil.virtual_memory().total / 2**30
+    return {
+        "processor": f"{_processor()}, {counted(num_cores, 'core')}",
+        "memory": f"{memory:.0f} GiB",
+        "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
+        # Above the number of cores, everything took longer than it needs.
+        "load average (15 min)": f"{os.getloadavg()[2]:.1f}",
+        "toolkit": toolkit.__version__,
+        "Python": platform.python_version(),
+        **{name: _version(name) for name in _PACKAGES},
+    }
+
+
+def _processor() -> str:
+    described = Path("/proc/cpuinfo")
+    if described.is_file():
+        for line in described.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"

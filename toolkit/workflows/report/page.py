@@ -1,14 +1,18 @@
-"""The report as one HTML file that loads nothing: readable on a phone, on paper and in ten years."""
+"""The report as one HTML file that loads nothing, readable on a phone and on paper, and its summary on the terminal."""
 
 import math
 from collections.abc import Mapping
 from html import escape
 from importlib.resources import files
 from statistics import fmean, median
+from typing import TYPE_CHECKING
 
 from toolkit.workflows.report.curves import comparison_section, final_loss, loss_section
+from toolkit.workflows.report.evaluations import MaskedWord
 from toolkit.workflows.report.facts import Facts
-from toolkit.workflows.report.masked_predictions import MaskedWord
+
+if TYPE_CHECKING:
+    from rich.console import Group
 
 # Questions of the bundled labelled sets, by the name that results give them.
 _QUESTIONS = {"entity": "does a sentence mention a named entity (a person, a place, an organisation)?"}
@@ -35,6 +39,48 @@ def render(facts: Facts) -> str:
         f"<title>Quickstart: from text to an encoder</title>\n<style>\n{style}</style>\n</head>\n"
         f"<body>\n<main>\n{''.join(sections)}\n</main>\n</body>\n</html>\n"
     )
+
+
+def summary(facts: Facts) -> "Group":
+    """Times of all stages, and the results."""
+    from rich.console import Group
+    from rich.table import Table
+
+    times = Table(box=None, padding=(0, 3, 0, 0), pad_edge=False)
+    times.add_column("stage", overflow="fold")
+    times.add_column("time", justify="right", no_wrap=True)
+    times.add_column("CPU time", justify="right", no_wrap=True)
+    for stage in facts.stages:
+        times.add_row(stage.title, duration(stage.record.seconds), duration(stage.record.cpu_seconds))
+    times.add_row("total", duration(facts.seconds), duration(facts.cpu_seconds), style="bold")
+
+    results = Table(box=None, padding=(0, 3, 0, 0), pad_edge=False, show_header=False)
+    results.add_column(no_wrap=True)
+    results.add_column(justify="right", style="bold")
+    results.add_column(overflow="fold")
+    for row in _summary_rows(facts):
+        results.add_row(*row)
+    return Group(times, "", results, "")
+
+
+def _summary_rows(facts: Facts) -> list[tuple[str, str, str]]:
+    test, twins = _test_score(facts), _twin_scores(facts)
+    level, start = facts.unigram_loss["mlm"], facts.metrics[0]["eval_loss"]["mlm"]
+    rows = [
+        (
+            "held-out MLM loss",
+            f"{final_loss(facts.metrics, 'mlm'):.2f}",
+            f"before training {start:.2f}, unigram baseline {level:.2f}",
+        ),
+        (
+            f"test {facts.result.metric}",
+            f"{test:.1%}",
+            f"{len(twins)} random twins {fmean(twins):.1%}, most frequent label {facts.result.majority:.1%}",
+        ),
+    ]
+    if facts.mlm_only is not None:
+        rows.insert(1, ("  with MLM only", f"{final_loss(facts.mlm_only, 'mlm'):.2f}", "same steps, same data"))
+    return rows
 
 
 def duration(seconds: float) -> str:
@@ -100,13 +146,10 @@ def _sentence(word: MaskedWord) -> str:
 def _predictions(word: MaskedWord) -> str:
     return "".join(
         f'<div class="guess{" right-one" if text == word.word else ""}"><span>{escape(text.strip() or text)}</span>'
-        f'<div class="bar"><i style="width:{share:.1%}"></i></div><div class="share">{_share(share)}</div></div>'
+        f'<div class="bar"><i style="width:{share:.1%}"></i></div>'
+        f'<div class="share">{f"{share:.0%}" if share >= 0.005 else "&lt;1%"}</div></div>'
         for text, share in word.predictions
     )
-
-
-def _share(share: float) -> str:
-    return f"{share:.0%}" if share >= 0.005 else "&lt;1%"
 
 
 def _scores(facts: Facts) -> str:
@@ -251,12 +294,6 @@ def _next_commands(facts: Facts) -> str:
         ),
     ]
     if facts.mlm_only is None:
-        blocks.insert(
-            0,
-            (
-                "Train without CLM, and compare both curves here",
-                "toolkit quickstart --compare",
-            ),
-        )
+        blocks.insert(0, ("Train without CLM, and compare both curves here", "toolkit quickstart --compare"))
     items = "".join(f"<p>{escape(what)}</p><pre>{escape(command)}</pre>" for what, command in blocks)
     return f"\n<h2>What to do next</h2>\n{items}"

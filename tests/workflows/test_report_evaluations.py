@@ -6,7 +6,7 @@ import pytest
 from toolkit.run import load_run
 from toolkit.run.resolve import open_run_data
 from toolkit.testing.corpora import write_token_corpus
-from toolkit.workflows.report.baselines import unigram_losses
+from toolkit.workflows.report.evaluations import unigram_losses
 
 
 def test_losses_of_a_unigram_model(tmp_path):

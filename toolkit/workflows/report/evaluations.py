@@ -1,12 +1,15 @@
-"""Baselines of the report: unigram losses, and a bag-of-words classifier on the labelled data."""
+"""What the report evaluates: baselines (unigram losses, a bag-of-words classifier) and predictions of masked words."""
 
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from transformers import AutoModelForMaskedLM, AutoTokenizer
 
+from toolkit.core.console import quiet_transformers
 from toolkit.data import Corpus
 from toolkit.finetuning.examples import to_examples
 from toolkit.finetuning.tables import read_table
@@ -15,6 +18,30 @@ from toolkit.training.batching import EvaluationBatches
 
 _TOKENS_AT_ONCE = 1 << 22
 _INVERSE_PENALTIES = (1.0, 10.0, 100.0)
+_NUM_PREDICTIONS = 3
+
+SENTENCES = (
+    ("The film was released in the United", " States", " in 1998."),
+    ("She", " was", " born in New York City."),
+    ("It is one", " of", " the largest cities in the country."),
+    ("The war began", " in", " 1861 and ended four years later."),
+    ("They", " were", " married in 1921 and had three children."),
+    ("The team won the championship for the first", " time", " in its history."),
+    ("The band released their first", " album", " in 1995."),
+    ("In 1914 he joined the", " army", " and fought in the war."),
+)
+"""Text before the masked word, the word with its space, text after it."""
+
+
+@dataclass(frozen=True)
+class MaskedWord:
+    """A sentence with one word masked, and the predictions of the encoder."""
+
+    before: str
+    word: str
+    after: str
+    predictions: tuple[tuple[str, float], ...]
+    """Words and their probabilities, the likeliest first."""
 
 
 def unigram_losses(data: RunData) -> dict[str, float]:
@@ -58,6 +85,30 @@ def bag_of_words_accuracy(labelled: dict[str, Path]) -> float:
     ]
     best = max(candidates, key=lambda candidate: candidate.score(texts["validation"], labels["validation"]))
     return float(best.score(texts["test"], labels["test"]))
+
+
+def predict_masked_words(encoder: Path) -> tuple[MaskedWord, ...]:
+    """Predictions of a masked-language model for one word of each sentence.
+
+    Args:
+        encoder: a folder that AutoModelForMaskedLM loads.
+    """
+    with quiet_transformers():
+        tokenizer = AutoTokenizer.from_pretrained(encoder, local_files_only=True)
+        model = AutoModelForMaskedLM.from_pretrained(encoder, local_files_only=True).eval()
+    found = []
+    for before, word, after in SENTENCES:
+        inputs = tokenizer(f"{before}{tokenizer.mask_token}{after}", return_tensors="pt")
+        (position,) = (inputs.input_ids[0] == tokenizer.mask_token_id).nonzero()[0].tolist()
+        with torch.no_grad():
+            logits = model(input_ids=inputs.input_ids, attention_mask=inputs.attention_mask).logits[0, position]
+        likeliest = logits.float().softmax(-1).topk(_NUM_PREDICTIONS)
+        predictions = tuple(
+            (str(tokenizer.decode([token])), probability)
+            for token, probability in zip(likeliest.indices.tolist(), likeliest.values.tolist(), strict=True)
+        )
+        found.append(MaskedWord(before, word, after, predictions))
+    return tuple(found)
 
 
 def _log_frequencies(corpus: Corpus) -> npt.NDArray[np.float64]:

@@ -5,8 +5,7 @@ from typing import Annotated, Any, Self
 import pytest
 from pydantic import Field, ValidationError, model_validator
 
-from toolkit.core.settings import Settings
-from toolkit.core.validation import explain
+from toolkit.core.settings import Settings, explain
 
 
 class Inner(Settings):
