@@ -10,7 +10,7 @@ import pytest
 from tests.support.runs import write_run
 from toolkit.core.errors import SettingsError
 from toolkit.core.files import shipped_folder
-from toolkit.workflows.launch import device_options, launcher_command, stop_signals_kept
+from toolkit.workflows.launch import as_shells_say, device_options, launcher_command, stop_signals_kept
 
 
 @pytest.mark.parametrize(
@@ -43,6 +43,13 @@ def test_stop_signals_go_back_to_whom_they_belonged():
     with stop_signals_kept():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize(
+    ("code", "shown"), [(0, 0), (1, 1), (2, 2), (3, 3), (130, 130), (-9, 137), (256 - 9, 137), (256 - 6, 134)]
+)
+def test_signals_are_exit_codes_as_shells_say_them(code, shown):
+    assert as_shells_say(code) == shown
 
 
 @pytest.mark.parametrize("environment", [{}, {"CUDA_VISIBLE_DEVICES": "0,1"}])

@@ -6,6 +6,7 @@ ToolkitError                 1  a bug, unless a child says otherwise
 │   ├── CorpusError             a corpus that is missing, damaged or does not fit
 │   ├── CheckpointError         a checkpoint that is missing, damaged or does not fit
 │   └── NotAvailableError       named by the documentation, not built yet
+├── LostRankError            1  another rank of the run has ended; its own message says why
 └── NonFiniteError           3  training met a loss or a gradient that is not finite
 """
 
@@ -54,6 +55,16 @@ class NotAvailableError(UserError):
     def __reduce__(self) -> tuple[type["NotAvailableError"], tuple[str, str]]:
         """Errors travel between ranks; the default would put the whole text in place of `what`."""
         return type(self), (self._what, self._instead)
+
+
+class LostRankError(ToolkitError):
+    """Another rank of the run has ended; no bug of this one, so its traceback is not shown.
+
+    Attributes:
+        is_told_here: whether this rank, of those that are left, is the one that reports it.
+    """
+
+    is_told_here = True
 
 
 class NonFiniteError(ToolkitError):

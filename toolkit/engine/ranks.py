@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from toolkit.core.errors import ToolkitError
-from toolkit.parallel.launcher import read_launcher
+from toolkit.parallel.launcher import check_launcher, read_launcher
 from toolkit.parallel.topology import ParallelSettings, topology
 
 _T = TypeVar("_T")
@@ -99,7 +99,7 @@ class Ranks:
                 work()
             except Exception as raised:
                 error = raised
-        box = [_portable(error)]
+        box = [_portable(error, self.rank)]
         dist.broadcast_object_list(box, src=0, group=patient)
         dist.destroy_process_group(patient)
         if (failed := box[0]) is not None:
@@ -115,7 +115,7 @@ class Ranks:
             yield
         except Exception as raised:
             error = raised
-        failed = next((found for found in self.gather(_portable(error)) if found is not None), None)
+        failed = next((found for found in self.gather(_portable(error, self.rank)) if found is not None), None)
         if failed is not None:
             if isinstance(failed, ToolkitError):
                 failed.is_agreed = True
@@ -126,6 +126,9 @@ def join_ranks() -> Ranks:
     """Join the process group that the launcher described in the environment; alone where there is no launcher.
 
     The group stays until the process ends, since DeepSpeed keeps references to it; a second call gets the same one.
+
+    Raises:
+        SettingsError: the launcher's variables contradict one another.
     """
     if not has_gpu():
         # Else DeepSpeed warns, on each rank, that it found no accelerator.
@@ -135,6 +138,7 @@ def join_ranks() -> Ranks:
 
     if dist.is_initialized():
         return Ranks()
+    check_launcher()
     # DeepSpeed calls collectives by names that torch 2.13 renames, and torch warns of each, on each rank.
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
     # On a CPU, DeepSpeed would first compile a shared-memory all-reduce (most of a minute) that only inference uses.
@@ -156,8 +160,8 @@ def leave_ranks() -> None:
         dist.destroy_process_group()
 
 
-def _portable(error: Exception | None) -> ToolkitError | OSError | None:
+def _portable(error: Exception | None, rank: int) -> ToolkitError | OSError | None:
     """An error that survives the trip to another process: ours and the system's as they are, others as their text."""
     if error is None or isinstance(error, ToolkitError | OSError):
         return error
-    return ToolkitError(f"{type(error).__name__}: {error}")
+    return ToolkitError(f"rank {rank} failed: {type(error).__name__}: {error}")

@@ -4,6 +4,17 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from toolkit.core.errors import SettingsError
+
+_OTHER_STARTERS = {"SLURM_STEP_NUM_TASKS": "srun", "OMPI_COMM_WORLD_SIZE": "mpirun", "PMI_SIZE": "mpiexec"}
+"""How many processes they started, in a variable of each; none of them sets RANK."""
+_NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "LOCAL_SIZE")
+_NEEDED = ("WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+_REMEDY = (
+    "Start ranks with `deepspeed` or `torchrun`, which set all of these (docs/clusters.md). For a run in a single "
+    "process, unset them."
+)
+
 
 @dataclass(frozen=True)
 class Launched:
@@ -19,17 +30,56 @@ class Launched:
     """Processes on this machine."""
     is_launched: bool
     """False in a process that nobody launched: it is alone."""
+    main_address: str = "127.0.0.1"
+    """Name or address of rank 0's machine."""
 
 
 def read_launcher(environment: Mapping[str, str] = os.environ) -> Launched:
-    """This process's place; rank 0 of 1 where there is no launcher."""
-    world_size = int(environment.get("WORLD_SIZE") or 1)
+    """This process's place, unchecked; rank 0 of 1 where there is no launcher."""
+    world_size = _number(environment, "WORLD_SIZE") or 1
     # torchrun sets LOCAL_WORLD_SIZE, deepspeed LOCAL_SIZE; where neither is set there is one machine.
-    local_world_size = environment.get("LOCAL_WORLD_SIZE") or environment.get("LOCAL_SIZE") or world_size
+    local_world_size = _number(environment, "LOCAL_WORLD_SIZE") or _number(environment, "LOCAL_SIZE") or world_size
     return Launched(
-        rank=int(environment.get("RANK") or 0),
-        local_rank=int(environment.get("LOCAL_RANK") or 0),
+        rank=_number(environment, "RANK") or 0,
+        local_rank=_number(environment, "LOCAL_RANK") or 0,
         world_size=world_size,
-        local_world_size=int(local_world_size),
-        is_launched="RANK" in environment,
+        local_world_size=local_world_size,
+        is_launched=bool(environment.get("RANK")),
+        main_address=environment.get("MASTER_ADDR") or "127.0.0.1",
     )
+
+
+def check_launcher(environment: Mapping[str, str] = os.environ) -> None:
+    """Check that a launcher's variables are there together and fit one another.
+
+    Raises:
+        SettingsError: ranks would wait for others that never come, or several processes would each run alone.
+    """
+    found = {name: environment[name] for name in _NUMBERS if environment.get(name)}
+    shown = " ".join(f"{name}={value}" for name, value in found.items())
+    if not all(value.isdecimal() for value in found.values()):
+        raise SettingsError(f"expected numbers from the launcher in the environment, found {shown}.\n{_REMEDY}")
+    if "RANK" not in found:
+        starter = next((name for name in _OTHER_STARTERS if (_number(environment, name) or 1) > 1), None)
+        if int(found.get("WORLD_SIZE", 1)) > 1:
+            raise SettingsError(f"the environment has {shown}, but not RANK.\n{_REMEDY}")
+        if starter is not None:
+            raise SettingsError(
+                f"{_OTHER_STARTERS[starter]} started several processes ({starter}={environment[starter]}), but the "
+                f"environment has no RANK: each would run alone.\n{_REMEDY}"
+            )
+        return
+    if missing := [name for name in _NEEDED if not environment.get(name)]:
+        raise SettingsError(f"the environment has {shown}, but not {', '.join(missing)}.\n{_REMEDY}")
+    place = read_launcher(environment)
+    if place.rank >= place.world_size or place.local_rank >= place.local_world_size:
+        raise SettingsError(
+            f"ranks count from 0, but the environment has {shown} ({place.local_world_size} on this machine).\n"
+            f"{_REMEDY}"
+        )
+
+
+def _number(environment: Mapping[str, str], name: str) -> int | None:
+    """A variable's number; None where it is unset, empty or no number."""
+    value = environment.get(name, "")
+    return int(value) if value.isdecimal() else None

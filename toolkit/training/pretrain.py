@@ -18,6 +18,7 @@ from toolkit.checkpoint.read import Checkpoint, open_checkpoint, open_unverified
 from toolkit.core.allocator import keep_freed_memory
 from toolkit.core.errors import SettingsError
 from toolkit.engine.engine import Engine
+from toolkit.engine.peers import peers_watched
 from toolkit.engine.ranks import Ranks, has_gpu, join_ranks
 from toolkit.engine.saving import load_checkpoint
 from toolkit.model.encoder import Encoder, compile_blocks_, initialize_
@@ -61,6 +62,7 @@ def pretrain(settings: RunSettings, *, ds_config: str | None = None) -> Outcome:
     """
     with StopRequest() as is_stop_requested, ExitStack() as stack:
         ranks = _join()
+        stack.enter_context(peers_watched(ranks))
 
         def resolve() -> None:
             run = resolve_run(settings, ds_config=ds_config, num_ranks=ranks.world_size)
@@ -81,6 +83,7 @@ def pretrain_resolved(folder: RunFolder) -> Outcome:
     """
     with StopRequest() as is_stop_requested, ExitStack() as stack:
         ranks = _join()
+        stack.enter_context(peers_watched(ranks))
         ranks.rank_0_first(lambda: stack.enter_context(folder.locked()))
         return _pretrain(folder, ranks, is_stop_requested)
 

@@ -62,8 +62,14 @@ def launch_ranks(run_folder: Path, *, num_procs: int) -> int:
                 _kill(launcher)
                 launcher.wait()
                 raise
-    # A negative code is a signal; shells say 128 + its number.
-    return code if code >= 0 else 128 - code
+    return as_shells_say(code)
+
+
+def as_shells_say(code: int) -> int:
+    """The exit code of the launcher; 128 + the number of the signal that ended it, or ended a rank."""
+    # It exits with the negative code of a rank, of which the system keeps eight bits: 256 - 9 for SIGKILL.
+    number = -code if code < 0 else 256 - code
+    return 128 + number if 0 < number <= signal.NSIG else code
 
 
 def launcher_command(num_procs: int, environment: Mapping[str, str]) -> list[str]:

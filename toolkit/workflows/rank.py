@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from toolkit.core.errors import UserError
+from toolkit.core.errors import LostRankError, UserError
 from toolkit.engine.ranks import has_joined
 from toolkit.parallel.launcher import read_launcher
 from toolkit.run import RunFolder, load_run
@@ -53,6 +53,10 @@ def _own_errors_reported() -> Iterator[None]:
     """Print an error that only this rank knows. Rank 0's, and those that all ranks agreed on, are rank 0's to print."""
     try:
         yield
+    except LostRankError as error:
+        if error.is_told_here and (rank := read_launcher().rank) != 0:
+            print(f"error: rank {rank}: {error}", file=sys.stderr, flush=True)
+        raise
     except UserError as error:
         ours = read_launcher()
         if ours.rank != 0 and not error.is_agreed:

@@ -1,0 +1,78 @@
+"""A rank that dies brings the others down within a minute, and its own message is the one that is read."""
+
+import time
+
+import pytest
+
+from tests.support.launches import PRETRAIN, install_failing_objective, outputs, start, start_hosts, start_ranks
+from tests.support.runs import write_run
+
+_FAILING = ("schedule.0.objective=failing", "schedule.0.steps=60_000")
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Arguments of a run with the failing objective, and the environment in which it is found."""
+    overrides = [f"run.dir={tmp_path / 'run'}", *_FAILING]
+    arguments = ["--ds_config", "zero2", "--config", str(write_run(tmp_path))]
+    return arguments + [part for override in overrides for part in ("--set", override)], install_failing_objective(
+        tmp_path
+    )
+
+
+def test_a_bug_on_one_rank_shows_one_traceback(run):
+    arguments, environment = run
+    ranks = start_ranks(2, arguments, {**environment, "HOW_RANK_1_FAILS": "raises"})
+    first, second = outputs(ranks, seconds=120)
+    assert [rank.returncode for rank in ranks] == [1, 1]
+    assert second.index("Traceback") < second.index("TypeError: a bug in the objective")
+    assert "Traceback" not in first
+    assert first.splitlines()[-1] == "error: rank 1 failed: TypeError: a bug in the objective"
+
+
+@pytest.mark.parametrize("how", [pytest.param("is killed", marks=pytest.mark.slow), "is killed while rank 0 hangs"])
+def test_a_killed_rank_ends_the_other_one(run, how):
+    """No launcher here, so that nothing else can end rank 0."""
+    arguments, environment = run
+    ranks = start_ranks(2, arguments, {**environment, "HOW_RANK_1_FAILS": how})
+    ranks[1].wait(timeout=120)
+    died = time.monotonic()
+    first, second = outputs(ranks, seconds=60)
+    assert time.monotonic() - died < 30
+    assert [rank.returncode for rank in ranks] == [1, -9]
+    assert "Traceback" not in first + second
+    assert "rank 1 on " in (told := first[first.index("error: ") :])
+    assert "has ended, and the run with it" in told
+
+
+def _toolkit_train(arguments, environment):
+    run_file, overrides = arguments[3], arguments[4:]
+    return [start(["-m", "toolkit.cli", "train", run_file, "--num-procs", "2", *overrides], environment)]
+
+
+def _deepspeed(arguments, environment):
+    launcher = ["-m", "deepspeed.launcher.runner", "--num_gpus", "2", "--master_port", "29517"]
+    return [start([*launcher, str(PRETRAIN), *arguments], environment)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["toolkit train", "deepspeed", "two hosts", "torchrun"])
+@pytest.mark.parametrize("how", ["raises", "is killed while rank 0 hangs"])
+def test_under_every_launcher(tmp_path, run, launcher, how):
+    arguments, environment = run
+    environment |= {"HOW_RANK_1_FAILS": how}
+    if launcher == "toolkit train":
+        processes = _toolkit_train(arguments, environment)
+    elif launcher == "deepspeed":
+        processes = _deepspeed(arguments, environment)
+    else:
+        processes = start_hosts({"two hosts": "deepspeed"}.get(launcher, launcher), tmp_path, arguments, environment)
+    logs = outputs(processes, seconds=180)
+    printed = "\n".join(logs)
+    expected = "TypeError: a bug in the objective" if how == "raises" else "rank 1 on "
+    assert expected in printed
+    assert all(process.returncode != 0 for process in processes)
+    if launcher == "toolkit train":
+        assert [process.returncode for process in processes] == [1 if how == "raises" else 137]
+    if how == "raises":
+        assert printed.index("Traceback") < printed.index("TypeError: a bug in the objective")

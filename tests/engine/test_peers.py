@@ -1,0 +1,150 @@
+"""Ranks that watch one another: who is told of a death, and who leaves in order. Ranks are threads here."""
+
+import queue
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from toolkit.core.errors import LostRankError, SettingsError
+from toolkit.engine import peers
+from toolkit.engine.peers import peers_watched
+
+_NUM_RANKS = 3
+
+
+class _Meeting:
+    """What threads exchange in place of a process group."""
+
+    def __init__(self, size: int) -> None:
+        self.values: list[Any] = [None] * size
+        self.barrier = threading.Barrier(size)
+
+
+@dataclass
+class _Ranks:
+    rank: int
+    meeting: _Meeting
+
+    @property
+    def world_size(self) -> int:
+        return len(self.meeting.values)
+
+    def gather(self, mine: Any) -> list[Any]:
+        self.meeting.barrier.wait(timeout=10)
+        self.meeting.values[self.rank] = mine
+        self.meeting.barrier.wait(timeout=10)
+        return list(self.meeting.values)
+
+    def broadcast(self, value: Any) -> Any:
+        return self.gather(value)[0]
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch):
+    monkeypatch.setattr(peers, "_GRACE_SECONDS", 0.5)
+
+
+def _run(bodies):
+    """Each body in a watch of its own; what each rank was ended with, and what each body raised."""
+    meeting, ended = _Meeting(len(bodies)), queue.Queue()
+
+    def rank(number):
+        try:
+            with peers_watched(_Ranks(number, meeting), end=lambda message: ended.put((number, message))):
+                bodies[number]()
+        except Exception as error:
+            return error
+        return None
+
+    with ThreadPoolExecutor(len(bodies)) as pool:
+        raised = list(pool.map(rank, range(len(bodies))))
+    time.sleep(0.1)
+    return dict(ended.queue), raised
+
+
+@pytest.mark.parametrize("dead", range(_NUM_RANKS))
+def test_all_others_are_ended_when_one_dies(monkeypatch, dead):
+    """They hang: only their threads can end them. One of them says who died."""
+    connect = peers._connect
+
+    def connect_and_die(ranks, end):
+        watch = connect(ranks, end)
+        if ranks.rank == dead:
+            for connection in watch._connections:
+                connection.shutdown(2)
+                connection.close()
+            return None
+        return watch
+
+    monkeypatch.setattr(peers, "_connect", connect_and_die)
+    ended, raised = _run([lambda: time.sleep(1.5)] * _NUM_RANKS)
+    assert sorted(ended) == [rank for rank in range(_NUM_RANKS) if rank != dead]
+    told = {rank: message for rank, message in ended.items() if message}
+    teller = 1 if dead == 0 else 0
+    assert list(told) == [teller]
+    assert told[teller].startswith(f"error: rank {teller}: rank {dead} on ")
+    assert raised == [None] * _NUM_RANKS
+
+
+def test_nobody_is_ended_when_ranks_leave_one_after_another():
+    ended, raised = _run([lambda: time.sleep(1.0), lambda: None, lambda: time.sleep(0.3)])
+    assert (ended, raised) == ({}, [None] * 3)
+
+
+def test_an_error_on_which_all_agreed_ends_nobody_else():
+    def agreed():
+        error = SettingsError("all of us")
+        error.is_agreed = True
+        raise error
+
+    ended, raised = _run([lambda: time.sleep(1.0), agreed, agreed])
+    assert ended == {}
+    assert [str(error) for error in raised] == ["None", "all of us", "all of us"]
+
+
+def test_a_broken_collective_is_put_down_to_the_rank_that_died(monkeypatch):
+    """Torch says only that a connection is closed."""
+    connect, closing = peers._connect, threading.Event()
+
+    def connect_and_die(ranks, end):
+        watch = connect(ranks, end)
+        if ranks.rank == 1:
+            closing.wait(10)
+            for connection in watch._connections:
+                connection.shutdown(2)
+                connection.close()
+            return None
+        return watch
+
+    def broken():
+        closing.set()
+        raise RuntimeError("Connection closed by peer")
+
+    monkeypatch.setattr(peers, "_connect", connect_and_die)
+    _, (error, _) = _run([broken, lambda: None])
+    assert isinstance(error, LostRankError)
+    assert str(error).startswith("rank 1 on ")
+    assert str(error.__cause__) == "Connection closed by peer"
+
+
+def test_an_error_of_this_rank_stays_what_it_is(monkeypatch):
+    monkeypatch.setattr(peers, "_SECONDS_FOR_NEWS", 0.2)
+
+    def wrong():
+        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+    _, raised = _run([wrong, lambda: None])
+    assert type(raised[0]) is RuntimeError
+
+
+def test_a_run_goes_on_where_ranks_cannot_connect(monkeypatch, capsys):
+    def refused(*call):
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    monkeypatch.setattr(peers, "_call", refused)
+    assert _run([lambda: None] * 2) == ({}, [None] * 2)
+    assert "do not watch one another (rank 1 on " in capsys.readouterr().out

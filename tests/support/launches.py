@@ -1,0 +1,133 @@
+"""Ranks and launchers as processes of a test, several "hosts" being addresses of this machine."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tests.support.runs import read_metrics
+from toolkit.core.files import shipped_folder
+
+PRETRAIN = shipped_folder("launchers") / "pretrain.py"
+
+_OBJECTIVE = '''
+import os, signal, time
+
+import numpy as np
+
+from toolkit.objectives import AttentionKind, Settings, Targets
+
+batches = 0
+
+
+class Failing:
+    """Causal targets; at its 20th batch rank 1 fails as the environment says."""
+
+    name = "failing"
+    attention = AttentionKind.CAUSAL
+    Settings = Settings
+
+    def __init__(self, settings, vocabulary):
+        pass
+
+    def build(self, tokens_BS, segments_BS, draws):
+        global batches
+        batches += 1
+        rank, how = os.environ.get("RANK"), os.environ["HOW_RANK_1_FAILS"]
+        if batches == 20 and rank == "1" and how == "raises":
+            raise TypeError("a bug in the objective")
+        if batches == 20 and rank == "1":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if batches == 20 and how == "is killed while rank 0 hangs":
+            time.sleep(600)
+        positions_N = np.flatnonzero(segments_BS != 0)
+        labels_N = tokens_BS.reshape(-1)[positions_N]
+        return Targets(input_ids_BS=tokens_BS, positions_N=positions_N, labels_N=labels_N)
+'''
+
+
+def install_failing_objective(folder: Path) -> dict[str, str]:
+    """Lay down a plugin with the objective `failing`; returns the environment in which it is found."""
+    (folder / "failing.py").write_text(_OBJECTIVE)
+    metadata = folder / "failing-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: failing\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[toolkit.objectives]\nfailing = failing:Failing\n")
+    return {"PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
+
+
+def start(command: Sequence[str], environment: Mapping[str, str]) -> "subprocess.Popen[str]":
+    """A process group of its own, CPU only; standard error goes with standard output."""
+    return subprocess.Popen(
+        [sys.executable, *command],
+        env={**os.environ, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def start_ranks(
+    num_ranks: int, arguments: Sequence[str], environment: Mapping[str, str]
+) -> list["subprocess.Popen[str]"]:
+    """`launchers/pretrain.py` on each rank, without a launcher that could end the others."""
+    together = {"WORLD_SIZE": str(num_ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    places = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(num_ranks)]
+    return [start([str(PRETRAIN), *arguments], {**environment, **together, **place}) for place in places]
+
+
+def start_hosts(
+    kind: str, folder: Path, arguments: Sequence[str], environment: Mapping[str, str] | None = None
+) -> list["subprocess.Popen[str]"]:
+    """A launcher with one rank for each of two hosts, 127.0.0.1 and 127.0.0.2; `kind`: "deepspeed" or "torchrun"."""
+    port, hosts = str(free_port()), folder / "hostfile"
+    hosts.write_text("127.0.0.1 slots=1\n127.0.0.2 slots=1\n")
+    meeting = ["--master_addr", "127.0.0.1", "--master_port", port]
+    programs = {
+        "deepspeed": ["deepspeed.launcher.runner", "--hostfile", str(hosts), "--no_ssh"],
+        "torchrun": ["torch.distributed.run", "--nnodes", "2", "--nproc_per_node", "1"],
+    }
+    return [
+        start(["-m", *programs[kind], *meeting, "--node_rank", node, str(PRETRAIN), *arguments], environment or {})
+        for node in ("0", "1")
+    ]
+
+
+def kill_group(process: "subprocess.Popen[str]") -> None:
+    """End a launcher and its ranks at once, as a host that goes down does."""
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+def outputs(processes: Sequence["subprocess.Popen[str]"], *, seconds: float) -> list[str]:
+    """What each process printed; all have to end within `seconds`, and are killed otherwise."""
+    deadline = time.monotonic() + seconds
+    try:
+        return [process.communicate(timeout=max(0.1, deadline - time.monotonic()))[0] for process in processes]
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                kill_group(process)
+
+
+def wait_for_step(run_folder: Path, step: int, processes: Sequence["subprocess.Popen[str]"]) -> None:
+    """Wait until a step is logged."""
+    deadline = time.monotonic() + 180
+    while not any(line["step"] >= step for line in read_metrics(run_folder)):
+        ended = [process.communicate()[0] for process in processes if process.poll() is not None]
+        assert not ended, ended
+        assert time.monotonic() < deadline, "the run did not get that far"
+        time.sleep(0.05)
+
+
+def free_port() -> int:
+    """A port nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

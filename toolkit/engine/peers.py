@@ -1,0 +1,218 @@
+"""A watch over the other ranks of a run: when one of them dies, this one ends too, wherever it waits.
+
+A rank that waits in a collective over NCCL may not notice that another one is gone before the timeout of its group,
+ten minutes by default, and the deepspeed launcher waits up to half a minute for each rank that it ends, one by one.
+So every rank keeps a connection to rank 0, which the system closes when either process ends. A rank that leaves in
+order says so first; of any other end rank 0 tells all ranks, and those that have not ended by themselves a little later
+are ended by their own thread.
+"""
+
+import contextlib
+import os
+import selectors
+import socket
+import struct
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from toolkit.core.errors import LostRankError, ToolkitError
+from toolkit.engine.ranks import Ranks
+from toolkit.parallel.launcher import read_launcher
+
+# Time for a rank to end by itself, with its own message, after another one is gone.
+_GRACE_SECONDS = 10.0
+# An error of a collective may come before the connection of the rank that caused it is closed.
+_SECONDS_FOR_NEWS = 5.0
+_CONNECT_SECONDS = 20.0
+_BACKLOG = 4096
+# A machine that vanishes closes nothing: it is asked after 15 quiet seconds, and is gone after three silent ones of 5.
+_KEEP_ALIVE = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
+# A message: the rank that is gone, or that the sender leaves in order.
+_MESSAGE = struct.Struct("!i")
+_LEAVING = -1
+_TOKEN_BYTES = 16
+
+
+@contextmanager
+def peers_watched(ranks: Ranks, *, end: Callable[[str], None] | None = None) -> Iterator[None]:
+    """End this process if another rank dies during the body; collective.
+
+    Args:
+        ranks: of the run.
+        end: called with a message in place of ending the process.
+
+    Raises:
+        LostRankError: the body failed, and another rank had died before.
+    """
+    watch = _connect(ranks, end or _end_process)
+    if watch is None:
+        yield
+        return
+    watch.start()
+    try:
+        yield
+    except ToolkitError as error:
+        if error.is_agreed:
+            watch.leave()
+        raise
+    except RuntimeError as error:
+        # Torch's errors of a collective are of this type.
+        if (lost := watch.lost_rank(_SECONDS_FOR_NEWS)) is not None:
+            raise watch.error(lost) from error
+        raise
+    watch.leave()
+
+
+class _Watch(threading.Thread):
+    """The connections of one rank: of rank 0 to all others, of another one to rank 0."""
+
+    def __init__(
+        self, rank: int, connections: dict[socket.socket, int], hosts: list[str], end: Callable[[str], None]
+    ) -> None:
+        super().__init__(name="peers", daemon=True)
+        self._rank, self._connections, self._hosts, self._end = rank, connections, hosts, end
+        self._lost: int | None = None
+        self._is_lost, self._has_left = threading.Event(), threading.Event()
+
+    def run(self) -> None:
+        """Wait until a rank dies, all others have left in order, or this one has."""
+        with selectors.DefaultSelector() as waiting:
+            for connection in self._connections:
+                waiting.register(connection, selectors.EVENT_READ)
+            lost = self._wait(waiting)
+        if lost is not None:
+            self._end_after_grace(lost)
+        self._has_left.wait()
+        for connection in self._connections:
+            connection.close()
+
+    def _wait(self, waiting: selectors.BaseSelector) -> int | None:
+        """The rank that is gone; None if nobody is left to watch, or this rank leaves."""
+        while waiting.get_map() and not self._has_left.is_set():
+            for key, _ in waiting.select(timeout=1.0):
+                told = self._read(key.fileobj)
+                if told != _LEAVING:
+                    return told
+                waiting.unregister(key.fileobj)
+        return None
+
+    def lost_rank(self, seconds: float) -> int | None:
+        """The rank that died; None if none did within `seconds`."""
+        self._is_lost.wait(seconds)
+        return self._lost
+
+    def error(self, lost: int) -> LostRankError:
+        """What ends this rank after `lost` died."""
+        error = LostRankError(
+            f"rank {lost} on {self._hosts[lost]} has ended, and the run with it. If it left no message above or in "
+            "the log of its machine, it was killed, as the system does when memory runs out.\n"
+            "Start the same command again, on all machines: it resumes from the newest checkpoint."
+        )
+        error.is_told_here = self._rank == (1 if lost == 0 else 0)
+        return error
+
+    def leave(self) -> None:
+        """Tell the others that this rank leaves in order."""
+        self._has_left.set()
+        for connection in self._connections:
+            with contextlib.suppress(OSError):
+                connection.sendall(_MESSAGE.pack(_LEAVING))
+
+    def _read(self, connection: Any) -> int:
+        """The rank that is gone; _LEAVING if the other end leaves in order."""
+        try:
+            message = connection.recv(_MESSAGE.size, socket.MSG_WAITALL)
+        except OSError:
+            message = b""
+        return int(_MESSAGE.unpack(message)[0]) if len(message) == _MESSAGE.size else self._connections[connection]
+
+    def _end_after_grace(self, lost: int) -> None:
+        self._lost = lost
+        self._is_lost.set()
+        if self._rank == 0:
+            for connection in self._connections:
+                with contextlib.suppress(OSError):
+                    connection.sendall(_MESSAGE.pack(lost))
+        if not self._has_left.wait(_GRACE_SECONDS):
+            error = self.error(lost)
+            self._end(f"error: rank {self._rank}: {error}" if error.is_told_here else "")
+
+
+def _connect(ranks: Ranks, end: Callable[[str], None]) -> _Watch | None:
+    """Connect every rank to rank 0; None where there is one rank only, or where a connection fails."""
+    if ranks.world_size == 1:
+        return None
+    listener = _listener() if ranks.rank == 0 else None
+    mine = (uuid.uuid4().bytes, listener.getsockname()[1]) if listener else None
+    token, port = ranks.broadcast(mine) or (b"", 0)
+    connections: dict[socket.socket, int] = {}
+    failure = ""
+    if listener is None:
+        try:
+            connections[_call(read_launcher().main_address, port, token, ranks.rank)] = 0
+        except OSError as error:
+            failure = f"rank {ranks.rank} on {socket.gethostname()}: {error}"
+    # After this exchange every other rank's call waits to be accepted.
+    told = ranks.gather((socket.gethostname(), failure))
+    failures = [failed for _, failed in told if failed]
+    if listener is not None:
+        if failures:
+            print(f"ranks cannot connect to rank 0 and do not watch one another ({failures[0]})", flush=True)
+        with listener:
+            connections = {} if failures else _accept_all(listener, token, ranks.world_size - 1)
+    if failures:
+        for connection in connections:
+            connection.close()
+        return None
+    return _Watch(ranks.rank, connections, [host for host, _ in told], end)
+
+
+def _listener() -> socket.socket:
+    if socket.has_dualstack_ipv6():
+        with contextlib.suppress(OSError):
+            return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True, backlog=_BACKLOG)
+    return socket.create_server(("", 0), backlog=_BACKLOG)
+
+
+def _call(host: str, port: int, token: bytes, rank: int) -> socket.socket:
+    connection = socket.create_connection((host, port), timeout=_CONNECT_SECONDS)
+    connection.sendall(token + _MESSAGE.pack(rank))
+    return _kept_alive(connection)
+
+
+def _accept_all(listener: socket.socket, token: bytes, number: int) -> dict[socket.socket, int]:
+    connections: dict[socket.socket, int] = {}
+    while len(connections) < number:
+        if (accepted := _accept(listener, token)) is not None:
+            connections[accepted[0]] = accepted[1]
+    return connections
+
+
+def _accept(listener: socket.socket, token: bytes) -> tuple[socket.socket, int] | None:
+    """The next rank that calls; None for a stranger."""
+    connection, _ = listener.accept()
+    connection.settimeout(_CONNECT_SECONDS)
+    with contextlib.suppress(OSError):
+        said = connection.recv(_TOKEN_BYTES + _MESSAGE.size, socket.MSG_WAITALL)
+        if said[:_TOKEN_BYTES] == token:
+            return _kept_alive(connection), _MESSAGE.unpack(said[_TOKEN_BYTES:])[0]
+    connection.close()
+    return None
+
+
+def _kept_alive(connection: socket.socket) -> socket.socket:
+    connection.settimeout(None)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, seconds in _KEEP_ALIVE:
+        connection.setsockopt(socket.IPPROTO_TCP, option, seconds)
+    return connection
+
+
+def _end_process(message: str) -> None:
+    if message:
+        print(message, file=sys.stderr, flush=True)
+    os._exit(1)
