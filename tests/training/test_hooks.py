@@ -100,7 +100,7 @@ def alone():
 
             return contextlib.nullcontext()
 
-    return RankErrors(Ranks())
+    return RankErrors(join_ranks())
 
 
 def test_a_hook_that_fails_does_not_keep_the_others_from_their_moment(alone):

@@ -78,13 +78,17 @@ class Engine:
         self._optimizer = build_optimizer(encoder, optimizer)
         # Every rank meets the same error: told once.
         with ranks.together():
-            self.deepspeed = _initialize(encoder, self._optimizer, config)
+            self.deepspeed = _initialize(encoder, self._optimizer, config, ranks)
 
     @property
     def module(self) -> Encoder:
         """The encoder as DeepSpeed holds it; its parameters may be partitioned."""
         module: Encoder = self.deepspeed.module
         return module
+
+    def named_parameters(self) -> dict[str, torch.nn.Parameter]:
+        """This rank's parameters, or shares of them, by Hugging Face name; in the same order on all ranks of a stage."""
+        return dict(self.module.named_parameters())
 
     def train_step(
         self,
@@ -138,7 +142,11 @@ class Engine:
 
     def close(self) -> None:
         """Free what DeepSpeed holds; needed where one process builds several engines."""
+        from deepspeed.utils import groups
+
         self.deepspeed.destroy()
+        # Else the next engine of this process would reduce over this one's groups.
+        groups.mpu = None
 
     def _forward(self, batch: MicroBatch, attention: AttentionKind, scale: float) -> torch.Tensor:
         loss: torch.Tensor = self.deepspeed(
@@ -177,19 +185,21 @@ def gradient_norm(module: torch.nn.Module) -> float:
     return math.sqrt(float(torch.stack(squares).sum()))
 
 
-def _initialize(encoder: Encoder, optimizer: torch.optim.Optimizer, config: dict[str, Any]) -> Any:
+def _initialize(encoder: Encoder, optimizer: torch.optim.Optimizer, config: dict[str, Any], ranks: Ranks) -> Any:
     """DeepSpeed's engine; an error that a change of the configuration would cure is a SettingsError."""
     import deepspeed
     from deepspeed.runtime.config import DeepSpeedConfig, DeepSpeedConfigError
     from deepspeed.runtime.zero.utils import ZeRORuntimeException
 
+    # Without tensor parallelism DeepSpeed makes its own groups, of all ranks.
+    mpu = ranks.groups if ranks.topology.tp > 1 else None
     try:
         # Reads nothing but the user's file, and stumbles over wrong types in many ways.
-        DeepSpeedConfig(config)
+        DeepSpeedConfig(config, mpu=mpu)
     except Exception as error:
         raise SettingsError(deepspeed_error_message(error)) from error
     try:
-        engine, *_ = deepspeed.initialize(model=encoder, optimizer=optimizer, config=config)
+        engine, *_ = deepspeed.initialize(model=encoder, optimizer=optimizer, config=config, mpu=mpu)
     except (DeepSpeedConfigError, ZeRORuntimeException, AssertionError, ValueError) as error:
         raise SettingsError(deepspeed_error_message(error)) from error
     return engine

@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from toolkit.checkpoint.read import ParameterState
 from toolkit.engine.engine import Engine
+from toolkit.parallel.tensor_parallel import share_of
 
 # Where each optimizer class keeps its flat fp32 partitions.
 _FLAT_PARTITIONS = (
@@ -23,32 +25,50 @@ _FLAT_PARTITIONS = (
 
 
 def collect(engine: Engine, *, is_mine: Callable[[int], bool]) -> Iterator[ParameterState]:
-    """The full state of every parameter for which `is_mine(number)` holds, on the CPU in fp32.
+    """The whole state of every parameter of this stage for which `is_mine(number)` holds, on the CPU in fp32.
 
-    Collective: all ranks must run it to its end, each keeping its own share.
+    Collective: all ranks must run it to its end, each keeping its own part. A rank holds one whole parameter at a time
+    besides those it keeps.
     """
     _link_moments(engine.deepspeed.optimizer)
-    for number, (name, parameter) in enumerate(engine.module.named_parameters()):
-        weight, exp_avg, exp_avg_sq = _full(engine, parameter)
+    for number, (name, parameter) in enumerate(engine.named_parameters().items()):
+        tensors = [_joined(engine, parameter, tensor) for tensor in _full(engine, parameter)]
         if is_mine(number):
-            yield ParameterState(name, _on_cpu(weight), _on_cpu(exp_avg), _on_cpu(exp_avg_sq))
+            yield ParameterState(name, *(_on_cpu(tensor) for tensor in tensors))
+
+
+def _joined(engine: Engine, parameter: torch.nn.Parameter, tensor: torch.Tensor) -> torch.Tensor:
+    """The whole tensor, where ranks have shares of it."""
+    share = share_of(parameter)
+    if share is None:
+        return tensor
+    parts = [torch.empty_like(tensor) for _ in range(share.num_shares)]
+    dist.all_gather(parts, tensor.contiguous(), group=engine.ranks.groups.tensor)
+    return share.join(parts)
 
 
 def restore(engine: Engine, read: Callable[[str], ParameterState], *, optimizer_step: int) -> None:
-    """Set weights, moments and the optimizer's step of a fresh engine; `read` returns a parameter's state by name."""
+    """Set weights, moments and the optimizer's step of a fresh engine; `read` returns a whole parameter by name."""
     if engine.zero_stage == 0:
         _restore_unpartitioned(engine, read, optimizer_step)
         return
     optimizer = engine.deepspeed.optimizer
     _make_moments_exist(optimizer, optimizer_step)
-    for name, parameter in engine.module.named_parameters():
-        state = read(name)
+    for name, parameter in engine.named_parameters().items():
+        state = _shared(parameter, read(name))
         if engine.zero_stage == 3:
             _set_partition(engine, parameter, state)
         else:
             _set_full(parameter, state)
     if hasattr(optimizer, "update_lp_params"):
         optimizer.update_lp_params()
+
+
+def _shared(parameter: torch.nn.Parameter, state: ParameterState) -> ParameterState:
+    """This rank's share of a whole parameter, or the whole where there are none."""
+    if (share := share_of(parameter)) is None:
+        return state
+    return ParameterState(state.name, *(share.take(part) for part in (state.weight, state.exp_avg, state.exp_avg_sq)))
 
 
 def _full(engine: Engine, parameter: torch.nn.Parameter) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -70,7 +90,7 @@ def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _restore_unpartitioned(engine: Engine, read: Callable[[str], ParameterState], optimizer_step: int) -> None:
-    for name, parameter in engine.module.named_parameters():
+    for name, parameter in engine.named_parameters().items():
         state = read(name)
         parameter.data.copy_(state.weight)
         engine.deepspeed.optimizer.state[parameter] = {
@@ -122,7 +142,7 @@ def _set_partition(engine: Engine, parameter: torch.nn.Parameter, state: Paramet
         return padded.narrow(0, share * ranks.data_rank, share).to(ranks.device)
 
     with zero.GatheredParameters([parameter], modifier_rank=0):
-        if ranks.rank == 0:
+        if ranks.data_rank == 0:
             parameter.data.copy_(state.weight)
     safe_set_local_fp32_param(parameter, mine(state.weight))
     safe_set_local_optimizer_state(parameter, mine(state.exp_avg), "exp_avg")

@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from toolkit.core.errors import ToolkitError
+from toolkit.parallel.groups import process_groups
 from toolkit.parallel.launcher import check_launcher, read_launcher
 from toolkit.parallel.topology import ParallelSettings, topology
 
@@ -26,6 +27,8 @@ _T = TypeVar("_T")
 _PATIENCE = timedelta(days=7)
 # What DeepSpeed and torch want to read in a process that nobody launched.
 _SINGLE_PROCESS = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+
+_DATA_PARALLEL = ParallelSettings(tp=1, pp=1)
 
 
 def has_gpu() -> bool:
@@ -41,37 +44,56 @@ def has_joined() -> bool:
 class Ranks:
     """This process among those of the run.
 
-    `rank` and `world_size` count all processes; `data_rank` and `data_parallel_size` count copies of the model. While
-    tensor and pipeline parallelism are 1, the group of data-parallel ranks is the whole world.
+    `rank` and `world_size` count all processes; `data_rank` and `data_parallel_size` count copies of the model.
+
+    Args:
+        parallel: degrees of model parallelism; collective if one is above 1.
+
+    Raises:
+        SettingsError: they do not divide the ranks.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, parallel: ParallelSettings) -> None:
         self.rank = dist.get_rank()
         self.world_size = dist.get_world_size()
-        self.topology = topology(self.rank, self.world_size, ParallelSettings(tp=1, pp=1))
+        self.topology = topology(self.rank, self.world_size, parallel)
         self.data_rank = self.topology.data_rank
         self.data_parallel_size = self.topology.data_parallel_size
+        self.groups = process_groups(self.topology)
         self.device = torch.device("cuda", torch.cuda.current_device()) if has_gpu() else torch.device("cpu")
         self._host_group = dist.new_group(backend="gloo") if dist.get_backend() != "gloo" else None
 
     def sum_counts(self, *counts: int) -> tuple[int, ...]:
-        """Element-wise sum over data-parallel ranks."""
+        """Element-wise sum over copies of the model, whose ranks all count the same; of a flag, one suffices."""
         total = torch.tensor(counts, dtype=torch.int64)
         dist.all_reduce(total, group=self._host_group)
-        return tuple(int(count) for count in total)
+        ranks_per_copy = self.world_size // self.data_parallel_size
+        return tuple(-(-int(count) // ranks_per_copy) for count in total)
 
     def sum_on_device(self, value: torch.Tensor) -> float:
-        """Sum of a scalar that lives on the device, over data-parallel ranks, in fp64."""
-        total = value.detach().double()
+        """Sum of a scalar that lives on the device, over copies of the model, in fp64.
+
+        Of a copy, the first rank of the last stage is asked: with the head it knows the loss.
+        """
+        is_asked = self.topology.is_last_stage and self.topology.tp_rank == 0
+        total = value.detach().double() if is_asked else torch.zeros_like(value, dtype=torch.float64)
         dist.all_reduce(total)
         return float(total)
 
     def gather_bytes(self, mine: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        """Arrays of equal shape from all data-parallel ranks, stacked by data rank: (data_parallel_size, ...)."""
+        """Arrays of equal shape from all copies of the model, stacked by data rank: (data_parallel_size, ...).
+
+        Raises:
+            ToolkitError: the ranks of one copy have different arrays; on every rank.
+        """
         sent = torch.from_numpy(np.ascontiguousarray(mine))
-        received = [torch.empty_like(sent) for _ in range(self.data_parallel_size)]
+        received = [torch.empty_like(sent) for _ in range(self.world_size)]
         dist.all_gather(received, sent, group=self._host_group)
-        return np.stack([part.numpy() for part in received])
+        copies = [received[first].numpy() for first in self.topology.first_rank_of_copies]
+        for rank, array in enumerate(received):
+            if not np.array_equal(array.numpy(), copies[self.topology.at(rank).data_rank]):
+                raise ToolkitError(f"rank {rank} read other rows than the other ranks of its copy of the model")
+        return np.stack(copies)
 
     def gather(self, mine: _T) -> list[_T]:
         """Every rank's object, in rank order."""
@@ -122,13 +144,16 @@ class Ranks:
             raise failed from error
 
 
-def join_ranks() -> Ranks:
+def join_ranks(parallel: ParallelSettings = _DATA_PARALLEL) -> Ranks:
     """Join the process group that the launcher described in the environment; alone where there is no launcher.
 
     The group stays until the process ends, since DeepSpeed keeps references to it; a second call gets the same one.
 
+    Args:
+        parallel: degrees of model parallelism, where they are known already.
+
     Raises:
-        SettingsError: the launcher's variables contradict one another.
+        SettingsError: they do not divide the ranks, or the launcher's variables contradict one another.
     """
     if not has_gpu():
         # Else DeepSpeed warns, on each rank, that it found no accelerator.
@@ -137,7 +162,7 @@ def join_ranks() -> Ranks:
     from deepspeed.ops import __compatible_ops__ as compatible_ops
 
     if dist.is_initialized():
-        return Ranks()
+        return Ranks(parallel)
     check_launcher()
     # DeepSpeed calls collectives by names that torch 2.13 renames, and torch warns of each, on each rank.
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
@@ -151,7 +176,7 @@ def join_ranks() -> Ranks:
     deepspeed.init_distributed(dist_backend="nccl" if has_gpu() else "gloo", verbose=False)
     # Always: without it a ZeRO-3 process aborts at exit.
     atexit.register(leave_ranks)
-    return Ranks()
+    return Ranks(parallel)
 
 
 def leave_ranks() -> None:

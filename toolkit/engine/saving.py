@@ -57,7 +57,7 @@ def load_checkpoint(engine: Engine, checkpoint: Checkpoint, *, moments: Literal[
     Raises:
         CheckpointError: the parameters are not the engine's, or any rank could not read one; on every rank.
     """
-    expected = {name for name, _ in engine.module.named_parameters()}
+    expected = engine.named_parameters().keys()
     found = checkpoint.manifest.tensors.keys()
     if expected != found:
         differing = ", ".join(sorted(expected ^ found)[:5])

@@ -28,7 +28,7 @@ from toolkit.core.types import AttentionKind
 from toolkit.model.attention import SegmentAttention
 from toolkit.model.config import ModelSettings
 from toolkit.model.layers import Embedding, Linear, RMSNorm, RopeCosSin, apply_rope, linear, rope_cos_sin
-from toolkit.model.loss import cross_entropy_sum
+from toolkit.model.loss import VocabularyColumns, cross_entropy_sum
 from toolkit.model.segments import SegmentLayout
 
 
@@ -214,10 +214,11 @@ class Head(nn.Module):
     def __init__(self, hidden_size: int, vocab_size: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(vocab_size, hidden_size))
+        self.columns = VocabularyColumns()
 
     def forward(self, hidden_ND: Tensor, labels_N: Tensor) -> Tensor:
         """Sum of the cross-entropies, 0-dim fp32."""
-        return cross_entropy_sum(hidden_ND, self.weight, labels_N)
+        return cross_entropy_sum(hidden_ND, self.weight, labels_N, columns=self.columns)
 
 
 def compile_blocks_(encoder: Encoder) -> None:

@@ -41,14 +41,11 @@ class Linear(nn.Linear):
 
 
 class Embedding(nn.Embedding):
-    """`nn.Embedding` whose gradient is summed in fp32 for bf16 weights on a CPU."""
+    """`nn.Embedding` by `embed`."""
 
     def forward(self, input: Tensor) -> Tensor:
         """(T,) int64 -> (T, D)."""
-        if self.weight.device.type != "cpu" or self.weight.dtype.itemsize > 2:
-            return super().forward(input)
-        hidden_TD: Tensor = _Lookup.apply(input, self.weight)  # type: ignore[no-untyped-call]
-        return hidden_TD
+        return embed(input, self.weight)
 
 
 class RMSNorm(nn.Module):
@@ -73,6 +70,14 @@ def linear(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
         product: Tensor = _torch_linear(left.to_mkldnn(), right, bias).to_dense()
         return product
     return _torch_linear(left, right, bias)
+
+
+def embed(ids_T: Tensor, weight_VD: Tensor) -> Tensor:
+    """Rows of a table, (T,) int64 and (V, D) -> (T, D); its gradient is summed in fp32 for bf16 weights on a CPU."""
+    if weight_VD.device.type != "cpu" or weight_VD.dtype.itemsize > 2:
+        return torch.nn.functional.embedding(ids_T, weight_VD)
+    hidden_TD: Tensor = _Lookup.apply(ids_T, weight_VD)  # type: ignore[no-untyped-call]
+    return hidden_TD
 
 
 @cache

@@ -18,16 +18,38 @@ from toolkit.model.layers import linear
 _CHUNK_ROWS = 1024
 
 
-def cross_entropy_sum(hidden_ND: Tensor, weight_VD: Tensor, labels_N: Tensor) -> Tensor:
+class VocabularyColumns:
+    """Which columns of the logits are here: all of them. One who holds a part of the vocabulary says otherwise."""
+
+    def log_softmax(self, logits_NV: Tensor) -> Tensor:
+        """Log-probabilities of the columns that are here, normalised over all there are; may overwrite the logits."""
+        return torch.log_softmax(logits_NV, dim=-1)
+
+    def of_labels(self, labels_N: Tensor) -> Tensor:
+        """The column of each label, (N,); negative where it is not here, or the label is negative."""
+        return labels_N
+
+    def sum(self, loss: Tensor) -> Tensor:
+        """The loss over all columns, from that over those that are here."""
+        return loss
+
+
+_ALL_COLUMNS = VocabularyColumns()
+
+
+def cross_entropy_sum(
+    hidden_ND: Tensor, weight_VD: Tensor, labels_N: Tensor, *, columns: VocabularyColumns = _ALL_COLUMNS
+) -> Tensor:
     """Sum of the cross-entropies of `hidden_ND @ weight_VD.T` against `labels_N`, as a 0-dim fp32 tensor.
 
     Args:
         hidden_ND: (N, D); N = 0 is legal, gives 0 and zero gradients.
         weight_VD: (V, D), of the same dtype.
         labels_N: (N,) int64; a negative label weighs nothing.
+        columns: of the logits, those that `weight_VD` gives.
     """
     with_gradients = torch.is_grad_enabled() and (hidden_ND.requires_grad or weight_VD.requires_grad)
-    loss: Tensor = _CrossEntropySum.apply(hidden_ND, weight_VD, labels_N, with_gradients)  # type: ignore[no-untyped-call]
+    loss: Tensor = _CrossEntropySum.apply(hidden_ND, weight_VD, labels_N, columns, with_gradients)  # type: ignore[no-untyped-call]
     return loss
 
 
@@ -35,7 +57,14 @@ class _CrossEntropySum(torch.autograd.Function):
     """See `cross_entropy_sum`. Sums are fp32, or fp64 where the weights are."""
 
     @staticmethod
-    def forward(ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, labels_N: Tensor, with_gradients: bool) -> Tensor:
+    def forward(
+        ctx: Any,
+        hidden_ND: Tensor,
+        weight_VD: Tensor,
+        labels_N: Tensor,
+        columns: VocabularyColumns,
+        with_gradients: bool,
+    ) -> Tensor:
         sum_dtype = torch.promote_types(hidden_ND.dtype, torch.float32)
         total = torch.zeros((), dtype=sum_dtype, device=hidden_ND.device)
         d_hidden_ND = torch.empty_like(hidden_ND) if with_gradients else None
@@ -43,37 +72,42 @@ class _CrossEntropySum(torch.autograd.Function):
         for start in range(0, len(hidden_ND), _CHUNK_ROWS):
             rows = slice(start, start + _CHUNK_ROWS)
             d_rows_ND = None if d_hidden_ND is None else d_hidden_ND[rows]
-            total += _add_chunk(hidden_ND[rows], weight_VD, labels_N[rows], d_rows_ND, d_weight_VD)
+            total += _add_chunk(hidden_ND[rows], weight_VD, labels_N[rows], columns, d_rows_ND, d_weight_VD)
         if d_hidden_ND is not None and d_weight_VD is not None:
             ctx.save_for_backward(d_hidden_ND, d_weight_VD)
             ctx.weight_dtype = weight_VD.dtype
-        return total
+        return columns.sum(total)
 
     @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         (gradient,) = grad_outputs
         d_hidden_ND, d_weight_VD = ctx.saved_tensors
         d_hidden_ND = (d_hidden_ND * gradient).to(d_hidden_ND.dtype)
-        return d_hidden_ND, (d_weight_VD * gradient).to(ctx.weight_dtype), None, None
+        return d_hidden_ND, (d_weight_VD * gradient).to(ctx.weight_dtype), None, None, None
 
 
 def _add_chunk(
-    hidden_ND: Tensor, weight_VD: Tensor, labels_N: Tensor, d_hidden_ND: Tensor | None, d_weight_VD: Tensor | None
+    hidden_ND: Tensor,
+    weight_VD: Tensor,
+    labels_N: Tensor,
+    columns: VocabularyColumns,
+    d_hidden_ND: Tensor | None,
+    d_weight_VD: Tensor | None,
 ) -> Tensor:
     """The loss of one chunk; its gradients are written to `d_hidden_ND` and added to `d_weight_VD`.
 
     A function, so that its logits are gone before those of the next chunk are made: at V = 128,256 they are 1 GB.
     """
     sum_dtype = torch.promote_types(hidden_ND.dtype, torch.float32)
-    is_target_N = labels_N >= 0
-    label_N1 = labels_N.clamp(min=0)[:, None]
-    log_probs_NV = torch.log_softmax(linear(hidden_ND, weight_VD).to(sum_dtype), dim=-1)
-    losses_N = -log_probs_NV.gather(1, label_N1).squeeze(1)
-    loss = torch.where(is_target_N, losses_N, 0).sum()
+    is_target_N, column_N = labels_N >= 0, columns.of_labels(labels_N)
+    is_here_N, column_N1 = column_N >= 0, column_N.clamp(min=0)[:, None]
+    log_probs_NV = columns.log_softmax(linear(hidden_ND, weight_VD).to(sum_dtype))
+    losses_N = -log_probs_NV.gather(1, column_N1).squeeze(1)
+    loss = torch.where(is_here_N, losses_N, 0).sum()
     if d_hidden_ND is None or d_weight_VD is None:
         return loss
     d_logits_NV = log_probs_NV.exp_()
-    d_logits_NV.scatter_add_(1, label_N1, -torch.ones_like(label_N1, dtype=sum_dtype))
+    d_logits_NV.scatter_add_(1, column_N1, -is_here_N.to(sum_dtype)[:, None])
     d_logits_NV = d_logits_NV.to(weight_VD.dtype)
     # A padded target is left out here, where it is D numbers, and not above, where it is V.
     d_hidden_ND.copy_(linear(d_logits_NV, weight_VD.T) * is_target_N[:, None])

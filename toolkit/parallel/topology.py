@@ -1,6 +1,6 @@
 """Where each rank stands in the run, and how the rows of a step are divided among data-parallel ranks."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +42,21 @@ class Topology:
         return self.dp * self.tp * self.pp
 
     @property
+    def tp_rank(self) -> int:
+        """Which share of its layers' weights this rank holds."""
+        return self.rank % self.tp
+
+    @property
+    def stage(self) -> int:
+        """Which pipeline stage this rank runs."""
+        return self.rank // (self.tp * self.dp)
+
+    @property
+    def is_last_stage(self) -> bool:
+        """Whether this rank's stage holds the head, and so knows the loss."""
+        return self.stage == self.pp - 1
+
+    @property
     def data_rank(self) -> int:
         """Which copy of the model this rank holds, or holds a part of."""
         return self.rank // self.tp % self.dp
@@ -52,10 +67,30 @@ class Topology:
         return self.dp
 
     @property
+    def ranks_per_stage(self) -> int:
+        """Ranks that hold parts of the same layers, in all copies."""
+        return self.tp * self.dp
+
+    @property
+    def first_rank_of_copies(self) -> tuple[int, ...]:
+        """The first rank of each copy of the model, in the order of their data ranks."""
+        return tuple(range(0, self.ranks_per_stage, self.tp))
+
+    @property
     def data_parallel_ranks(self) -> tuple[int, ...]:
         """The ranks with the same part of each copy, in the order of their data ranks: those that reduce gradients."""
         first = self.rank - self.data_rank * self.tp
-        return tuple(range(first, first + self.dp * self.tp, self.tp))
+        return tuple(range(first, first + self.ranks_per_stage, self.tp))
+
+    @property
+    def tensor_parallel_ranks(self) -> tuple[int, ...]:
+        """The ranks that hold the shares of one layer of one copy, in the order of their shares."""
+        first = self.rank - self.tp_rank
+        return tuple(range(first, first + self.tp))
+
+    def at(self, rank: int) -> "Topology":
+        """The place of another rank of the same run."""
+        return replace(self, rank=rank)
 
 
 def topology(rank: int, world_size: int, parallel: ParallelSettings) -> Topology:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from toolkit.checkpoint.read import Checkpoint, open_checkpoint, open_unverified
 from toolkit.core.allocator import keep_freed_memory
 from toolkit.core.errors import SettingsError
@@ -21,8 +23,9 @@ from toolkit.engine.engine import Engine
 from toolkit.engine.peers import peers_watched
 from toolkit.engine.ranks import Ranks, has_gpu, join_ranks
 from toolkit.engine.saving import load_checkpoint
-from toolkit.model.encoder import Encoder, compile_blocks_, initialize_
+from toolkit.model.encoder import Encoder, compile_blocks_
 from toolkit.parallel.launcher import read_launcher
+from toolkit.parallel.tensor_parallel import initialize_shares_, share_weights_
 from toolkit.run.folder import RunFolder
 from toolkit.run.identity import check_same_model, rope_differences
 from toolkit.run.load import read_resolved, schedule_of
@@ -92,6 +95,7 @@ def _pretrain(folder: RunFolder, ranks: Ranks, is_stop_requested: StopRequest) -
     _check_shared(folder.path, ranks)
     with ranks.together():
         settings = read_resolved(folder.settings_file)
+    ranks = join_ranks(settings.parallel)
     total_steps = schedule_of(settings).total_steps
     resumed = _own_checkpoint(folder, ranks)
     if resumed is not None and resumed.manifest.step == total_steps:
@@ -126,8 +130,6 @@ def _join() -> Ranks:
 
 def _use_cores() -> None:
     """On a CPU run: share the cores among the ranks of this machine, and keep freed memory."""
-    import torch
-
     if has_gpu():
         return
     keep_freed_memory()
@@ -222,8 +224,12 @@ def _origin(initial: Checkpoint) -> dict[str, str]:
 
 
 def _build_engine(settings: RunSettings, config: dict[str, Any], ranks: Ranks) -> Engine:
-    encoder = Encoder(settings.model)
-    initialize_(encoder, settings.run.seed)
+    with torch.device("meta"):
+        encoder = Encoder(settings.model)
+    if ranks.topology.tp > 1:
+        share_weights_(encoder, ranks.groups.tensor)
+    encoder.to_empty(device="cpu")
+    initialize_shares_(encoder, settings.run.seed)
     if settings.train.compile:
         compile_blocks_(encoder)
     return Engine(encoder, config=config, optimizer=settings.train, ranks=ranks)

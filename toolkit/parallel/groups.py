@@ -1,0 +1,72 @@
+"""Process groups of a topology."""
+
+from collections.abc import Callable
+from functools import cache
+
+import torch.distributed as dist
+
+from toolkit.parallel.topology import Topology
+
+
+class ProcessGroups:
+    """The groups that this rank is in, with the names by which DeepSpeed asks for them (Megatron's `mpu`).
+
+    Made by all ranks at once. A process group lives as long as the process: use `process_groups`, which keeps them.
+
+    Attributes:
+        data: ranks with the same part of each copy of the model.
+        tensor: ranks with the shares of one layer of one copy.
+    """
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        self.data = _own_group(topology, lambda place: place.data_parallel_ranks)
+        self.tensor = _own_group(topology, lambda place: place.tensor_parallel_ranks)
+
+    def get_data_parallel_group(self) -> dist.ProcessGroup:
+        """See `data`."""
+        return self.data
+
+    def get_data_parallel_group_ranks(self) -> list[int]:
+        """Ranks of `data`."""
+        return list(self.topology.data_parallel_ranks)
+
+    def get_data_parallel_rank(self) -> int:
+        """Which copy of the model this rank holds a part of."""
+        return self.topology.data_rank
+
+    def get_data_parallel_world_size(self) -> int:
+        """Copies of the model."""
+        return self.topology.dp
+
+    def get_model_parallel_group(self) -> dist.ProcessGroup:
+        """Of the ranks over which DeepSpeed sums a norm: without pipeline stages, those of `tensor`."""
+        return self.tensor
+
+    get_tensor_model_parallel_group = get_model_parallel_group
+
+    def get_model_parallel_rank(self) -> int:
+        """Which share this rank holds."""
+        return self.topology.tp_rank
+
+    get_tensor_model_parallel_rank = get_model_parallel_rank
+
+    def get_model_parallel_world_size(self) -> int:
+        """How many shares there are."""
+        return self.topology.tp
+
+    get_tensor_model_parallel_world_size = get_model_parallel_world_size
+
+
+@cache
+def process_groups(topology: Topology) -> ProcessGroups:
+    """The groups of a topology, made once in a process; collective the first time."""
+    return ProcessGroups(topology)
+
+
+def _own_group(topology: Topology, ranks_of: Callable[[Topology], tuple[int, ...]]) -> dist.ProcessGroup:
+    """The group among those that `ranks_of` divides all ranks into which this rank is in."""
+    division = sorted({ranks_of(topology.at(rank)) for rank in range(topology.world_size)})
+    group, _ = dist.new_subgroups_by_enumeration([list(ranks) for ranks in division])
+    assert group is not None
+    return group

@@ -1,0 +1,294 @@
+"""Tensor parallelism: a table says how each weight is shared among ranks, and is applied to a finished encoder.
+
+Between the start of an attention or a feed-forward and its last product, a *region*, every rank works on its own heads
+or its own inner features, and nothing is exchanged (Shoeybi et al. 2019, Megatron-LM, section 3). The ranks share
+
+- by column: the output features of a product that begins a region, so that each rank computes some of them;
+- by row: the input features of the product that ends it, whose outputs are summed over the ranks;
+- by vocabulary: the rows of embedding and head. The loss is taken without whole logits on any rank.
+
+What enters a region is the same on all ranks; its gradient is the sum of theirs. So is the gradient of a weight inside
+that every rank has whole (the norms of query and key heads). Where the ranks do not divide the vocabulary, the last
+share ends in rows of zeros that stay zero; they are in no checkpoint.
+
+Shapes: T positions in a micro-batch, D model width, V vocabulary, N target tokens. A share keeps the letters.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from toolkit.core.errors import SettingsError
+from toolkit.model.config import ModelSettings
+from toolkit.model.encoder import Encoder, FeedForward, Head, SelfAttention, initial_weight
+from toolkit.model.layers import Embedding, Linear, RMSNorm, embed, linear, rms_norm
+from toolkit.model.loss import VocabularyColumns
+
+
+class Sharing(Enum):
+    """How ranks share a weight."""
+
+    COLUMN = "column"
+    """Output features: rows of the matrix, and entries of a bias."""
+    ROW = "row"
+    """Input features: columns of the matrix."""
+    VOCABULARY = "vocabulary"
+    """Rows of the matrix, one for each token."""
+    INSIDE = "inside"
+    """Every rank has the whole, and uses it inside a region."""
+
+
+TENSOR_PARALLEL_TABLE = (
+    ("model.layers.*.self_attn.[qkv]_proj.*", Sharing.COLUMN),
+    ("model.layers.*.self_attn.[qk]_norm.weight", Sharing.INSIDE),
+    ("model.layers.*.self_attn.o_proj.weight", Sharing.ROW),
+    ("model.layers.*.mlp.gate_proj.weight", Sharing.COLUMN),
+    ("model.layers.*.mlp.up_proj.weight", Sharing.COLUMN),
+    ("model.layers.*.mlp.down_proj.weight", Sharing.ROW),
+    ("model.embed_tokens.weight", Sharing.VOCABULARY),
+    ("lm_head.weight", Sharing.VOCABULARY),
+)
+"""Patterns of parameter names; a parameter that none fits is whole on every rank, outside of regions."""
+
+
+def sharing_of(name: str) -> Sharing | None:
+    """What the table says of a parameter, by its Hugging Face name; None: whole on every rank."""
+    return next((sharing for pattern, sharing in TENSOR_PARALLEL_TABLE if fnmatchcase(name, pattern)), None)
+
+
+def check_tensor_parallel(settings: ModelSettings, tp: int) -> None:
+    """Check that `tp` ranks can share a model of this shape.
+
+    Raises:
+        SettingsError: with the sizes that `tp` does not divide.
+    """
+    sizes = {
+        "num_attention_heads": settings.num_attention_heads,
+        "num_key_value_heads": settings.key_value_heads,
+        "intermediate_size": settings.intermediate_size,
+    }
+    if uneven := [f"model.{name}={size}" for name, size in sizes.items() if size % tp]:
+        possible = [str(ranks) for ranks in range(1, tp) if not any(size % ranks for size in sizes.values())]
+        raise SettingsError(
+            f"tensor parallelism (parallel.tp={tp}) gives each rank the same number of heads and inner features, but "
+            f"{tp} does not divide {', '.join(uneven)}.\nSet parallel.tp to {' or '.join(possible)}, or change the model."
+        )
+
+
+@dataclass(frozen=True)
+class Share:
+    """Which part of a whole parameter one of `num_shares` ranks holds: an equal stretch of one dimension.
+
+    Attributes:
+        whole_shape: of the parameter.
+        dimension: that is divided.
+        number: of this share, from 0.
+        num_shares: that make the whole.
+    """
+
+    whole_shape: tuple[int, ...]
+    dimension: int
+    number: int
+    num_shares: int
+
+    @property
+    def size(self) -> int:
+        """Length of the stretch; the last one may reach beyond the parameter's end."""
+        return -(-self.whole_shape[self.dimension] // self.num_shares)
+
+    @property
+    def start(self) -> int:
+        """Where the stretch begins."""
+        return self.number * self.size
+
+    @property
+    def filled(self) -> int:
+        """How much of the stretch lies inside the parameter."""
+        return max(0, min(self.size, self.whole_shape[self.dimension] - self.start))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the share."""
+        return (*self.whole_shape[: self.dimension], self.size, *self.whole_shape[self.dimension + 1 :])
+
+    def index_of(self, index: Tensor) -> Tensor:
+        """Where indices of the whole dimension lie in this share; -1 for those elsewhere, and for negative ones."""
+        own = index - self.start
+        return torch.where((own >= 0) & (own < self.size), own, -1)
+
+    def take(self, whole: Tensor) -> Tensor:
+        """This share of a whole tensor, filled up with zeros: of `shape`, contiguous."""
+        part = whole.narrow(self.dimension, min(self.start, whole.shape[self.dimension]), self.filled)
+        if self.filled == self.size:
+            return part.contiguous()
+        share = whole.new_zeros(self.shape)
+        share.narrow(self.dimension, 0, self.filled).copy_(part)
+        return share
+
+    def join(self, shares: Sequence[Tensor]) -> Tensor:
+        """The whole tensor, from all shares in order."""
+        return torch.cat(list(shares), dim=self.dimension).narrow(self.dimension, 0, self.whole_shape[self.dimension])
+
+
+def share_of(parameter: Tensor) -> Share | None:
+    """Which part of a whole a parameter is; None if it is the whole."""
+    share: Share | None = getattr(parameter, "share", None)
+    return share
+
+
+@torch.no_grad()
+def share_weights_(encoder: Encoder, group: dist.ProcessGroup) -> None:
+    """Keep this rank's shares of an encoder's weights, in place, with layers that exchange what that needs.
+
+    Names stay. An encoder on the meta device gets shares there.
+
+    Args:
+        encoder: the same on all ranks of the group, of a shape that `check_tensor_parallel` accepts.
+        group: ranks that share the weights.
+    """
+    number, num_shares = dist.get_rank(group), dist.get_world_size(group)
+    for name, parameter in encoder.named_parameters():
+        sharing = sharing_of(name)
+        is_divided = sharing is not None and sharing is not Sharing.INSIDE
+        if is_divided:
+            share = Share(tuple(parameter.shape), 1 if sharing is Sharing.ROW else 0, number, num_shares)
+            parameter.data = share.take(parameter.data)
+            parameter.share = share  # type: ignore[attr-defined]
+        # What DeepSpeed reads to count each weight once in the norm of the gradient.
+        parameter.tensor_model_parallel = is_divided or number == 0  # type: ignore[attr-defined]
+    for name, module in list(encoder.named_modules()):
+        if isinstance(module, SelfAttention | FeedForward | Head):
+            module.register_forward_pre_hook(lambda _, arguments: (enter_region(arguments[0], group), *arguments[1:]))
+        if isinstance(module, Head):
+            module.columns = SharedColumns(_share_of(module.weight), group)
+        sharing = sharing_of(f"{name}.weight")
+        if isinstance(module, Embedding):
+            encoder.set_submodule(name, VocabularyEmbedding(module, group))
+        elif isinstance(module, Linear) and sharing is Sharing.ROW:
+            encoder.set_submodule(name, RowLinear(module, group))
+        elif isinstance(module, RMSNorm) and sharing is Sharing.INSIDE:
+            encoder.set_submodule(name, InsideNorm(module, group))
+
+
+@torch.no_grad()
+def initialize_shares_(encoder: Encoder, seed: int) -> None:
+    """Give each parameter its part of the initial value that the whole one has, in place; one at a time is whole."""
+    standard_deviation = encoder.settings.initializer_range
+    for name, parameter in encoder.named_parameters():
+        share = share_of(parameter)
+        shape = tuple(parameter.shape) if share is None else share.whole_shape
+        value = initial_weight(name, shape, standard_deviation=standard_deviation, seed=seed)
+        parameter.copy_(value if share is None else share.take(value))
+
+
+def _share_of(parameter: Tensor) -> Share:
+    share = share_of(parameter)
+    assert share is not None
+    return share
+
+
+class RowLinear(nn.Module):
+    """The product that ends a region: each rank's inputs with its columns of the matrix, summed over the ranks."""
+
+    def __init__(self, whole: Linear, group: dist.ProcessGroup) -> None:
+        super().__init__()
+        self.weight, self._group = whole.weight, group
+
+    def forward(self, input: Tensor) -> Tensor:
+        """(T, in_features / ranks) -> (T, out_features)."""
+        return leave_region(linear(input, self.weight), self._group)
+
+
+class InsideNorm(nn.Module):
+    """A norm inside a region: its weight meets each rank's own heads, so its gradient is summed over the ranks."""
+
+    def __init__(self, whole: RMSNorm, group: dist.ProcessGroup) -> None:
+        super().__init__()
+        self.weight, self.eps, self._group = whole.weight, whole.eps, group
+
+    def forward(self, hidden_THE: Tensor) -> Tensor:
+        """(T, H, E) -> (T, H, E)."""
+        weight_E = enter_region(self.weight, self._group)
+        return rms_norm(hidden_THE.flatten(0, -2), weight_E, eps=self.eps).view_as(hidden_THE)
+
+
+class VocabularyEmbedding(nn.Module):
+    """An embedding whose rows are shared: each rank looks up the tokens that it has, and the sum has all."""
+
+    def __init__(self, whole: Embedding, group: dist.ProcessGroup) -> None:
+        super().__init__()
+        self.weight, self._share, self._group = whole.weight, _share_of(whole.weight), group
+
+    def forward(self, ids_T: Tensor) -> Tensor:
+        """(T,) int64 -> (T, D)."""
+        row_T = self._share.index_of(ids_T)
+        is_here_T1 = (row_T >= 0)[:, None]
+        hidden_TD = torch.where(is_here_T1, embed(row_T.clamp(min=0), self.weight), 0)
+        return leave_region(hidden_TD, self._group)
+
+
+class SharedColumns(VocabularyColumns):
+    """A rank's columns of the logits. Ranks exchange a number for each target, and their shares of the loss."""
+
+    def __init__(self, share: Share, group: dist.ProcessGroup) -> None:
+        self._share, self._group = share, group
+
+    def log_softmax(self, logits_NV: Tensor) -> Tensor:
+        """See `VocabularyColumns`."""
+        logits_NV[:, self._share.filled :] = float("-inf")
+        logsumexp_N = torch.logsumexp(logits_NV, dim=-1)
+        of_ranks = [torch.empty_like(logsumexp_N) for _ in range(self._share.num_shares)]
+        dist.all_gather(of_ranks, logsumexp_N, group=self._group)
+        return logits_NV.sub_(torch.logsumexp(torch.stack(of_ranks), dim=0)[:, None])
+
+    def of_labels(self, labels_N: Tensor) -> Tensor:
+        """See `VocabularyColumns`."""
+        return self._share.index_of(labels_N)
+
+    def sum(self, loss: Tensor) -> Tensor:
+        """See `VocabularyColumns`."""
+        dist.all_reduce(loss, group=self._group)
+        return loss
+
+
+def enter_region(tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """The tensor, which all ranks have; its gradient is the sum of theirs."""
+    entered: Tensor = _EnterRegion.apply(tensor, group)  # type: ignore[no-untyped-call]
+    return entered
+
+
+def leave_region(tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """The sum of all ranks' tensors; its gradient, which all ranks have, is that of each."""
+    left: Tensor = _LeaveRegion.apply(tensor, group)  # type: ignore[no-untyped-call]
+    return left
+
+
+class _EnterRegion(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
+        ctx.group = group
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None]:
+        gradient = grad_outputs[0].contiguous().clone()
+        dist.all_reduce(gradient, group=ctx.group)
+        return gradient, None
+
+
+class _LeaveRegion(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
+        total = tensor.contiguous().clone()
+        dist.all_reduce(total, group=group)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None]:
+        return grad_outputs[0], None
