@@ -125,7 +125,7 @@ _SETTINGS = (
 
 _PARALLEL = (
     _train(
-        *("--ds-config", "zero2", "--set", "parallel.pp=4"),
+        *("--ds-config", "zero2", "--set", "parallel.pp=4", "--num-procs", "4"),
         found=("parallel.pp=4", "ZeRO stage 2"),
         remedy="set parallel.pp=1",
     ),
@@ -145,7 +145,17 @@ _PARALLEL = (
     ),
     _train("--ds-config", "{ds_misspelt}", found=("'zero_optimisation'",), remedy="'zero_optimization'"),
     _train("--ds-config", "{ds_fp16}", found=("the block 'fp16'",), remedy="Remove the block"),
-    _set("parallel.tp=2", found=("parallel.tp=2",), remedy="Set parallel.tp=1"),
+    _set("parallel.tp=2", found=("parallel.tp=2", "does not divide 1 rank"), remedy="--num-procs"),
+    _train(
+        *("--set", "parallel.tp=3", "--num-procs", "3"),
+        found=("parallel.tp=3", "model.num_attention_heads=4", "model.num_key_value_heads=2"),
+        remedy="Set parallel.tp to 1 or 2",
+    ),
+    _train(
+        *("--ds-config", "zero0", "--set", "parallel.tp=2", "--num-procs", "2"),
+        found=("parallel.tp=2", "ZeRO stage 0"),
+        remedy="zero1.json",
+    ),
     _set("parallel.tp=0", found=("for parallel.tp:", "got 0"), remedy="above 0"),
     _train("--num-procs", "0", found=("'--num-procs'",), remedy="at least 1"),
     _train("--num-procs", "two", found=("'--num-procs'",), remedy="an integer"),

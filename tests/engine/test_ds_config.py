@@ -149,7 +149,15 @@ def test_pipeline_with_zero2_is_refused_with_what_to_do():
         check_parallel(read_ds_config("zero2"), ParallelSettings(pp=4), source="zero2")
 
 
-@pytest.mark.parametrize("parallel", [ParallelSettings(pp=2), ParallelSettings(tp=2)])
-def test_what_is_not_built_says_so(parallel):
+def test_tensor_parallelism_runs_at_stages_1_to_3():
+    for stage in (1, 2, 3):
+        check_parallel(read_ds_config(f"zero{stage}"), ParallelSettings(tp=2), source=f"zero{stage}")
+    with pytest.raises(
+        SettingsError, match=r"parallel.tp=2\) cannot run with ZeRO stage 0 \(zero0\)(.|\n)*Use stage 1"
+    ):
+        check_parallel(read_ds_config("zero0"), ParallelSettings(tp=2), source="zero0")
+
+
+def test_what_is_not_built_says_so():
     with pytest.raises(NotAvailableError, match="not available yet"):
-        check_parallel(read_ds_config("zero1"), parallel, source="zero1")
+        check_parallel(read_ds_config("zero1"), ParallelSettings(pp=2), source="zero1")

@@ -22,6 +22,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, o
         variants = [("zero0", (f"train.micro_batch_rows={rows}",)) for rows in micro_batches]
         variants += [(stage, ("train.micro_batch_rows=2",)) for stage in ("zero1", "zero2")]
         variants += [(str(_stage3(folder)), ("train.micro_batch_rows=2",))]
+        if world_size == 2:
+            variants += [(stage, ("parallel.tp=2",)) for stage in ("zero1", "zero2", str(_stage3(folder)))]
         names = [f"{Path(stage).stem} {overrides[0]} ranks={world_size}" for stage, overrides in variants]
         cases = [
             RunCase(str(run_file), stage, (f"run.dir={folder / name}", *overrides))

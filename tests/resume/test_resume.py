@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.support.runs import RunCase, read_metrics, write_run
-from toolkit.checkpoint.read import open_checkpoint
+from toolkit.checkpoint.read import Checkpoint, open_checkpoint
 from toolkit.core.errors import SettingsError, UserError
 from toolkit.testing.corpora import random_documents, write_token_corpus
 from toolkit.testing.distributed import run_distributed
@@ -59,15 +59,19 @@ def compare(whole: Path, again: Path) -> list[str]:
         for one, other in zip(_comparable(whole), _comparable(again), strict=True)
         if one != other
     ]
-    first, second = open_checkpoint(whole), open_checkpoint(again)
-    for name in first.names:
-        one, other = first.parameter(name), second.parameter(name)
-        found += [
-            f"{name}.{kind}"
-            for kind in ("weight", "exp_avg", "exp_avg_sq")
-            if not torch.equal(getattr(one, kind), getattr(other, kind))
-        ]
-    return found
+    return found + differing_tensors(open_checkpoint(whole), open_checkpoint(again))
+
+
+def differing_tensors(first: Checkpoint, second: Checkpoint) -> list[str]:
+    """Names of the weights and moments that two checkpoints do not have bit for bit in common."""
+    assert first.names == second.names
+    pairs = [(first.parameter(name), second.parameter(name)) for name in first.names]
+    return [
+        f"{one.name}.{kind}"
+        for one, other in pairs
+        for kind in ("weight", "exp_avg", "exp_avg_sq")
+        if not torch.equal(getattr(one, kind), getattr(other, kind))
+    ]
 
 
 _RATES = ("tokens_per_second", "model_flops_per_second")

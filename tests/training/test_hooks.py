@@ -100,7 +100,7 @@ def alone():
 
             return contextlib.nullcontext()
 
-    return RankErrors(join_ranks())
+    return RankErrors(Ranks())
 
 
 def test_a_hook_that_fails_does_not_keep_the_others_from_their_moment(alone):

@@ -44,10 +44,15 @@ class TensorEntry(_Entry):
 
 
 class LayoutEntry(_Entry):
-    """Ranks and ZeRO stage of the run that wrote the checkpoint, for information: it can be read on any other."""
+    """Ranks, ZeRO stage and degrees of model parallelism of the run that wrote the checkpoint.
+
+    For information: it can be read on any other layout.
+    """
 
     world_size: int
     zero_stage: int
+    tp: int = 1
+    pp: int = 1
 
 
 class VocabularyEntry(_Entry):

@@ -52,10 +52,10 @@ def choose_ds_config(plan: BatchPlan, parallel: ParallelSettings) -> tuple[str, 
     if parallel.pp > 1:
         return "zero1", "pipeline stages need ZeRO stage 1"
     if plan.data_parallel == 1:
-        return "zero1", "one rank has nobody to divide gradients with"
+        return "zero1", "one copy of the model has nobody to divide gradients with"
     if plan.accumulation >= _MANY_MICRO_BATCHES:
         return "zero1", f"ZeRO stage 2 would reduce gradients after each of {plan.accumulation} micro-batches"
-    return "zero2", f"gradients are divided over {plan.data_parallel} ranks"
+    return "zero2", f"gradients are divided over {plan.data_parallel} copies of the model"
 
 
 def read_ds_config(source: str) -> dict[str, Any]:
@@ -136,10 +136,10 @@ def _check_names(config: Mapping[str, Any], path: Path) -> None:
 
 
 def check_parallel(config: Mapping[str, Any], parallel: ParallelSettings, *, source: str) -> None:
-    """Check that the file's ZeRO stage can run these degrees of model parallelism, and that they are available.
+    """Check that the file's ZeRO stage can run these degrees of model parallelism.
 
     Raises:
-        SettingsError: the stage and the degrees do not fit. NotAvailableError: a degree above 1.
+        SettingsError: it cannot. NotAvailableError: pipeline stages.
     """
     stage = zero_stage(config)
     if parallel.pp > 1 and stage > 1:
@@ -147,10 +147,14 @@ def check_parallel(config: Mapping[str, Any], parallel: ParallelSettings, *, sou
             f"pipeline parallelism (parallel.pp={parallel.pp}) cannot run with ZeRO stage {stage} ({source}).\n"
             "Use a file with stage 1, or set parallel.pp=1."
         )
+    if parallel.tp > 1 and stage == 0:
+        raise SettingsError(
+            f"tensor parallelism (parallel.tp={parallel.tp}) cannot run with ZeRO stage 0 ({source}): DeepSpeed would "
+            "sum the norm of the gradient over the wrong ranks.\n"
+            "Use stage 1 (ds_configs/zero1.json), which costs nothing more, or set parallel.tp=1."
+        )
     if parallel.pp > 1:
         raise NotAvailableError(f"pipeline parallelism (parallel.pp={parallel.pp})", "Set parallel.pp=1.")
-    if parallel.tp > 1:
-        raise NotAvailableError(f"tensor parallelism (parallel.tp={parallel.tp})", "Set parallel.tp=1.")
 
 
 def resolve_ds_config(

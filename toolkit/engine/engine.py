@@ -87,7 +87,7 @@ class Engine:
         return module
 
     def named_parameters(self) -> dict[str, torch.nn.Parameter]:
-        """This rank's parameters, or shares of them, by Hugging Face name; in the same order on all ranks of a stage."""
+        """This rank's parameters, or shares of them, by Hugging Face name; in one order on all ranks of a stage."""
         return dict(self.module.named_parameters())
 
     def train_step(

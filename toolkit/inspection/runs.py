@@ -204,7 +204,8 @@ def _model_line(model: ModelSettings) -> str:
 
 
 def _spread(layout: LayoutEntry) -> str:
-    return f"{counted(layout.world_size, 'rank')}, ZeRO {layout.zero_stage}"
+    degrees = "".join(f", {name} {degree}" for name, degree in (("tp", layout.tp), ("pp", layout.pp)) if degree > 1)
+    return f"{counted(layout.world_size, 'rank')}, ZeRO {layout.zero_stage}{degrees}"
 
 
 def _shape(manifest: CheckpointManifest, name: str) -> str:

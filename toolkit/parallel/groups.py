@@ -67,6 +67,6 @@ def process_groups(topology: Topology) -> ProcessGroups:
 def _own_group(topology: Topology, ranks_of: Callable[[Topology], tuple[int, ...]]) -> dist.ProcessGroup:
     """The group among those that `ranks_of` divides all ranks into which this rank is in."""
     division = sorted({ranks_of(topology.at(rank)) for rank in range(topology.world_size)})
-    group, _ = dist.new_subgroups_by_enumeration([list(ranks) for ranks in division])
-    assert group is not None
+    group: dist.ProcessGroup
+    group, _ = dist.new_subgroups_by_enumeration([list(ranks) for ranks in division])  # type: ignore[no-untyped-call]
     return group

@@ -14,6 +14,7 @@ share ends in rows of zeros that stay zero; they are in no checkpoint.
 Shapes: T positions in a micro-batch, D model width, V vocabulary, N target tokens. A share keeps the letters.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -74,10 +75,11 @@ def check_tensor_parallel(settings: ModelSettings, tp: int) -> None:
         "intermediate_size": settings.intermediate_size,
     }
     if uneven := [f"model.{name}={size}" for name, size in sizes.items() if size % tp]:
-        possible = [str(ranks) for ranks in range(1, tp) if not any(size % ranks for size in sizes.values())]
+        largest = math.gcd(*sizes.values())
+        possible = [str(ranks) for ranks in range(1, largest + 1) if largest % ranks == 0]
         raise SettingsError(
             f"tensor parallelism (parallel.tp={tp}) gives each rank the same number of heads and inner features, but "
-            f"{tp} does not divide {', '.join(uneven)}.\nSet parallel.tp to {' or '.join(possible)}, or change the model."
+            f"{tp} does not divide {', '.join(uneven)}.\nSet parallel.tp to {' or '.join(possible)}."
         )
 
 
@@ -177,14 +179,24 @@ def share_weights_(encoder: Encoder, group: dist.ProcessGroup) -> None:
 
 
 @torch.no_grad()
-def initialize_shares_(encoder: Encoder, seed: int) -> None:
-    """Give each parameter its part of the initial value that the whole one has, in place; one at a time is whole."""
-    standard_deviation = encoder.settings.initializer_range
+def allocate_(encoder: Encoder, seed: int, *, device: torch.device | str = "cpu") -> None:
+    """Put an encoder that was built on the meta device onto a device, in place, with initial values.
+
+    Each parameter gets its part of the value that the whole one has; one at a time is whole.
+    """
+    deviation = encoder.settings.initializer_range
+    allocated: dict[nn.Parameter, nn.Parameter] = {}
     for name, parameter in encoder.named_parameters():
         share = share_of(parameter)
         shape = tuple(parameter.shape) if share is None else share.whole_shape
-        value = initial_weight(name, shape, standard_deviation=standard_deviation, seed=seed)
-        parameter.copy_(value if share is None else share.take(value))
+        value = initial_weight(name, shape, standard_deviation=deviation, seed=seed)
+        allocated[parameter] = nn.Parameter((value if share is None else share.take(value)).to(device))
+        # What says how it is shared.
+        vars(allocated[parameter]).update(vars(parameter))
+    # Through the modules' own tables, in which a tied parameter stands twice.
+    for module in encoder.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            module.register_parameter(name, allocated[parameter])
 
 
 def _share_of(parameter: Tensor) -> Share:

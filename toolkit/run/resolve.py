@@ -18,7 +18,8 @@ from toolkit.objectives.base import Objective
 from toolkit.objectives.registry import declare
 from toolkit.objectives.schedule import Schedule
 from toolkit.parallel.launcher import read_launcher
-from toolkit.parallel.topology import BatchPlan, batch_plan
+from toolkit.parallel.tensor_parallel import check_tensor_parallel
+from toolkit.parallel.topology import BatchPlan, batch_plan, topology
 from toolkit.run.folder import RunFolder
 from toolkit.run.load import schedule_of, to_toml
 from toolkit.run.settings import RunSettings
@@ -164,8 +165,9 @@ def resolve_run(settings: RunSettings, *, ds_config: str | None, num_ranks: int)
     check_wandb(settings)
     start = find_start(settings)
     settings, choices = start.keep_choices(settings), list[str]()
-    numbers = settings.train
-    plan = batch_plan(numbers.global_batch_rows, numbers.micro_batch_rows, data_parallel=num_ranks)
+    numbers, copies = settings.train, topology(0, num_ranks, settings.parallel).dp
+    check_tensor_parallel(settings.model, settings.parallel.tp)
+    plan = batch_plan(numbers.global_batch_rows, numbers.micro_batch_rows, data_parallel=copies)
     if ds_config is None:
         ds_config, why = choose_ds_config(plan, settings.parallel)
         choices.append(f"--ds-config {ds_config}: {why}")
@@ -198,9 +200,9 @@ def read_run(folder: RunFolder, settings: RunSettings, *, num_ranks: int) -> Res
         UserError: a file cannot be read, or the run was resolved for another number of ranks.
     """
     config = folder.read_ds_config()
-    numbers = settings.train
+    numbers, copies = settings.train, topology(0, num_ranks, settings.parallel).dp
     micro_batch_rows = config["train_micro_batch_size_per_gpu"]
-    plan = batch_plan(numbers.global_batch_rows, micro_batch_rows, data_parallel=num_ranks)
+    plan = batch_plan(numbers.global_batch_rows, micro_batch_rows, data_parallel=copies)
     if plan.accumulation != config["gradient_accumulation_steps"]:
         raise SettingsError(
             f"{folder.ds_config_file} was written for another number of ranks than {num_ranks}. Start the run again."

@@ -135,7 +135,12 @@ def _manifest(data: RunData, engine: Engine, ancestry: Ancestry) -> CheckpointMa
         settings=snapshot(data.settings),
         corpora=data.hashes(),
         vocabulary=VocabularyEntry.of(data.corpus.vocabulary, data.corpus.fingerprint),
-        layout=LayoutEntry(world_size=engine.ranks.world_size, zero_stage=engine.zero_stage),
+        layout=LayoutEntry(
+            world_size=engine.ranks.world_size,
+            zero_stage=engine.zero_stage,
+            tp=data.settings.parallel.tp,
+            pp=data.settings.parallel.pp,
+        ),
         tensors={},
         files={},
         losses={},

@@ -25,7 +25,7 @@ from toolkit.engine.ranks import Ranks, has_gpu, join_ranks
 from toolkit.engine.saving import load_checkpoint
 from toolkit.model.encoder import Encoder, compile_blocks_
 from toolkit.parallel.launcher import read_launcher
-from toolkit.parallel.tensor_parallel import initialize_shares_, share_weights_
+from toolkit.parallel.tensor_parallel import allocate_, share_weights_
 from toolkit.run.folder import RunFolder
 from toolkit.run.identity import check_same_model, rope_differences
 from toolkit.run.load import read_resolved, schedule_of
@@ -228,8 +228,7 @@ def _build_engine(settings: RunSettings, config: dict[str, Any], ranks: Ranks) -
         encoder = Encoder(settings.model)
     if ranks.topology.tp > 1:
         share_weights_(encoder, ranks.groups.tensor)
-    encoder.to_empty(device="cpu")
-    initialize_shares_(encoder, settings.run.seed)
+    allocate_(encoder, settings.run.seed)
     if settings.train.compile:
         compile_blocks_(encoder)
     return Engine(encoder, config=config, optimizer=settings.train, ranks=ranks)

@@ -1,0 +1,146 @@
+"""Checkpoints under tensor and pipeline parallelism: whole, and the same whatever layout writes or reads them."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.resume.test_resume import CutOff
+from tests.support.runs import RunCase, read_metrics, write_run
+from toolkit.checkpoint.read import Checkpoint, open_checkpoint
+from toolkit.testing.distributed import run_distributed
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a run is spread: a DeepSpeed file, ranks and degrees."""
+
+    ds_config: str
+    ranks: int
+    tp: int = 1
+    pp: int = 1
+
+    @property
+    def overrides(self) -> tuple[str, ...]:
+        """Settings that ask for it."""
+        return (f"parallel.tp={self.tp}", f"parallel.pp={self.pp}", "train.micro_batch_rows=2")
+
+    def __str__(self) -> str:
+        return f"{Path(self.ds_config).stem}-ranks{self.ranks}-tp{self.tp}-pp{self.pp}"
+
+
+@dataclass(frozen=True)
+class LoadAndSave:
+    """Loads a checkpoint into an engine of some layout, and saves what the engine has."""
+
+    run_file: str
+    checkpoint: str
+    layout: Layout
+    overrides: tuple[str, ...]
+    folder: str
+
+    def __call__(self) -> None:
+        from toolkit.engine.ranks import join_ranks
+        from toolkit.engine.saving import load_checkpoint, save_checkpoint
+        from toolkit.run import load_run
+        from toolkit.run.resolve import resolve_run
+        from toolkit.training.pretrain import _build_engine
+
+        overrides = (*self.layout.overrides, *self.overrides, f"run.dir={self.folder}/unused")
+        settings = load_run(self.run_file, overrides)
+        run = resolve_run(settings, ds_config=self.layout.ds_config, num_ranks=self.layout.ranks)
+        engine = _build_engine(run.settings, run.ds_config, join_ranks(settings.parallel))
+        found = open_checkpoint(self.checkpoint)
+        load_checkpoint(engine, found)
+        save_checkpoint(engine, Path(self.folder), manifest=found.manifest, tokenizer_folder=found.path / "tokenizer")
+        engine.close()
+
+
+def _stage3(folder: Path) -> str:
+    """Stage 3 that partitions everything: by default it keeps parameters as small as these whole."""
+    path = folder / "zero3.json"
+    path.write_text('{"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0}}')
+    return str(path)
+
+
+def _layouts(folder: Path) -> list[Layout]:
+    """Every kind of layout, those of equal size together."""
+    return [
+        Layout("zero1", 1),
+        Layout("zero1", 2),
+        Layout("zero2", 2),
+        Layout(_stage3(folder), 2),
+        Layout("zero1", 2, tp=2),
+        Layout(_stage3(folder), 2, tp=2),
+        Layout("zero2", 4, tp=2),
+    ]
+
+
+def _differences(one: Checkpoint, other: Checkpoint) -> list[str]:
+    assert one.names == other.names
+    found = []
+    for name in one.names:
+        first, second = one.parameter(name), other.parameter(name)
+        for kind in ("weight", "exp_avg", "exp_avg_sq"):
+            if not torch.equal(getattr(first, kind), getattr(second, kind)):
+                found.append(f"{name}.{kind}")
+    return found
+
+
+@pytest.mark.parametrize(
+    "model", [(), ("model.tie_word_embeddings=true", 'precision="bf16"')], ids=["fp32", "tied bf16"]
+)
+def test_every_layout_saves_the_checkpoint_that_it_loaded(tmp_path: Path, model: tuple[str, ...]) -> None:
+    """97 tokens: over two ranks, the shares of the embedding are larger than the whole."""
+    run_file = str(write_run(tmp_path))
+    run_distributed([RunCase(run_file, "zero1", (f"run.dir={tmp_path / 'reference'}", *model))], world_size=1)
+    reference = open_checkpoint(tmp_path / "reference")
+    layouts = _layouts(tmp_path)
+    for size in (1, 2, 4):
+        same_size = [layout for layout in layouts if layout.ranks == size]
+        cases = [
+            LoadAndSave(run_file, str(reference.path), layout, model, str(tmp_path / str(layout)))
+            for layout in same_size
+        ]
+        run_distributed(cases, world_size=size)
+        for case, layout in zip(cases, same_size, strict=True):
+            assert _differences(reference, open_checkpoint(case.folder)) == [], layout
+
+
+def test_resume_under_tensor_parallelism_is_exact(tmp_path: Path) -> None:
+    run_file = write_run(tmp_path)
+    cases = []
+    for ds_config, precision in (("zero1", "fp32"), ("zero2", "bf16"), (_stage3(tmp_path), "fp32")):
+        folder = tmp_path / f"{Path(ds_config).stem}-{precision}"
+        folder.mkdir()
+        overrides = ("parallel.tp=2", f'precision="{precision}"')
+        cases.append(CutOff(str(run_file), str(folder), ds_config, overrides, steps=(9, 11)))
+    for case, results in zip(cases, run_distributed(cases, world_size=2), strict=True):
+        assert results[0] == {9: [], 11: []}, case
+
+
+def test_a_run_goes_on_in_another_layout(tmp_path: Path) -> None:
+    """Half a run in each of two layouts: order and masks unchanged, losses those of one process."""
+    run_file = str(write_run(tmp_path))
+    crosses = [
+        (Layout("zero1", 2, tp=2), Layout("zero2", 2)),
+        (Layout(_stage3(tmp_path), 2), Layout("zero1", 2, tp=2)),
+        (Layout("zero2", 2, tp=2), Layout("zero0", 1)),
+        (Layout("zero0", 1), Layout(_stage3(tmp_path), 2, tp=2)),
+    ]
+    reference = RunCase(run_file, "zero0", (f"run.dir={tmp_path / 'reference'}",))
+    run_distributed([reference], world_size=1)
+    expected = read_metrics(tmp_path / "reference")
+    for number, pair in enumerate(crosses):
+        folder = tmp_path / f"cross-{number}"
+        for half in pair:
+            overrides = (f"run.dir={folder}", "checkpoint.every=10", "checkpoint.keep=9", *half.overrides)
+            run_distributed([RunCase(run_file, half.ds_config, overrides)], world_size=half.ranks)
+            if half is pair[0]:
+                shutil.rmtree(folder / "checkpoints" / "step-00000020")
+        found = read_metrics(folder)
+        assert [line["data_digest"] for line in found] == [line["data_digest"] for line in expected], pair
+        for one, other in zip(expected[1:], found[1:], strict=True):
+            assert other["loss"] == pytest.approx(one["loss"], rel=1e-5), (pair, one["step"])
