@@ -47,6 +47,48 @@ class Fault:
 
 FAULTS = (
     Fault(
+        name="tensor parallelism: the gradient of what enters a region is not summed",
+        path="toolkit/parallel/tensor_parallel.py",
+        old="        dist.all_reduce(gradient, group=ctx.group)\n",
+        new="",
+        tests=("tests/equivalence/test_gradients.py::test_every_gradient_under_tensor_parallelism",),
+    ),
+    Fault(
+        name="tensor parallelism: the gradient of a norm inside a region is not summed",
+        path="toolkit/parallel/tensor_parallel.py",
+        old="weight_E = enter_region(self.weight, self._group)",
+        new="weight_E = self.weight",
+        tests=("tests/equivalence/test_gradients.py::test_every_gradient_under_tensor_parallelism",),
+    ),
+    Fault(
+        name="tensor parallelism: the norm counts a whole weight once for each rank",
+        path="toolkit/parallel/tensor_parallel.py",
+        old="is_divided or number == 0",
+        new="True",
+        tests=("tests/equivalence/test_gradients.py::test_every_gradient_under_tensor_parallelism",),
+    ),
+    Fault(
+        name="tensor parallelism: a rank takes its tokens to begin one row late",
+        path="toolkit/parallel/tensor_parallel.py",
+        old="own = index - self.start",
+        new="own = index - self.start - (self.number > 0)",
+        tests=("tests/parallel/test_tensor_parallel.py",),
+    ),
+    Fault(
+        name="tensor parallelism: the head normalises over padding too",
+        path="toolkit/parallel/tensor_parallel.py",
+        old='        logits_NV[:, self._share.filled :] = float("-inf")\n',
+        new="",
+        tests=("tests/equivalence/test_gradients.py::test_every_gradient_under_tensor_parallelism",),
+    ),
+    Fault(
+        name="ranks of one copy of the model are counted as copies",
+        path="toolkit/engine/ranks.py",
+        old="-(-int(count) // ranks_per_copy)",
+        new="int(count)",
+        tests=("tests/equivalence/test_topologies.py::test_losses_are_equal",),
+    ),
+    Fault(
         name="clm: the label is the token itself, not the next",
         path="toolkit/objectives/clm.py",
         old="take(positions_N + 1)",

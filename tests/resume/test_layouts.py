@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import torch
 
-from tests.resume.test_resume import CutOff
+from tests.resume.test_resume import CutOff, differing_tensors
 from tests.support.runs import RunCase, read_metrics, write_run
-from toolkit.checkpoint.read import Checkpoint, open_checkpoint
+from toolkit.checkpoint.read import open_checkpoint
 from toolkit.testing.distributed import run_distributed
 
 
@@ -78,17 +77,6 @@ def _layouts(folder: Path) -> list[Layout]:
     ]
 
 
-def _differences(one: Checkpoint, other: Checkpoint) -> list[str]:
-    assert one.names == other.names
-    found = []
-    for name in one.names:
-        first, second = one.parameter(name), other.parameter(name)
-        for kind in ("weight", "exp_avg", "exp_avg_sq"):
-            if not torch.equal(getattr(first, kind), getattr(second, kind)):
-                found.append(f"{name}.{kind}")
-    return found
-
-
 @pytest.mark.parametrize(
     "model", [(), ("model.tie_word_embeddings=true", 'precision="bf16"')], ids=["fp32", "tied bf16"]
 )
@@ -106,7 +94,7 @@ def test_every_layout_saves_the_checkpoint_that_it_loaded(tmp_path: Path, model:
         ]
         run_distributed(cases, world_size=size)
         for case, layout in zip(cases, same_size, strict=True):
-            assert _differences(reference, open_checkpoint(case.folder)) == [], layout
+            assert differing_tensors(reference, open_checkpoint(case.folder)) == [], layout
 
 
 def test_resume_under_tensor_parallelism_is_exact(tmp_path: Path) -> None:
