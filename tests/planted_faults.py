@@ -182,7 +182,7 @@ FAULTS = (
     Fault(
         name="embedding: gradients of a token are summed in bf16",
         path="toolkit/model/layers.py",
-        old="self.weight.dtype.itemsize > 2",
+        old="weight_VD.dtype.itemsize > 2",
         new="self.weight.dtype.itemsize >= 2",
         tests=("tests/model/test_embedding.py",),
     ),
