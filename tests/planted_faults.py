@@ -426,7 +426,7 @@ FAULTS = (
     ),
     Fault(
         name="export: a text ends with a token that documents did not have (--no-eod)",
-        path="toolkit/conversion/tokenizer_files.py",
+        path="toolkit/conversion/tokenizer.py",
         old="        if vocabulary.eos_id is not None and ends_documents:\n",
         new="        if vocabulary.eos_id is not None:\n",
         tests=("tests/conversion/test_to_hf.py",),

@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 
 from tests.docs.pages import PAGES
 from toolkit.data import BlendEntry
-from toolkit.finetuning.settings import FinetuningSettings
+from toolkit.finetuning.run import FinetuningSettings
 from toolkit.objectives.mlm import MlmSettings
 from toolkit.objectives.schedule import PhaseSettings
 from toolkit.run.settings import RunSettings

@@ -14,7 +14,7 @@ from tests.support.checkpoints import model_states, write_checkpoint
 from tests.support.text import sample_documents, tiny_tokenizer
 from toolkit.core.errors import SettingsError
 from toolkit.finetuning import FinetuningResult
-from toolkit.finetuning.result import write_result
+from toolkit.finetuning.run import write_result
 from toolkit.model.encoder import Encoder, initialize_
 from toolkit.preprocess import PreprocessSettings, preprocess
 from toolkit.run import load_run

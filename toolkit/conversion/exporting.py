@@ -32,7 +32,7 @@ from toolkit.conversion.forms import (
     rope_scaling,
 )
 from toolkit.conversion.parity import USE_WHOLE, NativeModel, Parity, compare_logits, open_native, open_stock
-from toolkit.conversion.tokenizer_files import update_json, write_json, write_tokenizer
+from toolkit.conversion.tokenizer import update_json, write_json, write_tokenizer
 from toolkit.core.errors import CheckpointError, ToolkitError, UserError
 from toolkit.core.settings import explain
 from toolkit.core.types import Vocabulary

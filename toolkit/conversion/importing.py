@@ -21,7 +21,7 @@ from toolkit.checkpoint.write import write_weights_only
 from toolkit.conversion.families import Described, describe
 from toolkit.conversion.folders import check_output, local_files, output_directory
 from toolkit.conversion.parity import Parity, compare_logits, open_native, open_stock
-from toolkit.conversion.vocabulary import compare_ids, open_tokenizer, preprocess_options
+from toolkit.conversion.tokenizer import compare_ids, open_tokenizer, preprocess_options
 from toolkit.conversion.weights import EMBEDDING, HEAD, HubWeights, check_tensors, shapes_of
 from toolkit.core.errors import CheckpointError, ToolkitError
 from toolkit.core.types import Vocabulary

@@ -4,9 +4,8 @@
 """
 
 from toolkit.finetuning.classifier import MeanPoolingClassifier, load_classifier
-from toolkit.finetuning.result import FinetuningResult
+from toolkit.finetuning.run import FinetuningResult, FinetuningSettings, Initialization
 from toolkit.finetuning.sequence_classification import finetune_sequence_classification
-from toolkit.finetuning.settings import FinetuningSettings, Initialization
 
 __all__ = [
     "FinetuningResult",

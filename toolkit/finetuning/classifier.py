@@ -18,7 +18,7 @@ from transformers import (
 )
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from toolkit.finetuning.settings import Initialization
+from toolkit.finetuning.run import Initialization
 
 _HEAD_FILE = "head.safetensors"
 

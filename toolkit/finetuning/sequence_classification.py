@@ -5,6 +5,7 @@ the validation and the test file -> write the model, the predictions and the sco
 """
 
 import inspect
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -18,15 +19,15 @@ from toolkit.core.text import counted
 from toolkit.finetuning.classifier import encoder_of, new_classifier, save_classifier
 from toolkit.finetuning.examples import Example, LabelSet, text_columns_of, to_examples
 from toolkit.finetuning.inputs import EncodedExamples, InputBuilder, padding_collator
-from toolkit.finetuning.result import (
+from toolkit.finetuning.run import (
     SEQUENCE_CLASSIFICATION_METRIC,
     FinetuningResult,
+    FinetuningSettings,
+    Initialization,
     classification_scores,
-    write_labels,
     write_predictions,
     write_result,
 )
-from toolkit.finetuning.settings import FinetuningSettings, Initialization
 from toolkit.finetuning.source import longest_input, model_loading, open_source
 from toolkit.finetuning.tables import read_table
 from toolkit.finetuning.trainer import predict, train_classifier
@@ -174,7 +175,8 @@ def _save(classifier: nn.Module, folder: Path, *, tokenizer: PreTrainedTokenizer
         with quiet_transformers():
             save_classifier(classifier, folder)
         tokenizer.save_pretrained(folder)
-        write_labels(labels.labels, folder)
+        # The label of each class number, with its type.
+        (folder / "labels.json").write_text(json.dumps(labels.labels, ensure_ascii=False) + "\n", encoding="utf-8")
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise UserError(

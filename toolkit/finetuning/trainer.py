@@ -21,7 +21,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from toolkit.core.console import Progress, progress
 from toolkit.core.errors import NonFiniteError
 from toolkit.finetuning.inputs import EncodedExamples
-from toolkit.finetuning.settings import FinetuningSettings
+from toolkit.finetuning.run import FinetuningSettings
 
 
 class _ShowProgress(TrainerCallback):

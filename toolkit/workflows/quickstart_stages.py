@@ -12,10 +12,9 @@ from toolkit.core.files import atomic_write
 from toolkit.run import RunFolder, load_run
 from toolkit.run.identity import check_same_run, snapshot
 from toolkit.run.resolve import RunData, open_run_data
-from toolkit.workflows.bundled import QUICKSTART_DATA, prepare_bundled_corpus
 from toolkit.workflows.job import Job, Stages, hash_of
 from toolkit.workflows.quickstart import Comparison
-from toolkit.workflows.train import train_run
+from toolkit.workflows.train import QUICKSTART_DATA, prepare_bundled_corpus, train_run
 
 _PRESET, _DS_CONFIG = "quickstart", "zero2"
 _RANKS = 2

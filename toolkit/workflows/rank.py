@@ -12,7 +12,7 @@ from toolkit.run import RunFolder, load_run
 from toolkit.run.resolve import open_corpora
 from toolkit.training.pretrain import Outcome, pretrain, pretrain_resolved
 from toolkit.training.stopping import end_with_starter
-from toolkit.workflows.bundled import prepare_if_named
+from toolkit.workflows.train import prepare_if_named
 
 _DEFAULT_FOLDER = "runs/pretrain"
 _SECONDS_FOR_RANK_0 = 15.0

@@ -1,14 +1,23 @@
-"""`toolkit train` from settings to ranks: a run is resolved, checked and written to its folder before ranks start."""
+"""`toolkit train` from settings to ranks: a run is resolved, checked and written to its folder before ranks start.
+
+A run on the bundled corpus, Wikipedia text that travels with the package, has it made into shards where it is missing.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
 
+from filelock import FileLock
+
+from toolkit.core.errors import SettingsError
+from toolkit.data import MANIFEST_NAME
 from toolkit.run import RunSettings, load_run, run_presets
 from toolkit.run.forecast import forecast
 from toolkit.run.load import to_toml
 from toolkit.run.resolve import resolve_run
-from toolkit.workflows.bundled import prepare_if_named
 from toolkit.workflows.launch import launch_ranks, num_devices
+
+QUICKSTART_DATA = Path(__file__).resolve().parent.parent / "quickstart"
+_SPLITS = {"train": "wikipedia-train.parquet", "validation": "wikipedia-validation.parquet"}
 
 
 def train_run(source: str, overrides: Sequence[str], *, ds_config: str | None, num_procs: int | None) -> int:
@@ -61,6 +70,24 @@ def show_run(source: str, overrides: Sequence[str], *, ds_config: str | None, nu
         print(f"# {line}")
 
 
+def prepare_bundled_corpus(settings: RunSettings) -> None:
+    """Make the corpora of a quickstart run, where they are missing. Ranks may call it at the same time."""
+    for split in _SPLITS:
+        folder = getattr(settings.data, split)
+        assert isinstance(folder, str)
+        _make(split, Path(folder))
+
+
+def prepare_if_named(settings: RunSettings) -> None:
+    """Make the bundled corpora, where missing, if these settings name one by its folder of the quickstart preset.
+
+    Both, and the training corpus first: the other lies inside its folder.
+    """
+    shipped = load_run("quickstart")
+    if any(getattr(settings.data, split) == getattr(shipped.data, split) for split in _SPLITS):
+        prepare_bundled_corpus(shipped)
+
+
 def _missing(settings: RunSettings) -> list[tuple[str, str]]:
     """Folders that the run reads and that do not exist, each with the setting that names it."""
     data = settings.data
@@ -72,3 +99,18 @@ def _missing(settings: RunSettings) -> list[tuple[str, str]]:
     if settings.init is not None:
         named.append(("init.from", settings.init.source))
     return [(key, path) for key, path in named if not Path(path).exists()]
+
+
+def _make(split: str, target: Path) -> None:
+    from toolkit.preprocess import PreprocessSettings, preprocess
+
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingsError(
+            f"{target.parent} cannot be made: {error.strerror}. Start in a folder that can be written."
+        ) from None
+    with FileLock(target.parent / f".{target.name}.lock"):
+        if not (target / MANIFEST_NAME).exists():
+            settings = PreprocessSettings(tokenizer=str(QUICKSTART_DATA / "tokenizer"))
+            preprocess([str(QUICKSTART_DATA / _SPLITS[split])], target, settings=settings)
