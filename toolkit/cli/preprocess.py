@@ -21,60 +21,40 @@ _FINEWEB_EDU = {
     "subset": "sample-10BT",
     "output": Path("data/fineweb-edu"),
 }
-
-
+_OVERWRITE = PreprocessSettings.model_fields["overwrite"].description
 _option = partial(option_of, PreprocessSettings)
-
-_Sources = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="SOURCE",
-        help="fineweb-edu, a data set with Parquet files on the hub, files, folders or globs (.parquet .jsonl .json "
-        ".csv .tsv .txt; also .gz .zst .bz2 .xz); any mix of them.",
-    ),
-]
-_Tokenizer = Annotated[str | None, _option("tokenizer", "TOK")]
-_Output = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the corpus; made if missing.")]
-_TextField = Annotated[str | None, _option("text_field", "NAME")]
-_Subset = Annotated[str | None, _option("subset", "NAME")]
-_Workers = Annotated[int | None, _option("workers", "N")]
-_Engine = Annotated[str | None, _option("engine", "auto|reference")]
-_Holdout = Annotated[float | None, _option("holdout", "FRACTION")]
-_TxtDocuments = Annotated[str | None, _option("txt_documents", "KIND")]
-_LimitDocuments = Annotated[int | None, _option("limit_documents", "N")]
-_LimitTokens = Annotated[int | None, _option("limit_tokens", "N")]
-_SequenceLength = Annotated[int | None, _option("sequence_length", "S")]
-_ShardTokens = Annotated[int | None, _option("shard_tokens", "N")]
-_SpecialText = Annotated[str | None, _option("special_text", "parse|literal")]
-_Eod = Annotated[str | None, _option("eod", "TOKEN")]
-_NoEod = Annotated[bool, typer.Option("--no-eod", help="Do not end documents with a token.")]
-_NoBos = Annotated[bool, typer.Option("--no-bos", help="Drop the tokens that the tokenizer puts in front of a text.")]
-_MaskToken = Annotated[str | None, _option("mask_token", "MASK")]
-_MaxBadFraction = Annotated[float | None, _option("max_bad_fraction", "FRACTION")]
-_Overwrite = Annotated[bool, typer.Option("--overwrite", help=PreprocessSettings.model_fields["overwrite"].description)]
 
 
 def command(
-    sources: _Sources,
-    tokenizer: _Tokenizer = None,
-    output: _Output = None,
-    text_field: _TextField = None,
-    workers: _Workers = None,
-    subset: _Subset = None,
-    txt_documents: _TxtDocuments = None,
-    limit_documents: _LimitDocuments = None,
-    limit_tokens: _LimitTokens = None,
-    sequence_length: _SequenceLength = None,
-    shard_tokens: _ShardTokens = None,
-    engine: _Engine = None,
-    special_text: _SpecialText = None,
-    eod: _Eod = None,
-    no_eod: _NoEod = False,
-    no_bos: _NoBos = False,
-    mask_token: _MaskToken = None,
-    holdout: _Holdout = None,
-    max_bad_fraction: _MaxBadFraction = None,
-    overwrite: _Overwrite = False,
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SOURCE",
+            help="fineweb-edu, a data set with Parquet files on the hub, files, folders or globs (.parquet .jsonl "
+            ".json .csv .tsv .txt; also .gz .zst .bz2 .xz); any mix of them.",
+        ),
+    ],
+    tokenizer: Annotated[str | None, _option("tokenizer", "TOK")] = None,
+    output: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the corpus; made if missing.")] = None,
+    text_field: Annotated[str | None, _option("text_field", "NAME")] = None,
+    workers: Annotated[int | None, _option("workers", "N")] = None,
+    subset: Annotated[str | None, _option("subset", "NAME")] = None,
+    txt_documents: Annotated[str | None, _option("txt_documents", "KIND")] = None,
+    limit_documents: Annotated[int | None, _option("limit_documents", "N")] = None,
+    limit_tokens: Annotated[int | None, _option("limit_tokens", "N")] = None,
+    sequence_length: Annotated[int | None, _option("sequence_length", "S")] = None,
+    shard_tokens: Annotated[int | None, _option("shard_tokens", "N")] = None,
+    engine: Annotated[str | None, _option("engine", "auto|reference")] = None,
+    special_text: Annotated[str | None, _option("special_text", "parse|literal")] = None,
+    eod: Annotated[str | None, _option("eod", "TOKEN")] = None,
+    no_eod: Annotated[bool, typer.Option("--no-eod", help="Do not end documents with a token.")] = False,
+    no_bos: Annotated[
+        bool, typer.Option("--no-bos", help="Drop the tokens that the tokenizer puts in front of a text.")
+    ] = False,
+    mask_token: Annotated[str | None, _option("mask_token", "MASK")] = None,
+    holdout: Annotated[float | None, _option("holdout", "FRACTION")] = None,
+    max_bad_fraction: Annotated[float | None, _option("max_bad_fraction", "FRACTION")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help=_OVERWRITE)] = False,
 ) -> None:
     """Tokenize text into a corpus: Megatron .bin/.idx shards, corpus.json and the tokenizer.
 

@@ -105,7 +105,10 @@ def _training(manifest: CheckpointManifest) -> Iterator[tuple[str, str]]:
     yield "updates", f"{manifest.step:,} of {total:,}" if isinstance(total, int) else f"{manifest.step:,}"
     yield "tokens seen", f"{manifest.tokens:,}"
     yield "schedule", ", then ".join(_phases(manifest))
-    yield "data", ", ".join(_corpora(data.get("train")))
+    corpora = data.get("train")
+    paths = [each["path"] for each in corpora] if isinstance(corpora, list | tuple) else [corpora]
+    # Names alone, without the paths of the machine that trained.
+    yield "data", ", ".join(PurePath(str(path)).name for path in paths)
     yield "data digest", f"`{manifest.data_digest}`"
     yield "positions in a row", f"{data.get('sequence_length')} ({data.get('windows')})"
     yield "rows in a step", f"{train.get('global_batch_rows')}"
@@ -130,10 +133,3 @@ def _phases(manifest: CheckpointManifest) -> Iterator[str]:
         length = [f"{phase[unit]} {unit}" for unit in ("steps", "tokens", "fraction") if phase.get(unit)]
         own = objectives.get(name) or {}
         yield f"{name} ({', '.join([*length, *(f'{key} {value}' for key, value in sorted(own.items()))])})"
-
-
-def _corpora(train: Any) -> Iterator[str]:
-    """Names of the corpora, without the paths of the machine that trained."""
-    for entry in train if isinstance(train, list | tuple) else [train]:
-        path = entry.get("path") if isinstance(entry, dict) else entry
-        yield PurePath(str(path)).name

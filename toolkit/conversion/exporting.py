@@ -138,10 +138,8 @@ def to_hf(
 def _trained_length(source: Checkpoint, settings: ModelSettings) -> int:
     """Tokens of a row in training: longer texts are cut for embeddings; the model's positions where it is unknown."""
     data = source.manifest.settings.get("data")
-    trained = data.get("sequence_length") if isinstance(data, dict) else None
-    return (
-        min(trained, settings.max_position_embeddings) if isinstance(trained, int) else settings.max_position_embeddings
-    )
+    trained, longest = data.get("sequence_length") if isinstance(data, dict) else None, settings.max_position_embeddings
+    return min(trained, longest) if isinstance(trained, int) else longest
 
 
 def _compare(folder: Path, native: NativeModel, form: ExportForm, *, pad_id: int) -> Parity:

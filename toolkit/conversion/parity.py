@@ -224,7 +224,11 @@ def compare_logits(
             rows_ND = hidden_ND[start : start + _ROWS]
             expected_NV = linear(rows_ND[: len(theirs_NV) - start], head_VD).float()[:, :vocab_size]
             theirs = theirs_NV[start : start + _ROWS, :vocab_size]
-            found = _worse(found, theirs[:, columns], expected_NV[:, columns])
+            # The maximum of a tensor, unlike Python's own, keeps a difference that is not a number.
+            differences = torch.stack(
+                [torch.tensor(found.max_difference), (theirs - expected_NV)[:, columns].abs().max()]
+            )
+            found = Parity(float(differences.max()), max(found.max_logit, float(expected_NV[:, columns].abs().max())))
         hidden_ND = hidden_ND[len(theirs_NV) :]
         del head_VD, theirs_NV
     if not found.is_within_tolerance:
@@ -241,12 +245,6 @@ def _rounding_error(stock: StockModel, input_ids_BS: Tensor) -> float:
         float((exact_NV[start : start + _ROWS] - rounded_NV[start : start + _ROWS]).abs().max())
         for start in range(0, len(exact_NV), _ROWS)
     )
-
-
-def _worse(so_far: Parity, theirs_NV: Tensor, expected_NV: Tensor) -> Parity:
-    """What was found so far, and these rows; a difference that is not a number stays."""
-    differences = torch.stack([torch.tensor(so_far.max_difference), (theirs_NV - expected_NV).abs().max()])
-    return Parity(float(differences.max()), max(so_far.max_logit, float(expected_NV.abs().max())))
 
 
 def _packed_hidden(native: NativeModel, texts: list[Tensor], attention: AttentionKind) -> Tensor:

@@ -129,10 +129,11 @@ def check_tensors(weights: HubWeights, settings: ModelSettings) -> Iterator[str]
         CheckpointError: naming the tensors.
     """
     shapes = shapes_of(settings)
+    others = sorted(weights.names - shapes.keys())
     if missing := sorted(shapes.keys() - weights.names):
+        instead = f"; it holds {first_few(others)} instead" if others else ""
         raise CheckpointError(
-            f"{weights.folder} lacks {first_few(missing)}, which its config.json requires"
-            f"{_instead(weights.names - shapes.keys())}.\n"
+            f"{weights.folder} lacks {first_few(missing)}, which its config.json requires{instead}.\n"
             "Download the model again; one that was saved without its head has to be saved with it."
         )
     for name, shape in shapes.items():
@@ -142,7 +143,7 @@ def check_tensors(weights: HubWeights, settings: ModelSettings) -> Iterator[str]
                 "Download the model again, or the configuration that belongs to it."
             )
     unknown = []
-    for name in sorted(weights.names - shapes.keys()):
+    for name in others:
         if name.endswith(_ANGLES):
             continue
         if name == HEAD and settings.tie_word_embeddings:
@@ -179,7 +180,3 @@ def _check_zero(weights: HubWeights, name: str) -> None:
             "part that this toolkit's model does not have, and without them it would be another model.\n"
             "Take a model without them."
         )
-
-
-def _instead(names: frozenset[str]) -> str:
-    return f"; it holds {first_few(sorted(names))} instead" if names else ""

@@ -86,15 +86,11 @@ def new_classifier(
         fresh = ("dense.", "classifier.", "pooler.")
         missing = sorted(name for name in report["missing_keys"] if not name.startswith(fresh))
     classifier = network if has_own_head else MeanPoolingClassifier(network)
-    _train_every_row(network)
-    return classifier, missing
-
-
-def _train_every_row(network: PreTrainedModel) -> None:
-    """Let the padding token's embedding learn: in the recipe's tokenizer it is the end-of-text token as well."""
     embedding = network.get_input_embeddings()
     if isinstance(embedding, nn.Embedding) and network.config.pad_token_id == network.config.eos_token_id:
+        # In the recipe's tokenizer the padding token is the end-of-text token as well: let its embedding learn.
         embedding.padding_idx = None
+    return classifier, missing
 
 
 def encoder_of(classifier: nn.Module) -> PreTrainedModel:

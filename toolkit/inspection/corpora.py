@@ -191,7 +191,7 @@ def row_view(number: int, segments: Sequence[Segment]) -> "Text":
         if segment.number:
             text.append(f"\n  [{segment.number}] {counted(segment.num_tokens, 'token')}: ", style="not bold dim")
             colour = _COLOURS[(segment.number - 1) % len(_COLOURS)]
-            text.append(_shortened(_visible(segment.text)), style=f"not bold {colour}")
+            text.append(_shown(segment.text), style=f"not bold {colour}")
         else:
             text.append(f"\n  [padding] {segment.num_tokens:,} positions", style="not bold dim")
     return text
@@ -206,15 +206,8 @@ def _spread(corpus: Corpus, lengths: Lengths) -> str:
     return f"{lengths.shortest:,} to {lengths.longest:,}, mean {mean:,.1f}; {middle}"
 
 
-def _visible(text: str) -> str:
-    """Text on one line, without characters that move the cursor."""
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
-    )
-
-
-def _shortened(text: str) -> str:
-    if len(text) <= _MOST_CHARACTERS:
-        return text
+def _shown(text: str) -> str:
+    """Text on one line, without characters that move the cursor; the middle of a long one is left out."""
+    text = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
     half = _MOST_CHARACTERS // 2
-    return f"{text[:half]} [...] {text[-half:]}"
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:half]} [...] {text[-half:]}"

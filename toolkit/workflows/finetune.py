@@ -37,17 +37,9 @@ def finetune(
     settings: FinetuningSettings | None = None,
     initialization: Initialization = Initialization.PRETRAINED,
 ) -> FinetuningResult:
-    """Fine-tune and evaluate; see `toolkit.finetuning` for input files and outputs.
+    """Fine-tune and evaluate.
 
-    Args:
-        task: only `sc` so far.
-        model: a Hugging Face folder or hub id, or a run or checkpoint folder of this toolkit.
-        train: labelled training data.
-        test: labelled data to evaluate on.
-        output: folder of the results.
-        validation: more data to evaluate on.
-        settings: None for the defaults.
-        initialization: `RANDOM` trains a randomly initialised twin.
+    Args: as `finetune_sequence_classification`; `task` is only `sc` so far, and `model` may be a run or checkpoint too.
 
     Raises:
         NotAvailableError: the task is not built yet.
@@ -73,7 +65,7 @@ def finetune(
 @contextmanager
 def _as_encoder(model: str | Path) -> Iterator[str | Path]:
     """MODEL as a Hugging Face folder or hub id, inside the block."""
-    if not _is_checkpoint(model):
+    if not holds_checkpoints(Path(model)) or (Path(model) / "config.json").exists():
         yield model
         return
     from toolkit.conversion import ExportDtype, ExportForm, to_hf
@@ -82,8 +74,3 @@ def _as_encoder(model: str | Path) -> Iterator[str | Path]:
         encoder = Path(scratch) / "encoder"
         to_hf(model, encoder, form=ExportForm.BIDIRECTIONAL, dtype=ExportDtype.FP32)
         yield encoder
-
-
-def _is_checkpoint(model: str | Path) -> bool:
-    """Whether it is a run, a folder of checkpoints or a checkpoint of this toolkit."""
-    return holds_checkpoints(Path(model)) and not (Path(model) / "config.json").exists()

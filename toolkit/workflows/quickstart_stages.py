@@ -7,6 +7,8 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
+
 from toolkit.core.errors import SettingsError
 from toolkit.core.files import atomic_write
 from toolkit.run import RunFolder, load_run
@@ -91,7 +93,8 @@ class Quickstart:
                 changed = [line for line in str(error).splitlines() if line.startswith("  ")]
                 raise self._is_of_another("\n".join(["holds a run with other settings:", *changed])) from None
         last = run.checkpoint(data.schedule.total_steps)
-        ranks = _num_ranks()
+        # Two, or the number of GPUs if there is just one.
+        ranks = min(_RANKS, torch.cuda.device_count()) or _RANKS
 
         def work() -> None:
             code = train_run(_PRESET, overrides, ds_config=_DS_CONFIG, num_procs=ranks)
@@ -204,10 +207,3 @@ def _phases(data: RunData) -> str:
     return "Pretrain: {} steps of {}".format(*steps[0]) + "".join(
         f", then {count} of {name}" for count, name in steps[1:]
     )
-
-
-def _num_ranks() -> int:
-    """Two, or the number of GPUs if there is just one."""
-    import torch
-
-    return min(_RANKS, torch.cuda.device_count()) or _RANKS

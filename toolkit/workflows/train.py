@@ -91,8 +91,9 @@ def prepare_if_named(settings: RunSettings) -> None:
 def _missing(settings: RunSettings) -> list[tuple[str, str]]:
     """Folders that the run reads and that do not exist, each with the setting that names it."""
     data = settings.data
-    named = [("data.train", data.train)] if isinstance(data.train, str) else []
-    if not isinstance(data.train, str):
+    if isinstance(data.train, str):
+        named = [("data.train", data.train)]
+    else:
         named = [(f"data.train.{number}.path", entry.path) for number, entry in enumerate(data.train)]
     if data.validation is not None:
         named.append(("data.validation", data.validation))

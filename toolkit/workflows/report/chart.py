@@ -132,10 +132,11 @@ def _band(band: Band, frame: _Frame, *, is_narrow: bool) -> str:
 def _axes(frame: _Frame, *, x_step: float, y_step: float) -> list[str]:
     right, bottom = frame.width - _RIGHT, frame.height - _BOTTOM
     parts = []
+    decimals = max(0, -math.floor(math.log10(y_step) + 1e-9))
     for value in _ticks(*frame.y_span, y_step):
         y = frame.y(value)
         parts.append(f'<line class="grid" x1="{_LEFT}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(_text("tick", _LEFT - 6, y + 4, _number(value, y_step), anchor="end"))
+        parts.append(_text("tick", _LEFT - 6, y + 4, f"{value:.{decimals}f}", anchor="end"))
     for value in _ticks(*frame.x_span, x_step):
         x = frame.x(value)
         parts.append(f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{bottom}" y2="{bottom + 4}"/>')
@@ -190,7 +191,3 @@ def _tick_step(span: float, *, most: int) -> float:
 def _ticks(low: float, high: float, step: float) -> list[float]:
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [number * step for number in range(first, last + 1)]
-
-
-def _number(value: float, step: float) -> str:
-    return f"{value:.{max(0, -math.floor(math.log10(step) + 1e-9))}f}"

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from functools import partial
 from html import escape
 
-from toolkit.objectives.schedule import Phase
 from toolkit.workflows.report.chart import Band, Level, Series, line_chart, responsive
 from toolkit.workflows.report.facts import Facts, Metrics
 
@@ -17,7 +16,7 @@ def loss_section(facts: Facts) -> str:
     phases, objectives = facts.phases, sorted(facts.unigram_loss)
     draw = partial(_loss_chart, facts)
     legend = [
-        *(("line " + name, f"{_name(name)}, held-out text") for name in objectives),
+        *(("line " + name, f"{name.upper()}, held-out text") for name in objectives),
         ("line dashed " + objectives[0], "held out, while the other objective trains"),
         ("line faint " + objectives[0], "training batches"),
         ("level", _LEVEL_LABEL),
@@ -67,12 +66,13 @@ def final_loss(metrics: Metrics, objective: str) -> float:
 
 def _loss_chart(facts: Facts, size: tuple[int, int]) -> str:
     phases = facts.phases
+    attention = {line["phase"]: line["attention"] for line in facts.metrics}
     bands = [
         Band(
             phase.start,
             phase.stop,
-            f"phase {phase.index + 1}: {_name(phase.objective)}, {_attention(facts, phase)} attention",
-            _name(phase.objective),
+            f"phase {phase.index + 1}: {phase.objective.upper()}, {attention[phase.index]} attention",
+            phase.objective.upper(),
             phase.objective,
         )
         for phase in phases
@@ -98,7 +98,7 @@ def _training_lines(facts: Facts) -> Iterator[Series]:
 def _held_out_lines(facts: Facts, objective: str) -> Iterator[Series]:
     """Solid where the objective trains, dashed elsewhere; neighbouring stretches share the point at the switch."""
     points = _evaluations(facts.metrics, objective)
-    label = f"{_name(objective)}, held out"
+    label = f"{objective.upper()}, held out"
     for phase in facts.phases:
         within = tuple(point for point in points if phase.start <= point[0] <= phase.stop)
         is_trained, is_last = phase.objective == objective, phase.index == facts.phases[-1].index
@@ -113,9 +113,14 @@ def _comparison_chart(facts: Facts, mlm_only: Metrics, size: tuple[int, int]) ->
         Series("CLM, then MLM", _evaluations(facts.metrics, "mlm"), "mlm", has_dots=True, ends_with_value=True),
     ]
     bands = [
-        Band(phase.start, phase.stop, f"{name} in the run with both", name, phase.objective)
+        Band(
+            phase.start,
+            phase.stop,
+            f"{phase.objective.upper()} in the run with both",
+            phase.objective.upper(),
+            phase.objective,
+        )
         for phase in facts.phases
-        for name in (_name(phase.objective),)
     ]
     level = Level(0, facts.phases[-1].stop, facts.unigram_loss["mlm"], *_LEVEL)
     title = "Held-out MLM loss of both runs over the steps"
@@ -125,9 +130,9 @@ def _comparison_chart(facts: Facts, mlm_only: Metrics, size: tuple[int, int]) ->
 def _phase_table(facts: Facts, objectives: list[str]) -> str:
     moments: list[tuple[str, int, str | None]] = [("before the first step", 0, None)]
     for phase in facts.phases:
-        label = f"after phase {phase.index + 1}, {_name(phase.objective)} (step {phase.stop:,})"
+        label = f"after phase {phase.index + 1}, {phase.objective.upper()} (step {phase.stop:,})"
         moments.append((label, phase.stop, phase.objective))
-    head = "".join(f'<th class="right">{_name(name)} loss</th>' for name in objectives)
+    head = "".join(f'<th class="right">{name.upper()} loss</th>' for name in objectives)
     rows = []
     for label, step, trained in moments:
         losses = next(line["eval_loss"] for line in facts.metrics if line["step"] == step)
@@ -145,15 +150,6 @@ def _phase_table(facts: Facts, objectives: list[str]) -> str:
 
 def _evaluations(metrics: Metrics, objective: str) -> tuple[tuple[float, float], ...]:
     return tuple((line["step"], line["eval_loss"][objective]) for line in metrics if "eval_loss" in line)
-
-
-def _name(objective: str) -> str:
-    """Objectives are acronyms to those who read about them."""
-    return objective.upper()
-
-
-def _attention(facts: Facts, phase: Phase) -> str:
-    return next(str(line["attention"]) for line in facts.metrics if line["phase"] == phase.index)
 
 
 def _legend(entries: list[tuple[str, str]]) -> str:

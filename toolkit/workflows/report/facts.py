@@ -6,7 +6,7 @@ import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +139,7 @@ def gather(
         result=scores[0],
         twins=tuple(scores[1:]),
         bag_of_words=bag_of_words_accuracy(labelled),
-        num_labelled={split: _num_rows(path) for split, path in labelled.items()},
+        num_labelled={split: len(path.read_bytes().splitlines()) - 1 for split, path in labelled.items()},
         files=tuple((name, what, _size(folder / name)) for name, what in _FILES.items() if (folder / name).exists()),
         max_logit_difference=max_logit_difference,
         date=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
@@ -167,12 +167,6 @@ def read_metrics(run_folder: Path, *, last_step: int) -> Metrics:
     return lines
 
 
-def _num_rows(path: Path) -> int:
-    """Rows of a table with a heading."""
-    with path.open("rb") as file:
-        return sum(1 for _ in file) - 1
-
-
 def _size(path: Path) -> int:
     files = path.rglob("*") if path.is_dir() else [path]
     return sum(file.stat().st_size for file in files if file.is_file())
@@ -190,7 +184,7 @@ def _machine() -> dict[str, str]:
         "load average (15 min)": f"{os.getloadavg()[2]:.1f}",
         "toolkit": toolkit.__version__,
         "Python": platform.python_version(),
-        **{name: _version(name) for name in _PACKAGES},
+        **{name: version(name) for name in _PACKAGES},
     }
 
 
@@ -201,10 +195,3 @@ def _processor() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
-
-
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "not installed"
