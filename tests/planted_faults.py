@@ -230,7 +230,7 @@ FAULTS = (
     ),
     Fault(
         name="order: the seed is ignored",
-        path="toolkit/data/order/permutation.py",
+        path="toolkit/data/order/positions.py",
         old='keyed_uint64(seed, "order", shuffle, "rows")',
         new='keyed_uint64(0, "order", shuffle, "rows")',
         tests=("tests/data/test_order.py",),
@@ -328,7 +328,7 @@ FAULTS = (
     ),
     Fault(
         name="corpora: a process keeps more files open than it may",
-        path="toolkit/data/corpus/open_files.py",
+        path="toolkit/data/corpus/files.py",
         old="maxsize=_descriptor_limit() // _DESCRIPTORS_FOR_EACH",
         new="maxsize=_descriptor_limit()",
         tests=("tests/data/test_corpus.py",),
@@ -447,7 +447,7 @@ FAULTS = (
     ),
     Fault(
         name="blend: blocks forget what the blocks before them had",
-        path="toolkit/data/order/blend.py",
+        path="toolkit/data/order/positions.py",
         old="return corpora_B, slots_B + (before_UC - starts_UC)[which_B, corpora_B]",
         new="return corpora_B, slots_B - starts_UC[which_B, corpora_B]",
         tests=("tests/data/test_blend.py",),
@@ -503,7 +503,7 @@ FAULTS = (
     ),
     Fault(
         name="preprocess: the fast backend is not tried on the input",
-        path="toolkit/preprocess/backends.py",
+        path="toolkit/preprocess/tokenizer_checks.py",
         old="difference = difference or fast.check(piece, expected=ids.result())",
         new="ids.result()",
         tests=("tests/preprocess/test_preprocess_backends.py",),

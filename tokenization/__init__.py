@@ -1,6 +1,6 @@
 """Tokenizers with ids in arrays, named special tokens and a fingerprint; usable without the toolkit."""
 
-from tokenization.difference import Difference
+from tokenization.comparison import Difference
 from tokenization.errors import BackendsDiffer, FastUnavailable, TokenizationError, UnsupportedTokenizerError
 from tokenization.fast.backend import FastBackend
 from tokenization.loading import load

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tokenization.difference import Difference
+    from tokenization.comparison import Difference
 
 
 class TokenizationError(Exception):
@@ -59,14 +59,8 @@ def native_errors(what: str, *, remedy: str = "Download the tokenizer again, or 
         yield
     except TokenizationError:
         raise
-    except Exception as error:
-        raise TokenizationError(f"{what}: {_first_line(error)}. {remedy}") from error
     except BaseException as error:
-        if type(error).__name__ != "PanicException":
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        raise TokenizationError(f"{what}: {_first_line(error)}. {remedy}") from error
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return (lines[0] if lines else type(error).__name__)[:300].rstrip(".")
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise TokenizationError(f"{what}: {lines[0][:300].rstrip('.')}. {remedy}") from error

@@ -2,9 +2,8 @@
 
 import hashlib
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tokenization.backend import declare_added
 from tokenization.errors import TokenizationError, UnsupportedTokenizerError
@@ -16,42 +15,15 @@ from tokenization.formats.huggingface import (
     backend_from_pair,
     read_content,
 )
-from tokenization.memory import release_freed_memory
-from tokenization.reference import EncodingRules, Reference, TokenizerKind
+from tokenization.reference import EncodingRules, TokenizerKind, TokenizerParts, release_freed_memory
 from tokenization.special_tokens import CONFIGURATION_FILES, SpecialNames, read_added_tokens, read_special_names
 from tokenization.specs import DEFAULT_SCHEME, Ranks, RankSpec, read_spec, shipped_names, shipped_spec
 from tokenization.tokenizer import Tokenizer, read_source
-
-if TYPE_CHECKING:
-    import tokenizers
 
 _PAIR = (VOCABULARY_FILE, MERGES_FILE)
 _MODEL_FILES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model")
 _GIVE_LOCAL = "give a folder or file (there is no file, folder or shipped spec of that name here)"
 _LIKE_A_PATH = re.compile(r"[./~\\]|.*\.(json|model|tiktoken|toml|txt)$|.*/.*/|.*\\")
-
-
-@dataclass(frozen=True)
-class _Parts:
-    """What a file gives.
-
-    Attributes:
-        backend: the Hugging Face form.
-        names: special tokens.
-        digest: hash of all that decides its ids, but for the names.
-        content: the form's `tokenizer.json`, where it is known already.
-        reference: the library's own backend, for kinds other than Hugging Face.
-        folder: of the file, where configuration files belong to it.
-        source: `organization/name@commit` of a tokenizer from the hub.
-    """
-
-    backend: "tokenizers.Tokenizer"
-    names: SpecialNames
-    digest: str
-    content: str | None = None
-    reference: Reference | None = None
-    folder: Path | None = None
-    source: str | None = None
 
 
 def load(
@@ -85,24 +57,13 @@ def load(
         TokenizationError: nothing is there, it cannot be read, or a token asked for does not exist.
         UnsupportedTokenizerError: a kind of tokenizer that is not read.
     """
-    parts = _parts(spec, cache_folder)
+    parts = _read(spec, cache_folder)
     # Reading a large vocabulary takes several times the memory that it needs afterwards.
     release_freed_memory()
-    return Tokenizer(
-        parts.backend,
-        parts.names,
-        reference=parts.reference,
-        mask_token=mask_token,
-        eod=eod,
-        rules=rules or EncodingRules(),
-        folder=parts.folder,
-        source=parts.source,
-        digest=parts.digest,
-        content=parts.content,
-    )
+    return Tokenizer(parts, mask_token=mask_token, eod=eod, rules=rules or EncodingRules())
 
 
-def _parts(spec: str | Path, cache: Path | None) -> _Parts:
+def _read(spec: str | Path, cache: Path | None) -> TokenizerParts:
     path, name = Path(spec), str(spec)
     if not name:
         raise TokenizationError(
@@ -131,7 +92,7 @@ def _parts(spec: str | Path, cache: Path | None) -> _Parts:
     )
 
 
-def _from_folder(folder: Path, cache: Path | None, repository: str | None = None) -> _Parts:
+def _from_folder(folder: Path, cache: Path | None, repository: str | None = None) -> TokenizerParts:
     if (folder / TOKENIZER_FILE).is_file():
         return _from_json(folder / TOKENIZER_FILE)
     # A model that `toolkit convert --from-hf` wrote, or a checkpoint, has its tokenizer in a folder inside.
@@ -142,7 +103,7 @@ def _from_folder(folder: Path, cache: Path | None, repository: str | None = None
         backend, entries = backend_from_pair(folder), read_added_tokens(folder, names)
         declare_added(backend, entries, folder)
         digest = _digest(*(read_content(folder / name) for name in _PAIR), entries)
-        return _Parts(backend, names, digest=digest, folder=folder)
+        return TokenizerParts(backend, names, digest=digest, folder=folder)
     models = [folder / name for name in _MODEL_FILES if (folder / name).is_file()]
     if len(models) == 1:
         return _with_configuration(_from_file(models[0], cache), folder)
@@ -156,15 +117,15 @@ def _from_folder(folder: Path, cache: Path | None, repository: str | None = None
     )
 
 
-def _from_json(path: Path) -> _Parts:
+def _from_json(path: Path) -> TokenizerParts:
     backend, digest = backend_from_json(path), _digest(read_content(path))
     if path.name != TOKENIZER_FILE:
-        return _Parts(backend, SpecialNames(), digest=digest)
+        return TokenizerParts(backend, SpecialNames(), digest=digest)
     folder = path.parent
-    return _Parts(backend, read_special_names(folder), digest=digest, folder=folder, source=read_source(folder))
+    return TokenizerParts(backend, read_special_names(folder), digest=digest, folder=folder, source=read_source(folder))
 
 
-def _with_configuration(parts: _Parts, folder: Path) -> _Parts:
+def _with_configuration(parts: TokenizerParts, folder: Path) -> TokenizerParts:
     """A SentencePiece model with the names and tokens that the files beside it add.
 
     All added tokens are special: SentencePiece itself, whose ids the reference gives, reads their strings as text.
@@ -190,7 +151,7 @@ def _digest(*decisive: object) -> str:
     return hashlib.sha256("\n".join(map(repr, decisive)).encode()).hexdigest()
 
 
-def _from_file(path: Path, cache: Path | None) -> _Parts:
+def _from_file(path: Path, cache: Path | None) -> TokenizerParts:
     from tokenization.formats.sentencepiece_model import looks_like_model
     from tokenization.formats.tiktoken_ranks import looks_like_ranks
 
@@ -207,7 +168,7 @@ def _from_file(path: Path, cache: Path | None) -> _Parts:
         from tokenization.formats.sentencepiece_form import from_sentencepiece
 
         form, names, pieces = from_sentencepiece(content, str(path), cache_folder=cache)
-        return _Parts(form.backend, names, digest=_digest(content), content=form.content, reference=pieces)
+        return TokenizerParts(form.backend, names, digest=_digest(content), content=form.content, reference=pieces)
     if path.name == "vocab.txt":
         raise UnsupportedTokenizerError(
             f"{path} lists the tokens of a WordPiece vocabulary and does not say how text is normalised before it is "
@@ -219,20 +180,20 @@ def _from_file(path: Path, cache: Path | None) -> _Parts:
     )
 
 
-def _from_spec(spec: RankSpec, cache: Path | None) -> _Parts:
+def _from_spec(spec: RankSpec, cache: Path | None) -> TokenizerParts:
     if spec.ranks is None:
         raise TokenizationError(f'The tokenizer spec {spec.name} names no rank file: add ranks = "FILE".')
     content, name = _rank_file(spec.ranks, spec.name)
     return _from_ranks(content, name, spec, cache)
 
 
-def _from_ranks(content: bytes, name: str, spec: RankSpec, cache: Path | None) -> _Parts:
+def _from_ranks(content: bytes, name: str, spec: RankSpec, cache: Path | None) -> TokenizerParts:
     from tokenization.formats.tiktoken_ranks import from_ranks
 
     form, reference = from_ranks(content, name, spec, cache_folder=cache)
     digest = _digest(content, spec.pattern, spec.special_tokens, spec.reserved)
     names = SpecialNames(spec.roles)
-    return _Parts(form.backend, names, digest=digest, content=form.content, reference=reference)
+    return TokenizerParts(form.backend, names, digest=digest, content=form.content, reference=reference)
 
 
 def _rank_file(ranks: Ranks, spec_name: str) -> tuple[bytes, str]:

@@ -1,20 +1,26 @@
-"""Reference tokenizer backends, one per library, and the rules for turning text into ids."""
+"""Reference tokenizer backends, one per library, the memory that they free, and the rules for turning text into ids."""
 
+import ctypes
 import os
+import sys
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
-from tokenization.difference import Ids
 from tokenization.errors import TokenizationError, native_errors
-from tokenization.memory import release_freed_memory
+from tokenization.special_tokens import SpecialNames
 
 if TYPE_CHECKING:
     import tokenizers
+
+Ids = npt.NDArray[np.uint32]
+Lengths = npt.NDArray[np.int64]
 
 # Characters of a text that take `tokenizers` some 25 MB of working memory, most of which stays with a thread.
 _LONG_TEXT = 1 << 18
@@ -73,6 +79,41 @@ class HuggingFaceReference:
 
 
 @dataclass(frozen=True)
+class TokenizerParts:
+    """What the files of a tokenizer give.
+
+    Attributes:
+        backend: the Hugging Face form.
+        names: special tokens.
+        digest: hash of all that decides its ids, but for the names.
+        content: the form's `tokenizer.json`, where it is known already.
+        reference: the library's own backend, for kinds other than Hugging Face.
+        folder: of the file, where configuration files belong to it.
+        source: `organization/name@commit` of a tokenizer from the hub.
+    """
+
+    backend: "tokenizers.Tokenizer"
+    names: SpecialNames
+    digest: str
+    content: str | None = None
+    reference: Reference | None = None
+    folder: Path | None = None
+    source: str | None = None
+
+
+def release_freed_memory() -> None:
+    """Return freed memory to the system (glibc's malloc_trim); does nothing elsewhere.
+
+    The tokenizer's threads free the hundreds of megabytes that a text of some megabytes takes, but each thread's heap
+    keeps them, and the next long text may fall to another thread: without this the heaps add up.
+    """
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # musl has none
+        if trim is not None:
+            trim(0)
+
+
+@dataclass(frozen=True)
 class EncodingRules:
     """How a text becomes ids. None is the default of the tokenizer's kind.
 
@@ -88,28 +129,27 @@ class EncodingRules:
     add_bos: bool | None = None
     add_eod: bool = True
 
+    def settled(self, kind: TokenizerKind) -> "EncodingRules":
+        """The rules of a kind of tokenizer, with every None replaced by the default.
 
-def settle_rules(rules: EncodingRules, kind: TokenizerKind) -> EncodingRules:
-    """The rules with every None replaced by the default.
-
-    Raises:
-        TokenizationError: something that this kind never does is asked for.
-    """
-    is_hugging_face = kind is TokenizerKind.HUGGINGFACE
-    library = "tiktoken" if kind is TokenizerKind.TIKTOKEN else "SentencePiece"
-    if rules.parse_special_text and not is_hugging_face:
-        raise TokenizationError(
-            f"Strings of special tokens inside text cannot be parsed (--special-text parse) with a {library} file: "
-            f"the ids are those of {library} itself, which reads them as plain text. Leave the option out; or use a "
-            "tokenizer.json, such as the tokenizer folder of a corpus made with this file."
+        Raises:
+            TokenizationError: something that this kind never does is asked for.
+        """
+        is_hugging_face = kind is TokenizerKind.HUGGINGFACE
+        library = "tiktoken" if kind is TokenizerKind.TIKTOKEN else "SentencePiece"
+        if self.parse_special_text and not is_hugging_face:
+            raise TokenizationError(
+                f"Strings of special tokens inside text cannot be parsed (--special-text parse) with a {library} file: "
+                f"the ids are those of {library} itself, which reads them as plain text. Leave the option out; or use "
+                "a tokenizer.json, such as the tokenizer folder of a corpus made with this file."
+            )
+        if self.add_bos and not is_hugging_face:
+            raise TokenizationError(
+                f"A {library} file has no post-processor that puts a token in front of a text, and none is invented. "
+                "Use a tokenizer.json that has one."
+            )
+        return EncodingRules(
+            parse_special_text=is_hugging_face if self.parse_special_text is None else self.parse_special_text,
+            add_bos=is_hugging_face if self.add_bos is None else self.add_bos,
+            add_eod=self.add_eod,
         )
-    if rules.add_bos and not is_hugging_face:
-        raise TokenizationError(
-            f"A {library} file has no post-processor that puts a token in front of a text, and none is invented. Use a "
-            "tokenizer.json that has one."
-        )
-    return EncodingRules(
-        parse_special_text=is_hugging_face if rules.parse_special_text is None else rules.parse_special_text,
-        add_bos=is_hugging_face if rules.add_bos is None else rules.add_bos,
-        add_eod=rules.add_eod,
-    )

@@ -15,19 +15,32 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from tokenization.backend import check_ids, completed, framing_post_processor, is_byte_level, settled
+from tokenization.backend import check_ids, completed, fingerprint, framing_post_processor, settled, vocabulary_bytes
 from tokenization.errors import TokenizationError, native_errors
-from tokenization.fingerprint import byte_level_bytes, fingerprint
 from tokenization.mask import MaskOrigin, choose_mask
-from tokenization.reference import EncodingRules, HuggingFaceReference, Reference, TokenizerKind, settle_rules
+from tokenization.reference import (
+    EncodingRules,
+    HuggingFaceReference,
+    Ids,
+    Lengths,
+    Reference,
+    TokenizerKind,
+    TokenizerParts,
+)
 from tokenization.special_tokens import ROLES, SpecialNames, SpecialTextCounter
 
 if TYPE_CHECKING:
     import tokenizers
 
-
 ENCODING_FILE = "encoding.json"
 """File of a saved tokenizer that says how texts became ids."""
+
+_NO_END = {
+    TokenizerKind.HUGGINGFACE: "neither an eos_token nor a sep_token is named in tokenizer_config.json or "
+    "special_tokens_map.json beside the vocabulary",
+    TokenizerKind.TIKTOKEN: "the tokenizer spec names neither eos nor sep",
+    TokenizerKind.SENTENCEPIECE: "the SentencePiece model has no end-of-sentence piece",
+}
 
 
 class Tokenizer:
@@ -47,25 +60,12 @@ class Tokenizer:
         source: `organization/name@commit` of a tokenizer from the hub; None for local files.
     """
 
-    def __init__(
-        self,
-        backend: "tokenizers.Tokenizer",
-        names: SpecialNames,
-        *,
-        digest: str,
-        content: str | None,
-        reference: Reference | None,
-        mask_token: str,
-        eod: str | None,
-        rules: EncodingRules,
-        folder: Path | None,
-        source: str | None,
-    ) -> None:
-        self._backend = settled(backend, names)
-        self._digest, self._content = digest, content
-        self._reference: Reference = reference or HuggingFaceReference(self._backend)
-        self.rules = settle_rules(rules, self.kind)
-        self.folder, self.source, self._is_eod_given = folder, source, eod is not None
+    def __init__(self, parts: TokenizerParts, *, mask_token: str, eod: str | None, rules: EncodingRules) -> None:
+        names, self._digest, self._content = parts.names, parts.digest, parts.content
+        self._backend = settled(parts.backend, names)
+        self._reference: Reference = parts.reference or HuggingFaceReference(self._backend)
+        self.rules = rules.settled(self.kind)
+        self.folder, self.source, self._is_eod_given = parts.folder, parts.source, eod is not None
         ids = self._backend.get_vocab(with_added_tokens=True)
         check_ids(ids)
         if eod is not None and eod not in ids:
@@ -93,9 +93,10 @@ class Tokenizer:
             role: known[self._names.roles[role]] if role in self._names.roles else None
             for role in ("bos", "eos", "pad", "mask")
         }
-        declared = {token_id for token_id, token in self._backend.get_added_tokens_decoder().items() if token.special}
-        self.is_mask_ordinary = self.mask.origin is MaskOrigin.CHOSEN and self.mask.id not in declared
-        self.all_special_ids = tuple(sorted({*declared, *known.values()}))
+        added = self._backend.get_added_tokens_decoder().items()
+        self._declared = {token_id: token.content for token_id, token in added if token.special}
+        self.is_mask_ordinary = self.mask.origin is MaskOrigin.CHOSEN and self.mask.id not in self._declared
+        self.all_special_ids = tuple(sorted({*self._declared, *known.values()}))
         self._backend.encode_special_tokens = not self.rules.parse_special_text
 
     @property
@@ -115,29 +116,15 @@ class Tokenizer:
             TokenizationError: no file names one and none was given.
         """
         if self.eod_id is None:
+            listed = ", ".join(sorted({*self._declared.values()} - {self.mask.text})[:8])
+            known = f" (its special tokens: {listed})" if listed else ""
             raise TokenizationError(
-                f"no token ends a document: {self._where_names_are_looked_for()}. "
-                f"{self._suggestion()}or write documents without an end (--no-eod)."
+                f"no token ends a document: {_NO_END[self.kind]}. "
+                f"Name the token with --eod TOKEN{known}, or write documents without an end (--no-eod)."
             )
         return self.eod_id
 
-    def _where_names_are_looked_for(self) -> str:
-        if self.kind is TokenizerKind.HUGGINGFACE:
-            return (
-                "neither an eos_token nor a sep_token is named in tokenizer_config.json or special_tokens_map.json "
-                "beside the vocabulary"
-            )
-        if self.kind is TokenizerKind.TIKTOKEN:
-            return "the tokenizer spec names neither eos nor sep"
-        return "the SentencePiece model has no end-of-sentence piece"
-
-    def _suggestion(self) -> str:
-        special = {token.content for token in self._backend.get_added_tokens_decoder().values() if token.special}
-        listed = ", ".join(sorted(special - {self.mask.text})[:8])
-        known = f" (its special tokens: {listed})" if listed else ""
-        return f"Name the token with --eod TOKEN{known}, "
-
-    def encode_batch(self, texts: Sequence[str]) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
+    def encode_batch(self, texts: Sequence[str]) -> tuple[Ids, Lengths]:
         """Encode texts with the reference, each as its post-processor leaves it, followed by `appended_ids`.
 
         Runs on the calling thread, and may run on several at once. Working memory is up to 100 bytes per character
@@ -152,7 +139,7 @@ class Tokenizer:
         """
         num_front = 0 if self.rules.add_bos else self.frame[0].size
         end = self.appended_ids
-        parts: list[npt.NDArray[np.uint32]] = [end[:0]]
+        parts: list[Ids] = [end[:0]]
         lengths = np.zeros(len(texts), dtype=np.int64)
         for number, ids in enumerate(self._reference.encode(texts)):
             kept = ids[num_front:]
@@ -162,7 +149,7 @@ class Tokenizer:
         return np.concatenate(parts), lengths
 
     @cached_property
-    def frame(self) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
+    def frame(self) -> tuple[Ids, Ids]:
         """The ids that the post-processor puts in front of a text and behind it."""
         if self.kind is not TokenizerKind.HUGGINGFACE or self._backend.post_processor is None:
             return np.empty(0, dtype=np.uint32), np.empty(0, dtype=np.uint32)
@@ -179,7 +166,7 @@ class Tokenizer:
         return self.eod_id is not None and back.size > 0 and int(back[-1]) == self.eod_id
 
     @property
-    def appended_ids(self) -> npt.NDArray[np.uint32]:
+    def appended_ids(self) -> Ids:
         """What `encode_batch` appends to a document: the end-of-document token, or nothing.
 
         The token is not appended again where the post-processor ends texts with it, unless it was given explicitly.
@@ -197,17 +184,10 @@ class Tokenizer:
         """Occurrences of special-token strings in the texts."""
         return self._special_text.count(texts)
 
-    def special_text_hits(
-        self, texts: Sequence[str], ids: npt.NDArray[np.uint32], lengths: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.int64]:
-        """Occurrences of special-token strings in each text.
+    def special_text_hits(self, texts: Sequence[str], ids: Ids, lengths: Lengths) -> npt.NDArray[np.int64]:
+        """Occurrences of special-token strings in each text, of which `encode_batch` made these ids and lengths.
 
         Where such strings are parsed, only texts with a special id inside are searched.
-
-        Args:
-            texts: what was encoded.
-            ids: what `encode_batch` made of them.
-            lengths: the number of ids of each text.
         """
         suspects: Iterable[int] = range(len(texts))
         if self.rules.parse_special_text:
@@ -226,30 +206,21 @@ class Tokenizer:
     def _is_special(self) -> npt.NDArray[np.bool_]:
         """Of each id that texts are encoded with, whether it is that of a special token."""
         is_special = np.zeros(self.encoded_vocabulary_size, dtype=bool)
-        added = self._backend.get_added_tokens_decoder().items()
-        is_special[[token_id for token_id, token in added if token.special]] = True
+        is_special[list(self._declared)] = True
         return is_special
 
     @cached_property
     def _special_text(self) -> SpecialTextCounter:
-        added = self._backend.get_added_tokens_decoder().values()
-        return SpecialTextCounter(token.content for token in added if token.special)
+        return SpecialTextCounter(self._declared.values())
 
     def decode(self, ids: Sequence[int] | npt.NDArray[np.integer]) -> str:
         """The text of ids, special tokens written out."""
-        text: str = self._complete.decode(np.asarray(ids).tolist(), skip_special_tokens=False)
-        return text
+        return str(self._complete.decode(np.asarray(ids).tolist(), skip_special_tokens=False))
 
     @cached_property
     def fingerprint(self) -> str:
         """Sha256 over the vocabulary's ids and bytes and the special ids; equal whatever file they came from."""
-        added = {token.content for token in self._backend.get_added_tokens_decoder().values()} | {self.mask.text}
-        is_spelled = is_byte_level(self._backend)
-        ids = self._backend.get_vocab(with_added_tokens=True) | {self.mask.text: self.mask.id}
-        vocabulary = {
-            token_id: byte_level_bytes(text) if is_spelled and text not in added else text.encode("utf-8")
-            for text, token_id in ids.items()
-        }
+        vocabulary = vocabulary_bytes(self._backend, mask=self.mask.text, mask_id=self.mask.id)
         return fingerprint(vocabulary, self.special_ids, special_ids=self.all_special_ids)
 
     @cached_property

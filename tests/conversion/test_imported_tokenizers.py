@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 import tokenization
 from tests.support.hf_decoders import TOKENS, edit_json, save_decoder, save_tokenizer
 from tests.support.text import sample_documents
-from tokenization.transformers_comparison import transformers_differences
+from tokenization.comparison import transformers_differences
 from toolkit.checkpoint import open_checkpoint
 from toolkit.conversion import folders, from_hf, to_hf
 from toolkit.core.errors import CheckpointError, UserError

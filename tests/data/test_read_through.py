@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from toolkit.data.corpus.read_through import OnRead, read_through
+from toolkit.data.corpus.files import OnRead, read_through
 
 
 def _reader(number: int, seconds: float = 0.0) -> Callable[[OnRead], int]:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.text import tiny_tokenizer
-from toolkit.preprocess import PreprocessResult, PreprocessSettings, backends, preprocess
+from toolkit.preprocess import PreprocessResult, PreprocessSettings, preprocess, tokenizer_checks
 
 
 @pytest.fixture(scope="session")
@@ -17,7 +17,7 @@ def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _no_text_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fast backend is used for the little text of these tests too."""
-    monkeypatch.setattr(backends, "_SHORT_CHARACTERS", 0)
+    monkeypatch.setattr(tokenizer_checks, "_SHORT_CHARACTERS", 0)
 
 
 @pytest.fixture

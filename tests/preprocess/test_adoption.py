@@ -14,8 +14,7 @@ from tests.support.runs import RunCase, write_run
 from toolkit.cli.main import main
 from toolkit.core.errors import CorpusError, UserError
 from toolkit.data import Corpus, DataSettings, Order, RowStream, Shard, ShardWriter, open_rows, verify_corpus
-from toolkit.preprocess.adopt.adoption import Adoption, adopt
-from toolkit.preprocess.adopt.shard_files import examine_shard
+from toolkit.preprocess.adoption import Adoption, adopt, examine_shard
 from toolkit.testing.distributed import run_distributed
 
 EOS = 0
@@ -215,8 +214,8 @@ def test_documents_without_the_end_token_are_said(take, tmp_path):
 
 @pytest.mark.parametrize("piece_bytes", [2, 6, 64, 4096])
 def test_ends_are_counted_over_pieces_of_any_size(take, tmp_path, monkeypatch, piece_bytes):
-    monkeypatch.setattr("toolkit.preprocess.adopt.shard_files._PIECE_BYTES", piece_bytes)
-    monkeypatch.setattr("toolkit.preprocess.adopt.shard_files._DOCUMENTS_AT_ONCE", 7)
+    monkeypatch.setattr("toolkit.preprocess.adoption._PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr("toolkit.preprocess.adoption._DOCUMENTS_AT_ONCE", 7)
     documents = made_up(60, sentences=3)
     for document in documents[::4]:
         document[-1][-1] = 9

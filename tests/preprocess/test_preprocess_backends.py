@@ -13,7 +13,7 @@ from tests.support.text import sample_documents
 from tokenization import FastBackend
 from tokenization.fast.form import FallbackTexts, fast_form
 from toolkit.core.errors import UserError
-from toolkit.preprocess import backends, tokenizer_checks
+from toolkit.preprocess import tokenizer_checks
 from toolkit.preprocess.tokenizer_checks import Proof
 from toolkit.preprocess.writer.ledger import read_ledger
 from toolkit.preprocess.writer.shard_sequence import ShardSequence
@@ -106,7 +106,7 @@ def test_other_ids_met_at_work_start_the_corpus_again_with_the_reference(
     prepare, source, tmp_path, tokenizer_folder, faulty, monkeypatch, capsys
 ):
     Proof(tokenization.load(tokenizer_folder)).write([])
-    monkeypatch.setattr(backends, "_TRIAL_CHARACTERS", 100)
+    monkeypatch.setattr(tokenizer_checks, "_TRIAL_CHARACTERS", 100)
     given = {"shard_tokens": 500, "holdout": 0.2}
     prepare(source, output=tmp_path / "expected", engine="reference", **given)
     result = prepare(source, **given)
@@ -120,7 +120,7 @@ def test_a_run_that_started_again_and_was_cut_off_goes_on_with_the_reference(
     prepare, source, tmp_path, tokenizer_folder, faulty, monkeypatch
 ):
     Proof(tokenization.load(tokenizer_folder)).write([])
-    monkeypatch.setattr(backends, "_TRIAL_CHARACTERS", 100)
+    monkeypatch.setattr(tokenizer_checks, "_TRIAL_CHARACTERS", 100)
     prepare(source, output=tmp_path / "expected", engine="reference", shard_tokens=500)
     end_group = ShardSequence.end_group
 
@@ -170,7 +170,7 @@ def test_a_tokenizer_that_the_toolkit_wrote_is_not_compared(prepare, source, mon
 
 @pytest.mark.parametrize(("num_texts", "is_fast"), [(9, False), (10, True)])
 def test_the_fast_backend_is_not_opened_for_a_short_text(prepare, write_jsonl, monkeypatch, num_texts, is_fast):
-    monkeypatch.setattr(backends, "_SHORT_CHARACTERS", 100)
+    monkeypatch.setattr(tokenizer_checks, "_SHORT_CHARACTERS", 100)
     result = prepare(write_jsonl("a.jsonl", ["0123456789"] * num_texts))
 
     assert result.backend.is_fast == is_fast

@@ -8,7 +8,7 @@ import sentencepiece
 from tokenizers import Tokenizer, processors
 
 from tests.support.text import sample_documents, tiny_tokenizer
-from tokenization.fingerprint import byte_level_bytes
+from tokenization.backend import byte_level_bytes
 
 MakeFolder = Callable[..., Path]
 MakeModel = Callable[..., Path]

@@ -8,7 +8,7 @@ from transformers import AutoTokenizer
 import tokenization
 from tests.support.text import sample_documents
 from tokenization import TokenizationError, train_bpe
-from tokenization.fingerprint import byte_level_bytes, fingerprint
+from tokenization.backend import byte_level_bytes, fingerprint
 
 END, PAD, MASK = "<|endoftext|>", "<|pad|>", "<|mask|>"
 

@@ -5,6 +5,7 @@ choice (`check`), and one document in 1,000 during encoding, chosen by a hash, s
 in every run, with any number of threads. Texts that it is known to encode differently go to the reference.
 """
 
+import os
 import threading
 import zlib
 from collections.abc import Iterable, Sequence
@@ -12,12 +13,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tokenization.backend import is_byte_level
-from tokenization.difference import Difference, Ids, Lengths, first_difference
+from tokenization.backend import byte_level_bytes, is_byte_level
+from tokenization.comparison import Difference, differing_texts, first_difference
 from tokenization.errors import BackendsDiffer, FastUnavailable, TokenizationError, native_errors
 from tokenization.fast.form import FallbackTexts, added_tokens, fast_form, sample_characters
-from tokenization.fingerprint import byte_level_bytes
-from tokenization.memory import release_freed_memory, resident_bytes
+from tokenization.reference import Ids, Lengths, release_freed_memory
 from tokenization.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class FastBackend:
         self.mismatched_characters: Sequence[str] = ()
         self._renewal = threading.Lock()
         self._gigatoken = _build(content)
-        self._first_resident = resident_bytes()
+        self._first_resident = _resident_bytes()
         front, back = tokenizer.frame
         self._front = front.tolist() if tokenizer.rules.add_bos else []
         self._back = back.tolist()
@@ -83,7 +83,7 @@ class FastBackend:
         backend.mismatched_characters = backend._mismatched(sample_characters() if characters is None else characters)
         backend._fallback_texts = FallbackTexts(strings, backend.mismatched_characters)
         release_freed_memory()
-        backend._first_resident = resident_bytes()
+        backend._first_resident = _resident_bytes()
         return backend
 
     def check_vocabulary(self) -> Difference | None:
@@ -204,25 +204,18 @@ class FastBackend:
 
     def _differing(self, texts: Sequence[str]) -> list[int]:
         """Numbers of the texts whose ids differ."""
-        expected, found = self._tokenizer.encode_batch(texts), self._encode(texts)
-        starts = [np.cumsum(lengths) - lengths for _, lengths in (expected, found)]
-        return [
-            number
-            for number, (ours, theirs) in enumerate(zip(expected[1].tolist(), found[1].tolist(), strict=True))
-            if ours != theirs
-            or not np.array_equal(expected[0][starts[0][number] :][:ours], found[0][starts[1][number] :][:theirs])
-        ]
+        return differing_texts(self._tokenizer.encode_batch(texts), self._encode(texts))
 
     def _renew_if_grown(self) -> None:
         """Give freed memory back; if that is not enough, restart gigatoken."""
-        if resident_bytes() - self._first_resident < _MAX_GROWTH or not self._renewal.acquire(blocking=False):
+        if _resident_bytes() - self._first_resident < _MAX_GROWTH or not self._renewal.acquire(blocking=False):
             return
         try:
             release_freed_memory()
-            if resident_bytes() - self._first_resident >= _MAX_GROWTH:
+            if _resident_bytes() - self._first_resident >= _MAX_GROWTH:
                 self._gigatoken = _build(self._content)
                 release_freed_memory()
-                self._first_resident = resident_bytes()
+                self._first_resident = _resident_bytes()
         finally:
             self._renewal.release()
 
@@ -239,6 +232,15 @@ def _build(content: bytes) -> "gigatoken.Tokenizer":
             return gigatoken.Tokenizer.from_json(content)
     except TokenizationError as error:
         raise FastUnavailable(str(error).rstrip(".")) from error
+
+
+def _resident_bytes() -> int:
+    """Resident set size in bytes; 0 if the system has no /proc/self/statm."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        return 0
 
 
 def _contexts(character: str) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokenization.errors import TokenizationError, UnsupportedTokenizerError, native_errors
-from tokenization.formats.charsmap import check_charsmap
+from tokenization.formats.sentencepiece_model import check_charsmap
 from tokenization.special_tokens import read_tokenizer_class
 
 if TYPE_CHECKING:

@@ -24,11 +24,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from tokenization.comparison import check_conversion
 from tokenization.errors import TokenizationError, UnsupportedTokenizerError, native_errors
 from tokenization.form_cache import Form, cached_form
-from tokenization.formats.charsmap import check_charsmap, mapped
-from tokenization.formats.conversion_check import check_conversion
-from tokenization.formats.sentencepiece_model import ModelType, Piece, PieceType, SentencePieceModel, parse_model
+from tokenization.formats.sentencepiece_model import (
+    ModelType,
+    Piece,
+    PieceType,
+    SentencePieceModel,
+    mapped,
+    parse_model,
+)
 from tokenization.reference import TokenizerKind
 from tokenization.special_tokens import SpecialNames
 
@@ -70,13 +76,6 @@ def from_sentencepiece(
 
 def _convert(content: bytes, name: str) -> tuple["tokenizers.Tokenizer", "sentencepiece.SentencePieceProcessor"]:
     model = parse_model(content, name)
-    try:
-        if model.normalizer.charsmap:
-            check_charsmap(model.normalizer.charsmap)
-    except ValueError as error:
-        raise TokenizationError(
-            f"{name} is not a SentencePiece model that can be read: {error}. Download it again."
-        ) from error
     _refuse_unsupported(model, name)
     processor = _processor(content, name)
     if processor.GetPieceSize() != len(model.pieces):

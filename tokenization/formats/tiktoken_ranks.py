@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from tokenization.backend import byte_level_bytes, byte_level_text
+from tokenization.comparison import PROBES, check_conversion
 from tokenization.errors import TokenizationError, native_errors
-from tokenization.fingerprint import byte_level_bytes, byte_level_text
 from tokenization.form_cache import Form, cached_form
-from tokenization.formats.conversion_check import PROBES, check_conversion
 from tokenization.reference import HuggingFaceReference, Reference, TokenizerKind
 from tokenization.specs import RankSpec
 

@@ -24,7 +24,7 @@ def command(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an adopted corpus.")] = False,
 ) -> None:
     """Use Megatron-LM's .bin/.idx files in place: reads them through, adds corpus.json and the tokenizer."""
-    from toolkit.preprocess.adopt.adoption import adopt
+    from toolkit.preprocess.adoption import adopt
 
     found = adopt(prefixes, output, tokenizer=tokenizer, eod=eod, mask_token=mask_token, overwrite=overwrite)
     print(found)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import tokenization
 from tokenization import MaskOrigin, Tokenizer
 from tokenization.backend import framing_post_processor
+from tokenization.comparison import transformers_differences
 from tokenization.tokenizer import ENCODING_FILE
-from tokenization.transformers_comparison import transformers_differences
 from toolkit.checkpoint.read import Checkpoint
 from toolkit.conversion.families import Described
 from toolkit.conversion.forms import ExportForm, exported_pad_id

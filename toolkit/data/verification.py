@@ -1,16 +1,39 @@
-"""Verification of a corpus: whether every file is as it was written.
+"""Verification of a corpus: whether every file is as it was written. Where the expected hash of each stands:
+
+corpus.json            its own last line
+shards, tokenizer/     corpus.json
+packing plans          their own headers; their summary: its own digest
+folders with a corpus  the same, one level down: `holdout` is one
 
 The files are listed, which costs little, and then read by several threads at once. Nothing is raised for damage: all
 of it is gathered, so that one run names every file.
 """
 
-from dataclasses import dataclass
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
+from toolkit.core.errors import CorpusError
+from toolkit.core.files import hash_file
 from toolkit.core.text import counted
-from toolkit.data.corpus.read_through import OnRead, read_through
-from toolkit.data.corpus_files import CorpusFile, survey_corpus
+from toolkit.data.corpus.files import OnRead, read_through
+from toolkit.data.corpus.manifest import MANIFEST_NAME, CorpusManifest, read_damaged_manifest, read_manifest
+from toolkit.data.corpus.shards import file_names
+from toolkit.data.rows.plan import is_whole
+from toolkit.data.rows.plan_summary import is_summary_whole
+
+_TOKENIZER_FOLDER, _HOLDOUT_FOLDER = "tokenizer", "holdout"
+_PLAN = re.compile(r"(?P<shard>.+)\.plan-S\d+-m\d+-v\d+-(?P<sha256_idx>[0-9a-f]{16})", re.DOTALL)
+_SUMMARY = re.compile(r"plans-S\d+-m\d+-v\d+-(?P<manifest_sha256>[0-9a-f]{16})")
+_LOCK = re.compile(r"\..*\.lock", re.DOTALL)
+
+_PLAN_FAULT = "the packing plan does not have the content that its header names"
+_SUMMARY_FAULT = "the summary of the packing plans does not have the digest that it ends with"
 
 
 @dataclass(frozen=True)
@@ -56,13 +79,36 @@ class Verification:
         )
 
 
+@dataclass(frozen=True)
+class _CorpusFile:
+    """One file: `examine` reads it and returns what is wrong with it, or None; it may raise OSError."""
+
+    path: Path
+    examine: Callable[[OnRead], str | None]
+
+
+@dataclass
+class _Survey:
+    """The files of a corpus and of the corpora inside its folder.
+
+    Attributes:
+        files: those that have to be read.
+        manifests: each corpus.json, read already, and what is wrong with it.
+        unexpected_files: files there that are not part of it; there is no hash of these.
+    """
+
+    files: list[_CorpusFile] = field(default_factory=list)
+    manifests: list[tuple[Path, str | None]] = field(default_factory=list)
+    unexpected_files: list[Path] = field(default_factory=list)
+
+
 def verify_corpus(folder: Path) -> Verification:
     """Read every file of a corpus and compare it with its expected hash.
 
     Raises:
         CorpusError: there is no corpus in the folder, or the folder cannot be read.
     """
-    survey = survey_corpus(folder)
+    survey = _survey_corpus(folder)
     num_bytes = sum(_size(file.path) for file in survey.files)
     faults = read_through("Verifying", [partial(_fault, file) for file in survey.files], num_bytes=num_bytes)
     found = [*survey.manifests, *((file.path, fault) for file, fault in zip(survey.files, faults, strict=True))]
@@ -75,7 +121,7 @@ def verify_corpus(folder: Path) -> Verification:
     )
 
 
-def _fault(file: CorpusFile, on_read: OnRead) -> str | None:
+def _fault(file: _CorpusFile, on_read: OnRead) -> str | None:
     try:
         return file.examine(on_read)
     except FileNotFoundError:
@@ -89,3 +135,139 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
+
+
+def _survey_corpus(folder: Path) -> _Survey:
+    """List the files of a corpus; reads nothing but corpus.json."""
+    if not (folder / MANIFEST_NAME).exists():
+        read_manifest(folder)
+    survey = _Survey()
+    try:
+        _list_folder(folder, survey, visited=set())
+    except OSError as error:
+        raise CorpusError(
+            f"{error.filename or folder} cannot be read: {error.strerror}. Allow access to it, or copy the corpus "
+            "again."
+        ) from error
+    return survey
+
+
+def _list_folder(folder: Path, survey: _Survey, *, visited: set[Path]) -> None:
+    visited.add(folder.resolve())
+    manifest = _manifest(folder, survey)
+    if manifest is None:
+        return
+    survey.files += _shard_files(folder, manifest)
+    survey.files += _tokenizer_files(folder / _TOKENIZER_FOLDER, manifest, survey)
+    places = _shards_by_place(folder, manifest)
+    for place, shards in places.items():
+        plans = (path for path in _listed(place) if _is_plan(path.name, shards))
+        survey.files += [_self_checked_file(path, is_whole, _PLAN_FAULT) for path in plans]
+    known = {f"{name}{ending}" for name in places.get(folder, {}) for ending in (".bin", ".idx")}
+    known |= {MANIFEST_NAME, _TOKENIZER_FOLDER}
+    for path in _listed(folder):
+        if path.name in known or _is_plan(path.name, places.get(folder, {})) or _is_lock(path):
+            continue
+        is_corpus = path.name == _HOLDOUT_FOLDER or (path / MANIFEST_NAME).exists()
+        if path.is_dir() and is_corpus and path.resolve() not in visited:
+            _list_folder(path, survey, visited=visited)
+        elif _is_summary(path.name, manifest):
+            survey.files.append(_self_checked_file(path, is_summary_whole, _SUMMARY_FAULT))
+        else:
+            survey.unexpected_files.append(path)
+
+
+def _manifest(folder: Path, survey: _Survey) -> CorpusManifest | None:
+    """What corpus.json says, as far as it can be made out."""
+    path = folder / MANIFEST_NAME
+    try:
+        manifest = read_manifest(folder)
+    except CorpusError as error:
+        guess = read_damaged_manifest(folder)
+        doubt = "nothing can be compared with it" if guess is None else "what it says of other files may be wrong"
+        reason = str(error).removeprefix(f"{path} ").split(". ")[0].replace("is damaged: its", "its", 1)
+        survey.manifests.append((path, f"{reason}; {doubt}"))
+        return guess
+    survey.manifests.append((path, None))
+    return manifest
+
+
+def _shard_files(folder: Path, manifest: CorpusManifest) -> list[_CorpusFile]:
+    itemsize = np.dtype(manifest.dtype).itemsize
+    files = []
+    for entry in manifest.shards:
+        bin_path, idx_path = file_names(folder / entry.name)
+        files.append(_hashed_file(bin_path, entry.sha256_bin, num_bytes=entry.tokens * itemsize))
+        files.append(_hashed_file(idx_path, entry.sha256_idx))
+    return files
+
+
+def _tokenizer_files(folder: Path, manifest: CorpusManifest, survey: _Survey) -> list[_CorpusFile]:
+    if manifest.tokenizer_files is None:
+        return [_CorpusFile(folder, lambda _: _tokenizer_fault(folder, manifest.tokenizer.fingerprint))]
+    listed = {folder / name: expected for name, expected in manifest.tokenizer_files.items()}
+    survey.unexpected_files += [path for path in sorted(folder.rglob("*")) if not path.is_dir() and path not in listed]
+    return [_hashed_file(path, expected) for path, expected in listed.items()]
+
+
+def _tokenizer_fault(folder: Path, fingerprint: str) -> str | None:
+    """For a corpus that does not list the files of its tokenizer: whether it is still the same tokenizer."""
+    from tokenization import TokenizationError, load
+
+    try:
+        found = load(folder).fingerprint
+    except TokenizationError as error:
+        return f"it cannot be used: {error}"
+    if found == fingerprint:
+        return None
+    return f"it is another tokenizer: its fingerprint is {found[:12]}, {MANIFEST_NAME} says {fingerprint[:12]}"
+
+
+def _hashed_file(path: Path, expected: str, *, num_bytes: int | None = None) -> _CorpusFile:
+    def examine(on_read: OnRead) -> str | None:
+        if num_bytes is not None and (size := path.stat().st_size) != num_bytes:
+            return f"it has {size:,} bytes, {MANIFEST_NAME} says {num_bytes:,}"
+        found = hash_file(path, on_read=on_read)
+        return None if found == expected else f"its SHA-256 is {found[:12]}, {MANIFEST_NAME} says {expected[:12]}"
+
+    return _CorpusFile(path, examine)
+
+
+def _self_checked_file(path: Path, is_intact: Callable[[Path], bool], fault: str) -> _CorpusFile:
+    """A file that holds its own hash."""
+
+    def examine(on_read: OnRead) -> str | None:
+        found = None if is_intact(path) else fault
+        on_read(path.stat().st_size)
+        return found
+
+    return _CorpusFile(path, examine)
+
+
+def _shards_by_place(folder: Path, manifest: CorpusManifest) -> dict[Path, dict[str, str]]:
+    """For each folder that holds shards: the hash of each one's index, by the shard's name there."""
+    places: dict[Path, dict[str, str]] = {}
+    for number, name in enumerate(manifest.table.names):
+        prefix = folder / name
+        places.setdefault(prefix.parent, {})[prefix.name] = manifest.table.sha256_idx(number)
+    return places
+
+
+def _is_plan(name: str, shards: dict[str, str]) -> bool:
+    """Whether this is the name of a plan of one of these shards, as its index is now."""
+    found = _PLAN.fullmatch(name)
+    return found is not None and shards.get(found["shard"], "")[:16] == found["sha256_idx"]
+
+
+def _is_summary(name: str, manifest: CorpusManifest) -> bool:
+    found = _SUMMARY.fullmatch(name)
+    return found is not None and manifest.manifest_sha256[:16] == found["manifest_sha256"]
+
+
+def _is_lock(path: Path) -> bool:
+    """Whether this is a file that processes hold while they write; there is nothing in it."""
+    return _LOCK.fullmatch(path.name) is not None and path.is_file() and path.stat().st_size == 0
+
+
+def _listed(folder: Path) -> list[Path]:
+    return sorted(folder / name for name in os.listdir(folder)) if folder.is_dir() else []

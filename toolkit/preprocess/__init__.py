@@ -2,7 +2,7 @@
 
 sources/             what the user named -> files, here or on the hub, in one order
 readers/             a file -> spans of some megabytes, each read by itself; rows, each a text or why there is none
-backends.py          the fast backend where it is proven equal (tokenizer_checks.py), else the tokenizer's own
+tokenizer_checks.py  the fast backend where it is proven equal, else the tokenizer's own; the ids of transformers
 encoding.py          a span -> ids and counts, in worker threads
 writer/              encoded spans -> shards in a folder that survives interruptions
   folder.py          the output lock, what of an earlier run stays, the tokenizer and corpus.json at the end
@@ -11,7 +11,7 @@ writer/              encoded spans -> shards in a folder that survives interrupt
   writing.py         all sources: workers ahead, one writer behind
 program.py           all of it: settings in, corpus folder out
 summary.py           what was made, for a person
-adopt/               Megatron's shard files as they are -> a corpus
+adoption.py          Megatron's shard files as they are -> a corpus
 tokenizer_training.py  the same sources -> a tokenizer
 """
 
@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 from toolkit.preprocess.settings import PreprocessSettings
 
 if TYPE_CHECKING:
-    from toolkit.preprocess.program import PreprocessResult, preprocess
+    from toolkit.preprocess.program import preprocess
+    from toolkit.preprocess.summary import PreprocessResult
 
 __all__ = ["PreprocessResult", "PreprocessSettings", "preprocess"]
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -91,7 +92,8 @@ class SpanEncoder:
         lengths = np.concatenate([np.empty(0, np.int64), *(lengths for _, lengths in encoded)])
         empty = np.flatnonzero(lengths == 0).tolist()  # no character of these texts gave an id
         if empty:
-            skipped = sorted([*skipped, *((numbers[text], Row("", Reason.EMPTY)) for text in empty)], key=_number)
+            skipped += [(numbers[text], Row("", Reason.EMPTY)) for text in empty]
+            skipped.sort(key=itemgetter(0))
         is_kept = lengths > 0
         return EncodedSpan(
             start=span.start,
@@ -100,7 +102,7 @@ class SpanEncoder:
             ids=ids,
             lengths_N=lengths[is_kept],
             rows_N=np.array(numbers, np.int64)[is_kept],
-            text_bytes_N=_integers(map(_num_bytes, texts), len(texts))[is_kept],
+            text_bytes_N=np.fromiter(map(_num_bytes, texts), np.int64, len(texts))[is_kept],
             special_hits_N=self.tokenizer.special_text_hits(texts, ids, lengths)[is_kept],
             is_held_out_N=np.array([is_held_out(text, self.holdout) for text in texts], bool)[is_kept],
             skipped=skipped,
@@ -161,14 +163,6 @@ def _batches(texts: Sequence[str], most_characters: int) -> Iterator[Sequence[st
         characters += len(text)
     if start < len(texts):
         yield texts[start:]
-
-
-def _number(skipped: tuple[int, Row]) -> int:
-    return skipped[0]
-
-
-def _integers(values: Iterator[int], count: int) -> npt.NDArray[np.int64]:
-    return np.fromiter(values, np.int64, count)
 
 
 def _num_bytes(text: str) -> int:

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -15,47 +14,14 @@ from toolkit.core.errors import CorpusError, UserError
 from toolkit.core.files import cache_folder
 from toolkit.core.text import counted
 from toolkit.data import Corpus, CorpusManifest, DataSettings, Rows, open_rows, read_manifest, tokens_left_out
-from toolkit.preprocess.backends import BackendChoice
 from toolkit.preprocess.settings import PreprocessSettings
 from toolkit.preprocess.sources import Source, find_sources
+from toolkit.preprocess.summary import PreprocessResult
 from toolkit.preprocess.tokenizer_checks import ids_that_differ_in_transformers
 from toolkit.preprocess.writer.folder import HOLDOUT_FOLDER, complete_corpus, finish, locked, prepare
-from toolkit.preprocess.writer.ledger import Tally, read_ledger
+from toolkit.preprocess.writer.ledger import read_ledger
 from toolkit.preprocess.writer.shard_sequence import OpenCorpus
 from toolkit.preprocess.writer.writing import recorded_names, write_shards
-
-
-@dataclass(frozen=True)
-class PreprocessResult:
-    """What was made, and how fast.
-
-    Attributes:
-        manifest: what corpus.json says.
-        holdout: what holdout/corpus.json says, where documents are held out.
-        tokenizer: the tokenizer, with its mask token decided.
-        backend: what this run made ids with.
-        tally: counts over all rows, those of an earlier, interrupted run included.
-        rows: the packed rows, where a sequence length was given.
-        left_out: how many tokens no row has and why, where that is more than 1 %.
-        start_seconds: how long this run took until the first text was encoded for the corpus.
-        seconds: how long it took then to read, encode and write.
-        documents, tokens, text_bytes: what this run did in that time.
-        num_kept_shards: finished shards of an interrupted run that were kept.
-    """
-
-    manifest: CorpusManifest
-    holdout: CorpusManifest | None
-    tokenizer: tokenization.Tokenizer
-    backend: BackendChoice
-    tally: Tally
-    rows: Rows | None
-    left_out: str | None
-    start_seconds: float
-    seconds: float
-    documents: int
-    tokens: int
-    text_bytes: int
-    num_kept_shards: int
 
 
 def preprocess(sources: Sequence[str], output: Path, *, settings: PreprocessSettings) -> PreprocessResult:

@@ -1,14 +1,49 @@
-"""The closing table and notes of `toolkit preprocess`."""
+"""What `toolkit preprocess` made: the numbers, and the table and notes that close the command."""
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tokenization import MaskOrigin, Tokenizer
 from toolkit.core.console import facts
-from toolkit.preprocess.backends import BackendChoice
-from toolkit.preprocess.program import PreprocessResult
+from toolkit.data import CorpusManifest, Rows
+from toolkit.preprocess.tokenizer_checks import BackendChoice
+from toolkit.preprocess.writer.ledger import Tally
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+
+@dataclass(frozen=True)
+class PreprocessResult:
+    """What was made, and how fast.
+
+    Attributes:
+        manifest: what corpus.json says.
+        holdout: what holdout/corpus.json says, where documents are held out.
+        tokenizer: the tokenizer, with its mask token decided.
+        backend: what this run made ids with.
+        tally: counts over all rows, those of an earlier, interrupted run included.
+        rows: the packed rows, where a sequence length was given.
+        left_out: how many tokens no row has and why, where that is more than 1 %.
+        start_seconds: how long this run took until the first text was encoded for the corpus.
+        seconds: how long it took then to read, encode and write.
+        documents, tokens, text_bytes: what this run did in that time.
+        num_kept_shards: finished shards of an interrupted run that were kept.
+    """
+
+    manifest: CorpusManifest
+    holdout: CorpusManifest | None
+    tokenizer: Tokenizer
+    backend: BackendChoice
+    tally: Tally
+    rows: Rows | None
+    left_out: str | None
+    start_seconds: float
+    seconds: float
+    documents: int
+    tokens: int
+    text_bytes: int
+    num_kept_shards: int
 
 
 def summary_table(result: PreprocessResult) -> "Table":

@@ -1,17 +1,18 @@
 """A corpus on disk: shards of tokens, a manifest and the tokenizer that made them. Opening it reads no tokens."""
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import overload
 
+import numpy as np
+
 from toolkit.core.errors import CorpusError
 from toolkit.core.text import counted
 from toolkit.core.types import Vocabulary
+from toolkit.data.corpus.files import kept_open, open_folder
 from toolkit.data.corpus.manifest import CorpusManifest, read_manifest
-from toolkit.data.corpus.open_files import kept_open
 from toolkit.data.corpus.shards import Shard, file_names
 
 
@@ -73,7 +74,7 @@ class _Shards(Sequence[Shard]):
 
     def __init__(self, folder: Path, manifest: CorpusManifest) -> None:
         self._folder, self._manifest = folder, manifest
-        itemsize = {"uint16": 2, "int32": 4}[manifest.dtype]
+        itemsize = np.dtype(manifest.dtype).itemsize
         with open_folder(folder) as descriptor:
             # With tens of thousands of shards, path objects and whole paths would be half of the time.
             for name, tokens in zip(manifest.table.names, manifest.table.tokens.tolist(), strict=True):
@@ -94,13 +95,7 @@ class _Shards(Sequence[Shard]):
     def __getitem__(self, index: slice) -> Sequence[Shard]: ...
     def __getitem__(self, index: int | slice) -> Shard | Sequence[Shard]:
         numbers = range(len(self))[index]
-        return self._opened(numbers) if isinstance(numbers, int) else [self._opened(number) for number in numbers]
-
-    def __iter__(self) -> Iterator[Shard]:
-        return (self._opened(number) for number in range(len(self)))
-
-    def _opened(self, number: int) -> Shard:
-        return kept_open(self._open, number)
+        return kept_open(self._open, numbers) if isinstance(numbers, int) else [self[number] for number in numbers]
 
     def _open(self, number: int) -> Shard:
         entry = self._manifest.shards[number]
@@ -116,25 +111,6 @@ class _Shards(Sequence[Shard]):
 
 def _described(documents: int, tokens: int, dtype: str) -> str:
     return f"{counted(documents, 'document')} of {tokens:,} {dtype} tokens"
-
-
-@contextmanager
-def open_folder(folder: Path) -> Iterator[int]:
-    """A descriptor of the folder, for looking at many of its files by short names.
-
-    Raises:
-        CorpusError: it cannot be opened.
-    """
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
-    except OSError as error:
-        raise CorpusError(
-            f"{folder} cannot be read: {error.strerror}. Allow access to it, or give another corpus."
-        ) from error
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def _size(folder: Path, name: str, descriptor: int) -> int:

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from toolkit.core.errors import CorpusError
+from toolkit.data.corpus.files import file_size, map_file, unreadable
 
 MAGIC = b"MMIDIDX\x00\x00"
 HEADER = struct.Struct("<9sQBQQ")
@@ -171,38 +172,3 @@ class _JoinedLengths:
 
     def __getitem__(self, index: slice, /) -> npt.NDArray[np.int64]:
         return np.diff(self._index.token_offsets(index))
-
-
-def file_size(path: Path) -> int:
-    """Size of a file of a corpus.
-
-    Raises:
-        CorpusError: it cannot be read.
-    """
-    try:
-        return path.stat().st_size
-    except OSError as error:
-        raise unreadable(path, error) from error
-
-
-def map_file(path: Path) -> mmap.mmap:
-    """Map a file of a corpus that is not empty.
-
-    Raises:
-        CorpusError: it cannot be mapped.
-    """
-    try:
-        with path.open("rb") as file:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise CorpusError(
-            f"{path} cannot be mapped into memory: {reason}. Copy it to a disk of this machine."
-        ) from error
-
-
-def unreadable(path: Path, error: OSError) -> CorpusError:
-    """The error for a file that cannot be read."""
-    return CorpusError(
-        f"{path} cannot be read: {error.strerror}. The corpus is incomplete: copy it again, or rebuild it."
-    )

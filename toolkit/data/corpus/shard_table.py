@@ -84,9 +84,6 @@ class ShardTable(Sequence[ShardEntry]):
         numbers = range(len(self))[index]
         return self._entry(numbers) if isinstance(numbers, int) else [self._entry(number) for number in numbers]
 
-    def __iter__(self) -> Iterator[ShardEntry]:
-        return (self._entry(number) for number in range(len(self)))
-
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence):
             return NotImplemented

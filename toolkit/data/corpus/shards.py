@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from toolkit.core.errors import CorpusError
-from toolkit.data.corpus.shard_index import CODES, HEADER, MAGIC, Lengths, ShardIndex, file_size, map_file
+from toolkit.data.corpus.files import file_size, map_file
+from toolkit.data.corpus.shard_index import CODES, HEADER, MAGIC, Lengths, ShardIndex
 
 # Megatron-LM takes 16 bits below this size, a little short of 2^16.
 _SMALLEST_WIDE_VOCABULARY = 65500

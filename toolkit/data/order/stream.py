@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from toolkit.core.types import IntArray
-from toolkit.data.order.blend import Blend
-from toolkit.data.order.permutation import Order
+from toolkit.data.order.positions import Blend, Numbers, Order
 from toolkit.data.rows.windows import Rows, TokenRows
 
 DIGEST_START = bytes(16)
@@ -23,8 +22,6 @@ _ROW_HASH_BYTES = 8
 # A few positions cost as much to locate as these, and a rank asks for neighbours. Nothing but time depends on it.
 _GROUP = 64
 _GROUPS_KEPT = 16
-
-Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -61,11 +61,6 @@ class PlanSizes:
     num_tokens: int
 
     @property
-    def starts_offset(self) -> int:
-        """Where row_starts begin in the file."""
-        return _starts_offset(self.num_pieces)
-
-    @property
     def num_bytes(self) -> int:
         """Size of the file."""
         return plan_bytes(self.num_rows, self.num_pieces)
@@ -126,10 +121,8 @@ def is_whole(path: Path) -> bool:
     """
     with path.open("rb") as file:
         header = file.read(_HEADER_BYTES)
-    fields = header[: _FIELDS.size]
-    if len(header) != _HEADER_BYTES or header[_FIELDS.size :] != _header_digest(fields):
-        return False
-    return _body_digest(path) == fields[-_BODY_DIGEST_BYTES:]
+    fields = _checked_fields(header)
+    return fields is not None and _body_digest(path) == fields[-_BODY_DIGEST_BYTES:]
 
 
 def map_plan(path: Path, sizes: PlanSizes) -> PackingPlan:
@@ -139,7 +132,7 @@ def map_plan(path: Path, sizes: PlanSizes) -> PackingPlan:
     return PackingPlan(
         np.frombuffer(mapped, "<i8", sizes.num_pieces, _HEADER_BYTES),
         np.frombuffer(mapped, "<i4", sizes.num_pieces, _HEADER_BYTES + 8 * sizes.num_pieces),
-        np.frombuffer(mapped, "<i8", sizes.num_rows + 1, sizes.starts_offset),
+        np.frombuffer(mapped, "<i8", sizes.num_rows + 1, _starts_offset(sizes.num_pieces)),
     )
 
 
@@ -150,7 +143,7 @@ def _body_digest(path: Path) -> bytes:
 
 
 def _starts_offset(num_pieces: _Number) -> _Number:
-    # Aligned to 8 bytes.
+    """Where row_starts begin in the file: aligned to 8 bytes."""
     return _HEADER_BYTES + -(-12 * num_pieces // 8) * 8
 
 
@@ -160,8 +153,8 @@ def _write_body(file: BinaryIO, key: PlanKey, document_lengths: Lengths) -> Plan
     # Equal blocks: a small last one would pack badly.
     num_blocks = max(1, -(-num_pieces // _MOST_PIECES_AT_ONCE))
     block = max(1, -(-num_pieces // num_blocks))
-    sizes = PlanSizes(0, num_pieces, 0)
-    file.seek(sizes.starts_offset)
+    starts = _starts_offset(num_pieces)
+    file.seek(starts)
     file.write(bytes(8))
     num_rows = num_tokens = done = 0
     for pieces in iterate_pieces(document_lengths, block=block, **cutting):
@@ -172,7 +165,7 @@ def _write_body(file: BinaryIO, key: PlanKey, document_lengths: Lengths) -> Plan
         ):
             file.seek(_HEADER_BYTES + start + width * done)
             file.write(array.data)
-        file.seek(sizes.starts_offset + 8 * (num_rows + 1))
+        file.seek(starts + 8 * (num_rows + 1))
         file.write((packed.row_starts[1:] + done).astype("<i8").data)
         num_rows += packed.row_starts.size - 1
         num_tokens += int(pieces.lengths.sum())
@@ -192,13 +185,18 @@ def _read_header(path: str | Path, key: PlanKey, folder: int | None) -> tuple[Pl
         return None
     finally:
         os.close(descriptor)
-    fields = header[: _FIELDS.size]
-    if len(header) != _HEADER_BYTES or header[_FIELDS.size :] != _header_digest(fields):
+    if (fields := _checked_fields(header)) is None:
         return None
     *_, num_rows, num_pieces, num_tokens, _, body_digest = _FIELDS.unpack(fields)
     sizes = PlanSizes(num_rows, num_pieces, num_tokens)
     is_ours = fields == _pack_fields(key, sizes, body_digest) and file_size == sizes.num_bytes
     return (sizes, body_digest) if is_ours else None
+
+
+def _checked_fields(header: bytes) -> bytes | None:
+    """The fields of a header; None if it is cut off or damaged."""
+    fields = header[: _FIELDS.size]
+    return fields if header[_FIELDS.size :] == _header_digest(fields) else None
 
 
 def _pack_fields(key: PlanKey, sizes: PlanSizes, body_digest: bytes) -> bytes:

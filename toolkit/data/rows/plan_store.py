@@ -15,8 +15,8 @@ from filelock import FileLock
 from toolkit.core import files
 from toolkit.core.console import progress
 from toolkit.core.errors import CorpusError
-from toolkit.data.corpus.corpus import Corpus, open_folder
-from toolkit.data.corpus.open_files import kept_open
+from toolkit.data.corpus.corpus import Corpus
+from toolkit.data.corpus.files import kept_open, open_folder
 from toolkit.data.corpus.shard_index import Lengths
 from toolkit.data.corpus.shards import file_names
 from toolkit.data.rows.plan import (

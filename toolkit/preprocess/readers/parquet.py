@@ -5,16 +5,16 @@ decoded piece by piece by the thread that finds the spans, so memory does not de
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from toolkit.preprocess.readers.hub_file import HubFile
 from toolkit.preprocess.readers.parquet_footer import ColumnChunk, Footer, SeekableFile, column_chunks, read_footer
 from toolkit.preprocess.readers.rows import Reason, Row, Span, row_from_bytes, row_from_text
-from toolkit.preprocess.readers.streams import LocalFile, errors_naming
+from toolkit.preprocess.readers.streams import errors_naming, open_file
 from toolkit.preprocess.sources.source import Source
 
 if TYPE_CHECKING:
@@ -27,33 +27,23 @@ _MOST_GROUP_BYTES = 8 << 20
 _MOST_ROWS = 8192
 _BUFFER_BYTES = 1 << 20
 
-
-class _Files(Protocol):
-    """A source that several threads open."""
-
-    def open(self, *ranges: tuple[int, int]) -> AbstractContextManager[SeekableFile]:
-        """Open the file for one thread, which will read these byte ranges."""
-
-    def close(self) -> None:
-        """Open no more files."""
-
-    def abandon(self) -> None:
-        """Cancel what is in progress."""
+_Open = Callable[..., AbstractContextManager[SeekableFile]]
+"""Opens a file for one thread, which will read these ranges (first byte, last byte + 1) in this order."""
 
 
 @dataclass(frozen=True)
 class _Table:
-    """A Parquet file, its footer, and the chunk of the text column in each row group."""
+    """A Parquet file that several threads open, its footer, and the chunk of the text column in each row group."""
 
     source: Source
-    files: _Files
+    open_ranges: _Open
     text_field: str
     footer: Footer
     chunks: Sequence[ColumnChunk]
 
     def open(self, *groups: int) -> AbstractContextManager[SeekableFile]:
         """Open the file for one thread, which will read the text of these row groups."""
-        return self.files.open(*((self.chunks[group].start, self.chunks[group].stop) for group in groups))
+        return self.open_ranges(*((self.chunks[group].start, self.chunks[group].stop) for group in groups))
 
     def span(self, start: int, stop: int, rows: Callable[[], list[Row]]) -> Span:
         """The span of the rows start..stop - 1."""
@@ -62,22 +52,30 @@ class _Table:
 
 def iterate_parquet_spans(source: Source, text_field: str, *, start: int) -> Iterator[Span]:
     """The spans of a Parquet file, from row `start` on."""
-    files: _Files = HubFile(source) if source.revision else LocalFile(source)
+    with _opener(source) as open_ranges, errors_naming(source):
+        with open_ranges() as file:
+            footer = read_footer(file, source.num_bytes)
+        bad = _row_without_text(footer.metadata.schema.to_arrow_schema(), text_field)
+        if bad is not None:
+            yield from _bad_spans(source, bad, start, footer.metadata.num_rows)
+            return
+        chunks = column_chunks(footer, text_field)
+        yield from _text_spans(_Table(source, open_ranges, text_field, footer, chunks), start)
+
+
+@contextmanager
+def _opener(source: Source) -> Iterator[_Open]:
+    if not source.revision:
+        yield lambda *_: open_file(source)
+        return
+    file = HubFile(source)
     try:
-        with errors_naming(source):
-            with files.open() as file:
-                footer = read_footer(file, source.num_bytes)
-            bad = _row_without_text(footer.metadata.schema.to_arrow_schema(), text_field)
-            if bad is not None:
-                yield from _bad_spans(source, bad, start, footer.metadata.num_rows)
-                return
-            chunks = column_chunks(footer, text_field)
-            yield from _text_spans(_Table(source, files, text_field, footer, chunks), start)
+        yield file.open
     except BaseException:
-        files.abandon()
+        file.abandon()
         raise
     finally:
-        files.close()
+        file.close()
 
 
 def _parquet(file: SeekableFile, footer: Footer, *, buffer_size: int) -> "pq.ParquetFile":

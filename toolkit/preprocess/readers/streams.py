@@ -5,7 +5,7 @@ import io
 import lzma
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, BinaryIO
@@ -71,23 +71,6 @@ def open_file(source: Source) -> Iterator[BinaryIO]:
                 f"the source {source.name} changed while it was read. Start again when nothing writes to it."
             )
         yield file
-
-
-@dataclass(frozen=True)
-class LocalFile:
-    """A local source that several threads open."""
-
-    source: Source
-
-    def open(self, *ranges: tuple[int, int]) -> AbstractContextManager[BinaryIO]:
-        """The file, opened when the context is entered; the ranges do not matter."""
-        return open_file(self.source)
-
-    def close(self) -> None:
-        """Nothing to do."""
-
-    def abandon(self) -> None:
-        """Nothing to do."""
 
 
 @contextmanager

@@ -15,11 +15,11 @@ from toolkit.core.console import console, progress
 from toolkit.core.errors import UserError
 from toolkit.core.text import counted
 from toolkit.data import token_dtype
-from toolkit.preprocess.backends import BackendChoice, choose_backend, reference_backend
 from toolkit.preprocess.encoding import EncodedSpan, SpanEncoder, ahead
 from toolkit.preprocess.readers import Span, iterate_spans
 from toolkit.preprocess.settings import PreprocessSettings
 from toolkit.preprocess.sources import Source, no_documents_error
+from toolkit.preprocess.tokenizer_checks import BackendChoice, choose_backend, reference_backend
 from toolkit.preprocess.writer.folder import HOLDOUT_FOLDER, start_over
 from toolkit.preprocess.writer.ledger import Ledger, Place, Tally, read_ledger, record_step
 from toolkit.preprocess.writer.shard_sequence import ShardSequence, SourceNames

@@ -1,0 +1,170 @@
+"""Comparison of encodings: of two backends, of a converted tokenizer with its reference, and with transformers.
+
+`AutoTokenizer`, whose ids Megatron-LM and most tools use, reads the configuration files beside a tokenizer, and some of
+its classes change what a `tokenizer.json` or a SentencePiece model says: they add tokens around a text, or treat blanks
+otherwise.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tokenization.errors import UnsupportedTokenizerError
+from tokenization.reference import HuggingFaceReference, Ids, Lengths, Reference
+from tokenization.special_tokens import ROLES
+
+if TYPE_CHECKING:
+    import tokenizers
+
+PROBES = (
+    "The quick brown fox, which they'd seen in 1998, isn't HERE; we'll say: \"It's 12345678 m/s away!\"\r\n\r\nYES.",
+    "  two  spaces,   three,\tand\ta tab \n \n  line\n\n\nends   ",
+    "def f(x_1, *args):\n    if x_1 != 0x1F:\n\t\treturn [None]*len(args)  # ------- ====== ......",
+    "Æsop naïve café Straße \u0130stanbul \u00bd \u2168 e\u0301 \u00a0\u2003\u3000 \u201cquoted\u201d \u2014 \u2026",
+    "\u4e2d\u6587\u65e5\u672c\u8a9e \u0440\u0443\u0441\u0441\u043a\u0438\u0439 \u0639\u0631\u0628\u064a "
+    "\u0939\u093f\u0928\u094d\u0926\u0940 \ud55c\uad6d\uc5b4 \U0001f642\U0001f469\u200d\U0001f467",
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa abababababababab                                          b",
+    "x",
+    " ",
+    "\n",
+)
+"""Texts of many kinds of characters, with runs of each."""
+_SHOWN_CHARACTERS = 60
+_SHOWN_IDS = 8
+# What both encode, transformers and the tokenizer here.
+_TEXTS = ("Call me Ishmael.", " A text may begin with a blank.", *PROBES)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Two unequal encodings of one text.
+
+    Attributes:
+        text: the text, whole.
+        token: number of the first token that differs, from 0.
+        expected: ids of the reference from there on, at most 8.
+        found: ids of the other backend from there on, at most 8.
+        note: what else is known, for example how the backend broke.
+    """
+
+    text: str
+    token: int
+    expected: tuple[int, ...]
+    found: tuple[int, ...]
+    note: str = ""
+
+    def __str__(self) -> str:
+        shown = repr(self.text[:_SHOWN_CHARACTERS]) + ("..." if len(self.text) > _SHOWN_CHARACTERS else "")
+        note = f" ({self.note})" if self.note else ""
+        return (
+            f"token {self.token:,} of a text of {len(self.text):,} characters that starts {shown}: "
+            f"expected {list(self.expected)}, found {list(self.found)}{note}"
+        )
+
+
+def first_difference(
+    texts: Sequence[str], expected: tuple[Ids, Lengths], found: tuple[Ids, Lengths]
+) -> Difference | None:
+    """Compare two encodings of the same texts, each as ids one after the other and the number of ids of each text."""
+    if np.array_equal(expected[1], found[1]) and np.array_equal(expected[0], found[0]):
+        return None
+    for text, ours, theirs in zip(texts, _of_each_text(expected), _of_each_text(found), strict=True):
+        if not np.array_equal(ours, theirs):
+            shorter = min(ours.size, theirs.size)
+            differing = np.flatnonzero(ours[:shorter] != theirs[:shorter])
+            token = int(differing[0]) if differing.size else shorter
+            stop = token + _SHOWN_IDS
+            return Difference(text, token, tuple(ours[token:stop].tolist()), tuple(theirs[token:stop].tolist()))
+    return None
+
+
+def differing_texts(expected: tuple[Ids, Lengths], found: tuple[Ids, Lengths]) -> list[int]:
+    """Numbers of the texts whose ids differ in two encodings."""
+    pairs = enumerate(zip(_of_each_text(expected), _of_each_text(found), strict=True))
+    return [number for number, (ours, theirs) in pairs if not np.array_equal(ours, theirs)]
+
+
+def _of_each_text(encoded: tuple[Ids, Lengths]) -> list[Ids]:
+    ids, lengths = encoded
+    return np.split(ids, np.cumsum(lengths)[:-1]) if lengths.size else []
+
+
+def check_conversion(
+    name: str, reference: Reference, backend: "tokenizers.Tokenizer", *, special_texts: Sequence[str]
+) -> None:
+    """Compare on a few texts, strings of special tokens among them.
+
+    Args:
+        name: of the file, for the message.
+        reference: whose ids are right.
+        backend: the form.
+        special_texts: strings of special tokens; they are read as text.
+
+    Raises:
+        UnsupportedTokenizerError: they differ.
+    """
+    shown = list(special_texts[:300])
+    texts = [*PROBES, *shown, *(f"a{text}b {text}" for text in shown[:20])]
+    difference = first_difference(texts, _encode(reference, texts), _encode(HuggingFaceReference(backend), texts))
+    if difference is not None:
+        raise UnsupportedTokenizerError(
+            f"{name} has no tokenizer.json that gives the same ids, and a corpus keeps one: {difference}. "
+            "A pattern with possessive quantifiers can be the reason; else give a tokenizer.json."
+        )
+
+
+def _encode(reference: Reference, texts: Sequence[str]) -> tuple[Ids, Lengths]:
+    """The ids of all texts one after the other, and the number of ids of each."""
+    parts = list(reference.encode(texts))
+    lengths = np.fromiter((part.size for part in parts), dtype=np.int64, count=len(parts))
+    return np.concatenate([np.empty(0, dtype=np.uint32), *parts]), lengths
+
+
+def transformers_differences(
+    folder: Path, *, encode: Callable[[str], Sequence[int]], ids: Mapping[str, int]
+) -> list[str]:
+    """Compare a tokenizer with what `AutoTokenizer` makes of its folder.
+
+    Args:
+        folder: of the tokenizer, with its configuration files.
+        encode: the ids of a text, post-processor included.
+        ids: the id of each token.
+
+    Returns:
+        A sentence for each kind of difference; none if `AutoTokenizer` gives the same ids.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        loaded = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        # Not verbose: no model runs on these ids, however long the texts are.
+        theirs = [list(loaded(text, verbose=False)["input_ids"]) for text in _TEXTS]
+    except Exception as error:  # a loader of another library may fail in any way
+        reason = str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
+        return [f"AutoTokenizer does not load it, so ids were not compared ({reason})"]
+    found = []
+    ours = [list(encode(text)) for text in _TEXTS]
+    differing = [number for number in range(len(_TEXTS)) if ours[number] != theirs[number]]
+    if differing:
+        first = differing[0]
+        found.append(
+            f"AutoTokenizer gives other ids for {len(differing)} of {len(_TEXTS)} texts, for example "
+            f"{_TEXTS[first][:40]!r}: {_shown(theirs[first])}, and here {_shown(ours[first])}. What it adds around a "
+            "text or changes in it is not in the file that was read; "
+            "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(NEW_FOLDER) writes one that has it"
+        )
+    for role in ROLES:
+        token = getattr(loaded, f"{role}_token", None)
+        theirs_id = getattr(loaded, f"{role}_token_id", None)
+        if token is not None and theirs_id is not None and ids.get(str(token), theirs_id) != theirs_id:
+            found.append(
+                f"AutoTokenizer gives the {role} token {token} the id {theirs_id}, and here it is {ids[token]}"
+            )
+    return found
+
+
+def _shown(ids: Sequence[int]) -> str:
+    return f"[{', '.join(map(str, ids[:6]))}{', ...' if len(ids) > 6 else ''}]"

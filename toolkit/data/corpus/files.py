@@ -1,0 +1,139 @@
+"""The files of a corpus: mapped under one limit for this process, looked at by short names, read through by threads."""
+
+import mmap
+import os
+import resource
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, CancelledError, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from functools import cache, lru_cache
+from pathlib import Path
+from threading import Lock
+from typing import Any, TypeVar, cast
+
+from toolkit.core.console import progress
+from toolkit.core.errors import CorpusError
+
+OnRead = Callable[[int], object]
+"""Called with the number of bytes just read."""
+
+_Result = TypeVar("_Result")
+
+# Each mapping holds a file descriptor. What there may be of these at most, where the system's hard limit allows it: far
+# below its limit on mappings (65,530).
+_MOST_DESCRIPTORS = 1 << 14
+# A shard maps two files, and a process needs descriptors for much else: sockets, devices, pipes.
+_DESCRIPTORS_FOR_EACH = 4
+
+_SECONDS_BETWEEN_UPDATES = 0.2
+_MOST_THREADS = 8
+
+
+def kept_open(open_one: Callable[[int], _Result], number: int) -> _Result:
+    """`open_one(number)`, opened when it is first asked for; the last ones used stay open, over all callers."""
+    return cast(_Result, _opened()(open_one, number))
+
+
+@cache
+def _opened() -> Callable[[Callable[[int], Any], int], Any]:
+    return lru_cache(maxsize=_descriptor_limit() // _DESCRIPTORS_FOR_EACH)(lambda open_one, number: open_one(number))
+
+
+def _descriptor_limit() -> int:
+    """The limit on open files of this process, raised from its soft to its hard value first."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = (_MOST_DESCRIPTORS if limit == resource.RLIM_INFINITY else limit for limit in limits)
+    wanted = min(hard, _MOST_DESCRIPTORS)
+    if wanted > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, limits[1]))
+    return max(soft, wanted)
+
+
+def file_size(path: Path) -> int:
+    """Size of a file of a corpus.
+
+    Raises:
+        CorpusError: it cannot be read.
+    """
+    try:
+        return path.stat().st_size
+    except OSError as error:
+        raise unreadable(path, error) from error
+
+
+def map_file(path: Path) -> mmap.mmap:
+    """Map a file of a corpus that is not empty.
+
+    Raises:
+        CorpusError: it cannot be mapped.
+    """
+    try:
+        with path.open("rb") as file:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise CorpusError(
+            f"{path} cannot be mapped into memory: {reason}. Copy it to a disk of this machine."
+        ) from error
+
+
+def unreadable(path: Path, error: OSError) -> CorpusError:
+    """The error for a file that cannot be read."""
+    return CorpusError(
+        f"{path} cannot be read: {error.strerror}. The corpus is incomplete: copy it again, or rebuild it."
+    )
+
+
+@contextmanager
+def open_folder(folder: Path) -> Iterator[int]:
+    """A descriptor of the folder, for looking at many of its files by short names.
+
+    Raises:
+        CorpusError: it cannot be opened.
+    """
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise CorpusError(
+            f"{folder} cannot be read: {error.strerror}. Allow access to it, or give another corpus."
+        ) from error
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def read_through(label: str, readers: Sequence[Callable[[OnRead], _Result]], *, num_bytes: int) -> list[_Result]:
+    """Run readers on threads and return their results in order; the first error ends all and is raised.
+
+    Args:
+        label: of the progress bar.
+        readers: each reads something and reports how many bytes.
+        num_bytes: how much there is to read.
+    """
+    num_read, is_over, lock = 0, False, Lock()
+
+    def on_read(count: int) -> None:
+        nonlocal num_read
+        # A file may take an hour, and an error or an interruption should not.
+        if is_over:
+            raise CancelledError
+        with lock:
+            num_read += count
+
+    # Reading waits and hashing lets other threads run, so one more than cores.
+    num_threads = min(_MOST_THREADS, len(os.sched_getaffinity(0)) + 1)
+    with progress(label, total=num_bytes / 1e6, unit="MB") as shown, ThreadPoolExecutor(num_threads) as pool:
+        futures = [pool.submit(reader, on_read) for reader in readers]
+        left = set(futures)
+        try:
+            while left:
+                done, left = wait(left, timeout=_SECONDS_BETWEEN_UPDATES, return_when=FIRST_EXCEPTION)
+                for future in futures:
+                    if future in done:
+                        future.result()
+                shown.update(num_read / 1e6)
+        finally:
+            is_over = True
+            pool.shutdown(cancel_futures=True)
+        return [future.result() for future in futures]

@@ -1,1 +1,0 @@
-"""Megatron's shard files, where they are -> a corpus folder that names them."""
