@@ -230,7 +230,7 @@ FAULTS = (
     ),
     Fault(
         name="order: the seed is ignored",
-        path="toolkit/data/order/positions.py",
+        path="toolkit/data/order.py",
         old='keyed_uint64(seed, "order", shuffle, "rows")',
         new='keyed_uint64(0, "order", shuffle, "rows")',
         tests=("tests/data/test_order.py",),
@@ -342,7 +342,7 @@ FAULTS = (
     ),
     Fault(
         name="digest: segments are hashed as another type",
-        path="toolkit/data/order/stream.py",
+        path="toolkit/data/order.py",
         old='np.ascontiguousarray(segments_BS, "<i4")',
         new='np.ascontiguousarray(segments_BS, "<i8")',
         tests=("tests/data/test_row_digest.py",),
@@ -447,7 +447,7 @@ FAULTS = (
     ),
     Fault(
         name="blend: blocks forget what the blocks before them had",
-        path="toolkit/data/order/positions.py",
+        path="toolkit/data/order.py",
         old="return corpora_B, slots_B + (before_UC - starts_UC)[which_B, corpora_B]",
         new="return corpora_B, slots_B - starts_UC[which_B, corpora_B]",
         tests=("tests/data/test_blend.py",),

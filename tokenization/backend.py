@@ -37,12 +37,7 @@ def check_ids(ids: Mapping[str, int]) -> None:
 
 
 def declare_added(backend: "tokenizers.Tokenizer", entries: Sequence[AddedEntry], folder: Path) -> None:
-    """Add tokens to a vocabulary, each with the id that its entry gives it.
-
-    Args:
-        backend: gets the tokens.
-        entries: ascending by id.
-        folder: of their file, for messages.
+    """Add tokens to a vocabulary, each with the id that its entry gives it; the entries ascend by id.
 
     Raises:
         TokenizationError: a token has another id in the vocabulary, or the ids do not follow the vocabulary's.
@@ -108,17 +103,11 @@ def is_byte_level(backend: "tokenizers.Tokenizer") -> bool:
     return any(part is not None and b'"ByteLevel"' in part.__getstate__() for part in parts)
 
 
-def _byte_of_character() -> dict[str, int]:
-    """The inverse of the printable alphabet in which byte-level BPE files spell bytes (GPT-2's `bytes_to_unicode`).
-
-    Printable Latin-1 characters stand for themselves; the other bytes, in order, for the characters from U+0100 on.
-    """
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in set(printable)]
-    return {chr(byte): byte for byte in printable} | {chr(256 + rank): byte for rank, byte in enumerate(others)}
-
-
-_BYTES = _byte_of_character()
+# The alphabet in which byte-level BPE files spell bytes (GPT-2's `bytes_to_unicode`): printable Latin-1 characters
+# stand for themselves; the other bytes, in order, for the characters from U+0100 on.
+_PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
+_OTHERS = (byte for byte in range(256) if byte not in _PRINTABLE)
+_BYTES = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + rank): byte for rank, byte in enumerate(_OTHERS)}
 _TEXTS = {byte: character for character, byte in _BYTES.items()}
 # Any other character below U+0180 becomes one that Latin-1 cannot encode; characters above stay, and cannot either.
 _LATIN1 = dict.fromkeys(range(384), "ƀ") | {ord(character): chr(byte) for character, byte in _BYTES.items()}
@@ -149,13 +138,7 @@ def vocabulary_bytes(backend: "tokenizers.Tokenizer", *, mask: str, mask_id: int
 
 
 def fingerprint(vocabulary: Mapping[int, bytes], roles: Mapping[str, int | None], *, special_ids: Sequence[int]) -> str:
-    """Sha256, hex, over every id with its bytes, the ids in a role, and all special ids.
-
-    Args:
-        vocabulary: the bytes of each id, the mask token included.
-        roles: the id in each role, None where it has none.
-        special_ids: all ids that are special.
-    """
+    """Sha256, hex, over every id with its bytes (the mask included), the id in each role, and all special ids."""
     digest = hashlib.sha256()
     entries = sorted(vocabulary.items())
     digest.update(b"".join(struct.pack("<II", token_id, len(content)) + content for token_id, content in entries))

@@ -95,16 +95,10 @@ def _of_each_text(encoded: tuple[Ids, Lengths]) -> list[Ids]:
 def check_conversion(
     name: str, reference: Reference, backend: "tokenizers.Tokenizer", *, special_texts: Sequence[str]
 ) -> None:
-    """Compare on a few texts, strings of special tokens among them.
-
-    Args:
-        name: of the file, for the message.
-        reference: whose ids are right.
-        backend: the form.
-        special_texts: strings of special tokens; they are read as text.
+    """Compare a Hugging Face form with its reference on a few texts, strings of special tokens among them.
 
     Raises:
-        UnsupportedTokenizerError: they differ.
+        UnsupportedTokenizerError: they differ; the message begins with `name`.
     """
     shown = list(special_texts[:300])
     texts = [*PROBES, *shown, *(f"a{text}b {text}" for text in shown[:20])]
@@ -126,15 +120,9 @@ def _encode(reference: Reference, texts: Sequence[str]) -> tuple[Ids, Lengths]:
 def transformers_differences(
     folder: Path, *, encode: Callable[[str], Sequence[int]], ids: Mapping[str, int]
 ) -> list[str]:
-    """Compare a tokenizer with what `AutoTokenizer` makes of its folder.
+    """Compare a tokenizer with what `AutoTokenizer` makes of its folder, configuration files included.
 
-    Args:
-        folder: of the tokenizer, with its configuration files.
-        encode: the ids of a text, post-processor included.
-        ids: the id of each token.
-
-    Returns:
-        A sentence for each kind of difference; none if `AutoTokenizer` gives the same ids.
+    `encode` gives the ids of a text, post-processor included. Returns a sentence for each kind of difference.
     """
     from transformers import AutoTokenizer
 

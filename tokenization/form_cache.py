@@ -26,12 +26,7 @@ _LIBRARIES = ("tokenizers", "tiktoken", "sentencepiece")
 
 @dataclass(frozen=True)
 class Form:
-    """A tokenizer in the Hugging Face form.
-
-    Attributes:
-        backend: the tokenizer.
-        content: its `tokenizer.json`, where that is known already.
-    """
+    """A tokenizer in the Hugging Face form, and its `tokenizer.json` where that is known already."""
 
     backend: "tokenizers.Tokenizer"
     content: str | None = None
@@ -40,12 +35,9 @@ class Form:
 def cached_form(
     folder: Path | None, description: Mapping[str, str], convert: Callable[[], "tokenizers.Tokenizer"]
 ) -> Form:
-    """The form from the cache; else what `convert` gives, kept in the cache.
+    """The form from the cache in `folder`; else what `convert` makes and checks, kept there.
 
-    Args:
-        folder: of the cache; None to use none. One that cannot be written is no error.
-        description: of what the form depends on.
-        convert: makes the form and checks it.
+    A folder of None is no cache, and one that cannot be written is no error; `description` is all the form depends on.
     """
     if folder is None:
         return Form(convert())

@@ -132,10 +132,7 @@ def is_network_error(error: Exception) -> bool:
 def hub_error_message(what: str, error: Exception, *, alternative: str) -> str:
     """What went wrong on the hub and what to do, for an error that `huggingface_hub` raised.
 
-    Args:
-        what: what was asked for, for example "the data set a/b".
-        error: the exception.
-        alternative: what to do instead, for example "give a folder or file".
+    `what` was asked for ("the data set a/b"); `alternative` is what to do instead ("give a folder or file").
     """
     from huggingface_hub import constants, errors, get_token
 

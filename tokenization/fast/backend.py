@@ -103,11 +103,7 @@ class FastBackend:
         return difference
 
     def check(self, texts: Sequence[str], *, expected: tuple[Ids, Lengths] | None = None) -> Difference | None:
-        """Compare on these texts; None if all ids are equal.
-
-        Args:
-            texts: any.
-            expected: what the reference makes of them, where that is known.
+        """Compare on these texts; None if all ids are equal. `expected` is what the reference makes of them, if known.
 
         Raises:
             TokenizationError: the reference cannot encode a text.

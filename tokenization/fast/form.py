@@ -81,11 +81,9 @@ def sample_characters() -> Iterator[str]:
 
 
 class FallbackTexts:
-    """Tells the texts that the reference has to encode: those with certain strings or characters in them.
+    """Tells the texts that the reference has to encode.
 
-    Args:
-        strings: strings of added tokens.
-        characters: characters on which the two backends do not agree.
+    Those with strings of added tokens in them, or with characters on which the two backends do not agree.
     """
 
     def __init__(self, strings: Sequence[str], characters: Sequence[str]) -> None:

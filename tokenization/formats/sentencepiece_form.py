@@ -51,10 +51,7 @@ def from_sentencepiece(
 ) -> tuple[Form, SpecialNames, "SentencePieceReference"]:
     """The tokenizer of a model: its Hugging Face form, the names of its special tokens, and the library's backend.
 
-    Args:
-        content: the bytes of the `.model` file.
-        name: of the file, for messages.
-        cache_folder: where the form is kept; None for nowhere.
+    Messages call the file `name`. The form is kept in `cache_folder`, unless that is None.
 
     Raises:
         TokenizationError: it cannot be read.

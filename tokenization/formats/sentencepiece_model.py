@@ -12,6 +12,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,7 @@ import numpy.typing as npt
 from tokenization.errors import TokenizationError
 
 Value = int | bytes
+_Default = TypeVar("_Default", int, bytes)
 Units = npt.NDArray[np.uint32]
 
 _LABEL = np.uint32((1 << 31) | 0xFF)
@@ -125,19 +127,19 @@ def _model(content: bytes) -> SentencePieceModel:
         raise ValueError("two of its pieces are equal")
     if sum(piece.type is PieceType.UNKNOWN for piece in pieces) != 1:
         raise ValueError("it should have one unknown piece")
-    byte_fallback = bool(_number(trainer, 35, 0))
+    byte_fallback = bool(_field(trainer, 35, 0))
     if byte_fallback and any(f"<0x{byte:02X}>" not in texts for byte in range(256)):
         raise ValueError("it falls back to bytes and lacks some of them")
     model = SentencePieceModel(
         pieces=tuple(pieces),
-        type=ModelType(_number(trainer, 3, 1)),
+        type=ModelType(_field(trainer, 3, 1)),
         byte_fallback=byte_fallback,
-        treat_whitespace_as_suffix=bool(_number(trainer, 24, 0)),
+        treat_whitespace_as_suffix=bool(_field(trainer, 24, 0)),
         normalizer=NormalizerSpec(
-            charsmap=_bytes(normalizer, 2, b""),
-            add_dummy_prefix=bool(_number(normalizer, 3, 1)),
-            remove_extra_whitespaces=bool(_number(normalizer, 4, 1)),
-            escape_whitespaces=bool(_number(normalizer, 5, 1)),
+            charsmap=_field(normalizer, 2, b""),
+            add_dummy_prefix=bool(_field(normalizer, 3, 1)),
+            remove_extra_whitespaces=bool(_field(normalizer, 4, 1)),
+            escape_whitespaces=bool(_field(normalizer, 5, 1)),
         ),
     )
     if model.normalizer.charsmap:
@@ -146,24 +148,17 @@ def _model(content: bytes) -> SentencePieceModel:
 
 
 def _piece(message: dict[int, Value], number: int) -> Piece:
-    text = _bytes(message, 1, b"").decode("utf-8")
-    (score,) = struct.unpack("<f", _bytes(message, 2, bytes(4)))
+    text = _field(message, 1, b"").decode("utf-8")
+    (score,) = struct.unpack("<f", _field(message, 2, bytes(4)))
     if not text or "\0" in text or not math.isfinite(score):
         raise ValueError(f"piece {number} is {text!r} with the score {score}")
-    return Piece(text, score, PieceType(_number(message, 3, 1)))
+    return Piece(text, score, PieceType(_field(message, 3, 1)))
 
 
-def _number(message: dict[int, Value], key: int, default: int) -> int:
+def _field(message: dict[int, Value], key: int, default: _Default) -> _Default:
     value = message.get(key, default)
-    if not isinstance(value, int):
-        raise ValueError(f"field {key} is not a number")
-    return value
-
-
-def _bytes(message: dict[int, Value], key: int, default: bytes) -> bytes:
-    value = message.get(key, default)
-    if not isinstance(value, bytes):
-        raise ValueError(f"field {key} is a number")
+    if not isinstance(value, type(default)):
+        raise ValueError(f"field {key} is {'a number' if isinstance(value, int) else 'not a number'}")
     return value
 
 

@@ -106,11 +106,7 @@ def from_ranks(
 ) -> tuple[Form, "TiktokenReference"]:
     """The tokenizer of a rank file under a spec: in its Hugging Face form, and tiktoken's own backend.
 
-    Args:
-        content: of the file.
-        name: of the file, for messages.
-        spec: how text is split, and the special tokens.
-        cache_folder: where the form is kept; None for nowhere.
+    Messages call the file `name`. The form is kept in `cache_folder`, unless that is None.
 
     Raises:
         TokenizationError: the file is damaged, ids collide, a role has no token, or the pattern is not a regular
@@ -172,11 +168,7 @@ def _refuse_empty_matches(pattern: str) -> None:
 
 
 def _merges(vocabulary: Mapping[str, int]) -> list[tuple[str, str]]:
-    """Every way to join two tokens into a third, in the order in which tiktoken prefers them.
-
-    Args:
-        vocabulary: the rank of each token, by its byte-level text.
-    """
+    """Every way to join two tokens into a third, in the order in which tiktoken prefers them."""
     merges: list[tuple[str, str]] = []
     for text in sorted(vocabulary, key=vocabulary.__getitem__):
         halves = [

@@ -56,11 +56,8 @@ class RankSpec:
 
     Attributes:
         name: of the shipped spec, or the path of a user's own.
-        pattern: regular expression.
         special_tokens: texts whose ids follow the ranks, or the id of each.
-        reserved: further ones.
         roles: text of the token in each role that is filled.
-        ranks: the rank file.
     """
 
     name: str
@@ -71,11 +68,7 @@ class RankSpec:
     ranks: Ranks | None = None
 
     def special_ids(self, next_id: int) -> dict[str, int]:
-        """The id of every special token, by text.
-
-        Args:
-            next_id: the highest rank + 1.
-        """
+        """The id of every special token, by text; `next_id` is the highest rank + 1."""
         if isinstance(self.special_tokens, Mapping):
             ids = dict(self.special_tokens)
             next_id = max([next_id, *(token_id + 1 for token_id in ids.values())])

@@ -13,8 +13,7 @@ from toolkit.data.corpus.manifest import (
 )
 from toolkit.data.corpus.shard_table import ShardEntry
 from toolkit.data.corpus.shards import Shard, ShardFiles, ShardWriter, token_dtype
-from toolkit.data.order.positions import Blend, Order
-from toolkit.data.order.stream import DIGEST_START, RowStream, advance_digest, row_hashes
+from toolkit.data.order import DIGEST_START, Blend, Order, RowStream, advance_digest, row_hashes
 from toolkit.data.rows.windows import Rows, TokenRows, open_rows, tokens_left_out
 from toolkit.data.settings import BlendEntry, DataSettings
 from toolkit.data.verification import Verification, verify_corpus

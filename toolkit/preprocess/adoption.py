@@ -33,13 +33,7 @@ _DOCUMENTS_AT_ONCE = 1 << 18
 
 @dataclass(frozen=True)
 class AdoptedShard:
-    """A pair that was read through.
-
-    Attributes:
-        entry: what corpus.json will say of it.
-        num_ended: documents that are not empty.
-        num_without_end: those of them whose last token is not the end-of-document token.
-    """
+    """What corpus.json will say of a pair that was read through, and its counts for an `Adoption`."""
 
     entry: ShardEntry
     num_ended: int
@@ -220,13 +214,7 @@ def _without_ending(name: str) -> str:
 
 
 def examine_shard(shard: Shard, on_read: OnRead, *, vocabulary_size: int, eod_id: int | None) -> AdoptedShard:
-    """Read a pair through, in bounded memory.
-
-    Args:
-        shard: the pair.
-        on_read: called with the number of bytes read.
-        vocabulary_size: every id has to be below.
-        eod_id: the token that should end documents; None: any may.
+    """Read a pair through, in bounded memory; `eod_id` should end its documents, unless it is None.
 
     Raises:
         CorpusError: the index is damaged, or an id is outside the vocabulary.

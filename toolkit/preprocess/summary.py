@@ -61,9 +61,13 @@ def summary_table(result: PreprocessResult) -> "Table":
     table.add_row(
         "vocabulary", f"{manifest.tokenizer.vocab_size:,} ids, fingerprint {manifest.tokenizer.fingerprint[:12]}"
     )
-    table.add_row("tokenizer backend", _backend(result.backend))
+    why = result.backend.why_reference
+    fast = "fast, equal to the tokenizer's own on the vocabulary and on samples of the text"
+    table.add_row("tokenizer backend", f"the tokenizer's own: {why}" if why else fast)
     table.add_row("end of document", _end(result.tokenizer))
-    table.add_row("mask token", _mask(result.tokenizer))
+    mask = result.tokenizer.mask
+    origin = "" if mask.origin is MaskOrigin.CHOSEN else f", {mask.origin}"
+    table.add_row("mask token", f"{mask.text} (id {mask.id}){origin}")
     if result.rows is not None:
         table.add_row(
             "packed rows",
@@ -102,24 +106,12 @@ def notes(result: PreprocessResult) -> list[str]:
     return found
 
 
-def _backend(choice: BackendChoice) -> str:
-    if choice.is_fast:
-        return "fast, equal to the tokenizer's own on the vocabulary and on samples of the text"
-    return f"the tokenizer's own: {choice.why_reference}"
-
-
 def _end(tokenizer: Tokenizer) -> str:
     token = f"{tokenizer.eod_text} (id {tokenizer.eod_id})"
     if tokenizer.ends_texts:
         again = "appended once more (--eod)" if tokenizer.appended_ids.size else "not appended again"
         return f"{token}, which the tokenizer itself puts behind every text; {again}"
     return token if tokenizer.rules.add_eod else "none (--no-eod)"
-
-
-def _mask(tokenizer: Tokenizer) -> str:
-    mask = tokenizer.mask
-    origin = "" if mask.origin is MaskOrigin.CHOSEN else f", {mask.origin}"
-    return f"{mask.text} (id {mask.id}){origin}"
 
 
 def _speed(result: PreprocessResult) -> str:

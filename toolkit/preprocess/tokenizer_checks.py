@@ -36,7 +36,6 @@ class BackendChoice:
     """The backend that is used.
 
     Attributes:
-        backend: it.
         most_characters: texts are handed to it in batches of about this size.
         why_reference: why it is the tokenizer's own; empty for the fast one.
     """
@@ -56,12 +55,7 @@ def choose_backend(
 ) -> BackendChoice:
     """Take the fast backend if it equals the tokenizer's own on every vocabulary entry and on 2 MB of this input.
 
-    For a short input it would not be worth opening.
-
-    Args:
-        tokenizer: the reference.
-        engine: `auto`, or `reference` to take the tokenizer's own in any case.
-        texts: the documents from the first on; read as far as needed.
+    For a short input it would not be worth opening. `texts` are the documents from the first on, read as far as needed.
     """
     if engine == "reference":
         return reference_backend(tokenizer, "asked for with --engine reference")

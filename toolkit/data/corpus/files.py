@@ -3,8 +3,8 @@
 import mmap
 import os
 import resource
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, CancelledError, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import cache, lru_cache
 from pathlib import Path
@@ -106,10 +106,7 @@ def open_folder(folder: Path) -> Iterator[int]:
 def read_through(label: str, readers: Sequence[Callable[[OnRead], _Result]], *, num_bytes: int) -> list[_Result]:
     """Run readers on threads and return their results in order; the first error ends all and is raised.
 
-    Args:
-        label: of the progress bar.
-        readers: each reads something and reports how many bytes.
-        num_bytes: how much there is to read.
+    Each reader reports how many bytes it read, of `num_bytes` in all, for a progress bar.
     """
     num_read, is_over, lock = 0, False, Lock()
 
@@ -129,11 +126,14 @@ def read_through(label: str, readers: Sequence[Callable[[OnRead], _Result]], *, 
         try:
             while left:
                 done, left = wait(left, timeout=_SECONDS_BETWEEN_UPDATES, return_when=FIRST_EXCEPTION)
-                for future in futures:
-                    if future in done:
-                        future.result()
+                _raise_first(future for future in futures if future in done)
                 shown.update(num_read / 1e6)
         finally:
             is_over = True
             pool.shutdown(cancel_futures=True)
         return [future.result() for future in futures]
+
+
+def _raise_first(futures: Iterable[Future[_Result]]) -> None:
+    for future in futures:
+        future.result()

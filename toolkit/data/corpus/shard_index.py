@@ -41,11 +41,6 @@ class Lengths(Protocol):
 class ShardIndex:
     """Read access to an index. Opening reads the header; the rest is read, in bounded memory, by `check`.
 
-    Attributes:
-        dtype: type of the tokens.
-        num_sequences: number of sequences.
-        num_documents: number of documents.
-
     Raises:
         CorpusError: the file is missing or damaged, or of a kind that holds no plain text; the message names it.
     """

@@ -25,10 +25,6 @@ class ShardEntry:
 
     Attributes:
         name: path without its ending: relative to the corpus folder, or absolute for adopted files.
-        documents: number of documents.
-        tokens: number of tokens.
-        sha256_bin: hash of the tokens file.
-        sha256_idx: hash of the index file.
         source: its first source, and how many more there are.
     """
 
@@ -104,12 +100,7 @@ class ShardTable(Sequence[ShardEntry]):
 
 
 def read_entries(text: bytes, start: int, stop: int) -> Iterator[ShardEntry]:
-    """Read entries in canonical JSON, a few at a time, so that memory does not grow with their number.
-
-    Args:
-        text: what holds them.
-        start: where the first one begins.
-        stop: where the last one ends.
+    """Read the entries text[start:stop] in canonical JSON, a few at a time: memory does not grow with their number.
 
     Raises:
         ValueError: they are not in the canonical form, or one is invalid.

@@ -146,8 +146,6 @@ class Shard:
     Attributes:
         prefix: path of the shard without its ending.
         dtype: type of the tokens.
-        num_documents: number of documents.
-        num_tokens: number of tokens.
 
     Raises:
         CorpusError: a file is missing or damaged; the message names it.

@@ -98,10 +98,7 @@ def write_plan(path: Path, key: PlanKey, *, document_lengths: Lengths) -> PlanSi
 def read_sizes(path: str | Path, key: PlanKey, *, folder: int | None = None) -> PlanSizes | None:
     """The sizes in the header; None if there is no such plan, it is of something else, or not as long as it says.
 
-    Args:
-        path: of the plan; relative to `folder` where that is given.
-        key: what it should be a plan of.
-        folder: descriptor of an open folder.
+    The path is relative to `folder`, the descriptor of an open one, where that is given.
     """
     opened = _read_header(path, key, folder)
     return opened[0] if opened else None

@@ -26,6 +26,7 @@ _SPAN_BYTES = 4 << 20
 _MOST_GROUP_BYTES = 8 << 20
 _MOST_ROWS = 8192
 _BUFFER_BYTES = 1 << 20
+_TEXT_TYPES = ("string", "large_string", "string_view", "binary", "large_binary", "binary_view")
 
 _Open = Callable[..., AbstractContextManager[SeekableFile]]
 """Opens a file for one thread, which will read these ranges (first byte, last byte + 1) in this order."""
@@ -156,28 +157,14 @@ def _check_complete(num_rows: int, expected: int) -> None:
 
 def _row_without_text(schema: "pa.Schema", text_field: str) -> Row | None:
     """The bad row that every row of the file is if the column is missing or has another type; else None."""
+    import pyarrow as pa
+
     if text_field not in schema.names:
         return Row("", Reason.MISSING_FIELD, f"no column {text_field!r}; its columns: {', '.join(schema.names)}")
     arrow_type = schema.field(schema.names.index(text_field)).type
-    if not _holds_text(arrow_type):
+    if str(arrow_type.value_type if pa.types.is_dictionary(arrow_type) else arrow_type) not in _TEXT_TYPES:
         return Row("", Reason.WRONG_TYPE, f"column {text_field!r} has type {arrow_type}")
     return None
-
-
-def _holds_text(arrow_type: "pa.DataType") -> bool:
-    import pyarrow as pa
-
-    if pa.types.is_dictionary(arrow_type):
-        arrow_type = arrow_type.value_type
-    kinds = (
-        pa.types.is_string,
-        pa.types.is_large_string,
-        pa.types.is_string_view,
-        pa.types.is_binary,
-        pa.types.is_large_binary,
-        pa.types.is_binary_view,
-    )
-    return any(is_kind(arrow_type) for is_kind in kinds)
 
 
 def _rows(column: "pa.Array") -> list[Row]:

@@ -37,14 +37,7 @@ class SeekableFile(Protocol):
 
 @dataclass(frozen=True)
 class ColumnChunk:
-    """One column of one row group.
-
-    Attributes:
-        start: its first byte in the file.
-        stop: the byte behind its last.
-        num_rows: its rows.
-        unpacked_bytes: its size once it is decompressed.
-    """
+    """One column of one row group: bytes start..stop - 1 of the file; `unpacked_bytes` once it is decompressed."""
 
     start: int
     stop: int
@@ -54,12 +47,7 @@ class ColumnChunk:
 
 @dataclass(frozen=True)
 class Footer:
-    """A footer, accepted by pyarrow.
-
-    Attributes:
-        metadata: as pyarrow has it.
-        content: its bytes.
-    """
+    """A footer as pyarrow, which accepted it, has it; and its bytes."""
 
     metadata: "pq.FileMetaData"
     content: bytes

@@ -24,12 +24,7 @@ _BLOCK_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class ByteStream:
-    """The decompressed bytes of a source.
-
-    Attributes:
-        file: reads them.
-        source_position: how many bytes of the source file have been read.
-    """
+    """The decompressed bytes of a source, and how many bytes of its file have been read."""
 
     file: BinaryIO
     source_position: Callable[[], int]

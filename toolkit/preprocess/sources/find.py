@@ -57,12 +57,7 @@ def find_sources(named: Sequence[str], *, subset: str | None = None, output: Pat
 
 
 def no_documents_error(files: Sequence[Source], skipped: Mapping[str, int]) -> UserError:
-    """The error for sources without any document.
-
-    Args:
-        files: what was read.
-        skipped: number of skipped rows by reason.
-    """
+    """The error for sources without any document; `skipped` counts their rows by reason."""
     what = files[0].name if len(files) == 1 else f"{len(files):,} files"
     reasons = ", ".join(f"{reason}: {counted(count, 'row')}" for reason, count in skipped.items()) or "no rows"
     return UserError(

@@ -65,10 +65,10 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def prepare(folder: Path, key: Mapping[str, Any], *, engine: Literal["auto", "reference"], overwrite: bool) -> Ledger:
-    """Decide what of the folder stays: the ledger to resume from, or a new one.
+    """Decide what of the locked folder stays: the ledger to resume from, or a new one.
 
     Args:
-        folder: the corpus folder, locked.
+        folder: the corpus folder.
         key: everything that the shards depend on, as plain data.
         engine: `reference` forbids shards of the fast backend.
         overwrite: a corpus in the folder may be replaced.
@@ -159,15 +159,7 @@ def complete_corpus(
     special_text_hits: int,
     skipped: Mapping[str, int],
 ) -> CorpusManifest:
-    """Write `tokenizer/` and `corpus.json` into a folder; returns the manifest with its hash.
-
-    Args:
-        folder: of the corpus.
-        tokenizer: the one that made the ids.
-        shards: all of them, in order.
-        dtype: numpy name of the type of the tokens.
-        special_text_hits: how often a string of a special token stood in the text.
-        skipped: rows left out, by reason.
+    """Write `tokenizer/` and `corpus.json` into the folder of a corpus; returns the manifest with its hash.
 
     Raises:
         OSError: the tokenizer cannot be written.

@@ -33,14 +33,7 @@ class BadRow(Settings):
 
 @dataclass
 class Counts:
-    """What the documents of one corpus add up to.
-
-    Attributes:
-        documents: number of documents.
-        tokens: tokens in these.
-        text_bytes: bytes of their text as UTF-8.
-        special_text_hits: how often a string of a special token stood in their text.
-    """
+    """What the documents of one corpus add up to: bytes of text as UTF-8, hits of strings of special tokens in it."""
 
     documents: int = 0
     tokens: int = 0

@@ -23,14 +23,7 @@ from toolkit.preprocess.writer.ledger import Counts, Ledger, Place, Step
 class ShardSequence:
     """Writes the shards of a corpus and its holdout. Where one ends depends on the documents alone, not on the spans.
 
-    Args:
-        folder: where the shards go.
-        holdout_folder: where those of the holdout go.
-        ledger: what is finished already; the sequence continues after it.
-        dtype: type of the tokens.
-        settings: limits and size of a shard.
-        is_fast: whether the fast backend makes the spans.
-        on_step: called whenever a shard is finished.
+    It continues after what the ledger says is finished, and calls `on_step` whenever a shard is.
 
     Attributes:
         kept: the corpus.
@@ -176,13 +169,9 @@ class SourceNames(NamedTuple):
 
 
 class OpenCorpus:
-    """One corpus that is being written.
+    """One corpus that is being written: its finished shards, and the open one. `counts` are counted on.
 
-    Args:
-        folder: where its shards go; made when the first one is begun.
-        dtype: type of the tokens.
-        counts: what it holds so far; counted on.
-        shards: the finished ones.
+    The folder is made when the first shard is begun.
     """
 
     def __init__(self, folder: Path, dtype: npt.DTypeLike, counts: Counts, shards: tuple[ShardEntry, ...]) -> None:

@@ -1,1 +1,0 @@
-"""Which row comes at which sample position of a run, and the digest of the rows that came."""
