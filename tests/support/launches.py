@@ -1,13 +1,15 @@
 """Ranks and launchers as processes of a test, several "hosts" being addresses of this machine."""
 
+import contextlib
 import os
-import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import psutil
 
 from tests.support.runs import read_metrics
 from toolkit.core.files import shipped_folder
@@ -60,15 +62,25 @@ def install_failing_objective(folder: Path) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
 
 
-def start(command: Sequence[str], environment: Mapping[str, str]) -> "subprocess.Popen[str]":
-    """A process group of its own, CPU only; standard error goes with standard output."""
+def start(
+    command: Sequence[str], environment: Mapping[str, str], *, folder: Path | None = None
+) -> "subprocess.Popen[str]":
+    """Python in a process group of its own, CPU only; standard error goes with standard output."""
+    return start_program([sys.executable, *command], environment, folder=folder)
+
+
+def start_program(
+    command: Sequence[str], environment: Mapping[str, str], *, folder: Path | None = None
+) -> "subprocess.Popen[str]":
+    """Like `start`, for any program."""
     return subprocess.Popen(
-        [sys.executable, *command],
+        command,
         env={**os.environ, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1", **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
+        cwd=folder,
     )
 
 
@@ -82,7 +94,12 @@ def start_ranks(
 
 
 def start_hosts(
-    kind: str, folder: Path, arguments: Sequence[str], environment: Mapping[str, str] | None = None
+    kind: str,
+    folder: Path,
+    arguments: Sequence[str],
+    environment: Mapping[str, str] | None = None,
+    *,
+    working_folders: tuple[Path | None, Path | None] = (None, None),
 ) -> list["subprocess.Popen[str]"]:
     """A launcher with one rank for each of two hosts, 127.0.0.1 and 127.0.0.2; `kind`: "deepspeed" or "torchrun"."""
     port, hosts = str(free_port()), folder / "hostfile"
@@ -92,16 +109,20 @@ def start_hosts(
         "deepspeed": ["deepspeed.launcher.runner", "--hostfile", str(hosts), "--no_ssh"],
         "torchrun": ["torch.distributed.run", "--nnodes", "2", "--nproc_per_node", "1"],
     }
+    command = ["-m", *programs[kind], *meeting]
     return [
-        start(["-m", *programs[kind], *meeting, "--node_rank", node, str(PRETRAIN), *arguments], environment or {})
-        for node in ("0", "1")
+        start([*command, "--node_rank", str(node), str(PRETRAIN), *arguments], environment or {}, folder=working_folder)
+        for node, working_folder in enumerate(working_folders)
     ]
 
 
-def kill_group(process: "subprocess.Popen[str]") -> None:
+def kill_host(launcher: "subprocess.Popen[str]") -> None:
     """End a launcher and its ranks at once, as a host that goes down does."""
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
+    # torchrun's ranks have process groups of their own.
+    for process in [*psutil.Process(launcher.pid).children(recursive=True), launcher]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    launcher.communicate()
 
 
 def outputs(processes: Sequence["subprocess.Popen[str]"], *, seconds: float) -> list[str]:
@@ -112,7 +133,7 @@ def outputs(processes: Sequence["subprocess.Popen[str]"], *, seconds: float) -> 
     finally:
         for process in processes:
             if process.poll() is None:
-                kill_group(process)
+                kill_host(process)
 
 
 def wait_for_step(run_folder: Path, step: int, processes: Sequence["subprocess.Popen[str]"]) -> None:
