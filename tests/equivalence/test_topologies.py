@@ -9,6 +9,7 @@ from tests.support.runs import RunCase, write_run
 from toolkit.testing.distributed import run_distributed
 from toolkit.testing.tolerances import gradient_tolerance
 
+_PHASE = 5
 _FP32, _BF16 = gradient_tolerance(torch.float32), gradient_tolerance(torch.bfloat16)
 
 
@@ -16,7 +17,7 @@ _FP32, _BF16 = gradient_tolerance(torch.float32), gradient_tolerance(torch.bfloa
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, object]]]:
     """Metrics of every variant by a readable name; the first is the one to equal."""
     folder = tmp_path_factory.mktemp("topologies")
-    run_file = write_run(folder)
+    run_file = write_run(folder, phase_steps=_PHASE)
     found = {}
     for world_size, micro_batches in ((1, (1, 2, 4)), (2, (1, 2, 4))):
         variants = [("zero0", (f"train.micro_batch_rows={rows}",)) for rows in micro_batches]
@@ -43,9 +44,9 @@ def _stage3(folder: Path) -> Path:
 
 def test_losses_are_equal(runs):
     (first, reference), *others = runs.items()
-    assert len(reference) == 21
+    assert len(reference) == 2 * _PHASE + 1
     for name, lines in others:
-        assert [line["step"] for line in lines] == list(range(21)), name
+        assert [line["step"] for line in lines] == list(range(2 * _PHASE + 1)), name
         for expected, found in zip(reference[1:], lines[1:], strict=True):
             assert found["loss"] == pytest.approx(expected["loss"], rel=_FP32), (first, name, found["step"])
             assert found["targets"] == expected["targets"]
@@ -53,8 +54,8 @@ def test_losses_are_equal(runs):
 
 
 def test_bf16_losses_are_those_of_fp32_within_rounding(runs, tmp_path):
-    """Each stage that has fp32 master weights, on 1 and 2 ranks; 20 steps carry the rounding of the first ones on."""
-    run_file = write_run(tmp_path)
+    """Each stage that has fp32 master weights, on 1 and 2 ranks; later steps carry on the rounding of the first."""
+    run_file = write_run(tmp_path, phase_steps=_PHASE)
     (_, reference), *_ = runs.items()
     stages = ("zero1", "zero2", str(_stage3(tmp_path)))
     for world_size in (1, 2):
@@ -86,7 +87,7 @@ def test_data_is_the_same_in_the_same_order(runs):
 
 def test_the_switch_changes_objective_and_attention(runs):
     reference = next(iter(runs.values()))
-    assert [(line["objective"], line["attention"]) for line in reference[10:12]] == [
+    assert [(line["objective"], line["attention"]) for line in reference[_PHASE : _PHASE + 2]] == [
         ("clm", "causal"),
         ("mlm", "bidirectional"),
     ]

@@ -11,11 +11,14 @@ import torch
 from tests.support.runs import RunCase, read_metrics, write_run
 from toolkit.checkpoint.read import Checkpoint, open_checkpoint
 from toolkit.core.errors import SettingsError, UserError
+from toolkit.run import RunFolder
 from toolkit.testing.corpora import random_documents, write_token_corpus
 from toolkit.testing.distributed import run_distributed
 
-_SWITCH = 10
+_SWITCH = 4
+_LAST = 2 * _SWITCH
 _KEEP_ALL = ("checkpoint.every=1", "checkpoint.keep=100")
+_AT_THE_SWITCH = (f"checkpoint.every={_SWITCH}", "checkpoint.keep=9")
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,7 @@ def _comparable(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_resume_before_at_and_after_the_switch(tmp_path, world_size):
-    run_file = write_run(tmp_path)
+    run_file = write_run(tmp_path, phase_steps=_SWITCH)
     partitioned = tmp_path / "zero3.json"
     partitioned.write_text('{"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0}}')
     layouts = [("zero0", "fp32"), ("zero2", "fp32"), ("zero1", "bf16"), (str(partitioned), "bf16")]
@@ -93,24 +96,23 @@ def test_resume_before_at_and_after_the_switch(tmp_path, world_size):
         folder.mkdir()
         cases.append(CutOff(str(run_file), str(folder), ds_config, (f'precision="{precision}"',)))
     for layout, results in zip(layouts, run_distributed(cases, world_size=world_size), strict=True):
-        assert results[0] == {9: [], 10: [], 11: []}, layout
+        assert results[0] == {_SWITCH - 1: [], _SWITCH: [], _SWITCH + 1: []}, layout
 
 
 @pytest.mark.parametrize("is_tied", [False, True])
 def test_resume_with_two_parameter_groups(tmp_path, is_tied):
     """Norms and embeddings without weight decay: each ZeRO stage has to find the moments of both groups at a save."""
-    run_file = write_run(tmp_path)
+    run_file = write_run(tmp_path, phase_steps=3)
     partitioned = tmp_path / "zero3.json"
     partitioned.write_text('{"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0}}')
     names = {"zero0": "zero0", "zero1": "zero1", "zero2": "zero2", "zero3": str(partitioned)}
     layouts = [("zero0", "fp32"), *((name, precision) for name in list(names)[1:] for precision in ("fp32", "bf16"))]
-    short = ("schedule.0.steps=3", "schedule.1.steps=3", "lr.warmup_steps=1", "lr.decay_steps=1")
     groups = ("train.decay_norms_and_embeddings=false", f"model.tie_word_embeddings={str(is_tied).lower()}")
     cases = []
     for name, precision in layouts:
         folder = tmp_path / f"{name}-{precision}"
         folder.mkdir()
-        overrides = (*short, *groups, f'precision="{precision}"')
+        overrides = (*groups, f'precision="{precision}"')
         cases.append(CutOff(str(run_file), str(folder), names[name], overrides, steps=(3,)))
     for layout, results in zip(layouts, run_distributed(cases, world_size=2), strict=True):
         assert results[0] == {3: []}, layout
@@ -122,23 +124,23 @@ def _blend(folder: Path) -> str:
 
 
 def test_resume_in_the_middle_of_a_blend(tmp_path):
-    run_file = write_run(tmp_path)
+    run_file = write_run(tmp_path, phase_steps=_SWITCH)
     folder = tmp_path / "blend"
     folder.mkdir()
-    case = CutOff(str(run_file), str(folder), "zero1", (_blend(tmp_path),), steps=(7,))
-    assert run_distributed([case], world_size=2)[0][0] == {7: []}
+    case = CutOff(str(run_file), str(folder), "zero1", (_blend(tmp_path),), steps=(3,))
+    assert run_distributed([case], world_size=2)[0][0] == {3: []}
 
 
 def test_metrics_past_the_checkpoint_are_set_aside(tmp_path):
-    run_file = write_run(tmp_path)
+    run_file = write_run(tmp_path, phase_steps=_SWITCH)
     folder = tmp_path / "cut"
     folder.mkdir()
-    case = CutOff(str(run_file), str(folder), "zero0", (), steps=(7,))
+    case = CutOff(str(run_file), str(folder), "zero0", (), steps=(3,))
     run_distributed([case], world_size=1)
-    again = folder / "again-7"
-    assert [line["step"] for line in read_metrics(again)] == list(range(21))
+    again = folder / "again-3"
+    assert [line["step"] for line in read_metrics(again)] == list(range(_LAST + 1))
     superseded = (again / "metrics.superseded.jsonl").read_text().splitlines()
-    assert len(superseded) == 13
+    assert len(superseded) == _LAST - 3
 
 
 @dataclass(frozen=True)
@@ -151,13 +153,13 @@ class ChangedLayout:
     second: str
 
     def __call__(self) -> list[float]:
-        common = (f"run.dir={self.folder}", "checkpoint.every=10", "checkpoint.keep=9")
+        common = (f"run.dir={self.folder}", *_AT_THE_SWITCH)
         RunCase(self.run_file, self.first, common)()
         from toolkit.engine.ranks import join_ranks
 
         ranks = join_ranks()
         if ranks.rank == 0:
-            shutil.rmtree(Path(self.folder) / "checkpoints" / "step-00000020")
+            shutil.rmtree(RunFolder(self.folder).checkpoint(_LAST))
         ranks.barrier()
         changed = (*common, "train.micro_batch_rows=1")
         _, lines = RunCase(self.run_file, self.second, changed)()
@@ -165,7 +167,7 @@ class ChangedLayout:
 
 
 def test_the_layout_may_change_between_two_halves(tmp_path):
-    run_file = write_run(tmp_path)
+    run_file = write_run(tmp_path, phase_steps=_SWITCH)
     crosses = [("zero0", "zero3"), ("zero3", "zero1"), ("zero2", "zero0"), ("zero1", "zero2")]
     cases = [
         ChangedLayout(str(run_file), str(tmp_path / f"{first}-{second}"), first, second) for first, second in crosses
@@ -178,14 +180,14 @@ def test_the_layout_may_change_between_two_halves(tmp_path):
 
 
 def test_the_number_of_ranks_may_change(tmp_path):
-    run_file = write_run(tmp_path)
-    common = (f"run.dir={tmp_path / 'run'}", "checkpoint.every=10", "checkpoint.keep=9")
+    run_file = write_run(tmp_path, phase_steps=_SWITCH)
+    common = (f"run.dir={tmp_path / 'run'}", *_AT_THE_SWITCH)
     ((_, whole),) = run_distributed([RunCase(str(run_file), "zero2", common)], world_size=2)[0][:1]
-    shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-00000020")
+    shutil.rmtree(RunFolder(tmp_path / "run").checkpoint(_LAST))
     ((outcome, lines),) = run_distributed([RunCase(str(run_file), "zero1", common)], world_size=1)[0]
-    assert outcome == "finished at step 20"
+    assert outcome == f"finished at step {_LAST}"
     assert [line["data_digest"] for line in lines] == [line["data_digest"] for line in whole]
-    assert lines[20]["loss"] == pytest.approx(whole[20]["loss"], rel=1e-5)
+    assert lines[_LAST]["loss"] == pytest.approx(whole[_LAST]["loss"], rel=1e-5)
 
 
 @dataclass(frozen=True)
@@ -206,7 +208,9 @@ class Refused:
 
 
 def test_other_settings_are_refused_by_name(tmp_path):
-    (message,) = run_distributed([Refused(str(write_run(tmp_path)), "lr.peak=0.5")], world_size=1)[0]
+    (message,) = run_distributed([Refused(str(write_run(tmp_path, phase_steps=_SWITCH)), "lr.peak=0.5")], world_size=1)[
+        0
+    ]
     assert "lr.peak: was 0.01, now 0.5" in message
     assert "toolkit branch" in message
     assert f"Resume with the same ones (toolkit train {tmp_path / 'run'}/run.toml), or" in message
@@ -223,14 +227,14 @@ class Changed:
 
     def __call__(self) -> str:
         run = Path(self.folder) / "run"
-        RunCase(self.run_file, "zero0", ("checkpoint.every=10", "checkpoint.keep=9", *self.overrides))()
-        shutil.rmtree(run / "checkpoints" / "step-00000020")
+        RunCase(self.run_file, "zero0", (*_AT_THE_SWITCH, *self.overrides))()
+        shutil.rmtree(RunFolder(run).checkpoint(_LAST))
         if self.change == "corpus":
             shutil.rmtree(Path(self.folder) / "corpus")
             documents = random_documents(160, vocabulary_size=97, max_length=90, first_id=3, seed=5)
             write_token_corpus(Path(self.folder) / "corpus", documents, vocabulary_size=97, eos=0, pad=1, mask=2)
         else:
-            (run / "checkpoints" / "step-00000010" / "manifest.json").write_text("{}")
+            (RunFolder(run).checkpoint(_SWITCH) / "manifest.json").write_text("{}")
         try:
             return RunCase(self.run_file, "zero0", self.overrides)()[0]
         except UserError as error:
@@ -238,45 +242,50 @@ class Changed:
 
 
 def test_another_corpus_in_the_same_place_is_refused(tmp_path):
-    (message,) = run_distributed([Changed(str(write_run(tmp_path)), str(tmp_path), "corpus")], world_size=1)[0]
+    (message,) = run_distributed(
+        [Changed(str(write_run(tmp_path, phase_steps=_SWITCH)), str(tmp_path), "corpus")], world_size=1
+    )[0]
     assert message.startswith("CorpusError: data.train names another corpus than when the run was started")
 
 
 def test_another_corpus_in_the_place_of_one_of_a_blend_is_refused(tmp_path):
-    case = Changed(str(write_run(tmp_path)), str(tmp_path), "corpus", (_blend(tmp_path),))
+    case = Changed(str(write_run(tmp_path, phase_steps=_SWITCH)), str(tmp_path), "corpus", (_blend(tmp_path),))
     (message,) = run_distributed([case], world_size=1)[0]
     assert message.startswith("CorpusError: data.train.0.path names another corpus than when the run was started")
 
 
 def test_other_weights_are_refused_by_name(tmp_path):
-    run_file, blend = str(write_run(tmp_path)), _blend(tmp_path)
+    run_file, blend = str(write_run(tmp_path, phase_steps=_SWITCH)), _blend(tmp_path)
     case = Refused(run_file, blend.replace("weight=3", "weight=4"), (blend,))
     (message,) = run_distributed([case], world_size=1)[0]
     assert "data.train.0.weight: was 3.0, now 4.0" in message
 
 
 def test_without_any_intact_checkpoint_nothing_is_started_over(tmp_path):
-    (message,) = run_distributed([Changed(str(write_run(tmp_path)), str(tmp_path), "checkpoint")], world_size=1)[0]
+    (message,) = run_distributed(
+        [Changed(str(write_run(tmp_path, phase_steps=_SWITCH)), str(tmp_path), "checkpoint")], world_size=1
+    )[0]
     assert message.startswith("CheckpointError: no checkpoint in")
-    assert [line["step"] for line in read_metrics(tmp_path / "run")] == list(range(21))
+    assert [line["step"] for line in read_metrics(tmp_path / "run")] == list(range(_LAST + 1))
 
 
 def test_a_finished_run_says_so(tmp_path):
-    case = RunCase(str(write_run(tmp_path)))
+    case = RunCase(str(write_run(tmp_path, phase_steps=_SWITCH)))
     first, second = run_distributed([case, case], world_size=1)
-    assert (first[0][0], second[0][0]) == ("finished at step 20", "already finished at step 20")
-    assert len(second[0][1]) == 21
+    assert (first[0][0], second[0][0]) == (f"finished at step {_LAST}", f"already finished at step {_LAST}")
+    assert len(second[0][1]) == _LAST + 1
     # On any number of ranks.
     others = run_distributed([RunCase(case.run_file, "zero1", ("train.micro_batch_rows=4",))], world_size=2)
-    assert others[0][0][0] == "already finished at step 20"
+    assert others[0][0][0] == f"already finished at step {_LAST}"
 
 
 def test_a_finished_run_whose_last_checkpoint_is_damaged_resumes_on_other_ranks(tmp_path):
-    run_file, keep = str(write_run(tmp_path)), ("checkpoint.every=10", "checkpoint.keep=9")
-    run_distributed([RunCase(run_file, "zero1", keep)], world_size=1)
+    run_file = str(write_run(tmp_path, phase_steps=_SWITCH))
+    run_distributed([RunCase(run_file, "zero1", _AT_THE_SWITCH)], world_size=1)
     whole = read_metrics(tmp_path / "run")
-    weights = next((tmp_path / "run" / "checkpoints" / "step-00000020").glob("weights-*"))
+    weights = next(RunFolder(tmp_path / "run").checkpoint(_LAST).glob("weights-*"))
     weights.write_bytes(weights.read_bytes()[:-1] + b"\xff")
-    outcome, lines = run_distributed([RunCase(run_file, "zero2", keep)], world_size=2)[0][0]
-    assert outcome == "finished at step 20"
-    assert [line["loss"] for line in lines[11:]] == pytest.approx([line["loss"] for line in whole[11:]], rel=1e-5)
+    outcome, lines = run_distributed([RunCase(run_file, "zero2", _AT_THE_SWITCH)], world_size=2)[0][0]
+    assert outcome == f"finished at step {_LAST}"
+    again, before = ([line["loss"] for line in found[_SWITCH + 1 :]] for found in (lines, whole))
+    assert again == pytest.approx(before, rel=1e-5)

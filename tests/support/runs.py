@@ -15,12 +15,13 @@ from toolkit.testing.corpora import random_documents, write_token_corpus
 _VOCABULARY = 97
 
 
-def write_run(folder: Path) -> Path:
-    """A corpus of random ids and a run file below `folder`: 20 steps of 8 rows of 64, the switch at 10, fp32.
+def write_run(folder: Path, *, phase_steps: int = 10) -> Path:
+    """A corpus of random ids and a run file below `folder`: 8 rows of 64 a step, two phases of `phase_steps`, fp32.
 
     Returns the run file; its run folder is `folder`/run.
     """
-    documents = random_documents(160, vocabulary_size=_VOCABULARY, max_length=90, first_id=3, seed=1)
+    # So many that the run begins a second epoch after three quarters of its steps, however short it is.
+    documents = random_documents(16 * phase_steps, vocabulary_size=_VOCABULARY, max_length=90, first_id=3, seed=1)
     corpus = _corpus(folder / "corpus", documents)
     held_out = random_documents(20, vocabulary_size=_VOCABULARY, max_length=90, first_id=3, seed=2)
     validation = _corpus(folder / "validation", held_out)
@@ -42,17 +43,17 @@ validation = "{validation}"
 sequence_length = 64
 [[schedule]]
 objective = "clm"
-steps = 10
+steps = {phase_steps}
 [[schedule]]
 objective = "mlm"
-steps = 10
+steps = {phase_steps}
 [train]
 global_batch_rows = 8
 micro_batch_rows = 2
 [lr]
 peak = 1e-2
-warmup_steps = 2
-decay_steps = 4
+warmup_steps = {max(1, phase_steps // 5)}
+decay_steps = {max(2, 2 * phase_steps // 5)}
 [log]
 every = 1
 tensorboard = false
