@@ -22,9 +22,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, o
     for world_size, micro_batches in ((1, (1, 2, 4)), (2, (1, 2, 4))):
         variants = [("zero0", (f"train.micro_batch_rows={rows}",)) for rows in micro_batches]
         variants += [(stage, ("train.micro_batch_rows=2",)) for stage in ("zero1", "zero2")]
-        variants += [(str(_stage3(folder)), ("train.micro_batch_rows=2",))]
+        variants += [(str(partitioned_stage_3(folder)), ("train.micro_batch_rows=2",))]
         if world_size == 2:
-            variants += [(stage, ("parallel.tp=2",)) for stage in ("zero1", "zero2", str(_stage3(folder)))]
+            variants += [(stage, ("parallel.tp=2",)) for stage in ("zero1", "zero2", str(partitioned_stage_3(folder)))]
         names = [f"{Path(stage).stem} {overrides[0]} ranks={world_size}" for stage, overrides in variants]
         cases = [
             RunCase(str(run_file), stage, (f"run.dir={folder / name}", *overrides))
@@ -35,7 +35,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, o
     return found
 
 
-def _stage3(folder: Path) -> Path:
+def partitioned_stage_3(folder: Path) -> Path:
     """Stage 3 that partitions everything: by default it keeps parameters as small as these whole."""
     path = folder / "zero3-partitioned.json"
     path.write_text('{"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0}}')
@@ -57,7 +57,7 @@ def test_bf16_losses_are_those_of_fp32_within_rounding(runs, tmp_path):
     """Each stage that has fp32 master weights, on 1 and 2 ranks; later steps carry on the rounding of the first."""
     run_file = write_run(tmp_path, phase_steps=_PHASE)
     (_, reference), *_ = runs.items()
-    stages = ("zero1", "zero2", str(_stage3(tmp_path)))
+    stages = ("zero1", "zero2", str(partitioned_stage_3(tmp_path)))
     for world_size in (1, 2):
         cases = [
             RunCase(

@@ -8,30 +8,31 @@ from toolkit.core.errors import SettingsError
 from toolkit.model import MODEL_PRESETS, Encoder, ModelSettings, model_settings, parameter_counts
 from toolkit.testing.models import MODEL_OPTIONS
 
-# The paper's table: embedding, one layer, blocks and final norm, those and the embedding, everything.
-PAPER_COUNTS = {
+# Embedding, one layer, blocks and final norm, those and the embedding, everything: the paper's table, and Llama 3.2's.
+PUBLISHED_COUNTS = {
     "210m": (98_500_608, 9_438_720, 113_265_408, 211_766_016, 310_266_624),
     "610m": (147_750_912, 17_697_024, 460_123_776, 607_874_688, 755_625_600),
     "1b": (221_626_368, 34_508_160, 966_230_208, 1_187_856_576, 1_409_482_944),
+    "3b": (394_002_432, 100_669_440, 2_818_747_392, 3_212_749_824, 3_212_749_824),
 }
 
 
-@pytest.mark.parametrize("preset", PAPER_COUNTS)
-def test_counts_by_formula_are_the_papers(preset: str) -> None:
+@pytest.mark.parametrize("preset", PUBLISHED_COUNTS)
+def test_counts_by_formula_are_the_published_ones(preset: str) -> None:
     counts = parameter_counts(MODEL_PRESETS[preset])
     found = (counts.embedding, counts.layer, counts.body, counts.body_and_embedding, counts.total)
-    assert found == PAPER_COUNTS[preset]
+    assert found == PUBLISHED_COUNTS[preset]
 
 
-@pytest.mark.parametrize("preset", PAPER_COUNTS)
-def test_counts_of_the_built_model_are_the_papers(preset: str) -> None:
+@pytest.mark.parametrize("preset", PUBLISHED_COUNTS)
+def test_counts_of_the_built_model_are_the_published_ones(preset: str) -> None:
     with torch.device("meta"):
         encoder = Encoder(MODEL_PRESETS[preset])
     embedding = encoder.model.embed_tokens.weight.numel()
     layer = sum(parameter.numel() for parameter in encoder.model.layers[0].parameters())
     model = sum(parameter.numel() for parameter in encoder.model.parameters())
     total = sum(parameter.numel() for parameter in encoder.parameters())
-    assert (embedding, layer, model - embedding, model, total) == PAPER_COUNTS[preset]
+    assert (embedding, layer, model - embedding, model, total) == PUBLISHED_COUNTS[preset]
 
 
 @pytest.mark.parametrize("changes", [{}, {"tie_word_embeddings": True}, *MODEL_OPTIONS.values()])

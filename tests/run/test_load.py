@@ -79,7 +79,7 @@ def test_every_preset_loads(name, tmp_path, monkeypatch):
     if continues:
         assert f"{schedule_of(settings).total_steps // 1000}k" == name.removeprefix("610m-cpt-")
         assert (settings.lr.warmup_steps, settings.lr.decay_steps, settings.init.optimizer) == (0, 2000, "reset")
-    if name in ("210m", "610m", "1b"):
+    if name in ("210m", "610m", "1b", "3b"):
         assert schedule_of(settings).total_steps == 42_000
         assert settings.model.vocab_size == 128_256
         assert settings.data.windows == "random-cut"

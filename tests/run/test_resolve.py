@@ -44,6 +44,14 @@ def vanishing(monkeypatch):
     monkeypatch.setitem(registry._registered, "vanishing", Vanishing)
 
 
+def test_selective_checkpointing_of_compiled_blocks_is_refused_at_stage_3(tmp_path):
+    overrides = ["train.activation_checkpointing=selective", "train.compile=true"]
+    settings = load_run(str(write_run(tmp_path)), overrides)
+    with pytest.raises(SettingsError, match=r"train\.compile=true and ZeRO stage 3 \(zero3\)\.\nSet one of them"):
+        resolve_run(settings, ds_config="zero3", num_ranks=1)
+    assert resolve_run(settings, ds_config="zero2", num_ranks=1).settings.train.compile
+
+
 def test_an_optional_setting_of_a_plugin_may_stay_unset(tmp_path, vanishing):
     settings = load_run(str(write_run(tmp_path)), ["schedule.0.objective=vanishing"])
     again = tmp_path / "again.toml"

@@ -4,10 +4,10 @@ Beyond 8 entries for a function, Dynamo runs it uncompiled for good and says so 
 """
 
 from collections import Counter
+from functools import partial
 
 import pytest
 import torch
-from torch import nn
 from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 
 from tests.support.runs import write_run
@@ -34,11 +34,8 @@ def corpus_rows(tmp_path):
 def compiled(monkeypatch):
     """A tiny encoder whose blocks are compiled, as far as graphs go; and how often each function was, by name."""
     torch._dynamo.reset()
-    compile_module = nn.Module.compile
     # Graphs and guards are those of any backend; this one generates no code.
-    monkeypatch.setattr(
-        nn.Module, "compile", lambda module, **options: compile_module(module, backend="eager", **options)
-    )
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
     monkeypatch.setattr(torch._dynamo.config, "fail_on_recompile_limit_hit", True)
     encoder = Encoder(tiny_settings(vocab_size=97, num_hidden_layers=3))
     initialize_(encoder, 7)

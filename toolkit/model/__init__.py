@@ -10,6 +10,7 @@ from toolkit.model.config import ModelSettings, RopeScaling
 from toolkit.model.presets import MODEL_PRESETS, model_settings, parameter_counts, training_flops
 
 if TYPE_CHECKING:
+    from toolkit.model.activation_checkpointing import checkpoint_blocks_
     from toolkit.model.encoder import Encoder, compile_blocks_, initialize_
     from toolkit.model.segments import SegmentLayout
 
@@ -19,6 +20,7 @@ __all__ = [
     "ModelSettings",
     "RopeScaling",
     "SegmentLayout",
+    "checkpoint_blocks_",
     "compile_blocks_",
     "initialize_",
     "model_settings",
@@ -29,6 +31,7 @@ __all__ = [
 _WITH_TORCH = {
     "Encoder": "toolkit.model.encoder",
     "SegmentLayout": "toolkit.model.segments",
+    "checkpoint_blocks_": "toolkit.model.activation_checkpointing",
     "compile_blocks_": "toolkit.model.encoder",
     "initialize_": "toolkit.model.encoder",
 }

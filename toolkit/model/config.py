@@ -1,10 +1,13 @@
-"""The shape of a model."""
+"""The shape of a model, and how much of its forward pass is kept."""
 
 from typing import Literal
 
 from pydantic import Field, model_validator
 
 from toolkit.core.settings import Settings
+
+ActivationCheckpointing = Literal["none", "selective", "full"]
+"""What the backward pass of a block computes again: nothing, all but matrix products, or everything."""
 
 
 class RopeScaling(Settings):

@@ -151,9 +151,10 @@ class Block(nn.Module):
     def forward(self, hidden_TD: Tensor, context: ForwardContext) -> Tensor:
         """(T, D) -> (T, D)."""
         mixed_TD = self.self_attn(self.input_layernorm(hidden_TD), context, None)
-        return self._feed_forward(hidden_TD + mixed_TD)
+        return self.feed_forward(hidden_TD + mixed_TD)
 
-    def _feed_forward(self, hidden: Tensor) -> Tensor:
+    def feed_forward(self, hidden: Tensor) -> Tensor:
+        """The second half: (T, D) -> (T, D)."""
         fed: Tensor = self.mlp(self.post_attention_layernorm(hidden))
         return hidden + fed
 
@@ -165,7 +166,7 @@ class LastBlock(Block):
         """(T, D) -> (N, D)."""
         positions_N = context.positions_N
         mixed = self.self_attn(self.input_layernorm(hidden_TD), context, positions_N)
-        return self._feed_forward((hidden_TD if positions_N is None else hidden_TD[positions_N]) + mixed)
+        return self.feed_forward((hidden_TD if positions_N is None else hidden_TD[positions_N]) + mixed)
 
 
 class SelfAttention(nn.Module):
@@ -227,9 +228,11 @@ def compile_blocks_(encoder: Encoder) -> None:
     One graph serves all blocks and both kinds. The last block has another number of positions in every micro-batch.
     """
     *others, last = encoder.model.layers
+    # The forward method and not the module: what is put around it later (activation checkpointing, hooks) stays outside
+    # of the graph.
     for layer in others:
-        layer.compile(dynamic=False)
-    last.compile()
+        layer.forward = torch.compile(layer.forward, dynamic=False)
+    last.forward = torch.compile(last.forward)
 
 
 def initial_weight(name: str, shape: tuple[int, ...], *, standard_deviation: float, seed: int) -> Tensor:

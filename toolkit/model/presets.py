@@ -1,7 +1,7 @@
 """Shapes with a name; parameters of a shape, and the model FLOPs of a training step, counted without building it.
 
-`210m`, `610m` and `1b` are the sizes of arXiv 2507.00994; `nano` learns something on a laptop within minutes;
-`test` is for tests.
+`210m`, `610m` and `1b` are the sizes of arXiv 2507.00994, `3b` is that of Llama 3.2 3B; `nano` learns something on a
+laptop within minutes; `test` is for tests.
 """
 
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from toolkit.core.errors import SettingsError
-from toolkit.model.config import ModelSettings
+from toolkit.model.config import ModelSettings, RopeScaling
 
 _FLOPS_PER_WEIGHT = 6
 # Scores and mixed values: two products of H x E numbers for each pair.
@@ -46,6 +46,19 @@ MODEL_PRESETS: dict[str, ModelSettings] = {
         num_hidden_layers=28,
         num_attention_heads=18,
         num_key_value_heads=6,
+    ),
+    "3b": ModelSettings(
+        vocab_size=128_256,
+        hidden_size=3072,
+        intermediate_size=8192,
+        num_hidden_layers=28,
+        num_attention_heads=24,
+        num_key_value_heads=8,
+        head_dim=128,
+        tie_word_embeddings=True,
+        rope_theta=500_000.0,
+        rope_scaling=RopeScaling(rope_type="llama3", factor=32.0),
+        max_position_embeddings=131_072,
     ),
 }
 """Presets by name. Where `vocab_size` is None the tokenizer decides."""

@@ -173,6 +173,7 @@ def resolve_run(settings: RunSettings, *, ds_config: str | None, num_ranks: int)
         choices.append(f"--ds-config {ds_config}: {why}")
     config = read_ds_config(ds_config)
     check_parallel(config, settings.parallel, source=ds_config)
+    _check_recomputation(settings, config, source=ds_config)
     if settings.precision is None:
         launched = read_launcher()
         here = launched.local_world_size if launched.is_launched else num_ranks
@@ -186,6 +187,18 @@ def resolve_run(settings: RunSettings, *, ds_config: str | None, num_ranks: int)
     data = open_run_data(settings)
     start.check(data.settings, data.corpus, key=data.training[0].key, hashes=data.hashes())
     return ResolvedRun(data, start, plan, complete, tuple(choices))
+
+
+def _check_recomputation(settings: RunSettings, config: dict[str, Any], *, source: str) -> None:
+    """At stage 3, DeepSpeed gathers weights inside blocks, where graphs then break."""
+    numbers = settings.train
+    if numbers.compile and numbers.activation_checkpointing == "selective" and zero_stage(config) == 3:
+        raise SettingsError(
+            'train.activation_checkpointing="selective" cannot run with train.compile=true and ZeRO stage 3 '
+            f"({source}).\n"
+            'Set one of them to another value: train.activation_checkpointing="full", train.compile=false, or a file '
+            "with stage 2 (ds_configs/zero2.json)."
+        )
 
 
 def read_run(folder: RunFolder, settings: RunSettings, *, num_ranks: int) -> ResolvedRun:

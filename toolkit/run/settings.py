@@ -9,7 +9,7 @@ from toolkit.core.settings import Settings
 from toolkit.data import DataSettings
 from toolkit.engine.lr import LearningRateSettings
 from toolkit.engine.optimizer import OptimizerSettings
-from toolkit.model.config import ModelSettings
+from toolkit.model.config import ActivationCheckpointing, ModelSettings
 from toolkit.objectives.registry import DeclaredObjective
 from toolkit.objectives.schedule import PhaseSettings
 from toolkit.parallel.topology import ParallelSettings
@@ -37,6 +37,9 @@ class TrainSettings(OptimizerSettings):
     """Rows of one forward pass on one rank; unset: the largest even share of a step up to 12, the paper's."""
     compile: bool = False
     """Whether blocks go through torch.compile; pays on a GPU and on CPU runs longer than about 5 minutes."""
+    activation_checkpointing: ActivationCheckpointing = "none"
+    """What blocks compute again in the backward pass, to hold less memory: `none`; `selective`, all but matrix
+    products and flash attention; `full`, everything. Losses and gradients stay the same."""
 
 
 class InitSettings(Settings):

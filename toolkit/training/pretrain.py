@@ -23,6 +23,7 @@ from toolkit.engine.engine import Engine
 from toolkit.engine.peers import peers_watched
 from toolkit.engine.ranks import Ranks, has_gpu, join_ranks
 from toolkit.engine.saving import load_checkpoint
+from toolkit.model.activation_checkpointing import checkpoint_blocks_
 from toolkit.model.encoder import Encoder, compile_blocks_
 from toolkit.parallel.launcher import read_launcher
 from toolkit.parallel.tensor_parallel import allocate_, share_weights_
@@ -231,6 +232,7 @@ def _build_engine(settings: RunSettings, config: dict[str, Any], ranks: Ranks) -
     allocate_(encoder, settings.run.seed)
     if settings.train.compile:
         compile_blocks_(encoder)
+    checkpoint_blocks_(encoder.model.layers, settings.train.activation_checkpointing)
     return Engine(encoder, config=config, optimizer=settings.train, ranks=ranks)
 
 

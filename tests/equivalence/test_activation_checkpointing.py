@@ -1,0 +1,34 @@
+"""A run whose blocks compute again in the backward pass is the same run, also where weights are taken away between."""
+
+import pytest
+
+from tests.equivalence.test_topologies import partitioned_stage_3
+from tests.support.runs import RunCase, write_run
+from toolkit.testing.distributed import run_distributed
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("tp", [1, 2])
+def test_losses_are_equal(tp, precision, tmp_path):
+    """Two ranks: every parameter partitioned by ZeRO stage 3, or weights shared."""
+    run_file = write_run(tmp_path)
+    config = str(partitioned_stage_3(tmp_path)) if tp == 1 else "zero1"
+    cases = [
+        RunCase(
+            str(run_file),
+            config,
+            (
+                f"run.dir={tmp_path / mode}",
+                f"precision={precision}",
+                f"parallel.tp={tp}",
+                f"train.activation_checkpointing={mode}",
+            ),
+        )
+        for mode in ("none", "selective", "full")
+    ]
+    plain, *others = (results[0][1] for results in run_distributed(cases, world_size=2))
+    assert len(plain) == 21
+    for lines in others:
+        assert [line.get("loss") for line in lines] == [line.get("loss") for line in plain]
+        assert [line.get("grad_norm") for line in lines] == [line.get("grad_norm") for line in plain]
+        assert lines[-1]["data_digest"] == plain[-1]["data_digest"]

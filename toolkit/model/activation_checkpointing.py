@@ -1,0 +1,118 @@
+"""Activation checkpointing of blocks: what a block's backward pass reads is computed again instead of kept.
+
+`full` keeps a block's input alone and runs its forward pass twice. `selective` keeps the results of matrix products and
+of flash attention as well, so that a second forward pass runs only what is cheap to run and large to keep: norms,
+rotations, the feed-forward's activation. The probabilities that attention on a CPU keeps count as large: they are
+computed again, as flash attention does by itself (Korthikanti et al. 2022, "Reducing Activation Recomputation in Large
+Transformer Models", section 5).
+
+Under torch.compile, graphs end at the attention, and only what lies inside one graph can be told to the compiler:
+there, `selective` is about the feed-forward half of a block.
+
+The second pass does the operations of the first on the same numbers, so results are equal to the last bit.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+from toolkit.model.config import ActivationCheckpointing
+
+# By name, since some exist only where their package is installed. Only results that an operator returns: one that it
+# writes into a tensor it was given would not be written there a second time.
+_KEPT_RESULTS = frozenset(
+    {
+        "aten::addmm",
+        "aten::mkldnn_linear",
+        "aten::mm",
+        "aten::_scaled_dot_product_cudnn_attention",
+        "aten::_scaled_dot_product_efficient_attention",
+        "aten::_scaled_dot_product_flash_attention",
+        "aten::_scaled_dot_product_flash_attention_for_cpu",
+        "flash_attn::_flash_attn_varlen_forward",
+        "torch_attn::_varlen_attn",
+    }
+)
+
+
+def checkpoint_blocks_(blocks: Iterable[nn.Module], mode: ActivationCheckpointing) -> None:
+    """Let each block compute again in its backward pass what `mode` does not keep, in place; names stay.
+
+    Blocks may be compiled (before this), hold shares of their weights, or lose them between their passes (ZeRO-3).
+    """
+    if mode == "none":
+        return
+    # Nothing in a block draws random numbers.
+    options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
+    for block in blocks:
+        if mode == "selective" and hasattr(block.forward, "_torchdynamo_orig_callable"):
+            # A compiled function reuses its buffers, so results inside of it cannot be kept from the outside.
+            inner = partial(checkpoint, block.feed_forward, context_fn=_compiler_contexts, **options)
+            block.feed_forward = inner  # type: ignore[assignment]
+            continue
+        if mode == "selective":
+            options["context_fn"] = _contexts
+        block.forward = partial(checkpoint, block.forward, **options)
+
+
+class _Keep(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """The first pass: results are kept, in order, by operator."""
+
+    def __init__(self, kept: dict[Any, list[Any]]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._kept = kept
+
+    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = operator(*args, **(kwargs or {}))
+        if operator.name() in _KEPT_RESULTS:
+            self._kept[operator].append(_detached(result))
+        return result
+
+
+class _Reuse(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """The second pass: kept results come back.
+
+    What else runs may differ from the first pass: under ZeRO-3, weights are gathered at other moments. (torch's own
+    contexts for this want every operator to come again.)
+    """
+
+    def __init__(self, kept: dict[Any, list[Any]]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._kept = kept
+        self._coming: dict[Any, Iterator[Any]] = {}
+
+    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if operator.name() not in _KEPT_RESULTS:
+            return operator(*args, **(kwargs or {}))
+        if operator not in self._coming:
+            # Given up to the second pass, and freed with its results.
+            self._coming[operator] = iter(self._kept.pop(operator))
+        return next(self._coming[operator])
+
+
+def _contexts() -> tuple[TorchDispatchMode, TorchDispatchMode]:
+    kept: dict[Any, list[Any]] = defaultdict(list)
+    return _Keep(kept), _Reuse(kept)
+
+
+def _detached(result: Any) -> Any:
+    """Outside of the graph, which would otherwise live as long as the results."""
+    if isinstance(result, Tensor):
+        return result.detach()
+    return tuple(map(_detached, result)) if isinstance(result, tuple) else result
+
+
+def _compiler_contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    first, second = create_selective_checkpoint_contexts(_policy)  # type: ignore[no-untyped-call]
+    return first, second
+
+
+def _policy(_context: Any, operator: Any, *_: Any, **__: Any) -> CheckpointPolicy:
+    is_kept = operator.name() in _KEPT_RESULTS
+    return CheckpointPolicy.MUST_SAVE if is_kept else CheckpointPolicy.PREFER_RECOMPUTE
