@@ -131,8 +131,10 @@ _PARALLEL = (
     ),
     _train("--set", "precision=bf16", "--ds-config", "zero0", found=("stage 0",), remedy="zero1"),
     _train("--num-procs", "3", found=("3 data-parallel rank",), remedy="Change train.global_batch_rows"),
-    _train("--ds-config", "zero9", found=("'zero9' does not exist",), remedy="zero0, zero1, zero2, zero3"),
-    _train("--ds-config", "{broken_toml}", found=("is not a readable JSON file",), remedy="shipped one: zero0"),
+    _train("--ds-config", "zero9", found=("'zero9' does not exist",), remedy="pipeline, zero0, zero1, zero2, zero3"),
+    _train(
+        "--ds-config", "{broken_toml}", found=("is not a readable JSON file",), remedy="shipped one: pipeline, zero0"
+    ),
     _train("--ds-config", "", found=("DeepSpeed file '' does not exist",), remedy="zero0, zero1"),
     _train("--ds-config", "{ds_list}", found=("expected a JSON object, got a list",), remedy="Write {...}"),
     _train("--ds-config", "{ds_deep}", found=("nested too deeply",), remedy="Correct it"),
@@ -156,6 +158,29 @@ _PARALLEL = (
         found=("parallel.tp=2", "ZeRO stage 0"),
         remedy="zero1.json",
     ),
+    _set("parallel.pp=4", found=("parallel.pp=4", "does not divide 1 rank"), remedy="--num-procs"),
+    _train(
+        *("--set", "parallel.pp=4", "--num-procs", "4"),
+        found=("parallel.pp=4", "2 blocks"),
+        remedy="Set parallel.pp to at most 2",
+    ),
+    _train(
+        *("--ds-config", "zero0", "--set", "parallel.pp=2", "--num-procs", "2"),
+        found=("parallel.pp=2", "ZeRO stage 0"),
+        remedy="pipeline.json",
+    ),
+    _train(
+        *("--set", "parallel.pp=2", "--set", "parallel.stages=[1, 2]", "--num-procs", "2"),
+        found=("parallel.stages=[1, 2]", "3 blocks", "num_hidden_layers=2"),
+        remedy="leave parallel.stages out",
+    ),
+    _train(
+        *("--set", "parallel.pp=2", "--set", "parallel.stages=[2]", "--num-procs", "2"),
+        found=("parallel.stages=[2]", "1 stage", "parallel.pp=2"),
+        remedy="Set parallel.pp=1",
+    ),
+    _set("parallel.stages=[2, 0]", found=("for parallel.stages.1:", "got 0"), remedy="above 0"),
+    _set("parallel.stages=2", found=("for parallel.stages:", "got 2"), remedy="a list"),
     _set("parallel.tp=0", found=("for parallel.tp:", "got 0"), remedy="above 0"),
     _train("--num-procs", "0", found=("'--num-procs'",), remedy="at least 1"),
     _train("--num-procs", "two", found=("'--num-procs'",), remedy="an integer"),

@@ -107,6 +107,7 @@ def _word(kind: Any, limits: list[Any]) -> str:
     origin = get_origin(kind) or kind
     if origin is tuple:
         inside = get_args(kind)[0]
+        inside = get_args(inside)[0] if get_origin(inside) is Annotated else inside
         return "list of {path, weight}" if inside is BlendEntry else f"list of {_WORDS.get(inside, 'string')}s"
     return _WORDS[origin]
 

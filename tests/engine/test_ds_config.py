@@ -4,8 +4,15 @@ import json
 
 import pytest
 
-from toolkit.core.errors import NotAvailableError, SettingsError
-from toolkit.engine.ds_config import check_parallel, read_ds_config, resolve_ds_config, shipped_ds_configs, zero_stage
+from toolkit.core.errors import SettingsError
+from toolkit.engine.ds_config import (
+    check_parallel,
+    choose_ds_config,
+    read_ds_config,
+    resolve_ds_config,
+    shipped_ds_configs,
+    zero_stage,
+)
 from toolkit.parallel.topology import ParallelSettings, batch_plan
 
 _BATCH = batch_plan(24, 3, data_parallel=2)
@@ -22,12 +29,12 @@ def _write(tmp_path, content):
 
 
 def test_the_shipped_files():
-    assert shipped_ds_configs() == ("zero0", "zero1", "zero2", "zero3")
+    assert shipped_ds_configs() == ("pipeline", "zero0", "zero1", "zero2", "zero3")
 
 
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
-def test_a_shipped_file_is_filled_in(stage):
-    config = read_ds_config(f"zero{stage}")
+@pytest.mark.parametrize(("name", "stage"), [("pipeline", 1), *((f"zero{stage}", stage) for stage in range(4))])
+def test_a_shipped_file_is_filled_in(name, stage):
+    config = read_ds_config(name)
     assert zero_stage(config) == stage
     resolved = _resolve(config, precision="fp32" if stage == 0 else "bf16")
     assert resolved["train_batch_size"] == 24
@@ -144,9 +151,19 @@ def test_bf16_at_stage_0_is_refused():
         _resolve({})
 
 
-def test_pipeline_with_zero2_is_refused_with_what_to_do():
-    with pytest.raises(SettingsError, match=r"parallel.pp=4\) cannot run with ZeRO stage 2 \(zero2\)"):
-        check_parallel(read_ds_config("zero2"), ParallelSettings(pp=4), source="zero2")
+def test_a_pipeline_runs_at_stage_1_only():
+    for name in ("pipeline", "zero1"):
+        check_parallel(read_ds_config(name), ParallelSettings(pp=4), source=name)
+    for stage in (0, 2, 3):
+        name = f"zero{stage}"
+        message = rf"parallel.pp=4\) cannot run with ZeRO stage {stage} \({name}\)(.|\n)*Use ds_configs/pipeline.json"
+        with pytest.raises(SettingsError, match=message):
+            check_parallel(read_ds_config(name), ParallelSettings(pp=4), source=name)
+
+
+def test_a_pipeline_gets_its_own_file():
+    assert choose_ds_config(batch_plan(8, 1, data_parallel=2), ParallelSettings(pp=2))[0] == "pipeline"
+    assert zero_stage(read_ds_config("pipeline")) == 1
 
 
 def test_tensor_parallelism_runs_at_stages_1_to_3():
@@ -156,8 +173,3 @@ def test_tensor_parallelism_runs_at_stages_1_to_3():
         SettingsError, match=r"parallel.tp=2\) cannot run with ZeRO stage 0 \(zero0\)(.|\n)*Use stage 1"
     ):
         check_parallel(read_ds_config("zero0"), ParallelSettings(tp=2), source="zero0")
-
-
-def test_what_is_not_built_says_so():
-    with pytest.raises(NotAvailableError, match="not available yet"):
-        check_parallel(read_ds_config("zero1"), ParallelSettings(pp=2), source="zero1")

@@ -1,4 +1,4 @@
-"""The gradient of every parameter, cut in ways over micro-batches, ranks and ZeRO stages, against plain torch.
+"""The gradient of every parameter, cut in ways over micro-batches, ranks, stages and ZeRO stages, against plain torch.
 
 With clipping off, beta1 = 0 and the learning rate 0, the first moment after one step is the gradient that the optimizer
 saw, and a checkpoint holds it whole, by parameter name, in fp32.
@@ -6,6 +6,7 @@ saw, and a checkpoint holds it whole, by parameter name, in fp32.
 
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +19,10 @@ from toolkit.engine.ds_config import resolve_ds_config
 from toolkit.engine.engine import Engine, MicroBatch
 from toolkit.engine.optimizer import OptimizerSettings
 from toolkit.engine.optimizer_state import collect
-from toolkit.engine.ranks import join_ranks
+from toolkit.engine.pipeline import PipelinedEngine
+from toolkit.engine.ranks import Ranks, join_ranks
 from toolkit.model import Encoder, SegmentLayout
+from toolkit.parallel.stages import Stage, stage_blocks
 from toolkit.parallel.tensor_parallel import share_weights_
 from toolkit.parallel.topology import ParallelSettings, batch_plan
 from toolkit.testing.distributed import run_distributed
@@ -28,6 +31,7 @@ from toolkit.testing.tolerances import gradient_tolerance
 
 FloatArray = npt.NDArray[np.float32]
 _ROWS, _COLUMNS = 8, 64
+_ALONE = ParallelSettings(tp=1, pp=1)
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _LAYOUTS = (("zero0", "fp32"), *((f"zero{stage}", precision) for stage in (1, 2, 3) for precision in _DTYPES))
 
@@ -41,11 +45,14 @@ class OneStep:
     kind: AttentionKind
     is_tied: bool = False
     decays_all: bool = True
-    tp: int = 1
+    parallel: ParallelSettings = _ALONE
     model: str = "plain"
+    num_blocks: int = 2
+    first_row: int = 0
+    """Earlier ones have no target."""
 
     def __call__(self) -> tuple[float, float, dict[str, FloatArray]]:
-        ranks = join_ranks(ParallelSettings(tp=self.tp, pp=1))
+        ranks = join_ranks(self.parallel)
         stage, precision = self.layout
         plan = batch_plan(_ROWS, self.micro_batch_rows, data_parallel=ranks.data_parallel_size)
         zero = {"stage": int(stage[-1])} | ({"stage3_param_persistence_threshold": 0} if stage == "zero3" else {})
@@ -53,23 +60,34 @@ class OneStep:
             {"zero_optimization": zero}, batch=plan, grad_clip=0.0, precision=precision, source=stage
         )
         settings = OptimizerSettings(beta1=0.0, decay_norms_and_embeddings=self.decays_all)
-        encoder = _encoder(self.is_tied, self.model)
-        if self.tp > 1:
-            share_weights_(encoder, ranks.groups.tensor)
-        engine = Engine(encoder, config=config, optimizer=settings, ranks=ranks)
-        batches = [_micro_batch(rows) for rows in plan.row_numbers(ranks.data_rank)]
-        num_targets = sum(len(positions) for _, _, positions, _ in _rows())
+        engine = self._engine(config, settings, ranks)
+        batches = [_micro_batch(rows, self.first_row) for rows in plan.row_numbers(ranks.data_rank)]
+        num_targets = len(_micro_batch(range(_ROWS), self.first_row).labels_N)
+        evaluated = engine.loss_sum(batches, attention=self.kind) / num_targets
         result = engine.train_step(batches, attention=self.kind, num_targets=num_targets, learning_rate=0.0)
         gradients = {state.name: state.exp_avg.numpy() for state in collect(engine, is_mine=lambda number: True)}
         engine.close()
+        assert evaluated == pytest.approx(result.loss, rel=1e-6)
         return result.loss, result.grad_norm, gradients
+
+    def _engine(self, config: dict[str, Any], optimizer: OptimizerSettings, ranks: Ranks) -> Engine:
+        encoder = self.encoder()
+        names = [name for name, _ in encoder.named_parameters()]
+        if self.parallel.tp > 1:
+            share_weights_(encoder, ranks.groups.tensor)
+        if self.parallel.pp == 1:
+            return Engine(encoder, config=config, optimizer=optimizer, ranks=ranks)
+        blocks = stage_blocks(encoder.settings, self.parallel, targets_per_position=0.0)
+        stage = Stage(encoder, blocks[ranks.topology.stage])
+        return PipelinedEngine(stage, names=names, config=config, optimizer=optimizer, ranks=ranks)
+
+    def encoder(self) -> Encoder:
+        """The model, equal on all ranks."""
+        changes = {"initializer_range": 0.02, "num_hidden_layers": self.num_blocks} | _MODELS[self.model]
+        return tiny_encoder(seed=5, **({"tie_word_embeddings": self.is_tied} | changes))
 
 
 _MODELS = {"plain": {}, "a key-value head for each query head": {"num_key_value_heads": 4}} | MODEL_OPTIONS
-
-
-def _encoder(is_tied: bool, model: str) -> Encoder:
-    return tiny_encoder(seed=5, **({"initializer_range": 0.02, "tie_word_embeddings": is_tied} | _MODELS[model]))
 
 
 @cache
@@ -87,23 +105,24 @@ def _rows() -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
     return rows
 
 
-def _micro_batch(numbers: object) -> MicroBatch:
-    ids, segments, columns, labels = zip(*(_rows()[number] for number in np.asarray(numbers).tolist()), strict=True)
+def _micro_batch(numbers: object, first_row: int) -> MicroBatch:
+    chosen = [(number, _rows()[number]) for number in np.asarray(numbers).tolist()]
+    none = torch.zeros(0, dtype=torch.int64)
+    chosen_rows = [row if number >= first_row else (*row[:2], none, none) for number, row in chosen]
+    ids, segments, columns, labels = zip(*chosen_rows, strict=True)
     positions = [row * _COLUMNS + part for row, part in enumerate(columns)]
     layout = SegmentLayout.from_segments(torch.stack(segments))
     return MicroBatch(torch.stack(ids), layout, torch.cat(positions), torch.cat(labels))
 
 
-def _expected(
-    precision: str, kind: AttentionKind, is_tied: bool, model: str = "plain"
-) -> tuple[float, dict[str, Tensor]]:
+def _expected(case: OneStep) -> tuple[float, dict[str, Tensor]]:
     """Loss and gradients by one fp32 pass over all rows, on the weights that the run has."""
-    encoder = _encoder(is_tied, model).to(_DTYPES[precision]).float()
-    batch = _micro_batch(range(_ROWS))
+    encoder = case.encoder().to(_DTYPES[case.layout[1]]).float()
+    batch = _micro_batch(range(_ROWS), case.first_row)
     loss = encoder(
         batch.input_ids_BS,
         batch.layout,
-        kind,
+        case.kind,
         positions_N=batch.positions_N,
         labels_N=batch.labels_N,
         scale=1 / len(batch.labels_N),
@@ -119,11 +138,23 @@ def _cases() -> list[OneStep]:
 
 
 def _tensor_parallel_cases() -> list[OneStep]:
-    layouts = [layout for layout in _LAYOUTS if layout[0] != "zero0"]
-    plain = [OneStep(layout, 2, AttentionKind.CAUSAL, tp=2) for layout in layouts]
-    tied = [OneStep(layout, 4, AttentionKind.BIDIRECTIONAL, is_tied=True, decays_all=False, tp=2) for layout in layouts]
-    others = [OneStep(("zero1", "fp32"), 2, AttentionKind.BIDIRECTIONAL, tp=2, model=model) for model in _MODELS]
+    layouts, tp2 = [layout for layout in _LAYOUTS if layout[0] != "zero0"], ParallelSettings(tp=2)
+    plain = [OneStep(layout, 2, AttentionKind.CAUSAL, parallel=tp2) for layout in layouts]
+    tied = [OneStep(layout, 4, AttentionKind.BIDIRECTIONAL, True, False, tp2) for layout in layouts]
+    others = [OneStep(("zero1", "fp32"), 2, AttentionKind.BIDIRECTIONAL, parallel=tp2, model=name) for name in _MODELS]
     return plain + tied + others
+
+
+def _pipeline_cases(parallel: ParallelSettings) -> list[OneStep]:
+    """Both kinds, tied and not, fp32 and bf16; micro-batches without any target; blocks that stages do not divide."""
+    fp32, bf16, heads = ("zero1", "fp32"), ("zero1", "bf16"), "a key-value head for each query head"
+    blocks = parallel.pp + 1
+    return [
+        OneStep(fp32, 2, AttentionKind.CAUSAL, parallel=parallel, model="head norms, wide heads", num_blocks=blocks),
+        OneStep(fp32, 1, AttentionKind.BIDIRECTIONAL, True, False, parallel, num_blocks=blocks, first_row=4),
+        OneStep(bf16, 2, AttentionKind.CAUSAL, parallel=parallel, model=heads, num_blocks=blocks),
+        OneStep(bf16, 1, AttentionKind.BIDIRECTIONAL, True, False, parallel, num_blocks=blocks),
+    ]
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
@@ -137,19 +168,32 @@ def test_every_gradient_under_tensor_parallelism(world_size: int) -> None:
     _check(_tensor_parallel_cases() if world_size == 2 else _tensor_parallel_cases()[::3], world_size)
 
 
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_every_gradient_under_pipeline_parallelism(world_size: int) -> None:
+    """Alone, and with stages that are told; with data and tensor parallelism, and one rank for each stage."""
+    two, four = [ParallelSettings(pp=2)], [ParallelSettings(pp=2), ParallelSettings(tp=2, pp=2), ParallelSettings(pp=4)]
+    cases = [case for parallel in (two if world_size == 2 else four) for case in _pipeline_cases(parallel)]
+    if world_size == 2:
+        told = ParallelSettings(pp=2, stages=(3, 1))
+        cases.append(OneStep(("zero1", "fp32"), 2, AttentionKind.CAUSAL, True, parallel=told, num_blocks=4))
+    _check(cases, world_size)
+
+
 def _check(cases: list[OneStep], world_size: int) -> None:
     for case, answers in zip(cases, run_distributed(cases, world_size=world_size), strict=True):
-        precision = case.layout[1]
-        limit = gradient_tolerance(_DTYPES[precision])
-        expected_loss, expected = _expected(precision, case.kind, case.is_tied, case.model)
+        limit = gradient_tolerance(_DTYPES[case.layout[1]])
+        expected_loss, expected = _expected(case)
+        norm = torch.stack([gradient.norm() for gradient in expected.values()]).norm().item()
+        held: set[str] = set()
         for loss, grad_norm, gradients in answers:
             assert loss == pytest.approx(expected_loss, rel=limit), case
-            norms = torch.stack([gradient.norm() for gradient in expected.values()])
-            assert grad_norm == pytest.approx(norms.norm().item(), rel=limit), case
-            assert gradients.keys() == expected.keys()
-            for name, gradient in expected.items():
-                difference = (torch.from_numpy(gradients[name]) - gradient).norm() / gradient.norm()
+            assert grad_norm == pytest.approx(norm, rel=limit), case
+            held |= gradients.keys()
+            assert case.parallel.pp > 1 or gradients.keys() == expected.keys()
+            for name, gradient in gradients.items():
+                difference = (torch.from_numpy(gradient) - expected[name]).norm() / expected[name].norm()
                 assert difference <= limit, (case, name, float(difference))
+        assert held == expected.keys()
 
 
 def test_gradients_accumulated_in_fp32_reach_the_optimizer_in_fp32() -> None:

@@ -19,13 +19,19 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, o
     folder = tmp_path_factory.mktemp("topologies")
     run_file = write_run(folder, phase_steps=_PHASE)
     found = {}
-    for world_size, micro_batches in ((1, (1, 2, 4)), (2, (1, 2, 4))):
+    for world_size, micro_batches in ((1, (1, 2, 4)), (2, (1, 2, 4)), (4, ())):
         variants = [("zero0", (f"train.micro_batch_rows={rows}",)) for rows in micro_batches]
-        variants += [(stage, ("train.micro_batch_rows=2",)) for stage in ("zero1", "zero2")]
-        variants += [(str(partitioned_stage_3(folder)), ("train.micro_batch_rows=2",))]
+        stages = ("zero1", "zero2", str(partitioned_stage_3(folder)))
+        if world_size < 4:
+            variants += [(stage, ("train.micro_batch_rows=2",)) for stage in stages]
         if world_size == 2:
-            variants += [(stage, ("parallel.tp=2",)) for stage in ("zero1", "zero2", str(partitioned_stage_3(folder)))]
-        names = [f"{Path(stage).stem} {overrides[0]} ranks={world_size}" for stage, overrides in variants]
+            variants += [(stage, ("parallel.tp=2",)) for stage in stages]
+            variants += [("pipeline", ("parallel.pp=2", "train.activation_checkpointing=selective"))]
+        if world_size > 1:
+            variants += [("pipeline", ("parallel.pp=2",))]
+        if world_size == 4:
+            variants += [("pipeline", ("parallel.pp=2", "parallel.tp=2"))]
+        names = [f"{Path(stage).stem} {' '.join(overrides)} ranks={world_size}" for stage, overrides in variants]
         cases = [
             RunCase(str(run_file), stage, (f"run.dir={folder / name}", *overrides))
             for name, (stage, overrides) in zip(names, variants, strict=True)

@@ -73,7 +73,10 @@ def _layouts(folder: Path) -> list[Layout]:
         Layout(_stage3(folder), 2),
         Layout("zero1", 2, tp=2),
         Layout(_stage3(folder), 2, tp=2),
+        Layout("pipeline", 2, pp=2),
         Layout("zero2", 4, tp=2),
+        Layout("pipeline", 4, pp=2),
+        Layout("pipeline", 4, tp=2, pp=2),
     ]
 
 
@@ -97,13 +100,15 @@ def test_every_layout_saves_the_checkpoint_that_it_loaded(tmp_path: Path, model:
             assert differing_tensors(reference, open_checkpoint(case.folder)) == [], layout
 
 
-def test_resume_under_tensor_parallelism_is_exact(tmp_path: Path) -> None:
+def test_resume_under_model_parallelism_is_exact(tmp_path: Path) -> None:
     run_file = write_run(tmp_path)
     cases = []
-    for ds_config, precision in (("zero1", "fp32"), ("zero2", "bf16"), (_stage3(tmp_path), "fp32")):
+    layouts = [("zero1", "fp32", "tp=2"), ("zero2", "bf16", "tp=2"), (_stage3(tmp_path), "fp32", "tp=2")]
+    layouts += [("pipeline", "fp32", "pp=2"), ("pipeline", "bf16", "pp=2")]
+    for ds_config, precision, degree in layouts:
         folder = tmp_path / f"{Path(ds_config).stem}-{precision}"
         folder.mkdir()
-        overrides = ("parallel.tp=2", f'precision="{precision}"')
+        overrides = (f"parallel.{degree}", f'precision="{precision}"', "model.tie_word_embeddings=true")
         cases.append(CutOff(str(run_file), str(folder), ds_config, overrides, steps=(9, 11)))
     for case, results in zip(cases, run_distributed(cases, world_size=2), strict=True):
         assert results[0] == {9: [], 11: []}, case
@@ -117,6 +122,8 @@ def test_a_run_goes_on_in_another_layout(tmp_path: Path) -> None:
         (Layout(_stage3(tmp_path), 2), Layout("zero1", 2, tp=2)),
         (Layout("zero2", 2, tp=2), Layout("zero0", 1)),
         (Layout("zero0", 1), Layout(_stage3(tmp_path), 2, tp=2)),
+        (Layout("pipeline", 2, pp=2), Layout("zero0", 1)),
+        (Layout("zero2", 2, tp=2), Layout("pipeline", 2, pp=2)),
     ]
     reference = RunCase(run_file, "zero0", (f"run.dir={tmp_path / 'reference'}",))
     run_distributed([reference], world_size=1)

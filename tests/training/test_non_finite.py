@@ -53,6 +53,23 @@ def test_the_run_ends_and_the_rows_are_named(tmp_path, world_size):
             assert all(f"rank {rank}, epoch 0: " in messages[0] for rank in range(world_size)), case
 
 
+def test_under_model_parallelism_each_copy_of_the_model_names_its_rows_once(tmp_path):
+    """The last stage knows the loss; of its tensor-parallel ranks, one speaks."""
+    run_file = str(write_run(tmp_path))
+    layouts = [("pipeline", ("parallel.pp=2",), [2, 3]), ("pipeline", ("parallel.pp=2", "parallel.tp=2"), [2])]
+    cases = [
+        Diverges(run_file, str(tmp_path / str(number)), ds_config, overrides=("eval.every=100", *overrides))
+        for number, (ds_config, overrides, _) in enumerate(layouts)
+    ]
+    found = run_distributed(cases, world_size=4)
+    for case, messages, (_, _, speakers) in zip(cases, found, layouts, strict=True):
+        assert len(set(messages)) == 1, case
+        assert messages[0].startswith("step 2: the loss is not finite"), messages[0]
+        named = [rank for rank in range(4) if f"rank {rank}, epoch 0: " in messages[0]]
+        assert named == speakers, messages[0]
+        assert not (Path(case.folder) / "checkpoints" / "step-00000002").exists(), case
+
+
 def test_rows_of_a_blend_are_named_with_their_corpus(tmp_path):
     run_file = str(write_run(tmp_path))
     corpora = [str(tmp_path / name) for name in ("corpus", "validation")]

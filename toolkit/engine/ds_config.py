@@ -13,14 +13,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from toolkit.core.errors import NotAvailableError, SettingsError
+from toolkit.core.errors import SettingsError
 from toolkit.core.files import shipped_folder
 from toolkit.core.settings import invalid_value, nearest
 from toolkit.core.text import json_kind
 from toolkit.parallel.topology import BatchPlan, ParallelSettings
 
 _MANY_MICRO_BATCHES = 4
-_BLOCKS = ("bf16", "data_types", "timers", "zero_optimization")
+_BLOCKS = ("bf16", "data_types", "pipeline", "timers", "zero_optimization")
 _SET_BY_RUN = {
     "optimizer": "AdamW is set by [train] (train.weight_decay, train.beta1, ...)",
     "scheduler": "the learning rate is set by [lr]",
@@ -50,7 +50,7 @@ def shipped_ds_configs() -> tuple[str, ...]:
 def choose_ds_config(plan: BatchPlan, parallel: ParallelSettings) -> tuple[str, str]:
     """Name of a shipped file for a run that names none, and the reason in words."""
     if parallel.pp > 1:
-        return "zero1", "pipeline stages need ZeRO stage 1"
+        return "pipeline", "pipeline stages need ZeRO stage 1"
     if plan.data_parallel == 1:
         return "zero1", "one copy of the model has nobody to divide gradients with"
     if plan.accumulation >= _MANY_MICRO_BATCHES:
@@ -139,13 +139,14 @@ def check_parallel(config: Mapping[str, Any], parallel: ParallelSettings, *, sou
     """Check that the file's ZeRO stage can run these degrees of model parallelism.
 
     Raises:
-        SettingsError: it cannot. NotAvailableError: pipeline stages.
+        SettingsError: it cannot.
     """
     stage = zero_stage(config)
-    if parallel.pp > 1 and stage > 1:
+    if parallel.pp > 1 and stage != 1:
+        why = ": DeepSpeed would leave most stages out of the norm of the gradient" if stage == 0 else ""
         raise SettingsError(
-            f"pipeline parallelism (parallel.pp={parallel.pp}) cannot run with ZeRO stage {stage} ({source}).\n"
-            "Use a file with stage 1, or set parallel.pp=1."
+            f"pipeline parallelism (parallel.pp={parallel.pp}) cannot run with ZeRO stage {stage} ({source}){why}.\n"
+            "Use ds_configs/pipeline.json, which is stage 1, or set parallel.pp=1."
         )
     if parallel.tp > 1 and stage == 0:
         raise SettingsError(
@@ -153,8 +154,6 @@ def check_parallel(config: Mapping[str, Any], parallel: ParallelSettings, *, sou
             "sum the norm of the gradient over the wrong ranks.\n"
             "Use stage 1 (ds_configs/zero1.json), which costs nothing more, or set parallel.tp=1."
         )
-    if parallel.pp > 1:
-        raise NotAvailableError(f"pipeline parallelism (parallel.pp={parallel.pp})", "Set parallel.pp=1.")
 
 
 def resolve_ds_config(
@@ -199,6 +198,7 @@ def _run_values(batch: BatchPlan, grad_clip: float, precision: str) -> dict[str,
         # Under bf16 DeepSpeed's default is bf16, which rounds the accumulated sum even on one rank.
         "communication_data_type": ("fp32", "gradients are summed over ranks in fp32"),
         "gradient_allreduce_op": ("mean", exact),
+        "pipeline.activation_checkpoint_interval": (0, "to DeepSpeed, a whole pipeline stage is one layer"),
         # Else each micro-batch is an update of its own.
         "managed_gradient_accumulation": (True, exact),
     }

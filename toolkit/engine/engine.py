@@ -10,8 +10,10 @@ A value that is not finite never reaches a checkpoint: the reduced loss is teste
 and the engine's skipped steps after it, or before it at stage 0, where the engine would step on NaN silently.
 """
 
+import io
 import math
 from collections.abc import Iterable, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,8 +24,8 @@ from toolkit.core.types import AttentionKind
 from toolkit.engine.ds_config import deepspeed_error_message, zero_stage
 from toolkit.engine.optimizer import OptimizerSettings, build_optimizer
 from toolkit.engine.ranks import Ranks
-from toolkit.model.encoder import Encoder
 from toolkit.model.segments import SegmentLayout
+from toolkit.parallel.groups import ProcessGroups
 
 _NORM_PIECE = 1 << 22
 
@@ -62,7 +64,7 @@ class Engine:
     """An encoder under DeepSpeed.
 
     Args:
-        encoder: with its initial weights, equal on all ranks.
+        module: the encoder, or this rank's part of it, with its initial weights; equal on all ranks that have it.
         config: a resolved DeepSpeed configuration.
         optimizer: AdamW's settings.
         ranks: the process group.
@@ -71,20 +73,27 @@ class Engine:
         SettingsError: DeepSpeed rejects the configuration; the same on every rank.
     """
 
-    def __init__(self, encoder: Encoder, *, config: dict[str, Any], optimizer: OptimizerSettings, ranks: Ranks) -> None:
+    def __init__(
+        self, module: torch.nn.Module, *, config: dict[str, Any], optimizer: OptimizerSettings, ranks: Ranks
+    ) -> None:
         self.ranks = ranks
+        self.module = module
         self.zero_stage = zero_stage(config)
         self._accumulation = int(config["gradient_accumulation_steps"])
-        self._optimizer = build_optimizer(encoder, optimizer)
         # Every rank meets the same error: told once.
         with ranks.together():
-            self.deepspeed = _initialize(encoder, self._optimizer, config, ranks)
+            self.deepspeed = self._initialize(config, optimizer)
+
+    def _initialize(self, config: dict[str, Any], optimizer: OptimizerSettings) -> Any:
+        """DeepSpeed's engine around the module."""
+        ranks = self.ranks
+        mpu = ranks.groups if ranks.topology.tp > 1 else None
+        return initialize_deepspeed(self.module, build_optimizer(self.module, optimizer), config, ranks=ranks, mpu=mpu)
 
     @property
-    def module(self) -> Encoder:
-        """The encoder as DeepSpeed holds it; its parameters may be partitioned."""
-        module: Encoder = self.deepspeed.module
-        return module
+    def parameter_names(self) -> tuple[str, ...]:
+        """Hugging Face names of all parameters of the model, in the same order on all ranks."""
+        return tuple(self.named_parameters())
 
     def named_parameters(self) -> dict[str, torch.nn.Parameter]:
         """This rank's parameters, or shares of them, by Hugging Face name; in one order on all ranks of a stage."""
@@ -112,21 +121,17 @@ class Engine:
         for group in self.deepspeed.optimizer.param_groups:
             group["lr"] = learning_rate
         scale = self._accumulation * self.ranks.data_parallel_size / max(num_targets, 1)
-        self.deepspeed.train()
-        losses = []
-        for number, batch in enumerate(micro_batches):
-            loss = self._forward(batch, attention, scale)
-            self.deepspeed.backward(loss)
-            losses.append(loss.detach())
-            if number < len(micro_batches) - 1:
-                self.deepspeed.step()
-        stacked = torch.stack(losses)
+        self._skipped_before = self.deepspeed.skipped_steps
+        losses = self._accumulate(micro_batches, attention, scale)
         num_scaled = self._accumulation * self.ranks.data_parallel_size
-        loss_mean = self.ranks.sum_on_device(stacked.double().sum()) / num_scaled
+        loss_mean = self.ranks.sum_on_device(losses.double().sum()) / num_scaled
         if not math.isfinite(loss_mean):
-            bad = torch.nonzero(~torch.isfinite(stacked)).flatten().tolist()
+            bad = torch.nonzero(~torch.isfinite(losses)).flatten().tolist()
             raise NonFiniteStep("the loss", tuple(bad))
-        return StepResult(loss=loss_mean, grad_norm=self._update())
+        norm = self._update()
+        if not math.isfinite(norm) or self.deepspeed.skipped_steps > self._skipped_before:
+            raise NonFiniteStep("the gradient norm", None)
+        return StepResult(loss=loss_mean, grad_norm=norm)
 
     @torch.no_grad()
     def loss_sum(self, micro_batches: Iterable[MicroBatch], *, attention: AttentionKind) -> float:
@@ -148,6 +153,18 @@ class Engine:
         # Else the next engine of this process would reduce over this one's groups.
         groups.mpu = None
 
+    def _accumulate(self, micro_batches: Sequence[MicroBatch], attention: AttentionKind, scale: float) -> torch.Tensor:
+        """Gradients of all micro-batches; returns their losses, (micro-batches,)."""
+        self.deepspeed.train()
+        losses = []
+        for number, batch in enumerate(micro_batches):
+            loss = self._forward(batch, attention, scale)
+            self.deepspeed.backward(loss)
+            losses.append(loss.detach())
+            if number < len(micro_batches) - 1:
+                self.deepspeed.step()
+        return torch.stack(losses)
+
     def _forward(self, batch: MicroBatch, attention: AttentionKind, scale: float) -> torch.Tensor:
         loss: torch.Tensor = self.deepspeed(
             batch.input_ids_BS,
@@ -161,17 +178,11 @@ class Engine:
 
     def _update(self) -> float:
         """The optimizer's step; returns the gradient norm before clipping."""
-        skipped = self.deepspeed.skipped_steps
         # Stage 0 in fp32 reports no norm and would step on a NaN gradient: look before the step.
         norm = gradient_norm(self.module) if self.zero_stage == 0 else None
-        if norm is not None and not math.isfinite(norm):
-            raise NonFiniteStep("the gradient norm", None)
-        self.deepspeed.step()
-        if norm is None:
-            norm = float(self.deepspeed.get_global_grad_norm())
-        if not math.isfinite(norm) or self.deepspeed.skipped_steps > skipped:
-            raise NonFiniteStep("the gradient norm", None)
-        return norm
+        if norm is None or math.isfinite(norm):
+            self.deepspeed.step()
+        return float(self.deepspeed.get_global_grad_norm()) if norm is None else norm
 
 
 def gradient_norm(module: torch.nn.Module) -> float:
@@ -185,21 +196,39 @@ def gradient_norm(module: torch.nn.Module) -> float:
     return math.sqrt(float(torch.stack(squares).sum()))
 
 
-def _initialize(encoder: Encoder, optimizer: torch.optim.Optimizer, config: dict[str, Any], ranks: Ranks) -> Any:
-    """DeepSpeed's engine; an error that a change of the configuration would cure is a SettingsError."""
+def initialize_deepspeed(
+    module: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    config: dict[str, Any],
+    *,
+    ranks: Ranks,
+    mpu: ProcessGroups | None,
+) -> Any:
+    """DeepSpeed's engine around a module.
+
+    Args:
+        module: of this rank.
+        optimizer: over its parameters.
+        config: a resolved DeepSpeed configuration.
+        ranks: the process group.
+        mpu: its groups, where DeepSpeed shall not make its own: one for all ranks, or those of a pipeline.
+
+    Raises:
+        SettingsError: a change of the configuration would cure DeepSpeed's error.
+    """
     import deepspeed
     from deepspeed.runtime.config import DeepSpeedConfig, DeepSpeedConfigError
     from deepspeed.runtime.zero.utils import ZeRORuntimeException
 
-    # Without tensor parallelism DeepSpeed makes its own groups, of all ranks.
-    mpu = ranks.groups if ranks.topology.tp > 1 else None
     try:
         # Reads nothing but the user's file, and stumbles over wrong types in many ways.
-        DeepSpeedConfig(config, mpu=mpu)
+        DeepSpeedConfig(config, mpu=ranks.groups)
     except Exception as error:
         raise SettingsError(deepspeed_error_message(error)) from error
     try:
-        engine, *_ = deepspeed.initialize(model=encoder, optimizer=optimizer, config=config, mpu=mpu)
+        # Some of its optimizers print how much memory they take.
+        with redirect_stdout(io.StringIO()):
+            engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, config=config, mpu=mpu)
     except (DeepSpeedConfigError, ZeRORuntimeException, AssertionError, ValueError) as error:
         raise SettingsError(deepspeed_error_message(error)) from error
     return engine

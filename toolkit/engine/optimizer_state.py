@@ -27,11 +27,13 @@ _FLAT_PARTITIONS = (
 def collect(engine: Engine, *, is_mine: Callable[[int], bool]) -> Iterator[ParameterState]:
     """The whole state of every parameter of this stage for which `is_mine(number)` holds, on the CPU in fp32.
 
-    Collective: all ranks must run it to its end, each keeping its own part. A rank holds one whole parameter at a time
-    besides those it keeps.
+    A parameter of which two stages have a copy counts as the first one's. Collective: all ranks must run it to its end,
+    each keeping its own part. A rank holds one whole parameter at a time besides those it keeps.
     """
     _link_moments(engine.deepspeed.optimizer)
-    for number, (name, parameter) in enumerate(engine.named_parameters().items()):
+    named = engine.named_parameters().items()
+    own = [(name, parameter) for name, parameter in named if not getattr(parameter, "ds_pipe_replicated", False)]
+    for number, (name, parameter) in enumerate(own):
         tensors = [_joined(engine, parameter, tensor) for tensor in _full(engine, parameter)]
         if is_mine(number):
             yield ParameterState(name, *(_on_cpu(tensor) for tensor in tensors))
@@ -47,21 +49,35 @@ def _joined(engine: Engine, parameter: torch.nn.Parameter, tensor: torch.Tensor)
     return share.join(parts)
 
 
-def restore(engine: Engine, read: Callable[[str], ParameterState], *, optimizer_step: int) -> None:
-    """Set weights, moments and the optimizer's step of a fresh engine; `read` returns a whole parameter by name."""
+def restore(engine: Engine, read: Callable[[str], ParameterState | None], *, optimizer_step: int) -> None:
+    """Set weights, moments and the optimizer's step of a fresh engine.
+
+    `read` returns a whole parameter by name, or None for one that this rank has no part of. Every rank calls it with
+    all names of the model, in one order.
+    """
     if engine.zero_stage == 0:
         _restore_unpartitioned(engine, read, optimizer_step)
         return
     optimizer = engine.deepspeed.optimizer
     _make_moments_exist(optimizer, optimizer_step)
-    for name, parameter in engine.named_parameters().items():
-        state = _shared(parameter, read(name))
+    for parameter, whole in _own_states(engine, read):
+        state = _shared(parameter, whole)
         if engine.zero_stage == 3:
             _set_partition(engine, parameter, state)
         else:
             _set_full(parameter, state)
     if hasattr(optimizer, "update_lp_params"):
         optimizer.update_lp_params()
+
+
+def _own_states(
+    engine: Engine, read: Callable[[str], ParameterState | None]
+) -> Iterator[tuple[torch.nn.Parameter, ParameterState]]:
+    """This rank's parameters with their whole states; all names are read, so that ranks agree on each."""
+    own = engine.named_parameters()
+    for name in engine.parameter_names:
+        if (state := read(name)) is not None:
+            yield own[name], state
 
 
 def _shared(parameter: torch.nn.Parameter, state: ParameterState) -> ParameterState:
@@ -89,9 +105,8 @@ def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().to(device="cpu", dtype=torch.float32, copy=True).contiguous()
 
 
-def _restore_unpartitioned(engine: Engine, read: Callable[[str], ParameterState], optimizer_step: int) -> None:
-    for name, parameter in engine.named_parameters().items():
-        state = read(name)
+def _restore_unpartitioned(engine: Engine, read: Callable[[str], ParameterState | None], optimizer_step: int) -> None:
+    for parameter, state in _own_states(engine, read):
         parameter.data.copy_(state.weight)
         engine.deepspeed.optimizer.state[parameter] = {
             "step": torch.tensor(float(optimizer_step), device=parameter.device),

@@ -75,8 +75,7 @@ class Ranks:
 
         Of a copy, the first rank of the last stage is asked: with the head it knows the loss.
         """
-        is_asked = self.topology.is_last_stage and self.topology.tp_rank == 0
-        total = value.detach().double() if is_asked else torch.zeros_like(value, dtype=torch.float64)
+        total = value.detach().double() if self.topology.has_loss else torch.zeros_like(value, dtype=torch.float64)
         dist.all_reduce(total)
         return float(total)
 

@@ -29,7 +29,9 @@ def save_checkpoint(engine: Engine, root: Path, *, manifest: CheckpointManifest,
         mine = begin(root, manifest.step) if ranks.rank == 0 else None
     folder = ranks.broadcast(mine)
     assert folder is not None
-    states = list(collect(engine, is_mine=lambda number: number % world == ranks.rank))
+    # The ranks of a stage have its parameters, and no others.
+    sharers = ranks.topology.ranks_per_stage
+    states = list(collect(engine, is_mine=lambda number: number % sharers == ranks.rank % sharers))
     try:
         with ranks.together():
             part = write_part(folder, part=ranks.rank, num_parts=world, parameters=states)
@@ -57,7 +59,7 @@ def load_checkpoint(engine: Engine, checkpoint: Checkpoint, *, moments: Literal[
     Raises:
         CheckpointError: the parameters are not the engine's, or any rank could not read one; on every rank.
     """
-    expected = engine.named_parameters().keys()
+    own, expected = engine.named_parameters(), set(engine.parameter_names)
     found = checkpoint.manifest.tensors.keys()
     if expected != found:
         differing = ", ".join(sorted(expected ^ found)[:5])
@@ -66,9 +68,11 @@ def load_checkpoint(engine: Engine, checkpoint: Checkpoint, *, moments: Literal[
             "Use a checkpoint of a model of this shape."
         )
 
-    def read(name: str) -> ParameterState:
+    def read(name: str) -> ParameterState | None:
         # Agreed for each, since a rank that failed alone would leave the others in what `restore` exchanges.
         with engine.ranks.together():
+            if name not in own:
+                return None
             return checkpoint.fresh_parameter(name) if moments == "reset" else checkpoint.parameter(name)
 
     restore(engine, read, optimizer_step=0 if moments == "reset" else checkpoint.manifest.optimizer_step)

@@ -1,7 +1,7 @@
 """Process groups of a topology."""
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, cached_property
 
 import torch.distributed as dist
 
@@ -20,8 +20,19 @@ class ProcessGroups:
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
-        self.data = _own_group(topology, lambda place: place.data_parallel_ranks)
-        self.tensor = _own_group(topology, lambda place: place.tensor_parallel_ranks)
+        data = _own_group(topology, lambda place: place.data_parallel_ranks)
+        tensor = _own_group(topology, lambda place: place.tensor_parallel_ranks)
+        assert data is not None
+        assert tensor is not None
+        self.data, self.tensor = data, tensor
+
+    @cached_property
+    def vocabulary(self) -> dist.ProcessGroup | None:
+        """First and last stage's ranks with one share of the vocabulary: those that sum the gradient of tied weights.
+
+        None on ranks of other stages. Made by all ranks at once, when first asked for.
+        """
+        return _own_group(self.topology, lambda place: place.vocabulary_ranks)
 
     def get_data_parallel_group(self) -> dist.ProcessGroup:
         """See `data`."""
@@ -64,9 +75,9 @@ def process_groups(topology: Topology) -> ProcessGroups:
     return ProcessGroups(topology)
 
 
-def _own_group(topology: Topology, ranks_of: Callable[[Topology], tuple[int, ...]]) -> dist.ProcessGroup:
-    """The group among those that `ranks_of` divides all ranks into which this rank is in."""
-    division = sorted({ranks_of(topology.at(rank)) for rank in range(topology.world_size)})
-    group: dist.ProcessGroup
-    group, _ = dist.new_subgroups_by_enumeration([list(ranks) for ranks in division])  # type: ignore[no-untyped-call]
+def _own_group(topology: Topology, ranks_of: Callable[[Topology], tuple[int, ...]]) -> dist.ProcessGroup | None:
+    """Of the groups that `ranks_of` gives for all ranks, the one that this rank is in, if it is in any."""
+    groups = sorted({ranks_of(topology.at(rank)) for rank in range(topology.world_size)})
+    group: dist.ProcessGroup | None
+    group, _ = dist.new_subgroups_by_enumeration([list(ranks) for ranks in groups])  # type: ignore[no-untyped-call]
     return group

@@ -179,22 +179,27 @@ def share_weights_(encoder: Encoder, group: dist.ProcessGroup) -> None:
 
 
 @torch.no_grad()
-def allocate_(encoder: Encoder, seed: int, *, device: torch.device | str = "cpu") -> None:
-    """Put an encoder that was built on the meta device onto a device, in place, with initial values.
+def allocate_(part: nn.Module, seed: int, *, standard_deviation: float, device: torch.device | str = "cpu") -> None:
+    """Put an encoder that was built on the meta device, or a stage of it, onto a device, in place, with initial values.
 
     Each parameter gets its part of the value that the whole one has; one at a time is whole.
+
+    Args:
+        part: its parameters have the names that they have in the encoder.
+        seed: of the run.
+        standard_deviation: of the normal distribution.
+        device: where they go.
     """
-    deviation = encoder.settings.initializer_range
     allocated: dict[nn.Parameter, nn.Parameter] = {}
-    for name, parameter in encoder.named_parameters():
+    for name, parameter in part.named_parameters():
         share = share_of(parameter)
         shape = tuple(parameter.shape) if share is None else share.whole_shape
-        value = initial_weight(name, shape, standard_deviation=deviation, seed=seed)
+        value = initial_weight(name, shape, standard_deviation=standard_deviation, seed=seed)
         allocated[parameter] = nn.Parameter((value if share is None else share.take(value)).to(device))
         # What says how it is shared.
         vars(allocated[parameter]).update(vars(parameter))
     # Through the modules' own tables, in which a tied parameter stands twice.
-    for module in encoder.modules():
+    for module in part.modules():
         for name, parameter in module.named_parameters(recurse=False):
             module.register_parameter(name, allocated[parameter])
 

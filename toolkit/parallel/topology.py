@@ -1,6 +1,7 @@
 """Where each rank stands in the run, and how the rows of a step are divided among data-parallel ranks."""
 
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,8 @@ class ParallelSettings(Settings):
     """Tensor parallel degree."""
     pp: int = Field(1, gt=0)
     """Pipeline parallel degree."""
+    stages: tuple[Annotated[int, Field(gt=0)], ...] | None = Field(None, strict=False)
+    """Blocks of each pipeline stage; unset: balanced by arithmetic, the head included."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,11 @@ class Topology:
         return self.stage == self.pp - 1
 
     @property
+    def has_loss(self) -> bool:
+        """Whether this rank is the one of its copy that is asked for the loss: of those that know it, the first."""
+        return self.is_last_stage and self.tp_rank == 0
+
+    @property
     def data_rank(self) -> int:
         """Which copy of the model this rank holds, or holds a part of."""
         return self.rank // self.tp % self.dp
@@ -87,6 +95,12 @@ class Topology:
         """The ranks that hold the shares of one layer of one copy, in the order of their shares."""
         first = self.rank - self.tp_rank
         return tuple(range(first, first + self.tp))
+
+    @property
+    def vocabulary_ranks(self) -> tuple[int, ...]:
+        """The ranks of this copy with the same share of the vocabulary: of the first and of the last stage."""
+        in_stage = self.rank % self.ranks_per_stage
+        return tuple(sorted({in_stage, in_stage + (self.pp - 1) * self.ranks_per_stage}))
 
     def at(self, rank: int) -> "Topology":
         """The place of another rank of the same run."""

@@ -11,6 +11,7 @@ from toolkit.objectives.registry import get
 from toolkit.run.load import schedule_of
 from toolkit.run.resolve import RunData
 from toolkit.run.settings import RunSettings
+from toolkit.run.stages import targets_per_position
 
 _SAMPLED_ROWS = 32
 # Weights and two moments of AdamW, each fp32.
@@ -59,7 +60,7 @@ def _flops_per_position(settings: RunSettings, name: str, data: RunData | None) 
         return _sampled_flops(settings, data.objectives[name], data)
     declared = settings.objectives[name]
     is_causal = get(declared.kind).attention is AttentionKind.CAUSAL
-    targets = getattr(declared.settings, "mask_ratio", 1.0)
+    targets = targets_per_position(settings, name)
     return training_flops(settings.model, tokens=1, targets=targets, attended_pairs=length / 2 if is_causal else length)
 
 

@@ -18,11 +18,13 @@ from toolkit.objectives.base import Objective
 from toolkit.objectives.registry import declare
 from toolkit.objectives.schedule import Schedule
 from toolkit.parallel.launcher import read_launcher
+from toolkit.parallel.stages import check_pipeline_parallel
 from toolkit.parallel.tensor_parallel import check_tensor_parallel
 from toolkit.parallel.topology import BatchPlan, batch_plan, topology
 from toolkit.run.folder import RunFolder
 from toolkit.run.load import schedule_of, to_toml
 from toolkit.run.settings import RunSettings
+from toolkit.run.stages import describe_stages
 from toolkit.run.start import Start, find_start
 
 # Shapes that tensor cores like; ids beyond the tokenizer's are never targets.
@@ -173,6 +175,7 @@ def resolve_run(settings: RunSettings, *, ds_config: str | None, num_ranks: int)
         choices.append(f"--ds-config {ds_config}: {why}")
     config = read_ds_config(ds_config)
     check_parallel(config, settings.parallel, source=ds_config)
+    check_pipeline_parallel(settings.model, settings.parallel)
     _check_recomputation(settings, config, source=ds_config)
     if settings.precision is None:
         launched = read_launcher()
@@ -186,6 +189,8 @@ def resolve_run(settings: RunSettings, *, ds_config: str | None, num_ranks: int)
     )
     data = open_run_data(settings)
     start.check(data.settings, data.corpus, key=data.training[0].key, hashes=data.hashes())
+    if settings.parallel.pp > 1 and settings.parallel.stages is None:
+        choices.append(describe_stages(data.settings))
     return ResolvedRun(data, start, plan, complete, tuple(choices))
 
 

@@ -26,12 +26,14 @@ from toolkit.engine.saving import load_checkpoint
 from toolkit.model.activation_checkpointing import checkpoint_blocks_
 from toolkit.model.encoder import Encoder, compile_blocks_
 from toolkit.parallel.launcher import read_launcher
+from toolkit.parallel.stages import Stage
 from toolkit.parallel.tensor_parallel import allocate_, share_weights_
 from toolkit.run.folder import RunFolder
 from toolkit.run.identity import check_same_model, rope_differences
 from toolkit.run.load import read_resolved, schedule_of
 from toolkit.run.resolve import read_run, resolve_run
 from toolkit.run.settings import RunSettings
+from toolkit.run.stages import blocks_of_stages
 from toolkit.run.start import no_intact_checkpoint
 from toolkit.training.assembly import assemble
 from toolkit.training.loop import train
@@ -225,15 +227,23 @@ def _origin(initial: Checkpoint) -> dict[str, str]:
 
 
 def _build_engine(settings: RunSettings, config: dict[str, Any], ranks: Ranks) -> Engine:
+    """The engine around this rank's part of the model; other parts are never allocated."""
     with torch.device("meta"):
         encoder = Encoder(settings.model)
-    if ranks.topology.tp > 1:
+    names = [name for name, _ in encoder.named_parameters()]
+    topology = ranks.topology
+    if topology.tp > 1:
         share_weights_(encoder, ranks.groups.tensor)
-    allocate_(encoder, settings.run.seed)
     if settings.train.compile:
         compile_blocks_(encoder)
     checkpoint_blocks_(encoder.model.layers, settings.train.activation_checkpointing)
-    return Engine(encoder, config=config, optimizer=settings.train, ranks=ranks)
+    module = encoder if topology.pp == 1 else Stage(encoder, blocks_of_stages(settings)[topology.stage])
+    allocate_(module, settings.run.seed, standard_deviation=settings.model.initializer_range)
+    if isinstance(module, Stage):
+        from toolkit.engine.pipeline import PipelinedEngine
+
+        return PipelinedEngine(module, names=names, config=config, optimizer=settings.train, ranks=ranks)
+    return Engine(module, config=config, optimizer=settings.train, ranks=ranks)
 
 
 def _restore(engine: Engine, checkpoint: Checkpoint | None) -> RunState:

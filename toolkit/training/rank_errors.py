@@ -46,9 +46,10 @@ class RankErrors:
                 raise self._error
 
     def raise_non_finite(self, error: NonFiniteStep, *, step: int, rows: str) -> NoReturn:
-        """Raise, on every rank, what ended a step; collective, since each rank names its own rows."""
+        """Raise, on every rank, what ended a step; collective, since each copy of the model names its own rows."""
         ranks = self._ranks
-        named = [rows for rows in ranks.gather(f"rank {ranks.rank}, {rows}" if rows else "") if rows]
+        told = f"rank {ranks.rank}, {rows}" if rows and ranks.topology.has_loss else ""
+        named = [rows for rows in ranks.gather(told) if rows]
         raise NonFiniteError(
             f"step {step}: {error.what} is not finite. Rows of the step: {'; '.join(named)}.\n"
             "Nothing of this step was saved; the last checkpoint is intact. Try a smaller lr.peak, a longer warm-up, "

@@ -1,0 +1,142 @@
+"""The same training step and evaluation, through DeepSpeed's pipeline.
+
+Each rank gives DeepSpeed one layer for each stage, of which its own is real, so that the cut is ours. DeepSpeed runs
+the schedule (1F1B: each stage takes the forward passes in the order of the micro-batches), sends hidden states and
+their gradients, reduces gradients and updates, all in one call. So a value that is not finite is found after the
+update; nothing of that step is saved, as everywhere.
+"""
+
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import redirect_stdout
+from itertools import islice
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from deepspeed.pipe import PipelineModule
+from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
+from torch import nn
+
+from toolkit.core.types import AttentionKind
+from toolkit.engine.engine import Engine, MicroBatch, initialize_deepspeed
+from toolkit.engine.optimizer import OptimizerSettings, build_optimizer
+from toolkit.engine.ranks import Ranks
+from toolkit.model.encoder import ForwardContext
+from toolkit.parallel.stages import Stage
+from toolkit.parallel.tensor_parallel import share_of
+from toolkit.parallel.topology import Topology
+
+# Micro-batches of an evaluation that go through the pipeline together: enough that filling it costs little.
+_EVALUATED_TOGETHER = 32
+
+
+class PipelinedEngine(Engine):
+    """A stage of an encoder under DeepSpeed's pipeline.
+
+    Args:
+        stage: of this rank, with its initial weights.
+        names: Hugging Face names of all parameters of the model, in the same order on all ranks.
+        config: a resolved DeepSpeed configuration, of ZeRO stage 1.
+        optimizer: AdamW's settings.
+        ranks: the process group.
+
+    Raises:
+        SettingsError: DeepSpeed rejects the configuration; the same on every rank.
+    """
+
+    def __init__(
+        self,
+        stage: Stage,
+        *,
+        names: Sequence[str],
+        config: dict[str, Any],
+        optimizer: OptimizerSettings,
+        ranks: Ranks,
+    ) -> None:
+        self._stage, self._names = stage, tuple(names)
+        super().__init__(stage, config=config, optimizer=optimizer, ranks=ranks)
+
+    def _initialize(self, config: dict[str, Any], optimizer: OptimizerSettings) -> Any:
+        """DeepSpeed's engine around the stage."""
+        ranks, stage = self.ranks, self._stage
+        tied_group = ranks.groups.vocabulary if stage.settings.tie_word_embeddings else None
+        # DeepSpeed would switch this off itself, with a warning from each rank.
+        config = config | {"zero_optimization": config["zero_optimization"] | {"overlap_comm": False}}
+        # It prints how it cut the layers.
+        with redirect_stdout(io.StringIO()):
+            pipeline = _Pipeline(stage, ranks.topology, tied_group)
+        return initialize_deepspeed(pipeline, build_optimizer(stage, optimizer), config, ranks=ranks, mpu=None)
+
+    @property
+    def parameter_names(self) -> tuple[str, ...]:
+        """Hugging Face names of all parameters of the model, in the same order on all ranks."""
+        return self._names
+
+    @torch.no_grad()
+    def loss_sum(self, micro_batches: Iterable[MicroBatch], *, attention: AttentionKind) -> float:
+        """Sum of cross-entropies over the micro-batches of all ranks, without a gradient.
+
+        All ranks need the same number of micro-batches.
+        """
+        total = torch.zeros((), dtype=torch.float64, device=self.ranks.device)
+        coming = iter(micro_batches)
+        while batches := tuple(islice(coming, _EVALUATED_TOGETHER)):
+            self.deepspeed.eval_batch(self._fed(batches, attention, 1.0), num_micro_batches=len(batches))
+            total += self._losses().double().sum()
+        return self.ranks.sum_on_device(total)
+
+    def _accumulate(self, micro_batches: Sequence[MicroBatch], attention: AttentionKind, scale: float) -> torch.Tensor:
+        """The whole step; returns the losses of all micro-batches, none where they are not known."""
+        self.deepspeed.train_batch(self._fed(micro_batches, attention, scale))
+        return self._losses()
+
+    def _update(self) -> float:
+        """The gradient norm before clipping; the optimizer has stepped."""
+        return float(self.deepspeed.get_global_grad_norm())
+
+    def _losses(self) -> torch.Tensor:
+        """Losses of the micro-batches that the pipeline ran last; none where they are not known."""
+        losses: list[torch.Tensor] = self.deepspeed.fwd_outputs
+        return torch.stack(losses) if losses else torch.zeros(0, device=self.ranks.device)
+
+    def _fed(
+        self, micro_batches: Sequence[MicroBatch], attention: AttentionKind, scale: float
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """What DeepSpeed reads for each micro-batch, at both ends of the pipeline; the stage is told the rest."""
+        settings = self._stage.settings
+        self._stage.expect(
+            (ForwardContext.of(settings, batch.layout, attention, batch.positions_N), batch.labels_N)
+            for batch in micro_batches
+        )
+        scale_tensor = torch.tensor(scale, device=self.ranks.device)
+        return ((batch.input_ids_BS, scale_tensor) for batch in micro_batches)
+
+
+class _Pipeline(PipelineModule):
+    """One layer for each stage; its tied weight, of which two stages have a copy, is ours to name.
+
+    DeepSpeed would tie layers, not parts of them.
+    """
+
+    def __init__(self, stage: Stage, topology: Topology, tied_group: dist.ProcessGroup | None) -> None:
+        super().__init__(
+            layers=[stage if number == topology.stage else nn.Identity() for number in range(topology.pp)],
+            topology=PipeModelDataParallelTopology(num_pp=topology.pp, num_mp=topology.tp, num_dp=topology.dp),
+            # The loss itself is computed in the last stage: outside of forward, the head would lose its gradient
+            # under DeepSpeed's bf16 optimizer.
+            loss_fn=torch.mul,
+            partition_method="uniform",
+        )
+        self._tied = [] if tied_group is None else [(stage.tied_weight, tied_group)]
+        copy = stage.tied_weight if self._tied and not stage.is_first else None
+        for parameter in stage.parameters():
+            # What DeepSpeed reads to count each weight once in the norm of the gradient.
+            is_copy = parameter is copy
+            is_counted = share_of(parameter) is not None or topology.tp_rank == 0
+            parameter.ds_pipe_replicated = is_copy  # type: ignore[attr-defined]
+            parameter.tensor_model_parallel = is_counted and not is_copy  # type: ignore[attr-defined]
+
+    def get_tied_weights_and_groups(self) -> list[tuple[nn.Parameter, dist.ProcessGroup]]:
+        """Weights of which other stages have a copy, each with the ranks over which its gradient is summed."""
+        return self._tied

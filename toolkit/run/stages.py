@@ -1,0 +1,29 @@
+"""The pipeline stages of a run: how its schedule weighs the head, and the cut that follows."""
+
+from toolkit.parallel.stages import head_in_blocks, stage_blocks
+from toolkit.run.load import schedule_of
+from toolkit.run.settings import RunSettings
+
+
+def targets_per_position(settings: RunSettings, objective: str) -> float:
+    """Targets of an objective over positions, as far as settings tell: without a mask ratio it counts as 1."""
+    return float(getattr(settings.objectives[objective].settings, "mask_ratio", 1.0))
+
+
+def blocks_of_stages(settings: RunSettings) -> list[range]:
+    """The numbers of the blocks of each stage; the vocabulary size is known."""
+    return stage_blocks(settings.model, settings.parallel, targets_per_position=_mean_targets(settings))
+
+
+def describe_stages(settings: RunSettings) -> str:
+    """The cut that was chosen, and why."""
+    sizes = ", ".join(str(len(blocks)) for blocks in blocks_of_stages(settings))
+    worth = head_in_blocks(settings.model, targets_per_position=_mean_targets(settings))
+    return f"parallel.stages [{sizes}]: balanced by arithmetic; the head is worth {worth:.2g} blocks"
+
+
+def _mean_targets(settings: RunSettings) -> float:
+    """Targets per position over the whole schedule."""
+    phases = schedule_of(settings).phases
+    steps = sum((phase.stop - phase.start) * targets_per_position(settings, phase.objective) for phase in phases)
+    return steps / phases[-1].stop
