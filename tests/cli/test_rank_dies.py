@@ -75,4 +75,5 @@ def test_under_every_launcher(tmp_path, run, launcher, how):
     if launcher == "toolkit train":
         assert [process.returncode for process in processes] == [1 if how == "raises" else 137]
     if how == "raises":
-        assert printed.index("Traceback") < printed.index("TypeError: a bug in the objective")
+        # The log of rank 1's machine: rank 0 repeats the error in one line, after it or in the log of its own.
+        assert logs[-1].index("Traceback") < logs[-1].index("TypeError: a bug in the objective")

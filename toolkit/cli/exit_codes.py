@@ -6,7 +6,7 @@ import sys
 import traceback
 from collections.abc import Callable
 
-from toolkit.core.errors import LostRankError, ToolkitError, is_out_of_room
+from toolkit.core.errors import ToolkitError, is_out_of_room
 from toolkit.parallel.launcher import read_launcher
 
 DEBUG_VARIABLE = "TOOLKIT_DEBUG"
@@ -41,19 +41,13 @@ def guarded(program: Callable[[], object], *, report: Callable[[str], None] = pr
         return INTERRUPTED
     except Exception as error:
         code, message = _exit_code_and_message(error)
-        is_bug_here = code == 1 and not _is_of_another_rank(error)
+        is_bug_here = code == 1 and not (isinstance(error, ToolkitError) and error.is_of_another_rank)
         if is_debugging or is_bug_here:
             traceback.print_exc()
         if is_debugging or not is_bug_here:
             report(message)
         return code
     return 0
-
-
-def _is_of_another_rank(error: Exception) -> bool:
-    """Whether another rank shows the traceback: one whose error all ranks agreed on, or one that died."""
-    is_received = isinstance(error, ToolkitError) and error.is_agreed and error.__cause__ is None
-    return is_received or isinstance(error, LostRankError)
 
 
 def _exit_code_and_message(error: Exception) -> tuple[int, str]:

@@ -26,6 +26,11 @@ class ToolkitError(Exception):
     exit_code = 1
     is_agreed = False
 
+    @property
+    def is_of_another_rank(self) -> bool:
+        """Whether all ranks raise it and another one met it: that one has the cause to show."""
+        return self.is_agreed and self.__cause__ is None
+
 
 class UserError(ToolkitError):
     """Something the user can fix; its message is shown without a traceback."""
@@ -65,6 +70,7 @@ class LostRankError(ToolkitError):
     """
 
     is_told_here = True
+    is_of_another_rank = True
 
 
 class NonFiniteError(ToolkitError):

@@ -109,7 +109,7 @@ class _Watch(threading.Thread):
         """What ends this rank after `lost` died."""
         error = LostRankError(
             f"rank {lost} on {self._hosts[lost]} has ended, and the run with it. If it left no message above or in "
-            "the log of its machine, it was killed, as the system does when memory runs out.\n"
+            "the log of its machine, it was killed, as the system does when memory runs out, or the machine is gone.\n"
             "Start the same command again, on all machines: it resumes from the newest checkpoint."
         )
         error.is_told_here = self._rank == (1 if lost == 0 else 0)

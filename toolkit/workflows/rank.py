@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from toolkit.core.errors import LostRankError, UserError
+from toolkit.core.errors import LostRankError, ToolkitError, UserError
 from toolkit.engine.ranks import has_joined
 from toolkit.parallel.launcher import read_launcher
 from toolkit.run import RunFolder, load_run
@@ -16,6 +16,7 @@ from toolkit.workflows.train import prepare_if_named
 
 _DEFAULT_FOLDER = "runs/pretrain"
 _SECONDS_FOR_RANK_0 = 15.0
+_SECONDS_FOR_TRACEBACK = 3.0
 
 
 def run_rank(source: str | None, overrides: Sequence[str], *, ds_config: str) -> None:
@@ -64,4 +65,9 @@ def _own_errors_reported() -> Iterator[None]:
                 # Mostly rank 0 meets the same error; then its launcher ends this process while it waits here.
                 time.sleep(_SECONDS_FOR_RANK_0)
             print(f"error: rank {ours.rank}: {error}", file=sys.stderr, flush=True)
+        raise
+    except ToolkitError as error:
+        if error.exit_code == 1 and error.is_of_another_rank:
+            # A launcher that sees this rank end stops the others, one of which still prints its traceback.
+            time.sleep(_SECONDS_FOR_TRACEBACK)
         raise
