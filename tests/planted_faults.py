@@ -183,7 +183,7 @@ FAULTS = (
         name="embedding: gradients of a token are summed in bf16",
         path="toolkit/model/layers.py",
         old="weight_VD.dtype.itemsize > 2",
-        new="self.weight.dtype.itemsize >= 2",
+        new="weight_VD.dtype.itemsize >= 2",
         tests=("tests/model/test_embedding.py",),
     ),
     Fault(
