@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.support.layouts import stage3
 from tests.support.runs import RunCase, write_run
 from toolkit.testing.distributed import run_distributed
 from toolkit.testing.tolerances import gradient_tolerance
@@ -21,7 +22,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, o
     found = {}
     for world_size, micro_batches in ((1, (1, 2, 4)), (2, (1, 2, 4)), (4, ())):
         variants = [("zero0", (f"train.micro_batch_rows={rows}",)) for rows in micro_batches]
-        stages = ("zero1", "zero2", str(partitioned_stage_3(folder)))
+        stages = ("zero1", "zero2", stage3(folder))
         if world_size < 4:
             variants += [(stage, ("train.micro_batch_rows=2",)) for stage in stages]
         if world_size == 2:
@@ -41,13 +42,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, o
     return found
 
 
-def partitioned_stage_3(folder: Path) -> Path:
-    """Stage 3 that partitions everything: by default it keeps parameters as small as these whole."""
-    path = folder / "zero3-partitioned.json"
-    path.write_text('{"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0}}')
-    return path
-
-
 def test_losses_are_equal(runs):
     (first, reference), *others = runs.items()
     assert len(reference) == 2 * _PHASE + 1
@@ -63,7 +57,7 @@ def test_bf16_losses_are_those_of_fp32_within_rounding(runs, tmp_path):
     """Each stage that has fp32 master weights, on 1 and 2 ranks; later steps carry on the rounding of the first."""
     run_file = write_run(tmp_path, phase_steps=_PHASE)
     (_, reference), *_ = runs.items()
-    stages = ("zero1", "zero2", str(partitioned_stage_3(tmp_path)))
+    stages = ("zero1", "zero2", stage3(tmp_path))
     for world_size in (1, 2):
         cases = [
             RunCase(

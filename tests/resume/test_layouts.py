@@ -7,27 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.resume.test_resume import CutOff, differing_tensors
+from tests.support.layouts import Layout, stage3
 from tests.support.runs import RunCase, read_metrics, write_run
 from toolkit.checkpoint.read import open_checkpoint
 from toolkit.testing.distributed import run_distributed
 
-
-@dataclass(frozen=True)
-class Layout:
-    """How a run is spread: a DeepSpeed file, ranks and degrees."""
-
-    ds_config: str
-    ranks: int
-    tp: int = 1
-    pp: int = 1
-
-    @property
-    def overrides(self) -> tuple[str, ...]:
-        """Settings that ask for it."""
-        return (f"parallel.tp={self.tp}", f"parallel.pp={self.pp}", "train.micro_batch_rows=2")
-
-    def __str__(self) -> str:
-        return f"{Path(self.ds_config).stem}-ranks{self.ranks}-tp{self.tp}-pp{self.pp}"
+_PHASE = 4
 
 
 @dataclass(frozen=True)
@@ -57,22 +42,15 @@ class LoadAndSave:
         engine.close()
 
 
-def _stage3(folder: Path) -> str:
-    """Stage 3 that partitions everything: by default it keeps parameters as small as these whole."""
-    path = folder / "zero3.json"
-    path.write_text('{"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0}}')
-    return str(path)
-
-
 def _layouts(folder: Path) -> list[Layout]:
     """Every kind of layout, those of equal size together."""
     return [
         Layout("zero1", 1),
         Layout("zero1", 2),
         Layout("zero2", 2),
-        Layout(_stage3(folder), 2),
+        Layout(stage3(folder), 2),
         Layout("zero1", 2, tp=2),
-        Layout(_stage3(folder), 2, tp=2),
+        Layout(stage3(folder), 2, tp=2),
         Layout("pipeline", 2, pp=2),
         Layout("zero2", 4, tp=2),
         Layout("pipeline", 4, pp=2),
@@ -85,14 +63,14 @@ def _layouts(folder: Path) -> list[Layout]:
 )
 def test_every_layout_saves_the_checkpoint_that_it_loaded(tmp_path: Path, model: tuple[str, ...]) -> None:
     """97 tokens: over two ranks, the shares of the embedding are larger than the whole."""
-    run_file = str(write_run(tmp_path))
+    run_file = str(write_run(tmp_path, phase_steps=_PHASE))
     run_distributed([RunCase(run_file, "zero1", (f"run.dir={tmp_path / 'reference'}", *model))], world_size=1)
     reference = open_checkpoint(tmp_path / "reference")
     layouts = _layouts(tmp_path)
     for size in (1, 2, 4):
         same_size = [layout for layout in layouts if layout.ranks == size]
         cases = [
-            LoadAndSave(run_file, str(reference.path), layout, model, str(tmp_path / str(layout)))
+            LoadAndSave(run_file, str(reference.path), layout, model, str(tmp_path / str(layout).replace(" ", "-")))
             for layout in same_size
         ]
         run_distributed(cases, world_size=size)
@@ -101,27 +79,27 @@ def test_every_layout_saves_the_checkpoint_that_it_loaded(tmp_path: Path, model:
 
 
 def test_resume_under_model_parallelism_is_exact(tmp_path: Path) -> None:
-    run_file = write_run(tmp_path)
+    run_file = write_run(tmp_path, phase_steps=_PHASE)
     cases = []
-    layouts = [("zero1", "fp32", "tp=2"), ("zero2", "bf16", "tp=2"), (_stage3(tmp_path), "fp32", "tp=2")]
+    layouts = [("zero1", "fp32", "tp=2"), ("zero2", "bf16", "tp=2"), (stage3(tmp_path), "fp32", "tp=2")]
     layouts += [("pipeline", "fp32", "pp=2"), ("pipeline", "bf16", "pp=2")]
     for ds_config, precision, degree in layouts:
         folder = tmp_path / f"{Path(ds_config).stem}-{precision}"
         folder.mkdir()
         overrides = (f"parallel.{degree}", f'precision="{precision}"', "model.tie_word_embeddings=true")
-        cases.append(CutOff(str(run_file), str(folder), ds_config, overrides, steps=(9, 11)))
+        cases.append(CutOff(str(run_file), str(folder), ds_config, overrides, steps=(_PHASE - 1, _PHASE + 1)))
     for case, results in zip(cases, run_distributed(cases, world_size=2), strict=True):
-        assert results[0] == {9: [], 11: []}, case
+        assert results[0] == {_PHASE - 1: [], _PHASE + 1: []}, case
 
 
 def test_a_run_goes_on_in_another_layout(tmp_path: Path) -> None:
     """Half a run in each of two layouts: order and masks unchanged, losses those of one process."""
-    run_file = str(write_run(tmp_path))
+    run_file = str(write_run(tmp_path, phase_steps=_PHASE))
     crosses = [
         (Layout("zero1", 2, tp=2), Layout("zero2", 2)),
-        (Layout(_stage3(tmp_path), 2), Layout("zero1", 2, tp=2)),
+        (Layout(stage3(tmp_path), 2), Layout("zero1", 2, tp=2)),
         (Layout("zero2", 2, tp=2), Layout("zero0", 1)),
-        (Layout("zero0", 1), Layout(_stage3(tmp_path), 2, tp=2)),
+        (Layout("zero0", 1), Layout(stage3(tmp_path), 2, tp=2)),
         (Layout("pipeline", 2, pp=2), Layout("zero0", 1)),
         (Layout("zero2", 2, tp=2), Layout("pipeline", 2, pp=2)),
     ]
@@ -131,10 +109,10 @@ def test_a_run_goes_on_in_another_layout(tmp_path: Path) -> None:
     for number, pair in enumerate(crosses):
         folder = tmp_path / f"cross-{number}"
         for half in pair:
-            overrides = (f"run.dir={folder}", "checkpoint.every=10", "checkpoint.keep=9", *half.overrides)
+            overrides = (f"run.dir={folder}", f"checkpoint.every={_PHASE}", "checkpoint.keep=9", *half.overrides)
             run_distributed([RunCase(run_file, half.ds_config, overrides)], world_size=half.ranks)
             if half is pair[0]:
-                shutil.rmtree(folder / "checkpoints" / "step-00000020")
+                shutil.rmtree(folder / "checkpoints" / f"step-{2 * _PHASE:08d}")
         found = read_metrics(folder)
         assert [line["data_digest"] for line in found] == [line["data_digest"] for line in expected], pair
         for one, other in zip(expected[1:], found[1:], strict=True):
