@@ -56,7 +56,7 @@ class LiveBytes(TorchDispatchMode):
 
 @dataclass(frozen=True)
 class Held:
-    """Bytes that one rank holds while it builds, loads and saves, and the shapes of large matrices that it ends with."""
+    """Bytes that a rank holds while it builds, loads and saves, and the shapes of large matrices that it ends with."""
 
     run_file: str
     checkpoint: str
