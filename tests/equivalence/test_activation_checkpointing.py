@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.equivalence.test_topologies import partitioned_stage_3
+from tests.support.layouts import stage3
 from tests.support.runs import RunCase, write_run
 from toolkit.testing.distributed import run_distributed
 
@@ -12,7 +12,7 @@ from toolkit.testing.distributed import run_distributed
 def test_losses_are_equal(tp, precision, tmp_path):
     """Two ranks: every parameter partitioned by ZeRO stage 3, or weights shared."""
     run_file = write_run(tmp_path)
-    config = str(partitioned_stage_3(tmp_path)) if tp == 1 else "zero1"
+    config = stage3(tmp_path) if tp == 1 else "zero1"
     cases = [
         RunCase(
             str(run_file),
