@@ -65,7 +65,7 @@ class OneStep:
         num_targets = len(_micro_batch(range(_ROWS), self.first_row).labels_N)
         evaluated = engine.loss_sum(batches, attention=self.kind) / num_targets
         result = engine.train_step(batches, attention=self.kind, num_targets=num_targets, learning_rate=0.0)
-        gradients = {state.name: state.exp_avg.numpy() for state in collect(engine, is_mine=lambda number: True)}
+        gradients = {state.name: state.exp_avg.numpy() for state in collect(engine, is_mine=lambda name: True)}
         engine.close()
         assert evaluated == pytest.approx(result.loss, rel=1e-6)
         return result.loss, result.grad_norm, gradients

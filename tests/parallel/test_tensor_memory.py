@@ -76,7 +76,7 @@ class Held:
             with torch.device("meta"):
                 encoder = Encoder(run.settings.model)
             share_weights_(encoder, ranks.groups.tensor)
-            allocate_(encoder, seed=1)
+            allocate_(encoder, 1, standard_deviation=0.02)
         peaks["build"], peaks["built"] = live.peak, live.now
         engine = Engine(encoder, config=run.ds_config, optimizer=run.settings.train, ranks=ranks)
         with LiveBytes() as live:
@@ -112,16 +112,16 @@ def test_while_building_one_weight_at_a_time_is_whole(held: list[dict[str, Any]]
 
 
 def test_while_loading_one_weight_with_its_moments_is_whole(held: list[dict[str, Any]]) -> None:
-    """Besides the share, its master copy and moments; and a copy of one share on its way there."""
+    """Beyond the share, its master copy and moments: three whole tensors, and the half of each on its way there."""
     for rank in held:
         assert rank["loaded"] <= 4.01 * rank["share"]
-        assert rank["load"] <= rank["loaded"] + 3.6 * _TABLE
+        assert rank["load"] <= rank["loaded"] + 4.6 * _TABLE
 
 
 def test_while_saving_a_rank_holds_what_it_writes_and_one_weight_more(held: list[dict[str, Any]]) -> None:
-    """Of the two large matrices, each rank writes one; its copy in the file's bytes is the other half of that."""
+    """Of the two large matrices each rank writes one; of the other it holds shares, parts that come in, and the whole."""
     for rank in held:
-        assert rank["save"] <= rank["saved"] + 3.1 * _TABLE + 3.6 * _TABLE
+        assert rank["save"] <= rank["saved"] + 3.1 * _TABLE + 5.7 * _TABLE
 
 
 def test_after_that_nothing_is_whole(held: list[dict[str, Any]]) -> None:

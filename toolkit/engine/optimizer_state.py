@@ -6,6 +6,7 @@ moments exist before they can be set, copying restored master weights to the bf1
 stage 3, where the public function fails on the last rank if a parameter's size is not a multiple of the ranks.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -24,19 +25,35 @@ _FLAT_PARTITIONS = (
 )
 
 
-def collect(engine: Engine, *, is_mine: Callable[[int], bool]) -> Iterator[ParameterState]:
-    """The whole state of every parameter of this stage for which `is_mine(number)` holds, on the CPU in fp32.
+def stage_sizes(engine: Engine) -> dict[str, int]:
+    """How many numbers each parameter has that this stage writes, whole, by name."""
+    return {name: _whole_size(parameter) for name, parameter in _of_stage(engine)}
 
-    A parameter of which two stages have a copy counts as the first one's. Collective: all ranks must run it to its end,
-    each keeping its own part. A rank holds one whole parameter at a time besides those it keeps.
+
+def collect(engine: Engine, *, is_mine: Callable[[str], bool]) -> Iterator[ParameterState]:
+    """The whole state of every parameter of this stage for whose name `is_mine` holds, on the CPU in fp32.
+
+    Collective: all ranks must run it to its end, each keeping its own part. A rank holds one whole parameter at a time
+    besides those it keeps.
     """
     _link_moments(engine.deepspeed.optimizer)
-    named = engine.named_parameters().items()
-    own = [(name, parameter) for name, parameter in named if not getattr(parameter, "ds_pipe_replicated", False)]
-    for number, (name, parameter) in enumerate(own):
+    for name, parameter in _of_stage(engine):
         tensors = [_joined(engine, parameter, tensor) for tensor in _full(engine, parameter)]
-        if is_mine(number):
+        if is_mine(name):
             yield ParameterState(name, *(_on_cpu(tensor) for tensor in tensors))
+
+
+def _of_stage(engine: Engine) -> list[tuple[str, torch.nn.Parameter]]:
+    """A parameter of which two stages have a copy counts as the first one's."""
+    named = engine.named_parameters().items()
+    return [(name, parameter) for name, parameter in named if not getattr(parameter, "ds_pipe_replicated", False)]
+
+
+def _whole_size(parameter: torch.nn.Parameter) -> int:
+    if (share := share_of(parameter)) is not None:
+        return math.prod(share.whole_shape)
+    # Under ZeRO-3 a parameter is empty between two uses.
+    return int(getattr(parameter, "ds_numel", parameter.numel()))
 
 
 def _joined(engine: Engine, parameter: torch.nn.Parameter, tensor: torch.Tensor) -> torch.Tensor:

@@ -8,7 +8,7 @@ from toolkit.checkpoint.read import Checkpoint, ParameterState
 from toolkit.checkpoint.write import abandon, begin, finish, merge_parts, write_part
 from toolkit.core.errors import CheckpointError
 from toolkit.engine.engine import Engine
-from toolkit.engine.optimizer_state import collect, restore
+from toolkit.engine.optimizer_state import collect, restore, stage_sizes
 
 
 def save_checkpoint(engine: Engine, root: Path, *, manifest: CheckpointManifest, tokenizer_folder: Path) -> Path:
@@ -29,9 +29,7 @@ def save_checkpoint(engine: Engine, root: Path, *, manifest: CheckpointManifest,
         mine = begin(root, manifest.step) if ranks.rank == 0 else None
     folder = ranks.broadcast(mine)
     assert folder is not None
-    # The ranks of a stage have its parameters, and no others.
-    sharers = ranks.topology.ranks_per_stage
-    states = list(collect(engine, is_mine=lambda number: number % sharers == ranks.rank % sharers))
+    states = list(collect(engine, is_mine=_own_part(engine).__contains__))
     try:
         with ranks.together():
             part = write_part(folder, part=ranks.rank, num_parts=world, parameters=states)
@@ -46,6 +44,21 @@ def save_checkpoint(engine: Engine, root: Path, *, manifest: CheckpointManifest,
             abandon(folder)
         raise
     return root / f"step-{manifest.step:08d}"
+
+
+def _own_part(engine: Engine) -> set[str]:
+    """Names of the parameters that this rank writes: of its stage's, the largest first, each to who has least so far.
+
+    By number, one rank could get both the embedding and the head, which are most of a small model.
+    """
+    topology = engine.ranks.topology
+    loads, own = [0] * topology.ranks_per_stage, set()
+    for name, size in sorted(stage_sizes(engine).items(), key=lambda item: -item[1]):
+        writer = loads.index(min(loads))
+        loads[writer] += size
+        if writer == topology.rank % topology.ranks_per_stage:
+            own.add(name)
+    return own
 
 
 def load_checkpoint(engine: Engine, checkpoint: Checkpoint, *, moments: Literal["keep", "reset"] = "keep") -> None:
