@@ -119,7 +119,7 @@ def test_while_loading_one_weight_with_its_moments_is_whole(held: list[dict[str,
 
 
 def test_while_saving_a_rank_holds_what_it_writes_and_one_weight_more(held: list[dict[str, Any]]) -> None:
-    """Of the two large matrices each rank writes one; of the other it holds shares, parts that come in, and the whole."""
+    """Of the two large matrices each rank writes one; of the other it holds shares, parts coming in, and the whole."""
     for rank in held:
         assert rank["save"] <= rank["saved"] + 3.1 * _TABLE + 5.7 * _TABLE
 
