@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet -c constraints-cpu.txt $(PIP_ARGS)
 # A file's tests share what is expensive to make, so one process runs them all; tests/conftest.py says which come first.
 IN_PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: quickstart test test-slow lint bench
+.PHONY: quickstart test test-slow proofs lint bench
 
 quickstart: $(VENV)/installed
 	$(BIN)/toolkit quickstart
@@ -19,6 +19,11 @@ test: $(VENV)/tests-installed
 test-slow: $(VENV)/tests-installed
 	$(BIN)/python -m pytest -m slow
 	$(BIN)/python -m tests.planted_faults
+
+# About an hour; test-slow has a sample.
+proofs: $(VENV)/tests-installed
+	$(BIN)/python -m tests.proofs.layout_table --write docs/parallelism.md
+	$(BIN)/python -m tests.proofs.kills
 
 lint: $(VENV)/lint-installed
 	$(BIN)/ruff check .
