@@ -69,7 +69,7 @@ FAULTS = (
     ),
     Fault(
         name="tensor parallelism: a rank takes its tokens to begin one row late",
-        path="toolkit/parallel/tensor_parallel.py",
+        path="toolkit/parallel/shares.py",
         old="own = index - self.start",
         new="own = index - self.start - (self.number > 0)",
         tests=("tests/parallel/test_tensor_parallel.py",),

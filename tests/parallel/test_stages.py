@@ -7,8 +7,8 @@ from toolkit.core.errors import SettingsError
 from toolkit.core.types import AttentionKind
 from toolkit.model import Encoder, SegmentLayout, model_settings
 from toolkit.model.encoder import ForwardContext
+from toolkit.parallel.shares import allocate_
 from toolkit.parallel.stages import Stage, balanced_stages, check_pipeline_parallel, head_in_blocks, stage_blocks
-from toolkit.parallel.tensor_parallel import allocate_
 from toolkit.parallel.topology import ParallelSettings
 from toolkit.testing.models import tiny_encoder, tiny_settings
 

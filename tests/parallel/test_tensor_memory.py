@@ -15,7 +15,8 @@ from torch.utils._pytree import tree_leaves
 from tests.support.runs import RunCase, write_run
 from toolkit.checkpoint.read import open_checkpoint
 from toolkit.model import Encoder
-from toolkit.parallel.tensor_parallel import allocate_, share_weights_
+from toolkit.parallel.shares import allocate_
+from toolkit.parallel.tensor_parallel import share_weights_
 from toolkit.testing.distributed import run_distributed
 
 # Embedding and head are nearly all of the model.

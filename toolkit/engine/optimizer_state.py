@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from toolkit.checkpoint.read import ParameterState
 from toolkit.engine.engine import Engine
-from toolkit.parallel.tensor_parallel import share_of
+from toolkit.parallel.shares import share_of
 
 # Where each optimizer class keeps its flat fp32 partitions.
 _FLAT_PARTITIONS = (

@@ -23,8 +23,8 @@ from toolkit.engine.engine import Engine, MicroBatch, initialize_deepspeed
 from toolkit.engine.optimizer import OptimizerSettings, build_optimizer
 from toolkit.engine.ranks import Ranks
 from toolkit.model.encoder import ForwardContext
+from toolkit.parallel.shares import share_of
 from toolkit.parallel.stages import Stage
-from toolkit.parallel.tensor_parallel import share_of
 from toolkit.parallel.topology import Topology
 
 # Micro-batches of an evaluation that go through the pipeline together: enough that filling it costs little.

@@ -15,8 +15,6 @@ Shapes: T positions in a micro-batch, D model width, V vocabulary, N target toke
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 from fnmatch import fnmatchcase
 from typing import Any
@@ -27,9 +25,10 @@ from torch import Tensor, nn
 
 from toolkit.core.errors import SettingsError
 from toolkit.model.config import ModelSettings
-from toolkit.model.encoder import Encoder, FeedForward, Head, SelfAttention, initial_weight
+from toolkit.model.encoder import Encoder, FeedForward, Head, SelfAttention
 from toolkit.model.layers import Embedding, Linear, RMSNorm, embed, linear, rms_norm
 from toolkit.model.loss import VocabularyColumns
+from toolkit.parallel.shares import Share, needed_share_of
 
 
 class Sharing(Enum):
@@ -83,65 +82,6 @@ def check_tensor_parallel(settings: ModelSettings, tp: int) -> None:
         )
 
 
-@dataclass(frozen=True)
-class Share:
-    """Which part of a whole parameter one of `num_shares` ranks holds: an equal stretch of one dimension.
-
-    Attributes:
-        whole_shape: of the parameter.
-        dimension: that is divided.
-        number: of this share, from 0.
-        num_shares: that make the whole.
-    """
-
-    whole_shape: tuple[int, ...]
-    dimension: int
-    number: int
-    num_shares: int
-
-    @property
-    def size(self) -> int:
-        """Length of the stretch; the last one may reach beyond the parameter's end."""
-        return -(-self.whole_shape[self.dimension] // self.num_shares)
-
-    @property
-    def start(self) -> int:
-        """Where the stretch begins."""
-        return self.number * self.size
-
-    @property
-    def filled(self) -> int:
-        """How much of the stretch lies inside the parameter."""
-        return max(0, min(self.size, self.whole_shape[self.dimension] - self.start))
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of the share."""
-        return (*self.whole_shape[: self.dimension], self.size, *self.whole_shape[self.dimension + 1 :])
-
-    def index_of(self, index: Tensor) -> Tensor:
-        """Where indices of the whole dimension lie in this share; -1 for those elsewhere, and for negative ones."""
-        own = index - self.start
-        return torch.where((own >= 0) & (own < self.size), own, -1)
-
-    def take(self, whole: Tensor) -> Tensor:
-        """This share of a whole tensor, filled up with zeros: of `shape`, a copy, so that the whole can go."""
-        part = whole.narrow(self.dimension, min(self.start, whole.shape[self.dimension]), self.filled)
-        share = whole.new_zeros(self.shape)
-        share.narrow(self.dimension, 0, self.filled).copy_(part)
-        return share
-
-    def join(self, shares: Sequence[Tensor]) -> Tensor:
-        """The whole tensor, from all shares in order."""
-        return torch.cat(list(shares), dim=self.dimension).narrow(self.dimension, 0, self.whole_shape[self.dimension])
-
-
-def share_of(parameter: Tensor) -> Share | None:
-    """Which part of a whole a parameter is; None if it is the whole."""
-    share: Share | None = getattr(parameter, "share", None)
-    return share
-
-
 @torch.no_grad()
 def share_weights_(encoder: Encoder, group: dist.ProcessGroup) -> None:
     """Keep this rank's shares of an encoder's weights, in place, with layers that exchange what that needs.
@@ -166,7 +106,7 @@ def share_weights_(encoder: Encoder, group: dist.ProcessGroup) -> None:
         if isinstance(module, SelfAttention | FeedForward | Head):
             module.register_forward_pre_hook(lambda _, arguments: (enter_region(arguments[0], group), *arguments[1:]))
         if isinstance(module, Head):
-            module.columns = SharedColumns(_share_of(module.weight), group)
+            module.columns = SharedColumns(needed_share_of(module.weight), group)
         sharing = sharing_of(f"{name}.weight")
         if isinstance(module, Embedding):
             encoder.set_submodule(name, VocabularyEmbedding(module, group))
@@ -174,38 +114,6 @@ def share_weights_(encoder: Encoder, group: dist.ProcessGroup) -> None:
             encoder.set_submodule(name, RowLinear(module, group))
         elif isinstance(module, RMSNorm) and sharing is Sharing.INSIDE:
             encoder.set_submodule(name, InsideNorm(module, group))
-
-
-@torch.no_grad()
-def allocate_(part: nn.Module, seed: int, *, standard_deviation: float, device: torch.device | str = "cpu") -> None:
-    """Put an encoder that was built on the meta device, or a stage of it, onto a device, in place, with initial values.
-
-    Each parameter gets its part of the value that the whole one has; one at a time is whole.
-
-    Args:
-        part: its parameters have the names that they have in the encoder.
-        seed: of the run.
-        standard_deviation: of the normal distribution.
-        device: where they go.
-    """
-    allocated: dict[nn.Parameter, nn.Parameter] = {}
-    for name, parameter in part.named_parameters():
-        share = share_of(parameter)
-        shape = tuple(parameter.shape) if share is None else share.whole_shape
-        value = initial_weight(name, shape, standard_deviation=standard_deviation, seed=seed)
-        allocated[parameter] = nn.Parameter((value if share is None else share.take(value)).to(device))
-        # What says how it is shared.
-        vars(allocated[parameter]).update(vars(parameter))
-    # Through the modules' own tables, in which a tied parameter stands twice.
-    for module in part.modules():
-        for name, parameter in module.named_parameters(recurse=False):
-            module.register_parameter(name, allocated[parameter])
-
-
-def _share_of(parameter: Tensor) -> Share:
-    share = share_of(parameter)
-    assert share is not None
-    return share
 
 
 class RowLinear(nn.Module):
@@ -238,7 +146,7 @@ class VocabularyEmbedding(nn.Module):
 
     def __init__(self, whole: Embedding, group: dist.ProcessGroup) -> None:
         super().__init__()
-        self.weight, self._share, self._group = whole.weight, _share_of(whole.weight), group
+        self.weight, self._share, self._group = whole.weight, needed_share_of(whole.weight), group
 
     def forward(self, ids_T: Tensor) -> Tensor:
         """(T,) int64 -> (T, D)."""

@@ -26,8 +26,9 @@ from toolkit.engine.saving import load_checkpoint
 from toolkit.model.activation_checkpointing import checkpoint_blocks_
 from toolkit.model.encoder import Encoder, compile_blocks_
 from toolkit.parallel.launcher import read_launcher
+from toolkit.parallel.shares import allocate_
 from toolkit.parallel.stages import Stage
-from toolkit.parallel.tensor_parallel import allocate_, share_weights_
+from toolkit.parallel.tensor_parallel import share_weights_
 from toolkit.run.folder import RunFolder
 from toolkit.run.identity import check_same_model, rope_differences
 from toolkit.run.load import read_resolved, schedule_of
