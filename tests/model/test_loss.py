@@ -27,7 +27,7 @@ def _problem(dtype: torch.dtype, *, num_targets: int = NUM_TARGETS) -> tuple[Ten
 @pytest.mark.parametrize("chunk_rows", [1, 4, 100])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_loss_and_gradients_equal_torchs(dtype: torch.dtype, chunk_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_CHUNK_ROWS", chunk_rows)
+    monkeypatch.setattr(module, "CHUNK_ROWS", chunk_rows)
     hidden, weight, labels = _problem(dtype)
     ours = cross_entropy_sum(hidden, weight, labels) * 0.37
     our_gradients = torch.autograd.grad(ours, (hidden, weight))
@@ -40,7 +40,7 @@ def test_loss_and_gradients_equal_torchs(dtype: torch.dtype, chunk_rows: int, mo
 
 def test_bf16_loss_is_summed_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
     """The weights are rounded, the sum is not: it stays within rounding of the logits, however many terms it has."""
-    monkeypatch.setattr(module, "_CHUNK_ROWS", 64)
+    monkeypatch.setattr(module, "CHUNK_ROWS", 64)
     hidden, weight, labels = _problem(torch.bfloat16, num_targets=3000)
     ours = cross_entropy_sum(hidden, weight, labels)
     our_gradients = torch.autograd.grad(ours, (hidden, weight))
@@ -137,7 +137,7 @@ class _LargeTensors(TorchDispatchMode):
 
 def test_a_chunk_is_gone_before_the_next_one_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two chunks, or five, need no more memory for logits than one."""
-    monkeypatch.setattr(module, "_CHUNK_ROWS", 8)
+    monkeypatch.setattr(module, "CHUNK_ROWS", 8)
     vocabulary, peaks = 1000, []
     weight = torch.randn(vocabulary, WIDTH).bfloat16().requires_grad_()
     for num_chunks in (1, 2, 5):

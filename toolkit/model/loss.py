@@ -15,7 +15,8 @@ from torch import Tensor
 from toolkit.model.layers import linear
 
 # Large enough for products at full speed; a chunk's logits in fp32 are V x this x 4 bytes.
-_CHUNK_ROWS = 1024
+CHUNK_ROWS = 1024
+"""Targets of a chunk."""
 
 
 class VocabularyColumns:
@@ -69,8 +70,8 @@ class _CrossEntropySum(torch.autograd.Function):
         total = torch.zeros((), dtype=sum_dtype, device=hidden_ND.device)
         d_hidden_ND = torch.empty_like(hidden_ND) if with_gradients else None
         d_weight_VD = torch.zeros_like(weight_VD, dtype=sum_dtype) if with_gradients else None
-        for start in range(0, len(hidden_ND), _CHUNK_ROWS):
-            rows = slice(start, start + _CHUNK_ROWS)
+        for start in range(0, len(hidden_ND), CHUNK_ROWS):
+            rows = slice(start, start + CHUNK_ROWS)
             d_rows_ND = None if d_hidden_ND is None else d_hidden_ND[rows]
             total += _add_chunk(hidden_ND[rows], weight_VD, labels_N[rows], columns, d_rows_ND, d_weight_VD)
         if d_hidden_ND is not None and d_weight_VD is not None:

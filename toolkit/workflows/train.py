@@ -11,7 +11,7 @@ from filelock import FileLock
 from toolkit.core.errors import SettingsError
 from toolkit.data import MANIFEST_NAME
 from toolkit.run import RunSettings, load_run, run_presets
-from toolkit.run.forecast import forecast
+from toolkit.run.forecast import forecast, forecast_memory
 from toolkit.run.load import to_toml
 from toolkit.run.resolve import resolve_run
 from toolkit.workflows.launch import launch_ranks, num_devices
@@ -56,15 +56,19 @@ def show_run(source: str, overrides: Sequence[str], *, ds_config: str | None, nu
     """
     settings = load_run(source, overrides)
     missing = _missing(settings) if source in run_presets() else []
+    ranks = num_procs or num_devices()
     if missing:
         print(to_toml(settings))
-        lines = [*forecast(settings, None), *(f"{key} ({path}) does not exist yet" for key, path in missing)]
+        lines = [*forecast(settings, None), *forecast_memory(settings, ds_config=ds_config, num_ranks=ranks)]
+        lines += [f"{key} ({path}) does not exist yet" for key, path in missing]
         sizes = "" if settings.model.vocab_size else ", parameters, FLOPs and disk (set model.vocab_size to see them)"
         lines.append(f"what depends on that is left out here: epochs of the corpus, checks against it{sizes}")
     else:
-        run = resolve_run(settings, ds_config=ds_config, num_ranks=num_procs or num_devices())
+        run = resolve_run(settings, ds_config=ds_config, num_ranks=ranks)
         print(to_toml(run.settings))
-        lines = [*forecast(run.settings, run.data), *run.data.describe().splitlines()]
+        lines = forecast(run.settings, run.data)
+        lines += forecast_memory(run.settings, ds_config=ds_config, num_ranks=ranks)
+        lines += run.data.describe().splitlines()
         lines += [run.start.describe(run.settings), run.plan.describe(), *run.choices]
     for line in lines:
         print(f"# {line}")

@@ -1,0 +1,149 @@
+"""The forecast of memory: cases by hand, and what torch's allocator hands out on CPU ranks."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support.memory import allocated_by
+from toolkit.core.types import AttentionKind
+from toolkit.engine.ds_config import read_ds_config, resolve_ds_config
+from toolkit.engine.engine import MicroBatch
+from toolkit.engine.ranks import join_ranks
+from toolkit.model import Encoder, ModelSettings, SegmentLayout, model_settings
+from toolkit.parallel.memory import RankMemory, rank_memory, shapes_of_stages
+from toolkit.parallel.topology import batch_plan
+from toolkit.run.settings import RunSettings
+from toolkit.run.stages import blocks_of_stages
+from toolkit.testing.distributed import run_distributed
+from toolkit.training.pretrain import _build_engine
+
+# 56M parameters, of which a tenth of a gradient bucket's default size: the bucket alone would be the forecast.
+_MODEL = {
+    "vocab_size": 16_000, "hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 10,
+    "num_attention_heads": 8, "num_key_value_heads": 4,
+}  # fmt: skip
+_BUCKET, _LENGTH, _ACCUMULATION = 10_000_000, 256, 2
+
+
+def _one_rank(model: ModelSettings, **changes: Any) -> RankMemory:
+    (shape,) = shapes_of_stages(model, tp=1, stages=(model.num_hidden_layers,), num_micro_batches=1)
+    arguments: dict[str, Any] = {
+        "dp": 1, "zero": {"stage": 1}, "precision": "bf16", "micro_batch_rows": 1, "sequence_length": 100,
+        "activation_checkpointing": "none",
+    }  # fmt: skip
+    return rank_memory(shape, **(arguments | changes))
+
+
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_parameters_of_the_stages_are_those_of_the_model(is_tied):
+    """Tied, the last stage has a copy of the embedding."""
+    model = model_settings("test", vocab_size=96, num_hidden_layers=5, tie_word_embeddings=is_tied)
+    total = sum(parameter.numel() for parameter in Encoder(model).parameters())
+    for stages in ((5,), (2, 3), (2, 2, 1)):
+        shapes = shapes_of_stages(model, tp=1, stages=stages, num_micro_batches=2)
+        copies = 96 * 64 if is_tied and len(stages) > 1 else 0
+        assert sum(shape.parameters for shape in shapes) == total + copies
+        assert [shape.micro_batches for shape in shapes] == [min(len(stages) - n, 2) for n in range(len(stages))]
+
+
+def test_states_by_hand():
+    """Of 3,212,749,824 parameters: Llama 3.2 3B's."""
+    model, count = model_settings("3b"), 3_212_749_824
+    zero1 = _one_rank(model, dp=8)
+    assert (zero1.weights, zero1.optimizer, zero1.gradients) == (2 * count, 12 * count // 8, 4 * count)
+    assert zero1.communication == 4 * 500_000_000
+    zero2 = _one_rank(model, dp=8, zero={"stage": 2, "overlap_comm": True})
+    assert (zero2.weights, zero2.optimizer) == (2 * count, 12 * count // 8)
+    assert (zero2.gradients, zero2.communication) == (4 * count // 8 + 10**9, 2 * 10**9 + 2 * 10**9)
+    zero3 = _one_rank(model, dp=8, zero={"stage": 3, "stage3_max_live_parameters": 10**8})
+    assert (zero3.weights, zero3.gradients) == (2 * (count // 8 + 10**8), 4 * count // 8)
+    fp32 = _one_rank(model, dp=1, zero={"stage": 0}, precision="fp32")
+    assert (fp32.weights, fp32.optimizer, fp32.gradients, fp32.communication) == (4 * count, 8 * count, 8 * count, 0)
+
+
+def test_activations_by_hand():
+    """100 positions of one block: width 64, 4 heads and 2 key-value heads of 16, feed-forward 128; 2 bytes."""
+    model = model_settings("test", vocab_size=96, num_hidden_layers=1)
+    whole, kept = 4 * 64 + 2 * 64 + 2 * 32 + 4 * 128, 3 * 64 + 2 * 64 + 2 * 32 + 2 * 128
+    assert _one_rank(model).activations == 200 * whole
+    deep = model_settings("test", vocab_size=96, num_hidden_layers=7)
+    assert _one_rank(deep, activation_checkpointing="selective").activations == 200 * (7 * kept + whole - kept)
+    assert _one_rank(deep, activation_checkpointing="full").activations == 200 * (7 * 64 + whole - 64)
+    assert _one_rank(model).head == 8 * 100 * 96 + 4 * 96 * 64
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """Two steps of an engine; returns this rank's largest number of bytes, and those of the formula."""
+
+    ds_config: str
+    precision: str = "bf16"
+    tp: int = 1
+    pp: int = 1
+
+    def __call__(self) -> tuple[int, int]:
+        """Run it."""
+        raw = {
+            "run": {"dir": "unused"}, "model": _MODEL, "data": {"train": "unused", "sequence_length": _LENGTH},
+            "precision": self.precision, "schedule": [{"objective": "clm", "steps": 2}],
+            "parallel": {"tp": self.tp, "pp": self.pp},
+        }  # fmt: skip
+        settings = RunSettings.model_validate(raw | {"objectives": {"clm": _declared()}})
+        ranks = join_ranks(settings.parallel)
+        dp = ranks.data_parallel_size
+        plan = batch_plan(_ACCUMULATION * dp, 1, data_parallel=dp)
+        read = read_ds_config(self.ds_config)
+        config = resolve_ds_config(read, batch=plan, grad_clip=1.0, precision=self.precision, source="test")
+        built = allocated_by(lambda: _build_engine(settings, config, ranks))
+        engine = built.result
+        ids_BS = torch.randint(0, 16_000, (1, _LENGTH), generator=torch.Generator().manual_seed(ranks.data_rank))
+        positions_N = torch.arange(_LENGTH - 1)
+        layout = SegmentLayout.from_segments(torch.ones_like(ids_BS))
+        batch = MicroBatch(ids_BS, layout, positions_N, ids_BS.flatten()[1:])
+
+        def steps() -> None:
+            for _ in range(2):
+                engine.train_step(
+                    [batch] * _ACCUMULATION,
+                    attention=AttentionKind.CAUSAL,
+                    num_targets=len(positions_N) * _ACCUMULATION * dp,
+                    learning_rate=1e-4,
+                )
+
+        peak = built.kept + allocated_by(steps).peak
+        engine.close()
+        stages = tuple(len(blocks) for blocks in blocks_of_stages(settings))
+        shapes = shapes_of_stages(settings.model, tp=self.tp, stages=stages, num_micro_batches=_ACCUMULATION)
+        formula = rank_memory(
+            shapes[ranks.topology.stage], dp=dp, zero=config["zero_optimization"], precision=self.precision,
+            micro_batch_rows=1, sequence_length=_LENGTH, activation_checkpointing="none",
+        )  # fmt: skip
+        return peak, formula.total
+
+
+def _declared() -> Any:
+    from toolkit.objectives.registry import declare
+
+    return declare("clm", {})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_peak_is_within_15_percent_of_the_formula(world_size, tmp_path):
+    layouts = [(stage, 1, 1) for stage in (1, 2, 3)] if world_size == 2 else [(1, 1, 1)]
+    layouts += [(1, 2, 1), (2, 2, 1), (1, 1, 2)] if world_size == 2 else []
+    cases = []
+    for stage, tp, pp in layouts:
+        path = tmp_path / f"zero{stage}.json"
+        options = {"stage": stage, "overlap_comm": pp == 1, "reduce_bucket_size": _BUCKET}
+        path.write_text(json.dumps({"zero_optimization": options | {"contiguous_gradients": True}}))
+        cases.append(_Steps(str(path), tp=tp, pp=pp))
+    table = []
+    for case, results in zip(cases, run_distributed(cases, world_size=world_size, timeout=500), strict=True):
+        for rank, (measured, formula) in enumerate(results):
+            table.append((case, rank, f"{measured / 2**20:,.0f} MiB", f"{formula / 2**20:,.0f} MiB"))
+            assert formula == pytest.approx(measured, rel=0.15), "\n".join(map(str, table))
+    print("\n".join(map(str, table)))

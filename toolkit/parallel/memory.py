@@ -1,0 +1,180 @@
+"""Device memory of a rank by what it is for, computed from shapes, degrees of parallelism and the ZeRO block.
+
+Parameters of a rank, P, are those of its stage, divided over its tensor-parallel ranks. With d copies of the model, and
+e = 2 bytes in bf16, 4 in fp32, DeepSpeed 0.19.8 holds
+
+| | weights | master weights and moments | gradients | communication |
+|---|---|---|---|---|
+| stage 0 | e P | 8 P | 2 e P | copy |
+| stage 1, bf16 | e P | 12 P / d | 4 P | copy |
+| stage 1, fp32 | e P | 12 P / d | 8 P | buckets |
+| stage 2 | e P | 12 P / d | 4 P / d + reducing | buckets, and in bf16 a copy of one |
+| stage 3 | e P / d + gathered | 12 P / d | 4 P / d | one fp32 bucket, prefetched and largest weight |
+
+where a copy is 4 bytes for each of up to 5e8 gradients, and `buckets` are `reduce_bucket_size` (5e8) gradients, twice
+with `overlap_comm`. At stage 3, weights stay gathered from the forward to the backward pass up to
+`stage3_max_live_parameters` (1e9).
+
+Shapes: B rows in a micro-batch, S positions in a row, T = B x S, D model width, V vocabulary, F feed-forward width,
+H query heads, K key-value heads, E width of one head.
+"""
+
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass
+from typing import Any, Literal
+
+from toolkit.model.config import ActivationCheckpointing, ModelSettings
+from toolkit.model.loss import CHUNK_ROWS
+from toolkit.model.presets import parameter_counts
+
+_BUCKET = 500_000_000
+_LIVE_PARAMETERS = 1_000_000_000
+_PREFETCH = 50_000_000
+_MASTER_AND_MOMENTS, _MOMENTS, _FP32 = 12, 8, 4
+
+
+@dataclass(frozen=True)
+class RankMemory:
+    """Bytes that one rank holds at the peak of a step, by what they are for."""
+
+    weights: int
+    optimizer: int
+    gradients: int
+    activations: int
+    head: int
+    communication: int
+
+    @property
+    def total(self) -> int:
+        """All of it; what the allocator loses between blocks and the CUDA context come on top."""
+        return sum(astuple(self))
+
+
+@dataclass(frozen=True)
+class RankShape:
+    """What one rank computes.
+
+    Attributes:
+        model: the whole model, with its vocabulary size.
+        tp: tensor parallel degree.
+        blocks: of this rank's stage.
+        has_embedding: whether this is the first stage.
+        has_head: whether this is the last stage.
+        micro_batches: whose activations wait at once for their backward pass: 1 without a pipeline.
+    """
+
+    model: ModelSettings
+    tp: int
+    blocks: int
+    has_embedding: bool
+    has_head: bool
+    micro_batches: int
+
+    @property
+    def parameters(self) -> int:
+        """P."""
+        counts, width = parameter_counts(self.model), self.model.hidden_size
+        norms = 2 * width
+        # With tied weights, two stages have a copy, and one stage has one matrix.
+        is_one_matrix = self.model.tie_word_embeddings and self.has_embedding and self.has_head
+        matrices = 1 if is_one_matrix else self.has_embedding + self.has_head
+        shared = self.blocks * (counts.layer - norms) + matrices * counts.embedding
+        return -(-shared // self.tp) + self.blocks * norms + self.has_head * width
+
+
+def shapes_of_stages(
+    model: ModelSettings, *, tp: int, stages: tuple[int, ...], num_micro_batches: int
+) -> list[RankShape]:
+    """What the ranks of each stage compute.
+
+    Args:
+        model: the whole model, with its vocabulary size.
+        tp: tensor parallel degree.
+        stages: number of blocks of each stage; one without a pipeline.
+        num_micro_batches: of a step, on one rank.
+    """
+    pp = len(stages)
+    return [
+        RankShape(
+            model, tp, blocks, has_embedding=stage == 0, has_head=stage == pp - 1,
+            # 1F1B: a stage has begun as many micro-batches as there are stages from it to the end.
+            micro_batches=min(pp - stage, num_micro_batches),
+        )
+        for stage, blocks in enumerate(stages)
+    ]  # fmt: skip
+
+
+def rank_memory(
+    shape: RankShape,
+    *,
+    dp: int,
+    zero: Mapping[str, Any],
+    precision: Literal["fp32", "bf16"],
+    micro_batch_rows: int,
+    sequence_length: int,
+    activation_checkpointing: ActivationCheckpointing,
+) -> RankMemory:
+    """Bytes of one rank at the peak of a step, where attention is a flash kernel.
+
+    Args:
+        shape: what the rank computes.
+        dp: copies of the model.
+        zero: the block `zero_optimization` of the DeepSpeed file.
+        precision: of weights and activations.
+        micro_batch_rows: B.
+        sequence_length: S.
+        activation_checkpointing: of the run.
+    """
+    width = 2 if precision == "bf16" else 4
+    positions = micro_batch_rows * sequence_length
+    weights, optimizer, gradients, communication = _states(shape, dp, zero, width)
+    activations = width * positions * _activations_per_position(shape, activation_checkpointing)
+    return RankMemory(weights, optimizer, gradients, activations, _head(shape, positions), communication)
+
+
+def _states(shape: RankShape, dp: int, zero: Mapping[str, Any], width: int) -> tuple[int, int, int, int]:
+    """(weights, optimizer, gradients, communication)."""
+    stage, count = int(zero.get("stage", 0)), shape.parameters
+    bucket = int(zero.get("reduce_bucket_size", _BUCKET))
+    buckets = bucket * width * (2 if zero.get("overlap_comm", False) else 1)
+    master = _MASTER_AND_MOMENTS * count // dp
+    copy = _FP32 * min(count, _BUCKET)
+    if stage == 0:
+        return width * count, _MOMENTS * count, 2 * width * count, copy if dp > 1 else 0
+    if stage == 1 and width == 2:
+        return width * count, master, _FP32 * count, copy
+    if stage == 1:
+        return width * count, master, 2 * _FP32 * count, buckets
+    if stage == 2:
+        # In bf16 a gradient is freed when its bucket is full; in fp32 none before the end of the backward pass.
+        waiting = width * (min(count, bucket) if width == 2 else count)
+        communication = buckets + (_FP32 * min(count, bucket) if width == 2 else 0)
+        return width * count, master, _FP32 * count // dp + waiting, communication
+    live = min(count, int(zero.get("stage3_max_live_parameters", _LIVE_PARAMETERS)))
+    prefetched = min(count, int(zero.get("stage3_prefetch_bucket_size", _PREFETCH))) if dp > 1 else 0
+    largest = parameter_counts(shape.model).embedding // shape.tp
+    communication = _FP32 * bucket + width * prefetched + 2 * (width + _FP32) * largest
+    return width * (count // dp + live), master, _FP32 * count // dp, communication
+
+
+def _activations_per_position(shape: RankShape, mode: ActivationCheckpointing) -> int:
+    """Numbers that wait for the backward pass, over all blocks and micro-batches in flight."""
+    model, tp = shape.model, shape.tp
+    hidden, inner = model.hidden_size, model.intermediate_size // tp
+    query = model.num_attention_heads * model.head_size // tp
+    key_value = model.key_value_heads * model.head_size // tp
+    attention = 2 * query + 2 * key_value
+    # Both norms and what they give; queries, keys, values and mixed values; gate, its activation, up, their product.
+    whole = 4 * hidden + attention + 4 * inner
+    kept = {"none": whole, "selective": 3 * hidden + attention + 2 * inner, "full": hidden}[mode]
+    again = 0 if mode == "none" else whole - kept
+    return shape.blocks * kept * shape.micro_batches + again
+
+
+def _head(shape: RankShape, positions: int) -> int:
+    """A chunk of logits twice in fp32, and the gradient of the matrix, which is summed in fp32."""
+    if not shape.has_head:
+        return 0
+    matrix = parameter_counts(shape.model).embedding // shape.tp
+    rows = min(positions, CHUNK_ROWS)
+    return 2 * _FP32 * rows * matrix // shape.model.hidden_size + _FP32 * matrix
