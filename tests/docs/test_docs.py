@@ -15,6 +15,7 @@ import tomli_w
 import typer
 from typer.main import get_command
 
+from tests.docs.memory_table import PAGE, with_table
 from tests.docs.pages import PAGES, ROOT, Page, Snippet
 from tests.docs.settings_tables import TABLES, filled, keys
 from tests.support.checkpoints import model_states, write_checkpoint
@@ -255,6 +256,13 @@ def test_links_resolve(page: Page) -> None:
 def test_tables_are_those_of_the_settings_classes(page: Page) -> None:
     """If this fails: python -m tests.docs.settings_tables."""
     assert page.text == filled(page.text)
+
+
+def test_the_table_of_memory_is_that_of_the_formula() -> None:
+    """If this fails: python -m tests.docs.memory_table."""
+    text = PAGE.read_text(encoding="utf-8")
+    assert text == with_table(text)
+    assert text.count("| dp 8, `zero1` |") == 1
 
 
 def test_every_setting_is_in_a_table() -> None:

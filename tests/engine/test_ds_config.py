@@ -16,6 +16,7 @@ from toolkit.engine.ds_config import (
 from toolkit.parallel.topology import ParallelSettings, batch_plan
 
 _BATCH = batch_plan(24, 3, data_parallel=2)
+_OFFLOADED = {"stage": 2, "offload_optimizer": {"device": "cpu"}}
 
 
 def _resolve(config, precision="bf16"):
@@ -164,6 +165,29 @@ def test_a_pipeline_runs_at_stage_1_only():
 def test_a_pipeline_gets_its_own_file():
     assert choose_ds_config(batch_plan(8, 1, data_parallel=2), ParallelSettings(pp=2))[0] == "pipeline"
     assert zero_stage(read_ds_config("pipeline")) == 1
+
+
+def test_an_offloaded_optimizer_is_torchs(tmp_path):
+    config = read_ds_config(_write(tmp_path, {"zero_optimization": _OFFLOADED}))
+    assert _resolve(config)["zero_force_ds_cpu_optimizer"] is False
+    assert "zero_force_ds_cpu_optimizer" not in _resolve(read_ds_config("zero2"))
+    with pytest.raises(SettingsError, match=r"zero_force_ds_cpu_optimizer to true, but the run needs false: .*AdamW"):
+        _resolve(config | {"zero_force_ds_cpu_optimizer": True})
+    with pytest.raises(SettingsError, match=r"parallel\.pp=2\) cannot run with an offloaded optimizer"):
+        check_parallel(config | {"zero_optimization": _OFFLOADED | {"stage": 1}}, ParallelSettings(pp=2), source="x")
+
+
+@pytest.mark.parametrize(
+    ("zero", "message"),
+    [
+        ({"stage": 0, "offload_optimizer": {"device": "cpu"}}, "offload_optimizer, which needs ZeRO stage 1 or higher"),
+        ({"stage": 2, "offload_param": {"device": "cpu"}}, "offload_param, which needs ZeRO stage 3 or higher"),
+        ({"stage": 3, "offload_optimizer": {"device": "nvme"}}, 'offload_optimizer.device to "nvme"'),
+    ],
+)
+def test_offload_that_cannot_run_is_refused(tmp_path, zero, message):
+    with pytest.raises(SettingsError, match=message):
+        read_ds_config(_write(tmp_path, {"zero_optimization": zero}))
 
 
 def test_tensor_parallelism_runs_at_stages_1_to_3():

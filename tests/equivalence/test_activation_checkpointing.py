@@ -8,11 +8,11 @@ from toolkit.testing.distributed import run_distributed
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("tp", [1, 2])
-def test_losses_are_equal(tp, precision, tmp_path):
-    """Two ranks: every parameter partitioned by ZeRO stage 3, or weights shared."""
+@pytest.mark.parametrize(("tp", "pp"), [(1, 1), (2, 1), (1, 2)])
+def test_losses_are_equal(tp, pp, precision, tmp_path):
+    """Two ranks: every parameter partitioned by ZeRO stage 3, weights shared, or two stages."""
     run_file = write_run(tmp_path)
-    config = stage3(tmp_path) if tp == 1 else "zero1"
+    config = "pipeline" if pp == 2 else "zero1" if tp == 2 else stage3(tmp_path)
     cases = [
         RunCase(
             str(run_file),
@@ -21,6 +21,7 @@ def test_losses_are_equal(tp, precision, tmp_path):
                 f"run.dir={tmp_path / mode}",
                 f"precision={precision}",
                 f"parallel.tp={tp}",
+                f"parallel.pp={pp}",
                 f"train.activation_checkpointing={mode}",
             ),
         )

@@ -60,6 +60,7 @@ def test_states_by_hand():
     assert (zero2.gradients, zero2.communication) == (4 * count // 8 + 10**9, 2 * 10**9 + 2 * 10**9)
     zero3 = _one_rank(model, dp=8, zero={"stage": 3, "stage3_max_live_parameters": 10**8})
     assert (zero3.weights, zero3.gradients) == (2 * (count // 8 + 10**8), 4 * count // 8)
+    assert _one_rank(model, zero={"stage": 1, "offload_optimizer": {"device": "cpu"}}).optimizer == 0
     fp32 = _one_rank(model, dp=1, zero={"stage": 0}, precision="fp32")
     assert (fp32.weights, fp32.optimizer, fp32.gradients, fp32.communication) == (4 * count, 8 * count, 8 * count, 0)
 

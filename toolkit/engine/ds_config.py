@@ -35,6 +35,7 @@ _KNOWN_KEYS = {
     "gradient_allreduce_op",
     "gradient_clipping",
     "managed_gradient_accumulation",
+    "zero_force_ds_cpu_optimizer",
     "train_batch_size",
     "train_micro_batch_size_per_gpu",
 }
@@ -99,8 +100,29 @@ def read_ds_config(source: str) -> dict[str, Any]:
         if given and not (isinstance(given, dict) and given.get("enabled") is False):
             raise SettingsError(f"{path} has the block {block!r}, but {instead}.\nRemove the block from the file.")
     _check_steps_per_print(config, path)
-    zero_stage(config, source=str(path))
+    _check_offload(config, zero_stage(config, source=str(path)), path)
     return config
+
+
+def _offload_device(config: Mapping[str, Any], what: str) -> str:
+    """Where `offload_optimizer` or `offload_param` go: none, cpu or nvme."""
+    block = config.get("zero_optimization", {}).get(what) or {}
+    return str(block.get("device") or "none") if isinstance(block, dict) else "none"
+
+
+def _check_offload(config: Mapping[str, Any], stage: int, path: Path) -> None:
+    for what, lowest in (("offload_optimizer", 1), ("offload_param", 3)):
+        device = _offload_device(config, what)
+        if device == "nvme":
+            raise SettingsError(
+                f'{path} sets zero_optimization.{what}.device to "nvme": checkpoints cannot read state from there.\n'
+                'Use "cpu".'
+            )
+        if device != "none" and stage < lowest:
+            raise SettingsError(
+                f"{path} has zero_optimization.{what}, which needs ZeRO stage {lowest} or higher, and is of stage "
+                f"{stage}.\nChange the stage, or remove {what}."
+            )
 
 
 def _check_steps_per_print(config: Mapping[str, Any], path: Path) -> None:
@@ -148,6 +170,12 @@ def check_parallel(config: Mapping[str, Any], parallel: ParallelSettings, *, sou
             f"pipeline parallelism (parallel.pp={parallel.pp}) cannot run with ZeRO stage {stage} ({source}){why}.\n"
             "Use ds_configs/pipeline.json, which is stage 1, or set parallel.pp=1."
         )
+    if parallel.pp > 1 and _offload_device(config, "offload_optimizer") != "none":
+        raise SettingsError(
+            f"pipeline parallelism (parallel.pp={parallel.pp}) cannot run with an offloaded optimizer ({source}): "
+            "DeepSpeed's pipeline keeps gradients on the device.\n"
+            "Remove zero_optimization.offload_optimizer from the file, or set parallel.pp=1."
+        )
     if parallel.tp > 1 and stage == 0:
         raise SettingsError(
             f"tensor parallelism (parallel.tp={parallel.tp}) cannot run with ZeRO stage 0 ({source}): DeepSpeed would "
@@ -172,7 +200,11 @@ def resolve_ds_config(
     resolved = dict(config)
     for block in _BLOCKS:
         resolved[block] = dict(config.get(block, {}))
-    for key, (value, why) in _run_values(batch, grad_clip, precision).items():
+    values = _run_values(batch, grad_clip, precision)
+    if _offload_device(config, "offload_optimizer") != "none":
+        # Else DeepSpeed wants an Adam of its own, which it would compile.
+        values["zero_force_ds_cpu_optimizer"] = (False, "the optimizer is torch's AdamW, on a CPU too")
+    for key, (value, why) in values.items():
         _fill_auto(resolved, key, value, why=why, source=source)
     # Its clock would wait for the device twice in each micro-batch.
     resolved["timers"].setdefault("throughput", {"enabled": False})

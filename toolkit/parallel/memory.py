@@ -12,8 +12,8 @@ e = 2 bytes in bf16, 4 in fp32, DeepSpeed 0.19.8 holds
 | stage 3 | e P / d + gathered | 12 P / d | 4 P / d | one fp32 bucket, prefetched and largest weight |
 
 where a copy is 4 bytes for each of up to 5e8 gradients, and `buckets` are `reduce_bucket_size` (5e8) gradients, twice
-with `overlap_comm`. At stage 3, weights stay gathered from the forward to the backward pass up to
-`stage3_max_live_parameters` (1e9).
+with `overlap_comm`. An offloaded optimizer is in main memory. At stage 3, weights stay gathered from the forward to the
+backward pass up to `stage3_max_live_parameters` (1e9).
 
 Shapes: B rows in a micro-batch, S positions in a row, T = B x S, D model width, V vocabulary, F feed-forward width,
 H query heads, K key-value heads, E width of one head.
@@ -137,7 +137,8 @@ def _states(shape: RankShape, dp: int, zero: Mapping[str, Any], width: int) -> t
     stage, count = int(zero.get("stage", 0)), shape.parameters
     bucket = int(zero.get("reduce_bucket_size", _BUCKET))
     buckets = bucket * width * (2 if zero.get("overlap_comm", False) else 1)
-    master = _MASTER_AND_MOMENTS * count // dp
+    is_offloaded = (zero.get("offload_optimizer") or {}).get("device", "none") != "none"
+    master = 0 if is_offloaded else _MASTER_AND_MOMENTS * count // dp
     copy = _FP32 * min(count, _BUCKET)
     if stage == 0:
         return width * count, _MOMENTS * count, 2 * width * count, copy if dp > 1 else 0

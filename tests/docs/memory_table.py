@@ -1,0 +1,69 @@
+"""The table of memory in docs/parallelism.md, made from the formula.
+
+python -m tests.docs.memory_table      writes it into the page
+"""
+
+from typing import get_args
+
+from tests.docs.pages import ROOT
+from toolkit.model import MODEL_PRESETS
+from toolkit.model.config import ActivationCheckpointing
+from toolkit.parallel.memory import rank_memory, shapes_of_stages
+from toolkit.parallel.stages import stage_blocks
+from toolkit.parallel.topology import ParallelSettings
+
+__all__ = ["PAGE", "with_table"]
+
+PAGE = ROOT / "docs/parallelism.md"
+_START, _END = "<!-- memory -->\n", "<!-- end -->"
+_RANKS, _ROWS, _LENGTH, _MICRO_BATCHES = 8, 4, 2048, 8
+_MODES: tuple[ActivationCheckpointing, ...] = get_args(ActivationCheckpointing)
+_MODELS = ("210m", "610m", "1b", "3b")
+# (what it says, ZeRO stage, tp, pp, overlap_comm)
+_LAYOUTS = (
+    ("dp 8, `zero1`", 1, 1, 1, True),
+    ("dp 8, `zero2`", 2, 1, 1, True),
+    ("dp 8, `zero3`", 3, 1, 1, True),
+    ("dp 4, tp 2, `zero1`", 1, 2, 1, True),
+    ("dp 4, pp 2, `pipeline`", 1, 1, 2, False),
+    ("dp 2, tp 2, pp 2, `pipeline`", 1, 2, 2, False),
+)
+
+
+def with_table(text: str) -> str:
+    """The page with the table as the formula has it."""
+    before, _, rest = text.partition(_START)
+    return before + _START + _table() + _END + rest.partition(_END)[2]
+
+
+def _table() -> str:
+    lines = [f"| 8 ranks | {' | '.join(f'`{name}`' for name in _MODELS)} |", "|---" * (len(_MODELS) + 1) + "|"]
+    for label, stage, tp, pp, overlaps in _LAYOUTS:
+        cells = [
+            " / ".join(
+                f"{_gigabytes(name, stage, tp, pp, overlaps, mode):.0f}" for mode in ("none", "selective", "full")
+            )
+            for name in _MODELS
+        ]
+        lines.append(f"| {label} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _gigabytes(name: str, stage: int, tp: int, pp: int, overlaps: bool, mode: ActivationCheckpointing) -> float:
+    model = MODEL_PRESETS[name]
+    blocks = stage_blocks(model, ParallelSettings(tp=tp, pp=pp), targets_per_position=0.5)
+    shapes = shapes_of_stages(
+        model, tp=tp, stages=tuple(len(part) for part in blocks), num_micro_batches=_MICRO_BATCHES
+    )
+    memories = [
+        rank_memory(
+            shape, dp=_RANKS // (tp * pp), zero={"stage": stage, "overlap_comm": overlaps}, precision="bf16",
+            micro_batch_rows=_ROWS, sequence_length=_LENGTH, activation_checkpointing=mode,
+        )
+        for shape in shapes
+    ]  # fmt: skip
+    return max(memory.total for memory in memories) / 1e9
+
+
+if __name__ == "__main__":
+    PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
