@@ -52,6 +52,16 @@ class OneStep:
     """Earlier ones have no target."""
 
     def __call__(self) -> tuple[float, float, dict[str, FloatArray]]:
+        engine, batches, num_targets = self.prepared()
+        evaluated = engine.loss_sum(batches, attention=self.kind) / num_targets
+        result = engine.train_step(batches, attention=self.kind, num_targets=num_targets, learning_rate=0.0)
+        gradients = {state.name: state.exp_avg.numpy() for state in collect(engine, is_mine=lambda name: True)}
+        engine.close()
+        assert evaluated == pytest.approx(result.loss, rel=1e-6)
+        return result.loss, result.grad_norm, gradients
+
+    def prepared(self) -> tuple[Engine, list[MicroBatch], int]:
+        """This rank's engine and micro-batches, and the number of targets in all."""
         ranks = join_ranks(self.parallel)
         stage, precision = self.layout
         plan = batch_plan(_ROWS, self.micro_batch_rows, data_parallel=ranks.data_parallel_size)
@@ -60,15 +70,9 @@ class OneStep:
             {"zero_optimization": zero}, batch=plan, grad_clip=0.0, precision=precision, source=stage
         )
         settings = OptimizerSettings(beta1=0.0, decay_norms_and_embeddings=self.decays_all)
-        engine = self._engine(config, settings, ranks)
         batches = [_micro_batch(rows, self.first_row) for rows in plan.row_numbers(ranks.data_rank)]
         num_targets = len(_micro_batch(range(_ROWS), self.first_row).labels_N)
-        evaluated = engine.loss_sum(batches, attention=self.kind) / num_targets
-        result = engine.train_step(batches, attention=self.kind, num_targets=num_targets, learning_rate=0.0)
-        gradients = {state.name: state.exp_avg.numpy() for state in collect(engine, is_mine=lambda name: True)}
-        engine.close()
-        assert evaluated == pytest.approx(result.loss, rel=1e-6)
-        return result.loss, result.grad_norm, gradients
+        return self._engine(config, settings, ranks), batches, num_targets
 
     def _engine(self, config: dict[str, Any], optimizer: OptimizerSettings, ranks: Ranks) -> Engine:
         encoder = self.encoder()

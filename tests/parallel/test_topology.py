@@ -12,6 +12,7 @@ def test_rows_are_divided_by_micro_batch_then_rank():
     plan = batch_plan(12, 2, data_parallel=3)
     assert plan.accumulation == 2
     assert plan.row_numbers(1).tolist() == [[2, 3], [8, 9]]
+    assert plan.describe() == "12 rows a step = 2 a micro-batch x 2 micro-batches x 3 data-parallel ranks"
 
 
 def test_what_ranks_gather_goes_back_in_step_order():

@@ -27,17 +27,29 @@ class OptimizerSettings(Settings):
     """Largest global norm of the gradient; 0 switches clipping off."""
 
 
-def build_optimizer(module: "torch.nn.Module", settings: OptimizerSettings) -> "torch.optim.AdamW":
-    """AdamW over all parameters of `module`. The learning rate is set before each step by the engine."""
+def build_optimizer(
+    module: "torch.nn.Module", settings: OptimizerSettings, *, apart: "torch.nn.Parameter | None" = None
+) -> "torch.optim.AdamW":
+    """AdamW over all parameters of `module`. The learning rate is set before each step by the engine.
+
+    Args:
+        module: whole, or a part of a model.
+        settings: of AdamW.
+        apart: a parameter that gets a group of its own, whose layout then depends on nothing else in the module.
+    """
     import torch
 
     decayed: list[torch.nn.Parameter] = []
     undecayed: list[torch.nn.Parameter] = []
+    groups = []
     for name, parameter in module.named_parameters():
         exempt = parameter.ndim < 2 or "embed_tokens" in name
         is_decayed = settings.decay_norms_and_embeddings or not exempt
-        (decayed if is_decayed else undecayed).append(parameter)
-    groups = [{"params": decayed, "weight_decay": settings.weight_decay}]
+        if parameter is apart:
+            groups.append({"params": [parameter], "weight_decay": settings.weight_decay if is_decayed else 0.0})
+        else:
+            (decayed if is_decayed else undecayed).append(parameter)
+    groups.append({"params": decayed, "weight_decay": settings.weight_decay})
     if undecayed:
         groups.append({"params": undecayed, "weight_decay": 0.0})
     return torch.optim.AdamW(groups, lr=0.0, betas=(settings.beta1, settings.beta2), eps=settings.epsilon, fused=True)

@@ -66,7 +66,11 @@ class PipelinedEngine(Engine):
         # It prints how it cut the layers.
         with redirect_stdout(io.StringIO()):
             pipeline = _Pipeline(stage, ranks.topology, tied_group)
-        return initialize_deepspeed(pipeline, build_optimizer(stage, optimizer), config, ranks=ranks, mpu=None)
+        # AdamW rounds a number by where it lies in its group (on a CPU, the last few are not computed as vectors): in
+        # groups of different sizes, two copies of one weight would drift apart.
+        apart = None if tied_group is None else stage.tied_weight
+        adamw = build_optimizer(stage, optimizer, apart=apart)
+        return initialize_deepspeed(pipeline, adamw, config, ranks=ranks, mpu=None)
 
     @property
     def parameter_names(self) -> tuple[str, ...]:

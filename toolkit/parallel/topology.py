@@ -139,7 +139,8 @@ class BatchPlan:
         """The division in words."""
         return (
             f"{counted(self.global_batch_rows, 'row')} a step = {self.micro_batch_rows} a micro-batch x "
-            f"{counted(self.accumulation, 'micro-batch', 'micro-batches')} x {counted(self.data_parallel, 'rank')}"
+            f"{counted(self.accumulation, 'micro-batch', 'micro-batches')} x "
+            f"{counted(self.data_parallel, 'data-parallel rank')}"
         )
 
     def row_numbers(self, data_rank: int) -> npt.NDArray[np.int64]:
