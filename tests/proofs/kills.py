@@ -24,6 +24,8 @@ from tests.support.layouts import Layout
 from tests.support.runs import read_metrics, write_run
 
 LAYOUTS = (Layout("zero1", 2, tp=2), Layout("pipeline", 2, pp=2))
+_KILLED_EARLY = 0.3
+"""Share of the kills at a random moment of the start; the others come up to three seconds after the first step."""
 _LONG = ("schedule.0.steps=30", "schedule.1.steps=30", "checkpoint.every=1", "checkpoint.keep=3")
 
 
@@ -42,25 +44,29 @@ def kill_at_random(folder: Path, layout: Layout, *, kills: int, seed: int) -> Ki
     """Kill runs of a layout so often, let the last one finish, and compare each with one that was left alone."""
     run_file, draws = write_run(folder), random.Random(seed)
     whole, again = folder / "whole", folder / "again"
-    started = time.monotonic()
     _train(run_file, whole, layout).wait()
-    seconds, steps = time.monotonic() - started, list[int]()
-    differences = []
+    steps, differences = list[int](), list[str]()
     while len(steps) < kills:
         process = _train(run_file, again, layout)
-        try:
-            # From before the ranks join to well into the steps.
-            process.wait(timeout=draws.uniform(0.3, 0.9) * seconds)
-        except subprocess.TimeoutExpired:
+        before, is_early = _last_step(again), draws.random() < _KILLED_EARLY
+        while process.poll() is None and not is_early and _last_step(again) == before:
+            time.sleep(0.02)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=draws.uniform(0, 12 if is_early else 3))
+        if process.poll() is None:
             _kill(process)
-            lines = read_metrics(again)
-            steps.append(lines[-1]["step"] if lines else 0)
+            steps.append(_last_step(again))
             print(f"{layout}: killed at step {steps[-1]}", flush=True)
         else:
             differences += compare(whole, again)
             shutil.rmtree(again)
     _train(run_file, again, layout).wait()
     return Killed(layout, steps, differences + compare(whole, again))
+
+
+def _last_step(run_folder: Path) -> int:
+    lines = read_metrics(run_folder)
+    return lines[-1]["step"] if lines else 0
 
 
 def _train(run_file: Path, folder: Path, layout: Layout) -> "subprocess.Popen[bytes]":
