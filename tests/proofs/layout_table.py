@@ -6,11 +6,14 @@ bf16 the measure is what one process shows when only its micro-batch changes, fr
 """
 
 import argparse
+import os
 import platform
+import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 import torch
@@ -148,10 +151,10 @@ def measure(folder: Path, layouts: Sequence[Layout], models: Sequence[str]) -> t
 def table(rows: Sequence[Row], spread: float) -> str:
     """The table in Markdown."""
     lines = [
-        f"Made on {platform.processor() or platform.machine()}, torch {torch.__version__}, by "
-        "`python -m tests.proofs.layout_table`: 20 steps, CLM to step 10, then MLM; models with tied and untied "
-        "embeddings, grouped and full key-value heads, the largest difference of all. In bf16 one process differs from "
-        f"itself by {spread:.1e} when its micro-batch goes from 1 row to 4.",
+        f"Made on {os.cpu_count()} cores ({platform.machine()}), commit {_commit()}, DeepSpeed {version('deepspeed')}, "
+        f"torch {torch.__version__} by `python -m tests.proofs.layout_table`: 20 steps, CLM to step 10, then MLM; tied "
+        "and untied embeddings, grouped and full key-value heads, the largest difference of all. In bf16 one process "
+        f"differs from itself by {spread:.1e} when its micro-batch goes from 1 row to 4.",
         "",
         "| layout | ranks | loss, fp32 | gradient norm, fp32 | gradient of a parameter, step 1 | loss, bf16 |",
         "|---|---|---|---|---|---|",
@@ -161,6 +164,11 @@ def table(rows: Sequence[Row], spread: float) -> str:
         figures = f"{row.loss:.1e} | {row.norm:.1e} | {row.gradient:.1e} | {bf16}"
         lines.append(f"| {row.layout} | {row.layout.ranks} | {figures} |")
     return "\n".join(lines)
+
+
+def _commit() -> str:
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def main() -> int:
