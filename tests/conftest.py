@@ -15,6 +15,8 @@ os.environ.pop("HF_HUB_OFFLINE", None)
 os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"
 
 LONGEST_FIRST = (
+    "resume/test_layouts.py",
+    "equivalence/test_gradients.py",
     "resume/test_resume.py",
     "cli/test_train_signals.py",
     "equivalence/test_topologies.py",

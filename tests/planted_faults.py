@@ -227,21 +227,21 @@ FAULTS = (
         old="        settings = self._stage.settings\n",
         new="        settings = self._stage.settings\n"
         "        attention = AttentionKind.CAUSAL if self._stage.is_last else attention\n",
-        tests=("tests/equivalence/test_gradients.py::test_every_gradient_under_pipeline_parallelism[2]",),
+        tests=("tests/equivalence/test_gradients.py::test_every_gradient_under_pipeline_parallelism[pp2]",),
     ),
     Fault(
         name="pipeline: the norm counts both copies of a tied weight",
         path="toolkit/engine/pipeline.py",
         old="parameter.ds_pipe_replicated = is_copy",
         new="parameter.ds_pipe_replicated = is_copy = False",
-        tests=("tests/equivalence/test_gradients.py::test_every_gradient_under_pipeline_parallelism[2]",),
+        tests=("tests/equivalence/test_gradients.py::test_every_gradient_under_pipeline_parallelism[pp2]",),
     ),
     Fault(
         name="pipeline: the two copies of a tied weight keep their own gradients",
         path="toolkit/engine/pipeline.py",
         old="        return self._tied\n",
         new="        return []\n",
-        tests=("tests/equivalence/test_gradients.py::test_every_gradient_under_pipeline_parallelism[2]",),
+        tests=("tests/equivalence/test_gradients.py::test_every_gradient_under_pipeline_parallelism[pp2]",),
     ),
     Fault(
         name="pipeline: the head weighs nothing in the cut",

@@ -41,7 +41,6 @@ class RejectedConfig:
 
 
 _REJECTED = {
-    "zero_force_ds_cpu_optimizer": {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}},
     "comms_logger": {"comms_logger": True},
     "checkpoint": {"checkpoint": "x"},
     "unknown key 'nonsense'": {"zero_optimization": {"stage": 2, "nonsense": 3}},

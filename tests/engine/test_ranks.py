@@ -53,4 +53,4 @@ def test_exchanges_and_shared_failures():
     }
     assert exchanges == [expected, expected]
     assert ours == [("CheckpointError", "disk full", True)] * 2
-    assert other == [("ToolkitError", "ZeroDivisionError: oops", True)] * 2
+    assert other == [("ToolkitError", "rank 1 failed: ZeroDivisionError: oops", True)] * 2

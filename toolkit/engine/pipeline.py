@@ -66,11 +66,20 @@ class PipelinedEngine(Engine):
         # It prints how it cut the layers.
         with redirect_stdout(io.StringIO()):
             pipeline = _Pipeline(stage, ranks.topology, tied_group)
-        # AdamW rounds a number by where it lies in its group (on a CPU, the last few are not computed as vectors): in
-        # groups of different sizes, two copies of one weight would drift apart.
-        apart = None if tied_group is None else stage.tied_weight
-        adamw = build_optimizer(stage, optimizer, apart=apart)
+        adamw = build_optimizer(stage, optimizer, apart=self._apart())
         return initialize_deepspeed(pipeline, adamw, config, ranks=ranks, mpu=None)
+
+    def _apart(self) -> nn.Parameter | None:
+        """With tied weights, the parameter of this stage that gets an optimizer group of its own.
+
+        AdamW rounds a number by where it lies in its group (on a CPU, the last few are not computed as vectors): in
+        groups of different sizes, two copies of one weight would drift apart. A stage without a copy sets another
+        parameter apart: DeepSpeed sums the norm of each group over the stages, which waits for equally many.
+        """
+        stage = self._stage
+        if not stage.settings.tie_word_embeddings:
+            return None
+        return stage.tied_weight if stage.is_first or stage.is_last else next(stage.parameters())
 
     @property
     def parameter_names(self) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import random
 import socket
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from multiprocessing.context import ForkServerContext
@@ -44,7 +45,8 @@ def run_distributed(cases: Sequence[Case], *, world_size: int, timeout: float = 
         receivers.append(receiver)
         processes.append(process)
     try:
-        answers = [_answer(receiver, timeout) for receiver in receivers]
+        deadline = time.monotonic() + timeout
+        answers = [_answer(receiver, deadline) for receiver in receivers]
     finally:
         for process in processes:
             process.join(timeout=10)
@@ -55,9 +57,9 @@ def run_distributed(cases: Sequence[Case], *, world_size: int, timeout: float = 
     return [list(results) for results in zip(*answers, strict=True)]
 
 
-def _answer(receiver: Any, timeout: float) -> list[Any] | str:
-    if not receiver.poll(timeout):
-        return f"a rank did not answer within {timeout:.0f} s"
+def _answer(receiver: Any, deadline: float) -> list[Any] | str:
+    if not receiver.poll(max(0.0, deadline - time.monotonic())):
+        return "a rank did not answer in time"
     try:
         answer: list[Any] | str = receiver.recv()
     except EOFError:
