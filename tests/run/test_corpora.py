@@ -6,8 +6,9 @@ from tests.support.checkpoints import states_of, write_checkpoint
 from tests.support.runs import write_run
 from toolkit.core.errors import CorpusError, SettingsError
 from toolkit.run import load_run
+from toolkit.run.data import open_run_data
 from toolkit.run.identity import snapshot
-from toolkit.run.resolve import open_run_data, resolve_run
+from toolkit.run.resolve import resolve_run
 from toolkit.testing.corpora import random_documents, write_token_corpus
 
 

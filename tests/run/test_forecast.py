@@ -1,14 +1,16 @@
 """What a run will take, against counts by hand."""
 
 import numpy as np
+import pytest
 
 from tests.support.runs import write_run
+from toolkit.core.errors import SettingsError
 from toolkit.core.types import AttentionKind
 from toolkit.model.encoder import Encoder
 from toolkit.model.presets import training_flops
 from toolkit.run import load_run, run_presets
+from toolkit.run.data import open_run_data
 from toolkit.run.forecast import forecast
-from toolkit.run.resolve import open_run_data
 from toolkit.workflows.train import show_run
 
 
@@ -50,3 +52,19 @@ def test_a_preset_is_shown_without_its_corpus(tmp_path, monkeypatch, capsys):
             assert "# tokens: 99,090,432,000 positions in 42,000 steps, 2,359,296 a step" in said
             assert "# learning rate: 2,000 steps of warm-up, 2,000 of decay, peak 0.0005" in said
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "ds_config", "message"),
+    [
+        (["parallel.pp=64"], None, r"parallel\.pp=64\) needs a block for each stage"),
+        (["parallel.tp=5"], None, r"parallel\.tp=5\) gives each rank"),
+        (["parallel.pp=2"], "zero2", r"ZeRO stage 2"),
+    ],
+)
+def test_a_layout_that_cannot_run_is_refused_without_a_corpus(tmp_path, monkeypatch, overrides, ds_config, message):
+    monkeypatch.chdir(tmp_path)
+    ranks = 40 if overrides == ["parallel.tp=5"] else 64
+    overrides = [*overrides, "train.global_batch_rows=1536"]
+    with pytest.raises(SettingsError, match=message):
+        show_run("3b", overrides, ds_config=ds_config, num_procs=ranks)

@@ -15,8 +15,9 @@ from toolkit.core.types import AttentionKind, Targets
 from toolkit.engine import precision as precision_choice
 from toolkit.objectives import registry
 from toolkit.run import RunFolder, load_run
+from toolkit.run.data import open_run_data
 from toolkit.run.load import read_resolved, to_toml
-from toolkit.run.resolve import open_run_data, read_run, resolve_run
+from toolkit.run.resolve import read_run, resolve_run
 from toolkit.testing.distributed import run_distributed
 
 

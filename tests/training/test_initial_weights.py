@@ -14,7 +14,8 @@ from toolkit.checkpoint.manifest import manifest_bytes
 from toolkit.conversion import from_hf, to_hf
 from toolkit.core.errors import CheckpointError, SettingsError
 from toolkit.run import load_run
-from toolkit.run.resolve import open_run_data, resolve_run
+from toolkit.run.data import open_run_data
+from toolkit.run.resolve import resolve_run
 from toolkit.testing.corpora import random_documents, write_token_corpus
 from toolkit.training import pretrain
 from toolkit.workflows.train import show_run

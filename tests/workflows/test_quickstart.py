@@ -18,9 +18,9 @@ from toolkit.finetuning.run import write_result
 from toolkit.model.encoder import Encoder, initialize_
 from toolkit.preprocess import PreprocessSettings, preprocess
 from toolkit.run import load_run
+from toolkit.run.data import open_run_data
 from toolkit.run.identity import snapshot
 from toolkit.run.load import to_toml
-from toolkit.run.resolve import open_run_data
 from toolkit.workflows import quickstart, quickstart_stages
 from toolkit.workflows.job import locked
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from toolkit.run import load_run
-from toolkit.run.resolve import open_run_data
+from toolkit.run.data import open_run_data
 from toolkit.testing.corpora import write_token_corpus
 from toolkit.workflows.report.evaluations import unigram_losses
 

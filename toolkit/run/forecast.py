@@ -1,20 +1,22 @@
 """What a run will take: parameters, arithmetic, tokens, steps, disk and memory, as far as settings and data tell."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 
 from toolkit.core.draws import Draws
 from toolkit.core.text import counted
 from toolkit.core.types import AttentionKind
-from toolkit.engine.ds_config import choose_ds_config, read_ds_config, zero_stage
+from toolkit.engine.ds_config import zero_stage
 from toolkit.model.presets import parameter_counts, training_flops
 from toolkit.objectives.base import Objective
 from toolkit.objectives.registry import get
 from toolkit.parallel.memory import rank_memory, shapes_of_stages
-from toolkit.parallel.topology import batch_plan, topology
+from toolkit.parallel.topology import BatchPlan
+from toolkit.run.data import RunData
 from toolkit.run.load import schedule_of
-from toolkit.run.resolve import RunData
 from toolkit.run.settings import RunSettings
 from toolkit.run.stages import blocks_of_stages, targets_per_position
 
@@ -58,41 +60,36 @@ def forecast(settings: RunSettings, data: RunData | None) -> list[str]:
     return lines
 
 
-def forecast_memory(settings: RunSettings, *, ds_config: str | None, num_ranks: int) -> list[str]:
+def forecast_memory(settings: RunSettings, plan: BatchPlan, config: Mapping[str, Any]) -> list[str]:
     """Memory of the rank that needs most, one line; nothing while the vocabulary size is unknown.
 
     Args:
         settings: of the run; without a precision, bf16 is assumed.
-        ds_config: path of a DeepSpeed JSON, or the name of a shipped one; None: as the run chooses.
-        num_ranks: that run it.
-
-    Raises:
-        SettingsError: rows, ranks and degrees of parallelism do not fit.
+        plan: how the ranks share a step.
+        config: the content of its DeepSpeed file.
     """
     if settings.model.vocab_size is None:
         return []
-    numbers, tp = settings.train, settings.parallel.tp
-    dp = topology(0, num_ranks, settings.parallel).dp
-    plan = batch_plan(numbers.global_batch_rows, numbers.micro_batch_rows, data_parallel=dp)
-    config = read_ds_config(ds_config or choose_ds_config(plan, settings.parallel)[0])
+    tp = settings.parallel.tp
     stages = tuple(len(blocks) for blocks in blocks_of_stages(settings))
     precision = settings.precision or "bf16"
     memories = [
         rank_memory(
             shape,
-            dp=dp,
+            dp=plan.data_parallel,
             zero=config.get("zero_optimization", {}),
             precision=precision,
             micro_batch_rows=plan.micro_batch_rows,
             sequence_length=settings.data.sequence_length,
-            activation_checkpointing=numbers.activation_checkpointing,
+            activation_checkpointing=settings.train.activation_checkpointing,
         )
         for shape in shapes_of_stages(settings.model, tp=tp, stages=stages, num_micro_batches=plan.accumulation)
     ]
     worst = max(memories, key=lambda memory: memory.total)
     parts = ", ".join(f"{name} {size / 1e9:.1f}" for name, size in asdict(worst).items())
     of = f" of stage {memories.index(worst) + 1}" if len(stages) > 1 else ""
-    layout = f"{precision}, ZeRO stage {zero_stage(config)}, {counted(num_ranks, 'rank')}"
+    ranks = plan.data_parallel * settings.parallel.pp * tp
+    layout = f"{precision}, ZeRO stage {zero_stage(config)}, {counted(ranks, 'rank')}"
     return [f"memory per rank{of}: {worst.total / 1e9:.1f} GB ({parts}; {layout}, flash attention)"]
 
 

@@ -1,117 +1,26 @@
 """A run resolved: from its settings to everything a rank needs, once.
 
-`resolve_run` opens the corpora, makes the packing plans, fills in what settings leave to others (vocabulary, precision,
-DeepSpeed file) and checks that all fits. Its result is written to the run folder, from where ranks read it.
+`resolve_run` opens the data, fills in what settings leave to others (vocabulary, precision, DeepSpeed file) and checks
+that all fits. Its result is written to the run folder, from where ranks read it.
 """
 
 from dataclasses import dataclass
-from functools import cached_property
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
-from toolkit.core.errors import CorpusError, SettingsError
-from toolkit.data import Blend, Corpus, Order, Rows, RowStream, open_rows, tokens_left_out
+from toolkit.core.errors import SettingsError
 from toolkit.engine.ds_config import check_parallel, choose_ds_config, read_ds_config, resolve_ds_config, zero_stage
 from toolkit.engine.precision import choose_precision
-from toolkit.objectives.base import Objective
-from toolkit.objectives.registry import declare
-from toolkit.objectives.schedule import Schedule
 from toolkit.parallel.launcher import read_launcher
 from toolkit.parallel.stages import check_pipeline_parallel
 from toolkit.parallel.tensor_parallel import check_tensor_parallel
 from toolkit.parallel.topology import BatchPlan, batch_plan, topology
+from toolkit.run.data import RunData, open_run_data
 from toolkit.run.folder import RunFolder
-from toolkit.run.load import schedule_of, to_toml
+from toolkit.run.load import to_toml
 from toolkit.run.settings import RunSettings
 from toolkit.run.stages import describe_stages
 from toolkit.run.start import Start, find_start
-
-# Shapes that tensor cores like; ids beyond the tokenizer's are never targets.
-_VOCABULARY_MULTIPLE = 64
-
-
-@dataclass(frozen=True)
-class NamedCorpus:
-    """A corpus of a run.
-
-    Attributes:
-        key: the setting that names it.
-        corpus: what it names.
-        weight: its share of the rows, relative to the other corpora of the blend.
-    """
-
-    key: str
-    corpus: Corpus
-    weight: float = 1.0
-
-
-@dataclass(frozen=True)
-class RunData:
-    """The opened data of a run, and its objectives; `settings` have the vocabulary filled in."""
-
-    settings: RunSettings
-    training: tuple[NamedCorpus, ...]
-    """The one corpus, or those of the blend."""
-    validation: NamedCorpus | None
-    training_rows: tuple[Rows, ...]
-    """Rows of each training corpus."""
-    validation_rows: Rows | None
-    objectives: dict[str, Objective]
-    """Every scheduled objective, by the run's name for it."""
-    evaluated: dict[str, Objective]
-    """Those whose validation loss is taken: scheduled ones, `clm`, and `mlm` where there is a mask token."""
-
-    @cached_property
-    def schedule(self) -> Schedule:
-        """The phases with their first and last steps."""
-        return schedule_of(self.settings)
-
-    @property
-    def corpus(self) -> Corpus:
-        """The training corpus; the first of a blend, all of which have its tokenizer."""
-        return self.training[0].corpus
-
-    @property
-    def rows(self) -> Rows:
-        """The rows of `corpus`."""
-        return self.training_rows[0]
-
-    def blend(self) -> Blend:
-        """How the training corpora are mixed."""
-        return Blend([named.weight for named in self.training], seed=self.settings.run.seed)
-
-    def stream(self) -> RowStream:
-        """The rows of the run by sample index."""
-        seed, shuffle = self.settings.run.seed, self.settings.data.shuffle
-        parts = [(rows, Order(rows.num_rows, seed=seed, shuffle=shuffle)) for rows in self.training_rows]
-        return RowStream.of_blend(parts, self.blend())
-
-    def hashes(self) -> dict[str, str]:
-        """SHA-256 of each corpus's manifest, by the setting that names it: what may not change on resume."""
-        named = [*self.training, *([] if self.validation is None else [self.validation])]
-        return {one.key: one.corpus.manifest.manifest_sha256 for one in named}
-
-    def describe(self) -> str:
-        """What the run reads and how often; for a blend with a line for each corpus below the first."""
-        needed = self.schedule.total_steps * self.settings.train.global_batch_rows
-        lines = []
-        for named, rows, share in zip(self.training, self.training_rows, self.blend().shares, strict=True):
-            corpus, taken = named.corpus, round(needed * share)
-            part = "the run takes" if share == 1 else f"{float(share):.2%} of the run takes"
-            lines.append(
-                f"{corpus.path}: {corpus.num_documents:,} documents, {corpus.num_tokens:,} tokens, "
-                f"{rows.num_rows:,} rows of {rows.sequence_length:,}; "
-                f"{part} {taken:,} rows, {taken / rows.num_rows:.2f} epochs"
-            )
-            if left_out := tokens_left_out(corpus, rows, self.settings.data):
-                lines.append(left_out)
-        if len(self.training) > 1:
-            lines.insert(0, f"a blend of {len(self.training):,} corpora, {needed:,} rows in the run:")
-        longest = self.settings.model.max_position_embeddings
-        if self.rows.sequence_length > longest:
-            lines.append(f"rows are longer than model.max_position_embeddings={longest:,}, which exports will say")
-        return "\n  ".join(lines)
 
 
 @dataclass(frozen=True)
@@ -166,17 +75,8 @@ def resolve_run(settings: RunSettings, *, ds_config: str | None, num_ranks: int)
     """
     check_wandb(settings)
     start = find_start(settings)
-    settings, choices = start.keep_choices(settings), list[str]()
-    numbers, copies = settings.train, topology(0, num_ranks, settings.parallel).dp
-    check_tensor_parallel(settings.model, settings.parallel.tp)
-    plan = batch_plan(numbers.global_batch_rows, numbers.micro_batch_rows, data_parallel=copies)
-    if ds_config is None:
-        ds_config, why = choose_ds_config(plan, settings.parallel)
-        choices.append(f"--ds-config {ds_config}: {why}")
-    config = read_ds_config(ds_config)
-    check_parallel(config, settings.parallel, source=ds_config)
-    check_pipeline_parallel(settings.model, settings.parallel)
-    _check_recomputation(settings, config, source=ds_config)
+    settings = start.keep_choices(settings)
+    plan, ds_config, config, choices = divide_run(settings, ds_config=ds_config, num_ranks=num_ranks)
     if settings.precision is None:
         launched = read_launcher()
         here = launched.local_world_size if launched.is_launched else num_ranks
@@ -185,13 +85,47 @@ def resolve_run(settings: RunSettings, *, ds_config: str | None, num_ranks: int)
         choices.append(f"precision {precision}: {why}")
     assert settings.precision is not None
     complete = resolve_ds_config(
-        config, batch=plan, grad_clip=numbers.grad_clip, precision=settings.precision, source=ds_config
+        config, batch=plan, grad_clip=settings.train.grad_clip, precision=settings.precision, source=ds_config
     )
     data = open_run_data(settings)
     start.check(data.settings, data.corpus, key=data.training[0].key, hashes=data.hashes())
     if settings.parallel.pp > 1 and settings.parallel.stages is None:
         choices.append(describe_stages(data.settings))
     return ResolvedRun(data, start, plan, complete, tuple(choices))
+
+
+def divide_run(
+    settings: RunSettings, *, ds_config: str | None, num_ranks: int
+) -> tuple[BatchPlan, str, dict[str, Any], list[str]]:
+    """How ranks share a run, checked as far as that needs no data.
+
+    Args:
+        settings: of the run.
+        ds_config: path of a DeepSpeed JSON, or the name of a shipped one; None: chosen.
+        num_ranks: that will run it.
+
+    Returns:
+        The division of a step, the DeepSpeed file's name and its content, and what was chosen, a line each.
+
+    Raises:
+        SettingsError: model, rows, ranks, degrees of parallelism and DeepSpeed file do not fit.
+    """
+    parallel, choices = settings.parallel, list[str]()
+    plan = _batch_plan(settings, settings.train.micro_batch_rows, num_ranks)
+    if ds_config is None:
+        ds_config, why = choose_ds_config(plan, parallel)
+        choices.append(f"--ds-config {ds_config}: {why}")
+    config = read_ds_config(ds_config)
+    check_parallel(config, parallel, source=ds_config)
+    check_tensor_parallel(settings.model, parallel.tp)
+    check_pipeline_parallel(settings.model, parallel)
+    _check_recomputation(settings, config, source=ds_config)
+    return plan, ds_config, config, choices
+
+
+def _batch_plan(settings: RunSettings, micro_batch_rows: int | None, num_ranks: int) -> BatchPlan:
+    copies = topology(0, num_ranks, settings.parallel).dp
+    return batch_plan(settings.train.global_batch_rows, micro_batch_rows, data_parallel=copies)
 
 
 def _check_recomputation(settings: RunSettings, config: dict[str, Any], *, source: str) -> None:
@@ -218,9 +152,7 @@ def read_run(folder: RunFolder, settings: RunSettings, *, num_ranks: int) -> Res
         UserError: a file cannot be read, or the run was resolved for another number of ranks.
     """
     config = folder.read_ds_config()
-    numbers, copies = settings.train, topology(0, num_ranks, settings.parallel).dp
-    micro_batch_rows = config["train_micro_batch_size_per_gpu"]
-    plan = batch_plan(numbers.global_batch_rows, micro_batch_rows, data_parallel=copies)
+    plan = _batch_plan(settings, config["train_micro_batch_size_per_gpu"], num_ranks)
     if plan.accumulation != config["gradient_accumulation_steps"]:
         raise SettingsError(
             f"{folder.ds_config_file} was written for another number of ranks than {num_ranks}. Start the run again."
@@ -241,85 +173,3 @@ def check_wandb(settings: RunSettings) -> None:
             "package is not installed.\nInstall it (pip install wandb), or leave log.wandb out: metrics.jsonl and "
             "TensorBoard have the same numbers."
         )
-
-
-def open_corpora(settings: RunSettings) -> tuple[tuple[NamedCorpus, ...], NamedCorpus | None]:
-    """Open the corpora of `data.train` and the one of `data.validation`.
-
-    Raises:
-        CorpusError: one is missing or damaged.
-        SettingsError: a blend names one folder twice.
-    """
-    path = settings.data.validation
-    return _open_training(settings), None if path is None else NamedCorpus("data.validation", Corpus(path))
-
-
-def open_run_data(settings: RunSettings) -> RunData:
-    """Open corpora, make or find packing plans, build objectives.
-
-    Raises:
-        UserError: if anything is missing, damaged or does not fit.
-    """
-    training, validation = open_corpora(settings)
-    settings = _with_vocabulary(settings, (*training, *([] if validation is None else [validation])))
-    corpus, seed = training[0].corpus, settings.run.seed
-    if not corpus.tokenizer_folder.is_dir():
-        raise CorpusError(
-            f"{training[0].key} ({corpus.path}) has no folder tokenizer/, which every checkpoint gets a copy of.\n"
-            "Copy the corpus again, with that folder."
-        )
-    scheduled = {phase.objective for phase in settings.schedule}
-    evaluated = {"clm"} | scheduled | ({"mlm"} if corpus.vocabulary.mask_id is not None else set())
-    built = {
-        name: (settings.objectives.get(name) or declare(name, {})).build(corpus.vocabulary)
-        for name in sorted(evaluated | settings.objectives.keys())
-    }
-    return RunData(
-        settings=settings,
-        training=training,
-        validation=validation,
-        training_rows=tuple(open_rows(named.corpus, settings.data, seed=seed) for named in training),
-        validation_rows=None if validation is None else open_rows(validation.corpus, settings.data, seed=seed),
-        objectives={name: built[name] for name in sorted(scheduled)},
-        evaluated={name: built[name] for name in sorted(evaluated)},
-    )
-
-
-def _open_training(settings: RunSettings) -> tuple[NamedCorpus, ...]:
-    """The corpora of `data.train`: one, or those of a blend."""
-    train = settings.data.train
-    if isinstance(train, str):
-        return (NamedCorpus("data.train", Corpus(train)),)
-    named: dict[Path, str] = {}
-    for number, entry in enumerate(train):
-        key = f"data.train.{number}.path"
-        first = named.setdefault(Path(entry.path).resolve(), key)
-        if first != key:
-            raise SettingsError(
-                f"{first} and {key} both name {entry.path}: a blend takes a corpus once.\n"
-                "Leave one entry out and give the other the sum of their weights."
-            )
-    return tuple(
-        NamedCorpus(key, Corpus(entry.path), entry.weight) for key, entry in zip(named.values(), train, strict=True)
-    )
-
-
-def _with_vocabulary(settings: RunSettings, corpora: tuple[NamedCorpus, ...]) -> RunSettings:
-    """The settings with `model.vocab_size`, after checking that all corpora have one tokenizer which it fits."""
-    first, *others = corpora
-    for other in others:
-        if other.corpus.fingerprint != first.corpus.fingerprint:
-            raise SettingsError(
-                f"{first.key} ({first.corpus.path}) and {other.key} ({other.corpus.path}) were made with different "
-                f"tokenizers: fingerprints {first.corpus.fingerprint[:12]} and {other.corpus.fingerprint[:12]}.\n"
-                "Preprocess both with the same --tokenizer."
-            )
-    needed, asked = first.corpus.vocabulary.size, settings.model.vocab_size
-    if asked is not None and asked < needed:
-        raise SettingsError(
-            f"model.vocab_size={asked} is smaller than the tokenizer of {first.corpus.path}, which has {needed} ids.\n"
-            "Leave model.vocab_size out to take the tokenizer's, or choose a larger one."
-        )
-    rounded = -(-needed // _VOCABULARY_MULTIPLE) * _VOCABULARY_MULTIPLE
-    model = settings.model.model_copy(update={"vocab_size": asked or rounded})
-    return settings.model_copy(update={"model": model})

@@ -6,10 +6,10 @@ import toolkit
 from toolkit.checkpoint.manifest import CheckpointManifest, LayoutEntry, VocabularyEntry
 from toolkit.engine.engine import Engine
 from toolkit.parallel.topology import BatchPlan
+from toolkit.run.data import RunData
 from toolkit.run.folder import RunFolder
 from toolkit.run.identity import snapshot
 from toolkit.run.metrics import MetricsFile
-from toolkit.run.resolve import RunData
 from toolkit.run.settings import RunSettings
 from toolkit.training.batching import STATIC_TARGETS_MULTIPLE, Batcher, EvaluationBatches
 from toolkit.training.evaluation import Evaluator

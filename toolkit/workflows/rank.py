@@ -9,7 +9,7 @@ from toolkit.core.errors import LostRankError, ToolkitError, UserError
 from toolkit.engine.ranks import has_joined
 from toolkit.parallel.launcher import read_launcher
 from toolkit.run import RunFolder, load_run
-from toolkit.run.resolve import open_corpora
+from toolkit.run.data import open_corpora
 from toolkit.training.pretrain import Outcome, pretrain, pretrain_resolved
 from toolkit.training.stopping import end_with_starter
 from toolkit.workflows.train import prepare_if_named

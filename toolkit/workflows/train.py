@@ -13,7 +13,7 @@ from toolkit.data import MANIFEST_NAME
 from toolkit.run import RunSettings, load_run, run_presets
 from toolkit.run.forecast import forecast, forecast_memory
 from toolkit.run.load import to_toml
-from toolkit.run.resolve import resolve_run
+from toolkit.run.resolve import divide_run, resolve_run
 from toolkit.workflows.launch import launch_ranks, num_devices
 
 QUICKSTART_DATA = Path(__file__).resolve().parent.parent / "quickstart"
@@ -58,16 +58,16 @@ def show_run(source: str, overrides: Sequence[str], *, ds_config: str | None, nu
     missing = _missing(settings) if source in run_presets() else []
     ranks = num_procs or num_devices()
     if missing:
+        plan, _, config, choices = divide_run(settings, ds_config=ds_config, num_ranks=ranks)
         print(to_toml(settings))
-        lines = [*forecast(settings, None), *forecast_memory(settings, ds_config=ds_config, num_ranks=ranks)]
+        lines = [*forecast(settings, None), *forecast_memory(settings, plan, config), plan.describe(), *choices]
         lines += [f"{key} ({path}) does not exist yet" for key, path in missing]
         sizes = "" if settings.model.vocab_size else ", parameters, FLOPs and disk (set model.vocab_size to see them)"
         lines.append(f"what depends on that is left out here: epochs of the corpus, checks against it{sizes}")
     else:
         run = resolve_run(settings, ds_config=ds_config, num_ranks=ranks)
         print(to_toml(run.settings))
-        lines = forecast(run.settings, run.data)
-        lines += forecast_memory(run.settings, ds_config=ds_config, num_ranks=ranks)
+        lines = [*forecast(run.settings, run.data), *forecast_memory(run.settings, run.plan, run.ds_config)]
         lines += run.data.describe().splitlines()
         lines += [run.start.describe(run.settings), run.plan.describe(), *run.choices]
     for line in lines:

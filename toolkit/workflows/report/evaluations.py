@@ -13,7 +13,7 @@ from toolkit.core.console import quiet_transformers
 from toolkit.data import Corpus
 from toolkit.finetuning.examples import to_examples
 from toolkit.finetuning.tables import read_table
-from toolkit.run.resolve import RunData
+from toolkit.run.data import RunData
 from toolkit.training.batching import EvaluationBatches
 
 _TOKENS_AT_ONCE = 1 << 22

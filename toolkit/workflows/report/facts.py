@@ -18,8 +18,8 @@ from toolkit.core.text import counted
 from toolkit.finetuning import FinetuningResult
 from toolkit.model.presets import parameter_counts
 from toolkit.objectives.schedule import Phase
+from toolkit.run.data import RunData
 from toolkit.run.folder import RunFolder
-from toolkit.run.resolve import RunData
 from toolkit.run.settings import RunSettings
 from toolkit.workflows.job import TimedStage
 from toolkit.workflows.report.evaluations import (
