@@ -62,8 +62,8 @@ FAULTS = (
     ),
     Fault(
         name="tensor parallelism: the norm counts a whole weight once for each rank",
-        path="toolkit/parallel/tensor_parallel.py",
-        old="is_divided or number == 0",
+        path="toolkit/engine/engine.py",
+        old="share_of(parameter) is not None or tp_rank == 0",
         new="True",
         tests=("tests/equivalence/test_gradients.py::test_every_gradient_under_tensor_parallelism",),
     ),
@@ -232,8 +232,8 @@ FAULTS = (
     Fault(
         name="pipeline: the norm counts both copies of a tied weight",
         path="toolkit/engine/pipeline.py",
-        old="parameter.ds_pipe_replicated = is_copy",
-        new="parameter.ds_pipe_replicated = is_copy = False",
+        old="count_once_(stage, tp_rank=topology.tp_rank, copy=copy)",
+        new="count_once_(stage, tp_rank=topology.tp_rank)",
         tests=("tests/equivalence/test_gradients.py::test_every_gradient_under_pipeline_parallelism[pp2]",),
     ),
     Fault(
@@ -294,7 +294,7 @@ FAULTS = (
     ),
     Fault(
         name="start: nobody looks whether the corpus has its tokenizer",
-        path="toolkit/run/resolve.py",
+        path="toolkit/run/data.py",
         old="if not corpus.tokenizer_folder.is_dir():",
         new="if not corpus.path.is_dir():",
         tests=("tests/run/test_resolve.py",),

@@ -183,6 +183,7 @@ def test_an_offloaded_optimizer_is_torchs(tmp_path):
         ({"stage": 0, "offload_optimizer": {"device": "cpu"}}, "offload_optimizer, which needs ZeRO stage 1 or higher"),
         ({"stage": 2, "offload_param": {"device": "cpu"}}, "offload_param, which needs ZeRO stage 3 or higher"),
         ({"stage": 3, "offload_optimizer": {"device": "nvme"}}, 'offload_optimizer.device to "nvme"'),
+        ({"stage": 2, "offload_optimizer": "cpu"}, 'expected an object, such as {"device": "cpu"}, got "cpu"'),
     ],
 )
 def test_offload_that_cannot_run_is_refused(tmp_path, zero, message):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.support.layouts import stage3
 from tests.support.runs import RunCase, read_metrics, write_run
 from toolkit.checkpoint.read import Checkpoint, open_checkpoint
 from toolkit.core.errors import SettingsError, UserError
@@ -87,9 +88,7 @@ def _comparable(folder: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_resume_before_at_and_after_the_switch(tmp_path, world_size):
     run_file = write_run(tmp_path, phase_steps=_SWITCH)
-    partitioned = tmp_path / "zero3.json"
-    partitioned.write_text('{"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0}}')
-    layouts = [("zero0", "fp32"), ("zero2", "fp32"), ("zero1", "bf16"), (str(partitioned), "bf16")]
+    layouts = [("zero0", "fp32"), ("zero2", "fp32"), ("zero1", "bf16"), (stage3(tmp_path), "bf16")]
     cases = []
     for ds_config, precision in layouts:
         folder = tmp_path / f"{Path(ds_config).stem}-{precision}"
@@ -103,9 +102,7 @@ def test_resume_before_at_and_after_the_switch(tmp_path, world_size):
 def test_resume_with_two_parameter_groups(tmp_path, is_tied):
     """Norms and embeddings without weight decay: each ZeRO stage has to find the moments of both groups at a save."""
     run_file = write_run(tmp_path, phase_steps=2)
-    partitioned = tmp_path / "zero3.json"
-    partitioned.write_text('{"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0}}')
-    names = {"zero0": "zero0", "zero1": "zero1", "zero2": "zero2", "zero3": str(partitioned)}
+    names = {"zero0": "zero0", "zero1": "zero1", "zero2": "zero2", "zero3": stage3(tmp_path)}
     layouts = [("zero0", "fp32"), *((name, precision) for name in list(names)[1:] for precision in ("fp32", "bf16"))]
     groups = ("train.decay_norms_and_embeddings=false", f"model.tie_word_embeddings={str(is_tied).lower()}")
     cases = []

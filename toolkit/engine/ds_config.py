@@ -107,11 +107,17 @@ def read_ds_config(source: str) -> dict[str, Any]:
 def _offload_device(config: Mapping[str, Any], what: str) -> str:
     """Where `offload_optimizer` or `offload_param` go: none, cpu or nvme."""
     block = config.get("zero_optimization", {}).get(what) or {}
-    return str(block.get("device") or "none") if isinstance(block, dict) else "none"
+    return str(block.get("device") or "none")
 
 
 def _check_offload(config: Mapping[str, Any], stage: int, path: Path) -> None:
     for what, lowest in (("offload_optimizer", 1), ("offload_param", 3)):
+        block = config.get("zero_optimization", {}).get(what)
+        if not isinstance(block, dict | None):
+            raise SettingsError(
+                f"invalid value for zero_optimization.{what} in {path}: expected an object, such as "
+                f'{{"device": "cpu"}}, got {json.dumps(block)}.\nCorrect it, or remove the key.'
+            )
         device = _offload_device(config, what)
         if device == "nvme":
             raise SettingsError(

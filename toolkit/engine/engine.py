@@ -26,6 +26,7 @@ from toolkit.engine.optimizer import OptimizerSettings, build_optimizer
 from toolkit.engine.ranks import Ranks
 from toolkit.model.segments import SegmentLayout
 from toolkit.parallel.groups import ProcessGroups
+from toolkit.parallel.shares import share_of
 
 _NORM_PIECE = 1 << 22
 
@@ -86,8 +87,10 @@ class Engine:
 
     def _initialize(self, config: dict[str, Any], optimizer: OptimizerSettings) -> Any:
         """DeepSpeed's engine around the module."""
-        ranks = self.ranks
-        mpu = ranks.groups if ranks.topology.tp > 1 else None
+        ranks, mpu = self.ranks, None
+        if ranks.topology.tp > 1:
+            count_once_(self.module, tp_rank=ranks.topology.tp_rank)
+            mpu = ranks.groups
         return initialize_deepspeed(self.module, build_optimizer(self.module, optimizer), config, ranks=ranks, mpu=mpu)
 
     @property
@@ -121,7 +124,7 @@ class Engine:
         for group in self.deepspeed.optimizer.param_groups:
             group["lr"] = learning_rate
         scale = self._accumulation * self.ranks.data_parallel_size / max(num_targets, 1)
-        self._skipped_before = self.deepspeed.skipped_steps
+        skipped_before = self.deepspeed.skipped_steps
         losses = self._accumulate(micro_batches, attention, scale)
         num_scaled = self._accumulation * self.ranks.data_parallel_size
         loss_mean = self.ranks.sum_on_device(losses.double().sum()) / num_scaled
@@ -129,7 +132,7 @@ class Engine:
             bad = torch.nonzero(~torch.isfinite(losses)).flatten().tolist()
             raise NonFiniteStep("the loss", tuple(bad))
         norm = self._update()
-        if not math.isfinite(norm) or self.deepspeed.skipped_steps > self._skipped_before:
+        if not math.isfinite(norm) or self.deepspeed.skipped_steps > skipped_before:
             raise NonFiniteStep("the gradient norm", None)
         return StepResult(loss=loss_mean, grad_norm=norm)
 
@@ -194,6 +197,20 @@ def gradient_norm(module: torch.nn.Module) -> float:
         for piece in torch.split(parameter.grad.detach().flatten(), _NORM_PIECE)
     ]
     return math.sqrt(float(torch.stack(squares).sum()))
+
+
+def count_once_(module: torch.nn.Module, *, tp_rank: int, copy: torch.nn.Parameter | None = None) -> None:
+    """Set what DeepSpeed reads to count each weight once in the norm of the gradient, over all ranks that hold it.
+
+    Args:
+        module: this rank's part of the model.
+        tp_rank: the first one counts weights that all tensor-parallel ranks hold whole.
+        copy: the tied weight of a stage where an earlier stage counts it.
+    """
+    for parameter in module.parameters():
+        is_counted = share_of(parameter) is not None or tp_rank == 0
+        parameter.ds_pipe_replicated = parameter is copy  # type: ignore[attr-defined]
+        parameter.tensor_model_parallel = is_counted and parameter is not copy  # type: ignore[attr-defined]
 
 
 def initialize_deepspeed(

@@ -19,11 +19,10 @@ from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
 from torch import nn
 
 from toolkit.core.types import AttentionKind
-from toolkit.engine.engine import Engine, MicroBatch, initialize_deepspeed
+from toolkit.engine.engine import Engine, MicroBatch, count_once_, initialize_deepspeed
 from toolkit.engine.optimizer import OptimizerSettings, build_optimizer
 from toolkit.engine.ranks import Ranks
 from toolkit.model.encoder import ForwardContext
-from toolkit.parallel.shares import share_of
 from toolkit.parallel.stages import Stage
 from toolkit.parallel.topology import Topology
 
@@ -143,12 +142,7 @@ class _Pipeline(PipelineModule):
         )
         self._tied = [] if tied_group is None else [(stage.tied_weight, tied_group)]
         copy = stage.tied_weight if self._tied and not stage.is_first else None
-        for parameter in stage.parameters():
-            # What DeepSpeed reads to count each weight once in the norm of the gradient.
-            is_copy = parameter is copy
-            is_counted = share_of(parameter) is not None or topology.tp_rank == 0
-            parameter.ds_pipe_replicated = is_copy  # type: ignore[attr-defined]
-            parameter.tensor_model_parallel = is_counted and not is_copy  # type: ignore[attr-defined]
+        count_once_(stage, tp_rank=topology.tp_rank, copy=copy)
 
     def get_tied_weights_and_groups(self) -> list[tuple[nn.Parameter, dist.ProcessGroup]]:
         """Weights of which other stages have a copy, each with the ranks over which its gradient is summed."""

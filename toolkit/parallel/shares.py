@@ -76,8 +76,8 @@ def needed_share_of(parameter: Tensor) -> Share:
 
 
 @torch.no_grad()
-def allocate_(part: nn.Module, seed: int, *, standard_deviation: float, device: torch.device | str = "cpu") -> None:
-    """Put an encoder that was built on the meta device, or a stage of it, onto a device, in place, with initial values.
+def allocate_(part: nn.Module, seed: int, *, standard_deviation: float) -> None:
+    """Give an encoder that was built on the meta device, or a stage of it, memory and initial values, in place.
 
     Each parameter gets its part of the value that the whole one has; one at a time is whole.
 
@@ -85,14 +85,13 @@ def allocate_(part: nn.Module, seed: int, *, standard_deviation: float, device: 
         part: its parameters have the names that they have in the encoder.
         seed: of the run.
         standard_deviation: of the normal distribution.
-        device: where they go.
     """
     allocated: dict[nn.Parameter, nn.Parameter] = {}
     for name, parameter in part.named_parameters():
         share = share_of(parameter)
         shape = tuple(parameter.shape) if share is None else share.whole_shape
         value = initial_weight(name, shape, standard_deviation=standard_deviation, seed=seed)
-        allocated[parameter] = nn.Parameter((value if share is None else share.take(value)).to(device))
+        allocated[parameter] = nn.Parameter(value if share is None else share.take(value))
         # What says how it is shared.
         vars(allocated[parameter]).update(vars(parameter))
     # Through the modules' own tables, in which a tied parameter stands twice.

@@ -95,13 +95,10 @@ def share_weights_(encoder: Encoder, group: dist.ProcessGroup) -> None:
     number, num_shares = dist.get_rank(group), dist.get_world_size(group)
     for name, parameter in encoder.named_parameters():
         sharing = sharing_of(name)
-        is_divided = sharing is not None and sharing is not Sharing.INSIDE
-        if is_divided:
+        if sharing is not None and sharing is not Sharing.INSIDE:
             share = Share(tuple(parameter.shape), 1 if sharing is Sharing.ROW else 0, number, num_shares)
             parameter.data = share.take(parameter.data)
             parameter.share = share  # type: ignore[attr-defined]
-        # What DeepSpeed reads to count each weight once in the norm of the gradient.
-        parameter.tensor_model_parallel = is_divided or number == 0  # type: ignore[attr-defined]
     for name, module in list(encoder.named_modules()):
         if isinstance(module, SelfAttention | FeedForward | Head):
             module.register_forward_pre_hook(lambda _, arguments: (enter_region(arguments[0], group), *arguments[1:]))

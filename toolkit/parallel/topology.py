@@ -55,14 +55,9 @@ class Topology:
         return self.rank // (self.tp * self.dp)
 
     @property
-    def is_last_stage(self) -> bool:
-        """Whether this rank's stage holds the head, and so knows the loss."""
-        return self.stage == self.pp - 1
-
-    @property
     def has_loss(self) -> bool:
-        """Whether this rank is the one of its copy that is asked for the loss: of those that know it, the first."""
-        return self.is_last_stage and self.tp_rank == 0
+        """Whether this rank is the one of its copy that is asked for the loss: the first of the last stage."""
+        return self.stage == self.pp - 1 and self.tp_rank == 0
 
     @property
     def data_rank(self) -> int:
