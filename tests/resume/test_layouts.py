@@ -106,14 +106,25 @@ def test_a_run_goes_on_in_another_layout(tmp_path: Path) -> None:
     reference = RunCase(run_file, "zero0", (f"run.dir={tmp_path / 'reference'}",))
     run_distributed([reference], world_size=1)
     expected = read_metrics(tmp_path / "reference")
-    for number, pair in enumerate(crosses):
-        folder = tmp_path / f"cross-{number}"
-        for half in pair:
-            overrides = (f"run.dir={folder}", f"checkpoint.every={_PHASE}", "checkpoint.keep=9", *half.overrides)
-            run_distributed([RunCase(run_file, half.ds_config, overrides)], world_size=half.ranks)
-            if half is pair[0]:
+    folders = {tmp_path / f"cross-{number}": pair for number, pair in enumerate(crosses)}
+    for half in (0, 1):
+        # Runs of equally many ranks share a process group.
+        for size in (1, 2):
+            cases = [
+                RunCase(run_file, pair[half].ds_config, (*_kept_at_the_half(folder), *pair[half].overrides))
+                for folder, pair in folders.items()
+                if pair[half].ranks == size
+            ]
+            run_distributed(cases, world_size=size)
+        if half == 0:
+            for folder in folders:
                 shutil.rmtree(folder / "checkpoints" / f"step-{2 * _PHASE:08d}")
+    for folder, pair in folders.items():
         found = read_metrics(folder)
         assert [line["data_digest"] for line in found] == [line["data_digest"] for line in expected], pair
         for one, other in zip(expected[1:], found[1:], strict=True):
             assert other["loss"] == pytest.approx(one["loss"], rel=1e-5), (pair, one["step"])
+
+
+def _kept_at_the_half(folder: Path) -> tuple[str, ...]:
+    return (f"run.dir={folder}", f"checkpoint.every={_PHASE}", "checkpoint.keep=9")
