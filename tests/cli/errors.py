@@ -439,14 +439,9 @@ _IMPORTS = (
 _SHEET = "Give a .tsv, .csv, .jsonl or .parquet file"
 _FINETUNED = (
     _finetune("xx", "{checkpoint}", found=("unknown task 'xx'",), remedy="Choose one of: sc"),
-    *(
-        _finetune(task, "{checkpoint}", found=(f"`{task}`", "not available yet"), remedy="Use the task sc")
-        for task in ("tc", "qa", "ir")
-    ),
     _finetune("sc", "", found=("MODEL is an empty string",), remedy="Give a Hugging Face folder"),
     _finetune("sc", "{empty}", found=("{empty} is not a model", "a config.json"), remedy="Give a Hugging Face folder"),
     _finetune("sc", "{damaged_checkpoint}", found=("weights-", "is damaged"), remedy="Copy the checkpoint again"),
-    _finetune("sc", "{decoder}", found=("{decoder} is a decoder (llama)",), remedy="toolkit convert --to-hf"),
     _finetune("sc", "{broken_config}", found=("could not load {broken_config}",), remedy="Give a folder"),
     *(
         _finetune("sc", "{checkpoint}", *words, found=found, remedy=remedy)

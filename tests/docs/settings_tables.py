@@ -16,7 +16,8 @@ from pydantic.fields import FieldInfo
 
 from tests.docs.pages import PAGES
 from toolkit.data import BlendEntry
-from toolkit.finetuning.run import FinetuningSettings
+from toolkit.finetuning import FinetuningSettings
+from toolkit.finetuning.tasks.sequence_classification import SequenceClassificationSettings
 from toolkit.objectives.mlm import MlmSettings
 from toolkit.objectives.schedule import PhaseSettings
 from toolkit.run.settings import RunSettings
@@ -28,6 +29,7 @@ TABLES: dict[str, type[BaseModel]] = {
     "schedule": PhaseSettings,
     "mlm": MlmSettings,
     "finetuning": FinetuningSettings,
+    "sc": SequenceClassificationSettings,
 }
 
 _PLACE = re.compile(r"(<!-- settings: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -52,7 +54,10 @@ def keys(group: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldI
 
 def table(name: str) -> str:
     """One table as Markdown."""
-    rows = [_row(key, field) for key, field in keys(TABLES[name])]
+    group = TABLES[name]
+    # A family's table has what it adds to the settings of all.
+    shared = FinetuningSettings.model_fields if group is not FinetuningSettings else {}
+    rows = [_row(key, field) for key, field in keys(group) if key not in shared or not issubclass(group, FinetuningSettings)]
     if name == "run":
         rows.insert(next(number for number, row in enumerate(rows) if row.startswith("| `model.")), _PRESET)
     return _HEAD + "".join(rows)

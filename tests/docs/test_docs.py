@@ -23,7 +23,7 @@ from tests.support.text import sample_documents, tiny_tokenizer
 from toolkit.conversion import to_hf
 from toolkit.data import CorpusManifest
 from toolkit.engine.ds_config import read_ds_config, resolve_ds_config
-from toolkit.finetuning.run import FinetuningResult
+from toolkit.finetuning import FinetuningResult
 from toolkit.model import model_settings
 from toolkit.model.encoder import Encoder, initialize_
 from toolkit.objectives import registry

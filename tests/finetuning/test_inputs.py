@@ -1,18 +1,31 @@
 import pytest
 import torch
+from transformers import PretrainedConfig
 
 from tests.support.hf_encoders import CLS, EOS, PAD, SPECIALS, UNK, plain_tokenizer, template_tokenizer
 from toolkit.core.errors import UserError
-from toolkit.finetuning.examples import Example
-from toolkit.finetuning.inputs import EncodedExamples, InputBuilder, padding_collator
+from toolkit.finetuning.inputs import InputBuilder, check_not_empty
+from toolkit.finetuning.settings import Initialization
+from toolkit.finetuning.source import EncoderSource
+from toolkit.finetuning.tasks.sequence_classification import SequenceClassification, SequenceClassificationSettings
+from toolkit.finetuning.trainer import collator
 
 W = len(SPECIALS)
 ALL = frozenset({"input_ids", "attention_mask", "token_type_ids"})
 
 
+def source_of(tokenizer, *, max_length=100, accepted=ALL):
+    return EncoderSource("model", PretrainedConfig(), tokenizer, max_length, accepted, Initialization.PRETRAINED)
+
+
+def collate(tokenizer, rows):
+    return collator(SequenceClassification(SequenceClassificationSettings()), source_of(tokenizer))(rows)
+
+
 def ids_of(tokenizer, *examples, max_length=100):
-    build = InputBuilder(tokenizer, max_length=max_length, accepted=ALL)
-    rows, num_cut = build([Example(*texts, 0) for texts in examples])
+    build = InputBuilder(source_of(tokenizer, max_length=max_length))
+    first, second = zip(*examples, strict=True)
+    rows, num_cut = build(first, None if second[0] is None else second)
     return [row["input_ids"] for row in rows], num_cut
 
 
@@ -66,7 +79,7 @@ def test_a_batch_is_padded_on_the_right_and_masked():
     ]
     tokenizer = template_tokenizer()
     tokenizer.padding_side = "left"
-    batch = padding_collator(tokenizer)(rows)
+    batch = collate(tokenizer, rows)
     assert torch.equal(batch["input_ids"], torch.tensor([[7, 8, 9], [5, PAD, PAD]]))
     assert torch.equal(batch["attention_mask"], torch.tensor([[1, 1, 1], [1, 0, 0]]))
     assert torch.equal(batch["token_type_ids"], torch.tensor([[0, 1, 1], [0, 0, 0]]))
@@ -77,20 +90,20 @@ def test_a_batch_is_padded_on_the_right_and_masked():
 def test_a_tokenizer_without_padding_token_pads_behind_the_mask():
     bare = plain_tokenizer()
     bare.pad_token = None
-    batch = padding_collator(bare)([{"input_ids": ids, "attention_mask": [1] * len(ids)} for ids in ([7, 8], [9])])
+    batch = collate(bare, [{"input_ids": ids, "attention_mask": [1] * len(ids), "labels": 0} for ids in ([7, 8], [9])])
     assert torch.equal(batch["input_ids"], torch.tensor([[7, 8], [9, 0]]))
     assert torch.equal(batch["attention_mask"], torch.tensor([[1, 1], [1, 0]]))
     assert bare.pad_token is None
 
 
 def test_arguments_that_the_model_does_not_take_are_dropped():
-    build = InputBuilder(template_tokenizer(), max_length=9, accepted=frozenset({"input_ids", "attention_mask"}))
-    assert set(build([Example("w1", None, 0)])[0][0]) == {"input_ids", "attention_mask"}
+    build = InputBuilder(source_of(template_tokenizer(), accepted=frozenset({"input_ids", "attention_mask"})))
+    assert set(build(["w1"])[0][0]) == {"input_ids", "attention_mask"}
 
 
 def test_a_text_without_a_token_is_refused():
     bare = plain_tokenizer()
     bare.eos_token = None
-    rows, _ = InputBuilder(bare, max_length=9, accepted=ALL)([Example("w1", None, 0), Example(" ", None, 0)])
+    rows, _ = InputBuilder(source_of(bare))(["w1", " "])
     with pytest.raises(UserError, match=r"test\.tsv, row 2: the text is empty"):
-        EncodedExamples(rows, [0, 0]).check_not_empty("test.tsv")
+        check_not_empty(rows, "test.tsv")

@@ -7,11 +7,13 @@ from transformers import AutoModel, AutoModelForSequenceClassification, AutoToke
 
 from tests.support.hf_encoders import WORDS, save_encoder
 from toolkit.core.errors import NonFiniteError, UserError
-from toolkit.finetuning import FinetuningSettings, Initialization, finetune_sequence_classification, load_classifier
+from toolkit.finetuning import Initialization, load_classifier
+from toolkit.finetuning.tasks.sequence_classification import SequenceClassificationSettings
+from toolkit.workflows.finetune import finetune
 
 FAMILIES = ("eurobert", "bert", "roberta", "modernbert")
-SETTINGS = FinetuningSettings(learning_rate=1e-2, seed=3, steps=40, batch_rows=16)
-QUICK = FinetuningSettings(learning_rate=1e-3, seed=3, steps=3, batch_rows=4)
+SETTINGS = SequenceClassificationSettings(learning_rate=1e-2, seed=3, steps=40, batch_rows=16)
+QUICK = SequenceClassificationSettings(learning_rate=1e-3, seed=3, steps=3, batch_rows=4)
 
 
 def write_rows(path, rows):
@@ -39,7 +41,7 @@ def read_lines(path):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_any_encoder_learns_and_its_folder_loads(tmp_path, files, family):
     model, output = save_encoder(family, tmp_path / family), tmp_path / "out"
-    result = finetune_sequence_classification(model, output=output, settings=SETTINGS, **files)
+    result = finetune("sc", model, output=output, settings=SETTINGS, **files)
 
     assert result.test["accuracy"] >= 0.9
     written = json.loads((output / "result.json").read_text())
@@ -66,7 +68,7 @@ def test_any_encoder_learns_and_its_folder_loads(tmp_path, files, family):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_auto_model_finds_the_trained_encoder(tmp_path, files, family):
     model, output = save_encoder(family, tmp_path / family), tmp_path / "out"
-    finetune_sequence_classification(model, output=output, settings=QUICK, **files)
+    finetune("sc", model, output=output, settings=QUICK, **files)
     before, after = AutoModel.from_pretrained(model), AutoModel.from_pretrained(output / "model")
     whole = load_classifier(output / "model")
     inside = whole.base_model if family == "eurobert" else whole.encoder
@@ -78,7 +80,7 @@ def test_auto_model_finds_the_trained_encoder(tmp_path, files, family):
 
 def test_eurobert_is_saved_as_its_stock_classifier_with_mean_pooling(tmp_path, files):
     model = save_encoder("eurobert", tmp_path / "model")
-    finetune_sequence_classification(model, output=tmp_path / "out", settings=QUICK, **files)
+    finetune("sc", model, output=tmp_path / "out", settings=QUICK, **files)
     stock, report = AutoModelForSequenceClassification.from_pretrained(
         tmp_path / "out" / "model", output_loading_info=True
     )
@@ -92,7 +94,7 @@ def test_the_same_seed_gives_the_same_model_and_another_seed_another(tmp_path, f
     weights = []
     for name, seed in (("first", 3), ("again", 3), ("other", 4)):
         settings = QUICK.model_copy(update={"seed": seed})
-        finetune_sequence_classification(model, output=tmp_path / name, settings=settings, **files)
+        finetune("sc", model, output=tmp_path / name, settings=settings, **files)
         torch.rand(7)
         weights.append(load_classifier(tmp_path / name / "model").state_dict())
     assert all(torch.equal(weight, weights[1][name]) for name, weight in weights[0].items())
@@ -102,7 +104,7 @@ def test_the_same_seed_gives_the_same_model_and_another_seed_another(tmp_path, f
 def test_weights_are_trained_in_fp32_whatever_the_folder_holds(tmp_path, files):
     model = save_encoder("eurobert", tmp_path / "model", dtype=torch.bfloat16)
     settings = QUICK.model_copy(update={"learning_rate": 1e-6})
-    finetune_sequence_classification(model, output=tmp_path / "out", settings=settings, **files)
+    finetune("sc", model, output=tmp_path / "out", settings=settings, **files)
     before = EuroBertForMaskedLM.from_pretrained(model, dtype=torch.float32).model.norm.weight
     after = AutoModel.from_pretrained(tmp_path / "out" / "model").norm.weight
     assert after.dtype == torch.float32
@@ -118,8 +120,8 @@ def test_a_random_twin_takes_the_shape_and_none_of_the_weights(tmp_path, files):
         encoder = EuroBertForMaskedLM.from_pretrained(folder)
         encoder.model.embed_tokens.weight.data += shift
         encoder.save_pretrained(folder)
-        result = finetune_sequence_classification(
-            folder, output=tmp_path / f"{number}", settings=settings, initialization=Initialization.RANDOM, **files
+        result = finetune(
+        "sc",     folder, output=tmp_path / f"{number}", settings=settings, initialization=Initialization.RANDOM, **files
         )
         twins.append(AutoModel.from_pretrained(tmp_path / f"{number}" / "model").embed_tokens.weight)
     assert result.initialization == "random"
@@ -129,7 +131,7 @@ def test_a_random_twin_takes_the_shape_and_none_of_the_weights(tmp_path, files):
 
 def test_padding_does_not_change_an_answer(tmp_path, files):
     model = save_encoder("modernbert", tmp_path / "model")
-    finetune_sequence_classification(model, output=tmp_path / "out", settings=QUICK, **files)
+    finetune("sc", model, output=tmp_path / "out", settings=QUICK, **files)
     classifier = load_classifier(tmp_path / "out" / "model")
     ids = torch.tensor([[2, 9, 8, 1]])
     alone = classifier(input_ids=ids, attention_mask=torch.ones_like(ids)).logits
@@ -144,11 +146,10 @@ def test_string_labels_pairs_and_no_validation(tmp_path):
     path = write_rows(tmp_path / "pairs.jsonl", rows)
     settings = QUICK.model_copy(update={"text_columns": ("a", "b"), "label_column": "verdict"})
     model = save_encoder("bert", tmp_path / "model")
-    result = finetune_sequence_classification(
-        model, train=path, test=path, output=tmp_path / "out", settings=settings, model_name="mine"
+    result = finetune(
+        "sc", model, train=path, test=path, output=tmp_path / "out", settings=settings
     )
     assert result.validation is None
-    assert result.model == "mine"
     assert result.dataset == "pairs"
     assert result.majority == pytest.approx(8 / 12)
     predictions = read_lines(tmp_path / "out" / "predictions.jsonl")
@@ -160,7 +161,7 @@ def test_texts_longer_than_the_model_takes_are_cut_and_counted(tmp_path, files, 
     rows = [{"text": " ".join(["w1"] * length), "label": length % 2} for length in (5, 32, 33, 100)]
     path = write_rows(tmp_path / "long.jsonl", rows)
     model = save_encoder("roberta", tmp_path / "model")
-    finetune_sequence_classification(model, train=files["train"], test=path, output=tmp_path / "out", settings=QUICK)
+    finetune("sc", model, train=files["train"], test=path, output=tmp_path / "out", settings=QUICK)
     # 34 positions, of which RoBERTa gives up its padding position; two of the 33 are the template's.
     assert "long.jsonl: 3 of 4 texts were truncated to 33 tokens." in " ".join(capsys.readouterr().out.split())
 
@@ -168,18 +169,18 @@ def test_texts_longer_than_the_model_takes_are_cut_and_counted(tmp_path, files, 
 def test_an_unknown_label_in_the_test_file_is_named(tmp_path, files):
     path = write_rows(tmp_path / "odd.jsonl", [{"text": "w1", "label": 1}, {"text": "w1", "label": "2"}])
     with pytest.raises(UserError, match=r"odd\.jsonl, row 2: the label '2' does not occur .*train\.jsonl.*0, 1"):
-        finetune_sequence_classification("unused", train=files["train"], test=path, output=tmp_path / "out")
+        finetune("sc", "unused", train=files["train"], test=path, output=tmp_path / "out")
 
 
 def test_one_class_is_refused(tmp_path):
     path = write_rows(tmp_path / "one.jsonl", [{"text": "w1", "label": "yes"}])
     with pytest.raises(UserError, match=r"one\.jsonl: every row has the label 'yes', but at least two"):
-        finetune_sequence_classification("unused", train=path, test=path, output=tmp_path / "out")
+        finetune("sc", "unused", train=path, test=path, output=tmp_path / "out")
 
 
 def test_divergence_is_said_and_nothing_is_written(tmp_path, files):
     model = save_encoder("eurobert", tmp_path / "model")
     settings = QUICK.model_copy(update={"learning_rate": 1e38})
     with pytest.raises(NonFiniteError, match=r"diverged: .* learning rate 1e\+38"):
-        finetune_sequence_classification(model, output=tmp_path / "out", settings=settings, **files)
+        finetune("sc", model, output=tmp_path / "out", settings=settings, **files)
     assert list((tmp_path / "out").iterdir()) == []

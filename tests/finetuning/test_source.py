@@ -1,27 +1,40 @@
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import BartConfig, BartModel, LlamaConfig, LlamaForCausalLM, ViTConfig
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, BartConfig, BartModel, LlamaConfig, ViTConfig
 
 from tests.support.hf_encoders import plain_tokenizer, save_encoder
 from toolkit.core.errors import UserError
-from toolkit.finetuning import FinetuningSettings, finetune_sequence_classification
+from toolkit.finetuning.tasks.sequence_classification import SequenceClassificationSettings
+from toolkit.workflows.finetune import finetune
+from toolkit.finetuning.heads import load_network
 from toolkit.finetuning.source import longest_input, open_source
 
 TINY = {"vocab_size": 45, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
 
 
-def test_a_decoder_is_refused(tmp_path):
-    LlamaForCausalLM(LlamaConfig(**TINY)).save_pretrained(tmp_path)
-    with pytest.raises(UserError, match=r"is a decoder \(llama\)[\s\S]*toolkit convert --to-hf"):
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
+def test_a_decoder_is_made_to_look_ahead(tmp_path, kind, capsys):
+    AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **TINY)).save_pretrained(tmp_path)
+    plain_tokenizer().save_pretrained(tmp_path)
+    source = open_source(str(tmp_path))
+    assert source.config.is_causal is False
+    assert f"is a decoder ({kind}): it is fine-tuned with bidirectional attention" in capsys.readouterr().out
+    network = load_network(AutoModel, source).eval()
+    first = [network(torch.tensor([[1, 2, last]])).last_hidden_state[0, 0] for last in (3, 4)]
+    assert not torch.equal(*first)
+
+
+def test_a_decoder_that_cannot_look_ahead_is_refused(tmp_path):
+    AutoModelForCausalLM.from_config(AutoConfig.for_model("gpt2", vocab_size=45, n_embd=8, n_layer=1, n_head=2)).save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=r"is a decoder \(gpt2\), and transformers cannot give it bidirectional"):
         open_source(str(tmp_path))
 
 
 def test_a_decoder_that_says_it_is_bidirectional_passes(tmp_path):
     LlamaConfig(**TINY, is_causal=False).save_pretrained(tmp_path)
     plain_tokenizer().save_pretrained(tmp_path)
-    config, _ = open_source(str(tmp_path))
-    assert config.model_type == "llama"
+    assert open_source(str(tmp_path)).config.model_type == "llama"
 
 
 def test_an_encoder_decoder_is_refused(tmp_path):
@@ -54,7 +67,7 @@ def test_damaged_weights_are_said(tmp_path):
     rows = tmp_path / "rows.tsv"
     rows.write_text("text\tlabel\nw1\ta\nw2\tb\n", "utf-8")
     with pytest.raises(UserError, match=r"could not load .*model as an encoder: "):
-        finetune_sequence_classification(folder, train=rows, test=rows, output=tmp_path / "out")
+        finetune("sc", folder, train=rows, test=rows, output=tmp_path / "out")
 
 
 def test_missing_weights_are_counted(tmp_path):
@@ -65,8 +78,8 @@ def test_missing_weights_are_counted(tmp_path):
     rows = tmp_path / "rows.tsv"
     rows.write_text("text\tlabel\nw1\ta\nw2\tb\n", "utf-8")
     with pytest.raises(UserError, match=r"1 weight of the encoder missing .*encoder\.layer\.1\.output\.dense\.weight"):
-        finetune_sequence_classification(
-            folder, train=rows, test=rows, output=tmp_path / "out", settings=FinetuningSettings(steps=1)
+        finetune(
+            "sc", folder, train=rows, test=rows, output=tmp_path / "out", settings=SequenceClassificationSettings(steps=1)
         )
 
 

@@ -8,8 +8,9 @@ import pyarrow.parquet as pq
 from transformers import AutoTokenizer
 
 import toolkit
-from toolkit.finetuning import FinetuningSettings, Initialization
+from toolkit.finetuning import Initialization
 from toolkit.finetuning.tables import read_table
+from toolkit.finetuning.tasks.sequence_classification import SequenceClassificationSettings
 
 DATA = Path(toolkit.__file__).parent / "quickstart"
 
@@ -51,7 +52,7 @@ def test_the_labelled_set_is_disjoint_and_of_two_classes():
 def test_fine_tuning_settings_are_valid_for_both_kinds_of_weights():
     settings = tomllib.loads((DATA / "finetune.toml").read_text("utf-8"))
     assert set(settings) == {kind.value for kind in Initialization}
-    assert {FinetuningSettings(**values).steps for values in settings.values()} == {100}
+    assert {SequenceClassificationSettings(**values).steps for values in settings.values()} == {100}
 
 
 def test_every_file_is_attributed():

@@ -14,7 +14,6 @@ from tests.support.checkpoints import model_states, write_checkpoint
 from tests.support.text import sample_documents, tiny_tokenizer
 from toolkit.core.errors import SettingsError
 from toolkit.finetuning import FinetuningResult
-from toolkit.finetuning.run import write_result
 from toolkit.model.encoder import Encoder, initialize_
 from toolkit.preprocess import PreprocessSettings, preprocess
 from toolkit.run import load_run
@@ -77,14 +76,12 @@ class _Programs:
         (output / "predictions.jsonl").write_text("")
         (output / "model").mkdir(exist_ok=True)
         scores = {"accuracy": 0.8}
-        write_result(
-            FinetuningResult(
-                task=task, model=str(model), dataset="entity", initialization=initialization, seed=settings.seed,
-                learning_rate=settings.learning_rate, steps=settings.steps, metric="accuracy", validation=scores,
-                test=scores, majority=0.6,
-            ),
-            output,
+        result = FinetuningResult(
+            task=task, model=str(model), dataset="entity", protocol="standard", initialization=initialization,
+            seed=settings.seed, learning_rate=settings.learning_rate, steps=settings.steps, metric="accuracy",
+            validation=scores, test=scores, majority=0.6,
         )  # fmt: skip
+        (output / "result.json").write_text(result.model_dump_json())
 
 
 ALL = ["prepare", "train job", "finetune pretrained 0", *(f"finetune random {seed}" for seed in (0, 1, 2))]

@@ -28,6 +28,9 @@ def command(
     test: Annotated[Path, typer.Option(metavar="FILE", help="File to evaluate on.")],
     output: Annotated[Path, typer.Option(metavar="DIR", help="Folder for result.json, predictions.jsonl and model/.")],
     validation: Annotated[Path | None, typer.Option(metavar="FILE", help="A second file to evaluate on.")] = None,
+    protocol: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Inputs and metrics: standard, or paper (the paper's own).")
+    ] = None,
     lr: Annotated[float | None, typer.Option(metavar="RATE", help="Peak learning rate.")] = None,
     seed: Annotated[int | None, typer.Option(metavar="N", help="Seed of the new head and the data order.")] = None,
     steps: Annotated[int | None, typer.Option(metavar="N", help="Optimizer updates.")] = None,
@@ -38,21 +41,23 @@ def command(
 ) -> None:
     """Fine-tune an encoder on a labelled data set and evaluate it."""
     from toolkit.core.console import console
-    from toolkit.finetuning import FinetuningSettings
+    from toolkit.finetuning import get_task
     from toolkit.workflows.finetune import finetune
 
     given = {
+        "protocol": protocol,
         "learning_rate": lr,
         "seed": seed,
         "steps": steps,
         "text_columns": None if text_columns is None else tuple(text_columns.split(",")),
         "label_column": label_column,
     }
-    settings = settings_from(FinetuningSettings, given, options={"learning_rate": "--lr"})
+    settings = settings_from(get_task(task).Settings, given, options={"learning_rate": "--lr"})
     result = finetune(task, model, train=train, test=test, output=output, validation=validation, settings=settings)
     for name, scores in (("validation", result.validation), ("test", result.test)):
         if scores is not None:
             listed = "  ".join(f"{metric} {score:.4f}" for metric, score in scores.items())
             console().print(f"{name}: {listed}")
-    console().print(f"baseline (most frequent label): {result.metric} {result.majority:.4f}")
+    if result.majority is not None:
+        console().print(f"baseline (the best answer without reading): {result.metric} {result.majority:.4f}")
     console().print(f"written to {output}: result.json, predictions.jsonl, model/")

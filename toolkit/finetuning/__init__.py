@@ -1,17 +1,27 @@
 """Fine-tuning of encoders on labelled data, through transformers' Trainer.
 
-`finetune_sequence_classification` is the program; the rest are its words. Heavy: imports torch and transformers.
+`finetune` is the program; a `Task` is a family of data sets, from files to scores. Heavy: imports torch and transformers.
 """
 
-from toolkit.finetuning.classifier import MeanPoolingClassifier, load_classifier
-from toolkit.finetuning.run import FinetuningResult, FinetuningSettings, Initialization
-from toolkit.finetuning.sequence_classification import finetune_sequence_classification
+from toolkit.finetuning.cell import FinetuningResult, PreparedTask, prepare, run_cell
+from toolkit.finetuning.heads import MeanPoolingClassifier, load_classifier
+from toolkit.finetuning.settings import FinetuningSettings, Initialization
+from toolkit.finetuning.source import EncoderSource, open_source
+from toolkit.finetuning.task import Split, Task, get_task, known_tasks
 
 __all__ = [
+    "EncoderSource",
     "FinetuningResult",
     "FinetuningSettings",
     "Initialization",
     "MeanPoolingClassifier",
-    "finetune_sequence_classification",
+    "PreparedTask",
+    "Split",
+    "Task",
+    "get_task",
+    "known_tasks",
     "load_classifier",
+    "open_source",
+    "prepare",
+    "run_cell",
 ]

@@ -1,15 +1,10 @@
-"""Padded batches of token ids from texts."""
+"""Token ids from texts: as the tokenizer makes them, and as the paper's authors do."""
 
-import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
-
-from torch.utils.data import Dataset
-from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase
 
 from toolkit.core.errors import UserError
 from toolkit.core.text import counted
-from toolkit.finetuning.examples import Example
+from toolkit.finetuning.source import EncoderSource
 
 Encoded = dict[str, list[int]]
 
@@ -20,13 +15,12 @@ class InputBuilder:
     A pair goes through the tokenizer's own template for pairs; one that has none puts a line break between the two.
 
     Args:
-        tokenizer: of the encoder.
-        max_length: tokens of an input, special tokens included.
-        accepted: names of the arguments that the model's forward takes; others that the tokenizer returns are dropped.
+        source: of the encoder; what the tokenizer returns beyond the arguments it accepts is dropped.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, *, max_length: int, accepted: frozenset[str]) -> None:
-        self._tokenizer, self._accepted = tokenizer, accepted
+    def __init__(self, source: EncoderSource) -> None:
+        tokenizer, max_length = source.tokenizer, source.max_length
+        self._tokenizer, self._accepted = tokenizer, source.accepted
         single = tokenizer("a").input_ids
         ends = {tokenizer.eos_token_id, tokenizer.sep_token_id} - {None}
         self._end_id: int | None = None
@@ -36,20 +30,18 @@ class InputBuilder:
         has_pair_template = tokenizer.num_special_tokens_to_add(pair=True) > tokenizer.num_special_tokens_to_add()
         self._pair_prefix = "" if has_pair_template else "\n"
 
-    def __call__(self, examples: Sequence[Example]) -> tuple[list[Encoded], int]:
-        """Encode all examples; also returns how many were too long and were truncated.
+    def __call__(self, first: Sequence[str], pairs: Sequence[str] | None = None) -> tuple[list[Encoded], int]:
+        """Encode texts, or pairs of texts; also returns how many were too long and were truncated.
 
         Raises:
             UserError: the special tokens leave no room for text.
         """
-        first = [example.text for example in examples]
-        pairs = [example.text_pair for example in examples if example.text_pair is not None]
-        second = [self._pair_prefix + text for text in pairs] if pairs else None
-        self._check_room(num_texts=2 if pairs else 1)
-        encoded = self._tokenizer(first, second, verbose=False)
+        second = None if pairs is None else [self._pair_prefix + text for text in pairs]
+        self._check_room(num_texts=1 if pairs is None else 2)
+        encoded = self._tokenizer(list(first), second, verbose=False)
         num_cut = sum(len(ids) > self._max_length for ids in encoded.input_ids)
         if num_cut:
-            encoded = self._tokenizer(first, second, truncation="longest_first", max_length=self._max_length)
+            encoded = self._tokenizer(list(first), second, truncation="longest_first", max_length=self._max_length)
         columns: dict[str, list[list[int]]] = dict(encoded)
         rows = [
             {name: list(values[row]) for name, values in columns.items() if name in self._accepted}
@@ -79,37 +71,30 @@ class InputBuilder:
         return {name: [*values, added[name]] for name, values in row.items()}
 
 
-@dataclass(frozen=True)
-class EncodedExamples(Dataset[dict[str, object]]):
-    """Encoded texts with their class numbers, as the Trainer reads them."""
+def paper_inputs(texts: Sequence[str], source: EncoderSource) -> tuple[list[Encoded], int]:
+    """As the paper's authors encode texts: the end-of-text token as a string behind the text, nothing in front of it.
 
-    rows: list[Encoded]
-    classes: list[int]
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, index: int) -> dict[str, object]:
-        return {**self.rows[index], "labels": self.classes[index]}
-
-    def check_not_empty(self, place: str) -> None:
-        """An input without a single token has nothing to pool.
-
-        Raises:
-            UserError: names the first such row of `place`.
-        """
-        for number, row in enumerate(self.rows, start=1):
-            if not row["input_ids"]:
-                raise UserError(
-                    f"{place}, row {number}: the text is empty, and this tokenizer adds no special tokens. "
-                    "Remove the row."
-                )
+    Truncation, to 99 % of what the model takes, may remove that token, as theirs does.
+    Also returns how many texts were truncated.
+    """
+    tokenizer = source.tokenizer
+    longest = max(1, int(source.max_length * 0.99))
+    encoded = tokenizer([text + (tokenizer.eos_token or "") for text in texts], add_special_tokens=False, verbose=False)
+    rows = [
+        {name: list(values[row][:longest]) for name, values in dict(encoded).items() if name in source.accepted}
+        for row in range(len(texts))
+    ]
+    return rows, sum(len(ids) > longest for ids in encoded.input_ids)
 
 
-def padding_collator(tokenizer: PreTrainedTokenizerBase) -> DataCollatorWithPadding:
-    """Pads a batch on the right to its longest row; the attention mask hides the padding."""
-    padding = copy.deepcopy(tokenizer)
-    padding.padding_side = "right"
-    if padding.pad_token_id is None:
-        padding.pad_token_id = 0  # Any id will do behind the mask.
-    return DataCollatorWithPadding(padding)
+def check_not_empty(rows: Sequence[Encoded], place: str) -> None:
+    """An input without a single token has nothing to pool.
+
+    Raises:
+        UserError: names the first such row of `place`.
+    """
+    for number, row in enumerate(rows, start=1):
+        if not row["input_ids"]:
+            raise UserError(
+                f"{place}, row {number}: the text is empty, and this tokenizer adds no special tokens. Remove the row."
+            )

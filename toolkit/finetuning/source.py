@@ -1,25 +1,65 @@
-"""Loading of MODEL: an encoder that stock transformers loads, and its tokenizer."""
+"""Opening of MODEL: an encoder that stock transformers loads, and its tokenizer."""
 
+import copy
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError
 from torch import nn
-from transformers import AutoConfig, AutoTokenizer, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
 )
 
-from toolkit.core.console import quiet_transformers
+from toolkit.core.console import console, quiet_transformers
 from toolkit.core.errors import UserError
+from toolkit.finetuning.settings import Initialization
 
 _NO_LIMIT = 10**6
 
 
-def open_source(model: str) -> tuple[PretrainedConfig, PreTrainedTokenizerBase]:
+@dataclass(frozen=True)
+class EncoderSource:
+    """MODEL, opened: what a task needs to know before weights are loaded.
+
+    Attributes:
+        model: folder or hub id.
+        config: its configuration, with bidirectional attention.
+        tokenizer: of the encoder.
+        max_length: tokens of an input that model, tokenizer and settings accept, special tokens included.
+        accepted: names of the arguments that the encoder's forward takes.
+        initialization: whether the encoder's weights are read or drawn.
+    """
+
+    model: str
+    config: PretrainedConfig
+    tokenizer: PreTrainedTokenizerBase
+    max_length: int
+    accepted: frozenset[str]
+    initialization: Initialization
+
+
+def open_source(
+    model: str, *, initialization: Initialization = Initialization.PRETRAINED, max_length: int | None = None
+) -> EncoderSource:
     """Configuration and tokenizer of a local folder or a hub id.
+
+    Args:
+        model: folder or hub id.
+        initialization: of the encoder.
+        max_length: of inputs in tokens; None: what model and tokenizer accept.
 
     Raises:
         UserError: it is not there, has no tokenizer, or is not an encoder.
@@ -37,7 +77,11 @@ def open_source(model: str) -> tuple[PretrainedConfig, PreTrainedTokenizerBase]:
         config = AutoConfig.from_pretrained(model)
         _check_encoder(model, config)
         tokenizer = AutoTokenizer.from_pretrained(model)
-    return config, tokenizer
+        with torch.device("meta"):
+            shape = AutoModel.from_config(config)  # type: ignore[no-untyped-call]
+    longest = longest_input(shape, tokenizer)
+    accepted = frozenset(inspect.signature(shape.forward).parameters)
+    return EncoderSource(model, config, tokenizer, min(longest, max_length or longest), accepted, initialization)
 
 
 @contextmanager
@@ -59,17 +103,34 @@ def _check_encoder(model: str, config: PretrainedConfig) -> None:
     if getattr(config, "is_encoder_decoder", False):
         raise UserError(f"{model} is an encoder-decoder ({kind}). Give an encoder, such as BERT or EuroBERT.")
     is_decoder_only = kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and kind not in MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    # A decoder exported with bidirectional attention has is_causal = false in its configuration.
     if is_decoder_only and getattr(config, "is_causal", True) is not False:
-        raise UserError(
-            f"{model} is a decoder ({kind}) with causal attention; fine-tuning needs an encoder. Export a run or a "
-            "checkpoint as one with: toolkit convert --to-hf CHECKPOINT OUT"
-        )
+        config.is_causal = False
+        if not _looks_ahead(config):
+            raise UserError(
+                f"{model} is a decoder ({kind}), and transformers cannot give it bidirectional attention; fine-tuning "
+                "needs an encoder. Give one, or a run or checkpoint of this toolkit."
+            )
+        console().print(f"{model} is a decoder ({kind}): it is fine-tuned with bidirectional attention.")
     if not isinstance(getattr(config, "hidden_size", None), int):
         raise UserError(
             f"{model} ({kind}) is not a text encoder: its configuration has no hidden_size. Give an encoder, such as "
             "BERT or EuroBERT."
         )
+
+
+def _looks_ahead(config: PretrainedConfig) -> bool:
+    """Whether a small random model of this kind, whose configuration says so, lets a token see later ones."""
+    small = copy.deepcopy(config)
+    small.num_hidden_layers, small.vocab_size, small.pad_token_id = 1, 8, None
+    if getattr(small, "layer_types", None):
+        small.layer_types = small.layer_types[:1]
+    try:
+        with torch.random.fork_rng(), torch.no_grad():
+            network = AutoModel.from_config(small, dtype=torch.float32).eval()  # type: ignore[no-untyped-call]
+            first = [network(torch.tensor([[1, 2, last]])).last_hidden_state[0, 0] for last in (3, 4)]
+    except Exception:  # Kinds with shapes of their own, which nobody asked for here.
+        return False
+    return not torch.equal(*first)
 
 
 def longest_input(encoder: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:

@@ -1,14 +1,19 @@
-"""Training through transformers' Trainer, and prediction in file order."""
+"""Training through transformers' Trainer, and prediction in the order of the inputs."""
 
+import copy
 import os
-import tempfile
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
 from transformers import (
-    DataCollatorWithPadding,
+    PreTrainedTokenizerBase,
     PrinterCallback,
     Trainer,
     TrainerCallback,
@@ -16,15 +21,24 @@ from transformers import (
     TrainerState,
     TrainingArguments,
 )
-from transformers.modeling_outputs import SequenceClassifierOutput
+from transformers.trainer_utils import get_last_checkpoint
 
 from toolkit.core.console import Progress, progress
 from toolkit.core.errors import NonFiniteError
-from toolkit.finetuning.inputs import EncodedExamples
-from toolkit.finetuning.run import FinetuningSettings
+from toolkit.engine.precision import faster_on_this_cpu
+from toolkit.finetuning.settings import FinetuningSettings
+from toolkit.finetuning.source import EncoderSource
+
+if TYPE_CHECKING:
+    from toolkit.finetuning.task import Task
+
+Features = Sequence[dict[str, Any]]
+"""Inputs of a network: `input_ids`, whatever else its forward takes, and `labels`; other entries do not reach it."""
+
+_SECONDS_BETWEEN_CHECKPOINTS = 300.0
 
 
-class _ShowProgress(TrainerCallback):
+class ShowProgress(TrainerCallback):
     """Moves the bar after each update."""
 
     def __init__(self, bar: Progress) -> None:
@@ -36,10 +50,29 @@ class _ShowProgress(TrainerCallback):
         self._bar.update(state.global_step)
 
 
-def train_classifier(
-    classifier: nn.Module, examples: EncodedExamples, *, collator: DataCollatorWithPadding, settings: FinetuningSettings
-) -> None:
-    """Fine-tune in place: AdamW, warm-up, linear to 0, batches of like length; bf16 autocast on CUDA, fp32 weights.
+class SaveByTheClock(TrainerCallback):
+    """Saves what a killed run goes on from every five minutes, so that short runs save nothing."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
+        if time.monotonic() - self._last >= _SECONDS_BETWEEN_CHECKPOINTS and state.global_step < state.max_steps:
+            self._last = time.monotonic()
+            control.should_save = True
+
+
+def train(network: nn.Module, features: Features, *, task: "Task[Any]", source: EncoderSource, folder: Path) -> None:
+    """Fine-tune in place: AdamW, warm-up, linear to 0, batches of like length; fp32 weights, bf16 where it is faster.
+
+    Args:
+        network: on the CPU.
+        features: of the training split.
+        task: whose loss it is.
+        source: of the encoder.
+        folder: keeps what a run that was killed goes on from.
 
     Raises:
         NonFiniteError: the weights have diverged.
@@ -47,36 +80,64 @@ def train_classifier(
     if not torch.cuda.is_available():
         # The Trainer imports DeepSpeed, which warns where it finds no GPU, unless it is told.
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    with (
-        tempfile.TemporaryDirectory() as scratch,
-        progress("fine-tuning", total=settings.steps, unit="steps") as bar,
-    ):
+    settings = task.settings
+
+    def loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: object = None) -> torch.Tensor:
+        return task.loss(task.logits(outputs).float(), labels)
+
+    steps = settings.num_steps(len(features))
+    rate = settings.peak_rate(sum(parameter.numel() for parameter in network.parameters()))
+    with progress("fine-tuning", total=steps, unit="steps") as bar:
         trainer = Trainer(
-            model=classifier,
-            args=_arguments(settings, scratch),
-            train_dataset=examples,
-            data_collator=collator,
-            compute_loss_func=_loss,
-            callbacks=[_ShowProgress(bar)],
+            model=network,
+            args=training_arguments(TrainingArguments, settings, folder, steps=steps, rate=rate),
+            train_dataset=features,  # type: ignore[arg-type]
+            data_collator=collator(task, source),
+            compute_loss_func=loss,
+            callbacks=[ShowProgress(bar), SaveByTheClock()],
         )
         trainer.remove_callback(PrinterCallback)
-        trainer.train()
-    if not all(bool(torch.isfinite(weight).all()) for weight in classifier.parameters()):
+        trainer.train(resume_from_checkpoint=last_checkpoint(folder))
+    shutil.rmtree(folder, ignore_errors=True)
+    check_finite(network, steps=steps, rate=rate)
+
+
+def last_checkpoint(folder: Path) -> str | None:
+    """What a run that was killed left; None where there is nothing whole."""
+    found: str | None = get_last_checkpoint(str(folder)) if folder.is_dir() else None
+    return found
+
+
+def check_finite(network: nn.Module, *, steps: int, rate: float) -> None:
+    """Raise NonFiniteError where a weight is not finite after training."""
+    if not all(bool(torch.isfinite(weight).all()) for weight in network.parameters()):
         raise NonFiniteError(
-            f"the weights have diverged: they are no longer finite after {settings.steps} steps "
-            f"at learning rate {settings.learning_rate:g}. Try a smaller one."
+            f"the weights have diverged: they are no longer finite after {steps} steps at learning rate {rate:g}. "
+            "Try a smaller one."
         )
 
 
-def _arguments(settings: FinetuningSettings, scratch: str) -> TrainingArguments:
-    arguments = TrainingArguments(
-        output_dir=scratch,
-        max_steps=settings.steps,
+def training_arguments(
+    kind: Callable[..., Any], settings: FinetuningSettings, folder: Path, *, steps: int, rate: float, **more: Any
+) -> Any:
+    """The Trainer's arguments for a run.
+
+    Args:
+        kind: `TrainingArguments`, or a subclass that another trainer wants.
+        settings: of the run.
+        folder: where checkpoints go.
+        steps: optimizer updates.
+        rate: peak learning rate.
+        more: arguments of that subclass.
+    """
+    arguments = kind(
+        output_dir=str(folder),
+        max_steps=steps,
         per_device_train_batch_size=settings.batch_rows,
         train_sampling_strategy="group_by_length",
-        learning_rate=settings.learning_rate,
+        learning_rate=rate,
         lr_scheduler_type="linear",
-        warmup_steps=round(settings.warmup_fraction * settings.steps),
+        warmup_steps=round(settings.warmup_fraction * steps),
         optim="adamw_torch_fused",
         adam_beta1=settings.adam_betas[0],
         adam_beta2=settings.adam_betas[1],
@@ -85,13 +146,15 @@ def _arguments(settings: FinetuningSettings, scratch: str) -> TrainingArguments:
         max_grad_norm=settings.grad_clip,
         seed=settings.seed,
         data_seed=settings.seed,
-        bf16=torch.cuda.is_available() and torch.cuda.is_bf16_supported(),
+        bf16=uses_bf16(),
         save_strategy="no",
+        save_total_limit=1,
         logging_strategy="no",
         report_to="none",
         disable_tqdm=True,
         remove_unused_columns=False,
         dataloader_pin_memory=torch.cuda.is_available(),
+        **more,
     )
     # On several GPUs the Trainer replicates the model and multiplies the batch: the result would depend on the machine.
     if arguments.n_gpu > 1:
@@ -99,26 +162,57 @@ def _arguments(settings: FinetuningSettings, scratch: str) -> TrainingArguments:
     return arguments
 
 
-def _loss(outputs: SequenceClassifierOutput, labels: torch.Tensor, num_items_in_batch: object = None) -> torch.Tensor:
-    return nn.functional.cross_entropy(outputs["logits"].float(), labels)
+def uses_bf16() -> bool:
+    """Whether forward passes of training run under bf16 autocast: on a GPU that can, and on a CPU where it is faster."""
+    if torch.cuda.is_available():
+        return torch.cuda.is_bf16_supported()
+    return faster_on_this_cpu(torch.get_num_threads())[0] == "bf16"
+
+
+def collator(task: "Task[Any]", source: EncoderSource) -> Callable[[Features], dict[str, torch.Tensor]]:
+    """Makes a batch of inputs, padded on the right to the longest; the attention mask hides the padding."""
+    padding = right_padding(source.tokenizer)
+
+    def collate(features: Features) -> dict[str, torch.Tensor]:
+        rows = [{name: row[name] for name in row if name in source.accepted and name != "labels"} for row in features]
+        batch: dict[str, torch.Tensor] = dict(padding.pad(rows, return_tensors="pt"))
+        width = batch["input_ids"].shape[1]
+        batch["labels"] = task.collate_labels([row["labels"] for row in features], width=width)
+        return batch
+
+    return collate
+
+
+def right_padding(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    """A copy of a tokenizer that pads on the right, with whatever id."""
+    padding = copy.deepcopy(tokenizer)
+    padding.padding_side = "right"
+    if padding.pad_token_id is None:
+        padding.pad_token_id = 0  # Any id will do behind the mask.
+    return padding
 
 
 @torch.no_grad()
 def predict(
-    classifier: nn.Module, examples: EncodedExamples, *, collator: DataCollatorWithPadding, batch_rows: int
-) -> npt.NDArray[np.int64]:
-    """The class number of each example, (examples,), in their own order.
+    network: nn.Module, features: Features, *, task: "Task[Any]", source: EncoderSource
+) -> list[npt.NDArray[np.float32]]:
+    """Logits of each input, in their own order: (classes,), or (tokens, classes) without padding. In fp32.
 
     The Trainer's own prediction would follow its length-grouping sampler, and so answer in another order.
     """
-    classifier.eval()
-    device = next(classifier.parameters()).device
-    by_length = sorted(range(len(examples)), key=lambda row: len(examples.rows[row]["input_ids"]))
-    classes = np.empty(len(examples), dtype=np.int64)
-    for start in range(0, len(by_length), batch_rows):
-        chosen = by_length[start : start + batch_rows]
-        batch = collator([examples[row] for row in chosen])
-        del batch["labels"]
-        logits = classifier(**{name: tensor.to(device) for name, tensor in batch.items()}).logits
-        classes[chosen] = logits.float().argmax(dim=-1).cpu().numpy()
-    return classes
+    network.eval()
+    device = next(network.parameters()).device
+    collate, lengths = collator(task, source), [len(row["input_ids"]) for row in features]
+    by_length = sorted(range(len(features)), key=lengths.__getitem__)
+    answers: list[npt.NDArray[np.float32]] = [np.empty(0, np.float32)] * len(features)
+    rows = task.settings.batch_rows
+    with progress("predicting", total=len(features), unit="inputs") as bar:
+        for start in range(0, len(by_length), rows):
+            chosen = by_length[start : start + rows]
+            batch = collate([features[number] for number in chosen])
+            del batch["labels"]
+            logits = task.logits(network(**{name: tensor.to(device) for name, tensor in batch.items()}))
+            for number, answer in zip(chosen, logits.float().cpu().numpy(), strict=True):
+                answers[number] = answer[: lengths[number]] if answer.ndim == 2 else answer
+            bar.update(start + len(chosen))
+    return answers

@@ -3,31 +3,23 @@
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
 
 from toolkit.checkpoint.folders import holds_checkpoints
-from toolkit.core.errors import NotAvailableError, UserError
-from toolkit.core.settings import nearest
 from toolkit.finetuning import (
     FinetuningResult,
     FinetuningSettings,
     Initialization,
-    finetune_sequence_classification,
+    Split,
+    get_task,
+    open_source,
+    prepare,
+    run_cell,
 )
 
 
-class Task(StrEnum):
-    """Tasks for fine-tuning."""
-
-    SEQUENCE_CLASSIFICATION = "sc"
-    TOKEN_CLASSIFICATION = "tc"
-    QUESTION_ANSWERING = "qa"
-    RETRIEVAL = "ir"
-
-
 def finetune(
-    task: Task | str,
+    task: str,
     model: str | Path,
     *,
     train: Path,
@@ -37,29 +29,29 @@ def finetune(
     settings: FinetuningSettings | None = None,
     initialization: Initialization = Initialization.PRETRAINED,
 ) -> FinetuningResult:
-    """Fine-tune and evaluate.
+    """Fine-tune an encoder on labelled data and evaluate it.
 
-    Args: as `finetune_sequence_classification`; `task` is only `sc` so far, and `model` may be a run or checkpoint too.
+    Args:
+        task: name of a family: `sc`, or one that another package offers.
+        model: folder or hub id of a Hugging Face encoder, or a run or checkpoint of this toolkit.
+        train: training file, as the family reads it.
+        test: evaluated at the end.
+        output: folder that gets `result.json`, `predictions.jsonl` (one row per test example, in order) and `model/`.
+        validation: evaluated at the end as well, if given.
+        settings: of the family's own class; None for the defaults.
+        initialization: `RANDOM` trains a twin of the same configuration whose weights are drawn from the seed.
 
     Raises:
-        NotAvailableError: the task is not built yet.
-        UserError: an unknown task, or invalid input.
+        UserError: a file, a column, a label or the model does not fit; nothing has been trained then.
+        NonFiniteError: the training diverged.
     """
-    if task not in list(Task):
-        raise UserError(f"unknown task {str(task)!r}.{nearest(str(task), Task)} Choose one of: {', '.join(Task)}.")
-    if task != Task.SEQUENCE_CLASSIFICATION:
-        raise NotAvailableError(f"fine-tuning for the task `{task}`", f"Use the task {Task.SEQUENCE_CLASSIFICATION}.")
+    family = get_task(task)
+    chosen = family(family.Settings() if settings is None else settings)
+    files = {Split.TRAIN: train, Split.TEST: test} | ({} if validation is None else {Split.VALIDATION: validation})
+    data = chosen.read(files)
     with _as_encoder(model) as encoder:
-        return finetune_sequence_classification(
-            encoder,
-            train=train,
-            test=test,
-            output=output,
-            validation=validation,
-            settings=settings,
-            initialization=initialization,
-            model_name=str(model),
-        )
+        source = open_source(str(encoder), initialization=initialization, max_length=chosen.settings.max_length)
+        return run_cell(prepare(chosen, files, data, source), output, model_name=str(model))
 
 
 @contextmanager

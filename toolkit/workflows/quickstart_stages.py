@@ -129,8 +129,8 @@ class Quickstart:
         self._job.stage("convert", title, key=key, outputs=list(outputs), work=work)
 
     def _finetune(self, name: str, initialization: str, *, seeds: Sequence[int]) -> None:
-        from toolkit.finetuning import FinetuningSettings, Initialization
-        from toolkit.workflows.finetune import Task, finetune
+        from toolkit.finetuning import Initialization, get_task
+        from toolkit.workflows.finetune import finetune
 
         encoder, root = self._folder / "hf-encoder", self._folder / "finetune"
         chosen = tomllib.loads((QUICKSTART_DATA / "finetune.toml").read_text(encoding="utf-8"))[initialization]
@@ -140,9 +140,9 @@ class Quickstart:
 
         def work() -> None:
             for seed, output in folders.items():
-                settings = FinetuningSettings.model_validate({**chosen, "seed": seed})
+                settings = get_task("sc").Settings.model_validate({**chosen, "seed": seed})
                 finetune(
-                    Task.SEQUENCE_CLASSIFICATION,
+                    "sc",
                     encoder,
                     **files,
                     output=output,

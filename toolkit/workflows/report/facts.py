@@ -85,6 +85,12 @@ class Facts:
     """In order; the report is the last."""
 
     @property
+    def majority(self) -> float:
+        """Test accuracy of the most frequent label."""
+        assert self.result.majority is not None
+        return self.result.majority
+
+    @property
     def seconds(self) -> float:
         """Time of all stages."""
         return sum(stage.record.seconds for stage in self.stages)

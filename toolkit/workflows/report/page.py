@@ -75,7 +75,7 @@ def _summary_rows(facts: Facts) -> list[tuple[str, str, str]]:
         (
             f"test {facts.result.metric}",
             f"{test:.1%}",
-            f"{len(twins)} random twins {fmean(twins):.1%}, most frequent label {facts.result.majority:.1%}",
+            f"{len(twins)} random twins {fmean(twins):.1%}, most frequent label {facts.majority:.1%}",
         ),
     ]
     if facts.mlm_only is not None:
@@ -103,7 +103,7 @@ def _head(facts: Facts) -> str:
         (
             "Test accuracy",
             f"{ours:.1%}",
-            f"random twins {twins:.1%}, most frequent label {facts.result.majority:.1%}",
+            f"random twins {twins:.1%}, most frequent label {facts.majority:.1%}",
         ),
         (
             "Encoder",
@@ -161,7 +161,7 @@ def _scores(facts: Facts) -> str:
         ("pretrained here", ours, "ours"),
         *((f"random weights, seed {twin.seed}", score, "") for twin, score in zip(facts.twins, twins, strict=True)),
         ("bag-of-words baseline", facts.bag_of_words, ""),
-        ("most frequent label", facts.result.majority, ""),
+        ("most frequent label", facts.majority, ""),
     ]
     bars = "".join(
         f'<div><span>{name}</span><div class="bar"><i class="{css}" style="width:{score:.2%}"></i></div>'
@@ -173,7 +173,7 @@ def _scores(facts: Facts) -> str:
 <p>The task: {question} The encoder was fine-tuned on {facts.num_labelled["train"]:,} labelled sentences and tested on
 {num_test:,} others. Its twins have the same shape and the same fine-tuning, but start from random weights.
 Pretraining gains <strong>{(ours - fmean(twins)) * 100:+.1f} points</strong> over the mean of the
-{len(twins)} twins ({fmean(twins):.1%}), and {(ours - facts.result.majority) * 100:+.1f} over the most frequent
+{len(twins)} twins ({fmean(twins):.1%}), and {(ours - facts.majority) * 100:+.1f} over the most frequent
 label.</p>
 <div class="scores">{bars}</div>
 <p class="fine">Accuracy on the test sentences. One fine-tuning run each; with {num_test:,} test sentences, chance

@@ -1,24 +1,25 @@
-"""The model that is fine-tuned: an encoder, the mean of its hidden states, and the recipe's small head.
+"""Networks that are fine-tuned: encoders loaded whole or not at all, and the recipe's small head for whole inputs.
 
 EuroBERT has such a head of its own in transformers (`classifier_pooling="mean"`), so its stock class is used and the
 saved folder needs nothing of ours. Every other encoder gets the same head from here; its folder is the encoder's, with
 the head in a file beside it. All weights are fp32, whatever the folder holds.
 """
 
+import copy
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers import (
-    AutoModel,
-    AutoModelForSequenceClassification,
-    PretrainedConfig,
-    PreTrainedModel,
-)
+from transformers import AutoModel, AutoModelForSequenceClassification, PreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from toolkit.finetuning.run import Initialization
+from toolkit.core.errors import UserError
+from toolkit.core.text import counted
+from toolkit.finetuning.settings import Initialization
+from toolkit.finetuning.source import EncoderSource, model_loading
 
 _HEAD_FILE = "head.safetensors"
 
@@ -61,43 +62,64 @@ class MeanPoolingClassifier(nn.Module):
         return {name: tensor for name, tensor in self.state_dict().items() if not name.startswith("encoder.")}
 
 
-def new_classifier(
-    model: str, config: PretrainedConfig, *, initialization: Initialization
-) -> tuple[nn.Module, list[str]]:
-    """The encoder with a fresh head, drawn from torch's global generator: seed it first.
+def load_network(auto_class: Any, source: EncoderSource, **config_changes: Any) -> PreTrainedModel:
+    """An encoder, or one with a head of a stock class, in fp32; what is new is drawn from torch's global generator.
 
     Args:
-        model: folder or hub id; only its configuration is used when the weights are random.
-        config: the model's configuration, with the number of classes in `num_labels`.
-        initialization: whether the encoder's weights are read or drawn.
+        auto_class: `AutoModel`, or `AutoModelFor...`.
+        source: of the encoder.
+        config_changes: entries of the configuration that the head needs, such as `id2label`.
 
-    Returns:
-        The classifier, and the names of encoder weights that the folder lacks.
+    Raises:
+        UserError: it cannot be loaded, or weights of the encoder are missing. Some stock classes look for them under
+            another name than the folder has, and would go on with random ones after a warning.
     """
-    has_own_head = config.model_type == "eurobert"
-    if has_own_head:
-        config.classifier_pooling = "mean"
-    loader = AutoModelForSequenceClassification if has_own_head else AutoModel
-    if initialization is Initialization.RANDOM:
-        network, missing = loader.from_config(config, dtype=torch.float32), []  # type: ignore[no-untyped-call]
-    else:
-        network, report = loader.from_pretrained(model, config=config, dtype=torch.float32, output_loading_info=True)
-        # The head is new, and a pooler (which masked-language models are saved without) is not used.
-        fresh = ("dense.", "classifier.", "pooler.")
-        missing = sorted(name for name in report["missing_keys"] if not name.startswith(fresh))
-    classifier = network if has_own_head else MeanPoolingClassifier(network)
+    config = copy.deepcopy(source.config)
+    for name, value in config_changes.items():
+        setattr(config, name, value)
+    with model_loading(source.model):
+        if source.initialization is Initialization.RANDOM:
+            network: PreTrainedModel = auto_class.from_config(config, dtype=torch.float32)
+            missing = set()
+        else:
+            network, report = auto_class.from_pretrained(
+                source.model, config=config, dtype=torch.float32, output_loading_info=True
+            )
+            missing = set(report["missing_keys"])
+    prefix = f"{network.base_model_prefix}." if network.base_model is not network else ""
+    # Masked-language models are saved without the pooler that some encoders have, and nothing here uses one.
+    lacking = sorted(name for name in missing if name.startswith(prefix) and ".pooler." not in f".{name}")
+    if lacking:
+        raise UserError(
+            f"could not load {source.model}: {counted(len(lacking), 'weight')} of the encoder missing (first: "
+            f"{lacking[0]}). Download it again, or use another one."
+        )
     embedding = network.get_input_embeddings()
-    if isinstance(embedding, nn.Embedding) and network.config.pad_token_id == network.config.eos_token_id:
+    if isinstance(embedding, nn.Embedding) and config.pad_token_id == config.eos_token_id:
         # In the recipe's tokenizer the padding token is the end-of-text token as well: let its embedding learn.
         embedding.padding_idx = None
-    return classifier, missing
+    return network
 
 
-def encoder_of(classifier: nn.Module) -> PreTrainedModel:
-    """The encoder inside."""
-    inside = classifier.encoder if isinstance(classifier, MeanPoolingClassifier) else classifier.base_model
-    assert isinstance(inside, PreTrainedModel)
-    return inside
+def new_classifier(source: EncoderSource, labels: Sequence[str], *, problem_type: str) -> nn.Module:
+    """An encoder with a fresh head for whole inputs: mean pooling -> dense -> GELU -> linear.
+
+    Args:
+        source: of the encoder.
+        labels: names of the outputs, in order.
+        problem_type: as configurations of transformers call it, for those who load the folder.
+
+    Raises:
+        UserError: the encoder cannot be loaded.
+    """
+    named = {
+        "id2label": dict(enumerate(labels)),
+        "label2id": {label: index for index, label in enumerate(labels)},
+        "problem_type": problem_type,
+    }
+    if source.config.model_type == "eurobert":
+        return load_network(AutoModelForSequenceClassification, source, **named, classifier_pooling="mean")
+    return MeanPoolingClassifier(load_network(AutoModel, source, **named))
 
 
 def save_classifier(classifier: nn.Module, folder: Path) -> None:

@@ -1,0 +1,179 @@
+"""A cell: one encoder, one task, one learning rate and one seed, on data that were read and tokenized before.
+
+Prepare (read the files, open the encoder, tokenize) -> draw the head -> train -> answer -> decode -> score -> write.
+One process can run many cells on one preparation.
+"""
+
+import json
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+from safetensors import SafetensorError
+from torch import nn
+from transformers import set_seed
+
+from toolkit.core.console import quiet_transformers
+from toolkit.core.errors import NonFiniteError, UserError
+from toolkit.core.files import atomic_write
+from toolkit.core.settings import Settings
+from toolkit.finetuning.settings import FinetuningSettings, Initialization
+from toolkit.finetuning.source import EncoderSource
+from toolkit.finetuning.task import Prediction, Split, Task
+from toolkit.finetuning.trainer import Features
+
+_RESULT, _PREDICTIONS, _MODEL = "result.json", "predictions.jsonl", "model"
+_UNFINISHED = ".unfinished"
+
+
+class FinetuningResult(Settings):
+    """Scores of one run, by metric name; `metric` is the main one. Written as `result.json`."""
+
+    task: str
+    """The family of tasks."""
+    model: str
+    """The model, as the user named it."""
+    dataset: str
+    """Name of the data: the training file's, or its folder's where the file is called train."""
+    protocol: str
+    """Of inputs and metrics: `standard` or `paper`."""
+    initialization: Initialization = Field(strict=False)
+    """Whether the encoder was pretrained or a random twin."""
+    seed: int
+    """Seed of the head, the data order and a random encoder."""
+    learning_rate: float
+    """Peak learning rate."""
+    steps: int
+    """Optimizer updates."""
+    metric: str
+    """The main metric."""
+    validation: dict[str, float] | None
+    """Scores on the validation split; None without one."""
+    test: dict[str, float]
+    """Scores on the test split."""
+    majority: float | None
+    """The main metric on the test split of the best answer that reads no text, such as the training split's most
+    frequent label; None where there is none."""
+
+
+@dataclass(frozen=True)
+class PreparedTask:
+    """A task's data, read once, and its inputs for one encoder, tokenized once."""
+
+    task: Task[Any]
+    source: EncoderSource
+    files: Mapping[Split, Path]
+    data: Any
+    features: Mapping[Split, Features]
+
+    @property
+    def dataset(self) -> str:
+        """The training file's name, or its folder's where the file is called train."""
+        train = self.files[Split.TRAIN]
+        return train.resolve().parent.name if train.stem == Split.TRAIN else train.stem
+
+
+def prepare(task: Task[Any], files: Mapping[Split, Path], data: Any, source: EncoderSource) -> PreparedTask:
+    """Tokenize what `task.read(files)` gave, for an encoder.
+
+    Raises:
+        UserError: an example does not fit.
+    """
+    return PreparedTask(task, source, files, data, task.encode(data, source))
+
+
+def run_cell(prepared: PreparedTask, output: Path, *, model_name: str | None = None) -> FinetuningResult:
+    """Fine-tune, evaluate and write `model/`, `predictions.jsonl` and, last, `result.json`.
+
+    A run that was killed goes on where it last saved; one with another declaration in the same folder starts over.
+
+    Args:
+        prepared: the task's data for its encoder.
+        output: folder of the results.
+        model_name: name of the model in the results, if not the source's.
+
+    Raises:
+        UserError: the folder cannot be written.
+        NonFiniteError: the training diverged.
+    """
+    task, data, source, features = prepared.task, prepared.data, prepared.source, prepared.features
+    unfinished = _open_unfinished(output, prepared)
+    set_seed(task.settings.seed)
+    network = task.network(data, source)
+    rate = task.settings.peak_rate(sum(parameter.numel() for parameter in network.parameters()))
+    try:
+        task.fit(network, features[Split.TRAIN], source, folder=unfinished / "training")
+    except NonFiniteError:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+    answered = {split: features[split] for split in features if split is not Split.TRAIN}
+    outputs = {split: task.answer(network, inputs, source) for split, inputs in answered.items()}
+    predictions = task.decode(data, answered, outputs)
+    scores = task.score(data, predictions)
+    result = FinetuningResult(
+        task=task.name,
+        model=model_name or source.model,
+        dataset=prepared.dataset,
+        protocol=task.settings.protocol,
+        initialization=source.initialization,
+        seed=task.settings.seed,
+        learning_rate=rate,
+        steps=task.settings.num_steps(len(features[Split.TRAIN])),
+        metric=task.metric,
+        validation=scores.get(Split.VALIDATION),
+        test=scores[Split.TEST],
+        majority=task.baseline(data),
+    )
+    _save_model(prepared, network, output / _MODEL)
+    _write_predictions(predictions[Split.TEST], output / _PREDICTIONS)
+    atomic_write(output / _RESULT, result.model_dump_json(indent=2) + "\n")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    return result
+
+
+def _open_unfinished(output: Path, prepared: PreparedTask) -> Path:
+    """The folder of what a killed run goes on from; empty where it is not this run's."""
+    task, source = prepared.task, prepared.source
+    declared = {
+        "task": task.name,
+        "settings": task.settings.model_dump(mode="json"),
+        "model": source.model,
+        "initialization": source.initialization.value,
+        "files": {split.value: _identity(path) for split, path in prepared.files.items()},
+    }
+    unfinished = output / _UNFINISHED
+    note, text = unfinished / "declared.json", json.dumps(declared, indent=2) + "\n"
+    try:
+        if unfinished.is_dir() and not (note.is_file() and note.read_text() == text):
+            shutil.rmtree(unfinished)
+        unfinished.mkdir(parents=True, exist_ok=True)
+        note.write_text(text)
+    except OSError as error:
+        raise UserError(
+            f"could not create the output folder {output}: {error.strerror}. Choose another one (--output)."
+        ) from error
+    return unfinished
+
+
+def _identity(path: Path) -> list[str | int]:
+    status = path.stat()
+    return [str(path.resolve()), status.st_size, status.st_mtime_ns]
+
+
+def _save_model(prepared: PreparedTask, network: nn.Module, folder: Path) -> None:
+    try:
+        with quiet_transformers():
+            prepared.task.save(network, folder, prepared.data)
+        prepared.source.tokenizer.save_pretrained(folder)
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UserError(
+            f"could not write the model to {folder}: {reason}. Free space, or choose another folder (--output)."
+        ) from error
+
+
+def _write_predictions(rows: Iterable[Prediction], path: Path) -> None:
+    atomic_write(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))

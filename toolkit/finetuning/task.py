@@ -1,0 +1,164 @@
+"""A family of fine-tuning tasks, from files to scores, and the registry of families.
+
+A family is a class; ours are declared as entry points of the group `toolkit.tasks`, like those of other packages. A
+cell calls its methods in the order in which they stand here. `read` and `encode` depend on the data set and the
+tokenizer alone and happen once; what follows depends on learning rate and seed and happens in every cell.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from toolkit.core.errors import UserError
+from toolkit.core.settings import nearest
+from toolkit.finetuning.settings import FinetuningSettings
+from toolkit.finetuning.source import EncoderSource
+from toolkit.finetuning.trainer import Features, predict, train
+
+_GROUP = "toolkit.tasks"
+
+DataT = TypeVar("DataT")
+Prediction = dict[str, Any]
+"""A row of predictions.jsonl."""
+Outputs = Sequence[npt.NDArray[np.float32]]
+"""What a network answers to each input: (classes,), or (tokens, classes) without padding."""
+
+
+class Split(StrEnum):
+    """What a file of examples is for."""
+
+    TRAIN = "train"
+    VALIDATION = "validation"
+    TEST = "test"
+
+
+class Task(ABC, Generic[DataT]):
+    """A family of tasks.
+
+    Class attributes: `name` as on the command line; `metrics`, the main metric by protocol; `Settings`, which adds
+    the family's own options to those of every fine-tuning run.
+    """
+
+    name: ClassVar[str]
+    metrics: ClassVar[Mapping[str, str]]
+    Settings: ClassVar[type[FinetuningSettings]] = FinetuningSettings
+
+    def __init__(self, settings: FinetuningSettings) -> None:
+        self.settings = settings
+
+    @property
+    def metric(self) -> str:
+        """The main metric under the settings' protocol."""
+        return self.metrics[self.settings.protocol]
+
+    @abstractmethod
+    def read(self, files: Mapping[Split, Path]) -> DataT:
+        """Examples of all splits, checked, and what the training split decides for all (labels).
+
+        Raises:
+            UserError: a file is missing, broken or does not fit; names the file and the place.
+        """
+
+    @abstractmethod
+    def encode(self, data: DataT, source: EncoderSource) -> Mapping[Split, Features]:
+        """Inputs of the network for all splits. A long example may become several.
+
+        Raises:
+            UserError: an example leaves nothing to read.
+        """
+
+    @abstractmethod
+    def network(self, data: DataT, source: EncoderSource) -> nn.Module:
+        """The encoder with a new head, in fp32; what is drawn comes from torch's global generator, seeded before.
+
+        Raises:
+            UserError: the encoder cannot be loaded, or lacks weights.
+        """
+
+    @abstractmethod
+    def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Mean loss of a batch, from fp32 logits and labels as `collate_labels` stacks them."""
+
+    @abstractmethod
+    def decode(
+        self, data: DataT, features: Mapping[Split, Features], outputs: Mapping[Split, Outputs]
+    ) -> Mapping[Split, list[Prediction]]:
+        """One prediction for each example of the answered splits, in order, from what the network gave to its inputs."""
+
+    @abstractmethod
+    def score(self, data: DataT, predictions: Mapping[Split, list[Prediction]]) -> Mapping[Split, dict[str, float]]:
+        """Scores of each split by metric name, the main one among them."""
+
+    @abstractmethod
+    def save(self, network: nn.Module, folder: Path, data: DataT) -> None:
+        """Write weights and configuration, so that stock classes load them; the tokenizer is written by the cell."""
+
+    def baseline(self, data: DataT) -> float | None:
+        """The main metric on the test split of the best answer that reads no text; None where there is none."""
+        return None
+
+    def collate_labels(self, labels: Sequence[Any], *, width: int) -> torch.Tensor:
+        """Labels of a batch, from `labels` of its inputs; `width` is the longest input's number of tokens."""
+        return torch.tensor(labels)
+
+    def logits(self, outputs: Any) -> torch.Tensor:
+        """The logits in what the network returns: (B, classes), or (B, tokens, classes)."""
+        logits: torch.Tensor = outputs.logits
+        return logits
+
+    def fit(self, network: nn.Module, features: Features, source: EncoderSource, *, folder: Path) -> None:
+        """Train in place.
+
+        Args:
+            network: as `network` makes it.
+            features: of the training split.
+            source: of the encoder.
+            folder: keeps what a run that was killed goes on from.
+
+        Raises:
+            NonFiniteError: the training diverged.
+        """
+        train(network, features, task=self, source=source, folder=folder)
+
+    def answer(self, network: nn.Module, features: Features, source: EncoderSource) -> Outputs:
+        """What the trained network answers to each input, in their order."""
+        return predict(network, features, task=self, source=source)
+
+
+def known_tasks() -> tuple[str, ...]:
+    """Names of all families; nothing is imported."""
+    return tuple(sorted({point.name for point in entry_points(group=_GROUP)}))
+
+
+def get_task(name: str) -> type[Task[Any]]:
+    """The class of a family.
+
+    Raises:
+        UserError: no package offers it, two do, or the one that does fails on import.
+    """
+    points = {point.value: point for point in entry_points(group=_GROUP) if point.name == name}
+    if not points:
+        raise UserError(
+            f"unknown task {name!r}.{nearest(name, known_tasks())} Choose one of: {', '.join(known_tasks())}."
+        )
+    if len(points) > 1:
+        raise UserError(f"the task {name!r} is offered by {' and '.join(sorted(points))}; uninstall one of them.")
+    (point,) = points.values()
+    try:
+        loaded = point.load()
+    except Exception as error:  # A plugin may raise anything, and the user has to learn which one it was.
+        raise UserError(
+            f"the task {name!r} ({point.value}) cannot be imported: {type(error).__name__}: {error}\n"
+            "Repair or uninstall its package."
+        ) from error
+    if not (isinstance(loaded, type) and issubclass(loaded, Task)):
+        raise UserError(f"the task {name!r} ({point.value}) is not a subclass of toolkit.finetuning.Task.")
+    return loaded
