@@ -57,7 +57,8 @@ def table(name: str) -> str:
     group = TABLES[name]
     # A family's table has what it adds to the settings of all.
     shared = FinetuningSettings.model_fields if group is not FinetuningSettings else {}
-    rows = [_row(key, field) for key, field in keys(group) if key not in shared or not issubclass(group, FinetuningSettings)]
+    adds = set(group.model_fields) - set(shared) if issubclass(group, FinetuningSettings) else None
+    rows = [_row(key, field) for key, field in keys(group) if adds is None or key in adds]
     if name == "run":
         rows.insert(next(number for number, row in enumerate(rows) if row.startswith("| `model.")), _PRESET)
     return _HEAD + "".join(rows)

@@ -121,7 +121,12 @@ def test_a_random_twin_takes_the_shape_and_none_of_the_weights(tmp_path, files):
         encoder.model.embed_tokens.weight.data += shift
         encoder.save_pretrained(folder)
         result = finetune(
-        "sc",     folder, output=tmp_path / f"{number}", settings=settings, initialization=Initialization.RANDOM, **files
+            "sc",
+            folder,
+            output=tmp_path / f"{number}",
+            settings=settings,
+            initialization=Initialization.RANDOM,
+            **files,
         )
         twins.append(AutoModel.from_pretrained(tmp_path / f"{number}" / "model").embed_tokens.weight)
     assert result.initialization == "random"
@@ -146,9 +151,7 @@ def test_string_labels_pairs_and_no_validation(tmp_path):
     path = write_rows(tmp_path / "pairs.jsonl", rows)
     settings = QUICK.model_copy(update={"text_columns": ("a", "b"), "label_column": "verdict"})
     model = save_encoder("bert", tmp_path / "model")
-    result = finetune(
-        "sc", model, train=path, test=path, output=tmp_path / "out", settings=settings
-    )
+    result = finetune("sc", model, train=path, test=path, output=tmp_path / "out", settings=settings)
     assert result.validation is None
     assert result.dataset == "pairs"
     assert result.majority == pytest.approx(8 / 12)

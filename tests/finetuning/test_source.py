@@ -5,17 +5,26 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, BartConfig
 
 from tests.support.hf_encoders import plain_tokenizer, save_encoder
 from toolkit.core.errors import UserError
-from toolkit.finetuning.tasks.sequence_classification import SequenceClassificationSettings
-from toolkit.workflows.finetune import finetune
 from toolkit.finetuning.heads import load_network
 from toolkit.finetuning.source import longest_input, open_source
+from toolkit.finetuning.tasks.sequence_classification import SequenceClassificationSettings
+from toolkit.workflows.finetune import finetune
 
 TINY = {"vocab_size": 45, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+GPT_NEO = {
+    "vocab_size": 45,
+    "hidden_size": 8,
+    "num_layers": 2,
+    "attention_types": [[["global", "local"], 1]],
+    "num_heads": 2,
+}
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
 def test_a_decoder_is_made_to_look_ahead(tmp_path, kind, capsys):
-    AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **TINY)).save_pretrained(tmp_path)
+    AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **TINY, num_key_value_heads=1)).save_pretrained(
+        tmp_path
+    )
     plain_tokenizer().save_pretrained(tmp_path)
     source = open_source(str(tmp_path))
     assert source.config.is_causal is False
@@ -26,8 +35,8 @@ def test_a_decoder_is_made_to_look_ahead(tmp_path, kind, capsys):
 
 
 def test_a_decoder_that_cannot_look_ahead_is_refused(tmp_path):
-    AutoModelForCausalLM.from_config(AutoConfig.for_model("gpt2", vocab_size=45, n_embd=8, n_layer=1, n_head=2)).save_pretrained(tmp_path)
-    with pytest.raises(UserError, match=r"is a decoder \(gpt2\), and transformers cannot give it bidirectional"):
+    AutoModelForCausalLM.from_config(AutoConfig.for_model("gpt_neo", **GPT_NEO)).save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=r"is a decoder \(gpt_neo\), and transformers cannot give it bidirectional"):
         open_source(str(tmp_path))
 
 
@@ -77,10 +86,9 @@ def test_missing_weights_are_counted(tmp_path):
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     rows = tmp_path / "rows.tsv"
     rows.write_text("text\tlabel\nw1\ta\nw2\tb\n", "utf-8")
+    settings = SequenceClassificationSettings(steps=1)
     with pytest.raises(UserError, match=r"1 weight of the encoder missing .*encoder\.layer\.1\.output\.dense\.weight"):
-        finetune(
-            "sc", folder, train=rows, test=rows, output=tmp_path / "out", settings=SequenceClassificationSettings(steps=1)
-        )
+        finetune("sc", folder, train=rows, test=rows, output=tmp_path / "out", settings=settings)
 
 
 @pytest.mark.parametrize(("family", "longest"), [("eurobert", 34), ("bert", 34), ("roberta", 33), ("modernbert", 34)])

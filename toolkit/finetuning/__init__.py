@@ -1,6 +1,7 @@
 """Fine-tuning of encoders on labelled data, through transformers' Trainer.
 
-`finetune` is the program; a `Task` is a family of data sets, from files to scores. Heavy: imports torch and transformers.
+A `Task` is a family of data sets, from files to scores; `prepare` and `run_cell` run one on prepared data. Heavy:
+imports torch and transformers.
 """
 
 from toolkit.finetuning.cell import FinetuningResult, PreparedTask, prepare, run_cell

@@ -20,9 +20,9 @@ from toolkit.core.console import quiet_transformers
 from toolkit.core.errors import NonFiniteError, UserError
 from toolkit.core.files import atomic_write
 from toolkit.core.settings import Settings
-from toolkit.finetuning.settings import FinetuningSettings, Initialization
+from toolkit.finetuning.settings import Initialization
 from toolkit.finetuning.source import EncoderSource
-from toolkit.finetuning.task import Prediction, Split, Task
+from toolkit.finetuning.task import Outputs, Prediction, Split, Task
 from toolkit.finetuning.trainer import Features
 
 _RESULT, _PREDICTIONS, _MODEL = "result.json", "predictions.jsonl", "model"
@@ -109,8 +109,8 @@ def run_cell(prepared: PreparedTask, output: Path, *, model_name: str | None = N
     except NonFiniteError:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
-    answered = {split: features[split] for split in features if split is not Split.TRAIN}
-    outputs = {split: task.answer(network, inputs, source) for split, inputs in answered.items()}
+    answered: dict[Split, Features] = {split: features[split] for split in features if split is not Split.TRAIN}
+    outputs: dict[Split, Outputs] = {split: task.answer(network, inputs, source) for split, inputs in answered.items()}
     predictions = task.decode(data, answered, outputs)
     scores = task.score(data, predictions)
     result = FinetuningResult(

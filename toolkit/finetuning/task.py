@@ -91,7 +91,7 @@ class Task(ABC, Generic[DataT]):
     def decode(
         self, data: DataT, features: Mapping[Split, Features], outputs: Mapping[Split, Outputs]
     ) -> Mapping[Split, list[Prediction]]:
-        """One prediction for each example of the answered splits, in order, from what the network gave to its inputs."""
+        """One prediction for each example of the answered splits, in order, from the network's outputs."""
 
     @abstractmethod
     def score(self, data: DataT, predictions: Mapping[Split, list[Prediction]]) -> Mapping[Split, dict[str, float]]:

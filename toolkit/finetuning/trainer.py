@@ -47,6 +47,7 @@ class ShowProgress(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
+        """Called by the Trainer after each update."""
         self._bar.update(state.global_step)
 
 
@@ -59,6 +60,7 @@ class SaveByTheClock(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
+        """Called by the Trainer after each update."""
         if time.monotonic() - self._last >= _SECONDS_BETWEEN_CHECKPOINTS and state.global_step < state.max_steps:
             self._last = time.monotonic()
             control.should_save = True
@@ -91,7 +93,7 @@ def train(network: nn.Module, features: Features, *, task: "Task[Any]", source: 
         trainer = Trainer(
             model=network,
             args=training_arguments(TrainingArguments, settings, folder, steps=steps, rate=rate),
-            train_dataset=features,  # type: ignore[arg-type]
+            train_dataset=features,
             data_collator=collator(task, source),
             compute_loss_func=loss,
             callbacks=[ShowProgress(bar), SaveByTheClock()],
@@ -104,7 +106,7 @@ def train(network: nn.Module, features: Features, *, task: "Task[Any]", source: 
 
 def last_checkpoint(folder: Path) -> str | None:
     """What a run that was killed left; None where there is nothing whole."""
-    found: str | None = get_last_checkpoint(str(folder)) if folder.is_dir() else None
+    found: str | None = get_last_checkpoint(str(folder)) if folder.is_dir() else None  # type: ignore[no-untyped-call]
     return found
 
 
@@ -146,6 +148,7 @@ def training_arguments(
         max_grad_norm=settings.grad_clip,
         seed=settings.seed,
         data_seed=settings.seed,
+        use_cpu=not torch.cuda.is_available(),
         bf16=uses_bf16(),
         save_strategy="no",
         save_total_limit=1,
@@ -163,9 +166,9 @@ def training_arguments(
 
 
 def uses_bf16() -> bool:
-    """Whether forward passes of training run under bf16 autocast: on a GPU that can, and on a CPU where it is faster."""
+    """Whether training runs under bf16 autocast: on a GPU that supports it, and on a CPU where it is faster."""
     if torch.cuda.is_available():
-        return torch.cuda.is_bf16_supported()
+        return bool(torch.cuda.is_bf16_supported())
     return faster_on_this_cpu(torch.get_num_threads())[0] == "bf16"
 
 

@@ -114,9 +114,7 @@ class SequenceClassification(Task[LabelledTexts]):
     def save(self, network: nn.Module, folder: Path, data: LabelledTexts) -> None:
         """Encoder and head, and the label of each class number with its type."""
         save_classifier(network, folder)
-        (folder / "labels.json").write_text(
-            json.dumps(data.labels.labels, ensure_ascii=False) + "\n", encoding="utf-8"
-        )
+        (folder / "labels.json").write_text(json.dumps(data.labels.labels, ensure_ascii=False) + "\n", encoding="utf-8")
 
     def baseline(self, data: LabelledTexts) -> float:
         """Test accuracy of the training split's most frequent label."""
