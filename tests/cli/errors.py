@@ -436,7 +436,7 @@ _IMPORTS = (
     Case(("inspect", "{full}"), ("{full}", "run.toml"), "Look at one of its checkpoints"),
 )
 
-_SHEET = "Give a .tsv, .csv, .jsonl or .parquet file"
+_SHEET = "Give a .tsv, .txt, .csv, .jsonl or .parquet file"
 _FINETUNED = (
     _finetune("xx", "{checkpoint}", found=("unknown task 'xx'",), remedy="Choose one of: sc"),
     _finetune("sc", "", found=("MODEL is an empty string",), remedy="Give a Hugging Face folder"),

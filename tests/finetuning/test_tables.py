@@ -18,6 +18,16 @@ def test_tsv_has_no_quoting(tmp_path):
     ]
 
 
+def test_txt_is_read_like_tsv_as_mrpc_is_published(tmp_path):
+    path = tmp_path / "msr_paraphrase_test.txt"
+    header = b"\xef\xbb\xbfQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n"
+    path.write_bytes(header + b'1\t10\t11\tHe said: "No.\tHe said no.\r\n0\t12\t13\tA"\tB\r\n')
+    table = read_table(path)
+    assert table.columns == ("Quality", "#1 ID", "#2 ID", "#1 String", "#2 String")
+    assert [row["#1 String"] for row in table.rows] == ['He said: "No.', 'A"']
+    assert [row["Quality"] for row in table.rows] == ["1", "0"]
+
+
 def test_csv_is_quoted(tmp_path):
     path = tmp_path / "a.csv"
     long = "x" * 200_000
@@ -43,7 +53,7 @@ def test_parquet_keeps_types(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.txt", b"x", r"a\.txt: expected a table of examples, got a \.txt file"),
+        ("a.xlsx", b"x", r"a\.xlsx: expected a table of examples, got a \.xlsx file"),
         ("a.tsv", b"", r"a\.tsv: the file is empty"),
         ("a.csv", b"", r"a\.csv: the file is empty"),
         ("a.tsv", b"text\tlabel\n", r"a\.tsv: no examples in this file"),

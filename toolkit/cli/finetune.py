@@ -23,7 +23,9 @@ def command(
     ],
     train: Annotated[
         Path,
-        typer.Option(metavar="FILE", help="Training file: .tsv .csv .jsonl .parquet with the columns text and label."),
+        typer.Option(
+            metavar="FILE", help="Training file: .tsv .txt .csv .jsonl .parquet with the columns text and label."
+        ),
     ],
     test: Annotated[Path, typer.Option(metavar="FILE", help="File to evaluate on.")],
     output: Annotated[Path, typer.Option(metavar="DIR", help="Folder for result.json, predictions.jsonl and model/.")],

@@ -1,7 +1,8 @@
-r"""Readers of the four table formats: rows as dictionaries.
+r"""Readers of the table formats: rows as dictionaries.
 
-`.tsv` is cut at tabs and has no quoting: a quotation mark is a character like any other. `.csv` is quoted as RFC 4180
-says. In both every value is a string; `.jsonl` and `.parquet` keep their types. Lines end at `\n` (or `\r\n`) only.
+`.tsv` and `.txt` are cut at tabs and have no quoting: a quotation mark is a character like any other. `.csv` is quoted
+as RFC 4180 says. In all three every value is a string; `.jsonl` and `.parquet` keep their types. Lines end at `\n` (or
+`\r\n`) only.
 """
 
 import csv
@@ -27,7 +28,7 @@ class Table:
 
 
 def read_table(path: Path) -> Table:
-    """Read a `.tsv`, `.csv`, `.jsonl` or `.parquet` file.
+    """Read a `.tsv`, `.txt`, `.csv`, `.jsonl` or `.parquet` file.
 
     Raises:
         UserError: the file is missing, broken, empty or of another kind; the message names the place.
@@ -120,6 +121,7 @@ def _read_parquet(path: Path) -> tuple[tuple[str, ...], list[Row]]:
 
 _READERS: dict[str, Callable[[Path], tuple[tuple[str, ...], list[Row]]]] = {
     ".tsv": _read_tsv,
+    ".txt": _read_tsv,
     ".csv": _read_csv,
     ".jsonl": _read_jsonl,
     ".parquet": _read_parquet,
