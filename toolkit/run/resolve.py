@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from toolkit.core.errors import SettingsError
+from toolkit.core.text import counted
 from toolkit.engine.ds_config import check_parallel, choose_ds_config, read_ds_config, resolve_ds_config, zero_stage
 from toolkit.engine.precision import choose_precision
 from toolkit.parallel.launcher import read_launcher
@@ -149,13 +150,15 @@ def read_run(folder: RunFolder, settings: RunSettings, *, num_ranks: int) -> Res
         num_ranks: that run it.
 
     Raises:
-        UserError: a file cannot be read, or the run was resolved for another number of ranks.
+        UserError: a file cannot be read, or was written for another division of a step.
     """
     config = folder.read_ds_config()
     plan = _batch_plan(settings, config["train_micro_batch_size_per_gpu"], num_ranks)
     if plan.accumulation != config["gradient_accumulation_steps"]:
+        written = counted(config["gradient_accumulation_steps"], "micro-batch", "micro-batches")
         raise SettingsError(
-            f"{folder.ds_config_file} was written for another number of ranks than {num_ranks}. Start the run again."
+            f"{folder.ds_config_file} was written for {written} a step on each rank, but {counted(num_ranks, 'rank')} "
+            f"of this run need {plan.accumulation}.\nStart the run again as a whole: rank 0 then replaces it."
         )
     return ResolvedRun(open_run_data(settings), find_start(settings), plan, config)
 
