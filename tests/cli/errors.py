@@ -53,6 +53,10 @@ def _finetune(*words: str, found: tuple[str, ...], remedy: str, under: str = "",
     return Case(("finetune", *words, *given, "--test", test, *output), found, remedy, under)
 
 
+def _named(*words: str, found: tuple[str, ...], remedy: str, under: str = "") -> Case:
+    return Case(("finetune", "sc", "{checkpoint}", *words, "--output", "out"), found, remedy, under)
+
+
 _SETTINGS = (
     Case(("train", "no-such.toml"), ("run file 'no-such.toml' does not exist",), "Available presets: 1b, 210m"),
     Case(("train", "{broken_toml}"), ("is not valid TOML", "line 1"), "Correct it"),
@@ -473,6 +477,35 @@ _FINETUNED = (
     _finetune("sc", "{checkpoint}", test="{other_label}", found=("'maybe'", "'no', 'yes'"), remedy="Remove the row"),
 )
 
+_DATASETS_BY_NAME = (
+    _named(found=("no data to fine-tune on: --train and --test missing",), remedy="name of a data set: sst2, qqp"),
+    _named("--train", "{table}", found=("--test missing",), remedy="Give --train and --test, or --dataset"),
+    _named(
+        "--dataset",
+        "sst2",
+        "--train",
+        "{table}",
+        found=("--dataset sst2", "--train is given"),
+        remedy="Leave out --train",
+    ),
+    _named("--dataset", "sst", found=("unknown data set 'sst'",), remedy="Did you mean 'sst2'?"),
+    _named("--dataset", "squad", found=("squad is for the task qa, not for sc",), remedy="`toolkit finetune qa`"),
+    *(
+        _named(
+            "--dataset",
+            "sst2",
+            found=("could not download the data set nyu-mll/glue", reason),
+            remedy="give files of your own (--train and --test, in place of --dataset)",
+            under=under,
+        )
+        for reason, under in (
+            ("HF_HUB_OFFLINE is set", "offline"),
+            ("the connection to", "unreachable"),
+            ("no repository of this name", "hub"),
+        )
+    ),
+)
+
 _NOT_YET = tuple(
     Case((name, "x", "--at-all"), (f"`toolkit {name}` is not available yet",), "toolkit --help") for name in _UNBUILT
 )
@@ -542,6 +575,7 @@ CASES = (
     *_EXPORTS,
     *_IMPORTS,
     *_FINETUNED,
+    *_DATASETS_BY_NAME,
     *_INITIAL,
     *_WRITTEN,
     *_RESUMED,

@@ -9,6 +9,7 @@ from toolkit.cli.options import settings_from
 
 EXAMPLES = (
     "toolkit finetune sc hf-encoder --train train.tsv --test test.tsv --output runs/sentiment",
+    "toolkit finetune sc hf-encoder --dataset sst2 --protocol paper --output runs/sst2",
     "toolkit finetune sc runs/mine --train a.jsonl --test b.jsonl --output runs/nli --text-columns premise,hypothesis",
 )
 
@@ -21,15 +22,23 @@ def command(
             metavar="MODEL", help="An encoder: a Hugging Face folder or hub id, or a run or checkpoint of this toolkit."
         ),
     ],
+    output: Annotated[Path, typer.Option(metavar="DIR", help="Folder for result.json, predictions.jsonl and model/.")],
     train: Annotated[
-        Path,
+        Path | None,
         typer.Option(
             metavar="FILE", help="Training file: .tsv .txt .csv .jsonl .parquet with the columns text and label."
         ),
-    ],
-    test: Annotated[Path, typer.Option(metavar="FILE", help="File to evaluate on.")],
-    output: Annotated[Path, typer.Option(metavar="DIR", help="Folder for result.json, predictions.jsonl and model/.")],
+    ] = None,
     validation: Annotated[Path | None, typer.Option(metavar="FILE", help="A second file to evaluate on.")] = None,
+    test: Annotated[Path | None, typer.Option(metavar="FILE", help="File to evaluate on.")] = None,
+    dataset: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="A data set on the hub, in place of files. sc: sst2, qqp, mnli. tc: conll2003, ontonotes, uner. "
+            "qa: squad, squad-v2, record. ir: msmarco, nq, mldr.",
+        ),
+    ] = None,
     protocol: Annotated[
         str | None, typer.Option(metavar="NAME", help="Inputs and metrics: standard, or paper (the paper's own).")
     ] = None,
@@ -55,7 +64,9 @@ def command(
         "label_column": label_column,
     }
     settings = settings_from(get_task(task).Settings, given, options={"learning_rate": "--lr"})
-    result = finetune(task, model, train=train, test=test, output=output, validation=validation, settings=settings)
+    result = finetune(
+        task, model, output=output, train=train, test=test, validation=validation, dataset=dataset, settings=settings
+    )
     for name, scores in (("validation", result.validation), ("test", result.test)):
         if scores is not None:
             listed = "  ".join(f"{metric} {score:.4f}" for metric, score in scores.items())

@@ -37,7 +37,7 @@ class FinetuningResult(Settings):
     model: str
     """The model, as the user named it."""
     dataset: str
-    """Name of the data: the training file's, or its folder's where the file is called train."""
+    """Name of the data set; for files, the training file's, or its folder's where the file is called train."""
     protocol: str
     """Of inputs and metrics: `standard` or `paper`."""
     initialization: Initialization = Field(strict=False)
@@ -68,21 +68,31 @@ class PreparedTask:
     files: Mapping[Split, Path]
     data: Any
     features: Mapping[Split, Features]
+    dataset_name: str | None = None
 
     @property
     def dataset(self) -> str:
-        """The training file's name, or its folder's where the file is called train."""
+        """The data set's name; without one the training file's, or its folder's where the file is called train."""
+        if self.dataset_name is not None:
+            return self.dataset_name
         train = self.files[Split.TRAIN]
         return train.resolve().parent.name if train.stem == Split.TRAIN else train.stem
 
 
-def prepare(task: Task[Any], files: Mapping[Split, Path], data: Any, source: EncoderSource) -> PreparedTask:
-    """Tokenize what `task.read(files)` gave, for an encoder.
+def prepare(
+    task: Task[Any],
+    files: Mapping[Split, Path],
+    data: Any,
+    source: EncoderSource,
+    *,
+    dataset_name: str | None = None,
+) -> PreparedTask:
+    """Tokenize what `task.read(files)` gave, for an encoder; `dataset_name` is in results, if not the files' own.
 
     Raises:
         UserError: an example does not fit.
     """
-    return PreparedTask(task, source, files, data, task.encode(data, source))
+    return PreparedTask(task, source, files, data, task.encode(data, source), dataset_name)
 
 
 def run_cell(prepared: PreparedTask, output: Path, *, model_name: str | None = None) -> FinetuningResult:

@@ -1,11 +1,12 @@
 """Fine-tuning of MODEL: a run or a checkpoint is converted first, an encoder is used as it is."""
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from toolkit.checkpoint.folders import holds_checkpoints
+from toolkit.core.errors import SettingsError
 from toolkit.finetuning import (
     FinetuningResult,
     FinetuningSettings,
@@ -16,16 +17,18 @@ from toolkit.finetuning import (
     prepare,
     run_cell,
 )
+from toolkit.finetuning.named import DATASETS, named_dataset
 
 
 def finetune(
     task: str,
     model: str | Path,
     *,
-    train: Path,
-    test: Path,
     output: Path,
+    train: Path | None = None,
+    test: Path | None = None,
     validation: Path | None = None,
+    dataset: str | None = None,
     settings: FinetuningSettings | None = None,
     initialization: Initialization = Initialization.PRETRAINED,
 ) -> FinetuningResult:
@@ -34,10 +37,11 @@ def finetune(
     Args:
         task: name of a family: `sc`, or one that another package offers.
         model: folder or hub id of a Hugging Face encoder, or a run or checkpoint of this toolkit.
+        output: folder that gets `result.json`, `predictions.jsonl` (one row per test example, in order) and `model/`.
         train: training file, as the family reads it.
         test: evaluated at the end.
-        output: folder that gets `result.json`, `predictions.jsonl` (one row per test example, in order) and `model/`.
         validation: evaluated at the end as well, if given.
+        dataset: name of a data set on the hub, in place of the files.
         settings: of the family's own class; None for the defaults.
         initialization: `RANDOM` trains a twin of the same configuration whose weights are drawn from the seed.
 
@@ -46,12 +50,35 @@ def finetune(
         NonFiniteError: the training diverged.
     """
     family = get_task(task)
-    chosen = family(family.Settings() if settings is None else settings)
-    files = {Split.TRAIN: train, Split.TEST: test} | ({} if validation is None else {Split.VALIDATION: validation})
+    settings = family.Settings() if settings is None else settings
+    given = {Split.TRAIN: train, Split.VALIDATION: validation, Split.TEST: test}
+    files = {split: path for split, path in given.items() if path is not None}
+    _check_data(files, dataset)
+    if dataset is not None:
+        named = named_dataset(dataset, task=task)
+        settings = named.settings(settings)
+        files = named.fetch(settings.protocol)
+    chosen = family(settings)
     data = chosen.read(files)
     with _as_encoder(model) as encoder:
         source = open_source(str(encoder), initialization=initialization, max_length=chosen.settings.max_length)
-        return run_cell(prepare(chosen, files, data, source), output, model_name=str(model))
+        return run_cell(prepare(chosen, files, data, source, dataset_name=dataset), output, model_name=str(model))
+
+
+def _check_data(files: Mapping[Split, Path], dataset: str | None) -> None:
+    """Raise SettingsError unless there are either files to train and to evaluate on, or a data set."""
+    if dataset is not None and files:
+        options = " and ".join(f"--{split}" for split in files)
+        raise SettingsError(
+            f"--dataset {dataset} has files of its own, but {options} {'is' if len(files) == 1 else 'are'} given too. "
+            f"Leave out {options}, or leave out --dataset."
+        )
+    missing = [f"--{split}" for split in (Split.TRAIN, Split.TEST) if split not in files]
+    if dataset is None and missing:
+        raise SettingsError(
+            f"no data to fine-tune on: {' and '.join(missing)} missing. Give --train and --test, or --dataset with the "
+            f"name of a data set: {', '.join(DATASETS)}."
+        )
 
 
 @contextmanager

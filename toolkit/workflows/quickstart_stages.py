@@ -144,8 +144,10 @@ class Quickstart:
                 finetune(
                     "sc",
                     encoder,
-                    **files,
                     output=output,
+                    train=files["train"],
+                    validation=files["validation"],
+                    test=files["test"],
                     settings=settings,
                     initialization=Initialization(initialization),
                 )

@@ -1,0 +1,246 @@
+"""Rows of data sets on the Hugging Face hub, streamed through `datasets`; code of a repository is never run.
+
+A repository is read at one commit. Where it still has a loading script, which `datasets` runs no longer, its data files
+are named, or the hub's own Parquet copy of the repository is read (the branch refs/convert/parquet).
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from tokenization.hub import endpoint, hub_error_message, is_network_error, with_retries
+from toolkit.core.console import console, progress
+from toolkit.core.errors import UserError
+from toolkit.core.text import first_few
+
+PARQUET_COPY = "refs/convert/parquet"
+
+_ALTERNATIVE = "give files of your own (--train and --test, in place of --dataset)"
+_BUILDERS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".jsonl.gz": "json"}
+_WAITS_SECONDS = (0.5, 1, 2)
+_TIMEOUT_SECONDS = 30
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class HubRows:
+    """A split of a data set on the hub.
+
+    Attributes:
+        repository: `organization/name`.
+        split: its name there.
+        configuration: its name there; None for the only one.
+        files: paths or patterns of the split's files, all of one format; none where the repository says it itself.
+    """
+
+    repository: str
+    split: str
+    configuration: str | None = None
+    files: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        parts = (self.repository, self.configuration, self.split)
+        return " ".join(part for part in parts if part is not None)
+
+
+@dataclass(frozen=True)
+class _Location:
+    """Where rows are: a commit, and the paths of the files, or none where the repository says it itself."""
+
+    commit: str
+    paths: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class OpenRows:
+    """Rows that are read as they are iterated over."""
+
+    source: HubRows
+    dataset: Any
+
+    def read(self, *columns: str) -> Iterator[Row]:
+        """The rows, with a count on the screen.
+
+        Args:
+            columns: what each row has to have.
+
+        Raises:
+            UserError: there are no rows, a column is missing, or the connection broke down.
+        """
+        iterator, number = iter(self.dataset), 0
+        with progress(f"reading {self.source}", total=None, unit="rows") as shown:
+            while True:
+                with _errors_naming(self.source.repository):
+                    row = next(iterator, None)
+                if row is None:
+                    break
+                if number == 0:
+                    self._check_columns(columns, row)
+                number += 1
+                shown.update(number)
+                yield row
+        if number == 0:
+            raise UserError(f"{self.source} has no rows. The repository has changed; {_ALTERNATIVE}.")
+
+    def class_names(self, column: str) -> list[str]:
+        """Names of the classes of a column of numbers, or of lists of them.
+
+        Raises:
+            UserError: the column is missing, or its classes have no names.
+        """
+        features: Mapping[str, Any] = self.dataset.features or {}
+        self._check_columns((column,), features)
+        feature = features[column]
+        names = getattr(getattr(feature, "feature", feature), "names", None)
+        if names is None:
+            raise UserError(
+                f"{self.source}: the classes of the column {column!r} have no names. The repository has changed; "
+                f"{_ALTERNATIVE}."
+            )
+        return list(names)
+
+    def _check_columns(self, columns: Sequence[str], found: Mapping[str, Any]) -> None:
+        missing = [name for name in columns if name not in found]
+        if missing:
+            raise UserError(
+                f"{self.source}: no column {' or '.join(map(repr, missing))}; found: "
+                f"{', '.join(map(repr, found)) or 'none'}. The repository has changed; {_ALTERNATIVE}."
+            )
+
+
+@dataclass
+class Hub:
+    """The hub, with every repository at the commit at which it was first asked for."""
+
+    _snapshots: dict[tuple[str, str], tuple[str, list[str]]] = field(default_factory=dict)
+
+    def commits(self, sources: Sequence[HubRows]) -> dict[str, str]:
+        """The commit of each repository that `open` would read.
+
+        Raises:
+            UserError: the hub is unreachable or refuses, or what is declared does not exist.
+        """
+        return {source.repository: self._locate(source).commit for source in sources}
+
+    def open(self, source: HubRows) -> OpenRows:
+        """Rows of a split.
+
+        Raises:
+            UserError: the hub is unreachable or refuses, or what is declared does not exist.
+        """
+        from datasets import load_dataset
+
+        location = self._locate(source)
+        with _errors_naming(source.repository), _quiet_datasets():
+            if not location.paths:
+                dataset = load_dataset(
+                    source.repository,
+                    source.configuration,
+                    split=str(source.split),
+                    revision=location.commit,
+                    streaming=True,
+                )
+            else:
+                root = f"hf://datasets/{source.repository}@{location.commit}"
+                urls = [f"{root}/{path}" for path in location.paths]
+                dataset = load_dataset(_builder(source, location.paths), data_files=urls, split="train", streaming=True)
+        return OpenRows(source, dataset)
+
+    def read_json(self, source: HubRows, path: str) -> Any:
+        """A JSON file of a repository, at the commit of its rows.
+
+        Raises:
+            UserError: the hub is unreachable or refuses, or the file does not exist or is not JSON.
+        """
+        from huggingface_hub import hf_hub_download
+
+        with _errors_naming(source.repository), _quiet_datasets():
+            file = hf_hub_download(
+                source.repository,
+                path,
+                repo_type="dataset",
+                revision=self._locate(source).commit,
+                endpoint=endpoint(),
+            )
+            return json.loads(Path(file).read_text(encoding="utf-8"))
+
+    def _locate(self, source: HubRows) -> _Location:
+        commit, files = self._snapshot(source.repository, "main")
+        patterns = source.files
+        if not patterns:
+            if f"{source.repository.rpartition('/')[2]}.py" not in files:
+                return _Location(commit)
+            commit, files = self._snapshot(source.repository, PARQUET_COPY)
+            patterns = (f"{source.configuration or 'default'}/{source.split}/*.parquet",)
+        paths = [path for pattern in patterns for path in sorted(files) if fnmatchcase(path, pattern)]
+        if not paths:
+            raise UserError(
+                f"the data set {source.repository} has no files {' or '.join(patterns)} (commit {commit[:12]}; found: "
+                f"{first_few(sorted(files))}). The repository has changed; {_ALTERNATIVE}."
+            )
+        return _Location(commit, tuple(paths))
+
+    def _snapshot(self, repository: str, revision: str) -> tuple[str, list[str]]:
+        """The commit of a revision, and its files."""
+        from huggingface_hub import HfApi
+
+        if (repository, revision) not in self._snapshots:
+            with _errors_naming(repository if revision == "main" else f"{repository}@{revision}"):
+                api = HfApi(endpoint=endpoint())
+                information = with_retries(
+                    lambda: api.dataset_info(repository, revision=revision, timeout=_TIMEOUT_SECONDS),
+                    waits=_WAITS_SECONDS,
+                    report=console().print,
+                )
+            files = [file.rfilename for file in information.siblings or []]
+            self._snapshots[repository, revision] = information.sha or revision, files
+        return self._snapshots[repository, revision]
+
+
+def _builder(source: HubRows, paths: Sequence[str]) -> str:
+    """The format of some files, as `datasets` calls its reader."""
+    formats = {builder for path in paths for ending, builder in _BUILDERS.items() if path.endswith(ending)}
+    assert len(formats) == 1, source
+    return formats.pop()
+
+
+@contextmanager
+def _errors_naming(name: str) -> Iterator[None]:
+    """Turn what goes wrong on the way to the hub into one message that names the data set."""
+    from datasets.exceptions import DatasetsError
+
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        if isinstance(error, OSError | ValueError | DatasetsError) or is_network_error(error):
+            raise UserError(hub_error_message(f"the data set {name}", error, alternative=_ALTERNATIVE)) from error
+        raise
+
+
+@contextmanager
+def _quiet_datasets() -> Iterator[None]:
+    """Keep the progress bars of `datasets` and its client off the screen inside the block."""
+    import datasets
+    from huggingface_hub.utils import (  # type: ignore[attr-defined]
+        are_progress_bars_disabled,
+        disable_progress_bars,
+        enable_progress_bars,
+    )
+
+    had_bars, had_client_bars = not datasets.are_progress_bars_disabled(), not are_progress_bars_disabled()
+    datasets.disable_progress_bars()
+    disable_progress_bars()
+    try:
+        yield
+    finally:
+        if had_bars:
+            datasets.enable_progress_bars()
+        if had_client_bars:
+            enable_progress_bars()
