@@ -1,5 +1,6 @@
 """When checkpoints are saved, and which of them stay."""
 
+from collections.abc import Container
 from pathlib import Path
 
 from pydantic import Field
@@ -27,7 +28,7 @@ class CheckpointSettings(Settings):
         return any(interval is not None and step % interval == 0 for interval in (self.every, self.keep_every))
 
 
-def retain(root: Path, keep: int, *, keep_every: int | None) -> list[Path]:
+def retain(root: Path, keep: int, *, keep_every: int | None, in_use: Container[int] = ()) -> list[Path]:
     """Remove checkpoints that need not stay.
 
     The `keep` newest ones with all their files stay, and every one whose step is a multiple of `keep_every`. Two kinds
@@ -38,6 +39,7 @@ def retain(root: Path, keep: int, *, keep_every: int | None) -> list[Path]:
         root: the folder that holds the `step-NNNNNNNN` folders.
         keep: how many of the newest stay, at least 1.
         keep_every: multiples of this step are never removed; None for none.
+        in_use: steps whose checkpoints stay this time, as somebody still has to read them.
 
     Returns:
         The folders removed, newest first.
@@ -54,7 +56,7 @@ def retain(root: Path, keep: int, *, keep_every: int | None) -> list[Path]:
             continue
         if num_complete < keep:
             num_complete += _is_complete(folder)
-        elif keep_every is None or step % keep_every:
+        elif step not in in_use and (keep_every is None or step % keep_every):
             try:
                 remove_folder(folder)
             except OSError as error:

@@ -15,7 +15,7 @@ from toolkit.run.settings import RunSettings
 # What no weight depends on.
 _FREE_IN_MODEL = ("initializer_range", "max_position_embeddings", "rope_")
 _ROPE = "rope_"
-_FREE = ("parallel.", "train.micro_batch_rows", "train.compile", "checkpoint.", "log.", "eval.", "run.dir")
+_FREE = ("parallel.", "train.micro_batch_rows", "train.compile", "checkpoint.", "log.", "eval.", "probe.", "run.dir")
 
 
 def snapshot(settings: RunSettings) -> dict[str, Any]:

@@ -261,8 +261,22 @@ def _check_evaluation(settings: RunSettings) -> None:
         )
 
 
+def _check_probe(settings: RunSettings) -> None:
+    saved, every = settings.checkpoint, None if settings.probe is None else settings.probe.every
+    intervals = {"checkpoint.every": saved.every, "checkpoint.keep_every": saved.keep_every}
+    given = {key: interval for key, interval in intervals.items() if interval is not None}
+    if every is None or any(every % interval == 0 for interval in given.values()):
+        return
+    found = ", ".join(f"{key}={interval}" for key, interval in given.items()) or "checkpoint.every is not set"
+    raise SettingsError(
+        f"probe.every={every}: a probe reads a checkpoint, and not every multiple of {every} has one ({found}).\n"
+        f"Set checkpoint.every to {every} or a divisor of it, or leave probe.every out to probe each checkpoint."
+    )
+
+
 _RULES = (
     ({"schedule", "train", "data", "lr"}, _check_schedule),
     ({"eval", "data"}, _check_evaluation),
+    ({"probe", "checkpoint"}, _check_probe),
 )
 """Rules between groups of settings, each with the groups it reads; a group's own rules are in its class."""

@@ -32,6 +32,7 @@ class MetricsLine(Rates, total=False):
     grad_norm: float
     data_digest: str
     eval_loss: Mapping[str, float]
+    probe: Mapping[str, float]
 
 
 class MetricsFile:
@@ -52,6 +53,16 @@ class MetricsFile:
             file.write(json.dumps(dict(line), allow_nan=False) + "\n")
             file.flush()
             os.fsync(file.fileno())
+
+    def add_probe(self, step: int, scores: Mapping[str, float]) -> None:
+        """Put scores, by name, into the line of a step, which was written when the step was made."""
+        lines = _lines_of(self.path)
+        for number, line in enumerate(lines):
+            if _step_of(line) == step:
+                content = json.loads(line)
+                content["probe"] = {**content.get("probe", {}), **scores}
+                lines[number] = json.dumps(content, allow_nan=False)
+        atomic_write(self.path, "".join(line + "\n" for line in lines))
 
     def close(self, error: BaseException | None) -> None:
         """Nothing to do: each line is on the disk."""

@@ -6,10 +6,11 @@ that all fits. Its result is written to the run folder, from where ranks read it
 
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from toolkit.core.errors import SettingsError
-from toolkit.core.text import counted
+from toolkit.core.text import counted, home_hint
 from toolkit.engine.ds_config import check_parallel, choose_ds_config, read_ds_config, resolve_ds_config, zero_stage
 from toolkit.engine.precision import choose_precision
 from toolkit.parallel.launcher import read_launcher
@@ -75,6 +76,7 @@ def resolve_run(settings: RunSettings, *, ds_config: str | None, num_ranks: int)
         UserError: something is missing, damaged or does not fit.
     """
     check_wandb(settings)
+    check_probe_files(settings)
     start = find_start(settings)
     settings = start.keep_choices(settings)
     plan, ds_config, config, choices = divide_run(settings, ds_config=ds_config, num_ranks=num_ranks)
@@ -161,6 +163,24 @@ def read_run(folder: RunFolder, settings: RunSettings, *, num_ranks: int) -> Res
             f"of this run need {plan.accumulation}.\nStart the run again as a whole: rank 0 then replaces it."
         )
     return ResolvedRun(open_run_data(settings), find_start(settings), plan, config)
+
+
+def check_probe_files(settings: RunSettings) -> None:
+    """Refuse a probe whose files are missing; what is in them is not looked at.
+
+    Raises:
+        SettingsError: naming the setting.
+    """
+    if settings.probe is None:
+        return
+    for key, path in (("probe.train", settings.probe.train), ("probe.test", settings.probe.test)):
+        if not Path(path).is_file():
+            found = "is not a file" if Path(path).exists() else "does not exist"
+            raise SettingsError(
+                f"{key}={path} {found}.{home_hint(path)}\n"
+                f"Give a file of labelled examples, as `toolkit finetune {settings.probe.kind}` reads them, or leave "
+                "[probe] out."
+            )
 
 
 def check_wandb(settings: RunSettings) -> None:

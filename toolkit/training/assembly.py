@@ -1,6 +1,7 @@
 """The run as the loop wants it: batches, evaluation, saving and hooks around an engine."""
 
 from collections.abc import Callable
+from functools import partial
 
 import toolkit
 from toolkit.checkpoint.manifest import CheckpointManifest, LayoutEntry, VocabularyEntry
@@ -14,8 +15,9 @@ from toolkit.run.settings import RunSettings
 from toolkit.training.batching import STATIC_TARGETS_MULTIPLE, Batcher, EvaluationBatches
 from toolkit.training.evaluation import Evaluator
 from toolkit.training.hooks import ConsoleHook, Hook, RetentionHook
-from toolkit.training.logged_steps import LineWriter, LogHook, TensorBoardWriter
+from toolkit.training.logged_steps import LineWriter, LogHook, TensorBoardWriter, add_probe, close_all
 from toolkit.training.loop import Run
+from toolkit.training.probing import ProbeHook, is_probed, missing_probes
 from toolkit.training.run_state import Ancestry, RunState
 from toolkit.training.saving import CheckpointSaver
 from toolkit.training.speed import Speed, known_peak_flops
@@ -51,20 +53,46 @@ def assemble(
         learning_rate=settings.lr,
         evaluator=_evaluator(data, engine, layout),
         saver=_saver(data, engine, layout, state, ancestry),
-        hooks=_hooks(data, engine, state) if ranks.rank == 0 else [],
+        hooks=_hooks(data, engine, state, is_stop_requested) if ranks.rank == 0 else [],
         is_stop_requested=is_stop_requested,
     )
 
 
-def _hooks(data: RunData, engine: Engine, state: RunState) -> list[Hook]:
+def finish_probes(settings: RunSettings, *, step: int, is_stop_requested: Callable[[], bool]) -> None:
+    """Make the probes that are missing from a run that is finished at `step`; for rank 0.
+
+    Raises:
+        UserError: a score cannot be written.
+    """
+    if not missing_probes(settings, up_to=step):
+        return
+    writers = _writers(settings, RunFolder(settings.run.dir), RunState(step))
+    probes = ProbeHook(
+        settings,
+        report=partial(add_probe, writers),
+        say=partial(print, flush=True),
+        is_stop_requested=is_stop_requested,
+    )
+    try:
+        probes.add_missing(up_to=step)
+        probes.finish()
+    finally:
+        probes.close(None)
+        close_all(writers, None)
+
+
+def _hooks(data: RunData, engine: Engine, state: RunState, is_stop_requested: Callable[[], bool]) -> list[Hook]:
     """What watches the run on rank 0."""
     settings, folder = data.settings, RunFolder(data.settings.run.dir)
     speed = Speed(settings.model, peak_flops=_peak_flops(settings, engine))
-    return [
-        LogHook(_writers(settings, folder, state), every=settings.log.every, speed=speed),
-        ConsoleHook(data.schedule, data.objectives),
-        RetentionHook(settings.checkpoint),
-    ]
+    writers, console = _writers(settings, folder, state), ConsoleHook(data.schedule, data.objectives)
+    log = LogHook(writers, every=settings.log.every, speed=speed, is_probed=partial(is_probed, settings))
+    if settings.probe is None:
+        return [log, console, RetentionHook(folder.checkpoints, settings.checkpoint)]
+    probes = ProbeHook(
+        settings, report=partial(add_probe, writers), say=console.say, is_stop_requested=is_stop_requested
+    )
+    return [log, console, probes, RetentionHook(folder.checkpoints, settings.checkpoint, in_use=probes)]
 
 
 def _targets_multiple(settings: RunSettings, engine: Engine) -> int:

@@ -1,7 +1,7 @@
 """Hooks: what watches a run on rank 0. Logged steps and their writers have a file of their own."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -108,6 +108,10 @@ class ConsoleHook(Hook):
         if info.is_phase_end and info.step < self._schedule.total_steps:
             self._say_phase(self._schedule.phase_at(info.step))
 
+    def say(self, text: str) -> None:
+        """Print a line, between `on_start` and `close`."""
+        self._progress.say(text)
+
     def close(self, error: BaseException | None) -> None:
         """Remove the bar from the screen."""
         self._stack.close()
@@ -120,11 +124,19 @@ class ConsoleHook(Hook):
 
 
 class RetentionHook(Hook):
-    """Deletes checkpoints that need not be kept."""
+    """Deletes checkpoints that need not be kept; `in_use` has the steps of those that somebody still has to read."""
 
-    def __init__(self, settings: CheckpointSettings) -> None:
-        self._settings = settings
+    def __init__(self, root: Path, settings: CheckpointSettings, *, in_use: Container[int] = ()) -> None:
+        self._root, self._settings, self._in_use = root, settings, in_use
 
     def on_checkpoint(self, folder: Path) -> None:
         """Delete older ones."""
-        retain(folder.parent, keep=self._settings.keep, keep_every=self._settings.keep_every)
+        self._retain()
+
+    def on_end(self, state: RunState) -> None:
+        """Delete those that were in use at the last checkpoint."""
+        self._retain()
+
+    def _retain(self) -> None:
+        settings = self._settings
+        retain(self._root, keep=settings.keep, keep_every=settings.keep_every, in_use=self._in_use)

@@ -1,9 +1,10 @@
 """Logged steps: which steps are logged, the line each gets, and the writers of lines.
 
-The line is made once; metrics.jsonl, TensorBoard and Weights & Biases get the same numbers.
+The line is made once; metrics.jsonl, TensorBoard and Weights & Biases get the same numbers. The score of a probe is
+known later than the rest of its step, and is added.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Protocol, cast
@@ -29,15 +30,25 @@ class LineWriter(Protocol):
     def append(self, line: MetricsLine) -> None:
         """Write the line of one step."""
 
+    def add_probe(self, step: int, scores: Mapping[str, float]) -> None:
+        """Add scores of a probe, by name, to an earlier step."""
+
     def close(self, error: BaseException | None) -> None:
         """At the end of the process; `error` is what ended the run, if anything did."""
 
 
 class LogHook(Hook):
-    """Writes logged steps: every `every`-th, each evaluated one, the last of each phase."""
+    """Writes logged steps: every `every`-th, each evaluated or probed one, the last of each phase."""
 
-    def __init__(self, writers: Sequence[LineWriter], *, every: int, speed: Speed) -> None:
-        self._writers, self._every, self._speed = writers, every, speed
+    def __init__(
+        self,
+        writers: Sequence[LineWriter],
+        *,
+        every: int,
+        speed: Speed,
+        is_probed: Callable[[int], bool] = lambda step: False,
+    ) -> None:
+        self._writers, self._every, self._speed, self._is_probed = writers, every, speed, is_probed
         self._eval_losses: Mapping[str, float] = {}
 
     def after_evaluation(self, info: StepInfo, losses: Mapping[str, float]) -> None:
@@ -49,7 +60,8 @@ class LogHook(Hook):
     def after_step(self, info: StepInfo, metrics: StepMetrics) -> None:
         """Write the line of a logged step."""
         self._speed.add(metrics)
-        if not (self._eval_losses or info.is_phase_end or info.step % self._every == 0):
+        is_due = info.is_phase_end or info.step % self._every == 0 or self._is_probed(info.step)
+        if not (self._eval_losses or is_due):
             return
         measured: MetricsLine = {
             "loss": metrics.loss,
@@ -63,10 +75,7 @@ class LogHook(Hook):
 
     def close(self, error: BaseException | None) -> None:
         """Close all writers."""
-        with ExitStack() as stack:
-            for writer in self._writers:
-                stack.enter_context(_naming(writer))
-                stack.callback(writer.close, error)
+        close_all(self._writers, error)
 
     def _write(self, info: StepInfo, measured: MetricsLine) -> None:
         line: MetricsLine = {
@@ -83,6 +92,29 @@ class LogHook(Hook):
         for writer in self._writers:
             with _naming(writer):
                 writer.append(line)
+
+
+def add_probe(writers: Sequence[LineWriter], step: int, scores: Mapping[str, float]) -> None:
+    """Add scores of a probe to an earlier step.
+
+    Raises:
+        UserError: a file cannot be written.
+    """
+    for writer in writers:
+        with _naming(writer):
+            writer.add_probe(step, scores)
+
+
+def close_all(writers: Sequence[LineWriter], error: BaseException | None) -> None:
+    """Close writers; `error` is what ended the run, if anything did.
+
+    Raises:
+        UserError: a file cannot be written.
+    """
+    with ExitStack() as stack:
+        for writer in writers:
+            stack.enter_context(_naming(writer))
+            stack.callback(writer.close, error)
 
 
 @contextmanager
@@ -113,6 +145,11 @@ class TensorBoardWriter:
         for name, value in scalars(line).items():
             self._writer.add_scalar(name, value, line["step"])
 
+    def add_probe(self, step: int, scores: Mapping[str, float]) -> None:
+        """Write scores of a probe."""
+        for name, value in probe_scalars(scores).items():
+            self._writer.add_scalar(name, value, step)
+
     def close(self, error: BaseException | None) -> None:
         """Close the file."""
         self._writer.close()
@@ -126,3 +163,8 @@ def scalars(line: MetricsLine) -> dict[str, float]:
     values = cast("dict[str, float]", line)
     named |= {name: values[name] for name in _CURVES if name in values}
     return named | {f"validation/{name}": loss for name, loss in line.get("eval_loss", {}).items()}
+
+
+def probe_scalars(scores: Mapping[str, float]) -> dict[str, float]:
+    """The curves of a probe by name."""
+    return {f"probe/{name}": score for name, score in scores.items()}

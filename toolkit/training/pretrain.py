@@ -36,7 +36,7 @@ from toolkit.run.resolve import read_run, resolve_run
 from toolkit.run.settings import RunSettings
 from toolkit.run.stages import blocks_of_stages
 from toolkit.run.start import no_intact_checkpoint
-from toolkit.training.assembly import assemble
+from toolkit.training.assembly import assemble, finish_probes
 from toolkit.training.loop import train
 from toolkit.training.run_state import Ancestry, RunState
 from toolkit.training.stopping import StopRequest
@@ -103,6 +103,9 @@ def _pretrain(folder: RunFolder, ranks: Ranks, is_stop_requested: StopRequest) -
     total_steps = schedule_of(settings).total_steps
     resumed = _own_checkpoint(folder, ranks)
     if resumed is not None and resumed.manifest.step == total_steps:
+        with ranks.together():
+            if ranks.rank == 0:
+                finish_probes(settings, step=total_steps, is_stop_requested=is_stop_requested)
         return Outcome(total_steps, total_steps, was_finished=True)
     with ranks.together():
         run = read_run(folder, settings, num_ranks=ranks.world_size)

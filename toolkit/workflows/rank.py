@@ -12,6 +12,7 @@ from toolkit.run import RunFolder, load_run
 from toolkit.run.data import open_corpora
 from toolkit.training.pretrain import Outcome, pretrain, pretrain_resolved
 from toolkit.training.stopping import end_with_starter
+from toolkit.workflows.probe import check_probe
 from toolkit.workflows.train import prepare_if_named
 
 _DEFAULT_FOLDER = "runs/pretrain"
@@ -34,6 +35,8 @@ def run_rank(source: str | None, overrides: Sequence[str], *, ds_config: str) ->
         prepare_if_named(settings)
         # Before ranks wait for one another, each sees whether it can read what it will need.
         open_corpora(settings)
+        if read_launcher().rank == 0:
+            check_probe(settings)
         _report(pretrain(settings, ds_config=ds_config))
 
 

@@ -15,6 +15,7 @@ from toolkit.run.forecast import forecast, forecast_memory
 from toolkit.run.load import to_toml
 from toolkit.run.resolve import divide_run, resolve_run
 from toolkit.workflows.launch import launch_ranks, num_devices
+from toolkit.workflows.probe import check_probe
 
 QUICKSTART_DATA = Path(__file__).resolve().parent.parent / "quickstart"
 _SPLITS = {"train": "wikipedia-train.parquet", "validation": "wikipedia-validation.parquet"}
@@ -36,6 +37,7 @@ def train_run(source: str, overrides: Sequence[str], *, ds_config: str | None, n
     prepare_if_named(settings)
     ranks = num_procs or num_devices()
     run = resolve_run(settings, ds_config=ds_config, num_ranks=ranks)
+    check_probe(settings)
     for choice in run.choices:
         print(choice, flush=True)
     with run.folder.reserved():
@@ -59,6 +61,7 @@ def show_run(source: str, overrides: Sequence[str], *, ds_config: str | None, nu
     ranks = num_procs or num_devices()
     if missing:
         plan, _, config, choices = divide_run(settings, ds_config=ds_config, num_ranks=ranks)
+        check_probe(settings)
         print(to_toml(settings))
         lines = [*forecast(settings, None), *forecast_memory(settings, plan, config), plan.describe(), *choices]
         lines += [f"{key} ({path}) does not exist yet" for key, path in missing]
@@ -66,6 +69,7 @@ def show_run(source: str, overrides: Sequence[str], *, ds_config: str | None, nu
         lines.append(f"what depends on that is left out here: epochs of the corpus, checks against it{sizes}")
     else:
         run = resolve_run(settings, ds_config=ds_config, num_ranks=ranks)
+        check_probe(settings)
         print(to_toml(run.settings))
         lines = [*forecast(run.settings, run.data), *forecast_memory(run.settings, run.plan, run.ds_config)]
         lines += run.data.describe().splitlines()

@@ -1,0 +1,222 @@
+"""Probes of checkpoints: a process beside the training, started by rank 0, looked at between steps, ended with the run.
+
+The process reads a finished checkpoint and prints a score. One runs at a time; checkpoints that wait for their turn are
+not deleted (`RetentionHook` asks). Nothing waits for a probe but the end of the run, for a limited time.
+"""
+
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from toolkit.core.text import counted
+from toolkit.run.folder import RunFolder
+from toolkit.run.load import schedule_of
+from toolkit.run.metrics import read_lines
+from toolkit.run.settings import RunSettings
+from toolkit.training.hooks import Hook
+from toolkit.training.run_state import RunState, StepInfo, StepMetrics
+
+# By name: the program joins fine-tuning and conversion, which training knows nothing of.
+_PROGRAM = "toolkit.workflows.probe"
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
+_SECONDS_AT_END = 600.0
+_SECONDS_BETWEEN_LOOKS = 0.1
+
+
+def is_probed(settings: RunSettings, step: int) -> bool:
+    """Whether the checkpoint of a step is probed."""
+    probe, saved = settings.probe, settings.checkpoint
+    if probe is None:
+        return False
+    is_due = saved.is_due(step) and (probe.every is None or step % probe.every == 0)
+    return is_due or step == schedule_of(settings).total_steps
+
+
+def missing_probes(settings: RunSettings, *, up_to: int) -> list[int]:
+    """Steps up to `up_to` whose checkpoint is there and whose line in metrics.jsonl lacks the probe's score."""
+    probe, folder = settings.probe, RunFolder(settings.run.dir)
+    if probe is None:
+        return []
+    lines = {line["step"]: line for line in read_lines(folder)}
+    return sorted(
+        step
+        for step, _ in folder.steps()
+        if step <= up_to and is_probed(settings, step) and probe.task not in lines.get(step, {}).get("probe", {})
+    )
+
+
+class ProbeHook(Hook):
+    """Probes checkpoints; as a container, it has the steps whose checkpoints a probe still has to read.
+
+    Args:
+        settings: of the run, with a probe.
+        report: gets the step and its score by name.
+        say: prints a line on the terminal.
+        is_stop_requested: the end of a run waits no longer then.
+    """
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        *,
+        report: Callable[[int, Mapping[str, float]], None],
+        say: Callable[[str], None],
+        is_stop_requested: Callable[[], bool],
+    ) -> None:
+        assert settings.probe is not None
+        self._settings, self._name, self._folder = settings, settings.probe.task, Path(settings.run.dir)
+        self._report, self._say, self._is_stop_requested = report, say, is_stop_requested
+        self._waiting: deque[int] = deque()
+        self._running: _Process | None = None
+        self._step = self._num_failed = 0
+        self._is_behind = False
+
+    def __contains__(self, step: object) -> bool:
+        return step in self._waiting or (self._running is not None and self._running.step == step)
+
+    def on_start(self, info: StepInfo) -> None:
+        """Probe what the run left when it was ended."""
+        self.add_missing(up_to=info.step)
+        self._advance()
+
+    def add_missing(self, *, up_to: int) -> None:
+        """Let all checkpoints up to a step that lack a score wait for their turn."""
+        self._waiting.extend(missing_probes(self._settings, up_to=up_to))
+
+    def after_step(self, info: StepInfo, metrics: StepMetrics) -> None:
+        """Take a score that has come, and start the next probe."""
+        self._step = info.step
+        self._advance()
+
+    def on_checkpoint(self, folder: Path) -> None:
+        """Probe it, or let it wait for its turn."""
+        if not is_probed(self._settings, self._step):
+            return
+        self._waiting.append(self._step)
+        self._advance()
+        if len(self._waiting) > 1 and not self._is_behind:
+            self._is_behind = True
+            self._say(
+                f"probes take longer than the steps between them: {len(self._waiting)} checkpoints wait, and stay on "
+                "the disk until they are probed. A larger probe.every makes fewer."
+            )
+
+    def on_end(self, state: RunState) -> None:
+        """Wait for the last probes of a run that is finished; one that was stopped makes them when it is resumed."""
+        if state.step == schedule_of(self._settings).total_steps:
+            self.finish()
+
+    def finish(self) -> None:
+        """Wait for all probes, for ten minutes at most."""
+        self._advance()
+        num_left = len(self._waiting) + (self._running is not None)
+        if num_left:
+            self._say(f"waiting for {counted(num_left, 'probe')}, at most {_SECONDS_AT_END / 60:.0f} minutes")
+        deadline = time.monotonic() + _SECONDS_AT_END
+        while self._running is not None and time.monotonic() < deadline and not self._is_stop_requested():
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+            self._advance()
+        if self._running is not None:
+            steps = ", ".join(f"{step:,}" for step in (self._running.step, *self._waiting))
+            self._say(f"no longer waiting for the probe of step {steps}; the same command, run again, makes it")
+        if self._num_failed > 1:
+            self._say(f"{self._num_failed} probes failed")
+
+    def close(self, error: BaseException | None) -> None:
+        """End the probe that is running."""
+        if self._running is not None:
+            self._running.end()
+            self._running = None
+
+    def _advance(self) -> None:
+        """Never waits."""
+        if self._running is not None:
+            if self._running.is_alive():
+                return
+            finished, self._running = self._running, None
+            self._take(finished)
+        if self._waiting:
+            step = self._waiting.popleft()
+            try:
+                self._running = _Process.start(self._folder, step)
+            except OSError as error:
+                self._fail(step, f"could not start a process: {error.strerror or error}")
+
+    def _take(self, finished: "_Process") -> None:
+        score, reason = finished.result()
+        if score is None:
+            self._fail(finished.step, reason)
+            return
+        self._report(finished.step, {self._name: score})
+        self._say(f"step {finished.step:,}: probe {self._name} {score:.3f}")
+
+    def _fail(self, step: int, reason: str) -> None:
+        self._num_failed += 1
+        if self._num_failed == 1:
+            by_hand = f"python -m {_PROGRAM} {self._folder} {step}"
+            self._say(f"the probe of step {step:,} failed: {reason}\nTraining is not affected. To see more: {by_hand}")
+
+
+@dataclass(frozen=True)
+class _Process:
+    """The process that probes the checkpoint of a step, and the files that it prints to."""
+
+    step: int
+    process: "subprocess.Popen[bytes]"
+    printed: IO[bytes]
+    errors: IO[bytes]
+
+    @classmethod
+    def start(cls, folder: Path, step: int) -> "_Process":
+        # One core, whatever the training's ranks were given, and no GPU: its memory belongs to them.
+        environment = {**os.environ, **dict.fromkeys(_THREADS, "1")}
+        environment |= {"CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu", "TOKENIZERS_PARALLELISM": "false"}
+        # Files, not pipes: nobody reads them before the end, and a full pipe would stop the process.
+        printed, errors = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
+        command = [sys.executable, "-m", _PROGRAM, str(folder), str(step), "--parent", str(os.getpid())]
+        process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=printed, stderr=errors)
+        return cls(step, process, printed, errors)
+
+    def is_alive(self) -> bool:
+        return self.process.poll() is None
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def result(self) -> tuple[float | None, str]:
+        """The score, or None and why there is none."""
+        with self.printed, self.errors:
+            lines, said = (_text(file).splitlines() for file in (self.printed, self.errors))
+        code = self.process.returncode
+        if code == 0:
+            score = _number(lines[-1] if lines else "")
+            return score, "" if score is not None else "it printed no number"
+        if code < 0:
+            return None, f"signal {-code} ended it"
+        # The last line of a traceback, or the whole of a message.
+        is_traceback = any(line.startswith("Traceback") for line in said)
+        return None, (said[-1] if is_traceback else "\n".join(said)) or f"exit code {code}"
+
+
+def _number(line: str) -> float | None:
+    """The score in the last line that a probe printed; None if there is none that can be logged."""
+    try:
+        score = float(json.loads(line)["score"])
+    except (ValueError, KeyError, TypeError):
+        return None
+    return score if math.isfinite(score) else None
+
+
+def _text(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode("utf-8", errors="replace").strip()
