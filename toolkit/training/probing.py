@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -174,17 +175,22 @@ class _Process:
     process: "subprocess.Popen[bytes]"
     printed: IO[bytes]
     errors: IO[bytes]
+    files: ExitStack
+    """Closes both."""
 
     @classmethod
     def start(cls, folder: Path, step: int) -> "_Process":
         # One core, whatever the training's ranks were given, and no GPU: its memory belongs to them.
         environment = {**os.environ, **dict.fromkeys(_THREADS, "1")}
         environment |= {"CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu", "TOKENIZERS_PARALLELISM": "false"}
-        # Files, not pipes: nobody reads them before the end, and a full pipe would stop the process.
-        printed, errors = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
-        command = [sys.executable, "-m", _PROGRAM, str(folder), str(step), "--parent", str(os.getpid())]
-        process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=printed, stderr=errors)
-        return cls(step, process, printed, errors)
+        with ExitStack() as files:
+            # Files, not pipes: nobody reads them before the end, and a full pipe would stop the process.
+            printed, errors = (files.enter_context(tempfile.TemporaryFile()) for _ in range(2))
+            command = _command(folder, step)
+            process = subprocess.Popen(
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=printed, stderr=errors
+            )
+            return cls(step, process, printed, errors, files.pop_all())
 
     def is_alive(self) -> bool:
         return self.process.poll() is None
@@ -192,10 +198,11 @@ class _Process:
     def end(self) -> None:
         self.process.kill()
         self.process.wait()
+        self.files.close()
 
     def result(self) -> tuple[float | None, str]:
         """The score, or None and why there is none."""
-        with self.printed, self.errors:
+        with self.files:
             lines, said = (_text(file).splitlines() for file in (self.printed, self.errors))
         code = self.process.returncode
         if code == 0:
@@ -206,6 +213,10 @@ class _Process:
         # The last line of a traceback, or the whole of a message.
         is_traceback = any(line.startswith("Traceback") for line in said)
         return None, (said[-1] if is_traceback else "\n".join(said)) or f"exit code {code}"
+
+
+def _command(folder: Path, step: int) -> list[str]:
+    return [sys.executable, "-m", _PROGRAM, str(folder), str(step), "--parent", str(os.getpid())]
 
 
 def _number(line: str) -> float | None:
