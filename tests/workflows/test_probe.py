@@ -1,0 +1,140 @@
+"""Scores of checkpoints: those of a computation by hand, whoever wrote the files; and what is refused."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+from transformers import AutoModel, AutoTokenizer
+
+from tests.support.checkpoints import model_states, write_checkpoint
+from tests.support.runs import write_run
+from tests.support.text import sample_documents, tiny_tokenizer
+from toolkit.conversion import to_hf
+from toolkit.core.errors import SettingsError
+from toolkit.model import model_settings
+from toolkit.model.encoder import Encoder, initialize_
+from toolkit.run import RunFolder, load_run
+from toolkit.run.load import to_toml
+from toolkit.workflows import probe
+from toolkit.workflows.probe import check_probe, probe_checkpoint
+from toolkit.workflows.train import show_run
+
+
+def _sentences(path: Path, count: int, seed: int) -> list[tuple[str, str]]:
+    """Texts of 1 to 12 sentences, labelled by a word that some of them hold, and written as a table."""
+    texts = [" ".join(document.split()) for document in sample_documents(count, seed=seed)]
+    rows = [(text, "boats" if "boats" in text else "none") for text in texts]
+    path.write_text("text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in rows), encoding="utf-8")
+    return rows
+
+
+@pytest.fixture(scope="module")
+def probed(tmp_path_factory):
+    """A run with a probe and two checkpoints of equal weights, one of a single writer and one of three."""
+    folder = tmp_path_factory.mktemp("probe")
+    train, test = _sentences(folder / "train.tsv", 80, seed=1), _sentences(folder / "test.tsv", 120, seed=2)
+    files = [f"probe.{split}={folder / f'{split}.tsv'}" for split in ("train", "test")]
+    settings = load_run(str(write_run(folder)), ["probe.task=boats", "probe.kind=sc", *files])
+    run = RunFolder(folder / "run")
+    run.path.mkdir()
+    run.settings_file.write_text(to_toml(settings))
+    model = model_settings("test", vocab_size=384, initializer_range=0.15)
+    encoder = Encoder(model)
+    initialize_(encoder, seed=3)
+    tokenizer = tiny_tokenizer(folder / "tokenizer")
+    for step, num_parts in ((10, 1), (20, 3)):
+        states = model_states(encoder)
+        write_checkpoint(
+            run.checkpoints, step, states=states, tokenizer_folder=tokenizer, model=model, num_parts=num_parts
+        )
+    return run, train, test
+
+
+def _features(folder: Path, rows: list[tuple[str, str]]) -> tuple[np.ndarray, np.ndarray]:
+    """Means of the stock model's last hidden states, one text at a time."""
+    tokenizer, encoder = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder)
+    with torch.no_grad():
+        vectors = [encoder(**tokenizer(text, return_tensors="pt")).last_hidden_state[0].mean(0) for text, _ in rows]
+    return torch.stack(vectors).double().numpy(), np.array([label for _, label in rows])
+
+
+def test_the_score_is_that_of_a_direct_computation(probed, tmp_path):
+    run, train, test = probed
+    to_hf(run.checkpoint(10), tmp_path / "hf")
+    (vectors, labels), (unseen, truth) = (_features(tmp_path / "hf", rows) for rows in (train, test))
+    mean, deviation = vectors.mean(axis=0), vectors.std(axis=0)
+    regression = LogisticRegression(max_iter=1000).fit((vectors - mean) / deviation, labels)
+    expected = float((regression.predict((unseen - mean) / deviation) == truth).mean())
+    scores = probe_checkpoint(str(run.path), 10)
+    assert scores["score"] == scores["accuracy"] == pytest.approx(expected, abs=1e-12)
+    majority = max(np.unique(truth, return_counts=True)[1]) / len(truth)
+    assert majority < expected < 1
+
+
+def test_the_number_of_writers_is_no_part_of_it(probed):
+    run, *_ = probed
+    assert probe_checkpoint(str(run.path), 10) == probe_checkpoint(str(run.path), 20)
+
+
+def test_steps_bound_the_optimizer(probed):
+    run, *_ = probed
+    text = run.settings_file.read_text()
+    one = RunFolder(run.path.parent / "one")
+    one.path.mkdir()
+    one.checkpoints.symlink_to(run.checkpoints)
+    one.settings_file.write_text(text.replace("steps = 1000", "steps = 1"))
+    assert one.settings_file.read_text() != text
+    assert probe_checkpoint(str(one.path), 10)["score"] < probe_checkpoint(str(run.path), 10)["score"]
+
+
+def test_the_program_prints_the_score_at_the_lowest_priority_and_ends_with_its_parent(probed):
+    run, *_ = probed
+    command = [sys.executable, "-m", "toolkit.workflows.probe", str(run.path), "10"]
+    started = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while psutil.Process(started.pid).nice() != 19:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    # Its parent is this process, not that one.
+    orphan = subprocess.run([*command, "--parent", str(started.pid)], capture_output=True, text=True, timeout=120, check=False)
+    assert (orphan.returncode, orphan.stdout) == (1, "")
+    printed, _ = started.communicate(timeout=120)
+    assert json.loads(printed.splitlines()[-1]) == probe_checkpoint(str(run.path), 10)
+
+
+def test_a_mistake_is_one_message(probed, monkeypatch, capsys):
+    run, *_ = probed
+    monkeypatch.setattr(sys, "argv", ["probe", str(run.path), "7"])
+    monkeypatch.setattr(os, "nice", lambda increment: None)
+    assert probe.main() == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("step-00000007")) == ("", 1)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("text\tname\nt4\ta\n", "no column 'label'"),
+        ("text\tlabel\nt4\tc\n", "the label 'c' does not occur in the training file"),
+        ("text\tlabel\n", "no examples"),
+    ],
+)
+def test_examples_that_do_not_fit_are_refused_before_training(tmp_path, content, message):
+    (tmp_path / "train.tsv").write_text("text\tlabel\nt4\ta\nt5\tb\n")
+    (tmp_path / "test.tsv").write_text(content)
+    files = [f"probe.{split}={tmp_path / f'{split}.tsv'}" for split in ("train", "test")]
+    overrides = ["probe.task=x", "probe.kind=sc", *files]
+    run_file = str(write_run(tmp_path))
+    with pytest.raises(SettingsError, match=message) as found:
+        check_probe(load_run(run_file, overrides))
+    assert str(found.value).startswith(f"[probe] of the run: {tmp_path / 'test.tsv'}")
+    with pytest.raises(SettingsError, match=message):
+        show_run(run_file, overrides, ds_config=None, num_procs=1)
