@@ -104,7 +104,8 @@ def test_the_program_prints_the_score_at_the_lowest_priority_and_ends_with_its_p
         assert time.monotonic() < deadline
         time.sleep(0.05)
     # Its parent is this process, not that one.
-    orphan = subprocess.run([*command, "--parent", str(started.pid)], capture_output=True, text=True, timeout=120, check=False)
+    other = [*command, "--parent", str(started.pid)]
+    orphan = subprocess.run(other, capture_output=True, text=True, timeout=120, check=False)
     assert (orphan.returncode, orphan.stdout) == (1, "")
     printed, _ = started.communicate(timeout=120)
     assert json.loads(printed.splitlines()[-1]) == probe_checkpoint(str(run.path), 10)
