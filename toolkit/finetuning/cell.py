@@ -72,11 +72,8 @@ class PreparedTask:
 
     @property
     def dataset(self) -> str:
-        """The data set's name; without one the training file's, or its folder's where the file is called train."""
-        if self.dataset_name is not None:
-            return self.dataset_name
-        train = self.files[Split.TRAIN]
-        return train.resolve().parent.name if train.stem == Split.TRAIN else train.stem
+        """The data set's name; without one, what the family calls its files."""
+        return self.task.dataset(self.files) if self.dataset_name is None else self.dataset_name
 
 
 def prepare(
@@ -168,16 +165,17 @@ def _open_unfinished(output: Path, prepared: PreparedTask) -> Path:
     return unfinished
 
 
-def _identity(path: Path) -> list[str | int]:
-    status = path.stat()
-    return [str(path.resolve()), status.st_size, status.st_mtime_ns]
+def _identity(path: Path) -> list[list[str | int]]:
+    """Of a file, or of all files in a folder."""
+    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    return [[str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
 
 
 def _save_model(prepared: PreparedTask, network: nn.Module, folder: Path) -> None:
     try:
+        prepared.source.tokenizer.save_pretrained(folder)
         with quiet_transformers():
             prepared.task.save(network, folder, prepared.data)
-        prepared.source.tokenizer.save_pretrained(folder)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise UserError(

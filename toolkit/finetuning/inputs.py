@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from transformers import PreTrainedTokenizerBase
+
 from toolkit.core.errors import UserError
 from toolkit.core.text import counted
 from toolkit.finetuning.source import EncoderSource
@@ -21,11 +23,7 @@ class InputBuilder:
     def __init__(self, source: EncoderSource) -> None:
         tokenizer, max_length = source.tokenizer, source.max_length
         self._tokenizer, self._accepted = tokenizer, source.accepted
-        single = tokenizer("a").input_ids
-        ends = {tokenizer.eos_token_id, tokenizer.sep_token_id} - {None}
-        self._end_id: int | None = None
-        if not single or single[-1] not in ends:
-            self._end_id = tokenizer.eos_token_id
+        self._end_id = missing_end_id(tokenizer)
         self._max_length = max_length - (self._end_id is not None)
         has_pair_template = tokenizer.num_special_tokens_to_add(pair=True) > tokenizer.num_special_tokens_to_add()
         self._pair_prefix = "" if has_pair_template else "\n"
@@ -69,6 +67,14 @@ class InputBuilder:
             "token_type_ids": (row.get("token_type_ids") or [0])[-1],
         }
         return {name: [*values, added[name]] for name, values in row.items()}
+
+
+def missing_end_id(tokenizer: PreTrainedTokenizerBase) -> int | None:
+    """The end-of-text token where the tokenizer has one and does not end texts itself, else None."""
+    single = tokenizer("a").input_ids
+    ends = {tokenizer.eos_token_id, tokenizer.sep_token_id} - {None}
+    end_id: int | None = tokenizer.eos_token_id
+    return None if single and single[-1] in ends else end_id
 
 
 def paper_inputs(texts: Sequence[str], source: EncoderSource) -> tuple[list[Encoded], int]:

@@ -12,7 +12,6 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
@@ -28,8 +27,9 @@ _GROUP = "toolkit.tasks"
 DataT = TypeVar("DataT")
 Prediction = dict[str, Any]
 """A row of predictions.jsonl."""
-Outputs = Sequence[npt.NDArray[np.float32]]
-"""What a network answers to each input: (classes,), or (tokens, classes) without padding."""
+Outputs = Sequence[npt.NDArray[Any]]
+"""What a network answers to each input: fp32 logits (classes,), or (tokens, classes) without padding. A family whose
+`answer` is its own may return something else, such as rankings."""
 
 
 class Split(StrEnum):
@@ -99,7 +99,12 @@ class Task(ABC, Generic[DataT]):
 
     @abstractmethod
     def save(self, network: nn.Module, folder: Path, data: DataT) -> None:
-        """Write weights and configuration, so that stock classes load them; the tokenizer is written by the cell."""
+        """Write weights and configuration, so that stock classes load them; the tokenizer is already there."""
+
+    def dataset(self, files: Mapping[Split, Path]) -> str:
+        """Name of the data in results: the training file's, or its folder's where the file is called train."""
+        train = files[Split.TRAIN]
+        return train.resolve().parent.name if train.stem == Split.TRAIN else train.stem
 
     def baseline(self, data: DataT) -> float | None:
         """The main metric on the test split of the best answer that reads no text; None where there is none."""

@@ -79,9 +79,6 @@ def train(network: nn.Module, features: Features, *, task: "Task[Any]", source: 
     Raises:
         NonFiniteError: the weights have diverged.
     """
-    if not torch.cuda.is_available():
-        # The Trainer imports DeepSpeed, which warns where it finds no GPU, unless it is told.
-        os.environ.setdefault("DS_ACCELERATOR", "cpu")
     settings = task.settings
 
     def loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: object = None) -> torch.Tensor:
@@ -119,6 +116,12 @@ def check_finite(network: nn.Module, *, steps: int, rate: float) -> None:
         )
 
 
+def settle_accelerator() -> None:
+    """Tell DeepSpeed, which trainers import, that there is no GPU where there is none: it would warn."""
+    if not torch.cuda.is_available():
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+
+
 def training_arguments(
     kind: Callable[..., Any], settings: FinetuningSettings, folder: Path, *, steps: int, rate: float, **more: Any
 ) -> Any:
@@ -132,6 +135,7 @@ def training_arguments(
         rate: peak learning rate.
         more: arguments of that subclass.
     """
+    settle_accelerator()
     arguments = kind(
         output_dir=str(folder),
         max_steps=steps,

@@ -1,0 +1,164 @@
+r"""Reader of BEIR folders: `corpus.jsonl`, `queries.jsonl` (both plain or `.gz`) and `qrels/{train,dev,test}.tsv`.
+
+JSON lines end at `\n` only: other line breaks of Unicode, such as U+0085 and U+2028, may stand inside a string.
+"""
+
+import gzip
+import zlib
+from collections.abc import Iterator
+from json import JSONDecodeError
+from pathlib import Path
+from typing import TypeVar
+
+import orjson
+
+from toolkit.core.errors import UserError
+from toolkit.core.text import counted, json_kind
+from toolkit.finetuning.judgements import Collection, Document, Judgement, Judgements, collect
+
+_CORPUS, _QUERIES, _QRELS = "corpus.jsonl", "queries.jsonl", "qrels"
+_COLUMNS = "query id, document id and grade, separated by tabs"
+Content = TypeVar("Content")
+
+
+def is_beir(path: Path) -> bool:
+    """Whether a path is a BEIR folder, or a file in the `qrels/` of one."""
+    root = path if path.is_dir() else path.parent.parent
+    return _find(root, _CORPUS) is not None
+
+
+def judgements_file(path: Path, *, split: str) -> Path:
+    """The judgements that a path stands for: a file itself, or the split's of a BEIR folder.
+
+    Args:
+        path: a BEIR folder or one of its judgement files.
+        split: `train`, `dev` or `test`.
+
+    Raises:
+        UserError: the folder has none for this split.
+    """
+    if not path.is_dir():
+        return path
+    file = path / _QRELS / f"{split}.tsv"
+    if not file.is_file():
+        found = sorted(other.name for other in (path / _QRELS).glob("*.tsv"))
+        raise UserError(
+            f"{file}: no such file; {path / _QRELS} holds {', '.join(found) or 'no .tsv file'}. Name the file to use, "
+            "or another folder."
+        )
+    return file
+
+
+def read_collection(judgements: Path) -> Collection:
+    """The collection above the `qrels/` folder of a judgements file.
+
+    Raises:
+        UserError: a file is missing or broken; names the line.
+    """
+    root = judgements.parent.parent
+    files = {name: _find(root, name) for name in (_CORPUS, _QUERIES)}
+    for name, file in files.items():
+        if file is None:
+            raise UserError(
+                f"{root / name}: no such file, nor {name}.gz. A BEIR folder needs {_CORPUS} and {_QUERIES}."
+            )
+    corpus, queries = files[_CORPUS], files[_QUERIES]
+    assert corpus is not None
+    assert queries is not None
+    documents: dict[str, Document] = {}
+    for place, row in _read_rows(corpus):
+        title, text = _text(place, row, "title"), _text(place, row, "text")
+        _add(documents, Document(title, text), place, row)
+    texts: dict[str, str] = {}
+    for place, row in _read_rows(queries):
+        text = _text(place, row, "text")
+        if not text:
+            raise UserError(f"{place}: the query has no text. Remove it and its judgements, or add its text.")
+        _add(texts, text, place, row)
+    return Collection(corpus, queries, documents, texts)
+
+
+def read_judgements(path: Path, collection: Collection) -> Judgements:
+    """Judgements of one file, with or without a header.
+
+    Raises:
+        UserError: the file is broken or does not fit the collection; names the line.
+    """
+    return collect(path, collection, _read_lines(path))
+
+
+def _find(root: Path, name: str) -> Path | None:
+    return next((file for file in (root / name, root / f"{name}.gz") if file.is_file()), None)
+
+
+def _read_rows(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
+    """Objects of a file of JSON lines, each with its place."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if not line.strip():
+                    continue
+                place = f"{path}, line {number}"
+                row = _parse(place, line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line)
+                yield place, row
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"could not read {path}: {error}. Download it again, or give another file.") from error
+
+
+def _parse(place: str, line: bytes) -> dict[str, object]:
+    try:
+        row = orjson.loads(line)
+    except JSONDecodeError as error:
+        raise UserError(f"{place}: not valid JSON: {error.msg}. Correct that line.") from error
+    if not isinstance(row, dict):
+        raise UserError(f"{place}: expected a JSON object, got {json_kind(row)}. Write one object per line.")
+    return row
+
+
+def _text(place: str, row: dict[str, object], key: str) -> str:
+    value = row.get(key)
+    if value is None and key == "title":
+        return ""
+    if not isinstance(value, str):
+        found = f"{json_kind(value)}" if key in row else "an object without it"
+        raise UserError(f"{place}: {key!r} must be a string, found {found}. Correct that line.")
+    return value.strip()
+
+
+def _add(contents: dict[str, Content], content: Content, place: str, row: dict[str, object]) -> None:
+    identity = row.get("_id")
+    if isinstance(identity, int) and not isinstance(identity, bool):
+        identity = str(identity)
+    if not isinstance(identity, str) or not identity:
+        found = json_kind(identity) if "_id" in row else "an object without it"
+        raise UserError(f"{place}: '_id' must be a string that is not empty, found {found}. Correct that line.")
+    if identity in contents:
+        raise UserError(f"{place}: '_id' {identity!r} occurs a second time in this file. Remove one of the two.")
+    contents[identity] = content
+
+
+def _read_lines(path: Path) -> Iterator[Judgement]:
+    try:
+        lines = path.read_bytes().decode("utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not valid UTF-8 at byte {error.start:,}. Save it as UTF-8.") from error
+    except OSError as error:
+        raise UserError(f"could not read {path}: {error.strerror}. Give a BEIR folder or one of its qrels.") from error
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        cells = line.rstrip("\r").split("\t")
+        if len(cells) != 3:
+            raise UserError(
+                f"{path}, line {number}: expected {_COLUMNS}, got {counted(len(cells), 'field')}. Correct that line."
+            )
+        query, document, grade = cells
+        if number == 1 and not _is_integer(grade):
+            continue  # A header.
+        if not _is_integer(grade):
+            raise UserError(f"{path}, line {number}: the grade must be an integer, found {grade!r}. Correct that line.")
+        yield Judgement(number, query, document, int(grade))
+
+
+def _is_integer(text: str) -> bool:
+    return text.strip().removeprefix("-").isdecimal()

@@ -1,0 +1,191 @@
+"""Contrastive training: batches without false negatives, and sentence-transformers' trainer."""
+
+import functools
+import shutil
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from torch.utils.data import BatchSampler
+from transformers import PrinterCallback
+
+from toolkit.core.console import progress
+from toolkit.finetuning.settings import FinetuningSettings
+from toolkit.finetuning.trainer import (
+    SaveByTheClock,
+    ShowProgress,
+    check_finite,
+    last_checkpoint,
+    training_arguments,
+)
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+    from torch import nn
+
+_QUEUED_BATCHES = 4
+"""A batch is chosen among the pairs of so many, so that it is full though some have to wait."""
+
+
+class Pair(NamedTuple):
+    """A query and a document that is relevant to it.
+
+    Attributes:
+        query: text of the query.
+        positive: text of the document.
+        relevant: texts of all documents that are relevant to the query.
+        negatives: texts of documents that are judged not relevant to it.
+    """
+
+    query: str
+    positive: str
+    relevant: frozenset[str]
+    negatives: tuple[str, ...]
+
+
+class Example(NamedTuple):
+    """A row of a batch; no negative where no pair of the training data has one."""
+
+    query: str
+    positive: str
+    negative: str | None
+
+
+class _Batch:
+    """Examples none of whose documents is relevant to another one's query."""
+
+    def __init__(self) -> None:
+        self.examples: list[Example] = []
+        self._queries: set[str] = set()
+        self._documents: set[str] = set()
+        self._relevant: set[str] = set()
+
+    def add(self, pair: Pair, negative: str | None) -> bool:
+        """Add an example, unless it does not fit."""
+        documents = {pair.positive} if negative is None else {pair.positive, negative}
+        if pair.query in self._queries or documents & self._relevant or not pair.relevant.isdisjoint(self._documents):
+            return False
+        self.examples.append(Example(pair.query, pair.positive, negative))
+        self._queries.add(pair.query)
+        self._documents |= documents
+        self._relevant |= pair.relevant
+        return True
+
+
+def plan_batches(pairs: Sequence[Pair], *, rows: int, steps: int, seed: int) -> list[list[Example]]:
+    """Batches of a whole run, in order.
+
+    Every document of a batch is a negative to all its queries but one, so a pair waits for a later batch where it would
+    bring along a document that is relevant to another query, or a query twice. A batch is smaller than `rows` only
+    where no more pairs fit. Each pass over the pairs has an order of its own, and each pair one of its negatives;
+    a pair without any gets a document of another one.
+
+    Args:
+        pairs: of the training data.
+        rows: examples of a batch.
+        steps: number of batches.
+        seed: of order and negatives.
+    """
+    draw = np.random.default_rng(seed)
+    pool = [text for pair in pairs for text in (pair.positive, *pair.negatives)]
+    has_negatives = any(pair.negatives for pair in pairs)
+    waiting: deque[Pair] = deque()
+    batches: list[list[Example]] = []
+    while len(batches) < steps:
+        while len(waiting) < _QUEUED_BATCHES * rows:
+            waiting.extend(pairs[number] for number in draw.permutation(len(pairs)))
+        batch, later = _Batch(), []
+        while waiting and len(batch.examples) < rows:
+            pair = waiting.popleft()
+            if not batch.add(pair, _negative(pair, pool, draw) if has_negatives else None):
+                later.append(pair)
+        waiting.extendleft(reversed(later))
+        batches.append(batch.examples)
+    return batches
+
+
+def _negative(pair: Pair, pool: Sequence[str], draw: np.random.Generator) -> str:
+    if pair.negatives:
+        return pair.negatives[int(draw.integers(len(pair.negatives)))]
+    # Where nearly everything is relevant, the last draw stands; `_Batch` still keeps it away from other queries.
+    for _ in range(100):
+        chosen = pool[int(draw.integers(len(pool)))]
+        if chosen not in pair.relevant:
+            break
+    return chosen
+
+
+class PlannedBatches(BatchSampler):
+    """Cuts a data set in the order of its rows into batches of the given sizes."""
+
+    def __init__(self, dataset: Any, *, sizes: Sequence[int], **of_the_trainer: object) -> None:
+        self._sizes = sizes
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        start = 0
+        for size in self._sizes:
+            yield list(range(start, start + size))
+            start += size
+
+    def set_epoch(self, epoch: int) -> None:
+        """Called by the trainer; the plan spans the whole run."""
+
+
+def train_contrastively(
+    network: "SentenceTransformer",
+    batches: Sequence[Sequence[Example]],
+    loss: "nn.Module",
+    *,
+    settings: FinetuningSettings,
+    folder: Path,
+) -> None:
+    """Train in place with sentence-transformers' trainer.
+
+    Args:
+        network: on the CPU; its prompts are put in front of queries and documents.
+        batches: one for each update.
+        loss: of sentence-transformers, over `network`.
+        settings: of the run.
+        folder: keeps what a run that was killed goes on from.
+
+    Raises:
+        NonFiniteError: the training diverged.
+    """
+    from datasets import Dataset
+    from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+    from sentence_transformers.sentence_transformer.model_card import SentenceTransformerModelCardCallback
+
+    steps = len(batches)
+    rate = settings.peak_rate(sum(parameter.numel() for parameter in network.parameters()))
+    prompts = {"anchor": "query", "positive": "document", "negative": "document"}
+    examples = [example for batch in batches for example in batch]
+    columns = dict(zip(prompts, zip(*examples, strict=True), strict=True))
+    if columns["negative"][0] is None:
+        del columns["negative"]
+    with progress("fine-tuning", total=steps, unit="steps") as bar:
+        trainer = SentenceTransformerTrainer(
+            model=network,
+            args=training_arguments(
+                SentenceTransformerTrainingArguments,
+                settings,
+                folder,
+                steps=steps,
+                rate=rate,
+                prompts={column: network.prompts[prompts[column]] for column in columns},
+                batch_sampler=functools.partial(PlannedBatches, sizes=[len(batch) for batch in batches]),
+            ),
+            train_dataset=Dataset.from_dict({name: list(texts) for name, texts in columns.items()}),
+            loss=loss,
+            callbacks=[ShowProgress(bar), SaveByTheClock()],
+        )
+        trainer.remove_callback(PrinterCallback)
+        # It would count the tokens of all texts for a model card.
+        trainer.remove_callback(SentenceTransformerModelCardCallback)
+        trainer.train(resume_from_checkpoint=last_checkpoint(folder))
+    shutil.rmtree(folder, ignore_errors=True)
+    check_finite(network, steps=steps, rate=rate)

@@ -1,0 +1,270 @@
+"""Retrieval (`ir`): a SentenceTransformer that finds the documents which answer a query."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Literal, cast
+
+import torch
+from pydantic import Field, model_validator
+from torch import nn
+
+from toolkit.core.console import console
+from toolkit.core.errors import UserError
+from toolkit.core.text import counted
+from toolkit.finetuning import beir, smart
+from toolkit.finetuning.contrastive import Pair, plan_batches, train_contrastively
+from toolkit.finetuning.embedding import new_embedder, search
+from toolkit.finetuning.judgements import Collection, Judgements
+from toolkit.finetuning.paper import split_training
+from toolkit.finetuning.ranking_metrics import paper_ndcg, ranking_scores
+from toolkit.finetuning.settings import FinetuningSettings
+from toolkit.finetuning.source import EncoderSource
+from toolkit.finetuning.task import Outputs, Prediction, Split, Task
+from toolkit.finetuning.trainer import Features
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+_DEPTH = 100
+_BEIR_SPLITS = {Split.TRAIN: "train", Split.VALIDATION: "dev", Split.TEST: "test"}
+_PAPER = {"query_prompt": "Query: ", "document_prompt": "Document: ", "similarity_scale": 20.0, "chunk_rows": 4}
+
+
+class RetrievalSettings(FinetuningSettings):
+    """Fine-tuning for retrieval."""
+
+    query_prompt: str = ""
+    """Put in front of every query, and stored in the model's folder. `paper`: `Query: `."""
+    document_prompt: str = ""
+    """Put in front of every document, and stored in the model's folder. `paper`: `Document: `."""
+    similarity_scale: float = Field(default=20.0, gt=0, allow_inf_nan=False)
+    """Factor of the cosine in the loss: 1 / temperature."""
+    chunk_rows: int | None = Field(default=None, ge=1)
+    """Examples that pass through the encoder at once in training, for batches that memory does not hold; the result is
+    the same, at the price of a second forward pass. Unset: the whole batch. `paper`: 4."""
+
+    @model_validator(mode="after")
+    def _check_protocol(self) -> "RetrievalSettings":
+        for name, value in _PAPER.items():
+            if self.protocol == "paper" and name in self.model_fields_set and getattr(self, name) != value:
+                raise ValueError(f"protocol = 'paper' fixes {name} = {value!r}. Leave it out, or use 'standard'.")
+        return self
+
+    def fixed(self, name: Literal["query_prompt", "document_prompt", "similarity_scale", "chunk_rows"]) -> object:
+        """A setting, or what the paper's protocol fixes it to."""
+        return _PAPER[name] if self.protocol == "paper" else getattr(self, name)
+
+
+@dataclass(frozen=True)
+class JudgedSplits:
+    """Judgements of each split, and the documents that are searched for those that are answered."""
+
+    judgements: Mapping[Split, Judgements]
+    searched: Mapping[Split, list[str]]
+
+
+class Retrieval(Task[JudgedSplits]):
+    """Mean pooling, trained against the other documents of a batch; exact search of the whole collection."""
+
+    name: ClassVar[str] = "ir"
+    metrics: ClassVar[Mapping[str, str]] = {"standard": "ndcg@10", "paper": "paper_ndcg@10"}
+    Settings: ClassVar[type[FinetuningSettings]] = RetrievalSettings
+    settings: RetrievalSettings
+
+    def read(self, files: Mapping[Split, Path]) -> JudgedSplits:
+        """BEIR folders or collections in SMART's format, or one file of judgements in one of them."""
+        judgements = _separate(_read_all(files))
+        if self.settings.protocol == "paper" and Split.VALIDATION not in judgements:
+            train = judgements[Split.TRAIN]
+            queries = list(train.grades)
+            kept, held_out = split_training(len(queries))
+            judgements |= {
+                Split.TRAIN: train.only(queries[row] for row in sorted(kept)),
+                Split.VALIDATION: train.only(queries[row] for row in sorted(held_out)),
+            }
+        answered: dict[Split, Judgements] = {
+            split: judged for split, judged in judgements.items() if split is not Split.TRAIN
+        }
+        searched: dict[Split, list[str]] = {split: self._searched(split, files, answered) for split in answered}
+        return JudgedSplits(judgements, searched)
+
+    def _searched(self, split: Split, files: Mapping[Split, Path], answered: Mapping[Split, Judgements]) -> list[str]:
+        """The whole collection; under `paper`, what the files of validation and test judge in it. Empty texts never."""
+        judged = answered[split]
+        collection = judged.collection
+        if self.settings.protocol == "standard":
+            chosen = list(collection.documents)
+        else:
+            given = [answered[other] for other in answered if other in files and split in files] or [judged]
+            union = {document for other in given if other.collection is collection for document in other.documents}
+            chosen = [document for document in collection.documents if document in union]
+        return [document for document in chosen if collection.documents[document].joined(" ")]
+
+    def encode(self, data: JudgedSplits, source: EncoderSource) -> Mapping[Split, Features]:
+        """Texts, since a SentenceTransformer tokenizes by itself: pairs to train on, and one search for a split."""
+        features: dict[Split, Features] = {}
+        for split, judged in data.judgements.items():
+            texts = self._texts(judged.collection)
+            if split is Split.TRAIN:
+                features[split] = [{"pair": pair} for pair in self._pairs(judged, texts)]
+            else:
+                queries = [judged.collection.queries[query] for query in judged.grades]
+                documents = [texts[document] for document in data.searched[split]]
+                features[split] = [{"queries": queries, "documents": documents}]
+        return features
+
+    def _texts(self, collection: Collection) -> dict[str, str]:
+        separator = ". " if self.settings.protocol == "paper" else " "
+        return {identity: document.joined(separator) for identity, document in collection.documents.items()}
+
+    def _pairs(self, judged: Judgements, texts: Mapping[str, str]) -> list[Pair]:
+        pairs: list[Pair] = []
+        num_empty = 0
+        for query, grades in judged.grades.items():
+            relevant = [texts[document] for document, grade in grades.items() if grade > 0]
+            others = [texts[document] for document, grade in grades.items() if grade <= 0]
+            wanted = frozenset(relevant)
+            negatives = tuple(text for text in others if text and text not in wanted)
+            if self.settings.protocol == "paper":
+                negatives = ()
+            num_empty += relevant.count("")
+            question = judged.collection.queries[query]
+            pairs.extend(Pair(question, text, wanted, negatives) for text in relevant if text)
+        if num_empty:
+            console().print(f"{judged.path}: {counted(num_empty, 'relevant document')} without text left out.")
+        if len({pair.query for pair in pairs}) < 2:
+            raise UserError(
+                f"{judged.path}: training needs at least two queries with a relevant document, since the documents of "
+                "one are the negatives of another. Add queries."
+            )
+        return pairs
+
+    def network(self, data: JudgedSplits, source: EncoderSource) -> nn.Module:
+        """The encoder with mean pooling, which tokenizes by itself."""
+        prompts = {name: str(self.settings.fixed(f"{name}_prompt")) for name in ("query", "document")}  # type: ignore[arg-type]
+        return new_embedder(source, protocol=self.settings.protocol, prompts=prompts)
+
+    def fit(self, network: nn.Module, features: Features, source: EncoderSource, *, folder: Path) -> None:
+        """Train with sentence-transformers' trainer and its loss of in-batch negatives."""
+        settings = self.settings
+        batches = plan_batches(
+            [row["pair"] for row in features],
+            rows=settings.batch_rows,
+            steps=settings.num_steps(len(features)),
+            seed=settings.seed,
+        )
+        embedder = cast("SentenceTransformer", network)
+        train_contrastively(embedder, batches, self.ranking_loss(embedder), settings=settings, folder=folder)
+
+    def ranking_loss(self, network: "SentenceTransformer") -> nn.Module:
+        """Sentence-transformers' loss of in-batch negatives, for this run's scale and chunks."""
+        from sentence_transformers.sentence_transformer import losses
+
+        scale = cast("float", self.settings.fixed("similarity_scale"))
+        chunk_rows = cast("int | None", self.settings.fixed("chunk_rows"))
+        if chunk_rows is None:
+            return losses.MultipleNegativesRankingLoss(network, scale=scale)
+        return losses.CachedMultipleNegativesRankingLoss(network, scale=scale, mini_batch_size=chunk_rows)
+
+    def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Cross-entropy of the relevant document among all of a batch; `fit` uses sentence-transformers' own."""
+        return nn.functional.cross_entropy(logits, labels)
+
+    def answer(self, network: nn.Module, features: Features, source: EncoderSource) -> Outputs:
+        """For each query the numbers of the best documents among those searched."""
+        (row,) = features
+        embedder = cast("SentenceTransformer", network)
+        return search(embedder, row["queries"], row["documents"], depth=_DEPTH, rows=self.settings.batch_rows)
+
+    def decode(
+        self, data: JudgedSplits, features: Mapping[Split, Features], outputs: Mapping[Split, Outputs]
+    ) -> Mapping[Split, list[Prediction]]:
+        """Document ids for each query of the judgements, best first."""
+        return {
+            split: [
+                {"id": query, "ranking": [data.searched[split][number] for number in numbers]}
+                for query, numbers in zip(data.judgements[split].grades, rankings, strict=True)
+            ]
+            for split, rankings in outputs.items()
+        }
+
+    def score(
+        self, data: JudgedSplits, predictions: Mapping[Split, list[Prediction]]
+    ) -> Mapping[Split, dict[str, float]]:
+        """`ndcg@10`, `mrr@10` and `recall@100`; `paper_ndcg@10` under the paper's protocol."""
+        scores: dict[Split, dict[str, float]] = {}
+        for split, rows in predictions.items():
+            grades, rankings = data.judgements[split].grades, {row["id"]: row["ranking"] for row in rows}
+            if self.settings.protocol == "paper":
+                scores[split] = {"paper_ndcg@10": paper_ndcg(grades, rankings)}
+            else:
+                scores[split] = ranking_scores(grades, rankings)
+        return scores
+
+    def dataset(self, files: Mapping[Split, Path]) -> str:
+        """Name of the folder of the training collection."""
+        train = files[Split.TRAIN].resolve()
+        if train.is_dir():
+            return train.name
+        return train.parent.parent.name if beir.is_beir(train) else train.parent.name
+
+    def save(self, network: nn.Module, folder: Path, data: JudgedSplits) -> None:
+        """A SentenceTransformer folder, from which AutoModel loads the encoder."""
+        cast("SentenceTransformer", network).save(str(folder), create_model_card=False)
+
+
+def _read_all(files: Mapping[Split, Path]) -> dict[Split, Judgements]:
+    """Judgements of each split; a collection that several share is read once."""
+    collections: dict[Path, Collection] = {}
+    judgements: dict[Split, Judgements] = {}
+    for split, path in files.items():
+        if not path.exists():
+            raise UserError(f"{path}: no such file or directory. {_WHAT_TO_GIVE}")
+        if beir.is_beir(path):
+            file = beir.judgements_file(path, split=_BEIR_SPLITS[split])
+            root, read_collection, read_judgements = (
+                file.resolve().parent.parent,
+                beir.read_collection,
+                beir.read_judgements,
+            )
+        elif smart.is_smart(path):
+            file = smart.judgements_file(path)
+            root, read_collection, read_judgements = file.resolve().parent, smart.read_collection, smart.read_judgements
+        else:
+            raise UserError(f"{path}: not a collection of documents and queries. {_WHAT_TO_GIVE}")
+        if root not in collections:
+            collections[root] = read_collection(file)
+        judgements[split] = read_judgements(file, collections[root])
+    return judgements
+
+
+def _separate(judgements: Mapping[Split, Judgements]) -> dict[Split, Judgements]:
+    """Deal the queries of a SMART judgements file that several splits name, in the order of the file.
+
+    The later splits get a fifth each, from the end, and the first the rest. Neighbouring queries often stem from one
+    paper and share documents, so a random draw would train on the answers of test queries.
+    """
+    dealt = dict(judgements)
+    for file in {judged.path.resolve(): judged for judged in judgements.values() if smart.is_smart(judged.path)}:
+        first, *others = (split for split in Split if split in judgements and judgements[split].path.resolve() == file)
+        whole = judgements[first]
+        queries, num_fifth = list(whole.grades), max(1, len(whole.grades) // 5)
+        if len(queries) <= len(others):
+            raise UserError(
+                f"{whole.path}: {counted(len(queries), 'query', 'queries')} for several splits. Add queries."
+            )
+        for split in reversed(others):
+            queries, part = queries[:-num_fifth], queries[-num_fifth:]
+            dealt[split] = whole.only(part)
+        dealt[first] = whole.only(queries)
+        if others:
+            shares = ", ".join(f"{len(dealt[split].grades):,} for {split}" for split in (first, *others))
+            console().print(f"{whole.path} is named for several splits; its queries in order: {shares}.")
+    return dealt
+
+
+_WHAT_TO_GIVE = (
+    "Give a BEIR folder (corpus.jsonl, queries.jsonl, qrels/), a folder in SMART's format (such as Cranfield), or a "
+    "file of judgements in one."
+)
