@@ -150,6 +150,20 @@ def test_a_killed_run_goes_on_as_if_nothing_had_been(tmp_path, monkeypatch):
         assert torch.equal(weight, second[name]), name
 
 
+def test_embeddings_are_those_of_the_weights_alone_after_bf16_training(tmp_path, monkeypatch):
+    import toolkit.finetuning.trainer as trainer
+
+    monkeypatch.setattr(trainer, "uses_bf16", lambda: True)
+    collection = word_collection(tmp_path / "words")
+    source = open_source(str(save_encoder("eurobert", tmp_path / "model")))
+    task = Retrieval(QUICK)
+    data = task.read(dict.fromkeys((Split.TRAIN, Split.TEST), collection))
+    network, features = task.network(data, source), task.encode(data, source)
+    task.fit(network, features[Split.TRAIN], source, folder=tmp_path / "training")
+    task.save(network, tmp_path / "out" / "model", data)
+    np.testing.assert_array_equal(network.encode(WORDS), reloaded(tmp_path / "out").encode(WORDS))
+
+
 def test_a_random_twin_differs(tmp_path):
     collection = word_collection(tmp_path / "words")
     model = save_encoder("eurobert", tmp_path / "model")

@@ -1,7 +1,6 @@
 """Contrastive training: batches without false negatives, and sentence-transformers' trainer."""
 
 import functools
-import shutil
 from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -9,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from torch.utils.data import BatchSampler
-from transformers import PrinterCallback
 
 from toolkit.core.console import progress
 from toolkit.finetuning.settings import FinetuningSettings
@@ -17,7 +15,7 @@ from toolkit.finetuning.trainer import (
     SaveByTheClock,
     ShowProgress,
     check_finite,
-    last_checkpoint,
+    run_trainer,
     training_arguments,
 )
 
@@ -158,7 +156,10 @@ def train_contrastively(
     """
     from datasets import Dataset
     from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
-    from sentence_transformers.sentence_transformer.model_card import SentenceTransformerModelCardCallback
+
+    class _TrainerWithoutCard(SentenceTransformerTrainer):
+        def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
+            """Nothing: for a model card, it would count the tokens of all texts."""
 
     steps = len(batches)
     rate = settings.peak_rate(sum(parameter.numel() for parameter in network.parameters()))
@@ -168,7 +169,7 @@ def train_contrastively(
     if columns["negative"][0] is None:
         del columns["negative"]
     with progress("fine-tuning", total=steps, unit="steps") as bar:
-        trainer = SentenceTransformerTrainer(
+        trainer = _TrainerWithoutCard(
             model=network,
             args=training_arguments(
                 SentenceTransformerTrainingArguments,
@@ -183,9 +184,5 @@ def train_contrastively(
             loss=loss,
             callbacks=[ShowProgress(bar), SaveByTheClock()],
         )
-        trainer.remove_callback(PrinterCallback)
-        # It would count the tokens of all texts for a model card.
-        trainer.remove_callback(SentenceTransformerModelCardCallback)
-        trainer.train(resume_from_checkpoint=last_checkpoint(folder))
-    shutil.rmtree(folder, ignore_errors=True)
+        run_trainer(trainer, folder)
     check_finite(network, steps=steps, rate=rate)

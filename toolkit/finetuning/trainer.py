@@ -95,10 +95,17 @@ def train(network: nn.Module, features: Features, *, task: "Task[Any]", source: 
             compute_loss_func=loss,
             callbacks=[ShowProgress(bar), SaveByTheClock()],
         )
-        trainer.remove_callback(PrinterCallback)
-        trainer.train(resume_from_checkpoint=last_checkpoint(folder))
-    shutil.rmtree(folder, ignore_errors=True)
+        run_trainer(trainer, folder)
     check_finite(network, steps=steps, rate=rate)
+
+
+def run_trainer(trainer: Trainer, folder: Path) -> None:
+    """Train from the beginning, or from what a killed run left in `folder`; the network is in fp32 again afterwards."""
+    trainer.remove_callback(PrinterCallback)
+    trainer.train(resume_from_checkpoint=last_checkpoint(folder))
+    # The Trainer leaves its autocast around the forward: what the network then gave would not be what its folder gives.
+    trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def last_checkpoint(folder: Path) -> str | None:
