@@ -7,7 +7,12 @@ import tomllib
 from tests.support.sources import ROOT, imports, modules
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-IMPORTED_AS = {"scikit-learn": "sklearn", "tomli-w": "tomli_w"}
+IMPORTED_AS = {
+    "pytrec-eval-terrier": "pytrec_eval",
+    "scikit-learn": "sklearn",
+    "sentence-transformers": "sentence_transformers",
+    "tomli-w": "tomli_w",
+}
 WITHOUT_IMPORT = {
     "accelerate": "transformers' Trainer does not start without it",
     "tensorboard": "torch.utils.tensorboard writes through it",

@@ -459,7 +459,7 @@ _IMPORTS = (
 
 _SHEET = "Give a .tsv, .txt, .csv, .jsonl or .parquet file"
 _FINETUNED = (
-    _finetune("xx", "{checkpoint}", found=("unknown task 'xx'",), remedy="Choose one of: sc"),
+    _finetune("xx", "{checkpoint}", found=("unknown task 'xx'",), remedy="Choose one of: "),
     _finetune("sc", "", found=("MODEL is an empty string",), remedy="Give a Hugging Face folder"),
     _finetune("sc", "{empty}", found=("{empty} is not a model", "a config.json"), remedy="Give a Hugging Face folder"),
     _finetune("sc", "{damaged_checkpoint}", found=("weights-", "is damaged"), remedy="Copy the checkpoint again"),
@@ -521,6 +521,26 @@ _DATASETS_BY_NAME = (
             ("no repository of this name", "hub"),
         )
     ),
+)
+
+_SEARCHED = tuple(
+    Case(
+        ("finetune", "ir", "{checkpoint}", "--train", train, "--test", test, "--output", "out"),
+        found,
+        remedy,
+    )
+    for train, test, found, remedy in (
+        ("{collection}", "none", ("none: no such file or directory",), "Give a BEIR folder"),
+        ("{table}", "{qrels}", ("{table}: not a collection of documents and queries",), "Give a BEIR folder"),
+        ("{collection}", "{collection}", ("qrels/test.tsv: no such file", "no_judgements.tsv"), "Name the file"),
+        ("{collection}", "{no_judgements}", ("{no_judgements}: no judgements in this file",), "Give one"),
+        ("{collection}", "{unknown_document}", ("line 2: document '9' is not in {collection_corpus}",), "Remove the"),
+        ("{collection}", "{unknown_query}", ("line 1: query '9' is not in {collection}/queries.jsonl",), "Remove the"),
+        ("{collection}", "{spaced}", ("line 1: expected query id, document id and grade",), "Correct that line"),
+        ("{collection}", "{nothing_relevant}", ("no document is judged relevant",), "Give another file"),
+        ("{twice_collection}", "{qrels}", ("{twice_collection_corpus}, line 5: '_id' '0'",), "Remove one"),
+        ("{qrels}", "{qrels}", ("{qrels}: training needs at least two queries",), "Add queries"),
+    )
 )
 
 _NOT_YET = tuple(
@@ -594,6 +614,7 @@ CASES = (
     *_IMPORTS,
     *_FINETUNED,
     *_DATASETS_BY_NAME,
+    *_SEARCHED,
     *_INITIAL,
     *_WRITTEN,
     *_RESUMED,

@@ -74,6 +74,7 @@ class Place:
         self._lay_down_text()
         self._lay_down_unfinished()
         self._lay_down_tables()
+        self._lay_down_collections()
         self._lay_down_models()
         self._lay_down_decoders()
         self._lay_down_hub()
@@ -181,6 +182,17 @@ class Place:
         for name, (file, content) in _TABLES.items():
             self._write(name, f"tables/{file}", content)
 
+    def _lay_down_collections(self) -> None:
+        rows = [{"_id": str(number), "text": text} for number, text in enumerate(sample_documents(4))]
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        for name in ("collection", "twice_collection"):
+            self._write(f"{name}_corpus", f"{name}/corpus.jsonl", lines * (1 + (name != "collection")))
+            self._file(f"{name}/queries.jsonl", lines)
+            self._file(f"{name}/qrels/train.tsv", "0\t0\t1\n1\t1\t1\n")
+            self._add(name, self.folder / name)
+        for name, content in _QRELS.items():
+            self._write(name, f"collection/qrels/{name}.tsv", content)
+
     def _lay_down_models(self) -> None:
         settings = model_settings("test", vocab_size=384)
         encoder = Encoder(settings)
@@ -247,6 +259,15 @@ _TABLES: dict[str, tuple[str, str | bytes]] = {
     "quantities": ("quantities.jsonl", '{"text": "a", "label": 1.5}\n'),
     "other_label": ("other.tsv", "text\tlabel\na\tmaybe\n"),
     "sheet": ("sheet.xlsx", "x"),
+}
+
+_QRELS = {
+    "qrels": "query-id\tcorpus-id\tscore\n2\t2\t1\n",
+    "no_judgements": "query-id\tcorpus-id\tscore\n",
+    "unknown_document": "2\t2\t1\n2\t9\t1\n",
+    "unknown_query": "9\t2\t1\n",
+    "spaced": "2 2 1\n",
+    "nothing_relevant": "2\t2\t0\n",
 }
 
 

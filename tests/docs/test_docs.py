@@ -19,11 +19,12 @@ from tests.docs.memory_table import PAGE, with_table
 from tests.docs.pages import PAGES, ROOT, Page, Snippet
 from tests.docs.settings_tables import TABLES, filled, keys
 from tests.support.checkpoints import model_states, write_checkpoint
+from tests.support.retrieval import word_collection
 from tests.support.text import sample_documents, tiny_tokenizer
 from toolkit.conversion import to_hf
 from toolkit.data import CorpusManifest
 from toolkit.engine.ds_config import read_ds_config, resolve_ds_config
-from toolkit.finetuning import FinetuningResult
+from toolkit.finetuning import FinetuningResult, get_task
 from toolkit.model import model_settings
 from toolkit.model.encoder import Encoder, initialize_
 from toolkit.objectives import registry
@@ -31,6 +32,7 @@ from toolkit.parallel.topology import batch_plan
 from toolkit.preprocess import PreprocessSettings, preprocess
 from toolkit.run import load_run
 from toolkit.run.settings import RunSettings
+from toolkit.workflows.finetune import finetune
 
 _COMMANDS = importlib.import_module("toolkit.cli.main")._COMMANDS
 # Options of the launcher, of the batch system and of scripts, which the text names beside our own.
@@ -120,6 +122,11 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     to_hf(folder / "runs/first", folder / "hf-encoder", form="bidirectional", dtype="fp32")
     for name in ("train.tsv", "test.tsv"):
         (folder / name).write_text(_LABELLED)
+    collection = word_collection(folder / "scifact", num_documents=12, num_queries=9)
+    few = get_task("ir").Settings(steps=1, batch_rows=2)
+    finetune(
+        "ir", folder / "hf-encoder", train=collection, test=collection, output=folder / "runs/scifact", settings=few
+    )
     return folder
 
 

@@ -5,6 +5,7 @@ JSON lines end at `\n` only: other line breaks of Unicode, such as U+0085 and U+
 
 import gzip
 import zlib
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from json import JSONDecodeError
 from pathlib import Path
@@ -93,14 +94,16 @@ def _find(root: Path, name: str) -> Path | None:
 
 def _read_rows(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
     """Objects of a file of JSON lines, each with its place."""
+    for number, line in enumerate(_read_bytes(path), start=1):
+        if line.strip():
+            place = f"{path}, line {number}"
+            yield place, _parse(place, line.removeprefix(BOM_UTF8) if number == 1 else line)
+
+
+def _read_bytes(path: Path) -> Iterator[bytes]:
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                if not line.strip():
-                    continue
-                place = f"{path}, line {number}"
-                row = _parse(place, line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line)
-                yield place, row
+            yield from file
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"could not read {path}: {error}. Download it again, or give another file.") from error
 
