@@ -7,6 +7,7 @@ import sys
 import time
 
 import pytest
+from datasets import ClassLabel, Dataset, Features, IterableDataset, Value
 
 from tests.support.hf_encoders import save_encoder
 from tests.support.hub_server import HubServer
@@ -14,10 +15,11 @@ from tests.support.named_repositories import CONLL_LABELS, NUM_TRAIN, write_repo
 from toolkit.core.errors import SettingsError, UserError
 from toolkit.core.files import cache_folder
 from toolkit.finetuning import FinetuningSettings, Split, get_task
-from toolkit.finetuning.hub_rows import Hub, HubRows
+from toolkit.finetuning.hub_rows import Hub, HubRows, OpenRows
 from toolkit.finetuning.named import DATASETS, NamedDataset, named_dataset
 from toolkit.finetuning.paper import split_training
-from toolkit.finetuning.published_forms import PublishedForm
+from toolkit.finetuning.published_forms import ClassifiedTexts, ClozeQuestions, PublishedForm, TaggedWords
+from toolkit.finetuning.published_retrieval import BeirRepositories, Corpus
 
 # What the client reads of its environment, it reads when it is imported: hence a process apart, and one for all.
 PROGRAM = """
@@ -195,11 +197,11 @@ def test_record_is_span_extraction(read):
     assert test[1]["context"] == "w1 met Ann.\n@highlight\nAnn left w1 for Bo"
     assert test[1]["question"] == "Then @placeholder saw w1"
     assert test[1]["id"] == "0-1"
-    # The first answer is the first mention of the first entity; all mentions count.
+    # All mentions count, in the order of the passage; the row names Bo first.
     assert test[1]["answers"] == [
-        {"text": "Bo", "answer_start": 39},
         {"text": "Ann", "answer_start": 7},
         {"text": "Ann", "answer_start": 23},
+        {"text": "Bo", "answer_start": 39},
     ]
     assert len(test) == 6
 
@@ -352,6 +354,83 @@ def test_what_the_hub_does_not_have_is_one_message(monkeypatch, tmp_path, source
             Hub().commits([source])
     assert message in str(caught.value)
     assert "--train and --test" in str(caught.value)
+
+
+class HubOf:
+    """A hub whose splits are lists of rows."""
+
+    def __init__(self, features=None, **splits):
+        self.splits, self.features = splits, features
+
+    def open(self, source):
+        rows = self.splits[source.split]
+        columns = {name: [row[name] for row in rows] for name in rows[0]}
+        return OpenRows(source, Dataset.from_dict(columns, features=self.features).to_iterable_dataset())
+
+    def read_json(self, source, path):
+        return {"O": 0, "B-X": 1}
+
+
+LABELLED = Features({"sentence": Value("string"), "label": ClassLabel(names=["no", "yes"])})
+TEXTS = ClassifiedTexts("texts", HubRows("org/name", "train"), HubRows("org/name", "test"), text="sentence")
+WORDS = TaggedWords(
+    "words", {Split.TRAIN: HubRows("org/name", "train")}, words="tokens", tags="tags", labels_file="label.json"
+)
+CLOZE = ClozeQuestions("cloze", HubRows("org/name", "train"), HubRows("org/name", "test"))
+FOLDER = BeirRepositories("folder", "org/name", {Split.TEST: HubRows("org/qrels", "test")}, Corpus.JUDGED)
+
+
+def beir(**changed):
+    corpus = [{"_id": "d", "title": None, "text": "x"}]
+    rows = {"corpus": corpus, "queries": [{"_id": "q", "text": "x"}]}
+    judged = [{"query-id": "q", "corpus-id": "d", "score": 1} | changed]
+    return HubOf(**rows, test=judged)
+
+
+@pytest.mark.parametrize(
+    ("form", "hub", "message"),
+    [
+        (TEXTS, HubOf(train=[{"text": "x", "label": 0}]), "org/name train: the classes of the column 'label' have no"),
+        (TEXTS, HubOf(LABELLED, train=[{"sentence": "x", "label": -1}]), "expected a label from 0 to 1, got -1"),
+        (WORDS, HubOf(train=[{"words": ["a"]}]), "no column 'tokens' or 'tags'; found: 'words'"),
+        (WORDS, HubOf(train=[{"tokens": ["a"], "tags": [0, 1]}]), "row 1: expected a known tag for each word, got 1"),
+        (WORDS, HubOf(train=[{"tokens": ["a"], "tags": [2]}]), "row 1: expected a known tag for each word, got 1"),
+        (WORDS, HubOf(train=[{"tokens": ["a\tb"], "tags": [0]}]), "columns cannot hold the word 'a\\tb'"),
+        (
+            CLOZE,
+            HubOf(
+                train=[
+                    {
+                        "passage": "Bo",
+                        "query": "",
+                        "entity_spans": {"text": ["Bo"], "start": [1]},
+                        "answers": ["Bo"],
+                        "idx": {"passage": 3, "query": 1},
+                    }
+                ]
+            ),
+            "passage 3: the answers ['Bo'] are not among its marked entities",
+        ),
+        (FOLDER, beir(**{"query-id": "z"}), "1 judged queries are not on the hub (z)"),
+        (FOLDER, beir(**{"corpus-id": "z"}), "1 judged documents are not on the hub (z)"),
+    ],
+)
+def test_a_repository_that_has_changed_is_one_message(tmp_path, form, hub, message):
+    with pytest.raises(UserError) as caught:
+        form.write(hub, tmp_path)
+    assert message in str(caught.value)
+    assert "--train and --test" in str(caught.value)
+
+
+def test_a_split_without_rows_is_refused():
+    empty = OpenRows(HubRows("org/name", "train"), IterableDataset.from_generator(lambda: iter(())))
+    with pytest.raises(UserError, match="org/name train has no rows"):
+        list(empty.read("text"))
+
+
+def test_a_word_with_an_odd_blank_is_kept(tmp_path):
+    WORDS.write(HubOf(train=[{"tokens": ["a\u00a0b", "c"], "tags": [1, 0]}]), tmp_path)
+    assert (tmp_path / "train.conll").read_text(encoding="utf-8") == "a\u00a0b\tB-X\nc\tO\n\n"
 
 
 def test_the_papers_settings_are_defaults_under_its_protocol():

@@ -5,7 +5,7 @@ are named, or the hub's own Parquet copy of the repository is read (the branch r
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -23,6 +23,7 @@ _ALTERNATIVE = "give files of your own (--train and --test, in place of --datase
 _BUILDERS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".jsonl.gz": "json"}
 _WAITS_SECONDS = (0.5, 1, 2)
 _TIMEOUT_SECONDS = 30
+_BATCH_ROWS = 1000
 
 Row = Mapping[str, Any]
 
@@ -67,23 +68,23 @@ class OpenRows:
         """The rows, with a count on the screen.
 
         Args:
-            columns: what each row has to have.
+            columns: what is read of each row.
 
         Raises:
             UserError: there are no rows, a column is missing, or the connection broke down.
         """
-        iterator, number = iter(self.dataset), 0
+        # Whole tables: `datasets` takes several times as long for single rows.
+        tables, number = iter(self.dataset.with_format("arrow").iter(batch_size=_BATCH_ROWS)), 0
         with progress(f"reading {self.source}", total=None, unit="rows") as shown:
             while True:
                 with _errors_naming(self.source.repository):
-                    row = next(iterator, None)
-                if row is None:
+                    table = next(tables, None)
+                if table is None:
                     break
-                if number == 0:
-                    self._check_columns(columns, row)
-                number += 1
+                self._check_columns(columns, table.column_names)
+                number += len(table)
                 shown.update(number)
-                yield row
+                yield from table.select(columns).to_pylist()
         if number == 0:
             raise UserError(f"{self.source} has no rows. The repository has changed; {_ALTERNATIVE}.")
 
@@ -104,7 +105,7 @@ class OpenRows:
             )
         return list(names)
 
-    def _check_columns(self, columns: Sequence[str], found: Mapping[str, Any]) -> None:
+    def _check_columns(self, columns: Sequence[str], found: Iterable[str]) -> None:
         missing = [name for name in columns if name not in found]
         if missing:
             raise UserError(

@@ -17,6 +17,9 @@ from toolkit.finetuning.hub_rows import Hub, HubRows, OpenRows, Row
 from toolkit.finetuning.paper import split_training
 from toolkit.finetuning.task import Split
 
+_SEPARATORS = frozenset("\t\r\n")
+_OWN_FILES = "The repository has changed; give files of your own (--train and --test, in place of --dataset)."
+
 Question = dict[str, Any]
 """A question in SQuAD's form, with the title and the context that SQuAD JSON keeps one level above."""
 
@@ -91,8 +94,7 @@ class ClassifiedTexts(PublishedForm):
         for row in rows.read(*columns, "label"):
             if not 0 <= row["label"] < len(names):
                 raise UserError(
-                    f"{rows.source}: a row without a label ({row['label']}), which only the unpublished test split "
-                    "should have. The repository has changed; give files of your own (--train and --test)."
+                    f"{rows.source}: expected a label from 0 to {len(names) - 1}, got {row['label']}. {_OWN_FILES}"
                 )
             texts = dict(zip(("text", "text_pair"), (row[column] for column in columns), strict=False))
             yield json.dumps(texts | {"label": names[row["label"]]}, ensure_ascii=False)
@@ -139,12 +141,13 @@ class TaggedWords(PublishedForm):
         for number, row in enumerate(rows.read(self.words, self.tags), start=1):
             words, tags = row[self.words], row[self.tags]
             if len(words) != len(tags) or not set(tags) <= names.keys():
-                raise UserError(f"{source}, row {number}: {len(words)} words and {len(tags)} tags, or unknown tags.")
+                raise UserError(
+                    f"{source}, row {number}: expected a known tag for each word, got {len(words)} words and the tags "
+                    f"{tags}. {_OWN_FILES}"
+                )
             for word in words:
-                if word.split() != [word]:
-                    raise UserError(
-                        f"{source}, row {number}: the word {word!r} has blanks, which CoNLL columns cannot hold."
-                    )
+                if not word or word != word.strip(" ") or not _SEPARATORS.isdisjoint(word):
+                    raise UserError(f"{source}, row {number}: columns cannot hold the word {word!r}. {_OWN_FILES}")
             yield "".join(f"{word}\t{names[tag]}\n" for word, tag in zip(words, tags, strict=True))
 
 
@@ -197,31 +200,29 @@ class AnsweredQuestions(PublishedForm):
 
 
 class ClozeQuestions(AnsweredQuestions):
-    """ReCoRD as span extraction: every mention of an answer's entity in the passage is a right answer.
+    """ReCoRD as span extraction: every mention of an answer's entity is a right answer, in the order of the passage.
 
-    The question is the statement with its `@placeholder`. The first answer is the first mention of the first entity.
+    The question is the statement with its `@placeholder`.
     """
 
     def _questions(self, rows: OpenRows) -> Iterator[Question]:
         for row in rows.read("passage", "query", "entity_spans", "answers", "idx"):
             number = f"{row['idx']['passage']}-{row['idx']['query']}"
-            starts = _mentions(row)
-            answers = [{"text": text, "answer_start": start} for text in row["answers"] for start in starts[text]]
             question = {"title": str(row["idx"]["passage"]), "context": row["passage"], "question": row["query"]}
-            yield {"id": number, **question, "answers": answers}
+            yield {"id": number, **question, "answers": _mentions(row)}
 
 
-def _mentions(row: Row) -> dict[str, list[int]]:
-    """Where the entities of each answer stand in the passage."""
-    passage, spans = row["passage"], row["entity_spans"]
-    starts: dict[str, list[int]] = {text: [] for text in row["answers"]}
-    for text, start in sorted(zip(spans["text"], spans["start"], strict=True), key=lambda span: span[1]):
-        if text in starts and passage.startswith(text, start):
-            starts[text].append(start)
-    missing = [text for text, found in starts.items() if not found]
-    if missing or not starts:
-        raise UserError(f"ReCoRD, passage {row['idx']['passage']}: no mention of the answers {missing} in the passage.")
-    return starts
+def _mentions(row: Row) -> list[dict[str, Any]]:
+    """Where the entities that are answers stand in the passage, in SQuAD's form."""
+    passage, wanted = row["passage"], set(row["answers"])
+    spans = zip(row["entity_spans"]["start"], row["entity_spans"]["text"], strict=True)
+    found = sorted((start, text) for start, text in spans if text in wanted and passage.startswith(text, start))
+    if not wanted or {text for _, text in found} != wanted:
+        raise UserError(
+            f"ReCoRD, passage {row['idx']['passage']}: the answers {sorted(wanted)} are not among its marked entities. "
+            f"{_OWN_FILES}"
+        )
+    return [{"text": text, "answer_start": start} for start, text in found]
 
 
 def _articles(questions: Iterable[Question]) -> Iterator[Mapping[str, Any]]:

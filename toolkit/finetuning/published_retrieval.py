@@ -3,12 +3,13 @@
 A folder holds `corpus.jsonl`, `queries.jsonl` and `qrels/{train,dev,test}.tsv`, with the judged queries alone.
 """
 
-import json
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+
+import orjson
 
 from toolkit.core.errors import UserError
 from toolkit.core.text import first_few
@@ -152,25 +153,19 @@ def _write_folder(
     missing = {document for rows in judged.values() for _, document, _ in rows}
     wanted = frozenset(missing)
     _check_found(name, "queries", [query for query in asked if query not in queries])
-    with (folder / "corpus.jsonl").open("w", encoding="utf-8") as file:
+    with (folder / "corpus.jsonl").open("wb") as file:
         for document, title, text in documents:
             missing.discard(document)
             if corpus is Corpus.WHOLE or document in wanted:
-                row = {"_id": document, "title": title, "text": text}
-                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+                file.write(orjson.dumps({"_id": document, "title": title, "text": text}) + b"\n")
     _check_found(name, "documents", sorted(missing))
-    with (folder / "queries.jsonl").open("w", encoding="utf-8") as file:
-        file.writelines(_query_lines(asked, queries))
+    with (folder / "queries.jsonl").open("wb") as file:
+        file.writelines(orjson.dumps({"_id": query, "text": queries[query]}) + b"\n" for query in asked)
     (folder / "qrels").mkdir()
     for split, rows in judged.items():
         with (folder / _QRELS[split]).open("w", encoding="utf-8") as file:
             file.write("query-id\tcorpus-id\tscore\n")
             file.writelines(f"{query}\t{document}\t{grade}\n" for query, document, grade in rows)
-
-
-def _query_lines(asked: Iterable[str], queries: Mapping[str, str]) -> Iterator[str]:
-    for query in asked:
-        yield json.dumps({"_id": query, "text": queries[query]}, ensure_ascii=False) + "\n"
 
 
 def _check_found(name: str, what: str, missing: Sequence[str]) -> None:
