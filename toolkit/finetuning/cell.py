@@ -135,7 +135,7 @@ def run_cell(prepared: PreparedTask, output: Path, *, model_name: str | None = N
         majority=task.baseline(data),
     )
     _save_model(prepared, network, output / _MODEL)
-    _write_predictions(predictions[Split.TEST], output / _PREDICTIONS)
+    _write_predictions(map(task.row, predictions[Split.TEST]), output / _PREDICTIONS)
     atomic_write(output / _RESULT, result.model_dump_json(indent=2) + "\n")
     shutil.rmtree(unfinished, ignore_errors=True)
     return result

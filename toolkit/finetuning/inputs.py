@@ -18,15 +18,19 @@ class InputBuilder:
 
     Args:
         source: of the encoder; what the tokenizer returns beyond the arguments it accepts is dropped.
+
+    Attributes:
+        max_length: tokens that the tokenizer itself may return; the end-of-text token that is added here comes on top.
+        pair_prefix: stands in front of the second text of a pair.
     """
 
     def __init__(self, source: EncoderSource) -> None:
         tokenizer, max_length = source.tokenizer, source.max_length
         self._tokenizer, self._accepted = tokenizer, source.accepted
         self._end_id = missing_end_id(tokenizer)
-        self._max_length = max_length - (self._end_id is not None)
+        self.max_length = max_length - (self._end_id is not None)
         has_pair_template = tokenizer.num_special_tokens_to_add(pair=True) > tokenizer.num_special_tokens_to_add()
-        self._pair_prefix = "" if has_pair_template else "\n"
+        self.pair_prefix = "" if has_pair_template else "\n"
 
     def __call__(self, first: Sequence[str], pairs: Sequence[str] | None = None) -> tuple[list[Encoded], int]:
         """Encode texts, or pairs of texts; also returns how many were too long and were truncated.
@@ -34,31 +38,36 @@ class InputBuilder:
         Raises:
             UserError: the special tokens leave no room for text.
         """
-        second = None if pairs is None else [self._pair_prefix + text for text in pairs]
-        self._check_room(num_texts=1 if pairs is None else 2)
+        second = None if pairs is None else [self.pair_prefix + text for text in pairs]
+        self.check_room(num_texts=1 if pairs is None else 2)
         encoded = self._tokenizer(list(first), second, verbose=False)
-        num_cut = sum(len(ids) > self._max_length for ids in encoded.input_ids)
+        num_cut = sum(len(ids) > self.max_length for ids in encoded.input_ids)
         if num_cut:
-            encoded = self._tokenizer(list(first), second, truncation="longest_first", max_length=self._max_length)
+            encoded = self._tokenizer(list(first), second, truncation="longest_first", max_length=self.max_length)
         columns: dict[str, list[list[int]]] = dict(encoded)
         rows = [
             {name: list(values[row]) for name, values in columns.items() if name in self._accepted}
             for row in range(len(first))
         ]
-        return [self._closed(row) for row in rows], num_cut
+        return [self.close(row) for row in rows], num_cut
 
-    def _check_room(self, *, num_texts: int) -> None:
-        """Below this, tokenizers drop the text, or truncate nothing at all."""
+    def check_room(self, *, num_texts: int) -> None:
+        """Refuse a `max_length` at which tokenizers drop the text, or truncate nothing at all.
+
+        Raises:
+            UserError: the special tokens leave no room for text.
+        """
         num_ends = int(self._end_id is not None)
         num_special = self._tokenizer.num_special_tokens_to_add(pair=num_texts == 2)
-        if self._max_length < num_special + num_texts:
+        if self.max_length < num_special + num_texts:
             raise UserError(
-                f"max_length = {self._max_length + num_ends} leaves no room for text: the tokenizer adds "
+                f"max_length = {self.max_length + num_ends} leaves no room for text: the tokenizer adds "
                 f"{counted(num_special + num_ends, 'special token')} to each input. Set max_length to at least "
                 f"{num_special + num_ends + num_texts}."
             )
 
-    def _closed(self, row: Encoded) -> Encoded:
+    def close(self, row: Encoded) -> Encoded:
+        """A row as the tokenizer made it, with the end-of-text token where it added none."""
         if self._end_id is None:
             return row
         added = {
@@ -84,13 +93,18 @@ def paper_inputs(texts: Sequence[str], source: EncoderSource) -> tuple[list[Enco
     Also returns how many texts were truncated.
     """
     tokenizer = source.tokenizer
-    longest = max(1, int(source.max_length * 0.99))
+    longest = paper_length(source)
     encoded = tokenizer([text + (tokenizer.eos_token or "") for text in texts], add_special_tokens=False, verbose=False)
     rows = [
         {name: list(values[row][:longest]) for name, values in dict(encoded).items() if name in source.accepted}
         for row in range(len(texts))
     ]
     return rows, sum(len(ids) > longest for ids in encoded.input_ids)
+
+
+def paper_length(source: EncoderSource) -> int:
+    """The paper's longest input in tokens: 99 % of what the model takes, such as 2,028 of 2,048."""
+    return max(1, round(source.max_length * 0.99))
 
 
 def check_not_empty(rows: Sequence[Encoded], place: str) -> None:

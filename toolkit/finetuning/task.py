@@ -26,7 +26,7 @@ _GROUP = "toolkit.tasks"
 
 DataT = TypeVar("DataT")
 Prediction = dict[str, Any]
-"""A row of predictions.jsonl."""
+"""A row of predictions.jsonl, and what else `score` needs (see `Task.row`)."""
 Outputs = Sequence[npt.NDArray[Any]]
 """What a network answers to each input: fp32 logits (classes,), or (tokens, classes) without padding. A family whose
 `answer` is its own may return something else, such as rankings."""
@@ -105,6 +105,10 @@ class Task(ABC, Generic[DataT]):
         """Name of the data in results: the training file's, or its folder's where the file is called train."""
         train = files[Split.TRAIN]
         return train.resolve().parent.name if train.stem == Split.TRAIN else train.stem
+
+    def row(self, prediction: Prediction) -> Prediction:
+        """What predictions.jsonl tells of a prediction, which may hold more for `score`."""
+        return prediction
 
     def baseline(self, data: DataT) -> float | None:
         """The main metric on the test split of the best answer that reads no text; None where there is none."""

@@ -1,0 +1,143 @@
+"""Question and context as inputs: one if they fit, else windows that overlap and together hold the whole context."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+from transformers import BatchEncoding
+
+from toolkit.core.errors import UserError
+from toolkit.finetuning.inputs import Encoded, InputBuilder
+from toolkit.finetuning.source import EncoderSource
+
+_AT_ONCE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """An input with a question and a stretch of its context.
+
+    Attributes:
+        inputs: what the network takes, S tokens.
+        offsets: (S, 2), the characters of the context that a token stands for; -1 for other tokens.
+        null_position: the first special token, which stands for "no answer".
+        begin: first character of the context that the window covers.
+        end: first character that it does not cover any more.
+    """
+
+    inputs: Encoded
+    offsets: npt.NDArray[np.int32]
+    null_position: int
+    begin: int
+    end: int
+
+    def span_of(self, begin: int, end: int) -> tuple[int, int] | None:
+        """First and last token of some characters of the context; None where the window does not cover all of them."""
+        if not self.begin <= begin < end <= self.end:
+            return None
+        touched = np.flatnonzero((self.offsets[:, 1] > begin) & (self.offsets[:, 0] < end))
+        return (int(touched[0]), int(touched[-1])) if len(touched) else None
+
+
+class WindowBuilder:
+    """Turns questions and contexts into windows, each made as the tokenizer makes pairs (see `InputBuilder`).
+
+    Questions that would take more than half of an input lose their end.
+
+    Args:
+        source: of the encoder.
+        overlap: tokens that two neighbouring windows share; at most half of a window's stretch of the context.
+
+    Raises:
+        UserError: the tokenizer does not say which characters a token stands for, or special tokens leave no room.
+    """
+
+    def __init__(self, source: EncoderSource, *, overlap: int) -> None:
+        check_fast(source)
+        self._build, self._accepted = InputBuilder(source), source.accepted
+        self._build.check_room(num_texts=2)
+        self._tokenizer, self._overlap = source.tokenizer, overlap
+        self._room = self._build.max_length - source.tokenizer.num_special_tokens_to_add(pair=True)
+
+    def __call__(self, questions: Sequence[str], contexts: Sequence[str]) -> tuple[list[list[Window]], int]:
+        """The windows of each pair, in order; also returns how many questions were truncated."""
+        windows: list[list[Window]] = []
+        num_cut = 0
+        for start in range(0, len(questions), _AT_ONCE):
+            shortened, lengths, cut = self._shorten(questions[start : start + _AT_ONCE])
+            windows.extend(self._windows(shortened, lengths, contexts[start : start + _AT_ONCE]))
+            num_cut += cut
+        return windows, num_cut
+
+    def _shorten(self, questions: Sequence[str]) -> tuple[list[str], list[int], int]:
+        """Questions of at most half the room, their lengths in tokens, and how many lost their end."""
+        encoded = self._tokenizer(list(questions), add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+        longest, shortened, num_cut = max(1, self._room // 2), list(questions), 0
+        lengths = [len(ids) for ids in encoded.input_ids]
+        for number, offsets in enumerate(encoded.offset_mapping):
+            # A shorter text may become more tokens than it was within the longer one: cut until it fits.
+            cut = len(questions[number])
+            keep = longest
+            while lengths[number] > longest and keep > 0:
+                cut, keep = offsets[keep - 1][1], keep - 1
+                shortened[number] = questions[number][:cut]
+                lengths[number] = len(self._tokenizer(shortened[number], add_special_tokens=False).input_ids)
+            num_cut += cut < len(questions[number])
+        return shortened, lengths, num_cut
+
+    def _windows(self, questions: list[str], lengths: list[int], contexts: Sequence[str]) -> list[list[Window]]:
+        groups = defaultdict(list)  # The tokenizer takes one overlap for all, and it may not exceed their room.
+        for number, length in enumerate(lengths):
+            groups[min(self._overlap, (self._room - length) // 2)].append(number)
+        windows: list[list[Window]] = [[] for _ in questions]
+        for overlap, numbers in groups.items():
+            encoded = self._tokenizer(
+                [questions[number] for number in numbers],
+                [self._build.pair_prefix + contexts[number] for number in numbers],
+                truncation="only_second",
+                max_length=self._build.max_length,
+                stride=overlap,
+                return_overflowing_tokens=True,
+                return_offsets_mapping=True,
+                return_special_tokens_mask=True,
+            )
+            for row, owner in enumerate(encoded["overflow_to_sample_mapping"]):
+                windows[numbers[owner]].append(self._window(encoded, row))
+        return [list(_covering(group, len(context))) for group, context in zip(windows, contexts, strict=True)]
+
+    def _window(self, encoded: BatchEncoding, row: int) -> Window:
+        columns = {name: encoded[name][row] for name in encoded if name in self._accepted}
+        inputs = self._build.close({name: list(values) for name, values in columns.items()})
+        length = len(inputs["input_ids"])
+        offsets = np.full((length, 2), -1, np.int32)
+        of_context = np.array([text == 1 for text in encoded.sequence_ids(row)])
+        characters = np.array(encoded["offset_mapping"][row], np.int32) - len(self._build.pair_prefix)
+        # The prefix is not the context's, also where the tokenizer made one token of both.
+        of_context &= characters[:, 1] > 0
+        offsets[: len(of_context)][of_context] = np.maximum(characters[of_context], 0)
+        special = [*encoded["special_tokens_mask"][row], *[1] * (length - len(of_context))]
+        null_position = special.index(1) if 1 in special else 0
+        return Window(inputs, offsets, null_position, 0, 0)
+
+
+def _covering(windows: list[Window], num_characters: int) -> Iterator[Window]:
+    """The windows of one context, each with the characters it covers; blanks at a border belong to no token."""
+    for index, window in enumerate(windows):
+        inside = window.offsets[window.offsets[:, 1] > 0]
+        begin = 0 if index == 0 else int(inside[0, 0])
+        yield replace(window, begin=begin, end=num_characters if index == len(windows) - 1 else int(inside[-1, 1]))
+
+
+def check_fast(source: EncoderSource) -> None:
+    """Refuse a tokenizer that does not tell offsets.
+
+    Raises:
+        UserError: names it.
+    """
+    if not source.tokenizer.is_fast:
+        raise UserError(
+            f"{source.model}: its tokenizer ({type(source.tokenizer).__name__}) does not say which characters a token "
+            "stands for, and answers are found by them. Save it as a fast tokenizer (tokenizer.json)."
+        )
