@@ -491,6 +491,17 @@ _FINETUNED = (
             (("--output", "/sys/out"), ("could not create the output folder /sys/out",), "--output"),
         )
     ),
+    *(
+        _finetune("qa", "{checkpoint}", "--train", file, found=found, remedy=remedy)
+        for file, found, remedy in (
+            ("none.json", ("none.json: no such file",), "SQuAD's .json"),
+            ("{table}", ("{table}: expected a file of questions", "a .tsv file"), "SQuAD's .json"),
+            ("{no_data}", ("{no_data}: 'data' has to be a list", "found only 'rows'"), "SQuAD's .json"),
+            ("{no_questions}", ("{no_questions}: no questions",), "SQuAD's .json"),
+            ("{bad_offset}", ("{bad_offset}, question 'q7'", "expected 'Ada', found 'da '"), "correct it"),
+            ("{two_minds}", ("question 'q7': is_impossible is true, but it has 1 answer",), "Correct one of the two"),
+        )
+    ),
     _finetune("sc", "{checkpoint}", test="{other_label}", found=("'maybe'", "'no', 'yes'"), remedy="Remove the row"),
 )
 

@@ -246,6 +246,13 @@ _DS_FILES = {
     "ds_unknown": {"zero_optimization": {"stage": 2, "nonsense": 3}},
 }
 
+
+def _squad(**question: object) -> str:
+    """A file of SQuAD's format with one question."""
+    asked = {"id": "q7", "question": "Who wrote it?", **question}
+    return json.dumps({"data": [{"paragraphs": [{"context": "Ada wrote it.", "qas": [asked]}]}]})
+
+
 _TABLES: dict[str, tuple[str, str | bytes]] = {
     "one_class": ("one.tsv", "text\tlabel\na\tyes\nb\tyes\n"),
     "ragged": ("ragged.tsv", "text\tlabel\na\tyes\tno\n"),
@@ -257,6 +264,10 @@ _TABLES: dict[str, tuple[str, str | bytes]] = {
     "lists": ("lists.jsonl", "[1]\n"),
     "nothing": ("nothing.jsonl", '{"text": null, "label": 1}\n'),
     "quantities": ("quantities.jsonl", '{"text": "a", "label": 1.5}\n'),
+    "no_data": ("no_data.json", '{"rows": []}'),
+    "no_questions": ("no_questions.json", '{"data": []}'),
+    "bad_offset": ("bad_offset.json", _squad(answers=[{"text": "Ada", "answer_start": 1}])),
+    "two_minds": ("two_minds.json", _squad(answers=[{"text": "Ada", "answer_start": 0}], is_impossible=True)),
     "other_label": ("other.tsv", "text\tlabel\na\tmaybe\n"),
     "sheet": ("sheet.xlsx", "x"),
 }

@@ -17,6 +17,7 @@ from pydantic.fields import FieldInfo
 from tests.docs.pages import PAGES
 from toolkit.data import BlendEntry
 from toolkit.finetuning import FinetuningSettings
+from toolkit.finetuning.tasks.question_answering import QuestionAnsweringSettings
 from toolkit.finetuning.tasks.retrieval import RetrievalSettings
 from toolkit.finetuning.tasks.sequence_classification import SequenceClassificationSettings
 from toolkit.objectives.mlm import MlmSettings
@@ -31,6 +32,7 @@ TABLES: dict[str, type[BaseModel]] = {
     "mlm": MlmSettings,
     "finetuning": FinetuningSettings,
     "ir": RetrievalSettings,
+    "qa": QuestionAnsweringSettings,
     "sc": SequenceClassificationSettings,
 }
 

@@ -52,6 +52,8 @@ _OTHERS_OPTIONS = {
     "--editable",
 }
 _LABELLED = "text\tlabel\nThe old miller counts.\tyes\nA young fox paints.\tno\nNobody in the village counts.\tyes\n"
+_ANSWERED = {"id": "1", "question": "Who counts?", "answers": [{"text": "The old miller", "answer_start": 0}]}
+_QUESTIONS = {"data": [{"paragraphs": [{"context": "The old miller counts.", "qas": [_ANSWERED]}]}]}
 _PATH = re.compile(r"(?:toolkit|tokenization|tests|ds_configs|launchers|benchmarks)/[\w./-]*")
 
 by_name = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -127,6 +129,8 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     finetune(
         "ir", folder / "hf-encoder", train=collection, test=collection, output=folder / "runs/scifact", settings=few
     )
+    for name in ("train.json", "test.json"):
+        (folder / name).write_text(json.dumps(_QUESTIONS))
     return folder
 
 
@@ -146,10 +150,11 @@ def _run(code: list[str], folder: Path, **environment: str) -> None:
 @pytest.mark.parametrize("page", [page for page in PAGES if page.snippets("python")], ids=lambda page: page.name)
 def test_python_snippets_run(page: Page, workplace: Path) -> None:
     """Those of a page one after another, in one process."""
+    stem = page.path.stem.replace("-", "_")
     for number, snippet in enumerate(page.snippets("python")):
         name = next((mark.removeprefix("file=") for mark in snippet.marks if mark.startswith("file=")), None)
-        (workplace / (name or f"snippet_{page.path.stem}_{number}.py")).write_text(snippet.text)
-    snippets = sorted(path.stem for path in workplace.glob(f"snippet_{page.path.stem}_*.py"))
+        (workplace / (name or f"snippet_{stem}_{number}.py")).write_text(snippet.text)
+    snippets = sorted(path.stem for path in workplace.glob(f"snippet_{stem}_*.py"))
     _run(["-c", "\n".join(f"import {name}" for name in snippets) or "pass"], workplace)
 
 

@@ -104,7 +104,9 @@ def run_trainer(trainer: Trainer, folder: Path) -> None:
     trainer.remove_callback(PrinterCallback)
     trainer.train(resume_from_checkpoint=last_checkpoint(folder))
     # The Trainer leaves its autocast around the forward: what the network then gave would not be what its folder gives.
-    trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)
+    # `unwrap_model` would take the class's own decorators off as well.
+    for name in ("forward", "_original_forward"):
+        vars(trainer.model).pop(name, None)
     shutil.rmtree(folder, ignore_errors=True)
 
 
