@@ -1,0 +1,30 @@
+"""Retrieval sets in their published form; skipped where they are not there."""
+
+from pathlib import Path
+
+import pytest
+
+from toolkit.finetuning import Split
+from toolkit.finetuning.tasks.retrieval import Retrieval, RetrievalSettings
+
+SETS = Path(__file__).resolve().parents[3] / "shared" / "data" / "eval" / "ir"
+
+pytestmark = pytest.mark.skipif(not SETS.exists(), reason="needs the shared evaluation sets")
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "counts"),
+    [
+        # Queries and judgements of training and test, grades of test, documents searched.
+        ("scifact", "scifact", (809, 919, 300, 339, {1}, 5183)),
+        ("scifact", "msmarco-sample", (809, 919, 43, 4102, {1, 2, 3}, 5000)),
+        ("scifact", "cranfield", (809, 919, 225, 1612, {1, 2, 3, 4}, 1398)),
+        ("cranfield", "cranfield", (180, 1199, 45, 413, {1, 2, 3, 4}, 1398)),
+    ],
+)
+def test_they_are_read_whole(train, test, counts):
+    data = Retrieval(RetrievalSettings()).read({Split.TRAIN: SETS / train, Split.TEST: SETS / test})
+    grades = [data.judgements[split].grades for split in (Split.TRAIN, Split.TEST)]
+    sizes = [size for part in grades for size in (len(part), sum(map(len, part.values())))]
+    kinds = {grade for of_query in grades[1].values() for grade in of_query.values()}
+    assert (*sizes, kinds, len(data.searched[Split.TEST])) == counts
