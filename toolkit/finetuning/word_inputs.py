@@ -1,0 +1,142 @@
+"""Inputs from sentences of words: the ids of the words joined by blanks, and which word each token answers for.
+
+A word keeps the blank in front of it that pretraining saw there, and the first word has none, because the sentence is
+tokenized as one text. A sentence that is too long becomes windows that overlap by half; each of its words is answered
+in one of them, where it sees most.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from transformers import BatchEncoding
+
+from toolkit.core.errors import UserError
+from toolkit.core.text import counted
+from toolkit.finetuning.inputs import paper_length
+from toolkit.finetuning.source import EncoderSource
+
+NO_WORD = -1
+Window = tuple[int, int]
+"""First token and the one behind the last, among the tokens of a sentence."""
+WordInputs = list[dict[str, Any]]
+"""`sentence` (its number), what the encoder takes, and `words`: the number of the word that each token answers for, or
+`NO_WORD`."""
+
+
+def word_inputs(sentences: Sequence[Sequence[str]], source: EncoderSource) -> WordInputs:
+    """As the tokenizer encodes sentences; a word is answered at its first token.
+
+    Words that leave no token are answered nowhere; nor are there inputs for sentences of such words alone.
+
+    Args:
+        sentences: words of each.
+        source: of the encoder.
+
+    Raises:
+        UserError: the tokenizer cannot tell where its tokens are, or its special tokens leave no room for others.
+    """
+    encoded = _encode(sentences, [""] * len(sentences), source, add_special_tokens=True)
+    inputs: WordInputs = []
+    for number, words in enumerate(sentences):
+        is_text = np.array([part is not None for part in encoded.sequence_ids(number)])
+        if not is_text.any():
+            continue
+        begin, end = int(is_text.argmax()), len(is_text) - int(is_text[::-1].argmax())
+        num_special = len(is_text) - (end - begin)
+        if source.max_length <= num_special:
+            raise UserError(
+                f"max_length = {source.max_length} leaves no room for text: the tokenizer adds "
+                f"{counted(num_special, 'special token')} to each input. Set max_length to at least {num_special + 1}."
+            )
+        word_of = _words_of(encoded["offset_mapping"][number][begin:end], words)
+        columns = {name: encoded[name][number] for name in encoded if name in source.accepted}
+        windows = split_windows(end - begin, capacity=source.max_length - num_special)
+        answers = answering_tokens(word_of, windows)
+        for (first, after), tokens in zip(windows, answers, strict=True):
+            if not len(tokens):
+                continue
+            answered = np.full(after - first + num_special, NO_WORD)
+            answered[begin + tokens - first] = word_of[tokens]
+            row = {
+                name: [*values[:begin], *values[begin + first : begin + after], *values[end:]]
+                for name, values in columns.items()
+            }
+            inputs.append({"sentence": number, **row, "words": answered.tolist()})
+    return inputs
+
+
+def paper_word_inputs(sentences: Sequence[Sequence[str]], source: EncoderSource) -> WordInputs:
+    """As the paper's authors encode sentences; a word is answered at each of its tokens.
+
+    The end-of-text token is a string behind the sentence, and nothing stands in front. What exceeds 99 % of what the
+    model takes is cut off: its words are answered nowhere.
+
+    Raises:
+        UserError: the tokenizer cannot tell where its tokens are.
+    """
+    longest = paper_length(source)
+    end = source.tokenizer.eos_token or ""
+    encoded = _encode(sentences, [end] * len(sentences), source, add_special_tokens=False)
+    inputs: WordInputs = []
+    for number, words in enumerate(sentences):
+        answered = _words_of(encoded["offset_mapping"][number][:longest], words)
+        if (answered != NO_WORD).any():
+            row = {name: list(encoded[name][number][:longest]) for name in encoded if name in source.accepted}
+            inputs.append({"sentence": number, **row, "words": answered.tolist()})
+    return inputs
+
+
+def split_windows(num_tokens: int, *, capacity: int) -> list[Window]:
+    """Windows of `capacity` tokens over a sentence, overlapping by half; a single one where it fits."""
+    if num_tokens <= capacity:
+        return [(0, num_tokens)]
+    step = capacity - capacity // 2
+    firsts = [*range(0, num_tokens - capacity, step), num_tokens - capacity]
+    return [(first, first + capacity) for first in firsts]
+
+
+def answering_tokens(word_of: npt.NDArray[np.int64], windows: Sequence[Window]) -> list[npt.NDArray[np.int64]]:
+    """For each window, the first tokens of the words that it answers: those that see most there.
+
+    What a word sees is the smaller of the distances from it to where the window cuts the sentence off.
+
+    Args:
+        word_of: the word of each token of a sentence, ascending but for `NO_WORD`.
+        windows: that cover it.
+    """
+    places = np.flatnonzero(word_of != NO_WORD)
+    _, index = np.unique(word_of[places], return_index=True)
+    firsts, lasts = places[index], places[np.append(index[1:], len(places)) - 1]
+    seen = np.empty((len(windows), len(firsts)))
+    for row, (begin, end) in enumerate(windows):
+        left = np.full(len(firsts), np.inf) if begin == 0 else firsts - begin
+        right = np.full(len(firsts), np.inf) if end == len(word_of) else end - 1 - lasts
+        seen[row] = np.where((firsts < begin) | (firsts >= end), -np.inf, np.minimum(left, right))
+    best = seen.argmax(axis=0)
+    return [firsts[best == row] for row in range(len(windows))]
+
+
+def _encode(
+    sentences: Sequence[Sequence[str]], ends: Sequence[str], source: EncoderSource, *, add_special_tokens: bool
+) -> BatchEncoding:
+    tokenizer = source.tokenizer
+    if not tokenizer.is_fast:
+        raise UserError(
+            f"the tokenizer of {source.model} ({type(tokenizer).__name__}) does not tell which characters its tokens "
+            "stand for, and token classification needs that. Use an encoder with a tokenizer.json."
+        )
+    texts = [" ".join(words) + end for words, end in zip(sentences, ends, strict=True)]
+    encoded: BatchEncoding = tokenizer(
+        texts, add_special_tokens=add_special_tokens, return_offsets_mapping=True, verbose=False
+    )
+    return encoded
+
+
+def _words_of(offsets: Sequence[tuple[int, int]], words: Sequence[str]) -> npt.NDArray[np.int64]:
+    """The word of each token, by the characters it stands for; a blank goes with the word behind it."""
+    starts, ends = np.array(offsets, np.int64).reshape(-1, 2).T
+    word_ends = np.cumsum([len(word) + 1 for word in words]) - 1
+    word_of = np.searchsorted(word_ends, starts, side="right")
+    return np.where((starts == ends) | (word_of == len(words)), NO_WORD, word_of)
