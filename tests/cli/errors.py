@@ -554,6 +554,32 @@ _SEARCHED = tuple(
     )
 )
 
+_TAGGED = (
+    *(
+        _finetune("tc", "{checkpoint}", "--train", train, found=found, remedy=remedy, test="{tagged}")
+        for train, found, remedy in (
+            ("none.conll", ("none.conll: no such file",), "Give CoNLL columns"),
+            ("{empty}", ("{empty}: is a folder",), "Give CoNLL columns"),
+            ("{latin}", ("{latin}: not valid UTF-8", "byte 11"), "Save it as UTF-8"),
+            ("{table}", ("{table}, line 1", "'label' in the last column is not a tag"), "Correct that line"),
+            ("{one_column}", ("{one_column}, line 1", "found one column"), "Give CoNLL columns"),
+            ("{ragged_tags}", ("{ragged_tags}, line 2: 3 columns, but the first row has 2",), "Correct that line"),
+            ("{wrong_tag}", ("{wrong_tag}, line 2: 'PER' in the last column is not a tag",), "such as B-PER"),
+            ("{mixed_tags}", ("{mixed_tags}", "BIOES", "BILOU"), "Write all tags in one scheme"),
+            ("{no_entities}", ("{no_entities}: every tag is O",), "with entities"),
+            ("{no_sentences}", ("{no_sentences}: no sentences in this file",), "Give CoNLL columns"),
+        )
+    ),
+    _finetune(
+        "tc",
+        "{checkpoint}",
+        *("--train", "{tagged}"),
+        found=("{other_type}, line 3", "'MISC' does not occur", "{tagged}, which has PER"),
+        remedy="Replace such tags by O",
+        test="{other_type}",
+    ),
+)
+
 _NOT_YET = tuple(
     Case((name, "x", "--at-all"), (f"`toolkit {name}` is not available yet",), "toolkit --help") for name in _UNBUILT
 )
@@ -626,6 +652,7 @@ CASES = (
     *_FINETUNED,
     *_DATASETS_BY_NAME,
     *_SEARCHED,
+    *_TAGGED,
     *_INITIAL,
     *_WRITTEN,
     *_RESUMED,

@@ -54,6 +54,7 @@ _OTHERS_OPTIONS = {
 _LABELLED = "text\tlabel\nThe old miller counts.\tyes\nA young fox paints.\tno\nNobody in the village counts.\tyes\n"
 _ANSWERED = {"id": "1", "question": "Who counts?", "answers": [{"text": "The old miller", "answer_start": 0}]}
 _QUESTIONS = {"data": [{"paragraphs": [{"context": "The old miller counts.", "qas": [_ANSWERED]}]}]}
+_TAGGED = "Nobody O\nin O\nNew B-LOC\nYorkshire I-LOC\ncounts O\n. O\n"
 _PATH = re.compile(r"(?:toolkit|tokenization|tests|ds_configs|launchers|benchmarks)/[\w./-]*")
 
 by_name = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -131,6 +132,10 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     for name in ("train.json", "test.json"):
         (folder / name).write_text(json.dumps(_QUESTIONS))
+    (folder / "train.conll").write_text(_TAGGED)
+    one_step = get_task("tc").Settings(steps=1)
+    tagged = {"train": folder / "train.conll", "test": folder / "train.conll"}
+    finetune("tc", folder / "hf-encoder", **tagged, output=folder / "runs/ner", settings=one_step)
     return folder
 
 
