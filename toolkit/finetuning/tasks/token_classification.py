@@ -162,14 +162,14 @@ def _types(files: Mapping[Split, TaggedFile]) -> list[str]:
         raise UserError(f"{train.path}: every tag is O. Give a training file with entities.")
     known = {OUTSIDE[2:], *types}
     for file in files.values():
-        for sentence in file.sentences:
-            for tag, line in zip(sentence.tags, sentence.lines, strict=True):
-                if tag[2:] not in known:
-                    raise UserError(
-                        f"{file.path}, line {line}: the type {tag[2:]!r} does not occur in the training file "
-                        f"{train.path}, which has {', '.join(types)}. Replace such tags by O, or add training "
-                        "sentences with that type."
-                    )
+        rows = (row for sentence in file.sentences for row in zip(sentence.tags, sentence.lines, strict=True))
+        unknown = next(((tag[2:], line) for tag, line in rows if tag[2:] not in known), None)
+        if unknown is not None:
+            raise UserError(
+                f"{file.path}, line {unknown[1]}: the type {unknown[0]!r} does not occur in the training file "
+                f"{train.path}, which has {', '.join(types)}. Replace such tags by O, or add training sentences with "
+                "that type."
+            )
     return types
 
 
