@@ -9,6 +9,7 @@ from toolkit.cli.options import settings_from
 
 EXAMPLES = (
     "toolkit finetune sc hf-encoder --train train.tsv --test test.tsv --output runs/sentiment",
+    "toolkit finetune tc hf-encoder --train eng.train --test eng.testb --output runs/ner",
     "toolkit finetune sc hf-encoder --dataset sst2 --protocol paper --output runs/sst2",
     "toolkit finetune ir hf-encoder --train scifact --test scifact --output runs/scifact",
     "toolkit finetune sc runs/mine --train a.jsonl --test b.jsonl --output runs/nli --text-columns premise,hypothesis",
@@ -16,7 +17,10 @@ EXAMPLES = (
 
 
 def command(
-    task: Annotated[str, typer.Argument(metavar="TASK", help="sc: sequence classification; ir: retrieval.")],
+    task: Annotated[
+        str,
+        typer.Argument(metavar="TASK", help="sc: sequence classification; tc: token classification; ir: retrieval."),
+    ],
     model: Annotated[
         str,
         typer.Argument(
