@@ -17,10 +17,7 @@ EXAMPLES = (
 
 
 def command(
-    task: Annotated[
-        str,
-        typer.Argument(metavar="TASK", help="sc: sequence classification; tc: token classification; ir: retrieval."),
-    ],
+    task: Annotated[str, typer.Argument(metavar="TASK", help="sc, tc: sequence, token classification; ir: retrieval.")],
     model: Annotated[
         str,
         typer.Argument(
