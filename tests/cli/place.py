@@ -271,6 +271,8 @@ _TABLES: dict[str, tuple[str, str | bytes]] = {
     "bad_lines": ("bad.jsonl", '{"text": 1\n'),
     "lists": ("lists.jsonl", "[1]\n"),
     "nothing": ("nothing.jsonl", '{"text": null, "label": 1}\n'),
+    "label_lists": ("label_lists.jsonl", '{"text": "a", "label": ["a"]}\n'),
+    "no_labels": ("no_labels.jsonl", '{"text": "a", "label": []}\n'),
     "quantities": ("quantities.jsonl", '{"text": "a", "label": 1.5}\n'),
     "no_data": ("no_data.json", '{"rows": []}'),
     "no_questions": ("no_questions.json", '{"data": []}'),

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from toolkit.core.errors import UserError
-from toolkit.finetuning.examples import Example, LabelSet, text_columns_of, to_examples
+from toolkit.finetuning.examples import Example, LabelSet, read_class, text_columns_of, to_examples
 from toolkit.finetuning.tables import Table
 
 
@@ -12,7 +12,7 @@ def table_of(*rows):
 
 
 def examples_of(*rows, columns=("text",)):
-    return to_examples(table_of(*rows), text_columns=columns, label_column="label")
+    return to_examples(table_of(*rows), text_columns=columns, label_column="label", read_label=read_class)
 
 
 def test_labels_keep_their_type_and_equal_ones_of_two_types_differ():
@@ -41,8 +41,8 @@ def test_a_pair_is_recognised_by_its_column():
 
 def test_named_columns_are_read_in_the_order_given():
     row = {"premise": "p", "hypothesis": "h", "label": 2}
-    assert examples_of(row, columns=("premise", "hypothesis")) == [Example("p", "h", 2)]
-    assert examples_of(row, columns=("hypothesis",)) == [Example("h", None, 2)]
+    assert examples_of(row, columns=("premise", "hypothesis")) == [Example("p", "h", 2, 1)]
+    assert examples_of(row, columns=("hypothesis",)) == [Example("h", None, 2, 1)]
 
 
 def test_a_missing_column_is_named_with_those_found():
@@ -57,8 +57,8 @@ def test_a_missing_column_is_named_with_those_found():
         ({"text": 7, "label": 0}, r"row 2: 'text' must be a string, found 7"),
         ({"text": "a", "label": None}, r"row 2: 'label' must be .* found null"),
         ({"text": "a", "label": ""}, r"row 2: 'label' must be .* found ''"),
-        ({"text": "a", "label": [1]}, r"row 2: 'label' must be .* found \[1\]"),
-        ({"text": "a", "label": 0.5}, r"row 2: 'label' is 0.5, but .*needs classes"),
+        ({"text": "a", "label": [1]}, r"row 2: 'label' is a list, \[1\], but .* Choose --label-type set"),
+        ({"text": "a", "label": 0.5}, r"row 2: 'label' is 0.5, but the labels are classes. Choose --label-type number"),
         ({"text": "a", "label": float("nan")}, r"row 2: 'label' is nan"),
     ],
 )

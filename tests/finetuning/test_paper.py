@@ -1,7 +1,15 @@
-import pytest
+import json
 
+import pytest
+from pydantic import ValidationError
+from transformers import PreTrainedTokenizerFast
+
+from tests.support.hf_encoders import save_encoder
 from toolkit.core.errors import UserError
+from toolkit.finetuning import Split, open_source
 from toolkit.finetuning.paper import split_training
+from toolkit.finetuning.tasks.sequence_classification import SequenceClassification, SequenceClassificationSettings
+from toolkit.workflows.finetune import finetune
 
 
 def test_five_percent_are_cut_off_as_datasets_does_with_seed_42():
@@ -16,3 +24,92 @@ def test_the_smallest_file_is_shared_and_a_single_row_is_refused():
     assert [len(part) for part in split_training(2)] == [1, 1]
     with pytest.raises(UserError, match=r"takes 5 % of the training file .* a single row"):
         split_training(1)
+
+
+def write(path, rows):
+    path.write_text("".join("\t".join(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def source(tmp_path):
+    """Texts are words; an end-of-text token written as a string is that token."""
+    return open_source(str(save_encoder("eurobert", tmp_path / "model")))
+
+
+def task(**settings):
+    return SequenceClassification(SequenceClassificationSettings(protocol="paper", **settings))
+
+
+def words(source, row):
+    return source.tokenizer.decode(row["input_ids"])
+
+
+def test_a_pair_is_one_string_of_labelled_lines_that_ends_in_eos(tmp_path, source):
+    rows = [("first_part", "second", "label"), ("w1 w2", "w3", "a"), ("w4", "w5", "b")]
+    path = write(tmp_path / "pairs.tsv", rows)
+    given = {"text_columns": ("first_part", "second")}
+    seen = []
+    source.tokenizer.__class__ = type("Recorder", (type(source.tokenizer),), {"__call__": recording(seen)})
+    for named in ({}, {"pair_labels": ("Question 1", "Question 2")}):
+        paper = task(**given, **named)
+        features = paper.encode(paper.read({Split.TRAIN: path, Split.TEST: path}), source)
+    assert seen[1] == ["First part: w1 w2\nSecond: w3<eos>", "First part: w4\nSecond: w5<eos>"]
+    assert seen[4] == ["Question 1: w1 w2\nQuestion 2: w3<eos>", "Question 1: w4\nQuestion 2: w5<eos>"]
+    assert set(features) == {Split.TRAIN, Split.VALIDATION, Split.TEST}
+
+
+def recording(seen):
+    def call(self, texts, **options):
+        assert options["add_special_tokens"] is False
+        seen.append(texts)
+        return PreTrainedTokenizerFast.__call__(self, texts, **options)
+
+    return call
+
+
+def test_a_template_of_the_tokenizer_is_left_out_and_the_text_ends_in_eos(tmp_path):
+    source = open_source(str(save_encoder("bert", tmp_path / "bert")))
+    source.tokenizer.eos_token = "<eos>"
+    path = write(
+        tmp_path / "texts.tsv", [("text", "label"), ("w1 w2 ", "a"), ("w3 ", "b"), (" ".join(["w4"] * 40), "a")]
+    )
+    paper = task()
+    data = paper.read({Split.TRAIN: path, Split.VALIDATION: path, Split.TEST: path})
+    features = paper.encode(data, source)[Split.TEST]
+    assert words(source, features[0]) == "w1 w2 <eos>"
+    # 99 % of 34 positions, rounded as theirs; truncation takes the end-of-text token away.
+    assert len(features[2]["input_ids"]) == 34
+    assert source.tokenizer.eos_token_id not in features[2]["input_ids"]
+
+
+def test_without_a_validation_file_five_percent_of_the_training_file_become_one(tmp_path, source):
+    rows = [("text", "label"), *((f"w{number % 40} ", "ab"[number % 2]) for number in range(40))]
+    path = write(tmp_path / "texts.tsv", rows)
+    paper = task()
+    data = paper.read({Split.TRAIN: path, Split.TEST: path})
+    assert [example.row for example in data.examples[Split.VALIDATION]] == [33, 8]
+    assert len(data.examples[Split.TRAIN]) == 38
+    assert len(data.examples[Split.TEST]) == 40
+    given = paper.read({Split.TRAIN: path, Split.VALIDATION: path, Split.TEST: path})
+    assert [len(rows) for rows in given.examples.values()] == [40, 40, 40]
+
+
+def test_its_metric_is_accuracy_under_a_name_of_its_own(tmp_path):
+    path = write(
+        tmp_path / "texts.tsv", [("text", "label"), *((f"w{number % 40}", "ab"[number % 2]) for number in range(40))]
+    )
+    settings = SequenceClassificationSettings(protocol="paper", steps=2)
+    model = save_encoder("eurobert", tmp_path / "model")
+    result = finetune("sc", model, train=path, test=path, output=tmp_path / "out", settings=settings)
+    predictions = [json.loads(line) for line in (tmp_path / "out" / "predictions.jsonl").read_text().splitlines()]
+    hits = sum(row["prediction"] == row["label"] for row in predictions)
+    assert result.test == {"paper_accuracy": hits / 40}
+    assert (result.metric, result.protocol, set(result.validation)) == ("paper_accuracy", "paper", {"paper_accuracy"})
+
+
+def test_there_are_no_numbers_and_no_sets_in_the_paper():
+    with pytest.raises(
+        ValidationError, match=r"the protocol 'paper' has classes only\. Choose the protocol 'standard'"
+    ):
+        task(label_type="number")

@@ -51,6 +51,12 @@ def command(
         str | None, typer.Option(metavar="A[,B]", help="Column of the text; A,B for text pairs.")
     ] = None,
     label_column: Annotated[str | None, typer.Option(metavar="NAME", help="Column of the label.")] = None,
+    label_type: Annotated[
+        str | None, typer.Option(metavar="TYPE", help="class (default), number (regression) or set (several labels).")
+    ] = None,
+    label_separator: Annotated[
+        str | None, typer.Option(metavar="SIGN", help="Between the labels of a set in one string (default: a comma).")
+    ] = None,
 ) -> None:
     """Fine-tune an encoder on a labelled data set and evaluate it."""
     from toolkit.core.console import console
@@ -64,6 +70,8 @@ def command(
         "steps": steps,
         "text_columns": None if text_columns is None else tuple(text_columns.split(",")),
         "label_column": label_column,
+        "label_type": label_type,
+        "label_separator": label_separator,
     }
     settings = settings_from(get_task(task).Settings, given, options={"learning_rate": "--lr"})
     result = finetune(

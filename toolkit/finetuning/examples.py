@@ -1,8 +1,10 @@
 """Labelled texts, and the set of labels with their types."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from toolkit.core.errors import UserError
 from toolkit.finetuning.tables import Table
@@ -13,11 +15,15 @@ _TEXT, _TEXT_PAIR = "text", "text_pair"
 
 @dataclass(frozen=True)
 class Example:
-    """A text, or a pair of texts, with its label."""
+    """A text, or a pair of texts, with its label: a class, a number, or a tuple of classes.
+
+    `row` counts the rows of its file from 1.
+    """
 
     text: str
     text_pair: str | None
-    label: Label
+    label: Any
+    row: int
 
 
 class LabelSet:
@@ -55,15 +61,27 @@ def text_columns_of(table: Table) -> tuple[str, ...]:
     return (_TEXT, _TEXT_PAIR) if _TEXT_PAIR in table.columns else (_TEXT,)
 
 
-def to_examples(table: Table, *, text_columns: tuple[str, ...], label_column: str) -> list[Example]:
+def to_examples(
+    table: Table, *, text_columns: tuple[str, ...], label_column: str, read_label: Callable[[object, str], Any]
+) -> list[Example]:
     """The labelled texts of a table.
+
+    Args:
+        table: of a file.
+        text_columns: one, or two for pairs.
+        label_column: another one.
+        read_label: the label from a cell and its place, such as "train.jsonl, row 7: 'label'".
 
     Raises:
         UserError: a missing column, or a row without a usable text or label; names the place.
     """
     _check_columns(table, (*text_columns, label_column))
     return [
-        _example(f"{table.path}, row {number}", row, text_columns=text_columns, label_column=label_column)
+        Example(
+            *_texts(f"{table.path}, row {number}", row, text_columns),
+            read_label(row.get(label_column), f"{table.path}, row {number}: {label_column!r}"),
+            number,
+        )
         for number, row in enumerate(table.rows, start=1)
     ]
 
@@ -82,25 +100,80 @@ def _check_columns(table: Table, wanted: tuple[str, ...]) -> None:
         )
 
 
-def _example(place: str, row: dict[str, object], *, text_columns: tuple[str, ...], label_column: str) -> Example:
+def _texts(place: str, row: dict[str, object], columns: tuple[str, ...]) -> tuple[str, str | None]:
     texts: list[str] = []
-    for column in text_columns:
+    for column in columns:
         value = row.get(column)
         if not isinstance(value, str):
             raise UserError(f"{place}: {column!r} must be a string, found {_shown(value)}. Correct or remove the row.")
         texts.append(value)
-    label = row.get(label_column)
-    if not isinstance(label, (str, int, float)) or label == "":
+    return texts[0], texts[1] if len(texts) == 2 else None
+
+
+def read_class(value: object, place: str) -> Label:
+    """A class, as it stands.
+
+    Raises:
+        UserError: it is no string, integer or boolean.
+    """
+    if isinstance(value, list):
+        raise UserError(f"{place} is a list, {_shown(value)}, but the labels are classes. Choose --label-type set.")
+    if not isinstance(value, (str, int, float)) or value == "":
         raise UserError(
-            f"{place}: {label_column!r} must be a string, an integer, true or false, found {_shown(label)}. "
-            "Correct or remove the row."
+            f"{place} must be a string, an integer, true or false, found {_shown(value)}. Correct or remove the row."
         )
-    if isinstance(label, float) and not (math.isfinite(label) and label.is_integer()):
+    if isinstance(value, float) and not (math.isfinite(value) and value.is_integer()):
         raise UserError(
-            f"{place}: {label_column!r} is {label!r}, but sequence classification needs classes. "
-            "Choose another column with --label-column, or round the numbers to classes."
+            f"{place} is {value!r}, but the labels are classes. Choose --label-type number, or another column with "
+            "--label-column."
         )
-    return Example(texts[0], texts[1] if len(texts) == 2 else None, label)
+    return value
+
+
+def read_number(value: object, place: str) -> float:
+    """A number, or the string of one.
+
+    Raises:
+        UserError: it is none, or not finite.
+    """
+    try:
+        number = float(value) if isinstance(value, (str, int, float)) and not isinstance(value, bool) else math.nan
+    except (ValueError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise UserError(f"{place} must be a finite number, found {_shown(value)}. Correct or remove the row.")
+    return number
+
+
+def read_set(value: object, place: str, *, separator: str) -> tuple[Label, ...]:
+    """A list of labels, or a string in which a sign separates them; blanks around each are removed.
+
+    Raises:
+        UserError: it is neither.
+    """
+    if isinstance(value, str):
+        return tuple(dict.fromkeys(name for part in value.split(separator) if (name := part.strip())))
+    if not isinstance(value, list) or not all(isinstance(label, (str, int)) and label != "" for label in value):
+        raise UserError(
+            f"{place} must be a list of strings or integers, or a string of labels separated by {separator!r}, found "
+            f"{_shown(value)}. Correct or remove the row."
+        )
+    return tuple(dict.fromkeys(value))
+
+
+def label_reader(label_type: str, *, separator: str) -> Callable[[object, str], Any]:
+    """The reader of labels of a type.
+
+    Args:
+        label_type: `class`, `number` or `set`.
+        separator: of the labels of a set in one string.
+    """
+    readers: dict[str, Callable[[object, str], Any]] = {
+        "class": read_class,
+        "number": read_number,
+        "set": partial(read_set, separator=separator),
+    }
+    return readers[label_type]
 
 
 def _shown(value: object) -> str:

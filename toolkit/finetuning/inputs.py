@@ -107,13 +107,18 @@ def paper_length(source: EncoderSource) -> int:
     return max(1, round(source.max_length * 0.99))
 
 
-def check_not_empty(rows: Sequence[Encoded], place: str) -> None:
+def check_not_empty(rows: Sequence[Encoded], place: str, numbers: Sequence[int] | None = None) -> None:
     """An input without a single token has nothing to pool.
+
+    Args:
+        rows: the inputs.
+        place: their file.
+        numbers: of the rows in it; None: they are all of its rows.
 
     Raises:
         UserError: names the first such row of `place`.
     """
-    for number, row in enumerate(rows, start=1):
+    for number, row in zip(numbers or range(1, len(rows) + 1), rows, strict=True):
         if not row["input_ids"]:
             raise UserError(
                 f"{place}, row {number}: the text is empty, and this tokenizer adds no special tokens. Remove the row."

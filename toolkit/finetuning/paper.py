@@ -1,4 +1,4 @@
-"""Validation splits of the paper's protocol."""
+"""The validation split of the paper's protocol."""
 
 import numpy as np
 from datasets import Dataset

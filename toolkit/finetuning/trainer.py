@@ -1,8 +1,10 @@
 """Training through transformers' Trainer, and prediction in the order of the inputs."""
 
+import contextlib
 import copy
+import json
+import math
 import os
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,11 +23,12 @@ from transformers import (
     TrainerState,
     TrainingArguments,
 )
-from transformers.trainer_utils import get_last_checkpoint
 
 from toolkit.core.console import Progress, progress
 from toolkit.core.errors import NonFiniteError
+from toolkit.core.files import atomic_file
 from toolkit.engine.precision import faster_on_this_cpu
+from toolkit.finetuning.batches import LengthGroupedSampler
 from toolkit.finetuning.settings import FinetuningSettings
 from toolkit.finetuning.source import EncoderSource
 
@@ -36,6 +39,7 @@ Features = Sequence[dict[str, Any]]
 """Inputs of a network: `input_ids`, whatever else its forward takes, and `labels`; other entries do not reach it."""
 
 _SECONDS_BETWEEN_CHECKPOINTS = 300.0
+_TRAINED = "trained.pt"
 
 
 class ShowProgress(TrainerCallback):
@@ -52,7 +56,7 @@ class ShowProgress(TrainerCallback):
 
 
 class SaveByTheClock(TrainerCallback):
-    """Saves what a killed run goes on from every five minutes, so that short runs save nothing."""
+    """Saves what a killed run resumes from every five minutes, so that short runs save nothing."""
 
     def __init__(self) -> None:
         self._last = time.monotonic()
@@ -87,7 +91,7 @@ def train(network: nn.Module, features: Features, *, task: "Task[Any]", source: 
     steps = settings.num_steps(len(features))
     rate = settings.peak_rate(sum(parameter.numel() for parameter in network.parameters()))
     with progress("fine-tuning", total=steps, unit="steps") as bar:
-        trainer = Trainer(
+        trainer = _Trainer(
             model=network,
             args=training_arguments(TrainingArguments, settings, folder, steps=steps, rate=rate),
             train_dataset=features,
@@ -101,19 +105,43 @@ def train(network: nn.Module, features: Features, *, task: "Task[Any]", source: 
 
 def run_trainer(trainer: Trainer, folder: Path) -> None:
     """Train from the beginning, or from what a killed run left in `folder`; the network is in fp32 again afterwards."""
+    assert trainer.model is not None
+    trained, begun = folder / _TRAINED, time.monotonic()
+    if trained.is_file():
+        trainer.model.load_state_dict(torch.load(trained, weights_only=True))
+        return
+    checkpoint, _ = last_checkpoint(folder)
     trainer.remove_callback(PrinterCallback)
-    trainer.train(resume_from_checkpoint=last_checkpoint(folder))
+    trainer.train(resume_from_checkpoint=checkpoint)
     # The Trainer leaves its autocast around the forward: what the network then gave would not be what its folder gives.
     # `unwrap_model` would take the class's own decorators off as well.
     for name in ("forward", "_original_forward"):
         vars(trainer.model).pop(name, None)
-    shutil.rmtree(folder, ignore_errors=True)
+    if checkpoint or time.monotonic() - begun >= _SECONDS_BETWEEN_CHECKPOINTS:
+        # What follows may take long as well, and be killed.
+        folder.mkdir(parents=True, exist_ok=True)
+        with atomic_file(trained) as file:
+            torch.save(trainer.model.state_dict(), file)
 
 
-def last_checkpoint(folder: Path) -> str | None:
-    """What a run that was killed left; None where there is nothing whole."""
-    found: str | None = get_last_checkpoint(str(folder)) if folder.is_dir() else None  # type: ignore[no-untyped-call]
-    return found
+class _Trainer(Trainer):
+    """The Trainer with batches of like length, with which a resumed run goes on."""
+
+    def _get_train_sampler(self, train_dataset: object = None) -> LengthGroupedSampler:
+        lengths, size = [len(row["input_ids"]) for row in self.train_dataset], self.args.per_device_train_batch_size
+        _, done = last_checkpoint(Path(self.args.output_dir))
+        return LengthGroupedSampler(
+            lengths, batch_rows=size, seed=self.args.seed, first_epoch=done // math.ceil(len(lengths) / size)
+        )
+
+
+def last_checkpoint(folder: Path) -> tuple[str | None, int]:
+    """The newest whole checkpoint of a killed run and its step; None and 0 without one."""
+    for found in sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]), reverse=True):
+        # The Trainer writes this file last, so a kill in the middle leaves none, or half of one.
+        with contextlib.suppress(OSError, json.JSONDecodeError):
+            return str(found), int(json.loads((found / "trainer_state.json").read_text())["global_step"])
+    return None, 0
 
 
 def check_finite(network: nn.Module, *, steps: int, rate: float) -> None:
@@ -149,7 +177,6 @@ def training_arguments(
         output_dir=str(folder),
         max_steps=steps,
         per_device_train_batch_size=settings.batch_rows,
-        train_sampling_strategy="group_by_length",
         learning_rate=rate,
         lr_scheduler_type="linear",
         warmup_steps=round(settings.warmup_fraction * steps),

@@ -1,21 +1,21 @@
-"""Sequence classification (`sc`): one label for a text or a pair of texts."""
+"""Sequence classification (`sc`): a class, a number or a set of labels for a text or a pair of texts."""
 
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 from torch import nn
 
 from toolkit.core.console import console
-from toolkit.core.errors import UserError
-from toolkit.finetuning.examples import Example, LabelSet, text_columns_of, to_examples
+from toolkit.finetuning.examples import Example, label_reader, text_columns_of, to_examples
 from toolkit.finetuning.heads import new_classifier, save_classifier
-from toolkit.finetuning.inputs import InputBuilder, check_not_empty
+from toolkit.finetuning.inputs import Encoded, InputBuilder, check_not_empty, paper_inputs
+from toolkit.finetuning.labels import LABEL_TYPES, Labels
+from toolkit.finetuning.paper import split_training
 from toolkit.finetuning.settings import FinetuningSettings
 from toolkit.finetuning.source import EncoderSource
 from toolkit.finetuning.tables import read_table
@@ -32,68 +32,116 @@ class SequenceClassificationSettings(FinetuningSettings):
     """Column of the text, or both of a text pair. Unset: `text`, and `text_pair` if the training file has it."""
     label_column: Name = "label"
     """Column of the label."""
+    label_type: Literal["class", "number", "set"] = "class"
+    """`class`: one of the training file's labels. `number`: regression. `set`: any number of labels for each text."""
+    label_separator: Name = ","
+    """Between the labels of a set in one string, as `.tsv` and `.csv` have them; lists need none."""
+    pair_labels: tuple[Name, Name] | None = Field(default=None, strict=False)
+    """What the `paper` protocol writes before the two texts of a pair. Unset: the columns' names, capitalised."""
+
+    @field_validator("label_type")
+    @classmethod
+    def _paper_has_classes(cls, value: str, info: ValidationInfo) -> str:
+        if value != "class" and info.data.get("protocol") == "paper":
+            raise ValueError("the protocol 'paper' has classes only. Choose the protocol 'standard'")
+        return value
 
 
 @dataclass(frozen=True)
 class LabelledTexts:
-    """Examples of all splits, their files, and the labels of the training split."""
+    """Examples of all splits, the file of each, what the texts of a pair are called, and the labels."""
 
     files: Mapping[Split, Path]
-    examples: Mapping[Split, list[Example]]
-    labels: LabelSet
+    examples: Mapping[Split, Sequence[Example]]
+    columns: tuple[str, ...]
+    labels: Labels
 
 
 class SequenceClassification(Task[LabelledTexts]):
-    """One label for a text or a pair of texts, by mean pooling and a small head."""
+    """A label for a text or a pair of texts, by mean pooling and a small head."""
 
     name: ClassVar[str] = "sc"
     metrics: ClassVar[Mapping[str, str]] = {"standard": "accuracy", "paper": "paper_accuracy"}
     Settings: ClassVar[type[FinetuningSettings]] = SequenceClassificationSettings
     settings: SequenceClassificationSettings
 
+    @property
+    def metric(self) -> str:
+        """The main metric: by label type, and under the paper's protocol its accuracy."""
+        return self.metrics["paper"] if self._is_paper else self._kind.metric
+
+    @property
+    def _kind(self) -> type[Labels]:
+        return LABEL_TYPES[self.settings.label_type]
+
+    @property
+    def _is_paper(self) -> bool:
+        return self.settings.protocol == "paper"
+
     def read(self, files: Mapping[Split, Path]) -> LabelledTexts:
-        """Rows of tables, with a label that the training file has."""
+        """Rows of tables, whose labels fit those of the training file."""
         tables = {split: read_table(path) for split, path in files.items()}
         columns = self.settings.text_columns or text_columns_of(tables[Split.TRAIN])
-        examples = {
-            split: to_examples(table, text_columns=columns, label_column=self.settings.label_column)
+        read_label = label_reader(self.settings.label_type, separator=self.settings.label_separator)
+        examples: dict[Split, Sequence[Example]] = {
+            split: to_examples(
+                table, text_columns=columns, label_column=self.settings.label_column, read_label=read_label
+            )
             for split, table in tables.items()
         }
-        return LabelledTexts(files, examples, _label_set(files, examples))
+        labels = self._kind((files[Split.TRAIN], examples[Split.TRAIN]))
+        for split, path in files.items():
+            labels.check((path, examples[split]), files[Split.TRAIN])
+        if self._is_paper and Split.VALIDATION not in files:
+            rows = examples[Split.TRAIN]
+            for split, numbers in zip((Split.TRAIN, Split.VALIDATION), split_training(len(rows)), strict=True):
+                examples[split] = [rows[number] for number in numbers]
+            files = {**files, Split.VALIDATION: files[Split.TRAIN]}
+        return LabelledTexts(files, examples, columns, labels)
 
     def encode(self, data: LabelledTexts, source: EncoderSource) -> Mapping[Split, Features]:
         """Texts, truncated where they are longer than the model takes."""
-        build = InputBuilder(source)
         features: dict[Split, Features] = {}
         for split, path in data.files.items():
             examples = data.examples[split]
-            pairs = [example.text_pair for example in examples if example.text_pair is not None]
-            rows, num_cut = build([example.text for example in examples], pairs or None)
-            check_not_empty(rows, str(path))
+            rows, num_cut = self._inputs(examples, data.columns, source)
+            check_not_empty(rows, str(path), [example.row for example in examples])
             if num_cut:
                 console().print(
                     f"{path}: {num_cut:,} of {len(rows):,} texts were truncated to {source.max_length:,} tokens."
                 )
-            classes = [data.labels.index(example.label) for example in examples]
-            features[split] = [{**row, "labels": label} for row, label in zip(rows, classes, strict=True)]
+            targets = [data.labels.target(example.label) for example in examples]
+            features[split] = [{**row, "labels": target} for row, target in zip(rows, targets, strict=True)]
         return features
+
+    def _inputs(
+        self, examples: Sequence[Example], columns: tuple[str, ...], source: EncoderSource
+    ) -> tuple[list[Encoded], int]:
+        first = [example.text for example in examples]
+        second = [example.text_pair for example in examples if example.text_pair is not None]
+        if not self._is_paper:
+            return InputBuilder(source)(first, second or None)
+        if not second:
+            return paper_inputs(first, source)
+        labels = self.settings.pair_labels or tuple(column.replace("_", " ").capitalize() for column in columns)
+        lines = [f"{labels[0]}: {a}\n{labels[1]}: {b}" for a, b in zip(first, second, strict=True)]
+        return paper_inputs(lines, source)
 
     def network(self, data: LabelledTexts, source: EncoderSource) -> nn.Module:
         """Mean pooling and a small head over the encoder."""
-        names = [str(label) for label in data.labels.labels]
-        return new_classifier(source, names, problem_type="single_label_classification")
+        return new_classifier(source, data.labels.names, problem_type=data.labels.problem_type)
 
     def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Cross-entropy."""
-        return nn.functional.cross_entropy(logits, labels)
+        """Cross-entropy, squared error or binary cross-entropy, by label type."""
+        return self._kind.loss(logits, labels)
 
     def decode(
         self, data: LabelledTexts, features: Mapping[Split, Features], outputs: Mapping[Split, Outputs]
     ) -> Mapping[Split, list[Prediction]]:
-        """The likeliest label of each example, beside the true one."""
+        """The answer to each example, beside the true label."""
         return {
             split: [
-                {"prediction": data.labels.labels[int(answer.argmax())], "label": example.label}
+                {"prediction": data.labels.answer(answer), "label": example.label}
                 for answer, example in zip(answers, data.examples[split], strict=True)
             ]
             for split, answers in outputs.items()
@@ -102,51 +150,27 @@ class SequenceClassification(Task[LabelledTexts]):
     def score(
         self, data: LabelledTexts, predictions: Mapping[Split, list[Prediction]]
     ) -> Mapping[Split, dict[str, float]]:
-        """`accuracy`, `f1_macro` over the classes that occur, and `mcc` (Matthews' correlation)."""
-        return {
-            split: classification_scores(
-                [data.labels.index(row["label"]) for row in rows],
-                [data.labels.index(row["prediction"]) for row in rows],
-            )
+        """The scores of the label type; under the paper's protocol its accuracy alone."""
+        scores = {
+            split: data.labels.scores([row["label"] for row in rows], [row["prediction"] for row in rows])
             for split, rows in predictions.items()
         }
+        return {split: {self.metric: row["accuracy"]} for split, row in scores.items()} if self._is_paper else scores
 
     def save(self, network: nn.Module, folder: Path, data: LabelledTexts) -> None:
-        """Encoder and head, and the label of each class number with its type."""
-        save_classifier(network, folder)
-        (folder / "labels.json").write_text(json.dumps(data.labels.labels, ensure_ascii=False) + "\n", encoding="utf-8")
+        """Encoder and head, and the label of each output with its type."""
+        last: Any = network.classifier
+        network.classifier = data.labels.in_label_unit(last)
+        try:
+            save_classifier(network, folder)
+        finally:
+            network.classifier = last
+        if data.labels.classes is not None:
+            (folder / "labels.json").write_text(
+                json.dumps(data.labels.classes.labels, ensure_ascii=False) + "\n", encoding="utf-8"
+            )
 
-    def baseline(self, data: LabelledTexts) -> float:
-        """Test accuracy of the training split's most frequent label."""
-        classes = {split: [data.labels.index(row.label) for row in rows] for split, rows in data.examples.items()}
-        [(majority, _)] = Counter(classes[Split.TRAIN]).most_common(1)
-        return classes[Split.TEST].count(majority) / len(classes[Split.TEST])
-
-
-def classification_scores(truth: Sequence[int], prediction: Sequence[int]) -> dict[str, float]:
-    """`accuracy`, `f1_macro` over the classes that occur, and `mcc` (Matthews' correlation), from class numbers."""
-    from sklearn import metrics
-
-    return {
-        "accuracy": float(metrics.accuracy_score(truth, prediction)),
-        "f1_macro": float(metrics.f1_score(truth, prediction, average="macro", zero_division=0)),
-        "mcc": float(metrics.matthews_corrcoef(truth, prediction)),
-    }
-
-
-def _label_set(files: Mapping[Split, Path], examples: Mapping[Split, list[Example]]) -> LabelSet:
-    labels = LabelSet([example.label for example in examples[Split.TRAIN]])
-    if len(labels) < 2:
-        raise UserError(
-            f"{files[Split.TRAIN]}: every row has the label {labels.labels[0]!r}, but at least two classes are needed. "
-            "Add rows of another class, or choose another column with --label-column."
-        )
-    for split, path in files.items():
-        for number, example in enumerate(examples[split], start=1):
-            if example.label not in labels:
-                known = ", ".join(map(repr, labels.labels[:10])) + (", ..." if len(labels) > 10 else "")
-                raise UserError(
-                    f"{path}, row {number}: the label {example.label!r} does not occur in the training file "
-                    f"{files[Split.TRAIN]}, which has {known}. Remove the row, or add training rows with that label."
-                )
-    return labels
+    def baseline(self, data: LabelledTexts) -> float | None:
+        """Of the constant answer that is best on the training split; None for numbers."""
+        training, test = ([row.label for row in data.examples[split]] for split in (Split.TRAIN, Split.TEST))
+        return data.labels.baseline(training, test)

@@ -11,7 +11,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from toolkit.core.console import quiet_transformers
 from toolkit.data import Corpus
-from toolkit.finetuning.examples import to_examples
+from toolkit.finetuning.examples import read_class, to_examples
 from toolkit.finetuning.tables import read_table
 from toolkit.run.data import RunData
 from toolkit.training.batching import EvaluationBatches
@@ -74,7 +74,8 @@ def bag_of_words_accuracy(labelled: dict[str, Path]) -> float:
 
     texts, labels = {}, {}
     for split, path in labelled.items():
-        examples = to_examples(read_table(path), text_columns=("text",), label_column="label")
+        table = read_table(path)
+        examples = to_examples(table, text_columns=("text",), label_column="label", read_label=read_class)
         texts[split] = [example.text for example in examples]
         labels[split] = [example.label for example in examples]
     candidates = [

@@ -1,0 +1,246 @@
+"""Kinds of labels of whole texts (classes, numbers, sets), each from a table's cell to its scores.
+
+A kind is chosen with `label_type` and never guessed: `0`, `1` and `2.5` may be classes or quantities, `a,b` may be one
+class or two labels.
+"""
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from toolkit.core.errors import UserError
+from toolkit.finetuning.examples import Example, LabelSet
+from toolkit.finetuning.scores import classification_scores, regression_scores, set_scores
+
+LabelledRows = tuple[Path, Sequence[Example]]
+"""A file and those of its rows that a split has."""
+
+
+class Labels(ABC):
+    """What the training split's labels decide: the outputs of the network, and how they are learnt and answered.
+
+    Class attributes: `metric`, the main one; `problem_type`, as configurations of transformers call it. `classes` are
+    the labels by output, None for numbers.
+    """
+
+    metric: ClassVar[str]
+    problem_type: ClassVar[str]
+    classes: LabelSet | None = None
+
+    @abstractmethod
+    def __init__(self, training: LabelledRows) -> None:
+        """Read the training split.
+
+        Raises:
+            UserError: its labels leave nothing to learn.
+        """
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the network's outputs."""
+        return ["number"] if self.classes is None else [str(label) for label in self.classes.labels]
+
+    @abstractmethod
+    def check(self, rows: LabelledRows, training_file: Path) -> None:
+        """Refuse a split whose labels do not fit the training split's.
+
+        Raises:
+            UserError: names the file and, where one is at fault, the row.
+        """
+
+    @abstractmethod
+    def target(self, label: Any) -> Any:
+        """What the loss takes for a label: a class number, a number, or a list of 0.0 and 1.0 by output."""
+
+    @staticmethod
+    @abstractmethod
+    def loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Mean loss over logits (B, outputs)."""
+
+    @abstractmethod
+    def answer(self, logits: npt.NDArray[np.float32]) -> Any:
+        """The predicted label, of the labels' own type, from the logits of one text, (outputs,)."""
+
+    @abstractmethod
+    def scores(self, truth: Sequence[Any], prediction: Sequence[Any]) -> dict[str, float]:
+        """Scores by metric name."""
+
+    @abstractmethod
+    def baseline(self, training: Sequence[Any], test: Sequence[Any]) -> float | None:
+        """The main metric on `test` of the constant answer that is best on `training`; None where it has none."""
+
+    def in_label_unit(self, last: nn.Linear) -> nn.Linear:
+        """The network's last layer, so that its outputs are in the labels' unit."""
+        return last
+
+
+class ClassLabels(Labels):
+    """One of two or more classes."""
+
+    classes: LabelSet
+    metric = "accuracy"
+    problem_type = "single_label_classification"
+
+    def __init__(self, training: LabelledRows) -> None:
+        file, examples = training
+        self.classes = LabelSet([example.label for example in examples])
+        if len(self.classes) < 2:
+            raise UserError(
+                f"{file}: every row has the label {self.classes.labels[0]!r}, but at least two classes are needed. "
+                "Add rows of another class, or choose another column with --label-column."
+            )
+
+    def check(self, rows: LabelledRows, training_file: Path) -> None:
+        """Refuse a label that the training split does not have."""
+        file, examples = rows
+        for example in examples:
+            _check_known(self.classes, example.label, f"{file}, row {example.row}", training_file)
+
+    def target(self, label: Any) -> int:
+        """The class number."""
+        return self.classes.index(label)
+
+    @staticmethod
+    def loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Cross-entropy."""
+        return nn.functional.cross_entropy(logits, targets)
+
+    def answer(self, logits: npt.NDArray[np.float32]) -> Any:
+        """The likeliest class."""
+        return self.classes.labels[int(logits.argmax())]
+
+    def scores(self, truth: Sequence[Any], prediction: Sequence[Any]) -> dict[str, float]:
+        """`accuracy`, `f1_macro` over the classes that occur, and `mcc` (Matthews' correlation)."""
+        return classification_scores([*map(self.classes.index, truth)], [*map(self.classes.index, prediction)])
+
+    def baseline(self, training: Sequence[Any], test: Sequence[Any]) -> float:
+        """Accuracy of the training split's most frequent class."""
+        [(majority, _)] = Counter(map(self.classes.index, training)).most_common(1)
+        return [*map(self.classes.index, test)].count(majority) / len(test)
+
+
+class NumberLabels(Labels):
+    """A number. The loss sees standardised targets: less the training split's mean, divided by its deviation."""
+
+    metric = "pearson"
+    problem_type = "regression"
+
+    def __init__(self, training: LabelledRows) -> None:
+        self._check_differ(training)
+        numbers = np.array([example.label for example in training[1]], np.float64)
+        self.mean, self.deviation = float(numbers.mean()), float(numbers.std())
+
+    def check(self, rows: LabelledRows, training_file: Path) -> None:
+        """Refuse a split in which all numbers are equal: no correlation is defined on it."""
+        self._check_differ(rows)
+
+    @staticmethod
+    def _check_differ(rows: LabelledRows) -> None:
+        file, examples = rows
+        if all(example.label == examples[0].label for example in examples):
+            raise UserError(
+                f"{file}: every row has the number {examples[0].label:g}, but correlations need at least two different "
+                "ones. Add rows, or choose another column with --label-column."
+            )
+
+    def target(self, label: Any) -> float:
+        """The standardised number."""
+        return (float(label) - self.mean) / self.deviation
+
+    @staticmethod
+    def loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Mean squared error."""
+        return nn.functional.mse_loss(logits.squeeze(-1), targets)
+
+    def answer(self, logits: npt.NDArray[np.float32]) -> float:
+        """The number in the labels' unit."""
+        return float(logits[0]) * self.deviation + self.mean
+
+    def scores(self, truth: Sequence[Any], prediction: Sequence[Any]) -> dict[str, float]:
+        """`pearson` and `spearman`."""
+        return regression_scores(truth, prediction)
+
+    def baseline(self, training: Sequence[Any], test: Sequence[Any]) -> None:
+        """None: a constant does not correlate."""
+
+    @torch.no_grad()
+    def in_label_unit(self, last: nn.Linear) -> nn.Linear:
+        """The last layer with deviation and mean in its weights."""
+        scaled = nn.Linear(last.in_features, 1, device=last.weight.device)
+        scaled.weight.copy_(last.weight * self.deviation)
+        scaled.bias.copy_(last.bias * self.deviation + self.mean)
+        return scaled
+
+
+class SetLabels(Labels):
+    """Any number of labels for a text, none included."""
+
+    classes: LabelSet
+    metric = "f1_micro"
+    problem_type = "multi_label_classification"
+
+    def __init__(self, training: LabelledRows) -> None:
+        file, examples = training
+        self.classes = LabelSet([label for example in examples for label in example.label])
+        if not len(self.classes):
+            raise UserError(
+                f"{file}: no row has a label. Give a file whose rows have some, or choose another column with "
+                "--label-column."
+            )
+
+    def check(self, rows: LabelledRows, training_file: Path) -> None:
+        """Refuse a label that the training split does not have."""
+        file, examples = rows
+        for example in examples:
+            for label in example.label:
+                _check_known(self.classes, label, f"{file}, row {example.row}", training_file)
+
+    def target(self, label: Any) -> list[float]:
+        """1.0 for each label of the set, 0.0 for each other one."""
+        present = {*map(self.classes.index, label)}
+        return [float(number in present) for number in range(len(self.classes))]
+
+    @staticmethod
+    def loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Binary cross-entropy, averaged over texts and labels."""
+        return nn.functional.binary_cross_entropy_with_logits(logits, targets)
+
+    def answer(self, logits: npt.NDArray[np.float32]) -> list[Any]:
+        """The labels whose probability is above one half."""
+        return [self.classes.labels[number] for number in np.flatnonzero(logits > 0)]
+
+    def scores(self, truth: Sequence[Any], prediction: Sequence[Any]) -> dict[str, float]:
+        """`f1_micro`, `f1_macro` over all labels, and `exact_match` of whole sets."""
+        return set_scores([*map(self.target, truth)], [*map(self.target, prediction)])
+
+    def baseline(self, training: Sequence[Any], test: Sequence[Any]) -> float:
+        """Micro-F1 of the set of the most frequent labels that scores best on the training split."""
+        counts = Counter(self.classes.index(label) for row in training for label in row).most_common()
+        total = sum(count for _, count in counts)
+        f1 = [
+            2 * hits / (len(training) * size + total)
+            for size, hits in enumerate(accumulate(count for _, count in counts), start=1)
+        ]
+        size = 1 + f1.index(max(f1))
+        constant = [self.classes.labels[number] for number, _ in counts[:size]]
+        return self.scores(test, [constant] * len(test))[self.metric]
+
+
+def _check_known(labels: LabelSet, label: Any, place: str, training_file: Path) -> None:
+    if label not in labels:
+        known = ", ".join(map(repr, labels.labels[:10])) + (", ..." if len(labels) > 10 else "")
+        raise UserError(
+            f"{place}: the label {label!r} does not occur in the training file {training_file}, which has {known}. "
+            "Remove the row, or add training rows with that label."
+        )
+
+
+LABEL_TYPES: Mapping[str, type[Labels]] = {"class": ClassLabels, "number": NumberLabels, "set": SetLabels}
