@@ -1,11 +1,14 @@
 """`toolkit finetune`: train an encoder on labelled data and evaluate it."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from toolkit.cli.options import settings_from
+
+if TYPE_CHECKING:
+    from toolkit.finetuning import FinetuningResult
 
 EXAMPLES = (
     "toolkit finetune sc hf-encoder --train train.tsv --test test.tsv --output runs/sentiment",
@@ -77,10 +80,16 @@ def command(
     result = finetune(
         task, model, output=output, train=train, test=test, validation=validation, dataset=dataset, settings=settings
     )
+    _show(result)
+    console().print(f"written to {output}: result.json, predictions.jsonl, model/")
+
+
+def _show(result: "FinetuningResult") -> None:
+    from toolkit.core.console import console
+
     for name, scores in (("validation", result.validation), ("test", result.test)):
         if scores is not None:
             listed = "  ".join(f"{metric} {score:.4f}" for metric, score in scores.items())
             console().print(f"{name}: {listed}")
     if result.majority is not None:
         console().print(f"baseline (the best answer without reading): {result.metric} {result.majority:.4f}")
-    console().print(f"written to {output}: result.json, predictions.jsonl, model/")
