@@ -128,8 +128,9 @@ class _Trainer(Trainer):
     """The Trainer with batches of like length, with which a resumed run goes on."""
 
     def _get_train_sampler(self, train_dataset: object = None) -> LengthGroupedSampler:
-        lengths, size = [len(row["input_ids"]) for row in self.train_dataset], self.args.per_device_train_batch_size
-        _, done = last_checkpoint(Path(self.args.output_dir))
+        features: Any = self.train_dataset
+        lengths, size = [len(row["input_ids"]) for row in features], self.args.per_device_train_batch_size
+        _, done = last_checkpoint(Path(str(self.args.output_dir)))
         return LengthGroupedSampler(
             lengths, batch_rows=size, seed=self.args.seed, first_epoch=done // math.ceil(len(lengths) / size)
         )
