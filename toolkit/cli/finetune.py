@@ -54,12 +54,8 @@ def command(
         str | None, typer.Option(metavar="A[,B]", help="Column of the text; A,B for text pairs.")
     ] = None,
     label_column: Annotated[str | None, typer.Option(metavar="NAME", help="Column of the label.")] = None,
-    label_type: Annotated[
-        str | None, typer.Option(metavar="TYPE", help="class (default), number (regression) or set (several labels).")
-    ] = None,
-    label_separator: Annotated[
-        str | None, typer.Option(metavar="SIGN", help="Between the labels of a set in one string (default: a comma).")
-    ] = None,
+    label_type: Annotated[str | None, typer.Option(metavar="TYPE", help="class (default), number or set.")] = None,
+    label_separator: Annotated[str | None, typer.Option(metavar="SIGN", help="Of a set's labels; default: ,")] = None,
 ) -> None:
     """Fine-tune an encoder on a labelled data set and evaluate it."""
     from toolkit.core.console import console
