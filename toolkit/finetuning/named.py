@@ -174,6 +174,7 @@ _ALL = (
                 "qqp", _glue("qqp", "train"), _glue("qqp", "validation"), text="question1", text_pair="question2"
             )
         ),
+        paper_settings={"pair_labels": ("Question 1", "Question 2")},
     ),
     NamedDataset(
         "mnli",
@@ -187,6 +188,7 @@ _ALL = (
                 text_pair="hypothesis",
             )
         ),
+        paper_settings={"pair_labels": ("Premise", "Hypothesis")},
     ),
     NamedDataset(
         "conll2003",
