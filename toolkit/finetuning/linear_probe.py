@@ -44,9 +44,7 @@ def probe_scores(
     with warnings.catch_warnings():
         # To stop there is what `steps` asks for.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        probe.fit(
-            _pooled(train, features[Split.TRAIN], hidden_states), [item.label for row in train for item in row]
-        )
+        probe.fit(_pooled(train, features[Split.TRAIN], hidden_states), [item.label for row in train for item in row])
     classes = iter(probe.predict(_pooled(test, features[Split.TEST], hidden_states)).tolist())
     width = int(max(probe.classes_)) + 1
     outputs = [_output(row, inputs, classes, width) for row, inputs in zip(test, features[Split.TEST], strict=True)]
@@ -79,9 +77,7 @@ def _words(row: Mapping[str, Any]) -> list[_Item]:
     ]
 
 
-def _pooled(
-    items: Sequence[list[_Item]], features: Features, hidden_states: HiddenStates
-) -> npt.NDArray[np.float64]:
+def _pooled(items: Sequence[list[_Item]], features: Features, hidden_states: HiddenStates) -> npt.NDArray[np.float64]:
     pooled: list[list[Vectors]] = [[] for _ in features]
     for number, hidden_SD in hidden_states(features):
         pooled[number] = [hidden_SD[item.tokens].mean(axis=0) for item in items[number]]
