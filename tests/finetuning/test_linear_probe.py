@@ -29,7 +29,7 @@ def _hidden_states(features):
 
 
 def test_a_word_is_the_mean_of_its_tokens_and_answers_at_its_first():
-    """Word 3 of the test has two tokens, 50 and -50: their mean is near those of class 0, the first one is in class 1."""
+    """Word 3 of the test has two tokens, 50 and -50: their mean is near class 0, the first one in class 1."""
     train = [
         _window([99, 0, 0, 99], [-1, 3, -1, -1], [-1, 3, 3, 4], [-100, 0, -100, -100]),
         _window([50, 52, 99, 49], [4, -1, -1, 5], [4, 4, -1, 5], [1, -100, -100, 1]),
