@@ -6,18 +6,15 @@ bf16 the measure is what one process shows when only its micro-batch changes, fr
 """
 
 import argparse
-import os
-import platform
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
 import torch
 
+from tests.proofs.pages import made_by, write_between
 from tests.support.layouts import Layout, stage3
 from tests.support.runs import RunCase, read_metrics, write_run
 from toolkit.checkpoint.read import open_checkpoint
@@ -151,10 +148,9 @@ def measure(folder: Path, layouts: Sequence[Layout], models: Sequence[str]) -> t
 def table(rows: Sequence[Row], spread: float) -> str:
     """The table in Markdown."""
     lines = [
-        f"Made on {os.cpu_count()} cores ({platform.machine()}), commit {_commit()}, DeepSpeed {version('deepspeed')}, "
-        f"torch {torch.__version__} by `python -m tests.proofs.layout_table`: 20 steps, CLM to step 10, then MLM; tied "
-        "and untied embeddings, grouped and full key-value heads, the largest difference of all. In bf16 one process "
-        f"differs from itself by {spread:.1e} when its micro-batch goes from 1 row to 4.",
+        f"{made_by('tests.proofs.layout_table', packages=('deepspeed', 'torch'))}: 20 steps, CLM to step 10, then MLM; "
+        "tied and untied embeddings, grouped and full key-value heads, the largest difference of all. In bf16 one "
+        f"process differs from itself by {spread:.1e} when its micro-batch goes from 1 row to 4.",
         "",
         "| layout | ranks | loss, fp32 | gradient norm, fp32 | gradient of a parameter, step 1 | loss, bf16 |",
         "|---|---|---|---|---|---|",
@@ -164,11 +160,6 @@ def table(rows: Sequence[Row], spread: float) -> str:
         figures = f"{row.loss:.1e} | {row.norm:.1e} | {row.gradient:.1e} | {bf16}"
         lines.append(f"| {row.layout} | {row.layout.ranks} | {figures} |")
     return "\n".join(lines)
-
-
-def _commit() -> str:
-    command = ["git", "rev-parse", "--short", "HEAD"]
-    return subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def main() -> int:
@@ -181,9 +172,7 @@ def main() -> int:
     text = table(rows, spread)
     print(text)
     if page is not None:
-        before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-        _, _, after = rest.partition(END)
-        page.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
+        write_between(page, BEGIN, END, text)
     problems = [problem for row in rows for problem in row.problems(spread)]
     print(*problems, sep="\n", file=sys.stderr)
     return 1 if problems else 0
