@@ -45,7 +45,7 @@ CASES = (
     Case(
         "tc", "CoNLL-2003", "tc/conll2003/eng.train", "tc/conll2003/eng.testb", {"learning_rate": 5e-4, "steps": 300}
     ),
-    Case("qa", "SQuAD, 17 articles", "{squad_train}", "{squad_test}", {"learning_rate": 5e-4, "steps": 300}),
+    Case("qa", "SQuAD, 17 articles", "qa/squad-v1.1/articles-sample.json", "qa/squad-v1.1/xquad.en.json", {"learning_rate": 5e-4, "steps": 300}),
     Case(
         "ir", "SciFact", "ir/scifact", "ir/scifact",
         {"learning_rate": 3e-4, "steps": 100, "batch_rows": 16, "max_length": 128},
@@ -79,11 +79,11 @@ def cell(case: Case, model: str, folder: str, *, data: Path, seed: int, is_rando
 def _places(case: Case, data: Path, scratch: Path) -> tuple[Path, Path]:
     if case.family != "qa":
         return data / case.train, data / case.test
-    sample = json.loads((data / "qa/squad-v1.1/articles-sample.json").read_text(encoding="utf-8"))
+    sample = json.loads((data / case.train).read_text(encoding="utf-8"))
     sample["data"] = [article for article in sample["data"] if article["title"] not in _HELD_OUT]
     train = scratch / "squad.json"
     train.write_text(json.dumps(sample), encoding="utf-8")
-    return train, data / "qa/squad-v1.1/xquad.en.json"
+    return train, data / case.test
 
 
 def interval(values: list[float]) -> str:
