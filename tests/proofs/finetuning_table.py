@@ -45,7 +45,10 @@ CASES = (
     Case(
         "tc", "CoNLL-2003", "tc/conll2003/eng.train", "tc/conll2003/eng.testb", {"learning_rate": 5e-4, "steps": 300}
     ),
-    Case("qa", "SQuAD, 17 articles", "qa/squad-v1.1/articles-sample.json", "qa/squad-v1.1/xquad.en.json", {"learning_rate": 5e-4, "steps": 300}),
+    Case(
+        "qa", "SQuAD, 17 articles", "qa/squad-v1.1/articles-sample.json", "qa/squad-v1.1/xquad.en.json",
+        {"learning_rate": 5e-4, "steps": 300},
+    ),
     Case(
         "ir", "SciFact", "ir/scifact", "ir/scifact",
         {"learning_rate": 3e-4, "steps": 100, "batch_rows": 16, "max_length": 128},
