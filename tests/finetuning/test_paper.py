@@ -7,6 +7,7 @@ from transformers import PreTrainedTokenizerFast
 from tests.support.hf_encoders import save_encoder
 from toolkit.core.errors import UserError
 from toolkit.finetuning import Split, open_source
+from toolkit.finetuning.named import DATASETS
 from toolkit.finetuning.paper import split_training
 from toolkit.finetuning.tasks.sequence_classification import SequenceClassification, SequenceClassificationSettings
 from toolkit.workflows.finetune import finetune
@@ -57,6 +58,15 @@ def test_a_pair_is_one_string_of_labelled_lines_that_ends_in_eos(tmp_path, sourc
     assert seen[1] == ["First part: w1 w2\nSecond: w3<eos>", "First part: w4\nSecond: w5<eos>"]
     assert seen[4] == ["Question 1: w1 w2\nQuestion 2: w3<eos>", "Question 1: w4\nQuestion 2: w5<eos>"]
     assert set(features) == {Split.TRAIN, Split.VALIDATION, Split.TEST}
+
+
+@pytest.mark.parametrize(
+    ("name", "labels"), [("qqp", ("Question 1", "Question 2")), ("mnli", ("Premise", "Hypothesis")), ("sst2", None)]
+)
+def test_named_sets_bring_what_their_pairs_are_called(name, labels):
+    settings = DATASETS[name].settings(SequenceClassificationSettings(protocol="paper", seed=5))
+    assert (settings.pair_labels, settings.seed) == (labels, 5)
+    assert DATASETS[name].settings(SequenceClassificationSettings()).pair_labels is None
 
 
 def recording(seen):

@@ -117,15 +117,25 @@ class SequenceClassification(Task[LabelledTexts]):
     def _inputs(
         self, examples: Sequence[Example], columns: tuple[str, ...], source: EncoderSource
     ) -> tuple[list[Encoded], int]:
-        first = [example.text for example in examples]
+        if self._is_paper:
+            return paper_inputs(self.paper_texts(examples, columns), source)
         second = [example.text_pair for example in examples if example.text_pair is not None]
-        if not self._is_paper:
-            return InputBuilder(source)(first, second or None)
-        if not second:
-            return paper_inputs(first, source)
+        return InputBuilder(source)([example.text for example in examples], second or None)
+
+    def paper_texts(self, examples: Sequence[Example], columns: tuple[str, ...]) -> list[str]:
+        """Each text as the paper's authors have it; the two of a pair are labelled lines of one string.
+
+        Args:
+            examples: of one split.
+            columns: the texts' names where `pair_labels` is unset.
+        """
         labels = self.settings.pair_labels or tuple(column.replace("_", " ").capitalize() for column in columns)
-        lines = [f"{labels[0]}: {a}\n{labels[1]}: {b}" for a, b in zip(first, second, strict=True)]
-        return paper_inputs(lines, source)
+        return [
+            example.text
+            if example.text_pair is None
+            else f"{labels[0]}: {example.text}\n{labels[1]}: {example.text_pair}"
+            for example in examples
+        ]
 
     def network(self, data: LabelledTexts, source: EncoderSource) -> nn.Module:
         """Mean pooling and a small head over the encoder."""
