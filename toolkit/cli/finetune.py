@@ -18,9 +18,19 @@ EXAMPLES = (
     "toolkit finetune sc runs/mine --train a.jsonl --test b.jsonl --output runs/nli --text-columns premise,hypothesis",
 )
 
+_TASKS = "sc: sequence classification. tc: token classification. qa: question answering. ir: retrieval."
+_TRAINING_FILE = (
+    "Training file. sc: .tsv .txt .csv .jsonl .parquet with the columns text and label. tc: CoNLL columns. "
+    "qa: SQuAD JSON. ir: a BEIR folder."
+)
+_DATASETS = (
+    "A data set on the hub, in place of files. sc: sst2, qqp, mnli. tc: conll2003, ontonotes, uner. "
+    "qa: squad, squad-v2, record. ir: msmarco, nq, mldr."
+)
+
 
 def command(
-    task: Annotated[str, typer.Argument(metavar="TASK", help="sc, tc: sequence, token classification; ir: retrieval.")],
+    task: Annotated[str, typer.Argument(metavar="TASK", help=_TASKS)],
     model: Annotated[
         str,
         typer.Argument(
@@ -28,22 +38,10 @@ def command(
         ),
     ],
     output: Annotated[Path, typer.Option(metavar="DIR", help="Folder for result.json, predictions.jsonl and model/.")],
-    train: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Training file: .tsv .txt .csv .jsonl .parquet with the columns text and label."
-        ),
-    ] = None,
+    train: Annotated[Path | None, typer.Option(metavar="FILE", help=_TRAINING_FILE)] = None,
     validation: Annotated[Path | None, typer.Option(metavar="FILE", help="A second file to evaluate on.")] = None,
     test: Annotated[Path | None, typer.Option(metavar="FILE", help="File to evaluate on.")] = None,
-    dataset: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="A data set on the hub, in place of files. sc: sst2, qqp, mnli. tc: conll2003, ontonotes, uner. "
-            "qa: squad, squad-v2, record. ir: msmarco, nq, mldr.",
-        ),
-    ] = None,
+    dataset: Annotated[str | None, typer.Option(metavar="NAME", help=_DATASETS)] = None,
     protocol: Annotated[
         str | None, typer.Option(metavar="NAME", help="Inputs and metrics: standard, or paper (the paper's own).")
     ] = None,

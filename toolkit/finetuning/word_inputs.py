@@ -21,8 +21,8 @@ NO_WORD = -1
 Window = tuple[int, int]
 """First token and the one behind the last, among the tokens of a sentence."""
 WordInputs = list[dict[str, Any]]
-"""`sentence` (its number), what the encoder takes, `words`: the number of the word that each token answers for, or
-`NO_WORD`, and `token_words`: that of the word that it is part of."""
+"""`sentence` (its number), what the encoder takes, and `words`: the number of the word that each token answers for, or
+`NO_WORD`."""
 
 
 def word_inputs(sentences: Sequence[Sequence[str]], source: EncoderSource) -> WordInputs:
@@ -57,14 +57,13 @@ def word_inputs(sentences: Sequence[Sequence[str]], source: EncoderSource) -> Wo
         for (first, after), tokens in zip(windows, answers, strict=True):
             if not len(tokens):
                 continue
-            answered, parts = np.full((2, after - first + num_special), NO_WORD)
+            answered = np.full(after - first + num_special, NO_WORD)
             answered[begin + tokens - first] = word_of[tokens]
-            parts[begin : begin + after - first] = word_of[first:after]
             row = {
                 name: [*values[:begin], *values[begin + first : begin + after], *values[end:]]
                 for name, values in columns.items()
             }
-            inputs.append({"sentence": number, **row, "words": answered.tolist(), "token_words": parts.tolist()})
+            inputs.append({"sentence": number, **row, "words": answered.tolist()})
     return inputs
 
 
@@ -85,8 +84,7 @@ def paper_word_inputs(sentences: Sequence[Sequence[str]], source: EncoderSource)
         answered = _words_of(encoded["offset_mapping"][number][:longest], words)
         if (answered != NO_WORD).any():
             row = {name: list(encoded[name][number][:longest]) for name in encoded if name in source.accepted}
-            words_of_tokens = answered.tolist()
-            inputs.append({"sentence": number, **row, "words": words_of_tokens, "token_words": words_of_tokens})
+            inputs.append({"sentence": number, **row, "words": answered.tolist()})
     return inputs
 
 
