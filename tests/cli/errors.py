@@ -503,7 +503,7 @@ _FINETUNED = (
         for file, found, remedy in (
             ("none.json", ("none.json: no such file",), "SQuAD's .json"),
             ("{table}", ("{table}: expected a file of questions", "a .tsv file"), "SQuAD's .json"),
-            ("{no_data}", ("{no_data}: 'data' has to be a list", "found only 'rows'"), "SQuAD's .json"),
+            ("{no_squad_data}", ("{no_squad_data}: 'data' has to be a list", "found only 'rows'"), "SQuAD's .json"),
             ("{no_questions}", ("{no_questions}: no questions",), "SQuAD's .json"),
             ("{bad_offset}", ("{bad_offset}, question 'q7'", "expected 'Ada', found 'da '"), "correct it"),
             ("{two_minds}", ("question 'q7': is_impossible is true, but it has 1 answer",), "Correct one of the two"),

@@ -274,7 +274,7 @@ _TABLES: dict[str, tuple[str, str | bytes]] = {
     "label_lists": ("label_lists.jsonl", '{"text": "a", "label": ["a"]}\n'),
     "no_labels": ("no_labels.jsonl", '{"text": "a", "label": []}\n'),
     "quantities": ("quantities.jsonl", '{"text": "a", "label": 1.5}\n'),
-    "no_data": ("no_data.json", '{"rows": []}'),
+    "no_squad_data": ("no_data.json", '{"rows": []}'),
     "no_questions": ("no_questions.json", '{"data": []}'),
     "bad_offset": ("bad_offset.json", _squad(answers=[{"text": "Ada", "answer_start": 1}])),
     "two_minds": ("two_minds.json", _squad(answers=[{"text": "Ada", "answer_start": 0}], is_impossible=True)),
