@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet -c constraints-cpu.txt $(PIP_ARGS)
 # A file's tests share what is expensive to make, so one process runs them all; tests/conftest.py says which come first.
 IN_PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: quickstart test test-slow proofs lint bench
+.PHONY: quickstart test test-slow faults proofs lint bench
 
 quickstart: $(VENV)/installed
 	$(BIN)/toolkit quickstart
@@ -18,6 +18,9 @@ test: $(VENV)/tests-installed
 
 test-slow: $(VENV)/tests-installed
 	$(BIN)/python -m pytest -m slow
+
+# About half an hour: does the suite notice when the code is wrong?
+faults: $(VENV)/tests-installed
 	$(BIN)/python -m tests.planted_faults
 
 # About an hour; test-slow has a sample.
