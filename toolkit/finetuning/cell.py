@@ -38,7 +38,7 @@ class FinetuningResult(Settings):
     """The model, as the user named it."""
     dataset: str
     """Name of the data set; for files, the training file's, or its folder's where the file is called train."""
-    protocol: str
+    protocol: str = "standard"
     """Of inputs and metrics: `standard` or `paper`."""
     initialization: Initialization = Field(strict=False)
     """Whether the encoder was pretrained or a random twin."""
