@@ -18,6 +18,7 @@ from transformers import (
 )
 
 from tests.support.hf_encoders import WORDS, plain_tokenizer, save_encoder, template_tokenizer
+from tests.support.subword_tokenizers import subword_tokenizer
 from toolkit.core.errors import UserError
 from toolkit.finetuning import Initialization, Split, open_source
 from toolkit.finetuning.source import EncoderSource
@@ -162,6 +163,16 @@ def test_labels_of_tokens(tmp_path):
     task, data, source = data_and_source(tmp_path, text, protocol="paper")
     (row,) = task.encode(data, source)[Split.TEST]
     assert row["labels"] == [1, 1, 2, 0, -100], "and under the paper's protocol at each; not at the end of the text"
+
+
+def test_a_blank_is_inside_an_entity_that_the_word_behind_it_continues(tmp_path):
+    tokenizer = subword_tokenizer("byte-level BPE")
+    tokens = ["a", "\u00e9", "\u00e9", "\u00e9"]
+    text = "".join(f"{token}\t{tag}\n" for token, tag in zip(tokens, ["O", "B-A", "I-A", "O"], strict=True))
+    task, data, source = data_and_source(tmp_path, text, tokenizer=tokenizer)
+    (row,) = task.encode(data, source)[Split.TEST]
+    # a, then a blank and two bytes of each word, and the end of the text.
+    assert row["labels"] == [0, 0, 1, -100, 2, 2, -100, 0, 0, -100, -100]
 
 
 def test_the_paper_votes_over_the_tokens_of_a_word(tmp_path):

@@ -123,6 +123,22 @@ def test_words_without_tokens_are_answered_nowhere():
     assert word_inputs([["\u200b"], []], source_of(plain_tokenizer())) != []
 
 
+def test_a_blank_that_is_a_token_belongs_to_the_word_behind_it():
+    tokenizer = subword_tokenizer("byte-level BPE")
+    (row,) = word_inputs([["a", "\u00e9", "b"]], source_of(tokenizer))
+    assert tokenizer.convert_ids_to_tokens(row["input_ids"]) == ["a", "Ġ", "Ã", "©", "Ġ", "b", "<eos>"]
+    assert row["words"] == [0, -1, 1, -1, -1, 2, -1]
+    assert row["blanks"] == [-1, 1, -1, -1, 2, -1, -1]
+    windows = word_inputs([["a", "\u00e9", "b"]], source_of(tokenizer, max_length=5))
+    assert [(row["words"], row["blanks"]) for row in windows] == [
+        ([0, -1, 1, -1, -1], [-1, 1, -1, -1, -1]),
+        ([-1, -1, -1, 2, -1], [-1, -1, 2, -1, -1]),
+    ]
+    (row,) = paper_word_inputs([["a", "\u00e9", "b"]], source_of(tokenizer))
+    assert row["words"] == [0, 1, 1, 1, 2, 2, -1]
+    assert set(row["blanks"]) == {-1}
+
+
 def test_words_that_hold_blanks_and_special_tokens():
     (row,) = word_inputs([["w1 w2", "<eos>", "\xa0", "w3"]], source_of(template_tokenizer()))
     assert row["input_ids"] == [CLS, W + 1, W + 2, EOS, W + 3, EOS]

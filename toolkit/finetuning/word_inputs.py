@@ -21,12 +21,12 @@ NO_WORD = -1
 Window = tuple[int, int]
 """First token and the one behind the last, among the tokens of a sentence."""
 WordInputs = list[dict[str, Any]]
-"""`sentence` (its number), what the encoder takes, and `words`: the number of the word that each token answers for, or
-`NO_WORD`."""
+"""`sentence` (its number), what the encoder takes, `words`: the number of the word that each token answers for, or
+`NO_WORD`, and `blanks`: likewise, for tokens that are nothing but the blank in front of such a word."""
 
 
 def word_inputs(sentences: Sequence[Sequence[str]], source: EncoderSource) -> WordInputs:
-    """As the tokenizer encodes sentences; a word is answered at its first token.
+    """As the tokenizer encodes sentences; a word is answered at its first token that is more than a blank.
 
     Words that leave no token are answered nowhere; nor are there inputs for sentences of such words alone.
 
@@ -50,20 +50,24 @@ def word_inputs(sentences: Sequence[Sequence[str]], source: EncoderSource) -> Wo
                 f"max_length = {source.max_length} leaves no room for text: the tokenizer adds "
                 f"{counted(num_special, 'special token')} to each input. Set max_length to at least {num_special + 1}."
             )
-        word_of = _words_of(encoded["offset_mapping"][number][begin:end], words)
+        offsets = encoded["offset_mapping"][number][begin:end]
+        word_of = _words_of(offsets, words)
+        is_blank = _are_blanks(offsets, word_of, words)
         columns = {name: encoded[name][number] for name in encoded if name in source.accepted}
         windows = split_windows(end - begin, capacity=source.max_length - num_special)
-        answers = answering_tokens(word_of, windows)
+        answers = answering_tokens(np.where(is_blank, NO_WORD, word_of), windows)
         for (first, after), tokens in zip(windows, answers, strict=True):
             if not len(tokens):
                 continue
-            answered = np.full(after - first + num_special, NO_WORD)
+            answered, blanks = np.full((2, after - first + num_special), NO_WORD)
             answered[begin + tokens - first] = word_of[tokens]
+            in_front = first + np.flatnonzero((is_blank & np.isin(word_of, word_of[tokens]))[first:after])
+            blanks[begin + in_front - first] = word_of[in_front]
             row = {
                 name: [*values[:begin], *values[begin + first : begin + after], *values[end:]]
                 for name, values in columns.items()
             }
-            inputs.append({"sentence": number, **row, "words": answered.tolist()})
+            inputs.append({"sentence": number, **row, "words": answered.tolist(), "blanks": blanks.tolist()})
     return inputs
 
 
@@ -84,7 +88,8 @@ def paper_word_inputs(sentences: Sequence[Sequence[str]], source: EncoderSource)
         answered = _words_of(encoded["offset_mapping"][number][:longest], words)
         if (answered != NO_WORD).any():
             row = {name: list(encoded[name][number][:longest]) for name in encoded if name in source.accepted}
-            inputs.append({"sentence": number, **row, "words": answered.tolist()})
+            no_blanks = [NO_WORD] * len(answered)
+            inputs.append({"sentence": number, **row, "words": answered.tolist(), "blanks": no_blanks})
     return inputs
 
 
@@ -140,3 +145,13 @@ def _words_of(offsets: Sequence[tuple[int, int]], words: Sequence[str]) -> npt.N
     word_ends = np.cumsum([len(word) + 1 for word in words]) - 1
     word_of = np.searchsorted(word_ends, starts, side="right")
     return np.where((starts == ends) | (word_of == len(words)), NO_WORD, word_of)
+
+
+def _are_blanks(
+    offsets: Sequence[tuple[int, int]], word_of: npt.NDArray[np.int64], words: Sequence[str]
+) -> npt.NDArray[np.bool_]:
+    """Whether each token ends before its word begins."""
+    word_starts = np.cumsum([0, *(len(word) + 1 for word in words)])
+    ends = np.array(offsets, np.int64).reshape(-1, 2)[:, 1]
+    is_blank: npt.NDArray[np.bool_] = np.logical_and(word_of != NO_WORD, ends <= word_starts[word_of])
+    return is_blank

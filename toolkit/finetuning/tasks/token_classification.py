@@ -76,8 +76,7 @@ class TokenClassification(Task[TaggedText]):
             classes = data.classes(split)
             inputs = encode([sentence.tokens for sentence in sentences], source)
             for row in inputs:
-                gold = classes[row["sentence"]]
-                row["labels"] = [_IGNORED if word == NO_WORD else gold[word] for word in row["words"]]
+                row["labels"] = _labels(data, row["words"], row["blanks"], classes[row["sentence"]])
             features[split] = inputs
         if not features[Split.TRAIN]:
             raise UserError(
@@ -171,6 +170,18 @@ def _types(files: Mapping[Split, TaggedFile]) -> list[str]:
                 "that type."
             )
     return types
+
+
+def _labels(data: TaggedText, words: Sequence[int], blanks: Sequence[int], classes: Sequence[int]) -> list[int]:
+    """What each token is trained on: its word's tag, or that of the blank, which is inside an entity or outside.
+
+    Without a label, whatever is predicted for a blank would reach those who use the model through `pipeline`.
+    """
+    labels = [_IGNORED if word == NO_WORD else classes[word] for word in words]
+    for place, word in enumerate(blanks):
+        if word != NO_WORD:
+            labels[place] = classes[word] if data.tags[classes[word]].startswith("I-") else 0
+    return labels
 
 
 def _decoded(data: TaggedText, split: Split, features: Features, answers: Outputs) -> list[Prediction]:
