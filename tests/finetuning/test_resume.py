@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from transformers import Trainer
 
 from tests.support.hf_encoders import WORDS, save_encoder
@@ -82,9 +83,10 @@ def begun_at(monkeypatch):
 
 
 def kill_one(folder, step):
-    """In a process of its own, by SIGKILL."""
+    """In a process of its own, by SIGKILL; with as many threads as this one, whom other tests may have given fewer."""
     code = f"""
-import os, pathlib, pytest, signal
+import os, pathlib, pytest, signal, torch
+torch.set_num_threads({torch.get_num_threads()})
 from tests.finetuning.test_resume import run, stop_at
 stop_at(pytest.MonkeyPatch(), "after a step", {step}, lambda: os.kill(os.getpid(), signal.SIGKILL))
 run(pathlib.Path({str(folder)!r}), "out")
