@@ -43,7 +43,9 @@ def test_each_word_is_answered_once_at_its_first_token(kind):
         assert [word for word, _ in answered] == list(range(len(words)))
         places = [place for _, place in answered]
         ends = [*places[1:], len(row["input_ids"])]
-        for word, (begin, end) in zip(words, zip(places, ends, strict=True), strict=True):
+        for number, (word, (begin, end)) in enumerate(zip(words, zip(places, ends, strict=True), strict=True)):
+            parts = [part for part in row["token_words"][begin:end] if part >= 0]
+            assert parts == [number] * len(parts)
             text = tokenizer.decode(row["input_ids"][begin:end], skip_special_tokens=True).strip()
             assert text.replace("[CLS]", "").replace("[SEP]", "").replace(" ", "") == (
                 word.lower() if kind == "WordPiece" else word
@@ -73,6 +75,13 @@ def test_windows_lose_no_word_and_no_token(kind, max_length):
             assert part in [text[at : at + len(part)] for at in range(len(text))]
 
 
+def test_each_token_knows_its_word_by_hand():
+    """`re d`, a blank, nine tokens of `unhappiness`, a blank, `w 1`, and the end of the text."""
+    (row,) = word_inputs([["red", "unhappiness", "w1"]], source_of(subword_tokenizer("byte-level BPE")))
+    assert row["words"] == [0, -1, -1, 1, *[-1] * 9, 2, -1, -1]
+    assert row["token_words"] == [*[0] * 2, -1, *[1] * 9, -1, *[2] * 2, -1]
+
+
 def test_a_sentence_in_windows_by_hand():
     rows = word_inputs([[f"w{number}" for number in range(9)]], source_of(template_tokenizer(), max_length=6))
     assert [row["input_ids"] for row in rows] == [
@@ -88,6 +97,7 @@ def test_a_sentence_in_windows_by_hand():
         [-1, -1, 5, 6, -1, -1],
         [-1, -1, -1, 7, 8, -1],
     ]
+    assert [row["token_words"] for row in rows] == [[-1, *range(first, first + 4), -1] for first in (0, 2, 4, 5)]
 
 
 @pytest.mark.parametrize("capacity", range(1, 12))

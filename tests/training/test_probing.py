@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.checkpoints import states_of, write_checkpoint
 from tests.support.runs import RunCase, read_metrics, write_run
 from toolkit.checkpoint.folders import step_folders
 from toolkit.core.types import AttentionKind
@@ -151,14 +152,18 @@ def test_a_run_that_is_stopped_does_not_wait(tmp_path, monkeypatch):
 def test_a_checkpoint_that_waits_is_not_deleted(tmp_path, monkeypatch):
     settings = settings_of(tmp_path)
     root = tmp_path / "run" / "checkpoints"
+    (tmp_path / "tokenizer").mkdir()
     probes = Watched(settings, monkeypatch, "import time; time.sleep(60)")
     retention = RetentionHook(root, settings.checkpoint, in_use=probes)
-    for step in (4, 8, 12):
-        (root / f"step-{step:08d}").mkdir(parents=True)
+    for step in (3, 4, 8, 12):
+        folder = write_checkpoint(root, step, states=states_of(step), tokenizer_folder=tmp_path / "tokenizer")
         probes.step(step, saved=True)
-        retention.on_checkpoint(root / f"step-{step:08d}")
+        retention.on_checkpoint(folder)
     assert [step for step, _ in step_folders(root)] == [12, 8, 4]
     probes.close(None)
+    probes._waiting.clear()
+    retention.on_end(RunState(13))
+    assert [step for step, _ in step_folders(root)] == [12]
 
 
 def test_the_program_has_the_name_that_training_knows():

@@ -11,6 +11,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from seqeval.metrics import f1_score
 from sklearn.linear_model import LogisticRegression
 from transformers import AutoModel, AutoTokenizer
 
@@ -37,24 +38,35 @@ def _sentences(path: Path, count: int, seed: int) -> list[tuple[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def probed(tmp_path_factory):
-    """A run with a probe and two checkpoints of equal weights, one of a single writer and one of three."""
-    folder = tmp_path_factory.mktemp("probe")
-    train, test = _sentences(folder / "train.tsv", 80, seed=1), _sentences(folder / "test.tsv", 120, seed=2)
-    files = [f"probe.{split}={folder / f'{split}.tsv'}" for split in ("train", "test")]
-    settings = load_run(str(write_run(folder)), ["probe.task=boats", "probe.kind=sc", *files])
-    run = RunFolder(folder / "run")
-    run.path.mkdir()
-    run.settings_file.write_text(to_toml(settings))
+def write_run_folder(tmp_path_factory):
+    """Writes a run with a probe and two checkpoints of equal weights, one of a single writer and one of three."""
     model = model_settings("test", vocab_size=384, initializer_range=0.15)
     encoder = Encoder(model)
     initialize_(encoder, seed=3)
-    tokenizer = tiny_tokenizer(folder / "tokenizer")
-    for step, num_parts in ((10, 1), (20, 3)):
-        states = model_states(encoder)
-        write_checkpoint(
-            run.checkpoints, step, states=states, tokenizer_folder=tokenizer, model=model, num_parts=num_parts
-        )
+    tokenizer = tiny_tokenizer(tmp_path_factory.mktemp("tokenizer"))
+
+    def write(folder: Path, kind: str, **files: Path) -> RunFolder:
+        named = [f"probe.{split}={path}" for split, path in files.items()]
+        settings = load_run(str(write_run(folder)), ["probe.task=boats", f"probe.kind={kind}", *named])
+        run = RunFolder(folder / "run")
+        run.path.mkdir()
+        run.settings_file.write_text(to_toml(settings))
+        for step, num_parts in ((10, 1), (20, 3)):
+            states = model_states(encoder)
+            write_checkpoint(
+                run.checkpoints, step, states=states, tokenizer_folder=tokenizer, model=model, num_parts=num_parts
+            )
+        return run
+
+    return write
+
+
+@pytest.fixture(scope="module")
+def probed(tmp_path_factory, write_run_folder):
+    """A run with a probe of texts, and the labelled texts."""
+    folder = tmp_path_factory.mktemp("probe")
+    train, test = _sentences(folder / "train.tsv", 80, seed=1), _sentences(folder / "test.tsv", 120, seed=2)
+    run = write_run_folder(folder, "sc", train=folder / "train.tsv", test=folder / "test.tsv")
     return run, train, test
 
 
@@ -77,6 +89,50 @@ def test_the_score_is_that_of_a_direct_computation(probed, tmp_path):
     assert scores["score"] == scores["accuracy"] == pytest.approx(expected, abs=1e-12)
     majority = max(np.unique(truth, return_counts=True)[1]) / len(truth)
     assert majority < expected < 1
+
+
+def _tagged(path: Path, count: int, seed: int) -> list[list[tuple[str, str]]]:
+    """Sentences whose subjects and river are entities, and written as CoNLL columns."""
+    tags = {"miller": "B-PER", "fox": "B-PER", "sister": "B-PER", "captain": "B-PER", "river": "B-LOC"}
+    texts = [document.split(".")[0].split() for document in sample_documents(count, seed=seed)]
+    sentences = [[(word, tags.get(word.strip(";,"), "O")) for word in words] for words in texts]
+    path.write_text("\n".join("".join(f"{word} {tag}\n" for word, tag in rows) for rows in sentences))
+    return sentences
+
+
+def _word_vectors(folder: Path, sentences: list[list[tuple[str, str]]]) -> tuple[np.ndarray, np.ndarray]:
+    """Means over the tokens of each word, found by the characters that a token stands for."""
+    tokenizer, encoder = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder)
+    vectors, tags = [], []
+    for sentence in sentences:
+        encoded = tokenizer(" ".join(word for word, _ in sentence), return_tensors="pt", return_offsets_mapping=True)
+        (offsets,) = encoded.pop("offset_mapping").tolist()
+        with torch.no_grad():
+            (hidden_SD,) = encoder(**encoded).last_hidden_state
+        end = -1
+        for word, tag in sentence:
+            begin, end = end, end + 1 + len(word)
+            # A blank in front of a word goes with its first letters, and is no part of it alone.
+            is_part = [begin <= first and begin + 1 < last <= end for first, last in offsets]
+            vectors.append(hidden_SD[is_part].mean(0))
+            tags.append(tag)
+    return torch.stack(vectors).double().numpy(), np.array(tags)
+
+
+def test_the_score_of_words_is_that_of_a_direct_computation(tmp_path, write_run_folder):
+    files = {split: tmp_path / f"{split}.conll" for split in ("train", "test")}
+    train, test = _tagged(files["train"], 40, seed=1), _tagged(files["test"], 60, seed=2)
+    run = write_run_folder(tmp_path, "tc", **files)
+    to_hf(run.checkpoint(10), tmp_path / "hf")
+    (vectors, tags), (unseen, _) = (_word_vectors(tmp_path / "hf", sentences) for sentences in (train, test))
+    mean, deviation = vectors.mean(axis=0), vectors.std(axis=0)
+    regression = LogisticRegression(max_iter=1000).fit((vectors - mean) / deviation, tags)
+    answers = iter(regression.predict((unseen - mean) / deviation).tolist())
+    predicted = [[next(answers) for _ in sentence] for sentence in test]
+    expected = f1_score([[tag for _, tag in sentence] for sentence in test], predicted)
+    scores = probe_checkpoint(str(run.path), 10)
+    assert scores["score"] == scores["f1"] == pytest.approx(expected, abs=1e-12)
+    assert 0.2 < expected < 1
 
 
 def test_the_number_of_writers_is_no_part_of_it(probed):

@@ -6,7 +6,8 @@ C = 1, on vectors standardized by the training split. Nothing is drawn, so equal
 """
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy.typing as npt
 
 from toolkit.finetuning.task import Split, Task
 from toolkit.finetuning.trainer import Features
+from toolkit.finetuning.word_inputs import NO_WORD
 
 Vectors = npt.NDArray[np.float32]
 HiddenStates = Callable[[Features], Iterator[tuple[int, Vectors]]]
@@ -37,21 +39,54 @@ def probe_scores(
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    train, test = features[Split.TRAIN], features[Split.TEST]
+    train, test = (_items(features[split]) for split in (Split.TRAIN, Split.TEST))
     probe = make_pipeline(StandardScaler(), LogisticRegression(max_iter=steps))
     with warnings.catch_warnings():
         # To stop there is what `steps` asks for.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        vectors = _pooled(train, hidden_states)
-        probe.fit(vectors, [row["labels"] for row in train])
-    classes = np.asarray(probe.predict(_pooled(test, hidden_states)))
-    outputs = np.eye(int(max(probe.classes_)) + 1, dtype=np.float32)[classes]
-    predictions = task.decode(data, {Split.TEST: test}, {Split.TEST: list(outputs)})
+        probe.fit(_pooled(train, features[Split.TRAIN], hidden_states), [item.label for row in train for item in row])
+    classes = iter(probe.predict(_pooled(test, features[Split.TEST], hidden_states)).tolist())
+    width = int(max(probe.classes_)) + 1
+    outputs = [_output(row, inputs, classes, width) for row, inputs in zip(test, features[Split.TEST], strict=True)]
+    predictions = task.decode(data, {Split.TEST: features[Split.TEST]}, {Split.TEST: outputs})
     return task.score(data, predictions)[Split.TEST]
 
 
-def _pooled(features: Features, hidden_states: HiddenStates) -> npt.NDArray[np.float64]:
-    pooled: list[Vectors | None] = [None] * len(features)
+@dataclass(frozen=True)
+class _Item:
+    """What is classified: a whole input, or a word of it."""
+
+    tokens: slice | npt.NDArray[np.intp]
+    """Those of its vector."""
+    answers: slice | int
+    """Where the task looks for its class."""
+    label: int
+
+
+def _items(features: Features) -> list[list[_Item]]:
+    """Those of each input, in the order of its tokens."""
+    return [_words(row) if "words" in row else [_Item(slice(None), slice(None), row["labels"])] for row in features]
+
+
+def _words(row: Mapping[str, Any]) -> list[_Item]:
+    word_of = np.asarray(row["token_words"])
+    return [
+        _Item(np.flatnonzero(word_of == word), place, label)
+        for place, (word, label) in enumerate(zip(row["words"], row["labels"], strict=True))
+        if word != NO_WORD
+    ]
+
+
+def _pooled(items: Sequence[list[_Item]], features: Features, hidden_states: HiddenStates) -> npt.NDArray[np.float64]:
+    pooled: list[list[Vectors]] = [[] for _ in features]
     for number, hidden_SD in hidden_states(features):
-        pooled[number] = hidden_SD.mean(axis=0)
-    return np.stack([vector for vector in pooled if vector is not None]).astype(np.float64)
+        pooled[number] = [hidden_SD[item.tokens].mean(axis=0) for item in items[number]]
+    return np.stack([vector for row in pooled for vector in row]).astype(np.float64)
+
+
+def _output(items: list[_Item], row: Mapping[str, Any], classes: Iterator[int], width: int) -> Vectors:
+    """What a network that is sure of these classes would answer."""
+    output = np.zeros((len(row["input_ids"]), width), np.float32)
+    for item in items:
+        output[item.answers, next(classes)] = 1
+    return output if "words" in row else output[0]

@@ -21,8 +21,9 @@ NO_WORD = -1
 Window = tuple[int, int]
 """First token and the one behind the last, among the tokens of a sentence."""
 WordInputs = list[dict[str, Any]]
-"""`sentence` (its number), what the encoder takes, `words`: the number of the word that each token answers for, or
-`NO_WORD`, and `blanks`: likewise, for tokens that are nothing but the blank in front of such a word."""
+"""`sentence` (its number), what the encoder takes, and of each token, or `NO_WORD`: `words`, the number of the word
+that it answers for; `blanks`, that of such a word, if it is nothing but the blank in front of it; `token_words`, that
+of the word that it is a part of."""
 
 
 def word_inputs(sentences: Sequence[Sequence[str]], source: EncoderSource) -> WordInputs:
@@ -55,19 +56,22 @@ def word_inputs(sentences: Sequence[Sequence[str]], source: EncoderSource) -> Wo
         is_blank = _are_blanks(offsets, word_of, words)
         columns = {name: encoded[name][number] for name in encoded if name in source.accepted}
         windows = split_windows(end - begin, capacity=source.max_length - num_special)
-        answers = answering_tokens(np.where(is_blank, NO_WORD, word_of), windows)
+        part_of = np.where(is_blank, NO_WORD, word_of)
+        answers = answering_tokens(part_of, windows)
         for (first, after), tokens in zip(windows, answers, strict=True):
             if not len(tokens):
                 continue
-            answered, blanks = np.full((2, after - first + num_special), NO_WORD)
+            answered, blanks, parts = np.full((3, after - first + num_special), NO_WORD)
             answered[begin + tokens - first] = word_of[tokens]
             in_front = first + np.flatnonzero((is_blank & np.isin(word_of, word_of[tokens]))[first:after])
             blanks[begin + in_front - first] = word_of[in_front]
+            parts[begin : begin + after - first] = part_of[first:after]
             row = {
                 name: [*values[:begin], *values[begin + first : begin + after], *values[end:]]
                 for name, values in columns.items()
             }
-            inputs.append({"sentence": number, **row, "words": answered.tolist(), "blanks": blanks.tolist()})
+            told = {"words": answered.tolist(), "blanks": blanks.tolist(), "token_words": parts.tolist()}
+            inputs.append({"sentence": number, **row, **told})
     return inputs
 
 
@@ -88,8 +92,8 @@ def paper_word_inputs(sentences: Sequence[Sequence[str]], source: EncoderSource)
         answered = _words_of(encoded["offset_mapping"][number][:longest], words)
         if (answered != NO_WORD).any():
             row = {name: list(encoded[name][number][:longest]) for name in encoded if name in source.accepted}
-            no_blanks = [NO_WORD] * len(answered)
-            inputs.append({"sentence": number, **row, "words": answered.tolist(), "blanks": no_blanks})
+            told = {"words": answered.tolist(), "blanks": [NO_WORD] * len(answered), "token_words": answered.tolist()}
+            inputs.append({"sentence": number, **row, **told})
     return inputs
 
 
