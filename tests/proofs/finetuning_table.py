@@ -1,12 +1,12 @@
 """What pretraining is worth to each family of tasks, against twins with random weights.
 
-    python -m tests.proofs.finetuning_table --data FOLDER --model NAME=FOLDER... [--families sc tc qa ir]
-        [--seeds 0 1 2] [--rows RESULTS.jsonl] [--write docs/finetuning.md]
+    python -m tests.proofs.finetuning_table --data FOLDER --model NAME=FOLDER[=RATES]...
+        [--families sc tc qa ir] [--seeds 0 1 2] [--rows RESULTS.jsonl] [--write docs/finetuning.md]
 
 FOLDER of `--data` holds labelled sets in their published form: sc/sst2, tc/conll2003, qa/squad-v1.1, ir/scifact. Every
 cell trains for the same few steps, from the encoder's weights and from weights drawn from the seed. For both, the
-learning rate is that of `RATES` with the best validation score of the first seed. The table gives means over seeds and
-95 % intervals by Student's t; cells that `--rows` has already are not run again.
+learning rate is that of RATES (by default 1e-4,3e-4,1e-3) with the best validation score of the first seed. The table
+gives means over seeds and 95 % intervals by Student's t; cells that `--rows` has already are not run again.
 """
 
 import argparse
@@ -15,6 +15,7 @@ import json
 import math
 import statistics
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,8 +43,8 @@ class Case:
 CASES = {
     "sc": Case("sc", "SST-2", {"text_columns": ["sentence"], "steps": 300}),
     "tc": Case("tc", "CoNLL-2003", {"steps": 300, "batch_rows": 16}),
-    "qa": Case("qa", "SQuAD, 15 articles", {"steps": 300, "batch_rows": 16}),
-    "ir": Case("ir", "SciFact", {"steps": 100, "max_length": 128}),
+    "qa": Case("qa", "SQuAD, 15 articles", {"steps": 300, "batch_rows": 8}),
+    "ir": Case("ir", "SciFact", {"steps": 100, "batch_rows": 16, "max_length": 128}),
 }
 
 
@@ -104,9 +105,11 @@ class Cells:
         self._path, self._data = path, data
         self.rows: list[Row] = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
-    def scores(self, case: Case, model: str, folder: str, *, is_random: bool, seeds: list[int]) -> list[Row]:
+    def scores(
+        self, case: Case, model: str, folder: str, *, is_random: bool, seeds: list[int], rates: Sequence[float]
+    ) -> list[Row]:
         """Rows of all seeds at the rate that the first one's validation chose."""
-        first = [self._row(case, model, folder, is_random, seeds[0], rate) for rate in RATES]
+        first = [self._row(case, model, folder, is_random, seeds[0], rate) for rate in rates]
         best = max(first, key=lambda row: (row["validation"][row["metric"]], -row["learning_rate"]))
         rate = best["learning_rate"]
         return [best, *(self._row(case, model, folder, is_random, seed, rate) for seed in seeds[1:])]
@@ -147,7 +150,7 @@ def table_line(case: Case, model: str, pretrained: list[Row], twins: list[Row]) 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--model", action="append", required=True, metavar="NAME=FOLDER")
+    parser.add_argument("--model", action="append", required=True, metavar="NAME=FOLDER[=RATES]")
     parser.add_argument("--families", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--rows", type=Path, default=Path("benchmarks/results/finetuning_families.jsonl"))
@@ -161,9 +164,10 @@ def main() -> None:
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for family in options.families:
-        for model, folder in (model.split("=", 1) for model in options.model):
+        for model, folder, *given in (model.split("=") for model in options.model):
+            rates = [float(rate) for rate in given[0].split(",")] if given else RATES
             both = [
-                cells.scores(CASES[family], model, folder, is_random=which, seeds=options.seeds)
+                cells.scores(CASES[family], model, folder, is_random=which, seeds=options.seeds, rates=rates)
                 for which in (False, True)
             ]
             lines.append(table_line(CASES[family], model, *both))
