@@ -22,6 +22,7 @@ from toolkit.finetuning.named import DATASETS, NamedDataset, named_dataset
 from toolkit.finetuning.paper import split_training
 from toolkit.finetuning.published_forms import ClassifiedTexts, ClozeQuestions, PublishedForm, TaggedWords
 from toolkit.finetuning.published_retrieval import BeirRepositories, Corpus
+from toolkit.workflows.finetune import finetune
 
 # What the client reads of its environment, it reads when it is imported: hence a process apart, and one for all.
 PROGRAM = """
@@ -442,6 +443,15 @@ def test_the_papers_settings_are_defaults_under_its_protocol():
     assert DATASETS["uner"].paper_settings == {"epochs": 1}
     chosen = DATASETS["mnli"].settings(get_task("sc").Settings(protocol="paper"))
     assert chosen.pair_labels == ("Premise", "Hypothesis")
+
+
+def test_a_wrong_model_fails_before_anything_is_fetched(monkeypatch, tmp_path):
+    monkeypatch.setattr(NamedDataset, "fetch", lambda *_: pytest.fail("the data set was fetched"))
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    for model, message in (("empty", "is not a model"), ("run", "holds no checkpoint")):
+        with pytest.raises(UserError, match=message):
+            finetune("sc", tmp_path / model, dataset="sst2", output=tmp_path / "out")
 
 
 @pytest.mark.parametrize(

@@ -69,19 +69,6 @@ def folder(tmp_path):
     return tmp_path
 
 
-@pytest.fixture
-def begun_at(monkeypatch):
-    """Steps at which the trainings of this test begin."""
-    steps, train = [], Trainer.train
-
-    def spy(self, resume_from_checkpoint):
-        steps.append(int(resume_from_checkpoint.split("-")[-1]) if resume_from_checkpoint else 0)
-        return train(self, resume_from_checkpoint)
-
-    monkeypatch.setattr(Trainer, "train", spy)
-    return steps
-
-
 def kill_one(folder, step):
     """In a process of its own, by SIGKILL; with as many threads as this one, whom other tests may have given fewer."""
     code = f"""

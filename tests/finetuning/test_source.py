@@ -1,3 +1,5 @@
+import json
+
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -68,6 +70,19 @@ def test_a_name_that_is_nowhere_is_refused(monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(UserError, match=r"could not load no-such-folder/model as an encoder"):
         open_source("no-such-folder/model")
+
+
+def test_code_of_a_model_is_never_run(tmp_path, monkeypatch):
+    """Nor is anybody asked about it, as transformers does."""
+    folder = save_encoder("bert", tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"model_type": "mine", "auto_map": {"AutoConfig": "mine.MyConfig", "AutoModel": "mine.MyModel"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "mine.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    with pytest.raises(UserError, match="it needs Python code that comes with it, and such code is not run here"):
+        open_source(str(folder))
+    assert not (tmp_path / "ran").exists()
 
 
 def test_damaged_weights_are_said(tmp_path):

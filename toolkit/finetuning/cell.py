@@ -134,7 +134,11 @@ def run_cell(prepared: PreparedTask, output: Path, *, model_name: str | None = N
         test=scores[Split.TEST],
         majority=task.baseline(data),
     )
-    _save_model(prepared, network, output / _MODEL)
+    _save_model(prepared, network, unfinished / _MODEL)
+    # While there is a result.json, everything beside it is of the same run.
+    (output / _RESULT).unlink(missing_ok=True)
+    shutil.rmtree(output / _MODEL, ignore_errors=True)
+    (unfinished / _MODEL).rename(output / _MODEL)
     _write_predictions(map(task.row, predictions[Split.TEST]), output / _PREDICTIONS)
     atomic_write(output / _RESULT, result.model_dump_json(indent=2) + "\n")
     shutil.rmtree(unfinished, ignore_errors=True)
@@ -147,10 +151,11 @@ def _open_unfinished(output: Path, prepared: PreparedTask) -> Path:
     declared = {
         "task": task.name,
         "settings": task.settings.model_dump(mode="json"),
-        "model": source.model,
+        "model": _model_identity(source),
         "initialization": source.initialization.value,
         "files": {split.value: _identity(path) for split, path in prepared.files.items()},
     }
+    _check_replaceable(output / _MODEL, source)
     unfinished = output / _UNFINISHED
     note, text = unfinished / "declared.json", json.dumps(declared, indent=2) + "\n"
     try:
@@ -165,6 +170,30 @@ def _open_unfinished(output: Path, prepared: PreparedTask) -> Path:
     return unfinished
 
 
+def _check_replaceable(folder: Path, source: EncoderSource) -> None:
+    """Raise UserError where `model/` of the output folder is the encoder itself, or no model at all."""
+    if source.origin is not None and source.origin.resolve() == folder.resolve():
+        raise UserError(
+            f"{folder} is MODEL itself, and the fine-tuned model would take its place. Choose another output folder "
+            "(--output)."
+        )
+    is_model, is_empty = (folder / "config.json").is_file(), folder.is_dir() and not any(folder.iterdir())
+    if folder.exists() and not is_model and not is_empty:
+        raise UserError(
+            f"{folder} exists, and is not a model that could be replaced: it has no config.json. Choose another output "
+            "folder (--output)."
+        )
+
+
+def _model_identity(source: EncoderSource) -> list[Any]:
+    """Of a folder its files; of a model of the hub its commit."""
+    return (
+        [source.model, getattr(source.config, "_commit_hash", None)]
+        if source.origin is None
+        else _identity(source.origin)
+    )
+
+
 def _identity(path: Path) -> list[list[str | int]]:
     """Of a file, or of all files in a folder."""
     files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
@@ -172,6 +201,8 @@ def _identity(path: Path) -> list[list[str | int]]:
 
 
 def _save_model(prepared: PreparedTask, network: nn.Module, folder: Path) -> None:
+    """Write a new folder: what a former run left in one would be loaded with this one's weights."""
+    shutil.rmtree(folder, ignore_errors=True)
     try:
         prepared.source.tokenizer.save_pretrained(folder)
         with quiet_transformers():

@@ -83,7 +83,7 @@ def load_network(auto_class: Any, source: EncoderSource, **config_changes: Any) 
             missing = set()
         else:
             network, report = auto_class.from_pretrained(
-                source.model, config=config, dtype=torch.float32, output_loading_info=True
+                source.model, config=config, dtype=torch.float32, output_loading_info=True, trust_remote_code=False
             )
             missing = set(report["missing_keys"])
     prefix = f"{network.base_model_prefix}." if network.base_model is not network else ""

@@ -41,6 +41,8 @@ class EncoderSource:
         max_length: tokens of an input that model, tokenizer and settings accept, special tokens included.
         accepted: names of the arguments that the encoder's forward takes.
         initialization: whether the encoder's weights are read or drawn.
+        origin: folder whose files tell whether this is still the same model; None for one of the hub, whose
+            configuration knows its commit.
     """
 
     model: str
@@ -49,10 +51,15 @@ class EncoderSource:
     max_length: int
     accepted: frozenset[str]
     initialization: Initialization
+    origin: Path | None = None
 
 
 def open_source(
-    model: str, *, initialization: Initialization = Initialization.PRETRAINED, max_length: int | None = None
+    model: str,
+    *,
+    initialization: Initialization = Initialization.PRETRAINED,
+    max_length: int | None = None,
+    origin: Path | None = None,
 ) -> EncoderSource:
     """Configuration and tokenizer of a local folder or a hub id.
 
@@ -60,6 +67,7 @@ def open_source(
         model: folder or hub id.
         initialization: of the encoder.
         max_length: of inputs in tokens; None: what model and tokenizer accept.
+        origin: the checkpoint that `model` was made from; None: `model` itself.
 
     Raises:
         UserError: it is not there, has no tokenizer, or is not an encoder.
@@ -74,14 +82,17 @@ def open_source(
             "hub id, or a run or checkpoint of this toolkit."
         )
     with model_loading(model):
-        config = AutoConfig.from_pretrained(model)
+        config = AutoConfig.from_pretrained(model, trust_remote_code=False)
         _check_encoder(model, config)
-        tokenizer = AutoTokenizer.from_pretrained(model)
+        tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
         with torch.device("meta"):
             shape = AutoModel.from_config(config)  # type: ignore[no-untyped-call]
     longest = longest_input(shape, tokenizer)
     accepted = frozenset(inspect.signature(shape.forward).parameters)
-    return EncoderSource(model, config, tokenizer, min(longest, max_length or longest), accepted, initialization)
+    origin = Path(model) if origin is None and Path(model).is_dir() else origin
+    return EncoderSource(
+        model, config, tokenizer, min(longest, max_length or longest), accepted, initialization, origin
+    )
 
 
 @contextmanager
@@ -91,6 +102,11 @@ def model_loading(model: str) -> Iterator[None]:
         with quiet_transformers():
             yield
     except (ImportError, OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        if "trust_remote_code" in str(error):
+            raise UserError(
+                f"could not load {model} as an encoder: it needs Python code that comes with it, and such code is not "
+                "run here. Give an encoder of a kind that transformers has, such as BERT or EuroBERT."
+            ) from error
         reason = str(error).strip().split("\n")[0]
         raise UserError(
             f"could not load {model} as an encoder: {reason}\n"

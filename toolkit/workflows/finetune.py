@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from toolkit.checkpoint.folders import holds_checkpoints
+from toolkit.checkpoint.read import open_checkpoint
 from toolkit.core.errors import SettingsError
 from toolkit.finetuning import (
     FinetuningResult,
@@ -57,11 +58,14 @@ def finetune(
     if dataset is not None:
         named = named_dataset(dataset, task=task)
         settings = named.settings(settings)
+        _check_model(model)
         files = named.fetch(settings.protocol)
     chosen = family(settings)
     data = chosen.read(files)
-    with _as_encoder(model) as encoder:
-        source = open_source(str(encoder), initialization=initialization, max_length=chosen.settings.max_length)
+    with _as_encoder(model) as (encoder, origin):
+        source = open_source(
+            str(encoder), initialization=initialization, max_length=chosen.settings.max_length, origin=origin
+        )
         return run_cell(prepare(chosen, files, data, source, dataset_name=dataset), output, model_name=str(model))
 
 
@@ -81,15 +85,27 @@ def _check_data(files: Mapping[Split, Path], dataset: str | None) -> None:
         )
 
 
+def _is_checkpoint(model: str | Path) -> bool:
+    return holds_checkpoints(Path(model)) and not (Path(model) / "config.json").exists()
+
+
+def _check_model(model: str | Path) -> None:
+    """Raise UserError where there is no such model, before gigabytes of data are fetched for it."""
+    if _is_checkpoint(model):
+        open_checkpoint(model)
+    else:
+        open_source(str(model))
+
+
 @contextmanager
-def _as_encoder(model: str | Path) -> Iterator[str | Path]:
-    """MODEL as a Hugging Face folder or hub id, inside the block."""
-    if not holds_checkpoints(Path(model)) or (Path(model) / "config.json").exists():
-        yield model
+def _as_encoder(model: str | Path) -> Iterator[tuple[str | Path, Path | None]]:
+    """MODEL as a Hugging Face folder or hub id, inside the block, and the checkpoint that it was made from, if any."""
+    if not _is_checkpoint(model):
+        yield model, None
         return
     from toolkit.conversion import ExportDtype, ExportForm, to_hf
 
     with tempfile.TemporaryDirectory(prefix="toolkit-finetune-") as scratch:
         encoder = Path(scratch) / "encoder"
-        to_hf(model, encoder, form=ExportForm.BIDIRECTIONAL, dtype=ExportDtype.FP32)
-        yield encoder
+        report = to_hf(model, encoder, form=ExportForm.BIDIRECTIONAL, dtype=ExportDtype.FP32)
+        yield encoder, report.checkpoint

@@ -1,0 +1,15 @@
+import pytest
+from transformers import Trainer
+
+
+@pytest.fixture
+def begun_at(monkeypatch):
+    """Steps at which the trainings of this test begin."""
+    steps, train = [], Trainer.train
+
+    def spy(self, resume_from_checkpoint):
+        steps.append(int(resume_from_checkpoint.split("-")[-1]) if resume_from_checkpoint else 0)
+        return train(self, resume_from_checkpoint)
+
+    monkeypatch.setattr(Trainer, "train", spy)
+    return steps

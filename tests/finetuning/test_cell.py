@@ -1,0 +1,115 @@
+"""What a run leaves in its output folder, and what it takes for the same run."""
+
+import json
+
+import pytest
+
+from tests.finetuning.test_resume import Killed, stop_at
+from tests.support.checkpoints import TINY_VOCABULARY, model_states, write_checkpoint
+from tests.support.hf_encoders import save_encoder
+from tests.support.text import tiny_tokenizer
+from toolkit.core.errors import UserError
+from toolkit.finetuning.tasks.sequence_classification import SequenceClassificationSettings
+from toolkit.model import Encoder, initialize_
+from toolkit.testing.models import tiny_settings
+from toolkit.workflows.finetune import finetune
+
+SETTINGS = SequenceClassificationSettings(learning_rate=1e-3, steps=4, batch_rows=2)
+
+
+@pytest.fixture
+def rows(tmp_path):
+    path = tmp_path / "rows.tsv"
+    path.write_text("text\tlabel\nThe old miller\t0\nA young fox\t1\nw1 w2\t0\nw3\t1\n", encoding="utf-8")
+    return path
+
+
+def run(rows, model, output, settings=SETTINGS):
+    return finetune("sc", model, train=rows, test=rows, output=output, settings=settings)
+
+
+def test_a_later_model_takes_the_whole_folder(tmp_path, rows):
+    for family in ("bert", "eurobert"):
+        run(rows, save_encoder(family, tmp_path / family), tmp_path / "out")
+    # What BERT's run wrote would be loaded with EuroBERT's weights.
+    assert not (tmp_path / "out" / "model" / "head.safetensors").exists()
+    assert json.loads((tmp_path / "out" / "model" / "config.json").read_text())["model_type"] == "eurobert"
+
+
+def test_no_result_stands_beside_another_runs_model(tmp_path, rows, monkeypatch):
+    model = save_encoder("eurobert", tmp_path / "model")
+    run(rows, model, tmp_path / "out")
+    kept = (tmp_path / "out" / "result.json").read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr("toolkit.finetuning.cell._save_model", kill)
+        with pytest.raises(Killed):
+            run(rows, model, tmp_path / "out")
+    assert (tmp_path / "out" / "result.json").read_bytes() == kept, "all that is there is still the first run's"
+    monkeypatch.setattr("toolkit.finetuning.cell._write_predictions", kill)
+    with pytest.raises(Killed):
+        run(rows, model, tmp_path / "out")
+    assert not (tmp_path / "out" / "result.json").exists()
+
+
+def kill(*_, **__):
+    raise Killed
+
+
+def test_what_is_not_a_former_runs_model_is_never_replaced(tmp_path, rows):
+    model = save_encoder("eurobert", tmp_path / "model")
+    with pytest.raises(UserError, match=r"model is MODEL itself, .* Choose another output folder \(--output\)"):
+        run(rows, model, tmp_path)
+    assert (model / "model.safetensors").is_file()
+    notes = tmp_path / "out" / "model" / "notes.txt"
+    notes.parent.mkdir(parents=True)
+    notes.touch()
+    with pytest.raises(UserError, match=r"is not a model that could be replaced: it has no config\.json"):
+        run(rows, model, tmp_path / "out")
+    assert notes.exists()
+
+
+def resumed_at(rows, model, output, begun_at):
+    """Stop a run after its third step, and run it again: the step at which it begins."""
+    with pytest.MonkeyPatch.context() as patch:
+        stop_at(patch, "after a step", 3, kill)
+        with pytest.raises(Killed):
+            run(rows, model, output)
+    run(rows, model, output)
+    return begun_at[-1]
+
+
+@pytest.fixture
+def pretrained(tmp_path):
+    """A run of the toolkit with a checkpoint."""
+    tokenizer, settings = tiny_tokenizer(tmp_path / "tokenizer"), tiny_settings(vocab_size=TINY_VOCABULARY.size)
+    encoder = Encoder(settings)
+    initialize_(encoder, 1)
+
+    def write(step):
+        folder = tmp_path / "run" / "checkpoints"
+        states = model_states(encoder)
+        write_checkpoint(folder, step, states=states, tokenizer_folder=tokenizer, model=settings)
+
+    write(20)
+    return tmp_path / "run", write
+
+
+def test_a_killed_run_on_a_checkpoint_resumes(tmp_path, rows, pretrained, begun_at):
+    """It is converted into another temporary folder each time."""
+    assert resumed_at(rows, pretrained[0], tmp_path / "out", begun_at) == 2
+
+
+def test_a_run_on_a_model_that_changed_starts_over(tmp_path, rows, pretrained, begun_at):
+    model, output = save_encoder("eurobert", tmp_path / "model"), tmp_path / "out"
+    folder, write_checkpoint_of = pretrained
+    for encoder, change in (
+        (model, lambda: save_encoder("eurobert", model)),
+        (folder, lambda: write_checkpoint_of(40)),
+    ):
+        with pytest.MonkeyPatch.context() as patch:
+            stop_at(patch, "after a step", 3, kill)
+            with pytest.raises(Killed):
+                run(rows, encoder, output)
+        change()
+        run(rows, encoder, output)
+        assert begun_at[-1] == 0
