@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -281,6 +282,26 @@ def test_what_cannot_be_read_is_named(tmp_path):
     one = small(tmp_path / "one", {"train": [("q1", "d1", 1)], "test": [("q1", "d1", 1)]})
     with pytest.raises(UserError, match="at least two queries"):
         run(tmp_path, one)
+
+
+def test_judgements_are_named_from_inside_their_folder(tmp_path, monkeypatch):
+    words = word_collection(tmp_path / "words")
+    monkeypatch.chdir(words / "qrels")
+    task, files = Retrieval(RetrievalSettings()), {Split.TRAIN: Path("train.tsv"), Split.TEST: Path("test.tsv")}
+    assert list(task.read(files).judgements[Split.TEST].grades)[:2] == ["q60", "q61"]
+    assert task.dataset(files) == "words"
+
+
+def test_linked_judgements_belong_to_the_folder_that_has_the_link(tmp_path):
+    """Those of two collections may be stored in one place."""
+    words, other = word_collection(tmp_path / "words"), small(tmp_path / "other", {"test": [("q1", "d1", 1)]})
+    store = tmp_path / "store"
+    store.mkdir()
+    for number, file in enumerate((words / "qrels" / "train.tsv", other / "qrels" / "test.tsv")):
+        file.rename(store / str(number))
+        file.symlink_to(store / str(number))
+    data = Retrieval(RetrievalSettings()).read({Split.TRAIN: words, Split.TEST: other})
+    assert [len(judged.collection.documents) for judged in data.judgements.values()] == [130, 12]
 
 
 def test_room_for_text_is_checked(tmp_path):

@@ -4,10 +4,10 @@ JSON lines end at `\n` only: other line breaks of Unicode, such as U+0085 and U+
 """
 
 import gzip
+import os
 import zlib
 from codecs import BOM_UTF8
 from collections.abc import Iterator
-from json import JSONDecodeError
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,6 +15,7 @@ import orjson
 
 from toolkit.core.errors import UserError
 from toolkit.core.text import counted, json_kind
+from toolkit.finetuning.data_files import parse_object, read_text
 from toolkit.finetuning.judgements import Collection, Document, Judgement, Judgements, collect
 
 _CORPUS, _QUERIES, _QRELS = "corpus.jsonl", "queries.jsonl", "qrels"
@@ -24,8 +25,12 @@ Content = TypeVar("Content")
 
 def is_beir(path: Path) -> bool:
     """Whether a path is a BEIR folder, or a file in the `qrels/` of one."""
-    root = path if path.is_dir() else path.parent.parent
-    return _find(root, _CORPUS) is not None
+    return _find(path if path.is_dir() else collection_folder(path), _CORPUS) is not None
+
+
+def collection_folder(judgements: Path) -> Path:
+    """The folder above the `qrels/` in which a judgements file is; either may be the current folder, and unnamed."""
+    return Path(os.path.abspath(judgements)).parent.parent
 
 
 def judgements_file(path: Path, *, split: str) -> Path:
@@ -56,7 +61,7 @@ def read_collection(judgements: Path) -> Collection:
     Raises:
         UserError: a file is missing or broken; names the line.
     """
-    root = judgements.parent.parent
+    root = collection_folder(judgements)
     files = {name: _find(root, name) for name in (_CORPUS, _QUERIES)}
     for name, file in files.items():
         if file is None:
@@ -97,7 +102,8 @@ def _read_rows(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
     for number, line in enumerate(_read_bytes(path), start=1):
         if line.strip():
             place = f"{path}, line {number}"
-            yield place, _parse(place, line.removeprefix(BOM_UTF8) if number == 1 else line)
+            line = line.removeprefix(BOM_UTF8) if number == 1 else line
+            yield place, parse_object(place, line, loads=orjson.loads)
 
 
 def _read_bytes(path: Path) -> Iterator[bytes]:
@@ -106,16 +112,6 @@ def _read_bytes(path: Path) -> Iterator[bytes]:
             yield from file
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"could not read {path}: {error}. Download it again, or give another file.") from error
-
-
-def _parse(place: str, line: bytes) -> dict[str, object]:
-    try:
-        row = orjson.loads(line)
-    except JSONDecodeError as error:
-        raise UserError(f"{place}: not valid JSON: {error.msg}. Correct that line.") from error
-    if not isinstance(row, dict):
-        raise UserError(f"{place}: expected a JSON object, got {json_kind(row)}. Write one object per line.")
-    return row
 
 
 def _text(place: str, row: dict[str, object], key: str) -> str:
@@ -141,13 +137,8 @@ def _add(contents: dict[str, Content], content: Content, place: str, row: dict[s
 
 
 def _read_lines(path: Path) -> Iterator[Judgement]:
-    try:
-        lines = path.read_bytes().decode("utf-8-sig").split("\n")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not valid UTF-8 at byte {error.start:,}. Save it as UTF-8.") from error
-    except OSError as error:
-        raise UserError(f"could not read {path}: {error.strerror}. Give a BEIR folder or one of its qrels.") from error
-    for number, line in enumerate(lines, start=1):
+    text = read_text(path, what_to_give="Give a BEIR folder or one of its qrels.")
+    for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
         cells = line.rstrip("\r").split("\t")

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from toolkit.core.errors import UserError
 from toolkit.core.text import counted
+from toolkit.finetuning.data_files import read_text
 from toolkit.finetuning.tag_schemes import TagScheme, detect_scheme, is_tag
 
 _WHAT_TO_GIVE = "Give CoNLL columns: a token and its tag on each line, and a blank line between sentences."
@@ -64,7 +65,7 @@ def read_conll(path: Path) -> TaggedFile:
         UserError: the file is missing, empty, has lines with too few or too many columns, or tags that are none; the
             message names the line.
     """
-    blocks = list(_blocks(_read(path)))
+    blocks = list(_blocks(read_text(path, what_to_give=_WHAT_TO_GIVE)))
     layout = _layout(path, blocks)
     sentences = [_sentence(path, rows, layout) for block in blocks if (rows := _rows(block, layout))]
     if not sentences:
@@ -74,20 +75,6 @@ def read_conll(path: Path) -> TaggedFile:
     except ValueError as error:
         raise UserError(f"{path}: {error}. Write all tags in one scheme.") from error
     return TaggedFile(path, scheme, sentences)
-
-
-def _read(path: Path) -> str:
-    if not path.is_file():
-        found = "is a folder" if path.is_dir() else "no such file"
-        raise UserError(f"{path}: {found}. {_WHAT_TO_GIVE}")
-    try:
-        return path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not valid UTF-8 at byte {error.start:,}. Save it as UTF-8.") from error
-    except OSError as error:
-        raise UserError(
-            f"could not read {path}: {error.strerror or error}. Check its permissions, or give another file."
-        ) from error
 
 
 def _blocks(text: str) -> Iterator[list[Line]]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from toolkit.core.errors import UserError
+from toolkit.finetuning.data_files import read_text
 from toolkit.finetuning.judgements import Collection, Document, Judgement, Judgements, collect
 
 _DOCUMENTS, _QUERIES = re.compile(r"\.all(\.\d+)?$", re.I), re.compile(r"\.qry$", re.I)
@@ -151,8 +152,6 @@ def _read_entries(path: Path) -> list[_Entry]:
 
 
 def _lines(path: Path) -> list[str]:
-    try:
-        # Files of that time are ASCII; copies of them have stray bytes of Latin-1.
-        return path.read_text(encoding="latin-1").split("\n")
-    except OSError as error:
-        raise UserError(f"could not read {path}: {error.strerror}. Give the collection's folder.") from error
+    # Files of that time are ASCII; copies of them have stray bytes of Latin-1.
+    text = read_text(path, what_to_give="Give the collection's folder.", encoding="latin-1")
+    return text.replace("\r\n", "\n").split("\n")

@@ -12,6 +12,7 @@ from typing import Any
 
 from toolkit.core.errors import UserError
 from toolkit.core.text import counted, json_kind
+from toolkit.finetuning.data_files import read_text
 from toolkit.finetuning.tables import read_table
 
 _FORMATS = "Give SQuAD's .json, ReCoRD's .jsonl, or a .jsonl or .parquet table of id, context, question and answers."
@@ -60,20 +61,13 @@ def read_questions(path: Path) -> list[Question]:
 
 
 def _parse(path: Path) -> Any:
-    if not path.is_file():
-        raise UserError(f"{path}: no such file. {_FORMATS}")
+    text = read_text(path, what_to_give=_FORMATS)
     try:
-        return json.loads(path.read_bytes().decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not valid UTF-8 at byte {error.start:,}. Save it as UTF-8.") from error
+        return json.loads(text)
     except json.JSONDecodeError as error:
         raise UserError(
             f"{path}, line {error.lineno}: not valid JSON: {error.msg}, column {error.colno}. Correct that line, or "
             "name the file .jsonl if it has one object per line."
-        ) from error
-    except OSError as error:
-        raise UserError(
-            f"could not read {path}: {error.strerror or error}. Check its permissions, or give another file."
         ) from error
 
 

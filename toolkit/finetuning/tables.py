@@ -7,13 +7,13 @@ as RFC 4180 says. In all three every value is a string; `.jsonl` and `.parquet` 
 
 import csv
 import io
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.core.errors import UserError
-from toolkit.core.text import counted, json_kind
+from toolkit.core.text import counted
+from toolkit.finetuning.data_files import parse_object, reading
 
 Row = dict[str, object]
 
@@ -37,16 +37,8 @@ def read_table(path: Path) -> Table:
     if reader is None:
         kind = "a folder" if path.is_dir() else f"a {path.suffix} file" if path.suffix else "a file without an ending"
         raise UserError(f"{path}: expected a table of examples, got {kind}. {_WHAT_TO_GIVE}")
-    if not path.is_file():
-        raise UserError(f"{path}: no such file. {_WHAT_TO_GIVE}")
-    try:
+    with reading(path, what_to_give=_WHAT_TO_GIVE):
         columns, rows = reader(path)
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not valid UTF-8 at byte {error.start:,}. Save it as UTF-8.") from error
-    except OSError as error:
-        raise UserError(
-            f"could not read {path}: {error.strerror or error}. Check its permissions, or give another file."
-        ) from error
     if not rows:
         raise UserError(f"{path}: no examples in this file. Give one with a row per example.")
     return Table(path, columns, rows)
@@ -94,17 +86,7 @@ def _read_jsonl(path: Path) -> tuple[tuple[str, ...], list[Row]]:
     for number, line in enumerate(path.read_bytes().decode("utf-8-sig").split("\n"), start=1):
         if not line.strip():
             continue
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise UserError(
-                f"{path}, line {number}: not valid JSON: {error.msg}, column {error.colno}. Correct that line."
-            ) from error
-        if not isinstance(row, dict):
-            raise UserError(
-                f"{path}, line {number}: expected a JSON object, got {json_kind(row)}. Write one object per line."
-            )
-        rows.append(row)
+        rows.append(parse_object(f"{path}, line {number}", line))
     return tuple(dict.fromkeys(key for row in rows for key in row)), rows
 
 

@@ -204,10 +204,10 @@ class Retrieval(Task[JudgedSplits]):
 
     def dataset(self, files: Mapping[Split, Path]) -> str:
         """Name of the folder of the training collection."""
-        train = files[Split.TRAIN].resolve()
+        train = files[Split.TRAIN]
         if train.is_dir():
-            return train.name
-        return train.parent.parent.name if beir.is_beir(train) else train.parent.name
+            return train.resolve().name
+        return beir.collection_folder(train).name if beir.is_beir(train) else train.absolute().parent.name
 
     def save(self, network: nn.Module, folder: Path, data: JudgedSplits) -> None:
         """A SentenceTransformer folder, from which AutoModel loads the encoder."""
@@ -224,13 +224,17 @@ def _read_all(files: Mapping[Split, Path]) -> dict[Split, Judgements]:
         if beir.is_beir(path):
             file = beir.judgements_file(path, split=_BEIR_SPLITS[split])
             root, read_collection, read_judgements = (
-                file.resolve().parent.parent,
+                beir.collection_folder(file).resolve(),
                 beir.read_collection,
                 beir.read_judgements,
             )
         elif smart.is_smart(path):
             file = smart.judgements_file(path)
-            root, read_collection, read_judgements = file.resolve().parent, smart.read_collection, smart.read_judgements
+            root, read_collection, read_judgements = (
+                file.absolute().parent.resolve(),
+                smart.read_collection,
+                smart.read_judgements,
+            )
         else:
             raise UserError(f"{path}: not a collection of documents and queries. {_WHAT_TO_GIVE}")
         if root not in collections:

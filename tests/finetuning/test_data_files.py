@@ -1,0 +1,57 @@
+"""What can be wrong with a data file, in every reader."""
+
+import re
+
+import orjson
+import pytest
+
+from toolkit.core.errors import UserError
+from toolkit.finetuning import beir, smart
+from toolkit.finetuning.conll import read_conll
+from toolkit.finetuning.data_files import parse_object
+from toolkit.finetuning.judgements import Collection
+from toolkit.finetuning.squad import read_questions
+from toolkit.finetuning.tables import read_table
+
+NOTHING = Collection(None, None, {}, {})
+READERS = {
+    "rows.tsv": read_table,
+    "rows.jsonl": read_table,
+    "rows.parquet": read_table,
+    "dev.json": read_questions,
+    "eng.train": read_conll,
+    "test.tsv": lambda path: beir.read_judgements(path, NOTHING),
+    "cranqrel": lambda path: smart.read_judgements(path, NOTHING),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_file_that_cannot_be_read_is_named(tmp_path, monkeypatch, name):
+    path = tmp_path / name
+    with pytest.raises(UserError, match=rf"{name}: no such file\. Give "):
+        READERS[name](path)
+    path.mkdir()
+    with pytest.raises(UserError, match=rf"{name}: is a folder\. Give "):
+        READERS[name](path)
+    path.rmdir()
+    path.write_bytes(b"a\xff")
+    if name not in ("rows.parquet", "cranqrel"):
+        with pytest.raises(UserError, match=rf"{name}: not valid UTF-8 at byte 1\. Save it as UTF-8\."):
+            READERS[name](path)
+
+    def fail(*_, **__):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("pathlib.Path.read_bytes", fail)
+    monkeypatch.setattr("pyarrow.parquet.read_table", fail)
+    with pytest.raises(UserError, match=rf"could not read {re.escape(str(path))}: Permission denied\."):
+        READERS[name](path)
+
+
+@pytest.mark.parametrize("options", [{}, {"loads": orjson.loads}])
+def test_a_line_of_json_is_an_object(options):
+    assert parse_object("f, line 1", '{"a": [1]}', **options) == {"a": [1]}
+    with pytest.raises(UserError, match=r"f, line 1: expected a JSON object, got a list\. Write one object per line"):
+        parse_object("f, line 1", "[1]", **options)
+    with pytest.raises(UserError, match=r"f, line 1: not valid JSON: .*, column \d+\. Correct that line"):
+        parse_object("f, line 1", '{"a": ', **options)
