@@ -314,13 +314,16 @@ def test_files_are_written_once_for_each_commit(fetch):
     assert other.read_text() == "2"
 
 
-def test_without_the_hub_the_newest_copy_is_used(fetch, capsys):
+def test_without_the_hub_the_newest_copy_of_this_form_is_used(fetch, capsys, monkeypatch):
     with pytest.raises(UserError, match="out of reach"):
         fetch(None)
     fetch("a")
     newest = fetch("b")
     os.utime(newest.parent / "origin.json", (time.time() + 5,) * 2)
     assert fetch(None) == newest
+    monkeypatch.setattr("toolkit.finetuning.named._FORM_VERSION", 0)
+    with pytest.raises(UserError, match="out of reach"):
+        fetch(None)
     assert "using the copy that was read before" in capsys.readouterr().out
 
 

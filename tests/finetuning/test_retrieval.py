@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from tests.support.retrieval import word_collection, write_beir
 from toolkit.core.errors import NonFiniteError, UserError
 from toolkit.finetuning import Initialization, Split, open_source
 from toolkit.finetuning.embedding import new_embedder, search
-from toolkit.finetuning.inputs import InputBuilder, paper_inputs
+from toolkit.finetuning.inputs import InputBuilder, paper_inputs, paper_length
 from toolkit.finetuning.ranking_metrics import paper_ndcg, ranking_scores
 from toolkit.finetuning.tasks.retrieval import Retrieval, RetrievalSettings
 from toolkit.workflows.finetune import finetune
@@ -87,14 +88,14 @@ def test_the_folder_tokenizes_as_other_families_do(tmp_path, family):
 
 def test_the_paper_adds_an_end_alone(tmp_path):
     for family in ("eurobert", "bert"):
-        source = open_source(str(save_encoder(family, tmp_path / family)))
+        source = replace(open_source(str(save_encoder(family, tmp_path / family))), max_length=2048)
         embedder = new_embedder(source, protocol="paper", prompts={"query": "Query: ", "document": "Document: "})
         texts = ["w1 w2", "w3"]
         ours, _ = paper_inputs(texts, source)
         ids = [embedder.tokenizer(text).input_ids for text in texts]
         end = [] if source.tokenizer.eos_token is None else [EOS]
         assert ids == [row["input_ids"] for row in ours] == [[6, 7, *end], [8, *end]]
-        assert embedder.max_seq_length == int(34 * 0.99)
+        assert embedder.max_seq_length == paper_length(source) == 2028
 
 
 def test_training_follows_from_the_seed(tmp_path):

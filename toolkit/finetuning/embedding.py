@@ -19,7 +19,7 @@ from toolkit.core.console import progress, quiet_transformers
 from toolkit.core.errors import UserError
 from toolkit.core.text import counted
 from toolkit.finetuning.heads import load_network
-from toolkit.finetuning.inputs import missing_end_id
+from toolkit.finetuning.inputs import missing_end_id, paper_length
 from toolkit.finetuning.source import EncoderSource
 from toolkit.finetuning.trainer import right_padding, settle_accelerator
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 _DOCUMENTS_AT_ONCE = 4096
-_PAPER_SHARE = 0.99
 _PROBE = "The quick brown fox jumps over 13 lazy dogs."
 
 
@@ -85,8 +84,7 @@ def _standard_tokenizer(source: EncoderSource) -> PreTrainedTokenizerBase:
 
 def _paper_tokenizer(source: EncoderSource) -> PreTrainedTokenizerBase:
     end_id = source.tokenizer.eos_token_id
-    longest = max(1, int(source.max_length * _PAPER_SHARE))
-    return _limited(_framed(source, front=[], back=[] if end_id is None else [end_id]), longest)
+    return _limited(_framed(source, front=[], back=[] if end_id is None else [end_id]), paper_length(source))
 
 
 def _framed(source: EncoderSource, *, front: Sequence[int], back: Sequence[int]) -> PreTrainedTokenizerBase:

@@ -106,7 +106,9 @@ def _local_folder(form: PublishedForm, hub: Hub) -> Path:
     try:
         commits = hub.commits(form.sources)
     except UserError as error:
-        copies = sorted(root.glob(f"*/{form.name}/{_ORIGIN}"), key=lambda path: path.stat().st_mtime)
+        found = sorted(root.glob(f"*/{form.name}/{_ORIGIN}"), key=lambda path: path.stat().st_mtime)
+        # Not those that an older version wrote in another form.
+        copies = [path for path in found if path.parent.parent.name == _key(form, _commits(path))]
         if not copies:
             raise
         console().print(f"{error}\nusing the copy that was read before: {copies[-1].parent}")
@@ -122,6 +124,11 @@ def _local_folder(form: PublishedForm, hub: Hub) -> Path:
                 (unfinished / _ORIGIN).write_text(json.dumps(origin, indent=2) + "\n", encoding="utf-8")
             console().print(f"written to {folder}")
     return folder
+
+
+def _commits(origin: Path) -> dict[str, str]:
+    commits: dict[str, str] = json.loads(origin.read_text(encoding="utf-8"))["commits"]
+    return commits
 
 
 def _key(form: PublishedForm, commits: Mapping[str, str]) -> str:
