@@ -25,7 +25,7 @@ from toolkit.finetuning.tasks.question_answering import QuestionAnswering, Quest
 from toolkit.workflows.finetune import finetune
 
 FAMILIES = ("eurobert", "bert", "roberta", "modernbert")
-SETTINGS = QuestionAnsweringSettings(learning_rate=1e-2, seed=3, steps=60, batch_rows=16, window_overlap=8)
+SETTINGS = QuestionAnsweringSettings(learning_rate=1e-2, seed=3, steps=40, batch_rows=16, window_overlap=8)
 QUICK = SETTINGS.model_copy(update={"learning_rate": 1e-3, "steps": 2, "batch_rows": 4})
 PAPER = SETTINGS.model_copy(update={"protocol": "paper"})
 
