@@ -36,6 +36,13 @@ def test_a_later_model_takes_the_whole_folder(tmp_path, rows):
     assert json.loads((tmp_path / "out" / "model" / "config.json").read_text())["model_type"] == "eurobert"
 
 
+def test_the_saved_tokenizer_truncates_no_more_than_the_models_own(tmp_path, rows):
+    rows.write_text(rows.read_text() + "w1 " * 60 + "\t1\n", encoding="utf-8")
+    run(rows, save_encoder("bert", tmp_path / "model"), tmp_path / "out")
+    saved = json.loads((tmp_path / "out" / "model" / "tokenizer.json").read_text())
+    assert (saved["truncation"], saved["padding"]) == (None, None)
+
+
 def test_no_result_stands_beside_another_runs_model(tmp_path, rows, monkeypatch):
     model = save_encoder("eurobert", tmp_path / "model")
     run(rows, model, tmp_path / "out")

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import Field
 from safetensors import SafetensorError
 from torch import nn
-from transformers import set_seed
+from transformers import PreTrainedTokenizerFast, set_seed
 
 from toolkit.core.console import quiet_transformers
 from toolkit.core.errors import NonFiniteError, UserError
@@ -203,8 +203,13 @@ def _identity(path: Path) -> list[list[str | int]]:
 def _save_model(prepared: PreparedTask, network: nn.Module, folder: Path) -> None:
     """Write a new folder: what a former run left in one would be loaded with this one's weights."""
     shutil.rmtree(folder, ignore_errors=True)
+    tokenizer = prepared.source.tokenizer
+    if isinstance(tokenizer, PreTrainedTokenizerFast):
+        # What training last truncated or padded to would be written along, and other readers of the file obey it.
+        tokenizer.backend_tokenizer.no_truncation()
+        tokenizer.backend_tokenizer.no_padding()
     try:
-        prepared.source.tokenizer.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
         with quiet_transformers():
             prepared.task.save(network, folder, prepared.data)
     except (OSError, SafetensorError) as error:
