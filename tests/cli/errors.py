@@ -255,7 +255,7 @@ _ADOPTED = (
     _adopt("{prepared}/shard-00000", "--output", "out", "--eod", "<none>", found=("'<none>'", "384"), remedy="(--eod)"),
 )
 
-_UNBUILT = ("grid", "report", "plan", "branch", "adapt", "estimate", "doctor", "launch", "watch")
+_UNBUILT = ("report", "plan", "branch", "adapt", "estimate", "doctor", "launch", "watch")
 _TO = ("--tokenizer", "{tokenizer}", "--output", "out")
 _MADE = ("--output", "made")
 _PREPROCESS = (
@@ -378,6 +378,29 @@ _HUB = (
     _import("org/any", "hf", found=("org/any", "HF_HUB_OFFLINE is set"), remedy="give a folder", under="offline"),
     _import("org/any", "hf", found=("org/any", "cannot be reached"), remedy="give a folder", under="unreachable"),
     _finetune("sc", "org/any", found=("could not load org/any",), remedy="Give a folder", under="offline"),
+)
+
+_GRIDS = (
+    Case(("grid", "no-such.toml"), ("grid file 'no-such.toml' does not exist",), "Check the path"),
+    Case(("grid", "{empty}"), ("{empty} is a directory",), "Give the .toml file"),
+    Case(("grid", "{broken_toml}"), ("is not valid TOML", "line 1"), "Correct it"),
+    Case(("grid", "{latin_toml}"), ("not valid UTF-8", "byte 2"), "Save it as UTF-8"),
+    Case(("grid", "{run}"), ("unknown key 'run'",), "Known keys here: grid, model, task"),
+    Case(("grid", "{whole_grid}", "--workers", "0"), ("'--workers'",), "at least 1"),
+    Case(("grid", "{whole_grid}", "--executor", "slurm"), ("unknown executor 'slurm'",), "Choose local"),
+    *(
+        Case(("grid", name, "--dry-run"), found, remedy)
+        for name, found, remedy in (
+            ("{modelless_grid}", ("for model:", "got []"), "at least 1"),
+            ("{twin_models}", ("[[model]] 'm' is there twice",), "rename one"),
+            ("{typed_wrong}", ("grid.learning_rates.0", "'1e-4'"), "without quotes"),
+            ("{misspelt_option}", ("[[task]] t: unknown key 'batch_row'",), "Did you mean 'batch_rows'"),
+            ("{unknown_kind}", ("unknown task 'ner'",), "Choose one of: "),
+            ("{lost_data}", ("[[task]] t: train = 'no.tsv' does not exist",), "Check the path"),
+            ("{lost_model}", ("no/such/model",), "Give a folder"),
+        )
+    ),
+    Case(("grid", "{file_as_grid_folder}"), ("the grid folder /dev/null/grid is not writable",), "Set grid.dir"),
 )
 
 _TOKENIZERS = (
@@ -669,6 +692,7 @@ CASES = (
     *_IMPORTS,
     *_FINETUNED,
     *_DATASETS_BY_NAME,
+    *_GRIDS,
     *_SEARCHED,
     *_TAGGED,
     *_INITIAL,

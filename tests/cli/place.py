@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from unittest.mock import patch
 
+import tomli_w
 import torch
 
 from tests.support.checkpoints import model_states, write_checkpoint
@@ -74,6 +75,7 @@ class Place:
         self._lay_down_text()
         self._lay_down_unfinished()
         self._lay_down_tables()
+        self._lay_down_grids()
         self._lay_down_collections()
         self._lay_down_models()
         self._lay_down_decoders()
@@ -182,6 +184,17 @@ class Place:
         for name, (file, content) in _TABLES.items():
             self._write(name, f"tables/{file}", content)
 
+    def _lay_down_grids(self) -> None:
+        task = {"name": "t", "kind": "sc", **dict.fromkeys(("train", "validation", "test"), self.names["table"])}
+        model = {"name": "m", "path": str(self.folder / "checkpoint")}
+        for name, (grid, models, tasks) in _GRIDS.items():
+            declared = {
+                "grid": {"dir": "grid-out", **grid},
+                "model": [{**model, **more} for more in models],
+                "task": [{**task, **more} for more in tasks],
+            }
+            self._write(name, f"grids/{name}.toml", tomli_w.dumps(declared))
+
     def _lay_down_collections(self) -> None:
         rows = [{"_id": str(number), "text": text} for number, text in enumerate(sample_documents(4))]
         lines = "".join(json.dumps(row) + "\n" for row in rows)
@@ -280,6 +293,18 @@ _TABLES: dict[str, tuple[str, str | bytes]] = {
     "two_minds": ("two_minds.json", _squad(answers=[{"text": "Ada", "answer_start": 0}], is_impossible=True)),
     "other_label": ("other.tsv", "text\tlabel\na\tmaybe\n"),
     "sheet": ("sheet.xlsx", "x"),
+}
+
+_GRIDS: dict[str, tuple[dict[str, object], list[dict[str, object]], list[dict[str, object]]]] = {
+    "whole_grid": ({}, [{}], [{}]),
+    "modelless_grid": ({}, [], [{}]),
+    "twin_models": ({}, [{}, {}], [{}]),
+    "typed_wrong": ({"learning_rates": ["1e-4"]}, [{}], [{}]),
+    "misspelt_option": ({}, [{}], [{"batch_row": 4}]),
+    "unknown_kind": ({}, [{}], [{"kind": "ner"}]),
+    "lost_data": ({}, [{}], [{"train": "no.tsv"}]),
+    "lost_model": ({}, [{"path": "no/such/model"}], [{}]),
+    "file_as_grid_folder": ({"dir": "/dev/null/grid"}, [{}], [{}]),
 }
 
 _QRELS = {

@@ -47,7 +47,7 @@ def test_help_lists_what_is_built_and_loads_nothing_heavy():
     lines = done.stdout.splitlines()
     assert lines[-1] == "[]"
     listed = [line.split()[0] for line in lines[lines.index("Commands:") + 1 : -1]]
-    data, training = ["tokenizer", "preprocess", "adopt", "inspect", "verify"], ["train", "convert", "finetune"]
+    data, training = ["tokenizer", "preprocess", "adopt", "inspect", "verify"], ["train", "convert", "finetune", "grid"]
     assert listed == ["quickstart", *data, *training]
 
 
@@ -95,7 +95,7 @@ def test_a_shell_completes_commands_and_options(monkeypatch, capsys, line, numbe
     assert capsys.readouterr().out.split() == completions
 
 
-@pytest.mark.parametrize("words", ["preprocess", "tokenizer train", "convert", "train", "finetune", "inspect"])
+@pytest.mark.parametrize("words", ["preprocess", "tokenizer train", "convert", "train", "finetune", "grid", "inspect"])
 def test_help_of_a_command_loads_no_program(words):
     """It needs the settings' texts alone: under 0.3 s."""
     script = (

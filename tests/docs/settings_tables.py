@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 
 from tests.docs.pages import PAGES
 from toolkit.data import BlendEntry
+from toolkit.experiments import Grid, ModelEntry, TaskEntry
 from toolkit.finetuning import FinetuningSettings
 from toolkit.finetuning.tasks.question_answering import QuestionAnsweringSettings
 from toolkit.finetuning.tasks.retrieval import RetrievalSettings
@@ -31,6 +32,7 @@ TABLES: dict[str, type[BaseModel]] = {
     "schedule": PhaseSettings,
     "mlm": MlmSettings,
     "finetuning": FinetuningSettings,
+    "grid": Grid,
     "ir": RetrievalSettings,
     "qa": QuestionAnsweringSettings,
     "sc": SequenceClassificationSettings,
@@ -41,7 +43,7 @@ _HEAD = "| setting | values | default | meaning |\n|---|---|---|---|\n"
 _WORDS = {int: "integer", float: "number", bool: "true, false", str: "string", dict: "table"}
 _SIGNS = {Gt: ("gt", ">"), Ge: ("ge", ">="), Lt: ("lt", "<"), Le: ("le", "<=")}
 # Decided before the class sees them, so that the class cannot say it.
-_DEFAULTS = {"run.dir": "`runs/<name of the run file>`"}
+_DEFAULTS = {"run.dir": "`runs/<name of the run file>`", "grid.dir": "`grids/<name of the grid file>`"}
 _PRESET = "| `model.preset` | string | unset | A shape by name; other keys of `[model]` override it. |\n"
 
 
@@ -130,8 +132,9 @@ def _group_in(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
     optional = [part for part in parts if isinstance(part, type) and issubclass(part, BaseModel)]
     if optional:
         return optional[0], False
-    if get_origin(annotation) is tuple and get_args(annotation)[0] is PhaseSettings:
-        return PhaseSettings, True
+    inside = get_args(annotation)[0] if get_origin(annotation) is tuple else None
+    if inside in (PhaseSettings, ModelEntry, TaskEntry):
+        return inside, True
     return None, False
 
 

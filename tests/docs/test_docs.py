@@ -24,6 +24,7 @@ from tests.support.text import sample_documents, tiny_tokenizer
 from toolkit.conversion import to_hf
 from toolkit.data import CorpusManifest
 from toolkit.engine.ds_config import read_ds_config, resolve_ds_config
+from toolkit.experiments import grid_cells, load_grid
 from toolkit.finetuning import FinetuningResult, get_task
 from toolkit.model import model_settings
 from toolkit.model.encoder import Encoder, initialize_
@@ -73,6 +74,11 @@ def test_run_files_load(snippet: Snippet, tmp_path: Path, monkeypatch: pytest.Mo
     """A whole run file as it stands; a fragment together with the groups that it lacks."""
     raw = tomllib.loads(snippet.text)
     if "pyproject" in snippet.marks:
+        return
+    if "grid" in snippet.marks:
+        path = tmp_path / "grid.toml"
+        path.write_text(snippet.text)
+        assert len(grid_cells(load_grid(path))) == 9
         return
     if "plugin" in snippet.marks:
         (plugin,) = (code for code in _all("python") if "file=span_masking.py" in code.marks)

@@ -48,6 +48,9 @@ def command(
     lr: Annotated[float | None, typer.Option(metavar="RATE", help="Peak learning rate.")] = None,
     seed: Annotated[int | None, typer.Option(metavar="N", help="Seed of the new head and the data order.")] = None,
     steps: Annotated[int | None, typer.Option(metavar="N", help="Optimizer updates.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(metavar="N", help="CPU threads (default: OMP_NUM_THREADS, or all cores).")
+    ] = None,
     text_columns: Annotated[
         str | None, typer.Option(metavar="A[,B]", help="Column of the text; A,B for text pairs.")
     ] = None,
@@ -65,6 +68,7 @@ def command(
         "learning_rate": lr,
         "seed": seed,
         "steps": steps,
+        "threads": threads,
         "text_columns": None if text_columns is None else tuple(text_columns.split(",")),
         "label_column": label_column,
         "label_type": label_type,

@@ -21,8 +21,9 @@ _COMMANDS = {
     "train": "Pretrain an encoder, objective after objective",
     "convert": "Export to or import from Hugging Face",
     "finetune": "Fine-tune an encoder and evaluate it",
+    "grid": "Fine-tune models on tasks, rates and seeds",
 }
-_NOT_BUILT = {"grid", "report", "plan", "branch"}
+_NOT_BUILT = {"report", "plan", "branch"}
 _BELOW = {"tokenizer": "train"}
 """Commands that are groups, with the one command in each."""
 _RESERVED = {"adapt", "estimate", "doctor", "launch", "watch"}

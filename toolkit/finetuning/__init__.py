@@ -4,7 +4,7 @@ A `Task` is a family of data sets, from files to scores; `prepare` and `run_cell
 imports torch and transformers.
 """
 
-from toolkit.finetuning.cell import FinetuningResult, PreparedTask, prepare, run_cell
+from toolkit.finetuning.cell import FinetuningResult, Keep, PreparedTask, prepare, run_cell
 from toolkit.finetuning.heads import MeanPoolingClassifier, load_classifier
 from toolkit.finetuning.settings import FinetuningSettings, Initialization
 from toolkit.finetuning.source import EncoderSource, open_source
@@ -15,6 +15,7 @@ __all__ = [
     "FinetuningResult",
     "FinetuningSettings",
     "Initialization",
+    "Keep",
     "MeanPoolingClassifier",
     "PreparedTask",
     "Split",

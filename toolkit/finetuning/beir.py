@@ -55,6 +55,12 @@ def judgements_file(path: Path, *, split: str) -> Path:
     return file
 
 
+def collection_files(judgements: Path) -> list[Path]:
+    """Documents and queries above the `qrels/` folder of a judgements file, as far as they exist."""
+    found = (_find(collection_folder(judgements), name) for name in (_CORPUS, _QUERIES))
+    return [file for file in found if file is not None]
+
+
 def read_collection(judgements: Path) -> Collection:
     """The collection above the `qrels/` folder of a judgements file.
 

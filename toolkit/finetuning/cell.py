@@ -6,11 +6,14 @@ One process can run many cells on one preparation.
 
 import json
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+import torch
 from pydantic import Field
 from safetensors import SafetensorError
 from torch import nn
@@ -59,6 +62,13 @@ class FinetuningResult(Settings):
     frequent label; None where there is none."""
 
 
+class Keep(StrEnum):
+    """What a run leaves behind beside its scores and predictions."""
+
+    MODEL = "model"
+    SCORES = "scores"
+
+
 @dataclass(frozen=True)
 class PreparedTask:
     """A task's data, read once, and its inputs for one encoder, tokenized once."""
@@ -92,7 +102,9 @@ def prepare(
     return PreparedTask(task, source, files, data, task.encode(data, source), dataset_name)
 
 
-def run_cell(prepared: PreparedTask, output: Path, *, model_name: str | None = None) -> FinetuningResult:
+def run_cell(
+    prepared: PreparedTask, output: Path, *, model_name: str | None = None, keep: Keep = Keep.MODEL
+) -> FinetuningResult:
     """Fine-tune, evaluate and write `model/`, `predictions.jsonl` and, last, `result.json`.
 
     A run that was killed goes on where it last saved; one with another declaration in the same folder starts over.
@@ -101,11 +113,17 @@ def run_cell(prepared: PreparedTask, output: Path, *, model_name: str | None = N
         prepared: the task's data for its encoder.
         output: folder of the results.
         model_name: name of the model in the results, if not the source's.
+        keep: `SCORES` leaves `model/` out.
 
     Raises:
         UserError: the folder cannot be written.
         NonFiniteError: the training diverged.
     """
+    with _threads(prepared.task.settings.threads):
+        return _run(prepared, output, model_name=model_name or prepared.source.model, keep=keep)
+
+
+def _run(prepared: PreparedTask, output: Path, *, model_name: str, keep: Keep) -> FinetuningResult:
     task, data, source, features = prepared.task, prepared.data, prepared.source, prepared.features
     unfinished = _open_unfinished(output, prepared)
     set_seed(task.settings.seed)
@@ -122,7 +140,7 @@ def run_cell(prepared: PreparedTask, output: Path, *, model_name: str | None = N
     scores = task.score(data, predictions)
     result = FinetuningResult(
         task=task.name,
-        model=model_name or source.model,
+        model=model_name,
         dataset=prepared.dataset,
         protocol=task.settings.protocol,
         initialization=source.initialization,
@@ -134,15 +152,28 @@ def run_cell(prepared: PreparedTask, output: Path, *, model_name: str | None = N
         test=scores[Split.TEST],
         majority=task.baseline(data),
     )
-    _save_model(prepared, network, unfinished / _MODEL)
+    if keep is Keep.MODEL:
+        _save_model(prepared, network, unfinished / _MODEL)
     # While there is a result.json, everything beside it is of the same run.
     (output / _RESULT).unlink(missing_ok=True)
     shutil.rmtree(output / _MODEL, ignore_errors=True)
-    (unfinished / _MODEL).rename(output / _MODEL)
+    if keep is Keep.MODEL:
+        (unfinished / _MODEL).rename(output / _MODEL)
     _write_predictions(map(task.row, predictions[Split.TEST]), output / _PREDICTIONS)
     atomic_write(output / _RESULT, result.model_dump_json(indent=2) + "\n")
     shutil.rmtree(unfinished, ignore_errors=True)
     return result
+
+
+@contextmanager
+def _threads(number: int | None) -> Iterator[None]:
+    """So many CPU threads inside the block; None leaves them as they are."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(before if number is None else number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _open_unfinished(output: Path, prepared: PreparedTask) -> Path:

@@ -46,6 +46,9 @@ class FinetuningSettings(Settings):
     """Largest gradient norm."""
     max_length: int | None = Field(default=None, ge=2)
     """Tokens of an input with its special tokens; longer ones are truncated. Unset: what model and tokenizer allow."""
+    threads: int | None = Field(default=None, ge=1)
+    """CPU threads of training and evaluation. Sums, and with them the last digits of weights, depend on their number.
+    Unset: `OMP_NUM_THREADS`, or all cores."""
 
     def peak_rate(self, num_parameters: int) -> float:
         """The learning rate for a model of so many parameters."""

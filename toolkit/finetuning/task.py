@@ -106,6 +106,10 @@ class Task(ABC, Generic[DataT]):
         train = files[Split.TRAIN]
         return train.resolve().parent.name if train.stem == Split.TRAIN else train.stem
 
+    def files_of(self, split: Split, path: Path) -> list[Path]:
+        """The files that are read for a split: the path itself, or all files in a folder."""
+        return sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+
     def row(self, prediction: Prediction) -> Prediction:
         """What predictions.jsonl tells of a prediction, which may hold more for `score`."""
         return prediction

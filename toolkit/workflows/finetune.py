@@ -56,10 +56,9 @@ def finetune(
     files = {split: path for split, path in given.items() if path is not None}
     _check_data(files, dataset)
     if dataset is not None:
-        named = named_dataset(dataset, task=task)
-        settings = named.settings(settings)
+        named_dataset(dataset, task=task)
         _check_model(model)
-        files = named.fetch(settings.protocol)
+    settings, files = resolve_data(settings, files, task=task, dataset=dataset)
     chosen = family(settings)
     data = chosen.read(files)
     with _as_encoder(model) as (encoder, origin):
@@ -67,6 +66,43 @@ def finetune(
             str(encoder), initialization=initialization, max_length=chosen.settings.max_length, origin=origin
         )
         return run_cell(prepare(chosen, files, data, source, dataset_name=dataset), output, model_name=str(model))
+
+
+def resolve_data(
+    settings: FinetuningSettings, files: Mapping[Split, Path], *, task: str, dataset: str | None
+) -> tuple[FinetuningSettings, dict[Split, Path]]:
+    """Settings and files of a run: those given, or what a named data set makes of them.
+
+    Args:
+        settings: of the family's own class.
+        files: by split; none for a named data set.
+        task: name of the family.
+        dataset: name of a data set on the hub.
+
+    Raises:
+        UserError: there is no such data set, or it cannot be read.
+    """
+    if dataset is None:
+        return settings, dict(files)
+    named = named_dataset(dataset, task=task)
+    settings = named.settings(settings)
+    return settings, named.fetch(settings.protocol)
+
+
+def needs_export(model: str | Path) -> bool:
+    """Whether MODEL is a run or a checkpoint of this toolkit."""
+    return holds_checkpoints(Path(model)) and not (Path(model) / "config.json").exists()
+
+
+def export_encoder(model: str | Path, folder: Path) -> Path:
+    """Write a run's or a checkpoint's encoder as a Hugging Face folder, and return the folder of the checkpoint.
+
+    Raises:
+        UserError: it cannot be read, or the folder cannot be written.
+    """
+    from toolkit.conversion import ExportDtype, ExportForm, to_hf
+
+    return to_hf(model, folder, form=ExportForm.BIDIRECTIONAL, dtype=ExportDtype.FP32).checkpoint
 
 
 def _check_data(files: Mapping[Split, Path], dataset: str | None) -> None:
@@ -85,13 +121,9 @@ def _check_data(files: Mapping[Split, Path], dataset: str | None) -> None:
         )
 
 
-def _is_checkpoint(model: str | Path) -> bool:
-    return holds_checkpoints(Path(model)) and not (Path(model) / "config.json").exists()
-
-
 def _check_model(model: str | Path) -> None:
     """Raise UserError where there is no such model, before gigabytes of data are fetched for it."""
-    if _is_checkpoint(model):
+    if needs_export(model):
         open_checkpoint(model)
     else:
         open_source(str(model))
@@ -100,12 +132,9 @@ def _check_model(model: str | Path) -> None:
 @contextmanager
 def _as_encoder(model: str | Path) -> Iterator[tuple[str | Path, Path | None]]:
     """MODEL as a Hugging Face folder or hub id, inside the block, and the checkpoint that it was made from, if any."""
-    if not _is_checkpoint(model):
+    if not needs_export(model):
         yield model, None
         return
-    from toolkit.conversion import ExportDtype, ExportForm, to_hf
-
     with tempfile.TemporaryDirectory(prefix="toolkit-finetune-") as scratch:
         encoder = Path(scratch) / "encoder"
-        report = to_hf(model, encoder, form=ExportForm.BIDIRECTIONAL, dtype=ExportDtype.FP32)
-        yield encoder, report.checkpoint
+        yield encoder, export_encoder(model, encoder)

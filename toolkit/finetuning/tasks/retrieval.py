@@ -209,6 +209,13 @@ class Retrieval(Task[JudgedSplits]):
             return train.resolve().name
         return beir.collection_folder(train).name if beir.is_beir(train) else train.absolute().parent.name
 
+    def files_of(self, split: Split, path: Path) -> list[Path]:
+        """The judgements of the split, with documents and queries; of SMART's format, all files of the folder."""
+        if beir.is_beir(path):
+            file = beir.judgements_file(path, split=_BEIR_SPLITS[split])
+            return [file, *beir.collection_files(file)]
+        return super().files_of(split, smart.judgements_file(path).parent if smart.is_smart(path) else path)
+
     def save(self, network: nn.Module, folder: Path, data: JudgedSplits) -> None:
         """A SentenceTransformer folder, from which AutoModel loads the encoder."""
         cast("SentenceTransformer", network).save(str(folder), create_model_card=False)

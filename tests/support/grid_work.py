@@ -1,0 +1,28 @@
+"""What workers of tests do in place of fine-tuning; a job's task is a list of words, one for each step."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from toolkit.core.errors import UserError
+from toolkit.experiments import Job
+
+
+class Work:
+    """Writes its process id to a file, and then does as it is told."""
+
+    def __call__(self, job: Job) -> None:
+        word, file = job.task
+        with Path(file).open("a") as ids:
+            ids.write(f"{os.getpid()}\n")
+        if word == "raise":
+            raise UserError("a file is broken")
+        if word == "break":
+            raise RuntimeError("a bug")
+        if word == "die once" and len(Path(file).read_text().splitlines()) == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if word == "exit":
+            os._exit(7)
+        if word == "sleep":
+            time.sleep(60)

@@ -1,0 +1,83 @@
+"""A small grid on disk: tiny encoders, and tiny data of all four families."""
+
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.support.hf_encoders import WORDS, save_encoder
+from tests.support.retrieval import word_collection
+
+FAMILIES = ("sc", "tc", "qa", "ir")
+
+
+def write_data(folder: Path) -> dict[str, str]:
+    """Data of all families; by kind, the keys of its `[[task]]`."""
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        _write_files(folder)
+    files = {
+        kind: f"train = '{folder}/train.{end}'\nvalidation = '{folder}/dev.{end}'\ntest = '{folder}/test.{end}'"
+        for kind, end in (("sc", "jsonl"), ("tc", "conll"), ("qa", "json"))
+    }
+    collection = "\n".join(f"{split} = '{folder}/words'" for split in ("train", "validation", "test"))
+    return {**files, "ir": collection}
+
+
+def _write_files(folder: Path) -> None:
+    draw = random.Random(0)
+    for split, count in (("train", 24), ("dev", 12), ("test", 12)):
+        texts = [draw.choices(WORDS, k=draw.randint(3, 9)) for _ in range(count)]
+        rows = [{"text": " ".join(words), "label": int(words[0] > words[1])} for words in texts]
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        tagged = ("".join(f"{word}\t{_tag(word)}\n" for word in words) for words in texts)
+        (folder / f"{split}.conll").write_text("\n".join(tagged))
+        (folder / f"{split}.json").write_text(json.dumps({"data": [{"paragraphs": [*map(_question, texts)]}]}))
+    word_collection(folder / "words", num_documents=30, num_queries=24)
+
+
+def _tag(word: str) -> str:
+    return "B-PER" if int(word[1:]) < 10 else "O"
+
+
+def _question(words: list[str]) -> dict[str, object]:
+    context = " ".join(words)
+    answer = {"text": words[1], "answer_start": len(words[0]) + 1}
+    return {"context": context, "qas": [{"id": context, "question": words[0], "answers": [answer]}]}
+
+
+def write_grid(
+    folder: Path,
+    *,
+    kinds: Sequence[str] = FAMILIES,
+    models: Sequence[str] = ("eurobert",),
+    rates: Sequence[float] = (1e-3, 1e-2),
+    seeds: Sequence[int] = (0, 1),
+    steps: int = 2,
+    output: str = "out",
+    options: str = "",
+) -> Path:
+    """A grid file below a folder, with what it names; its results go to `output` there.
+
+    Args:
+        folder: of everything.
+        kinds: a task of each, which has its name.
+        models: kinds of tiny encoders, which are models' names.
+        rates: learning rates.
+        seeds: of all tasks.
+        steps: of a cell; batches have 4 rows.
+        output: name of the grid's folder.
+        options: lines for `[grid]`.
+    """
+    data = write_data(folder / "data")
+    text = f"[grid]\ndir = '{folder / output}'\nsteps = {steps}\nthreads = 1\n"
+    text += f"learning_rates = {list(rates)}\nseeds = {list(seeds)}\n{options}\n"
+    for model in models:
+        if not (folder / model).exists():
+            save_encoder(model, folder / model)
+        text += f"[[model]]\nname = '{model}'\npath = '{folder / model}'\n"
+    for kind in kinds:
+        text += f"[[task]]\nname = '{kind}'\nkind = '{kind}'\nbatch_rows = 4\n{data[kind]}\n"
+    path = folder / f"{output}.toml"
+    path.write_text(text)
+    return path

@@ -1,0 +1,267 @@
+"""Grids of tiny encoders; cells run in this process unless a test is about workers."""
+
+import json
+import shutil
+import sys
+
+import pytest
+
+from tests.support.checkpoints import TINY_VOCABULARY, model_states, write_checkpoint
+from tests.support.grids import FAMILIES, write_grid
+from tests.support.text import tiny_tokenizer
+from toolkit.cli import main
+from toolkit.core.errors import ToolkitError
+from toolkit.experiments.scheduling import Failed, Finished
+from toolkit.finetuning import get_task
+from toolkit.model import Encoder, initialize_
+from toolkit.testing.models import tiny_settings
+from toolkit.workflows import grid as grids
+from toolkit.workflows import grid_worker
+from toolkit.workflows.finetune import finetune
+from toolkit.workflows.grid_worker import CellRunner
+
+END = {"sc": "jsonl", "tc": "conll", "qa": "json"}
+
+
+class Inline:
+    """Workers that take turns in this process."""
+
+    def __init__(self, num_workers):
+        self.num_workers, self._jobs = num_workers, {}
+        self._runners = [CellRunner() for _ in range(num_workers)]
+
+    def start(self, worker, job):
+        self._jobs[worker] = job
+
+    def wait(self, seconds):
+        worker, job = next(iter(self._jobs.items()))
+        del self._jobs[worker]
+        try:
+            self._runners[worker](job)
+        except ToolkitError as error:
+            return [Failed(worker, job.cell, str(error))]
+        return [Finished(worker, job.cell)]
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def ran(monkeypatch):
+    """Numbers of cells that the grids of a test had to run; cells run in this process."""
+    numbers = []
+
+    def inline(plan, num_missing, num_workers):
+        numbers.append(num_missing)
+        return Inline(num_workers or 1)
+
+    monkeypatch.setattr(grids, "_executor", inline)
+    return numbers
+
+
+def outputs(folder):
+    """Content by name of what a grid has written, but for what is not to be the same."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != ".lock")
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files if path.name != "grid.toml"}
+
+
+def alone(folder, kind, output, *, model="eurobert", rate, seed, steps=2):
+    data = folder / "data"
+    names = {"train": "train", "validation": "dev", "test": "test"}
+    files = {split: data / (f"{name}.{END[kind]}" if kind in END else "words") for split, name in names.items()}
+    settings = get_task(kind).Settings(learning_rate=rate, seed=seed, steps=steps, batch_rows=4, threads=1)
+    finetune(kind, folder / model, output=output, settings=settings, **files)
+    return {name: (output / name).read_bytes() for name in ("result.json", "predictions.jsonl")}
+
+
+def test_a_cell_is_what_finetune_gives_alone_whatever_ran_before(tmp_path, ran):
+    one = write_grid(tmp_path, seeds=(1,))
+    assert grids.run_grid(one) == 0
+    two = write_grid(tmp_path, seeds=(1,), output="two", kinds=FAMILIES[::-1], rates=(1e-2, 1e-3))
+    assert grids.run_grid(two, num_workers=3) == 0
+    assert ran == [8, 8]
+    assert outputs(tmp_path / "out") == outputs(tmp_path / "two")
+    for kind in FAMILIES:
+        cell = tmp_path / "out" / "cells" / "eurobert" / kind / "lr-0.01" / "seed-1"
+        found = {path.name: path.read_bytes() for path in cell.iterdir()}
+        assert set(found) == {"declared.json", "predictions.jsonl", "result.json"}
+        del found["declared.json"]
+        assert found == alone(tmp_path, kind, tmp_path / "alone" / kind, rate=1e-2, seed=1)
+
+
+def test_results_are_those_of_the_cells(tmp_path, ran):
+    grids.run_grid(write_grid(tmp_path, kinds=("sc",)))
+    rows = [json.loads(line) for line in (tmp_path / "out" / "results.jsonl").read_text().splitlines()]
+    assert [(row["seed"], row["learning_rate"]) for row in rows] == [(0, 1e-3), (0, 1e-2), (1, 1e-3), (1, 1e-2)]
+    for row in rows:
+        cell = tmp_path / "out" / "cells" / f"eurobert/sc/lr-{row['learning_rate']}/seed-{row['seed']}"
+        result = json.loads((cell / "result.json").read_text())
+        assert (row["metric"], row["validation"], row["test"]) == ("accuracy", result["validation"], result["test"])
+    entry = json.loads((tmp_path / "out" / "selected.json").read_text())["eurobert"]["sc"]
+    means = {
+        rate: sum(row["validation"]["accuracy"] for row in rows if row["learning_rate"] == rate) / 2
+        for rate in (1e-3, 1e-2)
+    }
+    assert entry["learning_rate"] == max(means, key=lambda rate: (means[rate], -rate))
+    assert entry["seeds"] == [0, 1]
+
+
+def test_what_is_added_later_runs_alone(tmp_path, ran):
+    kinds = {"kinds": ("tc",), "rates": (1e-3,)}
+    grids.run_grid(write_grid(tmp_path, seeds=(0,), **kinds))
+    before = outputs(tmp_path / "out")
+    grids.run_grid(write_grid(tmp_path, seeds=(0,), **kinds))
+    assert outputs(tmp_path / "out") == before
+    grids.run_grid(write_grid(tmp_path, seeds=(0, 1), models=("eurobert", "bert"), **kinds))
+    after = outputs(tmp_path / "out")
+    assert ran == [1, 3]
+    assert {name: after[name] for name in before if name.startswith("cells/")} == {
+        name: content for name, content in before.items() if name.startswith("cells/")
+    }
+    assert after["results.jsonl"].count(b"\n") == 4
+    # Removed again: what it has is not deleted, and not in the results.
+    grids.run_grid(write_grid(tmp_path, seeds=(0,), **kinds))
+    assert outputs(tmp_path / "out")["results.jsonl"] == before["results.jsonl"]
+    assert len(ran) == 2
+
+
+def run_command(monkeypatch, capsys, *words):
+    monkeypatch.setattr(sys, "argv", ["toolkit", "grid", *map(str, words)])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    return stop.value.code, capsys.readouterr()
+
+
+def change_steps(folder):
+    write_grid(folder, kinds=("sc",), rates=(1e-3,), seeds=(0,), steps=3)
+
+
+def change_data(folder):
+    path = folder / "data" / "dev.jsonl"
+    path.write_text(path.read_text().replace('"label": 1', '"label": 0', 1))
+
+
+def change_model(folder):
+    path = folder / "eurobert" / "config.json"
+    path.write_text(path.read_text().replace('"rms_norm_eps": 1e-05', '"rms_norm_eps": 1e-06'))
+
+
+def move_data(folder):
+    shutil.copytree(folder / "data", folder / "moved")
+    path = folder / "out.toml"
+    path.write_text(path.read_text().replace(f"{folder}/data", f"{folder}/moved"))
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (change_steps, "settings.steps was 2 and is 3 (1 cell: eurobert/sc/lr-0.001/seed-0)"),
+        (change_data, "data.validation.dev.jsonl has another content"),
+        (change_model, "model.config.json has another content"),
+    ],
+)
+def test_a_finished_cell_that_was_declared_otherwise_is_refused(tmp_path, monkeypatch, capsys, ran, change, found):
+    path = write_grid(tmp_path, kinds=("sc",), rates=(1e-3,), seeds=(0,))
+    grids.run_grid(path)
+    before = outputs(tmp_path / "out")
+    change(tmp_path)
+    for words in ((path,), (path, "--dry-run")):
+        code, printed = run_command(monkeypatch, capsys, *words)
+        assert code == 2
+        assert "1 finished cell in" in printed.err
+        assert found in printed.err
+        assert "set grid.dir to another folder" in printed.err
+    assert outputs(tmp_path / "out") == before
+    assert ran == [1]
+
+
+def test_data_may_move(tmp_path, ran):
+    path = write_grid(tmp_path, kinds=("sc", "ir"), rates=(1e-3,), seeds=(0,))
+    grids.run_grid(path)
+    move_data(tmp_path)
+    assert grids.run_grid(path) == 0
+    assert ran == [2]
+
+
+def test_failed_cells_stop_nothing_else_and_are_tried_again(tmp_path, monkeypatch, capsys, ran):
+    path = write_grid(tmp_path, kinds=("sc", "tc"), rates=(1e-3, 1e30), seeds=(0,))
+    training = tmp_path / "data" / "train.conll"
+    whole = training.read_text()
+    training.write_text("w1 PER\n")
+    code, printed = run_command(monkeypatch, capsys, path)
+    assert code == 1
+    cells = tmp_path / "out" / "cells" / "eurobert"
+    assert (cells / "sc" / "lr-0.001" / "seed-0" / "result.json").exists()
+    diverged = (cells / "sc" / "lr-1e+30" / "seed-0" / "error.txt").read_text()
+    assert diverged.startswith("the weights have diverged")
+    assert diverged.strip() in printed.out
+    broken = (cells / "tc" / "lr-0.001" / "seed-0" / "error.txt").read_text()
+    assert f"{training}" in broken
+    assert broken.strip() in printed.out
+    assert "3 cells failed" in printed.out
+    assert json.loads((tmp_path / "out" / "selected.json").read_text())["eurobert"]["sc"]["learning_rate"] == 1e-3
+    training.write_text(whole)
+    code, printed = run_command(monkeypatch, capsys, path)
+    assert code == 1
+    assert ran == [4, 3]
+    assert not (cells / "tc" / "lr-0.001" / "seed-0" / "error.txt").exists()
+    assert "2 cells failed" in printed.out
+
+
+def test_a_run_is_exported_once_and_named_as_declared(tmp_path, monkeypatch, ran):
+    texts = tiny_tokenizer(tmp_path / "tokenizer")
+    settings = tiny_settings(vocab_size=TINY_VOCABULARY.size)
+    encoder = Encoder(settings)
+    initialize_(encoder, 1)
+    states = model_states(encoder)
+    write_checkpoint(tmp_path / "run" / "checkpoints", 20, states=states, tokenizer_folder=texts, model=settings)
+    path = write_grid(tmp_path, kinds=("sc",), rates=(1e-3,))
+    path.write_text(path.read_text().replace(str(tmp_path / "eurobert"), str(tmp_path / "run")))
+    exported = []
+    export = grid_worker.export_encoder
+    monkeypatch.setattr(grid_worker, "export_encoder", lambda *given: (exported.append(given), export(*given)))
+    assert grids.run_grid(path, num_workers=2) == 0
+    assert len(exported) == 1
+    assert not (tmp_path / "out" / ".encoders").exists()
+    cell = tmp_path / "out" / "cells" / "eurobert" / "sc" / "lr-0.001" / "seed-1"
+    expected = alone(tmp_path, "sc", tmp_path / "alone", model="run", rate=1e-3, seed=1)
+    assert {name: (cell / name).read_bytes() for name in expected} == expected
+    assert json.loads(expected["result.json"])["model"] == str(tmp_path / "run")
+
+
+def test_models_are_kept_where_that_is_asked(tmp_path, ran):
+    grids.run_grid(write_grid(tmp_path, kinds=("sc",), rates=(1e-3,), seeds=(0,), options="keep_models = true"))
+    assert (tmp_path / "out" / "cells/eurobert/sc/lr-0.001/seed-0/model/model.safetensors").is_file()
+
+
+def test_a_dry_run_shows_cells_and_writes_nothing(tmp_path, monkeypatch, capsys, ran):
+    grids.run_grid(write_grid(tmp_path, kinds=("sc",), rates=(1e-3,), seeds=(1,)))
+    capsys.readouterr()
+    path = write_grid(tmp_path, kinds=("sc", "tc"), seeds=(0, 1))
+    before = outputs(tmp_path / "out")
+    code, printed = run_command(monkeypatch, capsys, path, "--dry-run")
+    assert code == 0, printed.err
+    assert "eurobert sc (sc) lr 0.001 seeds 0, 1: 1 of 2 done, runs 0\n" in printed.out
+    assert "eurobert tc (tc) lr 0.01 seeds 0, 1: 0 of 2 done, runs 0, 1\n" in printed.out
+    assert "8 cells (1 model, 2 tasks), 1 done, 7 would run" in printed.out
+    assert outputs(tmp_path / "out") == before
+    assert ran == [1]
+
+
+def test_a_second_command_waits_for_nobody(tmp_path, ran):
+    path = write_grid(tmp_path, kinds=("sc",))
+    with grids._locked(tmp_path / "out"), pytest.raises(ToolkitError, match="another `toolkit grid` is running"):
+        grids.run_grid(path)
+
+
+@pytest.mark.slow
+def test_workers_give_what_one_process_gives(tmp_path, monkeypatch):
+    path = write_grid(tmp_path, kinds=("sc", "tc"), rates=(1e-3,))
+    assert grids.run_grid(path, num_workers=2) == 0
+    monkeypatch.setattr(grids, "_executor", lambda *_: Inline(1))
+    again = write_grid(tmp_path, kinds=("sc", "tc"), rates=(1e-3,), output="again")
+    assert grids.run_grid(again) == 0
+    workers = outputs(tmp_path / "out")
+    logs = {name for name in workers if name.startswith("workers/")}
+    assert logs == {"workers/worker-0.log", "workers/worker-1.log"}
+    assert {name: workers[name] for name in workers if name not in logs} == outputs(tmp_path / "again")

@@ -1,0 +1,43 @@
+"""`toolkit grid`: fine-tune models on tasks at several learning rates and seeds."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+EXAMPLES = (
+    "toolkit grid grid.toml --dry-run",
+    "toolkit grid grid.toml --workers 8",
+)
+
+
+def command(
+    grid: Annotated[Path, typer.Argument(metavar="GRID.toml", help="A grid file: models, tasks, rates and seeds.")],
+    workers: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Worker processes (default: one per GPU, or what the cores hold)."),
+    ] = None,
+    executor: Annotated[
+        str, typer.Option(metavar="NAME", help="Where workers run: local, processes of this machine.")
+    ] = "local",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the cells, how many are done and what would run; start nothing.")
+    ] = False,
+) -> None:
+    """Fine-tune models on tasks at several learning rates and seeds; run again, it does what is missing."""
+    _check_executor(executor)
+    from toolkit.workflows.grid import run_grid, show_grid
+
+    if dry_run:
+        show_grid(grid)
+        return
+    raise typer.Exit(run_grid(grid, num_workers=workers))
+
+
+def _check_executor(name: str) -> None:
+    from toolkit.core.errors import NotAvailableError, SettingsError
+
+    if name == "ray":
+        raise NotAvailableError("--executor ray", "Leave it out: workers are processes of this machine.")
+    if name != "local":
+        raise SettingsError(f"unknown executor {name!r}. Choose local, or leave --executor out.")

@@ -1,0 +1,26 @@
+"""Grids of fine-tuning runs: declaration, cells, choice of learning rates, and workers that run them."""
+
+from toolkit.experiments.cells import Cell, CellFolder, Score, differences, grid_cells
+from toolkit.experiments.declaration import Grid, GridSettings, ModelEntry, TaskEntry, load_grid
+from toolkit.experiments.local import LocalExecutor
+from toolkit.experiments.scheduling import Executor, Job, run_cells
+from toolkit.experiments.selection import results_text, select
+
+__all__ = [
+    "Cell",
+    "CellFolder",
+    "Executor",
+    "Grid",
+    "GridSettings",
+    "Job",
+    "LocalExecutor",
+    "ModelEntry",
+    "Score",
+    "TaskEntry",
+    "differences",
+    "grid_cells",
+    "load_grid",
+    "results_text",
+    "run_cells",
+    "select",
+]

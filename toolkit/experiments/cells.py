@@ -1,0 +1,146 @@
+"""Cells of a grid, and the folder of each: what a finished one holds, and what it was declared to be."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from toolkit.core.errors import UserError
+from toolkit.core.files import PARTIAL_FILES, atomic_write
+from toolkit.experiments.declaration import Grid
+
+RESULT_FILE = "result.json"
+"""Written last: a cell that has it is finished."""
+_DECLARED, _ERROR = "declared.json", "error.txt"
+Record = Mapping[str, Any]
+
+
+class Cell(NamedTuple):
+    """One fine-tuning run; results are sorted by these fields."""
+
+    model: str
+    task: str
+    kind: str
+    seed: int
+    learning_rate: float
+
+    @property
+    def group(self) -> tuple[str, str]:
+        """What a worker keeps from one cell to the next: model and task."""
+        return self.model, self.task
+
+    @property
+    def path(self) -> str:
+        """Of its folder, below `cells/`."""
+        return f"{self.model}/{self.task}/lr-{self.learning_rate!r}/seed-{self.seed}"
+
+    def __str__(self) -> str:
+        return f"{self.model} {self.task} lr {self.learning_rate!r} seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class Score:
+    """What a finished cell's `result.json` says; scores by metric name."""
+
+    cell: Cell
+    metric: str
+    validation: Mapping[str, float] | None
+    test: Mapping[str, float]
+
+    def line(self) -> str:
+        """Its line of `results.jsonl`."""
+        cell = self.cell
+        record = {
+            "model": cell.model,
+            "task": cell.task,
+            "kind": cell.kind,
+            "seed": cell.seed,
+            "learning_rate": cell.learning_rate,
+            "metric": self.metric,
+            "validation": self.validation,
+            "test": self.test,
+        }
+        return json.dumps(record, ensure_ascii=False) + "\n"
+
+
+def grid_cells(grid: Grid) -> list[Cell]:
+    """All cells, in the order in which a single worker runs them."""
+    return [
+        Cell(model.name, task.name, task.kind, seed, float(rate))
+        for model in grid.model
+        for task in grid.task
+        for rate in grid.rates(task)
+        for seed in grid.seeds(task)
+    ]
+
+
+@dataclass(frozen=True)
+class CellFolder:
+    """The folder of a cell; it need not exist."""
+
+    path: Path
+    cell: Cell
+
+    @cached_property
+    def score(self) -> Score | None:
+        """Of a finished cell; None where it has not finished.
+
+        Raises:
+            UserError: `result.json` is broken.
+        """
+        file = self.path / RESULT_FILE
+        try:
+            result = json.loads(file.read_text(encoding="utf-8"))
+            return Score(self.cell, result["metric"], result["validation"], result["test"])
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{file} is damaged ({error}). Remove {self.path}: the cell is run again.") from error
+
+    @property
+    def declared(self) -> Record | None:
+        """What the cell was when it ran; None if unknown."""
+        try:
+            record = json.loads((self.path / _DECLARED).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return record if isinstance(record, dict) else None
+
+    @property
+    def error(self) -> str | None:
+        """The message of a failed cell."""
+        try:
+            return (self.path / _ERROR).read_text(encoding="utf-8").rstrip("\n")
+        except OSError:
+            return None
+
+    def begin(self, record: Record) -> None:
+        """Say what the cell is, and remove what a killed or failed attempt left."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        for left in self.path.glob(PARTIAL_FILES):
+            left.unlink(missing_ok=True)
+        atomic_write(self.path / _DECLARED, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+        (self.path / _ERROR).unlink(missing_ok=True)
+
+    def fail(self, message: str) -> None:
+        """Keep the message of an attempt that failed."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        atomic_write(self.path / _ERROR, message + "\n")
+
+
+def differences(was: Record, now: Record, *, place: str = "") -> list[str]:
+    """'settings.steps was 1000 and is 500', for each key of two records that differs; hashes are not shown."""
+    found: list[str] = []
+    for key in sorted({*was, *now}):
+        old, new, name = was.get(key), now.get(key), f"{place}{key}"
+        if isinstance(old, dict) and isinstance(new, dict):
+            found += differences(old, new, place=f"{name}.")
+        elif old == new:
+            continue
+        elif place.startswith(("model.", "data.")):
+            found.append(f"{name} {'is new' if old is None else 'is gone' if new is None else 'has another content'}")
+        else:
+            found.append(f"{name} was {json.dumps(old)} and is {json.dumps(new)}")
+    return found

@@ -1,0 +1,185 @@
+"""GRID.toml: models x tasks x learning rates x seeds, read and validated."""
+
+import tomllib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, ValidationError, model_validator
+
+from toolkit.core.errors import SettingsError
+from toolkit.core.settings import Settings, explain
+from toolkit.core.text import home_hint
+
+PAPER_RATES = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4)
+_NEEDED = {
+    "model": "A grid needs at least one [[model]] with name and path.",
+    "task": "A grid needs at least one [[task]] with name, kind, train and test.",
+}
+
+# Names of folders, on every system, and never `.` or `..`.
+Name = Annotated[str, Field(pattern=r"^\w[\w.+-]*$")]
+Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+PathText = Annotated[str, Field(min_length=1)]
+
+
+class GridSettings(Settings):
+    """What all cells share."""
+
+    dir: PathText = "grids"
+    """Folder of the results."""
+    seeds: tuple[Seed, ...] = Field(default=(0, 1, 2, 3, 4), min_length=1, strict=False)
+    """Seeds of each task; a task may have its own."""
+    learning_rates: tuple[Rate, ...] = Field(default=PAPER_RATES, min_length=1, strict=False)
+    """Peak learning rates of each task; a task may have its own. Validation chooses one for each model and task."""
+    protocol: Literal["standard", "paper"] = "standard"
+    """Of inputs and metrics; a task may have its own."""
+    steps: int | None = Field(default=None, ge=1)
+    """Optimizer updates of a cell; a task may have its own. Unset: 1,000, as in `toolkit finetune`."""
+    threads: int | None = Field(default=None, ge=1)
+    """CPU threads of a cell; a task may have its own. Unset: `OMP_NUM_THREADS`, or all cores, as in `toolkit finetune`.
+    With 1, as many workers as there are cores are fastest for small models."""
+    keep_models: bool = False
+    """Whether each cell keeps its fine-tuned model, in `model/`."""
+
+
+class ModelEntry(Settings):
+    """A model of the grid."""
+
+    name: Name
+    """In results, and of its folder below `cells/`."""
+    path: PathText
+    """A Hugging Face folder or hub id, or a run or checkpoint of this toolkit (a run: its newest checkpoint)."""
+    labels: dict[str, str | int | float | bool] = Field(default_factory=dict)
+    """What a report may draw scores against, such as `clm_share = 0.25`."""
+
+
+class TaskEntry(Settings):
+    """A task of the grid; keys that are not listed here are settings of its kind, as of `toolkit finetune`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: Name
+    """In results, and of its folder below `cells/MODEL/`."""
+    kind: str
+    """`sc`, `tc`, `qa` or `ir`."""
+    train: PathText | None = None
+    """Training file, as `toolkit finetune` takes it."""
+    validation: PathText | None = None
+    """File that chooses the learning rate; needed where there are several."""
+    test: PathText | None = None
+    """File whose scores are reported."""
+    dataset: str | None = None
+    """Name of a data set on the hub, in place of files."""
+    learning_rates: tuple[Rate, ...] | None = Field(default=None, min_length=1, strict=False)
+    """In place of the grid's."""
+    seeds: tuple[Seed, ...] | None = Field(default=None, min_length=1, strict=False)
+    """In place of the grid's."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Settings of its kind that the entry has."""
+        return dict(self.model_extra or {})
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """Files by split, as far as they are given."""
+        given = {"train": self.train, "validation": self.validation, "test": self.test}
+        return {split: Path(path) for split, path in given.items() if path is not None}
+
+
+class Grid(Settings):
+    """A grid file."""
+
+    grid: GridSettings = Field(default_factory=GridSettings)
+    """What all cells share."""
+    model: tuple[ModelEntry, ...] = Field(min_length=1, strict=False)
+    """The models."""
+    task: tuple[TaskEntry, ...] = Field(min_length=1, strict=False)
+    """The tasks."""
+
+    @model_validator(mode="after")
+    def _check(self) -> "Grid":
+        mistakes = [
+            *_repeated("[[model]]", (entry.name for entry in self.model)),
+            *_repeated("[[task]]", (entry.name for entry in self.task)),
+            *(mistake for task in self.task for mistake in self._mistakes_of(task)),
+        ]
+        if mistakes:
+            raise ValueError("\n  ".join(mistakes))
+        return self
+
+    def rates(self, task: TaskEntry) -> tuple[float, ...]:
+        """Learning rates of a task, ascending."""
+        return tuple(sorted(self.grid.learning_rates if task.learning_rates is None else task.learning_rates))
+
+    def seeds(self, task: TaskEntry) -> tuple[int, ...]:
+        """Seeds of a task, ascending."""
+        return tuple(sorted(self.grid.seeds if task.seeds is None else task.seeds))
+
+    def options(self, task: TaskEntry) -> dict[str, Any]:
+        """Settings of a task's kind, with the grid's where the task has none of its own."""
+        shared = {"protocol": self.grid.protocol, "steps": self.grid.steps, "threads": self.grid.threads}
+        given = task.options
+        if "epochs" in given:
+            del shared["steps"]
+        return {key: value for key, value in shared.items() if value is not None} | given
+
+    def _mistakes_of(self, task: TaskEntry) -> Iterator[str]:
+        place, rates = f"[[task]] {task.name}", self.rates(task)
+        yield from _repeated(f"{place}: learning_rates", rates)
+        yield from _repeated(f"{place}: seeds", self.seeds(task))
+        for key, plural in (("learning_rate", "learning_rates"), ("lr", "learning_rates"), ("seed", "seeds")):
+            if key in task.options:
+                yield f"{place}: unknown key {key!r}. Did you mean {plural!r}?"
+        if task.dataset is not None and task.files:
+            yield f"{place} has dataset = {task.dataset!r} and files of its own. Leave one of the two out."
+        missing = [split for split in ("train", "test") if split not in task.files]
+        if task.dataset is None and missing:
+            yield f"{place}: {' and '.join(missing)} missing. Give train and test, or dataset."
+        has_validation = task.validation or task.dataset or self.options(task)["protocol"] == "paper"
+        if task.dataset is None and not missing and len(rates) > 1 and not has_validation:
+            yield (
+                f"{place} has {len(rates)} learning rates and no validation file to choose one by. Give validation, or "
+                "a single one in learning_rates."
+            )
+
+
+def load_grid(path: Path) -> Grid:
+    """The grid of a file; `grid.dir` is `grids/<name of the file>` where it is not given.
+
+    Raises:
+        SettingsError: the file cannot be read, or a key is wrong; names each.
+    """
+    raw = _read(path)
+    if isinstance(raw.get("grid", {}), dict):
+        raw["grid"] = {"dir": f"grids/{path.stem}", **raw.get("grid", {})}
+    try:
+        return Grid.model_validate(raw)
+    except ValidationError as error:
+        findings = explain(error, Grid, needed=_NEEDED)
+        raise SettingsError(f"{path}:\n  {findings}" if "\n" in findings else f"{path}: {findings}") from None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        raise SettingsError(f"grid file {str(path)!r} does not exist.{home_hint(path)} Check the path.")
+    if path.is_dir():
+        raise SettingsError(f"{path} is a directory. Give the .toml file of a grid.")
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path} is not valid UTF-8 (byte {error.start}). Save it as UTF-8.") from error
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{path} is not valid TOML: {error}. Correct it.") from error
+
+
+def _repeated(place: str, values: Iterable[object]) -> list[str]:
+    """A message for each value that occurs twice."""
+    seen, repeated = set[object](), dict[object, None]()
+    for value in values:
+        if value in seen:
+            repeated[value] = None
+        seen.add(value)
+    return [f"{place} {value!r} is there twice. Remove or rename one." for value in repeated]

@@ -1,0 +1,181 @@
+"""What a grid shows while it runs: a live table on a terminal, a line per cell elsewhere."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from toolkit.core.console import console
+from toolkit.experiments.cells import Cell, Score
+from toolkit.experiments.scheduling import Event, Failed, Finished, Lost, Observer
+
+if TYPE_CHECKING:
+    from rich.live import Live
+    from rich.table import Table
+
+_HOUR = 3600.0
+
+
+class Tally:
+    """Counts of a grid that runs, and the best validation score of each task so far.
+
+    Args:
+        cells: of the whole grid.
+        scores: of those that had finished before.
+        read: the score of a cell that has just finished.
+        clock: seconds.
+    """
+
+    def __init__(
+        self,
+        cells: Sequence[Cell],
+        scores: Mapping[Cell, Score],
+        *,
+        read: Callable[[Cell], Score],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.scores, self.failed, self.running = dict(scores), dict[Cell, str](), dict[int, Cell]()
+        self.totals = Counter(cell.task for cell in cells)
+        self.best: dict[str, Score] = {}
+        for score in sorted(self.scores.values(), key=lambda score: score.cell):
+            self._compare(score)
+        self._read, self._clock, self._begun, self._num_before = read, clock, clock(), len(self.scores)
+
+    def begin(self, worker: int, cell: Cell) -> None:
+        """A worker has begun a cell."""
+        self.running[worker] = cell
+
+    def add(self, event: Event) -> None:
+        """A cell has finished, has failed, or has lost its worker."""
+        self.running.pop(event.worker, None)
+        if isinstance(event, Finished):
+            self.scores[event.cell] = self._read(event.cell)
+            self._compare(self.scores[event.cell])
+        elif isinstance(event, Failed):
+            self.failed[event.cell] = event.message
+
+    def _compare(self, score: Score) -> None:
+        best = self.best.get(score.cell.task)
+        if best is None or _main(score) > _main(best):
+            self.best[score.cell.task] = score
+
+    @property
+    def num_left(self) -> int:
+        """Cells that have neither finished nor failed."""
+        return self.totals.total() - len(self.scores) - len(self.failed)
+
+    @property
+    def cells_per_hour(self) -> float:
+        """Of those that ended since the start of this command."""
+        ended = len(self.scores) - self._num_before + len(self.failed)
+        return ended / max(self._clock() - self._begun, 1e-9) * _HOUR
+
+    def summary(self) -> str:
+        """'12 of 96 cells done, 2 running, 1 failed, 310 cells/h, 0:16:00 left'."""
+        parts = [f"{len(self.scores):,} of {self.totals.total():,} cells done", f"{len(self.running):,} running"]
+        parts += [f"{len(self.failed):,} failed"] if self.failed else []
+        if rate := self.cells_per_hour:
+            parts += [f"{rate:,.0f} cells/h", f"{_duration(self.num_left / rate * _HOUR)} left"]
+        return ", ".join(parts)
+
+
+@contextmanager
+def shown(tally: Tally) -> Iterator[Observer]:
+    """A display that keeps the tally, for the block."""
+    screen = console()
+    if not screen.is_terminal:
+        yield _Lines(tally, screen.print)
+        return
+    from rich.live import Live
+
+    with Live(console=screen, refresh_per_second=4) as live:
+        yield _LiveTable(tally, live)
+
+
+class _Lines:
+    """A line per cell that ended, with how far the grid is."""
+
+    def __init__(self, tally: Tally, say: Callable[[str], None]) -> None:
+        self._tally, self._say, self._messages = tally, say, set[tuple[tuple[str, str], str]]()
+        self._ended: list[str] = []
+
+    def on_start(self, worker: int, cell: Cell) -> None:
+        """Nothing is shown."""
+        self._tally.begin(worker, cell)
+
+    def on_event(self, event: Event) -> None:
+        """Kept until the worker has its next cell, so that the counts are right."""
+        self._tally.add(event)
+        self._ended.append(self._described(event))
+
+    def on_look(self) -> None:
+        """What has ended since the last time."""
+        for line in self._ended:
+            self._say(f"{line}; {self._tally.summary()}")
+        self._ended.clear()
+
+    def _described(self, event: Event) -> str:
+        if isinstance(event, Lost):
+            return f"{event.cell}: its worker ended by {event.reason}; it is run again"
+        if isinstance(event, Finished):
+            score = self._tally.scores[event.cell]
+            return f"{event.cell}: {_score_text(score)}" + self._praise(score)
+        # A broken file fails all cells of its task.
+        key = event.cell.group, event.message
+        message = "failed as the one before" if key in self._messages else f"failed: {event.message}"
+        self._messages.add(key)
+        return f"{event.cell} {message}"
+
+    def _praise(self, score: Score) -> str:
+        return f", best of {score.cell.task} so far" if self._tally.best[score.cell.task] is score else ""
+
+
+class _LiveTable(_Lines):
+    """A table of tasks that is drawn again and again, and below it the summary; failures are lines above it."""
+
+    def __init__(self, tally: Tally, live: "Live") -> None:
+        super().__init__(tally, live.console.print)
+        self._live = live
+
+    def on_event(self, event: Event) -> None:
+        """A line for a failure or a lost worker."""
+        self._tally.add(event)
+        if not isinstance(event, Finished):
+            self._say(self._described(event))
+
+    def on_look(self) -> None:
+        """The table as it is now."""
+        self._live.update(tally_table(self._tally))
+
+
+def tally_table(tally: Tally) -> "Table":
+    """A row per task: done, running, failed and the best validation score; the summary is the caption."""
+    from rich.table import Table
+
+    table = Table("task", caption=tally.summary(), caption_justify="left")
+    for name in ("done", "running", "failed"):
+        table.add_column(name, justify="right")
+    table.add_column("best so far", overflow="fold")
+    done, failed = (Counter(cell.task for cell in cells) for cells in (tally.scores, tally.failed))
+    running = Counter(cell.task for cell in tally.running.values())
+    for task, total in tally.totals.items():
+        best = tally.best.get(task)
+        about = "" if best is None else f"{_score_text(best)} ({best.cell.model}, lr {best.cell.learning_rate!r})"
+        table.add_row(task, f"{done[task]:,}/{total:,}", f"{running[task]:,}", f"{failed[task]:,}", about)
+    return table
+
+
+def _main(score: Score) -> float:
+    """What a task's best is chosen by: validation, or the test score where there is none."""
+    return (score.validation or score.test)[score.metric]
+
+
+def _score_text(score: Score) -> str:
+    split = "validation" if score.validation else "test"
+    return f"{split} {score.metric} {_main(score):.4f}"
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"

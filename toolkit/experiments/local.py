@@ -1,0 +1,166 @@
+"""Workers of a grid as processes of this machine.
+
+The parent sends a job through a pipe and gets the outcome back. A worker that is killed closes its pipe; the parent
+sees that, and replaces it. A parent that is killed ends too, and every worker waits for that in a thread, so that none
+goes on writing while the next parent begins.
+"""
+
+import multiprocessing
+import os
+import pkgutil
+import signal
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+
+from toolkit.core.errors import ToolkitError
+from toolkit.experiments.scheduling import Event, Failed, Finished, Job, Lost
+
+Work = Callable[[Job], None]
+_SECONDS_TO_END = 5.0
+
+
+class LocalExecutor:
+    """Processes that are started when they get their first cell.
+
+    Args:
+        work: "module:name" of a callable; called once in each worker, it returns what runs a job, and raises where that
+            fails. A name, so that it is imported when the worker's environment and output are in place.
+        environments: what each worker has in its environment beside ours; one per worker.
+        logs: folder of what the workers print.
+    """
+
+    def __init__(self, work: str, *, environments: Sequence[Mapping[str, str]], logs: Path) -> None:
+        self.num_workers = len(environments)
+        self._work, self._environments, self._logs = work, environments, logs
+        self._workers: dict[int, tuple[SpawnProcess, Connection]] = {}
+        self._jobs: dict[int, Job] = {}
+        logs.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def process_ids(self) -> list[int]:
+        """Of the workers that live."""
+        return [process.pid for process, _ in self._workers.values() if process.pid is not None and process.is_alive()]
+
+    def start(self, worker: int, job: Job) -> None:
+        """Give an idle worker a cell; one that has ended is replaced."""
+        self._jobs[worker] = job
+        if worker in self._workers:
+            with suppress(OSError):
+                self._workers[worker][1].send(job)
+                return
+        self._replace(worker)
+        # A worker that ends at once is noticed by `wait`.
+        with suppress(OSError):
+            self._workers[worker][1].send(job)
+
+    def wait(self, seconds: float) -> list[Event]:
+        """What has happened, at once or within so many seconds."""
+        by_pipe = {self._workers[worker][1]: worker for worker in self._jobs}
+        return [self._outcome(by_pipe[pipe]) for pipe in wait(list(by_pipe), seconds) if isinstance(pipe, Connection)]
+
+    def close(self) -> None:
+        """End all workers, in the middle of a cell too."""
+        for worker, (process, pipe) in self._workers.items():
+            # One that waits for a job ends by itself.
+            pipe.close()
+            if worker in self._jobs:
+                process.terminate()
+        for process, _ in self._workers.values():
+            process.join(_SECONDS_TO_END)
+            process.kill()
+        self._workers.clear()
+        self._jobs.clear()
+
+    def _replace(self, worker: int) -> None:
+        if worker in self._workers:
+            self._join(worker)
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        arguments = (theirs, self._work, self._logs / f"worker-{worker}.log")
+        process = context.Process(target=_serve, args=arguments, name=f"grid-worker-{worker}")
+        with _environment(self._environments[worker]):
+            process.start()
+        # Else the pipe would stay open when the worker ends.
+        theirs.close()
+        self._workers[worker] = process, ours
+
+    def _outcome(self, worker: int) -> Event:
+        cell = self._jobs.pop(worker).cell
+        try:
+            message, is_sound = self._workers[worker][1].recv()
+        except (EOFError, OSError):
+            return Lost(worker, cell, self._join(worker))
+        if not is_sound:
+            self._join(worker)
+        return Finished(worker, cell) if message is None else Failed(worker, cell, message)
+
+    def _join(self, worker: int) -> str:
+        """Close a worker's pipe, at which it ends, and say how it ended."""
+        process, pipe = self._workers.pop(worker)
+        pipe.close()
+        process.join(_SECONDS_TO_END)
+        process.kill()
+        process.join()
+        code = process.exitcode or 0
+        if code >= 0:
+            return f"exit code {code}; see {self._logs / f'worker-{worker}.log'}"
+        hint = ", as the system does where memory is short" if -code == signal.SIGKILL else ""
+        return f"signal {-code} ({signal.Signals(-code).name}){hint}"
+
+
+@contextmanager
+def _environment(added: Mapping[str, str]) -> Iterator[None]:
+    """Ours with more, inside the block: a process inherits it."""
+    before = dict(os.environ)
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _serve(pipe: Connection, name: str, log: Path) -> None:
+    """Life of a worker: jobs in; out the message of a failure, if any, and whether it can take another job."""
+    # Ctrl-C reaches the whole terminal; the parent decides.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, name="end-with-parent", daemon=True).start()
+    with log.open("a", encoding="utf-8") as file:
+        for standard in (1, 2):
+            os.dup2(file.fileno(), standard)
+    work: Work = pkgutil.resolve_name(name)()
+    while True:
+        try:
+            job = pipe.recv()
+        except EOFError:
+            return
+        pipe.send(_attempt(work, job))
+
+
+def _attempt(work: Work, job: Job) -> tuple[str | None, bool]:
+    """The message of a failure, and whether the process is still as good as a fresh one."""
+    print(f"--- {job.cell}", flush=True)
+    try:
+        work(job)
+    except ToolkitError as error:
+        # Raised before training, or after it: nothing was interrupted.
+        print(error, flush=True)
+        return str(error), True
+    except Exception as error:
+        traceback.print_exc()
+        if isinstance(error, OSError) and error.filename:
+            return f"could not read or write {error.filename}: {error.strerror}", False
+        return f"{type(error).__name__}: {error}\n{traceback.format_exc().rstrip()}", False
+    return None, True
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os._exit(1)

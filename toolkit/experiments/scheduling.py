@@ -1,0 +1,152 @@
+"""Which cell a worker gets next, and the loop that keeps all workers busy until every cell is done or has failed.
+
+A worker keeps model, data and tokenized inputs of the model and task it last ran, so it gets their next cell as long as
+there is one. A lost worker's cell is run again, by a fresh process; one that loses its worker twice has failed.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from toolkit.experiments.cells import Cell
+
+_MOST_LOSSES = 2
+_SECONDS_BETWEEN_LOOKS = 1.0
+
+
+@dataclass(frozen=True)
+class Job:
+    """A cell for a worker, with all that it needs as plain data."""
+
+    cell: Cell
+    task: Any
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A worker has written the result of its cell."""
+
+    worker: int
+    cell: Cell
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A cell has failed; the worker lives on, or is replaced."""
+
+    worker: int
+    cell: Cell
+    message: str
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A worker has ended in the middle of a cell."""
+
+    worker: int
+    cell: Cell
+    reason: str
+
+
+Event = Finished | Failed | Lost
+
+
+class Executor(Protocol):
+    """Workers that run one cell at a time, numbered from 0."""
+
+    num_workers: int
+
+    def start(self, worker: int, job: Job) -> None:
+        """Give an idle worker a cell; one that has ended is replaced."""
+
+    def wait(self, seconds: float) -> list[Event]:
+        """What has happened, at once or within so many seconds."""
+
+    def close(self) -> None:
+        """End all workers, in the middle of a cell too."""
+
+
+class Observer(Protocol):
+    """Who is told what happens."""
+
+    def on_start(self, worker: int, cell: Cell) -> None:
+        """A worker has begun a cell."""
+
+    def on_event(self, event: Event) -> None:
+        """A cell has finished, has failed for good, or has lost its worker and is run again."""
+
+    def on_look(self) -> None:
+        """A second has passed, or less."""
+
+
+def run_cells(
+    cells: Sequence[Cell], executor: Executor, *, job: Callable[[Cell], Job], observer: Observer
+) -> dict[Cell, str]:
+    """Run cells, and return the messages of those that failed.
+
+    Args:
+        cells: in the order of preference.
+        executor: its workers are idle.
+        job: makes what a worker gets.
+        observer: told of everything.
+    """
+    loop = _Loop(cells)
+    while loop.pending or loop.running:
+        for worker, cell in loop.assign(executor.num_workers):
+            executor.start(worker, job(cell))
+            observer.on_start(worker, cell)
+        observer.on_look()
+        for event in executor.wait(_SECONDS_BETWEEN_LOOKS):
+            observer.on_event(loop.settle(event))
+    observer.on_look()
+    return loop.failed
+
+
+class _Loop:
+    """Which cells wait, run and have failed."""
+
+    def __init__(self, cells: Sequence[Cell]) -> None:
+        self.pending, self.running, self.failed = list(cells), dict[int, Cell](), dict[Cell, str]()
+        self._groups, self._losses = dict[int, tuple[str, str]](), Counter[Cell]()
+
+    def assign(self, num_workers: int) -> Iterator[tuple[int, Cell]]:
+        """Idle workers with their next cells."""
+        for worker in range(num_workers):
+            if worker not in self.running and self.pending:
+                cell = next_cell(self.pending, self._groups, worker)
+                self.pending.remove(cell)
+                self.running[worker], self._groups[worker] = cell, cell.group
+                yield worker, cell
+
+    def settle(self, event: Event) -> Event:
+        """The event; a cell that has lost its last worker has failed."""
+        del self.running[event.worker]
+        if isinstance(event, Lost):
+            self._losses[event.cell] += 1
+            if self._losses[event.cell] < _MOST_LOSSES:
+                self.pending.insert(0, event.cell)
+            else:
+                message = f"its worker ended {_MOST_LOSSES} times, last time by {event.reason}"
+                event = Failed(event.worker, event.cell, message)
+        if isinstance(event, Failed):
+            self.failed[event.cell] = event.message
+        return event
+
+
+def next_cell(pending: Sequence[Cell], groups: Mapping[int, tuple[str, str]], worker: int) -> Cell:
+    """Of the worker's own model and task if any is left, else of one that no worker has, else of the longest queue.
+
+    Args:
+        pending: at least one.
+        groups: model and task that each worker has loaded.
+        worker: which is idle.
+    """
+    queues = Counter(cell.group for cell in pending)
+    if groups.get(worker) in queues:
+        chosen = groups[worker]
+    else:
+        others = set(groups.values())
+        free = [group for group in queues if group not in others]
+        chosen = free[0] if free else max(queues, key=lambda group: queues[group])
+    return next(cell for cell in pending if cell.group == chosen)

@@ -1,0 +1,190 @@
+"""`toolkit grid`: resolve -> leave out what is finished -> workers run the rest -> results and the chosen rates."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import tomli_w
+import torch
+from filelock import FileLock, Timeout
+
+from toolkit.core.console import console
+from toolkit.core.errors import SettingsError
+from toolkit.core.files import atomic_write
+from toolkit.core.text import counted
+from toolkit.engine.precision import faster_on_this_cpu
+from toolkit.experiments import (
+    Cell,
+    LocalExecutor,
+    Score,
+    load_grid,
+    results_text,
+    run_cells,
+    select,
+)
+from toolkit.experiments.display import Tally, shown
+from toolkit.experiments.scheduling import Event, Failed, Finished, Observer
+from toolkit.workflows.grid_plan import GridPlan
+
+_RESULTS, _SELECTED, _DECLARATION, _LOGS = "results.jsonl", "selected.json", "grid.toml", "workers"
+_WORK = "toolkit.workflows.grid_worker:CellRunner"
+_MOST_NAMED = 20
+
+
+def run_grid(path: Path, *, num_workers: int | None = None) -> int:
+    """Run the cells of a grid that have not finished, and return the exit code: 1 where one failed.
+
+    Args:
+        path: the grid file.
+        num_workers: processes; None: one per GPU, or as many as the cores hold at the cells' number of threads.
+
+    Raises:
+        UserError: the grid file does not fit, a finished cell was declared otherwise, or another command runs the grid.
+    """
+    plan = GridPlan(load_grid(path))
+    with _locked(plan.folder):
+        scores = plan.finished()
+        missing = [cell for cell in plan.cells if cell not in scores]
+        atomic_write(plan.folder / _DECLARATION, tomli_w.dumps(plan.grid.model_dump(mode="json", exclude_none=True)))
+        atomic_write(plan.folder / _RESULTS, results_text(scores.values()))
+        console().print(f"{plan.folder}: {counted(len(plan.cells), 'cell')}, {len(scores):,} done before")
+        tally = Tally(plan.cells, scores, read=lambda cell: _score(plan, cell))
+        if missing:
+            with closing(_executor(plan, len(missing), num_workers)) as executor, shown(tally) as display:
+                run_cells(missing, executor, job=plan.job, observer=_Keeper(plan, display))
+        _write_results(plan, tally.scores)
+    return _conclude(plan, tally)
+
+
+def show_grid(path: Path) -> None:
+    """Print the cells of a grid, how many are done, and what would run; nothing is written.
+
+    Raises:
+        UserError: as `run_grid`.
+    """
+    plan = GridPlan(load_grid(path))
+    scores = plan.finished()
+    screen = console()
+    groups: dict[tuple[str, str, str, float], list[Cell]] = {}
+    for cell in plan.cells:
+        groups.setdefault((cell.model, cell.task, cell.kind, cell.learning_rate), []).append(cell)
+    for (model, task, kind, rate), cells in groups.items():
+        left = [str(cell.seed) for cell in cells if cell not in scores]
+        runs = f"runs {', '.join(left)}" if left else "nothing to run"
+        seeds = ", ".join(str(cell.seed) for cell in cells)
+        screen.print(
+            f"{model} {task} ({kind}) lr {rate!r} seeds {seeds}: {len(cells) - len(left)} of {len(cells)} done, {runs}"
+        )
+    num_left = len(plan.cells) - len(scores)
+    screen.print(
+        f"{plan.folder}: {counted(len(plan.cells), 'cell')} ({counted(len(plan.grid.model), 'model')}, "
+        f"{counted(len(plan.grid.task), 'task')}), {len(scores):,} done, {num_left:,} would run"
+    )
+
+
+def _executor(plan: GridPlan, num_missing: int, num_workers: int | None) -> LocalExecutor:
+    threads = plan.thread_counts
+    # Measured here where it is not known yet, so that workers that start together do not measure beside one another.
+    for number in threads:
+        faster_on_this_cpu(number)
+    num_cores, gpus = len(os.sched_getaffinity(0)), _gpus()
+    needed = max(threads, default=1)
+    chosen = min(num_workers or len(gpus) or max(1, num_cores // needed), num_missing)
+    if gpus:
+        environments = [{"CUDA_VISIBLE_DEVICES": gpus[worker % len(gpus)]} for worker in range(chosen)]
+        console().print(f"{counted(chosen, 'worker')} on {counted(min(chosen, len(gpus)), 'GPU')}")
+    else:
+        # Threads that wait for one another's share of a sum would keep a core busy that another worker needs.
+        crowded = chosen * needed > num_cores and "OMP_WAIT_POLICY" not in os.environ
+        environments = [{"OMP_WAIT_POLICY": "PASSIVE"} if crowded else {}] * chosen
+        console().print(f"{counted(chosen, 'worker')} of {counted(needed, 'thread')} on {counted(num_cores, 'core')}")
+    shutil.rmtree(plan.folder / _LOGS, ignore_errors=True)
+    return LocalExecutor(_WORK, environments=environments, logs=plan.folder / _LOGS)
+
+
+def _gpus() -> list[str]:
+    """Names of the GPUs, as CUDA_VISIBLE_DEVICES lists them."""
+    if not torch.cuda.is_available():
+        return []
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return listed.split(",") if listed else [str(number) for number in range(torch.cuda.device_count())]
+
+
+class _Keeper:
+    """Writes down what happens, and passes it on to the display."""
+
+    def __init__(self, plan: GridPlan, display: Observer) -> None:
+        self._plan, self._display = plan, display
+
+    def on_start(self, worker: int, cell: Cell) -> None:
+        """Nothing is written: the worker does."""
+        self._display.on_start(worker, cell)
+
+    def on_event(self, event: Event) -> None:
+        """A line of results.jsonl, or error.txt."""
+        if isinstance(event, Finished):
+            with (self._plan.folder / _RESULTS).open("a", encoding="utf-8") as file:
+                file.write(_score(self._plan, event.cell).line())
+        elif isinstance(event, Failed):
+            self._plan.place(event.cell).fail(event.message)
+        self._display.on_event(event)
+
+    def on_look(self) -> None:
+        """Passed on."""
+        self._display.on_look()
+
+
+def _score(plan: GridPlan, cell: Cell) -> Score:
+    score = plan.place(cell).score
+    assert score is not None, f"{cell} has finished without a result"
+    return score
+
+
+def _write_results(plan: GridPlan, scores: Mapping[Cell, Score]) -> None:
+    selected = select(plan.cells, scores.values())
+    atomic_write(plan.folder / _SELECTED, json.dumps(selected, indent=2, ensure_ascii=False) + "\n")
+    atomic_write(plan.folder / _RESULTS, results_text(scores.values()))
+    if len(scores) == len(plan.cells):
+        shutil.rmtree(plan.exports, ignore_errors=True)
+
+
+def _conclude(plan: GridPlan, tally: Tally) -> int:
+    """Print the chosen rates and the failures; the exit code."""
+    screen = console()
+    selected = json.loads((plan.folder / _SELECTED).read_text(encoding="utf-8"))
+    for model, tasks in selected.items():
+        for task, entry in tasks.items():
+            spread = "" if entry["test_std"] is None else f" (standard deviation {entry['test_std']:.4f})"
+            screen.print(
+                f"{model} {task}: test {entry['metric']} {entry['test_mean']:.4f}{spread}, "
+                f"{counted(len(entry['seeds']), 'seed')}, lr {entry['learning_rate']!r}"
+            )
+    screen.print(f"written to {plan.folder}: {_RESULTS}, {_SELECTED}, cells/")
+    for cell in list(tally.failed)[:_MOST_NAMED]:
+        screen.print(f"failed: {cell}, see {plan.place(cell).path / 'error.txt'}")
+    if tally.failed:
+        screen.print(f"{counted(len(tally.failed), 'cell')} failed. The same command tries them again.")
+    return 1 if tally.failed else 0
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    lock = FileLock(folder / ".lock", timeout=1.0)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except Timeout:
+        raise SettingsError(
+            f"another `toolkit grid` is running in {folder}. Wait for it, stop it, or set grid.dir to another folder."
+        ) from None
+    except OSError as error:
+        raise SettingsError(
+            f"the grid folder {folder} is not writable: {error.strerror}. Set grid.dir to one that is."
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,106 @@
+"""What a worker of a grid does: it prepares a model and a task once, and runs their cells one after another."""
+
+import gc
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from toolkit.core.errors import UserError
+from toolkit.experiments.cells import CellFolder, Record
+from toolkit.experiments.scheduling import Job
+from toolkit.finetuning import FinetuningSettings, Keep, PreparedTask, Split, get_task, open_source, prepare, run_cell
+from toolkit.workflows.finetune import export_encoder
+
+
+@dataclass(frozen=True)
+class EncoderPlace:
+    """Where a model's encoder is: a folder or hub id, exported from a checkpoint by the first worker that needs it."""
+
+    path: str
+    checkpoint: str | None = None
+
+    def ready(self) -> str:
+        """The folder or hub id.
+
+        Raises:
+            UserError: the checkpoint cannot be exported.
+        """
+        if self.checkpoint is not None:
+            folder = Path(self.path)
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with FileLock(folder.with_name(f".{folder.name}.lock")):
+                if not folder.is_dir():
+                    export_encoder(self.checkpoint, folder)
+        return self.path
+
+
+@dataclass(frozen=True)
+class CellTask:
+    """What a cell runs.
+
+    Attributes:
+        settings: of its kind, with seed and learning rate.
+        files: of the splits.
+        dataset: name of a data set on the hub, if it is one.
+        model: as the grid names its path; in `result.json`.
+        encoder: of the model.
+        output: folder of the cell.
+        record: what the cell is, to be kept beside its result.
+        keep: whether the model is kept.
+    """
+
+    settings: FinetuningSettings
+    files: dict[Split, Path]
+    dataset: str | None
+    model: str
+    encoder: EncoderPlace
+    output: Path
+    record: Record
+    keep: Keep
+
+
+class CellRunner:
+    """Runs cells in this process. What depends on model and task alone is kept until another one comes."""
+
+    def __init__(self) -> None:
+        self._group: tuple[str, str] | None = None
+        self._prepared: PreparedTask | UserError | None = None
+
+    def __call__(self, job: Job) -> None:
+        """Run a cell as `toolkit finetune` does.
+
+        Raises:
+            UserError: a file or the model does not fit, or the folder cannot be written.
+            NonFiniteError: the training diverged.
+        """
+        task: CellTask = job.task
+        CellFolder(task.output, job.cell).begin(task.record)
+        prepared = self._prepare(job)
+        family: Any = type(prepared.task)
+        cell = replace(prepared, task=family(task.settings))
+        run_cell(cell, task.output, model_name=task.model, keep=task.keep)
+        gc.collect()
+
+    def _prepare(self, job: Job) -> PreparedTask:
+        if self._group != job.cell.group:
+            self._group, self._prepared = job.cell.group, None
+            gc.collect()
+            try:
+                self._prepared = _prepare(job.cell.kind, job.task)
+            except UserError as error:
+                self._prepared = error
+        if isinstance(self._prepared, UserError):
+            raise self._prepared
+        assert self._prepared is not None
+        return self._prepared
+
+
+def _prepare(kind: str, task: CellTask) -> PreparedTask:
+    chosen = get_task(kind)(task.settings)
+    data = chosen.read(task.files)
+    encoder = task.encoder
+    origin = None if encoder.checkpoint is None else Path(encoder.checkpoint)
+    source = open_source(encoder.ready(), max_length=task.settings.max_length, origin=origin)
+    return prepare(chosen, task.files, data, source, dataset_name=task.dataset)
