@@ -255,7 +255,7 @@ _ADOPTED = (
     _adopt("{prepared}/shard-00000", "--output", "out", "--eod", "<none>", found=("'<none>'", "384"), remedy="(--eod)"),
 )
 
-_UNBUILT = ("report", "plan", "branch", "adapt", "estimate", "doctor", "launch", "watch")
+_UNBUILT = ("plan", "branch", "adapt", "estimate", "doctor", "launch", "watch")
 _TO = ("--tokenizer", "{tokenizer}", "--output", "out")
 _MADE = ("--output", "made")
 _PREPROCESS = (
@@ -624,6 +624,35 @@ _TAGGED = (
 _NOT_YET = tuple(
     Case((name, "x", "--at-all"), (f"`toolkit {name}` is not available yet",), "toolkit --help") for name in _UNBUILT
 )
+
+
+def _report(name: str, *options: str, found: tuple[str, ...], remedy: str) -> Case:
+    return Case(("report", f"{{grid_{name}}}", *options), found, remedy)
+
+
+_AGAIN = "Run `toolkit grid` again"
+_REPORTS = (
+    Case(("report", "nowhere"), ("'nowhere' does not exist",), "Check the path"),
+    Case(("report", "{text}"), ("is not a directory",), "Give the folder of a grid or of a run"),
+    Case(("report", "{empty}"), ("is neither a grid", "nor a run"), "`toolkit grid` or `toolkit train` wrote"),
+    _report("whole", "{empty}", found=("is neither a grid", "nor a run"), remedy="Give a folder"),
+    _report("whole", "--output", "{text}", found=("output folder", "is a file"), remedy="Choose another one"),
+    _report("whole", "--output", "{tokenizer_only}", found=("is that of a model",), remedy="Choose another one"),
+    _report("whole", "{grid_again}", found=("both have cells of the model 'a' and the task 't'",), remedy="Rename one"),
+    _report("no_cells", found=("results.jsonl has no finished cell",), remedy=_AGAIN),
+    _report("unselected", found=("selected.json does not exist",), remedy=_AGAIN),
+    _report("broken_row", found=("results.jsonl: row 2 is not valid JSON",), remedy=_AGAIN),
+    _report("number_row", found=("row 1 is a number, expected an object",), remedy=_AGAIN),
+    _report("seedless_row", found=("row 1 has no 'seed'",), remedy=_AGAIN),
+    _report("texted_row", found=('test.accuracy = "0.5", expected a finite number',), remedy=_AGAIN),
+    _report("nan_row", found=("test.accuracy = NaN, expected a finite number",), remedy=_AGAIN),
+    _report("other_metric", found=("no test score of its metric 'f1'",), remedy=_AGAIN),
+    _report("twice_row", found=("rows 1 and 2 are of the same cell", "seed 0"), remedy=_AGAIN),
+    _report("broken_selected", found=("selected.json is damaged",), remedy=_AGAIN),
+    _report("other_selected", found=("learning rate 0.5 for the model 'a'", "has no cell"), remedy=_AGAIN),
+    _report("broken_toml", found=("grid.toml is damaged",), remedy=_AGAIN),
+    _report("stepless", found=("has no logged step",), remedy="Train the run further"),
+)
 _COMMANDS = (
     Case(("trian", "x"), ("no such command 'trian'",), "Did you mean 'train'"),
     Case(("verify", "x" * 300), ("File name too long", "xxx"), "Choose another path"),
@@ -699,6 +728,7 @@ CASES = (
     *_WRITTEN,
     *_RESUMED,
     *_NOT_YET,
+    *_REPORTS,
     *_COMMANDS,
 )
 

@@ -18,6 +18,8 @@ import tomli_w
 import torch
 
 from tests.support.checkpoints import model_states, write_checkpoint
+from tests.support.finished_grids import row as grid_row
+from tests.support.finished_grids import write_finished_grid
 from tests.support.hf_decoders import edit_json, edit_tensors, save_decoder, save_tokenizer
 from tests.support.hub_server import HubServer
 from tests.support.runs import write_run
@@ -77,6 +79,7 @@ class Place:
         self._lay_down_tables()
         self._lay_down_grids()
         self._lay_down_collections()
+        self._lay_down_finished_grids()
         self._lay_down_models()
         self._lay_down_decoders()
         self._lay_down_hub()
@@ -205,6 +208,32 @@ class Place:
             self._add(name, self.folder / name)
         for name, content in _QRELS.items():
             self._write(name, f"collection/qrels/{name}.tsv", content)
+
+    def _lay_down_finished_grids(self) -> None:
+        """Grids of two cells with `grid.toml`; each but three is damaged in one file."""
+        one, two = grid_row("a", "t", 0, 0.5), grid_row("a", "t", 1, 0.5)
+        line = json.dumps(one)
+        damage = {
+            "no_cells": ("results.jsonl", ""),
+            "broken_row": ("results.jsonl", f"{line}\n{{\n"),
+            "number_row": ("results.jsonl", "1\n"),
+            "seedless_row": ("results.jsonl", json.dumps({key: one[key] for key in one if key != "seed"})),
+            "texted_row": ("results.jsonl", json.dumps({**one, "test": {"accuracy": "0.5"}})),
+            "nan_row": ("results.jsonl", json.dumps({**one, "test": {"accuracy": float("nan")}})),
+            "other_metric": ("results.jsonl", json.dumps({**one, "metric": "f1"})),
+            "twice_row": ("results.jsonl", f"{line}\n{line}\n"),
+            "broken_selected": ("selected.json", '{"a": 1}'),
+            "other_selected": ("selected.json", '{"a": {"t": {"learning_rate": 0.5}}}'),
+            "broken_toml": ("grid.toml", "[["),
+        }
+        for name in ("whole", "again", "unselected", *damage):
+            folder = self._add(f"grid_{name}", write_finished_grid(self.folder / "grids" / name, [one, two]))
+            if name in damage:
+                file, content = damage[name]
+                (folder / file).write_text(content)
+        (self.folder / "grids/unselected/selected.json").unlink()
+        self._add("grid_stepless", self._file("stepless/metrics.jsonl", "").parent)
+        self._add("tokenizer_only", self._file("a-model/config.json", "{}").parent)
 
     def _lay_down_models(self) -> None:
         settings = model_settings("test", vocab_size=384)

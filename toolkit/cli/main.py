@@ -22,8 +22,9 @@ _COMMANDS = {
     "convert": "Export to or import from Hugging Face",
     "finetune": "Fine-tune an encoder and evaluate it",
     "grid": "Fine-tune models on tasks, rates and seeds",
+    "report": "Tables, tests and figures from grids and runs",
 }
-_NOT_BUILT = {"report", "plan", "branch"}
+_NOT_BUILT = {"plan", "branch"}
 _BELOW = {"tokenizer": "train"}
 """Commands that are groups, with the one command in each."""
 _RESERVED = {"adapt", "estimate", "doctor", "launch", "watch"}

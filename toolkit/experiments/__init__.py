@@ -1,4 +1,4 @@
-"""Grids of fine-tuning runs: declaration, cells, choice of learning rates, and workers that run them."""
+"""Grids of fine-tuning runs: declaration, cells, choice of learning rates, workers that run them, and reports."""
 
 from toolkit.experiments.cells import Cell, CellFolder, Score, differences, grid_cells
 from toolkit.experiments.declaration import Grid, GridSettings, ModelEntry, TaskEntry, load_grid

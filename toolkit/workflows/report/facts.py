@@ -1,20 +1,14 @@
 """Facts of the report, gathered from the files of the quickstart."""
 
 import json
-import os
-import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import psutil
-
-import toolkit
 from toolkit.core.errors import UserError
-from toolkit.core.text import counted
+from toolkit.core.machine import machine_facts
 from toolkit.finetuning import FinetuningResult
 from toolkit.model.presets import parameter_counts
 from toolkit.objectives.schedule import Phase
@@ -149,7 +143,7 @@ def gather(
         files=tuple((name, what, _size(folder / name)) for name, what in _FILES.items() if (folder / name).exists()),
         max_logit_difference=max_logit_difference,
         date=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
-        machine=_machine(),
+        machine=machine_facts(_PACKAGES),
         mlm_only=None if mlm_only is None else read_metrics(mlm_only, last_step=last_step),
     )
 
@@ -176,28 +170,3 @@ def read_metrics(run_folder: Path, *, last_step: int) -> Metrics:
 def _size(path: Path) -> int:
     files = path.rglob("*") if path.is_dir() else [path]
     return sum(file.stat().st_size for file in files if file.is_file())
-
-
-def _machine() -> dict[str, str]:
-    """Hardware, load and versions of packages, by name."""
-    num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    memory = psutil.virtual_memory().total / 2**30
-    return {
-        "processor": f"{_processor()}, {counted(num_cores, 'core')}",
-        "memory": f"{memory:.0f} GiB",
-        "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
-        # Above the number of cores, everything took longer than it needs.
-        "load average (15 min)": f"{os.getloadavg()[2]:.1f}",
-        "toolkit": toolkit.__version__,
-        "Python": platform.python_version(),
-        **{name: version(name) for name in _PACKAGES},
-    }
-
-
-def _processor() -> str:
-    described = Path("/proc/cpuinfo")
-    if described.is_file():
-        for line in described.read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()

@@ -1,12 +1,12 @@
 """The report as one HTML file that loads nothing, readable on a phone and on paper, and its summary on the terminal."""
 
 import math
-from collections.abc import Mapping
 from html import escape
 from importlib.resources import files
 from statistics import fmean, median
 from typing import TYPE_CHECKING
 
+from toolkit.core.page import html_page, pairs_table
 from toolkit.workflows.report.curves import comparison_section, final_loss, loss_section
 from toolkit.workflows.report.evaluations import MaskedWord
 from toolkit.workflows.report.facts import Facts
@@ -33,12 +33,7 @@ def render(facts: Facts) -> str:
         _next_commands(facts),
         _foot(facts),
     )
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>Quickstart: from text to an encoder</title>\n<style>\n{style}</style>\n</head>\n"
-        f"<body>\n<main>\n{''.join(sections)}\n</main>\n</body>\n</html>\n"
-    )
+    return html_page("Quickstart: from text to an encoder", "".join(sections), style=style)
 
 
 def summary(facts: Facts) -> "Group":
@@ -215,7 +210,7 @@ def _settings(facts: Facts) -> str:
     }
     return f"""
 <h2>Settings</h2>
-{_pairs(pairs)}
+{pairs_table(pairs)}
 <details><summary>All settings: run.toml, as <code>toolkit train</code> reads it</summary>
 <pre>{escape(facts.settings_text)}</pre></details>"""
 
@@ -233,7 +228,7 @@ def _time(facts: Facts) -> str:
 <tbody>{rows}<tr class="total"><th>total</th><td class="right">{duration(facts.seconds)}</td>
 <td class="right">{duration(facts.cpu_seconds)}</td></tr></tbody></table></div>
 <p class="fine">Time is wall-clock time, which is longer on a busy machine; CPU time is summed over the cores.</p>
-{_pairs(facts.machine)}"""
+{pairs_table(facts.machine)}"""
 
 
 def _foot(facts: Facts) -> str:
@@ -241,11 +236,6 @@ def _foot(facts: Facts) -> str:
 <footer>Written {escape(facts.date)} by encoder-pretraining-toolkit {escape(facts.machine["toolkit"])}.
 Text: English Wikipedia, CC BY-SA 3.0. Labels: Universal NER, English EWT, CC BY-SA 4.0. Authors and changes are listed
 in ATTRIBUTION.md, in the package's folder <code>toolkit/quickstart</code>.</footer>"""
-
-
-def _pairs(pairs: Mapping[str, str]) -> str:
-    rows = "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in pairs.items())
-    return f'<table class="pairs"><tbody>{rows}</tbody></table>'
 
 
 def _test_score(facts: Facts) -> float:

@@ -1,0 +1,103 @@
+"""Labels from manifests, with numbers computed by hand."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.checkpoints import states_of, write_checkpoint
+from tests.support.finished_grids import row, write_finished_grid
+from toolkit.checkpoint.manifest import read_manifest
+from toolkit.experiments.report.manifests import manifest_labels, training_flops, with_manifest_labels
+from toolkit.experiments.report.results import read_results
+from toolkit.run.folder import RunFolder
+
+
+def _line(step: int, tokens: int, *, tokens_per_second: float, flops_per_second: float) -> dict[str, Any]:
+    rates = {"tokens_per_second": tokens_per_second, "model_flops_per_second": flops_per_second}
+    return {"step": step, "loss": 1.0, "tokens": tokens, **rates}
+
+
+SHAPE = {
+    "hidden_size": 8,
+    "intermediate_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "vocab_size": 32,
+}
+LINES = [
+    {"step": 0, "eval_loss": {"clm": 9.0}, "tokens": 0},
+    _line(10, 1000, tokens_per_second=50.0, flops_per_second=500.0),
+    _line(20, 1800, tokens_per_second=40.0, flops_per_second=1200.0),
+]
+
+
+def test_flops_are_tokens_times_flops_per_token() -> None:
+    """1,000 tokens of 10 each, 800 of 30 each; a step that no line tells of is unknown."""
+    assert training_flops(LINES, 10) == pytest.approx(10_000)
+    assert training_flops(LINES, 20) == pytest.approx(10_000 + 24_000)
+    assert training_flops(LINES, 15) is None
+    assert training_flops([], 0) is None
+    assert training_flops([{"step": 10, "loss": 1.0, "tokens": 5}], 10) is None
+
+
+def _checkpoint(folder: Path, step: int, **settings: Any) -> Path:
+    tokenizer = folder / "no-tokenizer"
+    tokenizer.mkdir(parents=True, exist_ok=True)
+    (folder / "checkpoints").mkdir(exist_ok=True)
+    whole = {
+        "run": {"seed": 7},
+        "model": SHAPE,
+        "data": {"sequence_length": 4},
+        "train": {"steps": None, "global_batch_rows": 2},
+        "objectives": {"next": {"kind": "clm"}, "mlm": {"kind": "mlm", "mask_ratio": 0.3}},
+        # 79 positions of 8 a step: 10 steps.
+        "schedule": [{"objective": "next", "tokens": 79}, {"objective": "mlm", "steps": 30}],
+        **settings,
+    }
+    return write_checkpoint(
+        folder / "checkpoints", step, states=states_of(step), tokenizer_folder=tokenizer, settings=whole
+    )
+
+
+def test_what_a_manifest_tells(tmp_path: Path) -> None:
+    """8 x (32 + 32) for embedding and head; 4 x 64 + 3 x 128 + 2 x 8 for the block; the last norm's 8."""
+    checkpoint = _checkpoint(tmp_path / "run", 40)
+    assert manifest_labels(read_manifest(checkpoint), RunFolder(tmp_path / "run")) == {
+        "training_step": 40,
+        "training_tokens": 40_000,
+        "seed": 7,
+        "parameters": 512 + 656 + 8,
+        "clm_share": 0.25,
+        "mask_ratio": 0.3,
+        "budget_steps": 40,
+    }
+
+
+def test_in_the_middle_of_a_run_the_share_is_that_so_far_and_there_is_no_budget(tmp_path: Path) -> None:
+    labels = manifest_labels(read_manifest(_checkpoint(tmp_path / "run", 10)), RunFolder(tmp_path / "run"))
+    assert labels["clm_share"] == 1.0
+    assert "mask_ratio" not in labels
+    assert "budget_steps" not in labels
+
+
+def test_a_manifest_with_other_settings_tells_less(tmp_path: Path) -> None:
+    checkpoint = _checkpoint(tmp_path / "run", 40, schedule="?", model=None, run={})
+    labels = manifest_labels(read_manifest(checkpoint), RunFolder(tmp_path / "run"))
+    assert labels == {"training_step": 40, "training_tokens": 40_000}
+
+
+def test_models_get_their_labels_and_the_grid_files_win(tmp_path: Path) -> None:
+    """A run and a checkpoint of it; a folder without a checkpoint, or with a damaged one, tells nothing."""
+    run = tmp_path / "run"
+    middle = _checkpoint(run, 10)
+    _checkpoint(run, 40)
+    broken = _checkpoint(tmp_path / "broken", 40)
+    (broken / "manifest.json").write_text("{")
+    paths = {"whole": str(run), "middle": str(middle), "broken": str(broken), "elsewhere": "org/model"}
+    rows = [row(name, "sst2", 0, 0.5) for name in paths]
+    grid = write_finished_grid(tmp_path / "grid", rows, paths=paths, labels={"whole": {"clm_share": 0.5, "kind": "x"}})
+    found = {model.name: model.labels or {} for model in with_manifest_labels(read_results([grid])).models}
+    assert (found["whole"]["clm_share"], found["whole"]["kind"], found["whole"]["training_step"]) == (0.5, "x", 40)
+    assert (found["middle"]["clm_share"], found["middle"]["training_step"]) == (1.0, 10)
+    assert (found["broken"], found["elsewhere"]) == ({}, {})

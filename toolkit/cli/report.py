@@ -1,0 +1,27 @@
+"""`toolkit report`: tables, tests, figures and one page from grids and runs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+EXAMPLES = (
+    "toolkit report grids/clm-share",
+    "toolkit report grids/clm-share runs/clm-0 runs/clm-50 --output report",
+    "toolkit report runs/mine",
+)
+
+
+def command(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="Folders of grids, and of runs for their losses.")
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(metavar="OUT", help="Folder to write to [default: report in the first DIR].", show_default=False),
+    ] = None,
+) -> None:
+    """Write tables with intervals and tests, figures, and report.html from finished grids and runs."""
+    from toolkit.experiments.report import write_report
+
+    write_report(folders, output=output)

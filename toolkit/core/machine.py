@@ -1,0 +1,35 @@
+"""The machine that a report was written on: hardware, load and versions of packages."""
+
+import os
+import platform
+from collections.abc import Iterable
+from importlib.metadata import version
+from pathlib import Path
+
+import toolkit
+from toolkit.core.text import counted
+
+
+def machine_facts(packages: Iterable[str]) -> dict[str, str]:
+    """Hardware, load and versions, by name."""
+    num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return {
+        "processor": f"{_processor()}, {counted(num_cores, 'core')}",
+        "memory": f"{memory:.0f} GiB",
+        "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
+        # Above the number of cores, everything took longer than it needs.
+        "load average (15 min)": f"{os.getloadavg()[2]:.1f}",
+        "toolkit": toolkit.__version__,
+        "Python": platform.python_version(),
+        **{name: version(name) for name in packages},
+    }
+
+
+def _processor() -> str:
+    described = Path("/proc/cpuinfo")
+    if described.is_file():
+        for line in described.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

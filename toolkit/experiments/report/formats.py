@@ -1,0 +1,148 @@
+"""Tables as Markdown, LaTeX (booktabs) and CSV: percent, two decimals."""
+
+import csv
+import io
+from collections.abc import Sequence
+
+from toolkit.experiments.report.tables import Cell, IntervalKind, Score, Table
+
+DASH = "\u2013"
+_TEX = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "$": r"\$",
+    "&": r"\&",
+    "#": r"\#",
+    "_": r"\_",
+    "%": r"\%",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    DASH: "--",
+    "±": r"$\pm$",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+}
+_MARKDOWN = {ord("|"): r"\|", ord("\n"): " ", ord("*"): r"\*", ord("`"): r"\`", ord("<"): "&lt;"}
+
+
+def number_text(value: Cell, decimals: int | None = None) -> str:
+    """A plain cell as text; p-values that would round to 0 are told as below the last decimal."""
+    if value is None:
+        return DASH
+    if isinstance(value, bool | str) or decimals is None:
+        return f"{value:g}" if isinstance(value, float) else str(value)
+    assert isinstance(value, float | int)
+    smallest = 10.0**-decimals
+    return f"< {smallest:.{decimals}f}" if decimals >= 4 and 0 <= value < smallest / 2 else f"{value:.{decimals}f}"
+
+
+def score_text(score: Score, kind: IntervalKind) -> str:
+    """Percent with its interval: `87.00 ± 0.21`, `87.00 [86.80, 87.19]`, or how few seeds there are."""
+    mean, interval = 100 * score.estimate.mean, score.interval(kind)
+    if interval is None:
+        return f"{mean:.2f} (1 seed)"
+    low, high = 100 * interval.low, 100 * interval.high
+    if kind is IntervalKind.T:
+        return f"{mean:.2f} ± {(high - low) / 2:.2f}"
+    return f"{mean:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def markdown(table: Table) -> str:
+    """A heading, the table and its note."""
+    lines = [
+        _markdown_row([heading.translate(_MARKDOWN) for heading in table.head]),
+        _markdown_row(["---" if index < table.num_names else "---:" for index in range(len(table.head))]),
+    ]
+    for row in table.rows:
+        texts = [text.translate(_MARKDOWN) for text in _texts(table, row)]
+        lines.append(
+            _markdown_row([f"**{text}**" if _is_best(table, row, i) else text for i, text in enumerate(texts)])
+        )
+    return f"# {table.title}\n\n" + "\n".join(lines) + f"\n\n{table.note}\n"
+
+
+def latex(table: Table) -> str:
+    r"""A `table` environment for `\input`; needs booktabs."""
+    columns = "l" * table.num_names + "r" * (len(table.head) - table.num_names)
+    lines = [_latex_row([_tex(heading) for heading in table.head])]
+    body = []
+    for row in table.rows:
+        texts = [_tex(text) for text in _texts(table, row)]
+        body.append(
+            _latex_row([rf"\textbf{{{text}}}" if _is_best(table, row, i) else text for i, text in enumerate(texts)])
+        )
+    parts = [r"\toprule", *lines, r"\midrule", *body, r"\bottomrule"]
+    caption = _tex(f"{table.title}. {table.note}")
+    return (
+        "\\begin{table}[htbp]\n\\centering\n\\footnotesize\n"
+        f"\\begin{{tabular}}{{{columns}}}\n" + "\n".join(parts) + "\n\\end{tabular}\n"
+        f"\\caption{{{caption}}}\n\\label{{tab:{table.name}}}\n\\end{{table}}\n"
+    )
+
+
+def latex_document(names: Sequence[str]) -> str:
+    r"""A document of its own that shows the tables of these names, which lie beside it."""
+    inputs = "\n".join(rf"\input{{{name}.tex}}" for name in names)
+    return (
+        "% Shows all tables; to use one in a paper, \\usepackage{booktabs} and \\input it.\n"
+        "\\documentclass{article}\n\\usepackage[utf8]{inputenc}\n\\usepackage[T1]{fontenc}\n"
+        "\\usepackage[landscape,margin=1.5cm]{geometry}\n\\usepackage{booktabs}\n\\extrafloats{200}\n"
+        f"\\begin{{document}}\n{inputs}\n\\end{{document}}\n"
+    )
+
+
+def comma_separated(table: Table) -> str:
+    """CSV; a column of scores is three: `X`, `X low`, `X high`, the limits empty for a single seed."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    has_scores = [any(isinstance(row[column], Score) for row in table.rows) for column in range(len(table.head))]
+    writer.writerow(
+        part
+        for heading, is_score in zip(table.head, has_scores, strict=True)
+        for part in ([heading, f"{heading} low", f"{heading} high"] if is_score else [heading])
+    )
+    for row in table.rows:
+        cells = zip(table.head, row, has_scores, strict=True)
+        writer.writerow(part for name, cell, is_score in cells for part in _csv_cells(table, name, cell, is_score))
+    return text.getvalue()
+
+
+def _csv_cells(table: Table, heading: str, cell: Cell, is_score: bool) -> list[str]:
+    if isinstance(cell, Score):
+        interval = cell.interval(table.intervals)
+        limits = ["", ""] if interval is None else [f"{100 * interval.low:.2f}", f"{100 * interval.high:.2f}"]
+        return [f"{100 * cell.estimate.mean:.2f}", *limits]
+    if cell is None:
+        return ["", "", ""] if is_score else [""]
+    decimals = table.decimals.get(heading)
+    if isinstance(cell, float) and decimals is not None:
+        # A p-value is not rounded to 0.
+        return [f"{cell:.6g}" if decimals >= 4 else f"{cell:.{decimals}f}"]
+    return [number_text(cell)]
+
+
+def _texts(table: Table, row: Sequence[Cell]) -> list[str]:
+    return [
+        score_text(cell, table.intervals)
+        if isinstance(cell, Score)
+        else number_text(cell, table.decimals.get(heading) if isinstance(cell, float) else None)
+        for heading, cell in zip(table.head, row, strict=True)
+    ]
+
+
+def _is_best(table: Table, row: Sequence[Cell], column: int) -> bool:
+    cell = row[column]
+    return isinstance(cell, Score) and cell.estimate.mean == table.best(column)
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _latex_row(cells: Sequence[str]) -> str:
+    return " & ".join(cells) + r" \\"
+
+
+def _tex(text: str) -> str:
+    return "".join(_TEX.get(sign, sign) for sign in text)

@@ -1,0 +1,164 @@
+"""What a report compares: models over fine-tuning seeds, and configurations over pretraining seeds.
+
+Models whose labels differ in the seed alone are one configuration, pretrained several times. Its scores are those
+models' means, so that its intervals tell how far pretraining moves a score.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+
+from toolkit.experiments.report.grid_files import Label, Labels
+from toolkit.experiments.report.results import Results, TaskInfo
+from toolkit.experiments.report.statistics import Estimate, estimate
+
+SEED_LABEL = "seed"
+"""The label that holds the seed of pretraining."""
+# Of a training run; they differ from seed to seed by a few tokens.
+TOTALS = ("training_tokens", "training_flops")
+_UNSHARED = (SEED_LABEL, *TOTALS)
+FAMILIES = {
+    "sc": "Sequence classification",
+    "tc": "Token classification",
+    "qa": "Question answering",
+    "ir": "Retrieval",
+}
+
+
+class Seeds(StrEnum):
+    """What a row's scores differ in."""
+
+    FINE_TUNING = "fine-tuning seeds"
+    PRETRAINING = "pretraining seeds"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A model or a configuration: by task, its scores by seed."""
+
+    name: str
+    labels: Labels
+    scores: Mapping[str, Mapping[Label, float]]
+    seeds: Seeds = Seeds.FINE_TUNING
+
+    @cached_property
+    def _estimates(self) -> dict[tuple[str, ...], Estimate]:
+        return {}
+
+    def estimate(self, tasks: Sequence[TaskInfo]) -> Estimate | None:
+        """Mean over tasks; None unless there are scores of each, since other means do not compare.
+
+        The fine-tuning runs of two tasks are independent. A pretraining seed is in all tasks at once: its mean over
+        them is one observation.
+        """
+        names = tuple(task.name for task in tasks)
+        if not names or not all(self.scores.get(name) for name in names):
+            return None
+        if names not in self._estimates:
+            samples = [list(self.scores[name].values()) for name in names]
+            if self.seeds is Seeds.PRETRAINING:
+                samples = [list(self.by_seed(tasks).values())]
+            if not samples[0]:
+                return None
+            self._estimates[names] = estimate(samples)
+        return self._estimates[names]
+
+    def by_seed(self, tasks: Sequence[TaskInfo]) -> dict[Label, float]:
+        """Mean over tasks for each seed that all of them have."""
+        each = [self.scores.get(task.name, {}) for task in tasks]
+        shared = set[Label].intersection(*(set(scores) for scores in each)) if each else set()
+        return {seed: math.fsum(scores[seed] for scores in each) / len(each) for seed in sorted(shared, key=str)}
+
+
+@dataclass(frozen=True)
+class Level:
+    """Rows that are compared with one another."""
+
+    name: str
+    """`models` or `configurations`; begins the names of files."""
+    seeds: Seeds
+    """What the intervals are over."""
+    rows: tuple[Row, ...]
+    tasks: tuple[TaskInfo, ...]
+
+    @property
+    def families(self) -> dict[str, tuple[TaskInfo, ...]]:
+        """Tasks by kind: the four families first."""
+        kinds = {task.kind for task in self.tasks}
+        order = [*(kind for kind in FAMILIES if kind in kinds), *sorted(kinds - FAMILIES.keys())]
+        return {kind: tuple(task for task in self.tasks if task.kind == kind) for kind in order}
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """Labels that differ between rows, in the order in which rows name them."""
+        return varying_labels(self.rows)
+
+
+def varying_labels(rows: Sequence[Row]) -> tuple[str, ...]:
+    """Labels that differ between rows, in the order in which rows name them."""
+    names = dict.fromkeys(name for row in rows for name in row.labels)
+    return tuple(name for name in names if len({row.labels.get(name) for row in rows}) > 1)
+
+
+def family_name(kind: str) -> str:
+    """A family's name in full; a kind of somebody else's is its own name."""
+    return FAMILIES.get(kind, kind)
+
+
+def model_level(results: Results) -> Level:
+    """Models, with the scores of their chosen learning rates by fine-tuning seed."""
+    rows = []
+    for model in results.models:
+        scores: dict[str, dict[Label, float]] = {
+            task.name: {cell.seed: cell.score for cell in results.chosen(model.name, task.name)}
+            for task in results.tasks
+        }
+        rows.append(Row(model.name, model.labels or {}, {task: found for task, found in scores.items() if found}))
+    return Level("models", Seeds.FINE_TUNING, tuple(row for row in rows if row.scores), results.tasks)
+
+
+def configuration_level(models: Level) -> Level | None:
+    """Models grouped by all labels but the seed; None where no group has several models, each of its own seed."""
+    groups = _configurations(models)
+    repeats = [len({row.labels[SEED_LABEL] for row in rows}) for rows in groups.values()]
+    if max(repeats, default=1) < 2 or repeats != [len(rows) for rows in groups.values()]:
+        return None
+    rows = tuple(_configuration(name, members) for name, members in groups.items())
+    return Level("configurations", Seeds.PRETRAINING, rows, models.tasks)
+
+
+def configuration_members(models: Level) -> dict[str, list[str]]:
+    """Names of the models of each configuration."""
+    return {name: [row.name for row in rows] for name, rows in _configurations(models).items()}
+
+
+def _configurations(models: Level) -> dict[str, list[Row]]:
+    """Rows by name of their configuration: the labels in which it differs from others."""
+    groups: dict[tuple[tuple[str, Label], ...], list[Row]] = {}
+    for row in models.rows:
+        if SEED_LABEL in row.labels:
+            shared = ((name, value) for name, value in row.labels.items() if name not in _UNSHARED)
+            groups.setdefault(tuple(sorted(shared)), []).append(row)
+    firsts = tuple(rows[0] for rows in groups.values())
+    varying = [name for name in varying_labels(firsts) if name not in _UNSHARED]
+    return {
+        ", ".join(f"{name} {dict(key)[name]}" for name in varying if name in dict(key)) or "all models": rows
+        for key, rows in groups.items()
+    }
+
+
+def _configuration(name: str, members: Sequence[Row]) -> Row:
+    first = members[0].labels
+    scores: dict[str, dict[Label, float]] = {}
+    for row in members:
+        for task in row.scores:
+            found = list(row.scores[task].values())
+            scores.setdefault(task, {})[row.labels[SEED_LABEL]] = math.fsum(found) / len(found)
+    labels = {label: value for label, value in first.items() if label != SEED_LABEL}
+    for label in TOTALS:
+        values = [float(row.labels[label]) for row in members if label in row.labels]
+        if values:
+            labels[label] = math.fsum(values) / len(values)
+    return Row(name, labels, scores, Seeds.PRETRAINING)

@@ -1,0 +1,122 @@
+"""Labels of models that are checkpoints of this toolkit: budget, objectives, tokens and FLOPs, from their manifests."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from toolkit.checkpoint.folders import CHECKPOINTS_FOLDER, holds_checkpoints
+from toolkit.checkpoint.manifest import MANIFEST_NAME, CheckpointManifest, read_manifest
+from toolkit.core.errors import CheckpointError, SettingsError
+from toolkit.experiments.report.grid_files import Label, ModelInfo
+from toolkit.experiments.report.levels import SEED_LABEL
+from toolkit.experiments.report.results import Results
+from toolkit.model import ModelSettings, parameter_counts
+from toolkit.objectives.schedule import PhaseSettings, Schedule
+from toolkit.run.folder import RunFolder
+from toolkit.run.metrics import read_lines
+
+CLM_SHARE, MASK_RATIO, BUDGET = "clm_share", "mask_ratio", "budget_steps"
+STEP, TOKENS, FLOPS = "training_step", "training_tokens", "training_flops"
+PARAMETERS = "parameters"
+_PHASES = TypeAdapter(list[PhaseSettings])
+
+
+def with_manifest_labels(results: Results) -> Results:
+    """The results with what manifests tell of the models; a grid file's own labels win."""
+    return replace(results, models=tuple(_labelled(model) for model in results.models))
+
+
+def _labelled(model: ModelInfo) -> ModelInfo:
+    if model.path is None or not holds_checkpoints(Path(model.path)):
+        return model
+    try:
+        found = _manifest(Path(model.path))
+    except (CheckpointError, OSError):
+        found = None
+    if found is None:
+        return model
+    manifest, folder = found
+    return ModelInfo(model.name, model.path, {**manifest_labels(manifest, folder), **(model.labels or {})})
+
+
+def _manifest(path: Path) -> tuple[CheckpointManifest, RunFolder] | None:
+    """The manifest of a checkpoint, or of the newest one of a run, and the run's folder."""
+    if (path / MANIFEST_NAME).is_file():
+        return read_manifest(path), RunFolder(path.parent.parent)
+    folder = RunFolder(path.parent if path.name == CHECKPOINTS_FOLDER else path)
+    manifest = folder.newest_manifest()
+    return None if manifest is None else (manifest, folder)
+
+
+def manifest_labels(manifest: CheckpointManifest, folder: RunFolder) -> dict[str, Label]:
+    """Labels of a checkpoint; those that its settings or its run's metrics do not tell are left out.
+
+    Args:
+        manifest: of the checkpoint.
+        folder: of its run, for `training_flops`: metrics.jsonl holds them per second.
+    """
+    labels: dict[str, Label] = {STEP: manifest.step, TOKENS: manifest.tokens}
+    settings = manifest.settings
+    seed = settings.get("run", {}).get("seed")
+    if isinstance(seed, int):
+        labels[SEED_LABEL] = seed
+    with suppress(ValidationError, KeyError, TypeError):
+        labels[PARAMETERS] = parameter_counts(ModelSettings.model_validate(settings["model"])).total
+    labels |= _schedule_labels(manifest)
+    # A run that began with another's weights does not tell what those cost.
+    if not manifest.origin and (flops := training_flops(read_lines(folder), manifest.step)) is not None:
+        labels[FLOPS] = flops
+    return labels
+
+
+def _schedule_labels(manifest: CheckpointManifest) -> dict[str, Label]:
+    settings = manifest.settings
+    try:
+        phases = _PHASES.validate_python(settings["schedule"])
+        train = settings["train"]
+        schedule = Schedule.resolve(
+            phases,
+            total_steps=train.get("steps"),
+            global_batch_rows=train["global_batch_rows"],
+            sequence_length=settings["data"]["sequence_length"],
+        )
+    except (ValidationError, SettingsError, KeyError, TypeError, AttributeError):
+        return {}
+    declared: Mapping[str, Any] = settings.get("objectives", {})
+    done: dict[str, int] = {}
+    for phase in schedule.phases:
+        steps = min(phase.stop, manifest.step) - phase.start
+        if steps > 0:
+            done[phase.objective] = done.get(phase.objective, 0) + steps
+    labels: dict[str, Label] = {}
+    if done and not manifest.origin:
+        clm = sum(steps for name, steps in done.items() if declared.get(name, {}).get("kind", name) == "clm")
+        labels[CLM_SHARE] = round(clm / sum(done.values()), 6)
+    ratios = {declared.get(name, {}).get(MASK_RATIO) for name in done} - {None}
+    if len(ratios) == 1 and isinstance(ratio := ratios.pop(), float):
+        labels[MASK_RATIO] = ratio
+    if manifest.step == schedule.total_steps:
+        labels[BUDGET] = manifest.step
+    return labels
+
+
+def training_flops(lines: Sequence[Mapping[str, Any]], step: int) -> float | None:
+    """Model FLOPs of a run up to a step, from its metrics; None if they do not reach it or do not tell.
+
+    The rates of a line are means since the line before, so their quotient times the tokens in between is exact.
+    """
+    total, tokens, reached = 0.0, 0, 0
+    for line in lines:
+        if "loss" not in line or line["step"] > step:
+            continue
+        try:
+            rate = line["model_flops_per_second"] / line["tokens_per_second"]
+            total += (line["tokens"] - tokens) * rate
+            tokens, reached = line["tokens"], line["step"]
+        except (KeyError, TypeError, ZeroDivisionError):
+            return None
+    return total if reached == step and step > 0 else None

@@ -1,0 +1,195 @@
+"""`toolkit report`: read grids and runs -> tables, tests, figures, results for model cards -> one page."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+
+from toolkit.core.console import console
+from toolkit.core.errors import SettingsError, UserError
+from toolkit.core.files import atomic_write
+from toolkit.core.machine import machine_facts
+from toolkit.core.text import counted, first_few, home_hint
+from toolkit.experiments.report.drawing import Shape, draw
+from toolkit.experiments.report.formats import comma_separated, latex, latex_document, markdown
+from toolkit.experiments.report.grid_files import is_grid
+from toolkit.experiments.report.levels import Level, configuration_level, configuration_members, model_level
+from toolkit.experiments.report.manifests import with_manifest_labels
+from toolkit.experiments.report.model_index import model_indexes, mteb_results
+from toolkit.experiments.report.page import Contents, Figure, render
+from toolkit.experiments.report.pictures import Picture, label_pictures, loss_picture, rate_picture
+from toolkit.experiments.report.results import Results, read_results
+from toolkit.experiments.report.runs import RunCurves, is_run, read_runs
+from toolkit.experiments.report.tables import (
+    IntervalKind,
+    Table,
+    comparison_table,
+    rates_table,
+    score_tables,
+    scores_csv,
+)
+
+PAGE = "report.html"
+_PACKAGES = ("torch", "transformers", "numpy", "scipy", "matplotlib")
+_DEFAULT_OUTPUT = "report"
+
+
+def write_report(folders: Sequence[Path], *, output: Path | None = None) -> Path:
+    """Write `report.html`, `tables/`, `figures/`, `model-index/` and `mteb/`; returns their folder.
+
+    Args:
+        folders: of grids and of runs, at least one.
+        output: folder to write to; None: `report` in the first of `folders`. Nothing else is written.
+
+    Raises:
+        UserError: a folder is neither, a file is missing or damaged, or the output folder cannot be written.
+    """
+    grids, run_folders = _sorted_folders(folders)
+    output = folders[0] / _DEFAULT_OUTPUT if output is None else output
+    _check_output(output)
+    results = with_manifest_labels(read_results(grids)) if grids else None
+    runs = tuple(read_runs(run_folders))
+    texts, contents = _compose(results, runs, _command(folders, output))
+    try:
+        for name, content in texts.items():
+            path = output / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            atomic_write(path, content)
+        atomic_write(output / PAGE, render(contents, output=output))
+    except OSError as error:
+        raise UserError(
+            f"could not write {error.filename or output}: {error.strerror}. Free space, or choose another folder "
+            "(--output)."
+        ) from error
+    _say(results, output)
+    return output
+
+
+def _sorted_folders(folders: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    """Grids and runs, each folder once.
+
+    Raises:
+        SettingsError: one does not exist, or is neither.
+    """
+    grids: list[Path] = []
+    runs: list[Path] = []
+    seen: set[Path] = set()
+    for folder in folders:
+        if not folder.exists():
+            raise SettingsError(f"{str(folder)!r} does not exist.{home_hint(folder)} Check the path.")
+        if not folder.is_dir():
+            raise SettingsError(f"{folder} is not a directory. Give the folder of a grid or of a run.")
+        if folder.resolve() in seen:
+            continue
+        seen.add(folder.resolve())
+        if is_grid(folder):
+            grids.append(folder)
+        elif is_run(folder):
+            runs.append(folder)
+        else:
+            raise SettingsError(
+                f"{folder} is neither a grid (it has no results.jsonl) nor a run (it has no metrics.jsonl). Give a "
+                "folder that `toolkit grid` or `toolkit train` wrote."
+            )
+    return grids, runs
+
+
+def _check_output(output: Path) -> None:
+    if output.exists() and not output.is_dir():
+        raise SettingsError(f"the output folder {output} is a file. Choose another one (--output).")
+    if (output / "config.json").is_file():
+        raise SettingsError(
+            f"the output folder {output} is that of a model (it has a config.json), which a report leaves as it is. "
+            "Choose another one (--output)."
+        )
+
+
+def _compose(
+    results: Results | None, runs: tuple[RunCurves, ...], command: str
+) -> tuple[dict[str, str | bytes], Contents]:
+    """Contents of the files by name, and of the page."""
+    levels, members = _levels(results)
+    texts: dict[str, str | bytes] = {}
+    score_list = [table for level in levels for table in score_tables(level)]
+    tests = tuple(table for level in levels if (table := comparison_table(level)) is not None)
+    rates = None if results is None else rates_table(results, levels[-1])
+    tables = [*score_list, *tests, *([] if rates is None else [rates])]
+    if results is not None:
+        texts["tables/scores.csv"] = scores_csv(results)
+        texts |= _table_files(tables)
+        texts |= {f"model-index/{name}": text for name, text in model_indexes(results).items()}
+        texts |= {f"mteb/{name}": text for name, text in mteb_results(results).items()}
+    figures = []
+    for picture in _pictures(results, levels, members, runs):
+        wide = draw(picture, "svg")
+        figures.append(Figure(picture, wide, draw(picture, "svg", Shape.NARROW)))
+        texts[f"figures/{picture.name}.svg"] = wide
+        texts[f"figures/{picture.name}.pdf"] = draw(picture, "pdf")
+    contents = Contents(
+        results=results,
+        levels=levels,
+        members={name: models for level in levels[:-1] for name, models in members[level.name].items()},
+        tables=tuple(table for table in score_list if table.intervals is IntervalKind.T),
+        tests=tests,
+        rates=rates,
+        figures=tuple(figures),
+        runs=runs,
+        written=tuple(texts),
+        machine=machine_facts(_PACKAGES),
+        command=command,
+        date=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
+    )
+    return texts, contents
+
+
+Members = Mapping[str, Mapping[str, Sequence[str]]]
+"""Of each level, names of the models of each row."""
+
+
+def _levels(results: Results | None) -> tuple[tuple[Level, ...], Members]:
+    """Configurations, where there are some, then models."""
+    if results is None:
+        return (), {}
+    models = model_level(results)
+    alone = {row.name: [row.name] for row in models.rows}
+    configurations = configuration_level(models)
+    if configurations is None:
+        return (models,), {models.name: alone}
+    members = configuration_members(models)
+    return (configurations, models), {models.name: alone, configurations.name: members}
+
+
+def _table_files(tables: Sequence[Table]) -> dict[str, str]:
+    texts: dict[str, str] = {}
+    for table in tables:
+        texts[f"tables/{table.name}.md"] = markdown(table)
+        texts[f"tables/{table.name}.tex"] = latex(table)
+        texts[f"tables/{table.name}.csv"] = comma_separated(table)
+    texts["tables/tables.tex"] = latex_document([table.name for table in tables])
+    return texts
+
+
+def _pictures(
+    results: Results | None, levels: Sequence[Level], members: Members, runs: Sequence[RunCurves]
+) -> Iterator[Picture]:
+    if results is not None:
+        yield from label_pictures(levels[0])
+        if (rates := rate_picture(results, levels[0], members[levels[0].name])) is not None:
+            yield rates
+    if (losses := loss_picture(runs)) is not None:
+        yield losses
+
+
+def _command(folders: Sequence[Path], output: Path) -> str:
+    return f"toolkit report {' '.join(map(str, folders))} --output {output}"
+
+
+def _say(results: Results | None, output: Path) -> None:
+    if results is not None:
+        missing = sorted({(cell.model, cell.task) for cell in results.cells} - results.rates.keys())
+        if missing:
+            names = first_few([f"{model} on {task}" for model, task in missing])
+            console().print(
+                f"left out, since no learning rate could be chosen before all seeds of one have finished: {names}"
+            )
+        console().print(f"{counted(len(results.cells), 'run')} of {counted(len(results.models), 'model')}")
+    console().print(f"written to {output}: {PAGE}, tables/, figures/")

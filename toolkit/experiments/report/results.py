@@ -1,0 +1,137 @@
+"""Results of grid folders: finished cells, the chosen learning rates, and what the grid files say of the models."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from toolkit.core.errors import UserError
+from toolkit.experiments.report.grid_files import (
+    GRID_FILE,
+    CellScores,
+    ModelInfo,
+    read_cells,
+    read_declaration,
+    read_rates,
+)
+
+
+@dataclass(frozen=True)
+class TaskInfo:
+    """A data set of the grids."""
+
+    name: str
+    kind: str
+    metric: str
+
+
+@dataclass(frozen=True)
+class Results:
+    """Finished cells of one or several grids."""
+
+    folders: tuple[Path, ...]
+    cells: tuple[CellScores, ...]
+    rates: Mapping[tuple[str, str], float]
+    """The chosen learning rate of each (model, task)."""
+    models: tuple[ModelInfo, ...]
+    """In the order of the grid files."""
+    tasks: tuple[TaskInfo, ...]
+    """In the order of the grid files."""
+    declarations: Mapping[Path, str]
+    """Texts of the grid files, by folder."""
+
+    def chosen(self, model: str, task: str) -> list[CellScores]:
+        """The cells at the chosen rate, by seed; none where no rate was chosen."""
+        rate = self.rates.get((model, task))
+        return [cell for cell in self.of(model, task) if cell.learning_rate == rate]
+
+    def of(self, model: str, task: str) -> list[CellScores]:
+        """All cells of a model and task, by rate and seed."""
+        return self._by_pair.get((model, task), [])
+
+    @cached_property
+    def _by_pair(self) -> dict[tuple[str, str], list[CellScores]]:
+        found: dict[tuple[str, str], list[CellScores]] = {}
+        for cell in self.cells:
+            found.setdefault((cell.model, cell.task), []).append(cell)
+        return found
+
+
+def read_results(folders: Iterable[Path]) -> Results:
+    """The results of grid folders, which may share models and tasks but not a pair of the two.
+
+    Raises:
+        UserError: a file is missing or damaged, a grid has no finished cell, or two grids have the same cells.
+    """
+    folders = tuple(folders)
+    cells: list[CellScores] = []
+    rates: dict[tuple[str, str], float] = {}
+    models: dict[str, ModelInfo] = {}
+    tasks: dict[str, None] = {}
+    declarations: dict[Path, str] = {}
+    source: dict[tuple[str, str], Path] = {}
+    for folder in folders:
+        found = read_cells(folder)
+        for pair in {(cell.model, cell.task): None for cell in found}:
+            if pair in source:
+                raise UserError(
+                    f"{source[pair]} and {folder} both have cells of the model {pair[0]!r} and the task {pair[1]!r}. "
+                    "Rename one in its grid file, or report on the two grids separately."
+                )
+            source[pair] = folder
+        cells += found
+        rates |= read_rates(folder, found)
+        text, entries, names = read_declaration(folder)
+        if text is not None:
+            declarations[folder] = text
+        for model in entries:
+            models[model.name] = _merged(models.get(model.name), model, folder)
+        tasks |= dict.fromkeys(names)
+    return Results(
+        folders=folders,
+        cells=tuple(sorted(cells, key=lambda cell: (cell.model, cell.task, cell.learning_rate, cell.seed))),
+        rates=rates,
+        models=_models_with_cells(models, cells),
+        tasks=_tasks_with_cells(tasks, cells),
+        declarations=declarations,
+    )
+
+
+def _merged(before: ModelInfo | None, model: ModelInfo, folder: Path) -> ModelInfo:
+    if before is None:
+        return model
+    old, new = before.labels or {}, model.labels or {}
+    differing = [key for key in sorted(old.keys() & new.keys()) if old[key] != new[key]]
+    if differing:
+        key = differing[0]
+        raise UserError(
+            f"the model {model.name!r} has the label {key} = {new[key]!r} in {folder / GRID_FILE} and {old[key]!r} in "
+            "another grid. Rename one of the models, or make the labels equal."
+        )
+    return ModelInfo(model.name, before.path or model.path, {**old, **new})
+
+
+def _models_with_cells(declared: Mapping[str, ModelInfo], cells: Iterable[CellScores]) -> tuple[ModelInfo, ...]:
+    names = {cell.model for cell in cells}
+    known = [model for name, model in declared.items() if name in names]
+    return (*known, *(ModelInfo(name) for name in sorted(names - declared.keys())))
+
+
+def _tasks_with_cells(declared: Iterable[str], cells: Iterable[CellScores]) -> tuple[TaskInfo, ...]:
+    """Declared ones first, in their order.
+
+    Raises:
+        UserError: the cells of one task have several kinds or metrics.
+    """
+    found: dict[str, set[tuple[str, str]]] = {}
+    for cell in cells:
+        found.setdefault(cell.task, set()).add((cell.kind, cell.metric))
+    for task, kinds in found.items():
+        if len(kinds) > 1:
+            listed = ", ".join(f"{kind} by {metric}" for kind, metric in sorted(kinds))
+            raise UserError(
+                f"the task {task!r} is scored in {len(kinds)} ways: {listed}. Rename it in one of the grid files: "
+                "only scores of one metric compare."
+            )
+    order = [*(task for task in declared if task in found), *sorted(found.keys() - set(declared))]
+    return tuple(TaskInfo(task, *next(iter(found[task]))) for task in order)

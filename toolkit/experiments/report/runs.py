@@ -1,0 +1,81 @@
+"""Loss curves of run folders, from their metrics."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from toolkit.core.errors import UserError
+from toolkit.run.folder import RunFolder
+from toolkit.run.metrics import read_lines
+
+Curve = tuple[tuple[float, float], ...]
+"""(step, loss) in order."""
+
+
+@dataclass(frozen=True)
+class RunCurves:
+    """Losses of one run, and the steps after which the objective changed."""
+
+    name: str
+    folder: Path
+    training: Curve
+    held_out: Mapping[str, Curve]
+    """By objective."""
+    switches: tuple[int, ...]
+    settings: str | None
+    """run.toml."""
+
+
+def is_run(folder: Path) -> bool:
+    """Whether this is the folder of a run."""
+    run = RunFolder(folder)
+    return run.metrics_file.is_file() or run.settings_file.is_file()
+
+
+def read_runs(folders: Sequence[Path]) -> list[RunCurves]:
+    """Curves of runs, named after their folders.
+
+    Raises:
+        UserError: one has no logged step.
+    """
+    names = [folder.resolve().name for folder in folders]
+    return [
+        _read_run(folder, name if names.count(name) == 1 else str(folder))
+        for folder, name in zip(folders, names, strict=True)
+    ]
+
+
+def _read_run(folder: Path, name: str) -> RunCurves:
+    run = RunFolder(folder)
+    try:
+        lines = read_lines(run)
+        settings = run.settings_file.read_text(encoding="utf-8") if run.settings_file.is_file() else None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"could not read the run {folder}: {error}. Make its files readable.") from error
+    training = _curve((line["step"], line.get("loss")) for line in lines)
+    held_out = {
+        objective: curve
+        for objective in dict.fromkeys(key for line in lines for key in _evaluation(line))
+        if (curve := _curve((line["step"], _evaluation(line).get(objective)) for line in lines))
+    }
+    if not training and not held_out:
+        raise UserError(
+            f"{run.metrics_file} has no logged step, so there is no loss curve to draw. Train the run further "
+            f"(toolkit train {run.settings_file}), or leave it out."
+        )
+    trained = [line for line in lines if "loss" in line]
+    switches = tuple(
+        before["step"] for before, after in pairwise(trained) if before.get("objective") != after.get("objective")
+    )
+    return RunCurves(name, folder, training, held_out, switches, settings)
+
+
+def _evaluation(line: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = line.get("eval_loss")
+    return found if isinstance(found, dict) else {}
+
+
+def _curve(pairs: Any) -> Curve:
+    return tuple((float(step), float(loss)) for step, loss in pairs if isinstance(loss, int | float))
