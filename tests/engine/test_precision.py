@@ -38,7 +38,7 @@ def test_a_machine_is_measured_once(tmp_path: Path) -> None:
     assert str(tmp_path / "cache") in reason
 
 
-def test_another_processor_thread_count_or_torch_is_measured_again(
+def test_another_processor_thread_count_step_or_torch_is_measured_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measure = _Measure(2.0, 1.0)
@@ -48,13 +48,14 @@ def test_another_processor_thread_count_or_torch_is_measured_again(
 
     choose()
     choose(threads=1)
+    faster_on_this_cpu(2, step="another", folder=tmp_path, measure=measure)
     monkeypatch.setattr(module, "_cpu", lambda: "another")
     choose()
     monkeypatch.setattr("importlib.metadata.version", lambda name: "9.9")
     choose()
     choose()
-    assert measure.threads == [2, 1, 2, 2]
-    assert len(list(tmp_path.glob("precision-*.json"))) == 4
+    assert measure.threads == [2, 1, 2, 2, 2]
+    assert len(list(tmp_path.glob("precision-*.json"))) == 5
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"key": {}, "seconds": {"fp32": 2.0, "bf16": 1.0}}', "damaged"])

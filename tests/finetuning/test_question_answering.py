@@ -141,7 +141,7 @@ def test_any_encoder_learns_and_stock_classes_give_the_same_answers(tmp_path, fa
 @pytest.mark.parametrize("family", ["eurobert", "modernbert"])
 def test_answers_are_in_fp32_as_a_stock_class_gives_them(tmp_path, family, monkeypatch):
     """The Trainer wraps forward in autocast, and leaves it so."""
-    monkeypatch.setattr("toolkit.finetuning.trainer.uses_bf16", lambda: True)
+    monkeypatch.setattr("toolkit.finetuning.trainer.choose_autocast", lambda threads: "bf16")
     task, questions = QuestionAnswering(QUICK), make_questions(12, seed=0)
     source = open_source(str(save_encoder(family, tmp_path / "model")))
     data = Questions({}, {Split.TRAIN: questions})

@@ -155,7 +155,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_been(tmp_path, monkeypatch):
 def test_embeddings_are_those_of_the_weights_alone_after_bf16_training(tmp_path, monkeypatch):
     import toolkit.finetuning.trainer as trainer
 
-    monkeypatch.setattr(trainer, "uses_bf16", lambda: True)
+    monkeypatch.setattr(trainer, "choose_autocast", lambda threads: "bf16")
     collection = word_collection(tmp_path / "words")
     source = open_source(str(save_encoder("eurobert", tmp_path / "model")))
     task = Retrieval(QUICK)

@@ -7,7 +7,7 @@ from toolkit.finetuning import Split, get_task, open_source, trainer
 
 
 def test_answers_are_those_of_the_weights_alone_after_bf16_training(tmp_path, monkeypatch):
-    monkeypatch.setattr(trainer, "uses_bf16", lambda: True)
+    monkeypatch.setattr(trainer, "choose_autocast", lambda threads: "bf16")
     table = tmp_path / "train.jsonl"
     table.write_text("".join(f'{{"text": "{word}", "label": {number % 2}}}\n' for number, word in enumerate(WORDS)))
     source = open_source(str(save_encoder("eurobert", tmp_path / "model")))

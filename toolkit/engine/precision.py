@@ -45,16 +45,21 @@ def choose_precision(zero_stage: int, *, ranks_per_machine: int) -> tuple[Precis
 
 
 def faster_on_this_cpu(
-    threads: int, *, folder: Path | None = None, measure: Callable[[int], dict[Precision, float]] | None = None
+    threads: int,
+    *,
+    step: str = "pretraining",
+    measure: Callable[[int], dict[Precision, float]] | None = None,
+    folder: Path | None = None,
 ) -> tuple[Precision, str]:
     """bf16 if it is at least 1.2 times as fast as fp32, else fp32; and the reason in words.
 
     Args:
         threads: of one rank.
-        folder: where times are kept; default: the user's cache folder.
+        step: name of what is measured.
         measure: takes the threads and returns the seconds of a step in each dtype; default: `time_steps`.
+        folder: where times are kept; default: the user's cache folder.
     """
-    key = _key(threads)
+    key = _key(threads, step)
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
     path = (cache_folder() if folder is None else folder) / f"precision-{digest[:16]}.json"
     kept = _read(path, key)
@@ -85,39 +90,50 @@ def time_steps(threads: int) -> dict[Precision, float]:
     ids_BS = torch.arange(4 * 128).view(4, 128)
     positions_N = torch.arange(0, 4 * 128, 3)
     encoders: dict[Precision, Encoder] = {"fp32": Encoder(settings), "bf16": Encoder(settings).bfloat16()}
+    for encoder in encoders.values():
+        initialize_(encoder, seed=0)
+
+    def step(precision: Precision) -> None:
+        segments_BS = torch.ones_like(ids_BS)
+        encoders[precision](
+            ids_BS,
+            segments_BS,
+            AttentionKind.BIDIRECTIONAL,
+            positions_N=positions_N,
+            labels_N=positions_N,
+            scale=1.0,
+        ).backward()
+
+    return time_in_turns(threads, step)
+
+
+def time_in_turns(threads: int, step: Callable[[Precision], None]) -> dict[Precision, float]:
+    """Seconds of the fastest of some steps in each dtype, taken in turns, on `threads` threads; about a second."""
+    import torch
+
     seconds: dict[Precision, list[float]] = {"fp32": [], "bf16": []}
     threads_before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        for encoder in encoders.values():
-            initialize_(encoder, seed=0)
         # In turns, so that a neighbour's load meets both; the first of each builds kernels.
         begun = time.perf_counter()
         for number in range(1 + _TIMED_STEPS):
             if number > 1 and time.perf_counter() - begun > _PATIENCE_SECONDS:
                 break
-            for precision, encoder in encoders.items():
+            for precision, times in seconds.items():
                 started = time.perf_counter()
-                loss = encoder(
-                    ids_BS,
-                    torch.ones_like(ids_BS),
-                    AttentionKind.BIDIRECTIONAL,
-                    positions_N=positions_N,
-                    labels_N=positions_N,
-                    scale=1.0,
-                )
-                loss.backward()
-                seconds[precision].append(time.perf_counter() - started)
+                step(precision)
+                times.append(time.perf_counter() - started)
     finally:
         torch.set_num_threads(threads_before)
     return {precision: min(times[1:]) for precision, times in seconds.items()}
 
 
-def _key(threads: int) -> dict[str, str | int]:
+def _key(threads: int, step: str) -> dict[str, str | int]:
     """What a measurement depends on."""
     from importlib.metadata import version
 
-    return {"cpu": _cpu(), "threads": threads, "torch": version("torch"), "version": _VERSION}
+    return {"cpu": _cpu(), "threads": threads, "step": step, "torch": version("torch"), "version": _VERSION}
 
 
 def _cpu(path: Path = Path("/proc/cpuinfo")) -> str:

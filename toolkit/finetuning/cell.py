@@ -23,6 +23,7 @@ from toolkit.core.console import quiet_transformers
 from toolkit.core.errors import NonFiniteError, UserError
 from toolkit.core.files import atomic_write
 from toolkit.core.settings import Settings
+from toolkit.finetuning.precision import choose_autocast
 from toolkit.finetuning.settings import Initialization
 from toolkit.finetuning.source import EncoderSource
 from toolkit.finetuning.task import Outputs, Prediction, Split, Task
@@ -183,8 +184,9 @@ def _open_unfinished(output: Path, prepared: PreparedTask) -> Path:
         "task": task.name,
         "settings": task.settings.model_dump(mode="json"),
         "model": _model_identity(source),
+        "precision": choose_autocast(torch.get_num_threads()),
         "initialization": source.initialization.value,
-        "files": {split.value: _identity(path) for split, path in prepared.files.items()},
+        "files": {split.value: _identity(task.files_of(split, path)) for split, path in prepared.files.items()},
     }
     _check_replaceable(output / _MODEL, source)
     unfinished = output / _UNFINISHED
@@ -221,13 +223,11 @@ def _model_identity(source: EncoderSource) -> list[Any]:
     return (
         [source.model, getattr(source.config, "_commit_hash", None)]
         if source.origin is None
-        else _identity(source.origin)
+        else _identity(sorted(file for file in source.origin.rglob("*") if file.is_file()))
     )
 
 
-def _identity(path: Path) -> list[list[str | int]]:
-    """Of a file, or of all files in a folder."""
-    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+def _identity(files: Iterable[Path]) -> list[list[str | int]]:
     return [[str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
 
 

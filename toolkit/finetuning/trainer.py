@@ -27,8 +27,8 @@ from transformers import (
 from toolkit.core.console import Progress, progress
 from toolkit.core.errors import NonFiniteError
 from toolkit.core.files import atomic_file
-from toolkit.engine.precision import faster_on_this_cpu
 from toolkit.finetuning.batches import LengthGroupedSampler
+from toolkit.finetuning.precision import choose_autocast
 from toolkit.finetuning.settings import FinetuningSettings
 from toolkit.finetuning.source import EncoderSource
 
@@ -190,7 +190,7 @@ def training_arguments(
         seed=settings.seed,
         data_seed=settings.seed,
         use_cpu=not torch.cuda.is_available(),
-        bf16=uses_bf16(),
+        bf16=choose_autocast(torch.get_num_threads()) == "bf16",
         save_strategy="no",
         save_total_limit=1,
         logging_strategy="no",
@@ -204,13 +204,6 @@ def training_arguments(
     if arguments.n_gpu > 1:
         arguments._n_gpu = 1
     return arguments
-
-
-def uses_bf16() -> bool:
-    """Whether training runs under bf16 autocast: on a GPU that supports it, and on a CPU where it is faster."""
-    if torch.cuda.is_available():
-        return bool(torch.cuda.is_bf16_supported())
-    return faster_on_this_cpu(torch.get_num_threads())[0] == "bf16"
 
 
 def collator(task: "Task[Any]", source: EncoderSource) -> Callable[[Features], dict[str, torch.Tensor]]:

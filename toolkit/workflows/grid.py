@@ -15,7 +15,6 @@ from toolkit.core.console import console
 from toolkit.core.errors import SettingsError
 from toolkit.core.files import atomic_write
 from toolkit.core.text import counted
-from toolkit.engine.precision import faster_on_this_cpu
 from toolkit.experiments import (
     Cell,
     LocalExecutor,
@@ -27,6 +26,7 @@ from toolkit.experiments import (
 )
 from toolkit.experiments.display import Tally, shown
 from toolkit.experiments.scheduling import Event, Failed, Finished, Observer
+from toolkit.finetuning.precision import choose_autocast
 from toolkit.workflows.grid_plan import GridPlan
 
 _RESULTS, _SELECTED, _DECLARATION, _LOGS = "results.jsonl", "selected.json", "grid.toml", "workers"
@@ -89,7 +89,7 @@ def _executor(plan: GridPlan, num_missing: int, num_workers: int | None) -> Loca
     threads = plan.thread_counts
     # Measured here where it is not known yet, so that workers that start together do not measure beside one another.
     for number in threads:
-        faster_on_this_cpu(number)
+        choose_autocast(number)
     num_cores, gpus = len(os.sched_getaffinity(0)), _gpus()
     needed = max(threads, default=1)
     chosen = min(num_workers or len(gpus) or max(1, num_cores // needed), num_missing)
