@@ -1,9 +1,10 @@
 from io import StringIO
 
 from rich.console import Console
+from rich.live import Live
 
 from toolkit.experiments import Cell, Score
-from toolkit.experiments.display import Tally, _Lines, tally_table
+from toolkit.experiments.display import Tally, _Lines, _LiveTable, tally_table
 from toolkit.experiments.scheduling import Failed, Finished, Lost
 
 CELLS = [Cell("m", task, "sc", seed, 1e-3) for task in ("a", "b") for seed in (0, 1)]
@@ -46,7 +47,7 @@ def test_the_same_failure_is_told_in_full_once():
     tally, lines = make_tally(), []
     display = _Lines(tally, lines.append)
     for cell in CELLS[2:]:
-        display.on_event(Failed(0, cell, "train.tsv: no column 'label'"))
+        display.on_event(Failed(0, cell, "train.tsv: no column 'label'\nTraceback (most recent call last):"))
     display.on_look()
     assert [line.split(";")[0] for line in lines] == [
         "m b lr 0.001 seed 0 failed: train.tsv: no column 'label'",
@@ -68,3 +69,17 @@ def test_the_table_has_a_row_per_task():
         ["b", "0/2", "0", "1", ""],
     ]
     assert "1 of 4 cells done, 1 running, 1 failed, 1 cells/h, 2:00:00 left" in shown
+
+
+def test_the_live_table_ends_with_the_last_counts_and_keeps_failures_above():
+    tally, file = make_tally(), StringIO()
+    with Live(console=Console(width=120, file=file, force_terminal=True, highlight=False), auto_refresh=False) as live:
+        display = _LiveTable(tally, live)
+        display.on_start(0, CELLS[1])
+        display.on_look()
+        display.on_event(Finished(0, CELLS[1]))
+        display.on_event(Failed(0, CELLS[2], "broken"))
+        display.on_look()
+    shown = file.getvalue()
+    assert shown.index("m b lr 0.001 seed 0 failed: broken") < shown.rindex("2/2")
+    assert "2 of 4 cells done, 0 running, 1 failed" in shown

@@ -252,16 +252,3 @@ def test_a_second_command_waits_for_nobody(tmp_path, ran):
     path = write_grid(tmp_path, kinds=("sc",))
     with grids._locked(tmp_path / "out"), pytest.raises(ToolkitError, match="another `toolkit grid` is running"):
         grids.run_grid(path)
-
-
-@pytest.mark.slow
-def test_workers_give_what_one_process_gives(tmp_path, monkeypatch):
-    path = write_grid(tmp_path, kinds=("sc", "tc"), rates=(1e-3,))
-    assert grids.run_grid(path, num_workers=2) == 0
-    monkeypatch.setattr(grids, "_executor", lambda *_: Inline(1))
-    again = write_grid(tmp_path, kinds=("sc", "tc"), rates=(1e-3,), output="again")
-    assert grids.run_grid(again) == 0
-    workers = outputs(tmp_path / "out")
-    logs = {name for name in workers if name.startswith("workers/")}
-    assert logs == {"workers/worker-0.log", "workers/worker-1.log"}
-    assert {name: workers[name] for name in workers if name not in logs} == outputs(tmp_path / "again")

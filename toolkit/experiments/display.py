@@ -123,7 +123,9 @@ class _Lines:
             return f"{event.cell}: {_score_text(score)}" + self._praise(score)
         # A broken file fails all cells of its task.
         key = event.cell.group, event.message
-        message = "failed as the one before" if key in self._messages else f"failed: {event.message}"
+        # The traceback of a bug is in error.txt.
+        text = event.message.partition("\nTraceback")[0]
+        message = "failed as the one before" if key in self._messages else f"failed: {text}"
         self._messages.add(key)
         return f"{event.cell} {message}"
 

@@ -5,6 +5,7 @@ sees that, and replaces it. A parent that is killed ends too, and every worker w
 goes on writing while the next parent begins.
 """
 
+import gc
 import multiprocessing
 import os
 import pkgutil
@@ -134,6 +135,9 @@ def _serve(pipe: Connection, name: str, log: Path) -> None:
         for standard in (1, 2):
             os.dup2(file.fileno(), standard)
     work: Work = pkgutil.resolve_name(name)()
+    # The Trainer collects garbage at every start: what is imported need not be looked through each time.
+    gc.collect()
+    gc.freeze()
     while True:
         try:
             job = pipe.recv()
