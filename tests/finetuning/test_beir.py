@@ -4,8 +4,8 @@ import pytest
 
 from tests.support.retrieval import write_beir
 from toolkit.core.errors import UserError
-from toolkit.finetuning import beir
-from toolkit.finetuning.judgements import Document
+from toolkit.finetuning.formats import beir
+from toolkit.finetuning.formats.judgements import Document
 
 DOCUMENTS = [{"_id": "1", "title": "A", "text": "one"}, {"_id": "02", "title": "", "text": "two", "metadata": {}}]
 QUERIES = [{"_id": "q", "text": "what"}, {"_id": "7", "text": "why"}]

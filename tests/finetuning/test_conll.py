@@ -1,8 +1,8 @@
 import pytest
 
 from toolkit.core.errors import UserError
-from toolkit.finetuning.conll import read_conll
-from toolkit.finetuning.tag_schemes import TagScheme
+from toolkit.finetuning.formats.conll import read_conll
+from toolkit.finetuning.formats.tag_schemes import TagScheme
 
 CONLL_2003 = """-DOCSTART- -X- -X- O
 

@@ -6,12 +6,12 @@ import orjson
 import pytest
 
 from toolkit.core.errors import UserError
-from toolkit.finetuning import beir, smart
-from toolkit.finetuning.conll import read_conll
-from toolkit.finetuning.data_files import parse_object
-from toolkit.finetuning.judgements import Collection
-from toolkit.finetuning.squad import read_questions
-from toolkit.finetuning.tables import read_table
+from toolkit.finetuning.formats import beir, smart
+from toolkit.finetuning.formats.conll import read_conll
+from toolkit.finetuning.formats.data_files import parse_object
+from toolkit.finetuning.formats.judgements import Collection
+from toolkit.finetuning.formats.squad import read_questions
+from toolkit.finetuning.formats.tables import read_table
 
 NOTHING = Collection(None, None, {}, {})
 READERS = {

@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from toolkit.core.errors import UserError
-from toolkit.finetuning.examples import Example, LabelSet, read_class, text_columns_of, to_examples
-from toolkit.finetuning.tables import Table
+from toolkit.finetuning.formats.examples import Example, LabelSet, read_class, text_columns_of, to_examples
+from toolkit.finetuning.formats.tables import Table
 
 
 def table_of(*rows):

@@ -14,9 +14,9 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from tests.support.hf_encoders import WORDS, save_encoder
 from toolkit.core.errors import UserError
 from toolkit.finetuning import load_classifier
-from toolkit.finetuning.examples import Example, read_number, read_set
+from toolkit.finetuning.formats.examples import Example, read_number, read_set
 from toolkit.finetuning.labels import NumberLabels, SetLabels
-from toolkit.finetuning.scores import regression_scores, set_scores
+from toolkit.finetuning.metrics.label_metrics import regression_scores, set_scores
 from toolkit.finetuning.tasks.sequence_classification import SequenceClassificationSettings
 from toolkit.workflows.finetune import finetune
 

@@ -17,11 +17,11 @@ from toolkit.cli.finetune import command
 from toolkit.core.errors import SettingsError, UserError
 from toolkit.core.files import cache_folder
 from toolkit.finetuning import FinetuningSettings, Split, get_task
-from toolkit.finetuning.hub_rows import Hub, HubRows, OpenRows
-from toolkit.finetuning.named import DATASETS, NamedDataset, named_dataset
+from toolkit.finetuning.named.datasets import DATASETS, NamedDataset, named_dataset
+from toolkit.finetuning.named.hub_rows import Hub, HubRows, OpenRows
+from toolkit.finetuning.named.published_forms import ClassifiedTexts, ClozeQuestions, PublishedForm, TaggedWords
+from toolkit.finetuning.named.published_retrieval import BeirRepositories, Corpus
 from toolkit.finetuning.paper import split_training
-from toolkit.finetuning.published_forms import ClassifiedTexts, ClozeQuestions, PublishedForm, TaggedWords
-from toolkit.finetuning.published_retrieval import BeirRepositories, Corpus
 from toolkit.workflows.finetune import finetune
 
 # What the client reads of its environment, it reads when it is imported: hence a process apart, and one for all.
@@ -29,7 +29,7 @@ PROGRAM = """
 import contextlib, gc, io, json, pathlib, sys
 
 from toolkit.cli import main
-from toolkit.finetuning.named import DATASETS
+from toolkit.finetuning.named.datasets import DATASETS
 
 fetched = {
     protocol: {name: {str(split): str(path) for split, path in dataset.fetch(protocol).items()}
@@ -318,7 +318,7 @@ def fetch(monkeypatch, tmp_path):
     dataset = NamedDataset("counted", "sc", {Split.TRAIN: form})
 
     def fetch(commit):
-        monkeypatch.setattr("toolkit.finetuning.named.Hub", lambda: FakeHub(commit))
+        monkeypatch.setattr("toolkit.finetuning.named.datasets.Hub", lambda: FakeHub(commit))
         return dataset.fetch("standard")[Split.TRAIN]
 
     return fetch
@@ -341,7 +341,7 @@ def test_without_the_hub_the_newest_copy_of_this_form_is_used(fetch, capsys, mon
     newest = fetch("b")
     os.utime(newest.parent / "origin.json", (time.time() + 5,) * 2)
     assert fetch(None) == newest
-    monkeypatch.setattr("toolkit.finetuning.named._FORM_VERSION", 0)
+    monkeypatch.setattr("toolkit.finetuning.named.datasets._FORM_VERSION", 0)
     with pytest.raises(UserError, match="out of reach"):
         fetch(None)
     assert "using the copy that was read before" in capsys.readouterr().out

@@ -18,8 +18,8 @@ from tests.support.hf_encoders import WORDS, plain_tokenizer, save_encoder
 from toolkit.core.errors import UserError
 from toolkit.finetuning.answer_spans import AnswerSpans, best_span
 from toolkit.finetuning.answer_tags import AnswerTags
+from toolkit.finetuning.formats.squad import Answer, Question
 from toolkit.finetuning.source import open_source
-from toolkit.finetuning.squad import Answer, Question
 from toolkit.finetuning.task import Split
 from toolkit.finetuning.tasks.question_answering import QuestionAnswering, QuestionAnsweringSettings, Questions
 from toolkit.workflows.finetune import finetune

@@ -4,7 +4,7 @@ import random
 import pytest
 import pytrec_eval
 
-from toolkit.finetuning.ranking_metrics import paper_ndcg, ranking_scores
+from toolkit.finetuning.metrics.ranking_metrics import paper_ndcg, ranking_scores
 
 
 def discount(rank):

@@ -13,7 +13,7 @@ from toolkit.core.errors import NonFiniteError, UserError
 from toolkit.finetuning import Initialization, Split, open_source
 from toolkit.finetuning.embedding import new_embedder, search
 from toolkit.finetuning.inputs import InputBuilder, paper_inputs, paper_length
-from toolkit.finetuning.ranking_metrics import paper_ndcg, ranking_scores
+from toolkit.finetuning.metrics.ranking_metrics import paper_ndcg, ranking_scores
 from toolkit.finetuning.tasks.retrieval import Retrieval, RetrievalSettings
 from toolkit.workflows.finetune import finetune
 

@@ -1,6 +1,6 @@
 import pytest
 
-from toolkit.finetuning.scores import classification_scores
+from toolkit.finetuning.metrics.label_metrics import classification_scores
 
 
 def test_scores_of_a_case_done_by_hand():

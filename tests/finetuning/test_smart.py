@@ -1,8 +1,8 @@
 import pytest
 
 from toolkit.core.errors import UserError
-from toolkit.finetuning import smart
-from toolkit.finetuning.judgements import Document
+from toolkit.finetuning.formats import smart
+from toolkit.finetuning.formats.judgements import Document
 
 DOCUMENTS = """.I 1
 .T

@@ -5,7 +5,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from toolkit.core.errors import UserError
-from toolkit.finetuning.squad import Answer, Question, read_questions
+from toolkit.finetuning.formats.squad import Answer, Question, read_questions
 
 CONTEXT = "Ada wrote the first program. It was 1843."
 FOUND = {"id": "q1", "question": "Who wrote it?", "answers": [{"text": "Ada", "answer_start": 0}]}

@@ -6,7 +6,7 @@ import string
 import numpy as np
 import pytest
 
-from toolkit.finetuning.squad_metrics import best_threshold, exact_match, f1, normalize, position_f1
+from toolkit.finetuning.metrics.squad_metrics import best_threshold, exact_match, f1, normalize, position_f1
 
 
 class Official:

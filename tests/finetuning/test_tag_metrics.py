@@ -4,7 +4,7 @@ import pytest
 from seqeval.metrics import f1_score, precision_score, recall_score
 from sklearn import metrics
 
-from toolkit.finetuning.tag_metrics import entity_scores, sentence_macro_f1
+from toolkit.finetuning.metrics.tag_metrics import entity_scores, sentence_macro_f1
 
 
 def tags_at_random(draw, length):

@@ -2,7 +2,15 @@ import pytest
 from seqeval.metrics import f1_score
 from seqeval.metrics.sequence_labeling import get_entities
 
-from toolkit.finetuning.tag_schemes import TagScheme, detect_scheme, entities_of, is_tag, rewritten, scorable, tags_of
+from toolkit.finetuning.formats.tag_schemes import (
+    TagScheme,
+    detect_scheme,
+    entities_of,
+    is_tag,
+    rewritten,
+    scorable,
+    tags_of,
+)
 
 # Two persons side by side, a place of three tokens, and one of a single token at the end.
 ENTITIES = [("PER", 0, 0), ("PER", 1, 2), ("LOC", 4, 6), ("ORG", 7, 7)]

@@ -21,9 +21,9 @@ from tests.support.hf_encoders import WORDS, plain_tokenizer, save_encoder, temp
 from tests.support.subword_tokenizers import subword_tokenizer
 from toolkit.core.errors import UserError
 from toolkit.finetuning import Initialization, Split, open_source
+from toolkit.finetuning.formats.tag_schemes import TagScheme, entities_of, rewritten
+from toolkit.finetuning.metrics.tag_metrics import sentence_macro_f1
 from toolkit.finetuning.source import EncoderSource
-from toolkit.finetuning.tag_metrics import sentence_macro_f1
-from toolkit.finetuning.tag_schemes import TagScheme, entities_of, rewritten
 from toolkit.finetuning.tasks.token_classification import TokenClassification
 from toolkit.workflows.finetune import finetune
 

@@ -9,7 +9,7 @@ from transformers import AutoTokenizer
 
 import toolkit
 from toolkit.finetuning import Initialization
-from toolkit.finetuning.tables import read_table
+from toolkit.finetuning.formats.tables import read_table
 from toolkit.finetuning.tasks.sequence_classification import SequenceClassificationSettings
 
 DATA = Path(toolkit.__file__).parent / "quickstart"

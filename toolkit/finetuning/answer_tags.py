@@ -14,11 +14,11 @@ import torch
 from torch import nn
 from transformers import AutoModelForTokenClassification, PreTrainedModel
 
-from toolkit.finetuning import squad_metrics
+from toolkit.finetuning.formats.squad import Question
 from toolkit.finetuning.heads import load_network
 from toolkit.finetuning.inputs import paper_length
+from toolkit.finetuning.metrics import squad_metrics
 from toolkit.finetuning.source import EncoderSource
-from toolkit.finetuning.squad import Question
 from toolkit.finetuning.task import Outputs, Prediction, Split
 from toolkit.finetuning.trainer import Features
 from toolkit.finetuning.windows import check_fast

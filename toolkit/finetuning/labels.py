@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 from toolkit.core.errors import UserError
-from toolkit.finetuning.examples import Example, LabelSet
-from toolkit.finetuning.scores import classification_scores, regression_scores, set_scores
+from toolkit.finetuning.formats.examples import Example, LabelSet
+from toolkit.finetuning.metrics.label_metrics import classification_scores, regression_scores, set_scores
 
 LabelledRows = tuple[Path, Sequence[Example]]
 """A file and those of its rows that a split has."""

@@ -18,7 +18,7 @@ from toolkit.finetuning import (
     prepare,
     run_cell,
 )
-from toolkit.finetuning.named import DATASETS, named_dataset
+from toolkit.finetuning.named.datasets import DATASETS, named_dataset
 
 
 def finetune(

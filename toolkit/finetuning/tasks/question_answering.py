@@ -17,10 +17,10 @@ from toolkit.core.console import console
 from toolkit.core.text import counted
 from toolkit.finetuning.answer_spans import AnswerSpans
 from toolkit.finetuning.answer_tags import AnswerTags
+from toolkit.finetuning.formats.squad import Question, read_questions
 from toolkit.finetuning.paper import split_training
 from toolkit.finetuning.settings import FinetuningSettings
 from toolkit.finetuning.source import EncoderSource
-from toolkit.finetuning.squad import Question, read_questions
 from toolkit.finetuning.task import Outputs, Prediction, Split, Task
 from toolkit.finetuning.trainer import Features
 

@@ -12,12 +12,12 @@ from torch import nn
 from toolkit.core.console import console
 from toolkit.core.errors import UserError
 from toolkit.core.text import counted
-from toolkit.finetuning import beir, smart
 from toolkit.finetuning.contrastive import Pair, plan_batches, train_contrastively
 from toolkit.finetuning.embedding import new_embedder, search
-from toolkit.finetuning.judgements import Collection, Judgements
+from toolkit.finetuning.formats import beir, smart
+from toolkit.finetuning.formats.judgements import Collection, Judgements
+from toolkit.finetuning.metrics.ranking_metrics import paper_ndcg, ranking_scores
 from toolkit.finetuning.paper import split_training
-from toolkit.finetuning.ranking_metrics import paper_ndcg, ranking_scores
 from toolkit.finetuning.settings import FinetuningSettings
 from toolkit.finetuning.source import EncoderSource
 from toolkit.finetuning.task import Outputs, Prediction, Split, Task

@@ -11,14 +11,14 @@ from pydantic import Field, ValidationInfo, field_validator
 from torch import nn
 
 from toolkit.core.console import console
-from toolkit.finetuning.examples import Example, label_reader, text_columns_of, to_examples
+from toolkit.finetuning.formats.examples import Example, label_reader, text_columns_of, to_examples
+from toolkit.finetuning.formats.tables import read_table
 from toolkit.finetuning.heads import new_classifier, save_classifier
 from toolkit.finetuning.inputs import Encoded, InputBuilder, check_not_empty, paper_inputs
 from toolkit.finetuning.labels import LABEL_TYPES, Labels
 from toolkit.finetuning.paper import split_training
 from toolkit.finetuning.settings import FinetuningSettings
 from toolkit.finetuning.source import EncoderSource
-from toolkit.finetuning.tables import read_table
 from toolkit.finetuning.task import Outputs, Prediction, Split, Task
 from toolkit.finetuning.trainer import Features
 

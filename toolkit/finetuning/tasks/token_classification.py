@@ -13,12 +13,12 @@ from transformers import AutoModelForTokenClassification, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING
 
 from toolkit.core.errors import UserError
-from toolkit.finetuning.conll import TaggedFile, TaggedSentence, read_conll
+from toolkit.finetuning.formats.conll import TaggedFile, TaggedSentence, read_conll
+from toolkit.finetuning.formats.tag_schemes import OUTSIDE, TagScheme, rewritten
 from toolkit.finetuning.heads import load_network
+from toolkit.finetuning.metrics.tag_metrics import entity_scores, sentence_macro_f1
 from toolkit.finetuning.paper import split_training
 from toolkit.finetuning.source import EncoderSource
-from toolkit.finetuning.tag_metrics import entity_scores, sentence_macro_f1
-from toolkit.finetuning.tag_schemes import OUTSIDE, TagScheme, rewritten
 from toolkit.finetuning.task import Outputs, Prediction, Split, Task
 from toolkit.finetuning.trainer import Features
 from toolkit.finetuning.word_inputs import NO_WORD, paper_word_inputs, word_inputs

@@ -6,7 +6,7 @@ import numpy as np
 from seqeval.metrics.sequence_labeling import precision_recall_fscore_support
 from sklearn.metrics import f1_score
 
-from toolkit.finetuning.tag_schemes import scorable
+from toolkit.finetuning.formats.tag_schemes import scorable
 
 
 def entity_scores(truth: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]) -> dict[str, float]:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from toolkit.finetuning.judgements import Grades
+from toolkit.finetuning.formats.judgements import Grades
 
 Rankings = Mapping[str, Sequence[str]]
 """By query id, document ids from best to worst."""

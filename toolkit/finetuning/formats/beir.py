@@ -15,8 +15,8 @@ import orjson
 
 from toolkit.core.errors import UserError
 from toolkit.core.text import counted, json_kind
-from toolkit.finetuning.data_files import parse_object, read_text
-from toolkit.finetuning.judgements import Collection, Document, Judgement, Judgements, collect
+from toolkit.finetuning.formats.data_files import parse_object, read_text
+from toolkit.finetuning.formats.judgements import Collection, Document, Judgement, Judgements, collect
 
 _CORPUS, _QUERIES, _QRELS = "corpus.jsonl", "queries.jsonl", "qrels"
 _COLUMNS = "query id, document id and grade, separated by tabs"

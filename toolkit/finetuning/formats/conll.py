@@ -15,8 +15,8 @@ from pathlib import Path
 
 from toolkit.core.errors import UserError
 from toolkit.core.text import counted
-from toolkit.finetuning.data_files import read_text
-from toolkit.finetuning.tag_schemes import TagScheme, detect_scheme, is_tag
+from toolkit.finetuning.formats.data_files import read_text
+from toolkit.finetuning.formats.tag_schemes import TagScheme, detect_scheme, is_tag
 
 _WHAT_TO_GIVE = "Give CoNLL columns: a token and its tag on each line, and a blank line between sentences."
 _BLANKS = re.compile(r"[ \t]+")

@@ -17,15 +17,15 @@ from toolkit.core.console import console
 from toolkit.core.errors import SettingsError, UserError
 from toolkit.core.files import atomic_directory, cache_folder
 from toolkit.core.settings import nearest
-from toolkit.finetuning.hub_rows import Hub, HubRows
-from toolkit.finetuning.published_forms import (
+from toolkit.finetuning.named.hub_rows import Hub, HubRows
+from toolkit.finetuning.named.published_forms import (
     AnsweredQuestions,
     ClassifiedTexts,
     ClozeQuestions,
     PublishedForm,
     TaggedWords,
 )
-from toolkit.finetuning.published_retrieval import (
+from toolkit.finetuning.named.published_retrieval import (
     BeirRepositories,
     Corpus,
     HalvedBeirRepositories,

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from toolkit.core.errors import UserError
-from toolkit.finetuning.data_files import read_text
-from toolkit.finetuning.judgements import Collection, Document, Judgement, Judgements, collect
+from toolkit.finetuning.formats.data_files import read_text
+from toolkit.finetuning.formats.judgements import Collection, Document, Judgement, Judgements, collect
 
 _DOCUMENTS, _QUERIES = re.compile(r"\.all(\.\d+)?$", re.I), re.compile(r"\.qry$", re.I)
 _JUDGEMENTS = re.compile(r"(qrels?|\.rel)$", re.I)

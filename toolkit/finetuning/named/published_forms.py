@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.core.errors import UserError
-from toolkit.finetuning.hub_rows import Hub, HubRows, OpenRows, Row
+from toolkit.finetuning.named.hub_rows import Hub, HubRows, OpenRows, Row
 from toolkit.finetuning.paper import split_training
 from toolkit.finetuning.task import Split
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from toolkit.core.errors import UserError
 from toolkit.core.text import counted, json_kind
-from toolkit.finetuning.data_files import read_text
-from toolkit.finetuning.tables import read_table
+from toolkit.finetuning.formats.data_files import read_text
+from toolkit.finetuning.formats.tables import read_table
 
 _FORMATS = "Give SQuAD's .json, ReCoRD's .jsonl, or a .jsonl or .parquet table of id, context, question and answers."
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from toolkit.core.errors import UserError
 from toolkit.core.text import counted
-from toolkit.finetuning.data_files import parse_object, reading
+from toolkit.finetuning.formats.data_files import parse_object, reading
 
 Row = dict[str, object]
 

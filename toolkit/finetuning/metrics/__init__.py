@@ -1,0 +1,1 @@
+"""Scores of predictions, by the packages and definitions that each field uses."""
