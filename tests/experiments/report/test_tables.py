@@ -156,8 +156,19 @@ def test_latex_escapes_names_and_has_rules(tmp_path: Path) -> None:
     assert [text.count(rule) for rule in (r"\toprule", r"\midrule", r"\bottomrule")] == [1, 1, 1]
     assert r"\begin{tabular}{lr}" in text
     document = latex_document(["models-sc"])
-    assert r"\usepackage{booktabs}" in document
+    assert r"\usepackage{booktabs,longtable}" in document
     assert r"\input{models-sc.tex}" in document
+
+
+def test_a_long_table_breaks_across_pages(tmp_path: Path) -> None:
+    """9 models make 36 pairs; the heading is there twice, for the first page and for the others."""
+    rows = [row(f"m{number}", "sst2", seed, 0.5 + number * seed / 50) for number in range(9) for seed in (0, 1)]
+    table = comparison_table(model_level(_results(tmp_path, *rows)))
+    assert table is not None
+    text = latex(table)
+    assert text.count(r"\begin{longtable}{llllrrrrrr}") == 1
+    assert (text.count(r"\toprule"), text.count(r"\midrule"), text.count(r"\bottomrule")) == (2, 2, 1)
+    assert text.count(r"\endhead") == 1
 
 
 def test_markdown_escapes_bars(tmp_path: Path) -> None:

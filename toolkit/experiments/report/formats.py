@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from toolkit.experiments.report.tables import Cell, IntervalKind, Score, Table
 
 DASH = "\u2013"
+_MOST_ROWS_ON_A_PAGE = 30
 _TEX = {
     "\\": r"\textbackslash{}",
     "{": r"\{",
@@ -22,6 +23,7 @@ _TEX = {
     "±": r"$\pm$",
     "<": r"\textless{}",
     ">": r"\textgreater{}",
+    "|": r"\textbar{}",
 }
 _MARKDOWN = {ord("|"): r"\|", ord("\n"): " ", ord("*"): r"\*", ord("`"): r"\`", ord("<"): "&lt;"}
 
@@ -63,21 +65,25 @@ def markdown(table: Table) -> str:
 
 
 def latex(table: Table) -> str:
-    r"""A `table` environment for `\input`; needs booktabs."""
+    r"""A `table` environment for `\input`, or a `longtable` where it needs several pages; needs booktabs."""
     columns = "l" * table.num_names + "r" * (len(table.head) - table.num_names)
-    lines = [_latex_row([_tex(heading) for heading in table.head])]
     body = []
     for row in table.rows:
         texts = [_tex(text) for text in _texts(table, row)]
         body.append(
             _latex_row([rf"\textbf{{{text}}}" if _is_best(table, row, i) else text for i, text in enumerate(texts)])
         )
-    parts = [r"\toprule", *lines, r"\midrule", *body, r"\bottomrule"]
-    caption = _tex(f"{table.title}. {table.note}")
+    head = f"\\toprule\n{_latex_row([_tex(heading) for heading in table.head])}\n\\midrule\n"
+    lines = "\n".join([*body, r"\bottomrule"])
+    caption = f"\\caption{{{_tex(f'{table.title}. {table.note}')}}}\\label{{tab:{table.name}}}"
+    if len(table.rows) > _MOST_ROWS_ON_A_PAGE:
+        return (
+            f"{{\\footnotesize\n\\begin{{longtable}}{{{columns}}}\n{caption}\\\\\n{head}\\endfirsthead\n{head}\\endhead\n"
+            f"{lines}\n\\end{{longtable}}}}\n"
+        )
     return (
-        "\\begin{table}[htbp]\n\\centering\n\\footnotesize\n"
-        f"\\begin{{tabular}}{{{columns}}}\n" + "\n".join(parts) + "\n\\end{tabular}\n"
-        f"\\caption{{{caption}}}\n\\label{{tab:{table.name}}}\n\\end{{table}}\n"
+        f"\\begin{{table}}[htbp]\n\\centering\n\\footnotesize\n\\begin{{tabular}}{{{columns}}}\n{head}{lines}\n"
+        f"\\end{{tabular}}\n{caption}\n\\end{{table}}\n"
     )
 
 
@@ -85,9 +91,9 @@ def latex_document(names: Sequence[str]) -> str:
     r"""A document of its own that shows the tables of these names, which lie beside it."""
     inputs = "\n".join(rf"\input{{{name}.tex}}" for name in names)
     return (
-        "% Shows all tables; to use one in a paper, \\usepackage{booktabs} and \\input it.\n"
-        "\\documentclass{article}\n\\usepackage[utf8]{inputenc}\n\\usepackage[T1]{fontenc}\n"
-        "\\usepackage[landscape,margin=1.5cm]{geometry}\n\\usepackage{booktabs}\n\\extrafloats{200}\n"
+        "% Shows all tables; to use one in a paper, \\usepackage{booktabs,longtable} and \\input it.\n"
+        "\\documentclass{article}\n\\usepackage[utf8]{inputenc}\n\\usepackage[landscape,margin=1.5cm]{geometry}\n"
+        "\\usepackage{booktabs,longtable}\n\\extrafloats{200}\n"
         f"\\begin{{document}}\n{inputs}\n\\end{{document}}\n"
     )
 

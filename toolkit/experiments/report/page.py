@@ -104,9 +104,16 @@ def _tables(contents: Contents) -> str:
         tables = [table for table in contents.tables if table.name.startswith(f"{level.name}-")]
         if not tables:
             continue
-        parts.append(f"<p>{escape(tables[0].note)} Below it, the bootstrap's interval. A number leads to its runs.</p>")
-        parts += [f"<h3>{escape(_title(level, table))}</h3>{_table(table, anchors)}" for table in tables]
+        shown = [f"<p>{escape(tables[0].note)} Below it, the bootstrap's interval. A number leads to its runs.</p>"]
+        shown += [f"<h3>{escape(_title(level, table))}</h3>{_table(table, anchors)}" for table in tables]
+        parts.append(_folded(f"Scores by {level.name.removesuffix('s')}", shown, is_open=level is contents.levels[0]))
     return "\n".join(parts)
+
+
+def _folded(title: str, parts: Sequence[str], *, is_open: bool) -> str:
+    """What a first look needs stays open."""
+    body = "\n".join(parts)
+    return body if is_open else f"<details><summary>{escape(title)}</summary>\n{body}</details>"
 
 
 def _title(level: Level, table: Table) -> str:
@@ -180,7 +187,8 @@ def _tests(contents: Contents) -> str:
             note += f" Here: averages, at most {_MOST_TESTS:,}; all {len(table.rows):,} are in tables/{table.name}.csv."
         shown = Table(table.name, table.title, note, table.head, rows, table.num_names, decimals=table.decimals)
         level = table.name.partition("-")[0]
-        parts.append(f"<h3>Between {escape(level)}</h3><p>{escape(note)}</p>{_table(shown, {})}")
+        body = [f"<h3>Between {escape(level)}</h3><p>{escape(note)}</p>{_table(shown, {})}"]
+        parts.append(_folded(f"Tests between {level}", body, is_open=table is contents.tests[0]))
     return "\n".join(parts)
 
 
