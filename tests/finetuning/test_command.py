@@ -42,7 +42,9 @@ def test_options_reach_the_settings(monkeypatch, capsys, tmp_path, data):
     assert result["majority"] == pytest.approx(2 / 3)
     labels = [json.loads(line)["label"] for line in (output / "predictions.jsonl").read_text().splitlines()]
     assert labels == ["1", "0", "1"]
-    assert f"test: accuracy {result['test']['accuracy']:.4f}" in printed.out
+    assert ["test", *(f"{result['test'][metric]:.4f}" for metric in ("accuracy", "f1_macro", "mcc"))] in [
+        line.split() for line in printed.out.splitlines()
+    ]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,8 @@ import typer
 from toolkit.cli.options import settings_from
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from toolkit.finetuning import FinetuningResult
 
 EXAMPLES = (
@@ -78,16 +80,22 @@ def command(
     result = finetune(
         task, model, output=output, train=train, test=test, validation=validation, dataset=dataset, settings=settings
     )
-    _show(result)
+    console().print(_scores(result))
     console().print(f"written to {output}: result.json, predictions.jsonl, model/")
 
 
-def _show(result: "FinetuningResult") -> None:
-    from toolkit.core.console import console
+def _scores(result: "FinetuningResult") -> "Table":
+    """A line for each split that was evaluated, and the baseline; the main metric is the first column."""
+    from rich.table import Table
 
-    for name, scores in (("validation", result.validation), ("test", result.test)):
+    metrics = sorted(result.test, key=lambda metric: metric != result.metric)
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    table.add_column("", no_wrap=True)
+    for metric in metrics:
+        table.add_column(metric, justify="right", no_wrap=True)
+    for split, scores in (("validation", result.validation), ("test", result.test)):
         if scores is not None:
-            listed = "  ".join(f"{metric} {score:.4f}" for metric, score in scores.items())
-            console().print(f"{name}: {listed}")
+            table.add_row(split, *(f"{scores[metric]:.4f}" for metric in metrics))
     if result.majority is not None:
-        console().print(f"baseline (the best answer without reading): {result.metric} {result.majority:.4f}")
+        table.add_row("best answer without reading", f"{result.majority:.4f}")
+    return table
