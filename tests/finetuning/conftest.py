@@ -4,9 +4,8 @@ import pytest
 from transformers import Trainer
 
 
-@pytest.fixture
-def begun_at(monkeypatch):
-    """Steps at which the trainings of this test begin."""
+def watch_beginnings(monkeypatch):
+    """A list that gets the step at which each training begins."""
     steps, train = [], Trainer.train
 
     def spy(self, resume_from_checkpoint):
@@ -15,6 +14,12 @@ def begun_at(monkeypatch):
 
     monkeypatch.setattr(Trainer, "train", spy)
     return steps
+
+
+@pytest.fixture
+def begun_at(monkeypatch):
+    """Steps at which the trainings of this test begin."""
+    return watch_beginnings(monkeypatch)
 
 
 @pytest.fixture(autouse=True)

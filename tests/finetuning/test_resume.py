@@ -1,14 +1,12 @@
 """A cell that is killed, and run again in the same folder, gives what an undisturbed one gives."""
 
 import json
-import os
 import random
 import signal
 import subprocess
 import sys
 
 import pytest
-import torch
 from transformers import Trainer
 
 from tests.support.hf_encoders import WORDS, save_encoder
@@ -18,6 +16,8 @@ from toolkit.workflows.finetune import finetune
 
 # Six steps an epoch; the encoder has dropout, so that random numbers have to go on where they stood.
 SETTINGS = SequenceClassificationSettings(learning_rate=1e-3, seed=3, steps=15, batch_rows=16)
+
+WRITTEN = ("result.json", "predictions.jsonl", "model/model.safetensors")
 
 
 class Killed(BaseException):
@@ -45,9 +45,7 @@ def stop_at(monkeypatch, moment, step, stop):
 def run(folder, name, settings=SETTINGS):
     rows = folder / "rows.jsonl"
     finetune("sc", folder / "model", train=rows, test=rows, output=folder / name, settings=settings)
-    return [
-        (folder / name / file).read_bytes() for file in ("result.json", "predictions.jsonl", "model/model.safetensors")
-    ]
+    return [(folder / name / file).read_bytes() for file in WRITTEN]
 
 
 def run_until_stopped(folder, moment, step):
@@ -69,26 +67,33 @@ def folder(tmp_path):
     return tmp_path
 
 
-def kill_one(folder, step):
-    """In a process of its own, by SIGKILL; with as many threads as this one, whom other tests may have given fewer."""
+def run_in_process(folder, name, *, killed_at=None):
+    """Where training began. In a process of its own: what else this one has run may change last digits."""
+    stop = f'stop_at(patch, "after a step", {killed_at}, lambda: os.kill(os.getpid(), signal.SIGKILL))'
     code = f"""
-import os, pathlib, pytest, signal, torch
-torch.set_num_threads({torch.get_num_threads()})
+import os, pathlib, pytest, signal
+from tests.finetuning.conftest import watch_beginnings
 from tests.finetuning.test_resume import run, stop_at
-stop_at(pytest.MonkeyPatch(), "after a step", {step}, lambda: os.kill(os.getpid(), signal.SIGKILL))
-run(pathlib.Path({str(folder)!r}), "out")
+patch = pytest.MonkeyPatch()
+beginnings = watch_beginnings(patch)
+{stop if killed_at else ""}
+run(pathlib.Path({str(folder)!r}), {name!r})
+print(beginnings)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, env=dict(os.environ))
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    assert (folder / "out" / ".unfinished" / "training" / f"checkpoint-{step - 1}").is_dir()
-    assert not (folder / "out" / "result.json").exists()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, text=True)
+    assert done.returncode == (-signal.SIGKILL if killed_at else 0), done.stderr
+    return None if killed_at else json.loads(done.stdout.splitlines()[-1])
 
 
-def test_a_killed_run_resumes_and_gives_what_an_undisturbed_one_gives(folder, begun_at):
-    kill_one(folder, 10)
-    assert run(folder, "out") == run(folder, "undisturbed")
-    assert begun_at == [9, 0]
-    assert sorted(path.name for path in (folder / "out").iterdir()) == ["model", "predictions.jsonl", "result.json"]
+def test_a_killed_run_resumes_and_gives_what_an_undisturbed_one_gives(folder):
+    out, undisturbed = folder / "out", folder / "undisturbed"
+    run_in_process(folder, "out", killed_at=10)
+    assert (out / ".unfinished" / "training" / "checkpoint-9").is_dir()
+    assert not (out / "result.json").exists()
+    assert run_in_process(folder, "out") == [9]
+    assert run_in_process(folder, "undisturbed") == [0]
+    assert [(out / file).read_bytes() for file in WRITTEN] == [(undisturbed / file).read_bytes() for file in WRITTEN]
+    assert sorted(path.name for path in out.iterdir()) == ["model", "predictions.jsonl", "result.json"]
 
 
 @pytest.mark.parametrize(
