@@ -3,16 +3,15 @@
 import json
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from filelock import FileLock, Timeout
 
 from toolkit.checkpoint.folders import CHECKPOINTS_FOLDER, step_folders, step_name
 from toolkit.checkpoint.manifest import MANIFEST_NAME, CheckpointManifest, read_manifest
 from toolkit.core.errors import CheckpointError, CorpusError, SettingsError
 from toolkit.core.files import PARTIAL_FILES, atomic_directory, atomic_write
+from toolkit.run.locks import locked_folder
 
 if TYPE_CHECKING:
     from toolkit.checkpoint.read import Checkpoint
@@ -167,21 +166,11 @@ def newest_manifest(folder: Path) -> CheckpointManifest | None:
     return None
 
 
-@contextmanager
-def _locked(folder: Path, name: str, *, timeout: float) -> Iterator[None]:
-    lock = FileLock(folder / name, timeout=timeout)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
-    except Timeout:
-        raise SettingsError(
-            f"another run is training in {folder}.\nWait for it, stop it, or set run.dir to another folder."
-        ) from None
-    except OSError as error:
-        raise SettingsError(
-            f"the run folder {folder} is not writable: {error.strerror}.\nSet run.dir to one that is."
-        ) from None
-    try:
-        yield
-    finally:
-        lock.release()
+def _locked(folder: Path, name: str, *, timeout: float) -> AbstractContextManager[None]:
+    return locked_folder(
+        folder,
+        name,
+        timeout=timeout,
+        in_use=f"another run is training in {folder}.\nWait for it, stop it, or set run.dir to another folder.",
+        unwritable=lambda reason: f"the run folder {folder} is not writable: {reason}.\nSet run.dir to one that is.",
+    )

@@ -3,16 +3,14 @@
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 
 import tomli_w
 import torch
-from filelock import FileLock, Timeout
 
 from toolkit.core.console import console
-from toolkit.core.errors import SettingsError
 from toolkit.core.files import atomic_write
 from toolkit.core.text import counted
 from toolkit.experiments import (
@@ -27,6 +25,7 @@ from toolkit.experiments import (
 from toolkit.experiments.display import Tally, shown
 from toolkit.experiments.scheduling import Event, Failed, Finished, Observer
 from toolkit.finetuning.precision import choose_autocast
+from toolkit.run.locks import locked_folder
 from toolkit.workflows.grid_plan import GridPlan
 
 _RESULTS, _SELECTED, _DECLARATION, _LOGS = "results.jsonl", "selected.json", "grid.toml", "workers"
@@ -170,21 +169,13 @@ def _conclude(plan: GridPlan, tally: Tally) -> int:
     return 1 if tally.failed else 0
 
 
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    lock = FileLock(folder / ".lock", timeout=1.0)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
-    except Timeout:
-        raise SettingsError(
+def _locked(folder: Path) -> AbstractContextManager[None]:
+    return locked_folder(
+        folder,
+        ".lock",
+        timeout=1.0,
+        in_use=(
             f"another `toolkit grid` is running in {folder}. Wait for it, stop it, or set grid.dir to another folder."
-        ) from None
-    except OSError as error:
-        raise SettingsError(
-            f"the grid folder {folder} is not writable: {error.strerror}. Set grid.dir to one that is."
-        ) from None
-    try:
-        yield
-    finally:
-        lock.release()
+        ),
+        unwritable=lambda reason: f"the grid folder {folder} is not writable: {reason}. Set grid.dir to one that is.",
+    )

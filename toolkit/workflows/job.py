@@ -9,17 +9,16 @@ import json
 import resource
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from filelock import FileLock, Timeout
 from pydantic import Field, TypeAdapter, ValidationError
 
 from toolkit.core.console import console
-from toolkit.core.errors import SettingsError
 from toolkit.core.files import atomic_write, hash_file
 from toolkit.core.settings import Settings
+from toolkit.run.locks import locked_folder
 
 
 class Stage(Settings):
@@ -171,25 +170,19 @@ class Job:
         self.screen.print(f"     done in {stage.seconds:.1f} s")
 
 
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> AbstractContextManager[None]:
     """Create the folder of a job and lock it against a second one.
 
     Raises:
         SettingsError: it is in use, or cannot be written.
     """
-    lock = FileLock(folder / ".job.lock", timeout=0)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
-    except Timeout:
-        raise SettingsError(f"the same job is already running in {folder}. Wait for it, or stop it.") from None
-    except OSError as error:
-        raise SettingsError(f"could not write to {folder}: {error.strerror}. Start in a writable folder.") from None
-    try:
-        yield
-    finally:
-        lock.release()
+    return locked_folder(
+        folder,
+        ".job.lock",
+        timeout=0,
+        in_use=f"the same job is already running in {folder}. Wait for it, or stop it.",
+        unwritable=lambda reason: f"could not write to {folder}: {reason}. Start in a writable folder.",
+    )
 
 
 def hash_of(*inputs: object) -> str:

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 _COLORS = ("#2563b0", "#b4540a", "#3f7d5a", "#8a3f8f", "#b8860b", "#3d4652", "#c2405a", "#2a9d9d")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-_STYLE: dict[str, Any] = {
+# Keys of any type: newer matplotlib lists its keys one by one in its types, older takes any text.
+_STYLE: dict[Any, Any] = {
     "font.size": 9,
     "font.family": "sans-serif",
     "axes.titlesize": 9.5,
