@@ -2,6 +2,7 @@
 
 from toolkit.experiments.cells import Cell, CellFolder, Score, differences, grid_cells
 from toolkit.experiments.declaration import Grid, GridSettings, ModelEntry, TaskEntry, load_grid
+from toolkit.experiments.halving import Dropped, halve
 from toolkit.experiments.local import LocalExecutor
 from toolkit.experiments.scheduling import Executor, Job, run_cells
 from toolkit.experiments.selection import results_text, select
@@ -9,6 +10,7 @@ from toolkit.experiments.selection import results_text, select
 __all__ = [
     "Cell",
     "CellFolder",
+    "Dropped",
     "Executor",
     "Grid",
     "GridSettings",
@@ -19,6 +21,7 @@ __all__ = [
     "TaskEntry",
     "differences",
     "grid_cells",
+    "halve",
     "load_grid",
     "results_text",
     "run_cells",

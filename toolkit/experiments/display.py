@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -41,6 +41,10 @@ class Tally:
         for score in sorted(self.scores.values(), key=lambda score: score.cell):
             self._compare(score)
         self._read, self._clock, self._begun, self._num_before = read, clock, clock(), len(self.scores)
+
+    def expect(self, cells: Iterable[Cell]) -> None:
+        """From now on these are all, as cells of learning rates that were dropped are not run."""
+        self.totals = Counter(cell.task for cell in cells)
 
     def begin(self, worker: int, cell: Cell) -> None:
         """A worker has begun a cell."""

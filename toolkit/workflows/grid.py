@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-from collections.abc import Mapping
 from contextlib import AbstractContextManager, closing
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from toolkit.experiments import (
     Cell,
     LocalExecutor,
     Score,
+    halve,
     load_grid,
     results_text,
     run_cells,
@@ -46,15 +46,16 @@ def run_grid(path: Path, *, num_workers: int | None = None) -> int:
     plan = GridPlan(load_grid(path))
     with _locked(plan.folder):
         scores = plan.finished()
-        missing = [cell for cell in plan.cells if cell not in scores]
         atomic_write(plan.folder / _DECLARATION, tomli_w.dumps(plan.grid.model_dump(mode="json", exclude_none=True)))
         atomic_write(plan.folder / _RESULTS, results_text(scores.values()))
         console().print(f"{plan.folder}: {counted(len(plan.cells), 'cell')}, {len(scores):,} done before")
         tally = Tally(plan.cells, scores, read=lambda cell: _score(plan, cell))
-        if missing:
+        if missing := _next_round(plan, tally):
             with closing(_executor(plan, len(missing), num_workers)) as executor, shown(tally) as display:
-                run_cells(missing, executor, job=plan.job, observer=_Keeper(plan, display))
-        _write_results(plan, tally.scores)
+                while missing:
+                    run_cells(missing, executor, job=plan.job, observer=_Keeper(plan, display))
+                    missing = _next_round(plan, tally)
+        _write_results(plan, tally)
     return _conclude(plan, tally)
 
 
@@ -67,21 +68,33 @@ def show_grid(path: Path) -> None:
     plan = GridPlan(load_grid(path))
     scores = plan.finished()
     screen = console()
+    halving = halve(plan.cells, scores, ()) if plan.grid.grid.search == "halving" else None
     groups: dict[tuple[str, str, str, float], list[Cell]] = {}
     for cell in plan.cells:
         groups.setdefault((cell.model, cell.task, cell.kind, cell.learning_rate), []).append(cell)
+    num_left = 0
     for (model, task, kind, rate), cells in groups.items():
-        left = [str(cell.seed) for cell in cells if cell not in scores]
-        runs = f"runs {', '.join(left)}" if left else "nothing to run"
+        unfinished = [cell for cell in cells if cell not in scores]
+        left = [cell for cell in unfinished if halving is None or halving.keeps(cell)]
+        num_left += len(left)
+        runs = f"runs {', '.join(str(cell.seed) for cell in left)}" if left else "nothing to run"
         seeds = ", ".join(str(cell.seed) for cell in cells)
-        screen.print(
-            f"{model} {task} ({kind}) lr {rate!r} seeds {seeds}: {len(cells) - len(left)} of {len(cells)} done, {runs}"
-        )
-    num_left = len(plan.cells) - len(scores)
+        num_done = len(cells) - len(unfinished)
+        screen.print(f"{model} {task} ({kind}) lr {rate!r} seeds {seeds}: {num_done} of {len(cells)} done, {runs}")
+    would = "would run" if halving is None else "would run at most, since search = 'halving' drops learning rates"
     screen.print(
         f"{plan.folder}: {counted(len(plan.cells), 'cell')} ({counted(len(plan.grid.model), 'model')}, "
-        f"{counted(len(plan.grid.task), 'task')}), {len(scores):,} done, {num_left:,} would run"
+        f"{counted(len(plan.grid.task), 'task')}), {len(scores):,} done, {num_left:,} {would}"
     )
+
+
+def _next_round(plan: GridPlan, tally: Tally) -> list[Cell]:
+    """Cells that are to run now; the tally leaves out those of learning rates that were dropped."""
+    if plan.grid.grid.search == "all":
+        return [cell for cell in plan.cells if cell not in tally.scores and cell not in tally.failed]
+    halving = halve(plan.cells, tally.scores, tally.failed)
+    tally.expect(cell for cell in plan.cells if cell in tally.scores or cell in tally.failed or halving.keeps(cell))
+    return list(halving.wanted)
 
 
 def _executor(plan: GridPlan, num_missing: int, num_workers: int | None) -> LocalExecutor:
@@ -142,11 +155,12 @@ def _score(plan: GridPlan, cell: Cell) -> Score:
     return score
 
 
-def _write_results(plan: GridPlan, scores: Mapping[Cell, Score]) -> None:
+def _write_results(plan: GridPlan, tally: Tally) -> None:
+    scores = tally.scores
     selected = select(plan.cells, scores.values())
     atomic_write(plan.folder / _SELECTED, json.dumps(selected, indent=2, ensure_ascii=False) + "\n")
     atomic_write(plan.folder / _RESULTS, results_text(scores.values()))
-    if len(scores) == len(plan.cells):
+    if tally.num_left == len(tally.failed) == 0:
         shutil.rmtree(plan.exports, ignore_errors=True)
 
 
@@ -161,12 +175,28 @@ def _conclude(plan: GridPlan, tally: Tally) -> int:
                 f"{model} {task}: test {entry['metric']} {entry['test_mean']:.4f}{spread}, "
                 f"{counted(len(entry['seeds']), 'seed')}, lr {entry['learning_rate']!r}"
             )
+    if plan.grid.grid.search == "halving":
+        _print_dropped(plan, tally)
     screen.print(f"written to {plan.folder}: {_RESULTS}, {_SELECTED}, cells/")
     for cell in list(tally.failed)[:_MOST_NAMED]:
         screen.print(f"failed: {cell}, see {plan.place(cell).path / 'error.txt'}")
     if tally.failed:
         screen.print(f"{counted(len(tally.failed), 'cell')} failed. The same command tries them again.")
     return 1 if tally.failed else 0
+
+
+def _print_dropped(plan: GridPlan, tally: Tally) -> None:
+    screen = console()
+    dropped = halve(plan.cells, tally.scores, tally.failed).dropped
+    for one in dropped[:_MOST_NAMED]:
+        place = f"{' '.join(one.group)} lr {one.learning_rate!r}"
+        mean = "a cell failed" if one.mean is None else f"validation {one.mean:.4f}"
+        kept = "" if one.kept is None else f", the worst that stayed {one.kept:.4f}"
+        screen.print(f"{place}: dropped after {counted(one.num_seeds, 'seed')}, {mean}{kept}")
+    if len(dropped) > _MOST_NAMED:
+        screen.print(f"and {len(dropped) - _MOST_NAMED:,} more were dropped")
+    num_left_out = len(plan.cells) - len(tally.scores) - len(tally.failed)
+    screen.print(f"search = 'halving' left out {num_left_out:,} of {counted(len(plan.cells), 'cell')}")
 
 
 def _locked(folder: Path) -> AbstractContextManager[None]:

@@ -1,0 +1,89 @@
+"""Successive halving (Jamieson and Talwalkar, 2016): learning rates that do badly on few seeds get no more of them."""
+
+import statistics
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from toolkit.experiments.cells import Cell, Score
+from toolkit.experiments.selection import validation_score
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """A learning rate that is not run on further seeds.
+
+    Attributes:
+        group: model and task.
+        learning_rate: of its cells.
+        num_seeds: how many were run.
+        mean: of their validation scores; None where one failed.
+        kept: the lowest mean of a rate that stayed.
+    """
+
+    group: tuple[str, str]
+    learning_rate: float
+    num_seeds: int
+    mean: float | None
+    kept: float | None
+
+
+@dataclass(frozen=True)
+class Halving:
+    """What is to run next, and what no longer is."""
+
+    wanted: tuple[Cell, ...]
+    dropped: tuple[Dropped, ...]
+
+    def keeps(self, cell: Cell) -> bool:
+        """Whether its learning rate has not been dropped."""
+        return all((one.group, one.learning_rate) != (cell.group, cell.learning_rate) for one in self.dropped)
+
+
+def halve(cells: Iterable[Cell], scores: Mapping[Cell, Score], failed: Collection[Cell]) -> Halving:
+    """Of each model and task, the cells of its present round that have not run, and the rates dropped so far.
+
+    A first round runs all rates on the first seed. Then the better half, rounded up, goes on to twice as many seeds,
+    until one rate is left, which gets all seeds; the last round has all seeds. Of equal means the smaller rate goes on.
+    Nothing but the scores decides, so an interrupted grid goes on as it would have.
+
+    Args:
+        cells: of the whole grid; seeds in ascending order.
+        scores: of those that have finished.
+        failed: those that failed now; their rates are dropped.
+    """
+    groups: dict[tuple[str, str], dict[float, list[Cell]]] = defaultdict(lambda: defaultdict(list))
+    for cell in cells:
+        groups[cell.group][cell.learning_rate].append(cell)
+    wanted, dropped = list[Cell](), list[Dropped]()
+    for group, rates in groups.items():
+        own = _halve_group(group, rates, scores, failed)
+        wanted += own.wanted
+        dropped += own.dropped
+    return Halving(tuple(wanted), tuple(dropped))
+
+
+def _halve_group(
+    group: tuple[str, str],
+    rates: Mapping[float, list[Cell]],
+    scores: Mapping[Cell, Score],
+    failed: Collection[Cell],
+) -> Halving:
+    alive, dropped = list(rates), list[Dropped]()
+    num_all = max(map(len, rates.values()))
+    num_seeds = num_all if len(alive) == 1 else 1
+    while alive:
+        members = {rate: rates[rate][:num_seeds] for rate in alive}
+        if left := [cell for own in members.values() for cell in own if cell not in scores and cell not in failed]:
+            return Halving(tuple(left), tuple(dropped))
+        whole = {rate: own for rate, own in members.items() if all(cell in scores for cell in own)}
+        if num_seeds == num_all:
+            break
+        means = {rate: statistics.fmean(validation_score(scores[cell]) for cell in own) for rate, own in whole.items()}
+        ranked = sorted(means, key=lambda rate: (-means[rate], rate))
+        kept = ranked[: (len(alive) + 1) // 2]
+        lowest = min((means[rate] for rate in kept), default=None)
+        dropped += [Dropped(group, rate, num_seeds, means.get(rate), lowest) for rate in alive if rate not in kept]
+        alive = [rate for rate in alive if rate in kept]
+        num_seeds = num_all if len(alive) == 1 else min(2 * num_seeds, num_all)
+    return Halving((), tuple(dropped))
