@@ -70,5 +70,5 @@ class Page:
 
 PAGES = [
     Page(path, path.read_text(encoding="utf-8"))
-    for path in [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+    for path in [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 ]

@@ -94,6 +94,19 @@ def test_run_files_load(snippet: Snippet, tmp_path: Path, monkeypatch: pytest.Mo
     assert [phase.objective for phase in settings.schedule] == [phase["objective"] for phase in raw["schedule"]]
 
 
+def test_the_study_in_miniature_is_declared_as_its_script_runs_it() -> None:
+    folder = ROOT / "docs/examples/clm-share"
+    grid = load_grid(folder / "grid.toml")
+    script = (folder / "run.sh").read_text()
+    shares, seeds = (re.findall(rf"for {name} in ([\d ]+);", script)[0].split() for name in ("share", "seed"))
+    assert [model.path for model in grid.model] == [
+        f"runs/clm-{share}-seed-{seed}" for share in shares for seed in seeds
+    ]
+    settings = load_run(str(folder / "pretrain.toml"), ['schedule=[{objective = "mlm", fraction = 1.0}]'])
+    assert [phase.objective for phase in settings.schedule] == ["mlm"]
+    assert settings.train.steps == settings.checkpoint.every == 750
+
+
 def test_the_readme_shows_a_preset_of_the_size_it_says() -> None:
     sizes = model_settings("nano", vocab_size=8192)
     assert sum(parameter.numel() for parameter in Encoder(sizes).parameters()) // 10**5 == 31

@@ -1,6 +1,8 @@
 """The compute dtype where a run leaves it open: measured once, kept by processor, threads and version of torch."""
 
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -38,6 +40,19 @@ def test_a_machine_is_measured_once(tmp_path: Path) -> None:
     assert str(tmp_path / "cache") in reason
 
 
+def test_of_those_that_start_together_one_measures(tmp_path: Path) -> None:
+    measure = _Measure(2.0, 1.0)
+
+    def slowly(threads: int) -> dict[str, float]:
+        time.sleep(0.2)
+        return measure(threads)
+
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(lambda _: faster_on_this_cpu(2, folder=tmp_path, measure=slowly)[0], range(3)))
+    assert found == ["bf16"] * 3
+    assert measure.threads == [2]
+
+
 def test_another_processor_thread_count_step_or_torch_is_measured_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -61,7 +76,7 @@ def test_another_processor_thread_count_step_or_torch_is_measured_again(
 @pytest.mark.parametrize("content", ["", "[]", '{"key": {}, "seconds": {"fp32": 2.0, "bf16": 1.0}}', "damaged"])
 def test_times_that_cannot_be_read_are_measured_again(tmp_path: Path, content: str) -> None:
     faster_on_this_cpu(2, folder=tmp_path, measure=_Measure(2.0, 1.0))
-    (kept,) = tmp_path.iterdir()
+    (kept,) = tmp_path.glob("*.json")
     kept.write_text(content)
     measure = _Measure(1.0, 1.0)
     assert faster_on_this_cpu(2, folder=tmp_path, measure=measure)[0] == "fp32"

@@ -5,13 +5,10 @@ import json
 import pytest
 
 from tests.finetuning.test_resume import Killed, stop_at
-from tests.support.checkpoints import TINY_VOCABULARY, model_states, write_checkpoint
+from tests.support.checkpoints import write_tiny_run
 from tests.support.hf_encoders import save_encoder
-from tests.support.text import tiny_tokenizer
 from toolkit.core.errors import UserError
 from toolkit.finetuning.tasks.sequence_classification import SequenceClassificationSettings
-from toolkit.model import Encoder, initialize_
-from toolkit.testing.models import tiny_settings
 from toolkit.workflows.finetune import finetune
 
 SETTINGS = SequenceClassificationSettings(learning_rate=1e-3, steps=4, batch_rows=2)
@@ -88,30 +85,19 @@ def resumed_at(rows, model, output, begun_at):
 @pytest.fixture
 def pretrained(tmp_path):
     """A run of the toolkit with a checkpoint."""
-    tokenizer, settings = tiny_tokenizer(tmp_path / "tokenizer"), tiny_settings(vocab_size=TINY_VOCABULARY.size)
-    encoder = Encoder(settings)
-    initialize_(encoder, 1)
-
-    def write(step):
-        folder = tmp_path / "run" / "checkpoints"
-        states = model_states(encoder)
-        write_checkpoint(folder, step, states=states, tokenizer_folder=tokenizer, model=settings)
-
-    write(20)
-    return tmp_path / "run", write
+    return write_tiny_run(tmp_path)
 
 
 def test_a_killed_run_on_a_checkpoint_resumes(tmp_path, rows, pretrained, begun_at):
     """It is converted into another temporary folder each time."""
-    assert resumed_at(rows, pretrained[0], tmp_path / "out", begun_at) == 2
+    assert resumed_at(rows, pretrained, tmp_path / "out", begun_at) == 2
 
 
 def test_a_run_on_a_model_that_changed_starts_over(tmp_path, rows, pretrained, begun_at):
     model, output = save_encoder("eurobert", tmp_path / "model"), tmp_path / "out"
-    folder, write_checkpoint_of = pretrained
     for encoder, change in (
         (model, lambda: save_encoder("eurobert", model)),
-        (folder, lambda: write_checkpoint_of(40)),
+        (pretrained, lambda: write_tiny_run(tmp_path, steps=(40,))),
     ):
         with pytest.MonkeyPatch.context() as patch:
             stop_at(patch, "after a step", 3, kill)

@@ -7,12 +7,10 @@ import pytest
 import torch
 from transformers import AutoModel
 
-from tests.support.checkpoints import TINY_VOCABULARY, model_states, write_checkpoint
+from tests.support.checkpoints import write_tiny_run
 from tests.support.hf_encoders import save_encoder
-from tests.support.text import tiny_tokenizer
+from toolkit.checkpoint.read import open_checkpoint
 from toolkit.cli import main
-from toolkit.model import Encoder, initialize_
-from toolkit.testing.models import tiny_settings
 
 
 def run(monkeypatch, capsys, *words):
@@ -81,12 +79,7 @@ def test_a_run_folder_without_a_checkpoint_is_refused(monkeypatch, capsys, tmp_p
 
 
 def test_a_checkpoint_is_converted_on_the_way(monkeypatch, capsys, tmp_path):
-    texts = tiny_tokenizer(tmp_path / "tokenizer")
-    settings = tiny_settings(vocab_size=TINY_VOCABULARY.size)
-    encoder = Encoder(settings)
-    initialize_(encoder, 1)
-    states = model_states(encoder)
-    write_checkpoint(tmp_path / "run" / "checkpoints", 20, states=states, tokenizer_folder=texts, model=settings)
+    write_tiny_run(tmp_path)
     data = tmp_path / "train.tsv"
     data.write_text("text\tlabel\nThe old miller\t0\nA young fox\t1\n", encoding="utf-8")
     code, printed = run(
@@ -96,5 +89,5 @@ def test_a_checkpoint_is_converted_on_the_way(monkeypatch, capsys, tmp_path):
     assert code == 0, printed.err
     assert json.loads((tmp_path / "out" / "result.json").read_text())["model"] == str(tmp_path / "run")
     trained = AutoModel.from_pretrained(tmp_path / "out" / "model").embed_tokens.weight
-    ours = encoder.state_dict()["model.embed_tokens.weight"]
+    ours = open_checkpoint(tmp_path / "run").weight("model.embed_tokens.weight")
     assert torch.allclose(trained, ours, atol=1e-7)

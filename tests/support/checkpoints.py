@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from tests.support.text import tiny_tokenizer
 from toolkit.checkpoint import (
     CheckpointManifest,
     LayoutEntry,
@@ -18,7 +19,8 @@ from toolkit.checkpoint import (
 )
 from toolkit.core.types import Vocabulary
 from toolkit.model.config import ModelSettings
-from toolkit.model.encoder import Encoder
+from toolkit.model.encoder import Encoder, initialize_
+from toolkit.testing.models import tiny_settings
 
 TINY_VOCABULARY = Vocabulary(size=384, mask_id=2, pad_id=1, bos_id=None, eos_id=0, special_ids=(0, 1, 2))
 """The ids of `tests.support.text.tiny_tokenizer`."""
@@ -30,6 +32,22 @@ def model_states(encoder: Encoder) -> list[ParameterState]:
         ParameterState(name, weight.detach(), torch.full_like(weight, 0.25), torch.full_like(weight, 0.5))
         for name, weight in encoder.named_parameters()
     ]
+
+
+def write_tiny_run(folder: Path, *, steps: Sequence[int] = (20,)) -> Path:
+    """A run folder with a tiny encoder's checkpoints and tokenizer.
+
+    Args:
+        folder: its parent; the run is `folder / "run"`.
+        steps: of the checkpoints.
+    """
+    tokenizer, settings = tiny_tokenizer(folder / "tokenizer"), tiny_settings(vocab_size=TINY_VOCABULARY.size)
+    encoder = Encoder(settings)
+    initialize_(encoder, 1)
+    states = model_states(encoder)
+    for step in steps:
+        write_checkpoint(folder / "run/checkpoints", step, states=states, tokenizer_folder=tokenizer, model=settings)
+    return folder / "run"
 
 
 def states_of(step: int, sizes: Sequence[tuple[int, ...]] = ((3, 4), (5,), (2, 2))) -> list[ParameterState]:

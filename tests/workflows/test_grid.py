@@ -6,15 +6,12 @@ import sys
 
 import pytest
 
-from tests.support.checkpoints import TINY_VOCABULARY, model_states, write_checkpoint
+from tests.support.checkpoints import write_tiny_run
 from tests.support.grids import FAMILIES, write_grid
-from tests.support.text import tiny_tokenizer
 from toolkit.cli import main
 from toolkit.core.errors import ToolkitError
 from toolkit.experiments.scheduling import Failed, Finished
 from toolkit.finetuning import get_task
-from toolkit.model import Encoder, initialize_
-from toolkit.testing.models import tiny_settings
 from toolkit.workflows import grid as grids
 from toolkit.workflows import grid_worker
 from toolkit.workflows.finetune import finetune
@@ -209,12 +206,7 @@ def test_failed_cells_stop_nothing_else_and_are_tried_again(tmp_path, monkeypatc
 
 
 def test_a_run_is_exported_once_and_named_as_declared(tmp_path, monkeypatch, ran):
-    texts = tiny_tokenizer(tmp_path / "tokenizer")
-    settings = tiny_settings(vocab_size=TINY_VOCABULARY.size)
-    encoder = Encoder(settings)
-    initialize_(encoder, 1)
-    states = model_states(encoder)
-    write_checkpoint(tmp_path / "run" / "checkpoints", 20, states=states, tokenizer_folder=texts, model=settings)
+    write_tiny_run(tmp_path)
     path = write_grid(tmp_path, kinds=("sc",), rates=(1e-3,))
     path.write_text(path.read_text().replace(str(tmp_path / "eurobert"), str(tmp_path / "run")))
     exported = []

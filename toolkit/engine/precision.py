@@ -11,9 +11,11 @@ import os
 import platform
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Literal
+
+from filelock import FileLock
 
 from toolkit.core.files import atomic_write, cache_folder
 
@@ -62,13 +64,19 @@ def faster_on_this_cpu(
     key = _key(threads, step)
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
     path = (cache_folder() if folder is None else folder) / f"precision-{digest[:16]}.json"
-    kept = _read(path, key)
-    seconds = kept or (measure or time_steps)(threads)
-    if kept is None:
-        # A cache that cannot be written costs a second at each start.
-        with suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            atomic_write(path, json.dumps({"key": key, "seconds": seconds}, indent=2) + "\n")
+    with ExitStack() as stack:
+        kept = _read(path, key)
+        if kept is None:
+            # Processes that start together: one measures, alone, and the others read what it found. A cache that cannot
+            # be written costs a second at each start.
+            with suppress(OSError):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(FileLock(path.with_suffix(".lock")))
+            kept = _read(path, key)
+        seconds = kept or (measure or time_steps)(threads)
+        if kept is None:
+            with suppress(OSError):
+                atomic_write(path, json.dumps({"key": key, "seconds": seconds}, indent=2) + "\n")
     speed_up = seconds["fp32"] / seconds["bf16"]
     precision: Precision = "bf16" if speed_up >= _NEEDED_SPEED_UP else "fp32"
     source = f"kept in {path}" if kept else "just measured"

@@ -14,6 +14,7 @@ from toolkit.core.files import atomic_write
 from toolkit.core.text import counted
 from toolkit.experiments import (
     Cell,
+    Executor,
     LocalExecutor,
     Score,
     halve,
@@ -52,9 +53,7 @@ def run_grid(path: Path, *, num_workers: int | None = None) -> int:
         tally = Tally(plan.cells, scores, read=lambda cell: _score(plan, cell))
         if missing := _next_round(plan, tally):
             with closing(_executor(plan, len(missing), num_workers)) as executor, shown(tally) as display:
-                while missing:
-                    run_cells(missing, executor, job=plan.job, observer=_Keeper(plan, display))
-                    missing = _next_round(plan, tally)
+                _run_rounds(plan, tally, executor, observer=_Keeper(plan, display))
         _write_results(plan, tally)
     return _conclude(plan, tally)
 
@@ -86,6 +85,11 @@ def show_grid(path: Path) -> None:
         f"{plan.folder}: {counted(len(plan.cells), 'cell')} ({counted(len(plan.grid.model), 'model')}, "
         f"{counted(len(plan.grid.task), 'task')}), {len(scores):,} done, {num_left:,} {would}"
     )
+
+
+def _run_rounds(plan: GridPlan, tally: Tally, executor: Executor, *, observer: Observer) -> None:
+    while missing := _next_round(plan, tally):
+        run_cells(missing, executor, job=plan.job, observer=observer)
 
 
 def _next_round(plan: GridPlan, tally: Tally) -> list[Cell]:
