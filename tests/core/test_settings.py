@@ -50,6 +50,7 @@ def _said(values: dict[str, Any], **options: Any) -> str:
         ({"sise": 1}, "unknown key 'sise'. Known keys here: inner, low, high."),
         ({"size": 1}, "unknown key 'size'. Did you mean 'inner.size'? Known keys here: inner, low, high."),
         ({"inner": {"sise": 1}}, "unknown key 'inner.sise'. Did you mean 'size'? Known keys here: size, is_on, rate."),
+        ({"inner": {"low": 1}}, "unknown key 'inner.low'. Did you mean 'low'? Known keys here: size, is_on, rate."),
     ],
 )
 def test_a_finding_names_the_key_the_value_and_what_would_be_right(values: dict[str, Any], said: str) -> None:

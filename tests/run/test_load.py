@@ -91,6 +91,7 @@ def test_every_preset_loads(name, tmp_path, monkeypatch):
     [
         ("train.micro_batch_row=4", ["unknown key 'train.micro_batch_row'", "Did you mean 'micro_batch_rows'?"]),
         ("trian.steps=4", ["unknown key 'trian'", "Did you mean 'train'?"]),
+        ("train.precision=fp32", ["unknown key 'train.precision'", "Did you mean 'precision'?"]),
         ("schedule.0.objectiv=clm", ["unknown key 'schedule.0.objectiv'", "Did you mean 'objective'?"]),
         ("model.preset=nanno", ["unknown model.preset='nanno'", "Did you mean 'nano'?"]),
         ("precision=fp8", ["value for precision:", "got 'fp8'", "'fp32' or 'bf16'"]),

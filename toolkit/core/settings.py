@@ -136,10 +136,12 @@ def _unknown(key: str, root: type[BaseModel], location: tuple[Any, ...]) -> str:
     word, known = str(location[-1]), tuple(_fields(group)) if group else ()
     if not known:
         return f"unknown key {key!r}. No keys are allowed here; remove it."
-    elsewhere = [
+    elsewhere = [word] if word in _fields(root) else []
+    elsewhere += [
         f"{name}.{word}" for name in _fields(root) if (there := _class_at(root, (name,))) and word in _fields(there)
     ]
-    hint = nearest(word, known) or (f" Did you mean {elsewhere[0]!r}?" if len(elsewhere) == 1 else "")
+    # The same word in another group is nearer than another word in this one.
+    hint = f" Did you mean {elsewhere[0]!r}?" if len(elsewhere) == 1 else nearest(word, known)
     return f"unknown key {key!r}.{hint} Known keys here: {', '.join(known)}."
 
 
