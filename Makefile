@@ -44,9 +44,9 @@ $(VENV)/installed: pyproject.toml constraints-cpu.txt
 	touch $@
 
 $(VENV)/tests-installed: $(VENV)/installed
-	$(PIP) --editable ".[fast,test]"
+	$(PIP) --editable ".[cluster,fast,test]"
 	touch $@
 
 $(VENV)/lint-installed: $(VENV)/tests-installed
-	$(PIP) --editable ".[fast,test,lint]"
+	$(PIP) --editable ".[cluster,fast,test,lint]"
 	touch $@

@@ -52,6 +52,7 @@ THIRD_PARTY = {
 
 ONLY_IN = {
     "deepspeed": {"toolkit.engine"},
+    "ray": {"toolkit.experiments"},
     "torch.distributed": {"toolkit.engine", "toolkit.parallel", "toolkit.testing"},
 }
 

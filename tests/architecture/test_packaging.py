@@ -42,7 +42,7 @@ def test_every_dependency_is_imported() -> None:
 
 def test_every_import_is_a_dependency() -> None:
     extras = PYPROJECT["project"]["optional-dependencies"]
-    known = _names([*PYPROJECT["project"]["dependencies"], *extras["fast"], *extras["wandb"]])
+    known = _names([*PYPROJECT["project"]["dependencies"], *extras["cluster"], *extras["fast"], *extras["wandb"]])
     assert _imported() - known - set(INSTALLED_WITH) - set(OPTIONAL) == set()
 
 

@@ -16,7 +16,7 @@ class Scripted:
     """Ends the cell that began first; `ends` says how, by task and seed, one word for each attempt."""
 
     def __init__(self, num_workers, ends=None):
-        self.num_workers, self._ends = num_workers, {key: deque(words) for key, words in (ends or {}).items()}
+        self.workers, self._ends = range(num_workers), {key: deque(words) for key, words in (ends or {}).items()}
         self._running, self.began = deque(), []
 
     def start(self, worker, job):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from toolkit.core.files import atomic_write
 from toolkit.finetuning import cell
-from toolkit.workflows import grid
+from toolkit.workflows import grid, grid_executors
 from toolkit.workflows.grid_worker import CellRunner
 
 _LAST_RESULT = 5
@@ -35,5 +35,5 @@ class KilledWhileWriting(CellRunner):
 
 
 if __name__ == "__main__":
-    vars(grid)["_WORK"] = "tests.support.grid_killer:KilledWhileWriting"
+    vars(grid_executors)["WORK"] = "tests.support.grid_killer:KilledWhileWriting"
     grid.run_grid(Path(sys.argv[1]), num_workers=2)

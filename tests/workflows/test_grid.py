@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from contextlib import nullcontext
 
 import pytest
 
@@ -24,7 +25,7 @@ class Inline:
     """Workers that take turns in this process."""
 
     def __init__(self, num_workers):
-        self.num_workers, self._jobs = num_workers, {}
+        self.workers, self._jobs = range(num_workers), {}
         self._runners = [CellRunner() for _ in range(num_workers)]
 
     def start(self, worker, job):
@@ -48,11 +49,11 @@ def ran(monkeypatch):
     """Numbers of cells that the grids of a test had to run; cells run in this process."""
     numbers = []
 
-    def inline(plan, num_missing, num_workers):
+    def inline(kind, plan, num_missing, num_workers):
         numbers.append(num_missing)
-        return Inline(num_workers or 1)
+        return nullcontext(Inline(num_workers or 1))
 
-    monkeypatch.setattr(grids, "_executor", inline)
+    monkeypatch.setattr(grids, "open_executor", inline)
     return numbers
 
 

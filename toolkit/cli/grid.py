@@ -8,6 +8,7 @@ import typer
 EXAMPLES = (
     "toolkit grid grid.toml --dry-run",
     "toolkit grid grid.toml --workers 8",
+    "toolkit grid grid.toml --executor ray",
 )
 
 
@@ -18,26 +19,25 @@ def command(
         typer.Option(metavar="N", min=1, help="Worker processes (default: one per GPU, or what the cores hold)."),
     ] = None,
     executor: Annotated[
-        str, typer.Option(metavar="NAME", help="Where workers run: local, processes of this machine.")
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Where workers run: local, processes of this machine, or ray, the machines of a Ray cluster.",
+        ),
     ] = "local",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the cells, how many are done and what would run; start nothing.")
     ] = False,
 ) -> None:
     """Fine-tune models on tasks at several learning rates and seeds; run again, it does what is missing."""
-    _check_executor(executor)
+    from toolkit.core.errors import SettingsError
+    from toolkit.experiments import ExecutorKind
+
+    if executor not in set(ExecutorKind):
+        raise SettingsError(f"unknown executor {executor!r}. Choose local (the default) or ray.")
     from toolkit.workflows.grid import run_grid, show_grid
 
     if dry_run:
         show_grid(grid)
         return
-    raise typer.Exit(run_grid(grid, num_workers=workers))
-
-
-def _check_executor(name: str) -> None:
-    from toolkit.core.errors import NotAvailableError, SettingsError
-
-    if name == "ray":
-        raise NotAvailableError("--executor ray", "Leave it out: workers are processes of this machine.")
-    if name != "local":
-        raise SettingsError(f"unknown executor {name!r}. Choose local, or leave --executor out.")
+    raise typer.Exit(run_grid(grid, num_workers=workers, executor=ExecutorKind(executor)))

@@ -1,22 +1,27 @@
 """Grids of fine-tuning runs: declaration, cells, choice of learning rates, workers that run them, and reports."""
 
 from toolkit.experiments.cells import Cell, CellFolder, Score, differences, grid_cells
+from toolkit.experiments.cluster import Cluster
 from toolkit.experiments.declaration import Grid, GridSettings, ModelEntry, TaskEntry, load_grid
 from toolkit.experiments.halving import Dropped, halve
 from toolkit.experiments.local import LocalExecutor
-from toolkit.experiments.scheduling import Executor, Job, run_cells
+from toolkit.experiments.ray_executor import RayExecutor
+from toolkit.experiments.scheduling import Executor, ExecutorKind, Job, run_cells
 from toolkit.experiments.selection import results_text, select
 
 __all__ = [
     "Cell",
     "CellFolder",
+    "Cluster",
     "Dropped",
     "Executor",
+    "ExecutorKind",
     "Grid",
     "GridSettings",
     "Job",
     "LocalExecutor",
     "ModelEntry",
+    "RayExecutor",
     "Score",
     "TaskEntry",
     "differences",

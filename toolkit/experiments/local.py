@@ -5,23 +5,19 @@ sees that, and replaces it. A parent that is killed ends too, and every worker w
 goes on writing while the next parent begins.
 """
 
-import gc
 import multiprocessing
 import os
-import pkgutil
 import signal
 import threading
-import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
-from toolkit.core.errors import ToolkitError
 from toolkit.experiments.scheduling import Event, Failed, Finished, Job, Lost
+from toolkit.experiments.worker import attempt, load_work, redirect_output
 
-Work = Callable[[Job], None]
 _SECONDS_TO_END = 5.0
 
 
@@ -36,7 +32,7 @@ class LocalExecutor:
     """
 
     def __init__(self, work: str, *, environments: Sequence[Mapping[str, str]], logs: Path) -> None:
-        self.num_workers = len(environments)
+        self.workers = range(len(environments))
         self._work, self._environments, self._logs = work, environments, logs
         self._workers: dict[int, tuple[SpawnProcess, Connection]] = {}
         self._jobs: dict[int, Job] = {}
@@ -127,40 +123,18 @@ def _environment(added: Mapping[str, str]) -> Iterator[None]:
 
 
 def _serve(pipe: Connection, name: str, log: Path) -> None:
-    """Life of a worker: jobs in; out the message of a failure, if any, and whether it can take another job."""
+    """Jobs in, answers out, until the pipe is closed."""
     # Ctrl-C reaches the whole terminal; the parent decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, name="end-with-parent", daemon=True).start()
-    with log.open("a", encoding="utf-8") as file:
-        for standard in (1, 2):
-            os.dup2(file.fileno(), standard)
-    work: Work = pkgutil.resolve_name(name)()
-    # The Trainer collects garbage at every start: what is imported need not be looked through each time.
-    gc.collect()
-    gc.freeze()
+    redirect_output(log)
+    work = load_work(name)
     while True:
         try:
             job = pipe.recv()
         except EOFError:
             return
-        pipe.send(_attempt(work, job))
-
-
-def _attempt(work: Work, job: Job) -> tuple[str | None, bool]:
-    """The message of a failure, and whether the process is still as good as a fresh one."""
-    print(f"--- {job.cell}", flush=True)
-    try:
-        work(job)
-    except ToolkitError as error:
-        # Raised before training, or after it: nothing was interrupted.
-        print(error, flush=True)
-        return str(error), True
-    except Exception as error:
-        traceback.print_exc()
-        if isinstance(error, OSError) and error.filename:
-            return f"could not read or write {error.filename}: {error.strerror}", False
-        return f"{type(error).__name__}: {error}\n{traceback.format_exc().rstrip()}", False
-    return None, True
+        pipe.send(attempt(work, job))
 
 
 def _end_with_parent() -> None:

@@ -7,6 +7,7 @@ there is one. A lost worker's cell is run again, by a fresh process; one that lo
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Protocol
 
 from toolkit.experiments.cells import Cell
@@ -52,13 +53,24 @@ class Lost:
 Event = Finished | Failed | Lost
 
 
-class Executor(Protocol):
-    """Workers that run one cell at a time, numbered from 0."""
+class ExecutorKind(StrEnum):
+    """Where workers run."""
 
-    num_workers: int
+    LOCAL = "local"
+    """Processes of this machine."""
+    RAY = "ray"
+    """Actors of a Ray cluster."""
+
+
+class Executor(Protocol):
+    """Workers that run one cell at a time."""
+
+    @property
+    def workers(self) -> Sequence[int]:
+        """Numbers of those that can have cells; from one look to the next some may come and go."""
 
     def start(self, worker: int, job: Job) -> None:
-        """Give an idle worker a cell; one that has ended is replaced."""
+        """Give an idle worker a cell."""
 
     def wait(self, seconds: float) -> list[Event]:
         """What has happened, at once or within so many seconds."""
@@ -93,7 +105,7 @@ def run_cells(
     """
     loop = _Loop(cells)
     while loop.pending or loop.running:
-        for worker, cell in loop.assign(executor.num_workers):
+        for worker, cell in loop.assign(executor.workers):
             executor.start(worker, job(cell))
             observer.on_start(worker, cell)
         observer.on_look()
@@ -110,9 +122,9 @@ class _Loop:
         self.pending, self.running, self.failed = list(cells), dict[int, Cell](), dict[Cell, str]()
         self._groups, self._losses = dict[int, tuple[str, str]](), Counter[Cell]()
 
-    def assign(self, num_workers: int) -> Iterator[tuple[int, Cell]]:
+    def assign(self, workers: Sequence[int]) -> Iterator[tuple[int, Cell]]:
         """Idle workers with their next cells."""
-        for worker in range(num_workers):
+        for worker in workers:
             if worker not in self.running and self.pending:
                 cell = next_cell(self.pending, self._groups, worker)
                 self.pending.remove(cell)
@@ -124,6 +136,8 @@ class _Loop:
         del self.running[event.worker]
         if isinstance(event, Lost):
             self._losses[event.cell] += 1
+            # What it had loaded is gone with it.
+            del self._groups[event.worker]
             if self._losses[event.cell] < _MOST_LOSSES:
                 self.pending.insert(0, event.cell)
             else:

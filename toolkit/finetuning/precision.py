@@ -4,15 +4,34 @@ Weights stay fp32 and are cast at every use: on a CPU less is gained than by pre
 timed by itself.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
 import torch
 
 from toolkit.engine.precision import Precision, faster_on_this_cpu, time_in_turns
+
+_given: ContextVar[Precision | None] = ContextVar("given", default=None)
+
+
+@contextmanager
+def cpu_autocast(precision: Precision | None) -> Iterator[None]:
+    """Inside the block `choose_autocast` measures nothing on a CPU: it was measured before. None changes nothing."""
+    token = _given.set(precision)
+    try:
+        yield
+    finally:
+        _given.reset(token)
 
 
 def choose_autocast(threads: int) -> Precision:
     """bf16 on a GPU that computes in it; on a CPU where it is a fifth faster on `threads` threads, measured once."""
     if torch.cuda.is_available():
         return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
+    given = _given.get()
+    if given is not None:
+        return given
     return faster_on_this_cpu(threads, step="fine-tuning", measure=time_autocast_steps)[0]
 
 

@@ -1,48 +1,39 @@
 """`toolkit grid`: resolve -> leave out what is finished -> workers run the rest -> results and the chosen rates."""
 
 import json
-import os
 import shutil
-from contextlib import AbstractContextManager, closing
+import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import tomli_w
-import torch
 
 from toolkit.core.console import console
 from toolkit.core.files import atomic_write
 from toolkit.core.text import counted
-from toolkit.experiments import (
-    Cell,
-    Executor,
-    LocalExecutor,
-    Score,
-    halve,
-    load_grid,
-    results_text,
-    run_cells,
-    select,
-)
+from toolkit.experiments import Cell, Executor, ExecutorKind, Score, halve, load_grid, results_text, run_cells, select
 from toolkit.experiments.display import Tally, shown
 from toolkit.experiments.scheduling import Event, Failed, Finished, Observer
-from toolkit.finetuning.precision import choose_autocast
 from toolkit.run.locks import locked_folder
+from toolkit.workflows.grid_executors import open_executor
 from toolkit.workflows.grid_plan import GridPlan
 
-_RESULTS, _SELECTED, _DECLARATION, _LOGS = "results.jsonl", "selected.json", "grid.toml", "workers"
-_WORK = "toolkit.workflows.grid_worker:CellRunner"
+_RESULTS, _SELECTED, _DECLARATION = "results.jsonl", "selected.json", "grid.toml"
 _MOST_NAMED = 20
+_SECONDS_TO_SEE, _SECONDS_BETWEEN_LOOKS = 90.0, 0.5
 
 
-def run_grid(path: Path, *, num_workers: int | None = None) -> int:
+def run_grid(path: Path, *, num_workers: int | None = None, executor: ExecutorKind = ExecutorKind.LOCAL) -> int:
     """Run the cells of a grid that have not finished, and return the exit code: 1 where one failed.
 
     Args:
         path: the grid file.
         num_workers: processes; None: one per GPU, or as many as the cores hold at the cells' number of threads.
+        executor: where they run.
 
     Raises:
-        UserError: the grid file does not fit, a finished cell was declared otherwise, or another command runs the grid.
+        UserError: the grid file does not fit, a finished cell was declared otherwise, another command runs the grid, or
+            workers cannot be started.
     """
     plan = GridPlan(load_grid(path))
     with _locked(plan.folder):
@@ -52,8 +43,8 @@ def run_grid(path: Path, *, num_workers: int | None = None) -> int:
         console().print(f"{plan.folder}: {counted(len(plan.cells), 'cell')}, {len(scores):,} done before")
         tally = Tally(plan.cells, scores, read=lambda cell: _score(plan, cell))
         if missing := _next_round(plan, tally):
-            with closing(_executor(plan, len(missing), num_workers)) as executor, shown(tally) as display:
-                _run_rounds(plan, tally, executor, observer=_Keeper(plan, display))
+            with open_executor(executor, plan, len(missing), num_workers) as workers, shown(tally) as display:
+                _run_rounds(plan, tally, workers, observer=_Keeper(plan, display))
         _write_results(plan, tally)
     return _conclude(plan, tally)
 
@@ -101,34 +92,6 @@ def _next_round(plan: GridPlan, tally: Tally) -> list[Cell]:
     return list(halving.wanted)
 
 
-def _executor(plan: GridPlan, num_missing: int, num_workers: int | None) -> LocalExecutor:
-    threads = plan.thread_counts
-    # Measured here where it is not known yet, so that workers that start together do not measure beside one another.
-    for number in threads:
-        choose_autocast(number)
-    num_cores, gpus = len(os.sched_getaffinity(0)), _gpus()
-    needed = max(threads, default=1)
-    chosen = min(num_workers or len(gpus) or max(1, num_cores // needed), num_missing)
-    if gpus:
-        environments = [{"CUDA_VISIBLE_DEVICES": gpus[worker % len(gpus)]} for worker in range(chosen)]
-        console().print(f"{counted(chosen, 'worker')} on {counted(min(chosen, len(gpus)), 'GPU')}")
-    else:
-        # Threads that wait for one another's share of a sum would keep a core busy that another worker needs.
-        crowded = chosen * needed > num_cores and "OMP_WAIT_POLICY" not in os.environ
-        environments = [{"OMP_WAIT_POLICY": "PASSIVE"} if crowded else {}] * chosen
-        console().print(f"{counted(chosen, 'worker')} of {counted(needed, 'thread')} on {counted(num_cores, 'core')}")
-    shutil.rmtree(plan.folder / _LOGS, ignore_errors=True)
-    return LocalExecutor(_WORK, environments=environments, logs=plan.folder / _LOGS)
-
-
-def _gpus() -> list[str]:
-    """Names of the GPUs, as CUDA_VISIBLE_DEVICES lists them."""
-    if not torch.cuda.is_available():
-        return []
-    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return listed.split(",") if listed else [str(number) for number in range(torch.cuda.device_count())]
-
-
 class _Keeper:
     """Writes down what happens, and passes it on to the display."""
 
@@ -154,7 +117,11 @@ class _Keeper:
 
 
 def _score(plan: GridPlan, cell: Cell) -> Score:
-    score = plan.place(cell).score
+    score, begun = plan.place(cell).score, time.monotonic()
+    # Another machine has written it: NFS may show that a minute later.
+    while score is None and time.monotonic() - begun < _SECONDS_TO_SEE:
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+        score = plan.place(cell).score
     assert score is not None, f"{cell} has finished without a result"
     return score
 
@@ -166,6 +133,7 @@ def _write_results(plan: GridPlan, tally: Tally) -> None:
     atomic_write(plan.folder / _RESULTS, results_text(scores.values()))
     if tally.num_left == len(tally.failed) == 0:
         shutil.rmtree(plan.exports, ignore_errors=True)
+        shutil.rmtree(plan.locks, ignore_errors=True)
 
 
 def _conclude(plan: GridPlan, tally: Tally) -> int:

@@ -16,13 +16,15 @@ from toolkit.core.errors import SettingsError
 from toolkit.core.files import hash_file
 from toolkit.core.settings import explain
 from toolkit.core.text import counted, first_few, home_hint
+from toolkit.engine.precision import Precision
 from toolkit.experiments import Cell, CellFolder, Grid, Job, ModelEntry, Score, TaskEntry, differences, grid_cells
 from toolkit.finetuning import FinetuningSettings, Keep, Split, get_task
+from toolkit.finetuning.precision import choose_autocast
 from toolkit.finetuning.source import model_loading
 from toolkit.workflows.finetune import needs_export, resolve_data
 from toolkit.workflows.grid_worker import CellTask, EncoderPlace
 
-_EXPORTS = ".encoders"
+_EXPORTS, _LOCKS = ".encoders", ".locks"
 _MOST_SHOWN = 8
 
 
@@ -62,6 +64,7 @@ class GridPlan:
     def __init__(self, grid: Grid) -> None:
         self.grid, self.folder = grid, Path(grid.grid.dir)
         self.cells = grid_cells(grid)
+        self._cpu_precisions: dict[int, Precision] = {}
         self._tasks = {entry.name: _resolve_task(entry, grid.options(entry)) for entry in grid.task}
         self._models = {entry.name: _resolve_model(entry, self.exports) for entry in grid.model}
 
@@ -70,11 +73,24 @@ class GridPlan:
         """Folder of encoders that are made from checkpoints; needed while the grid runs."""
         return self.folder / _EXPORTS
 
+    @property
+    def locks(self) -> Path:
+        """Folder of the locks that cells hold while they run; needed while the grid runs."""
+        return self.folder / _LOCKS
+
     @cached_property
     def thread_counts(self) -> list[int]:
         """CPU threads of cells, each number once, ascending; empty on a GPU."""
         found = {self._settings(cell).threads for cell in self.cells}
         return sorted(number for number in found if number is not None)
+
+    def choose_precisions(self) -> None:
+        """Measure here, where it is not known yet, what cells compute in on a CPU.
+
+        Workers that start together would measure beside one another, and those of other machines might decide
+        otherwise.
+        """
+        self._cpu_precisions = {number: choose_autocast(number) for number in self.thread_counts}
 
     def place(self, cell: Cell) -> CellFolder:
         """The folder of a cell."""
@@ -85,8 +101,21 @@ class GridPlan:
         task, model = self._tasks[cell.task], self._models[cell.model]
         keep = Keep.MODEL if self.grid.grid.keep_models else Keep.SCORES
         output, settings = self.place(cell).path, self._settings(cell)
-        name, dataset = model.entry.path, task.entry.dataset
-        return Job(cell, CellTask(settings, task.files, dataset, name, model.encoder, output, self.record(cell), keep))
+        return Job(
+            cell,
+            CellTask(
+                settings=settings,
+                files=task.files,
+                dataset=task.entry.dataset,
+                model=model.entry.path,
+                encoder=model.encoder,
+                output=output,
+                record=self.record(cell),
+                keep=keep,
+                lock=self.locks / f"{cell.path}.lock",
+                cpu_precision=None if settings.threads is None else self._cpu_precisions.get(settings.threads),
+            ),
+        )
 
     def record(self, cell: Cell) -> dict[str, Any]:
         """What a cell is: its result is that of another one where this differs."""

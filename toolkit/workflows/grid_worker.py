@@ -1,6 +1,7 @@
 """What a worker of a grid does: it prepares a model and a task once, and runs their cells one after another."""
 
 import gc
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -8,10 +9,16 @@ from typing import Any
 from filelock import FileLock
 
 from toolkit.core.errors import UserError
+from toolkit.engine.precision import Precision
 from toolkit.experiments.cells import CellFolder, Record
 from toolkit.experiments.scheduling import Job
 from toolkit.finetuning import FinetuningSettings, Keep, PreparedTask, Split, get_task, open_source, prepare, run_cell
+from toolkit.finetuning.precision import cpu_autocast
+from toolkit.run.locks import locked_folder
 from toolkit.workflows.finetune import export_encoder
+
+_SECONDS_TO_END = 120.0
+"""How long another writer of a cell may take to end; the lease of a lock on NFS is 90 s."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +56,8 @@ class CellTask:
         output: folder of the cell.
         record: what the cell is, to be kept beside its result.
         keep: whether the model is kept.
+        lock: file that is locked while the cell runs.
+        cpu_precision: compute dtype on a CPU, where the command has measured it.
     """
 
     settings: FinetuningSettings
@@ -59,6 +68,8 @@ class CellTask:
     output: Path
     record: Record
     keep: Keep
+    lock: Path
+    cpu_precision: Precision | None
 
 
 class CellRunner:
@@ -75,6 +86,10 @@ class CellRunner:
             UserError: a file or the model does not fit, or the folder cannot be written.
             NonFiniteError: the training diverged.
         """
+        with _only_writer(job.task), cpu_autocast(job.task.cpu_precision):
+            self._run(job)
+
+    def _run(self, job: Job) -> None:
         task: CellTask = job.task
         CellFolder(task.output, job.cell).begin(task.record)
         prepared = self._prepare(job)
@@ -95,6 +110,20 @@ class CellRunner:
             raise self._prepared
         assert self._prepared is not None
         return self._prepared
+
+
+def _only_writer(task: CellTask) -> AbstractContextManager[None]:
+    """Wait until no other process writes the cell: one of a killed command, or on a machine that was given up."""
+    return locked_folder(
+        task.lock.parent,
+        task.lock.name,
+        timeout=_SECONDS_TO_END,
+        in_use=(
+            f"a worker of an earlier command still writes {task.output}: it holds {task.lock}. Stop it, and run the "
+            "same command again."
+        ),
+        unwritable=lambda reason: f"could not lock {task.lock}: {reason}. Set grid.dir to a folder that can be locked.",
+    )
 
 
 def _prepare(kind: str, task: CellTask) -> PreparedTask:

@@ -1,0 +1,122 @@
+"""A connection to a Ray cluster: on this machine, or on many that share a file system.
+
+Ray is an extra (`cluster`) and imported here only.
+"""
+
+import logging
+import math
+import os
+import socket
+import tempfile
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from toolkit.core.errors import SettingsError
+
+_OBJECT_STORE_BYTES = 100 << 20
+_SECONDS_TO_CONNECT = 10.0
+
+
+class Cluster:
+    """A connection to a Ray cluster: the one of RAY_ADDRESS, else one that runs here, else a new one here.
+
+    Attributes:
+        name: in messages.
+
+    Raises:
+        SettingsError: Ray is not installed, or the cluster of RAY_ADDRESS cannot be reached.
+    """
+
+    def __init__(self) -> None:
+        try:
+            import ray
+        except ImportError as error:
+            raise SettingsError(
+                f"--executor ray needs the extra `cluster`, which could not be imported: {error}\n"
+                "Install it (pip install 'ray>=2.60,<3'), or leave --executor out: workers are then local processes."
+            ) from error
+        self.ray: Any = ray
+        # None is asked for where a cluster was started by others.
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        address = _address()
+        self.name = "a new local Ray cluster" if address is None else f"the Ray cluster at {address}"
+        here = {
+            "address": "local",
+            "num_cpus": len(os.sched_getaffinity(0)),
+            "include_dashboard": False,
+            "object_store_memory": _OBJECT_STORE_BYTES,
+        }
+        options = here if address is None else {"address": address}
+        try:
+            ray.init(**options, log_to_driver=False, logging_level=logging.ERROR, namespace=f"grid-{uuid.uuid4().hex}")
+        # An address that answers, but not as Ray does, ends in SystemExit.
+        except (Exception, SystemExit) as error:
+            raise SettingsError(
+                f"could not connect to {self.name}: {last_line(error)}\n"
+                "Start the command on a machine of the cluster (`ray start --address ...` adds one), with the same "
+                "versions of Python and Ray as there."
+            ) from error
+
+    def close(self) -> None:
+        """Leave the cluster; a local one ends."""
+        self.ray.shutdown()
+
+    def nodes(self) -> list[tuple[str, Mapping[str, float]]]:
+        """Names and resources of the machines that are alive."""
+        return [(node["NodeManagerHostname"], node["Resources"]) for node in self.ray.nodes() if node["Alive"]]
+
+    @property
+    def num_gpus(self) -> int:
+        """Of all machines."""
+        return int(sum(resources.get("GPU", 0) for _, resources in self.nodes()))
+
+    def room(self, *, cpus: int, gpus: int) -> int:
+        """Workers that the machines hold, those of others not counted."""
+        wanted = {name: number for name, number in (("CPU", cpus), ("GPU", gpus)) if number}
+        return sum(
+            min(math.floor(resources.get(name, 0) / number) for name, number in wanted.items())
+            for _, resources in self.nodes()
+        )
+
+
+def _address() -> str | None:
+    """Of the cluster to connect to; None: a local one is to be started.
+
+    Raises:
+        SettingsError: RAY_ADDRESS is not one, or nothing answers there.
+    """
+    given = os.environ.get("RAY_ADDRESS", "")
+    if given == "local":
+        return None
+    if given not in ("", "auto"):
+        if reason := _silence(given):
+            raise SettingsError(
+                f"could not reach a Ray cluster at RAY_ADDRESS={given}: {reason}. Start one (`ray start --head`), "
+                "correct RAY_ADDRESS (HOST:PORT), or unset it: a cluster that runs on this machine is found, and "
+                "without one a local one is started."
+            )
+        return given
+    # Written by `ray start`; it may be that of a cluster that has ended.
+    current = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()) / "ray" / "ray_current_cluster"
+    found = current.read_text(encoding="utf-8").strip() if current.is_file() else ""
+    return found if found and _silence(found) is None else None
+
+
+def _silence(address: str) -> str | None:
+    """Why nothing answers at an address; None where something does. Ray itself would wait for minutes."""
+    host, _, port = address.rpartition(":")
+    if not port.isdigit() or not host or "/" in host:
+        return "expected HOST:PORT"
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=_SECONDS_TO_CONNECT):
+            return None
+    except (OSError, OverflowError) as error:
+        return getattr(error, "strerror", None) or str(error)
+
+
+def last_line(error: BaseException) -> str:
+    """Of an error's message; the name of its class where it has none."""
+    lines = str(error).strip().splitlines()
+    return lines[-1].strip() if lines else type(error).__name__

@@ -1,0 +1,82 @@
+"""Life of a worker on a machine of a cluster: it is made like the command's own process, and then runs cells."""
+
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+
+import toolkit
+from toolkit.experiments.scheduling import Job
+from toolkit.experiments.worker import Answer, Work, attempt, load_work, redirect_output
+
+_PASSED_ON = (
+    *("ATEN_", "CUBLAS_", "DNNL_", "GOMP_", "HF_", "KMP_", "MKL_", "NCCL_", "NVIDIA_", "OMP_", "ONEDNN_", "OPENBLAS_"),
+    *("PYTORCH_", "TOKENIZERS_", "TORCH_", "TRANSFORMERS_", "XDG_CACHE_HOME"),
+)
+"""First letters of environment variables that results, caches and the hub depend on."""
+_VERSIONS = ("numpy", "tokenizers", "torch", "transformers")
+
+
+def _versions() -> dict[str, str]:
+    """Of what results depend on."""
+    return {"this toolkit": toolkit.__version__, **{name: metadata.version(name) for name in _VERSIONS}}
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith(_PASSED_ON)}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a worker's process needs to be like the command's own.
+
+    Attributes:
+        work: "module:name" of a callable that returns what runs jobs.
+        log: file of what the worker prints.
+        mark: file that the command has made; every machine has to see it.
+        directory: the command's working directory.
+        search_path: the command's, for modules.
+        environment: variables of the command.
+        versions: of packages, by name.
+    """
+
+    work: str
+    log: Path
+    mark: Path
+    directory: str = field(default_factory=os.getcwd)
+    search_path: tuple[str, ...] = field(default_factory=lambda: tuple(sys.path))
+    environment: Mapping[str, str] = field(default_factory=_environment)
+    versions: Mapping[str, str] = field(default_factory=_versions)
+
+
+class ClusterWorker:
+    """The actor: a process that runs one cell at a time."""
+
+    def place(self) -> tuple[str, int]:
+        """Name of the machine, and process id."""
+        return socket.gethostname(), os.getpid()
+
+    def open(self, setting: Setting) -> str | None:
+        """Get ready for cells; the message of what is not right on this machine, if anything."""
+        os.environ.update(setting.environment)
+        sys.path.extend(path for path in setting.search_path if path not in sys.path)
+        try:
+            os.chdir(setting.directory)
+        except OSError as error:
+            return f"it cannot use the command's working directory {setting.directory}: {error.strerror}"
+        if not setting.mark.is_file():
+            return f"it does not see the folder {setting.mark.parent} of the machine where the command runs"
+        own = _versions()
+        for name, version in setting.versions.items():
+            if own[name] != version:
+                return f"it has version {own[name]} of {name}, and the command {version}"
+        redirect_output(setting.log)
+        self._work: Work = load_work(setting.work)
+        return None
+
+    def run(self, job: Job) -> Answer:
+        """As `attempt`."""
+        return attempt(self._work, job)

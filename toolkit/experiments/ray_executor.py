@@ -1,0 +1,192 @@
+"""Workers of a grid as actors of a Ray cluster.
+
+A worker keeps its CPUs, and its GPU if there are any, until the grid is done. One that is lost is replaced as long as
+some machine has room; machines that join get workers. What a worker that was given up may still write is up to the
+locks of cells: a machine that is cut off does not know that it is lost.
+"""
+
+import time
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from toolkit.core.errors import SettingsError
+from toolkit.experiments.cells import Cell
+from toolkit.experiments.cluster import Cluster, last_line
+from toolkit.experiments.cluster_worker import ClusterWorker, Setting
+from toolkit.experiments.scheduling import Event, Failed, Finished, Job, Lost
+
+_SECONDS_TO_PLACE = 60.0
+_MOST_FAILED_STARTS = 3
+
+
+@dataclass
+class _Place:
+    """A worker as the command sees it.
+
+    Attributes:
+        actor: its handle.
+        answer: what it is to answer next, if anything.
+        setting: of its process.
+        host: name of its machine, once it has one.
+        process: its id there.
+        is_ready: whether it can have cells.
+        cell: what it runs.
+    """
+
+    actor: Any
+    answer: Any
+    setting: Setting
+    host: str = ""
+    process: int = 0
+    is_ready: bool = False
+    cell: Cell | None = None
+
+
+class RayExecutor:
+    """Actors that are started as machines have room for them.
+
+    Args:
+        cluster: stays open.
+        work: "module:name" of a callable; called once in each worker, it returns what runs a job, and raises where that
+            fails.
+        most: workers.
+        cpus: of each.
+        gpus: of each, 0 or 1.
+        logs: folder of what the workers print; all machines see it.
+    """
+
+    def __init__(self, cluster: Cluster, work: str, *, most: int, cpus: int, gpus: int, logs: Path) -> None:
+        self._cluster, self._ray = cluster, cluster.ray
+        self._work, self._most, self._cpus, self._gpus, self._logs = work, most, cpus, gpus, logs.absolute()
+        self._places: dict[int, _Place] = {}
+        self._num_failed_starts, self._last_placed = 0, time.monotonic()
+        logs.mkdir(parents=True, exist_ok=True)
+        self._mark = self._logs / f".seen-{uuid.uuid4().hex}"
+        self._mark.touch()
+
+    @property
+    def workers(self) -> list[int]:
+        """Numbers of those that are ready."""
+        return sorted(number for number, place in self._places.items() if place.is_ready)
+
+    def start(self, worker: int, job: Job) -> None:
+        """Give an idle worker a cell."""
+        place = self._places[worker]
+        place.cell, place.answer = job.cell, place.actor.run.remote(job)
+
+    def wait(self, seconds: float) -> list[Event]:
+        """What has happened, at once or within so many seconds.
+
+        Raises:
+            SettingsError: no machine has room, or a worker cannot start on one.
+        """
+        self._recruit()
+        numbers = {place.answer: number for number, place in self._places.items() if place.answer is not None}
+        if not numbers:
+            time.sleep(seconds)
+            return []
+        self._ray.wait(list(numbers), timeout=seconds)
+        answered, _ = self._ray.wait(list(numbers), num_returns=len(numbers), timeout=0)
+        events = [self._settle(numbers[answer]) for answer in answered]
+        return [event for event in events if event is not None]
+
+    def close(self) -> None:
+        """End all workers, in the middle of a cell too."""
+        for worker in list(self._places):
+            self._remove(worker)
+        self._mark.unlink(missing_ok=True)
+
+    def _recruit(self) -> None:
+        """Ask for workers where machines have room; raise SettingsError where there is none for any."""
+        room = self._cluster.room(cpus=self._cpus, gpus=self._gpus)
+        for number in range(self._most):
+            if len(self._places) < min(room, self._most) and number not in self._places:
+                self._places[number] = self._ask(number)
+        if any(place.host for place in self._places.values()):
+            self._last_placed = time.monotonic()
+        elif not room or time.monotonic() - self._last_placed > _SECONDS_TO_PLACE:
+            raise SettingsError(self._shortage(room))
+
+    def _ask(self, number: int) -> _Place:
+        options = {"num_cpus": self._cpus, "num_gpus": self._gpus, "max_restarts": 0, "max_task_retries": 0}
+        actor = self._ray.remote(ClusterWorker).options(**options, scheduling_strategy="SPREAD").remote()
+        setting = Setting(self._work, self._logs / f"worker-{number}.log", self._mark)
+        return _Place(actor, actor.place.remote(), setting)
+
+    def _shortage(self, room: int) -> str:
+        asked = f"a worker asks for {self._cpus} CPU" + (f" and {self._gpus} GPU" if self._gpus else "")
+        remedy = (
+            "Set grid.threads (a worker's CPUs), add machines (`ray start --address ...`), or leave --executor out."
+        )
+        if not room:
+            found = ", ".join(
+                f"{name}: {resources.get('CPU', 0):g} CPU, {resources.get('GPU', 0):g} GPU"
+                for name, resources in self._cluster.nodes()
+            )
+            return f"no machine of {self._cluster.name} has room: {asked}, found {found or 'none'}. {remedy}"
+        free = self._ray.available_resources()
+        return (
+            f"{self._cluster.name} is busy: {asked}, and within {_SECONDS_TO_PLACE:.0f} seconds no machine had them "
+            f"free (in all, {free.get('CPU', 0):g} CPU and {free.get('GPU', 0):g} GPU are). Wait for what else runs "
+            "there (`ray status` shows it), and run the same command again."
+        )
+
+    def _settle(self, number: int) -> Event | None:
+        """Take a worker's answer; an event, where it was to a cell."""
+        place = self._places[number]
+        try:
+            answer = self._ray.get(place.answer)
+        except self._ray.exceptions.RayTaskError as error:
+            return self._fail(number, error)
+        except self._ray.exceptions.RayError:
+            return self._lose(number)
+        place.answer, cell = None, place.cell
+        if cell is not None:
+            place.cell, (message, is_sound) = None, answer
+            if not is_sound:
+                self._remove(number)
+            return Finished(number, cell) if message is None else Failed(number, cell, message)
+        if not place.host:
+            place.host, place.process = answer
+            place.answer = place.actor.open.remote(place.setting)
+        elif answer is not None:
+            raise SettingsError(
+                f"machine {place.host} of {self._cluster.name} cannot run cells: {answer}. All machines need the same "
+                "installation, and one file system for grid.dir, data, models and the working directory."
+            )
+        else:
+            place.is_ready, self._num_failed_starts = True, 0
+        return None
+
+    def _fail(self, number: int, error: Exception) -> Event:
+        """Of an error that `attempt` did not catch: something could not be imported, or sent."""
+        place = self._remove(number)
+        if place.cell is None:
+            raise SettingsError(
+                f"a worker could not start on {self._cluster.name}: {last_line(error)}\n"
+                "All machines need the same installation."
+            ) from error
+        return Failed(number, place.cell, str(error))
+
+    def _lose(self, number: int) -> Event | None:
+        place = self._remove(number)
+        where = f"process {place.process} on {place.host}" if place.host else "its process"
+        log = place.setting.log
+        if place.cell is not None:
+            return Lost(number, place.cell, f"a crash or kill of {where}; see {log}")
+        self._num_failed_starts += not place.is_ready
+        if self._num_failed_starts == _MOST_FAILED_STARTS:
+            raise SettingsError(
+                f"{_MOST_FAILED_STARTS} workers in a row ended while they started, the last one {where}. "
+                f"See {log}, and the logs of Ray there."
+            )
+        return None
+
+    def _remove(self, number: int) -> _Place:
+        place = self._places.pop(number)
+        with suppress(self._ray.exceptions.RayError):
+            self._ray.kill(place.actor)
+        return place
