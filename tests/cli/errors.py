@@ -53,6 +53,10 @@ def _finetune(*words: str, found: tuple[str, ...], remedy: str, under: str = "",
     return Case(("finetune", *words, *given, "--test", test, *output), found, remedy, under)
 
 
+def _on_ray(under: str, *, found: tuple[str, ...], remedy: str) -> Case:
+    return Case(("grid", "{whole_grid}", "--executor", "ray"), found, remedy, under)
+
+
 def _named(*words: str, found: tuple[str, ...], remedy: str, under: str = "") -> Case:
     return Case(("finetune", "sc", "{checkpoint}", *words, "--output", "out"), found, remedy, under)
 
@@ -388,6 +392,9 @@ _GRIDS = (
     Case(("grid", "{run}"), ("unknown key 'run'",), "Known keys here: grid, model, task"),
     Case(("grid", "{whole_grid}", "--workers", "0"), ("'--workers'",), "at least 1"),
     Case(("grid", "{whole_grid}", "--executor", "slurm"), ("unknown executor 'slurm'",), "Choose local"),
+    _on_ray("no ray", found=("needs the extra `cluster`", "import of ray halted"), remedy="pip install 'ray"),
+    _on_ray("dead cluster", found=("RAY_ADDRESS=127.0.0.1:9", "Connection refused"), remedy="`ray start --head`"),
+    _on_ray("clusterless address", found=("RAY_ADDRESS=ray://", "expected HOST:PORT"), remedy="correct RAY_ADDRESS"),
     *(
         Case(("grid", name, "--dry-run"), found, remedy)
         for name, found, remedy in (
@@ -733,6 +740,9 @@ CASES = (
 )
 
 ELSEWHERE = (
+    ("experiments/test_ray_executor.py", "test_a_cluster_without_room_is_refused"),
+    ("experiments/test_ray_executor.py", "test_a_busy_cluster_is_refused"),
+    ("experiments/test_ray_executor.py", "test_a_machine_that_does_not_see_the_folder_is_refused"),
     ("cli/test_train_signals.py", "test_ctrl_c_leaves_with_130_and_no_traceback"),
     ("cli/test_launch.py", "test_what_the_launcher_cannot_take_is_refused"),
     ("training/test_non_finite.py", "test_the_run_ends_and_the_rows_are_named"),

@@ -440,6 +440,9 @@ _CIRCUMSTANCES: dict[str, Callable[[Place], object]] = {
     "unreachable": lambda place: _hub(place, endpoint=_NOBODY),
     "full disk": _full_disk,
     "plugin": _plugin,
+    "no ray": lambda place: patch.dict(sys.modules, {"ray": None}),
+    "dead cluster": lambda place: patch.dict(os.environ, {"RAY_ADDRESS": "127.0.0.1:9"}),
+    "clusterless address": lambda place: patch.dict(os.environ, {"RAY_ADDRESS": "ray://127.0.0.1:9"}),
 }
 
 

@@ -30,18 +30,23 @@ def open_executor(kind: ExecutorKind, plan: GridPlan, num_missing: int, num_work
     Raises:
         SettingsError: there is no cluster, or it has no room.
     """
-    logs = plan.folder / "workers"
-    shutil.rmtree(logs, ignore_errors=True)
-    plan.choose_precisions()
     if kind is ExecutorKind.LOCAL:
-        with closing(_local(plan, num_missing, num_workers, logs=logs)) as executor:
+        with closing(_local(plan, num_missing, num_workers)) as executor:
             yield executor
         return
-    with closing(Cluster()) as cluster, closing(_ray(cluster, plan, num_missing, num_workers, logs=logs)) as actors:
+    with closing(Cluster()) as cluster, closing(_ray(cluster, plan, num_missing, num_workers)) as actors:
         yield actors
 
 
-def _local(plan: GridPlan, num_missing: int, num_workers: int | None, *, logs: Path) -> LocalExecutor:
+def _empty_logs(plan: GridPlan) -> Path:
+    """Folder of what the workers print."""
+    folder = plan.folder / "workers"
+    shutil.rmtree(folder, ignore_errors=True)
+    return folder
+
+
+def _local(plan: GridPlan, num_missing: int, num_workers: int | None) -> LocalExecutor:
+    plan.choose_precisions()
     num_cores, gpus = len(os.sched_getaffinity(0)), _gpus()
     needed = max(plan.thread_counts, default=1)
     chosen = min(num_workers or len(gpus) or max(1, num_cores // needed), num_missing)
@@ -53,10 +58,11 @@ def _local(plan: GridPlan, num_missing: int, num_workers: int | None, *, logs: P
         crowded = chosen * needed > num_cores and "OMP_WAIT_POLICY" not in os.environ
         environments = [{"OMP_WAIT_POLICY": "PASSIVE"} if crowded else {}] * chosen
         console().print(f"{counted(chosen, 'worker')} of {counted(needed, 'thread')} on {counted(num_cores, 'core')}")
-    return LocalExecutor(WORK, environments=environments, logs=logs)
+    return LocalExecutor(WORK, environments=environments, logs=_empty_logs(plan))
 
 
-def _ray(cluster: Cluster, plan: GridPlan, num_missing: int, num_workers: int | None, *, logs: Path) -> RayExecutor:
+def _ray(cluster: Cluster, plan: GridPlan, num_missing: int, num_workers: int | None) -> RayExecutor:
+    plan.choose_precisions()
     needed, gpus = max(plan.thread_counts, default=1), min(1, cluster.num_gpus)
     most = min(num_workers or num_missing, num_missing)
     at_once = min(cluster.room(cpus=needed, gpus=gpus), most)
@@ -64,7 +70,7 @@ def _ray(cluster: Cluster, plan: GridPlan, num_missing: int, num_workers: int | 
         f"{cluster.name}, {counted(len(cluster.nodes()), 'machine')}: "
         f"{counted(at_once, 'worker')} of {counted(needed, 'thread')}{', each with a GPU' if gpus else ''}"
     )
-    return RayExecutor(cluster, WORK, most=most, cpus=needed, gpus=gpus, logs=logs)
+    return RayExecutor(cluster, WORK, most=most, cpus=needed, gpus=gpus, logs=_empty_logs(plan))
 
 
 def _gpus() -> list[str]:

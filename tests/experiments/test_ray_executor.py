@@ -1,0 +1,132 @@
+"""Workers as actors of a Ray cluster of this machine: what they answer, and what happens when they are killed."""
+
+import os
+import signal
+from contextlib import closing
+from dataclasses import replace
+
+import psutil
+import pytest
+
+from tests.experiments.test_local import CELLS, WORK, Silent, job, outcome
+from toolkit.core.errors import SettingsError
+from toolkit.experiments import Cluster, RayExecutor, ray_executor, run_cells
+from toolkit.experiments.cluster_worker import ClusterWorker, Setting
+from toolkit.experiments.scheduling import Failed, Finished, Lost
+
+pytest.importorskip("ray")
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_ADDRESS", "local")
+        with closing(Cluster()) as cluster:
+            yield cluster
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path
+
+
+def executor_of(cluster, folder, num=1, *, cpus=1, gpus=0):
+    return closing(RayExecutor(cluster, WORK, most=num, cpus=cpus, gpus=gpus, logs=folder / "workers"))
+
+
+def ready(executor):
+    """The first worker's number."""
+    while not executor.workers:
+        assert executor.wait(0.5) == []
+    return executor.workers[0]
+
+
+def do(executor, folder, word, cell=CELLS[0]):
+    executor.start(ready(executor), job(folder, word, cell))
+    (event,) = outcome(executor)
+    return event
+
+
+def test_a_worker_runs_many_cells_and_is_replaced_after_a_bug(cluster, folder):
+    with executor_of(cluster, folder) as executor:
+        assert do(executor, folder, "work") == Finished(0, CELLS[0])
+        assert do(executor, folder, "raise") == Failed(0, CELLS[0], "a file is broken")
+        assert do(executor, folder, "break").message.startswith("RuntimeError: a bug\nTraceback")
+        assert do(executor, folder, "work") == Finished(0, CELLS[0])
+    first, second, third, fourth = (folder / "ids-0").read_text().split()
+    assert first == second == third != fourth
+    log = (folder / "workers" / "worker-0.log").read_text()
+    assert log.count(f"--- {CELLS[0]}\n") == 4
+    assert "RuntimeError: a bug" in log
+    assert [path.name for path in (folder / "workers").iterdir()] == ["worker-0.log"]
+
+
+def test_the_cell_of_a_lost_worker_is_run_again_by_a_new_one(cluster, folder):
+    words = {CELLS[0]: "die once", CELLS[1]: "exit"}
+    with executor_of(cluster, folder, 2) as executor:
+        jobs = {cell: job(folder, words.get(cell, "work"), cell) for cell in CELLS}
+        failed = run_cells(CELLS, executor, job=jobs.__getitem__, observer=Silent())
+    ids = [(folder / f"ids-{cell.seed}").read_text().split() for cell in CELLS]
+    assert [len(found) for found in ids] == [2, 2, 1, 1]
+    assert ids[0][0] != ids[0][1]
+    assert failed.keys() == {CELLS[1]}
+    assert f"ended 2 times, last time by a crash or kill of process {ids[1][1]} on " in failed[CELLS[1]]
+
+
+def test_one_that_is_killed_while_it_is_idle_loses_its_next_cell_once(cluster, folder):
+    with executor_of(cluster, folder) as executor:
+        do(executor, folder, "work")
+        process = int((folder / "ids-0").read_text())
+        os.kill(process, signal.SIGKILL)
+        psutil.wait_procs([psutil.Process(process)], timeout=10)
+        assert isinstance(do(executor, folder, "work", CELLS[1]), Lost)
+        assert do(executor, folder, "work", CELLS[1]) == Finished(0, CELLS[1])
+
+
+def test_closing_ends_a_worker_in_the_middle_of_a_cell(cluster, folder):
+    with executor_of(cluster, folder) as executor:
+        executor.start(ready(executor), job(folder, "sleep"))
+        while not (folder / "ids-0").exists():
+            executor.wait(0.1)
+        process = psutil.Process(int((folder / "ids-0").read_text()))
+    _, alive = psutil.wait_procs([process], timeout=20)
+    assert not alive
+
+
+def test_a_cluster_without_room_is_refused(cluster, folder):
+    with executor_of(cluster, folder, cpus=1000, gpus=1) as executor, pytest.raises(SettingsError) as error:
+        executor.wait(1)
+    assert "has room: a worker asks for 1000 CPU and 1 GPU, found " in str(error.value)
+    assert "Set grid.threads" in str(error.value)
+
+
+def test_a_busy_cluster_is_refused(cluster, folder, monkeypatch):
+    monkeypatch.setattr(ray_executor, "_SECONDS_TO_PLACE", 2.0)
+    cpus = len(os.sched_getaffinity(0))
+    (folder / "other").mkdir()
+    with executor_of(cluster, folder / "other", cpus=cpus) as other:
+        do(other, folder, "work")
+        with executor_of(cluster, folder, cpus=cpus) as executor, pytest.raises(SettingsError) as error:
+            ready(executor)
+    assert f"is busy: a worker asks for {cpus} CPU, and within 2 seconds no machine had them" in str(error.value)
+    assert "Wait for what else runs" in str(error.value)
+
+
+def test_a_machine_that_does_not_see_the_folder_is_refused(cluster, folder):
+    with executor_of(cluster, folder) as executor:
+        for mark in (folder / "workers").glob(".seen-*"):
+            mark.unlink()
+        with pytest.raises(SettingsError) as error:
+            ready(executor)
+    assert f"cannot run cells: it does not see the folder {folder / 'workers'}" in str(error.value)
+    assert "one file system" in str(error.value)
+
+
+def test_another_version_or_a_lost_working_directory_is_told(folder):
+    mark = folder / "mark"
+    mark.touch()
+    setting = Setting(WORK, folder / "log", mark)
+    other = replace(setting, versions={**setting.versions, "torch": "1.0"})
+    assert ClusterWorker().open(other).startswith(f"it has version {setting.versions['torch']} of torch, and the")
+    lost = replace(setting, directory=str(folder / "lost"))
+    assert ClusterWorker().open(lost).endswith(f"working directory {folder / 'lost'}: No such file or directory")
