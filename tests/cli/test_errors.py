@@ -33,8 +33,6 @@ def _check(case: Case, place: Place, code: object, said: str) -> None:
 def test_refused_in_one_message(case, place):
     if "log.wandb=true" in case.words and importlib.util.find_spec("wandb") is not None:
         pytest.skip("the package is installed")
-    if case.under in ("dead cluster", "clusterless address"):
-        pytest.importorskip("ray")
     _check(case, place, *call(case, place))
 
 

@@ -1,5 +1,6 @@
 """Workers as actors of a Ray cluster of this machine: what they answer, and what happens when they are killed."""
 
+import importlib.util
 import os
 import signal
 from contextlib import closing
@@ -14,7 +15,8 @@ from toolkit.experiments import Cluster, RayExecutor, ray_executor, run_cells
 from toolkit.experiments.cluster_worker import ClusterWorker, Setting
 from toolkit.experiments.scheduling import Failed, Finished, Lost
 
-pytest.importorskip("ray")
+# Not imported here: the command sets what Ray reads when it is imported.
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="the extra `cluster`")
 
 
 @pytest.fixture(scope="module")

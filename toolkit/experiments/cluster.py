@@ -17,6 +17,7 @@ from toolkit.core.errors import SettingsError
 
 _OBJECT_STORE_BYTES = 100 << 20
 _SECONDS_TO_CONNECT = 10.0
+_ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_BACKEND_LOG_LEVEL": "error"}
 
 
 class Cluster:
@@ -30,6 +31,15 @@ class Cluster:
     """
 
     def __init__(self) -> None:
+        address = _address()
+        self.name = "a new local Ray cluster" if address is None else f"the Ray cluster at {address}"
+        # Ray reads these when it is imported. The first is for a cluster that is started here.
+        for name, value in _ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+        if address is None:
+            # Else Ray would leave a token in the home folder, which each later `ray start` there asks for.
+            os.environ.setdefault("RAY_AUTH_MODE", "token")
+            os.environ.setdefault("RAY_AUTH_TOKEN", uuid.uuid4().hex * 2)
         try:
             import ray
         except ImportError as error:
@@ -38,25 +48,14 @@ class Cluster:
                 "Install it (pip install 'ray>=2.60,<3'), or leave --executor out: workers are then local processes."
             ) from error
         self.ray: Any = ray
-        # None is asked for where a cluster was started by others.
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        address = _address()
-        self.name = "a new local Ray cluster" if address is None else f"the Ray cluster at {address}"
-        here = {
-            "address": "local",
-            "num_cpus": len(os.sched_getaffinity(0)),
-            "include_dashboard": False,
-            "object_store_memory": _OBJECT_STORE_BYTES,
-        }
-        options = here if address is None else {"address": address}
         try:
-            ray.init(**options, log_to_driver=False, logging_level=logging.ERROR, namespace=f"grid-{uuid.uuid4().hex}")
+            ray.init(**_options(address), log_to_driver=False, logging_level=logging.ERROR)
         # An address that answers, but not as Ray does, ends in SystemExit.
         except (Exception, SystemExit) as error:
             raise SettingsError(
                 f"could not connect to {self.name}: {last_line(error)}\n"
                 "Start the command on a machine of the cluster (`ray start --address ...` adds one), with the same "
-                "versions of Python and Ray as there."
+                "versions of Python and Ray as there, and with RAY_AUTH_MODE=token if the cluster has a token."
             ) from error
 
     def close(self) -> None:
@@ -79,6 +78,19 @@ class Cluster:
             min(math.floor(resources.get(name, 0) / number) for name, number in wanted.items())
             for _, resources in self.nodes()
         )
+
+
+def _options(address: str | None) -> dict[str, Any]:
+    """What `ray.init` gets for an address; None: for a cluster of this machine's cores that ends with the process."""
+    if address is None:
+        return {
+            "address": "local",
+            "num_cpus": len(os.sched_getaffinity(0)),
+            "include_dashboard": False,
+            "object_store_memory": _OBJECT_STORE_BYTES,
+        }
+    # With "auto", Ray shows this user's token to a cluster of this machine, and to no other.
+    return {"address": address if os.environ.get("RAY_ADDRESS") else "auto"}
 
 
 def _address() -> str | None:
