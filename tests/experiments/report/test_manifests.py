@@ -1,5 +1,6 @@
 """Labels from manifests, with numbers computed by hand."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -66,12 +67,47 @@ def test_what_a_manifest_tells(tmp_path: Path) -> None:
     assert manifest_labels(read_manifest(checkpoint), RunFolder(tmp_path / "run")) == {
         "training_step": 40,
         "training_tokens": 40_000,
+        "start": "random",
         "seed": 7,
         "parameters": 512 + 656 + 8,
+        "objective": "clm+mlm",
         "clm_share": 0.25,
         "mask_ratio": 0.3,
         "budget_steps": 40,
     }
+
+
+def _continued(folder: Path, step: int, origin: dict[str, str], **settings: Any) -> dict[str, Any]:
+    """Labels of 40 MLM steps on other weights, with FLOPs: 1,000 x 10 + 800 x 30 for the first 20."""
+    schedule = [{"objective": "mlm", "steps": 40}]
+    checkpoint = _checkpoint(folder, step, schedule=schedule, init={"from": "gone"}, **settings)
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in LINES))
+    manifest = read_manifest(checkpoint).model_copy(update={"origin": origin})
+    return dict(manifest_labels(manifest, RunFolder(folder)))
+
+
+def test_a_continued_run_names_its_start_and_counts_from_there(tmp_path: Path) -> None:
+    """Which share of all steps was CLM is in the first run's manifest, not in this one."""
+    labels = _continued(tmp_path / "run", 20, {"model": "org/llama", "run": "clm-42k", "step": "42000"})
+    assert labels == {
+        "training_step": 20,
+        "training_tokens": 20_000,
+        "training_flops": pytest.approx(34_000),
+        "start": "clm-42k step 42000",
+        "seed": 7,
+        "parameters": 1176,
+        "objective": "mlm",
+        "mask_ratio": 0.3,
+    }
+    whole = _continued(tmp_path / "whole", 40, {"model": "org/llama", "family": "Llama"})
+    assert (whole["start"], whole["budget_steps"], "clm_share" in whole) == ("org/llama", 40, False)
+
+
+def test_an_imported_model_that_was_not_trained_here_has_no_steps(tmp_path: Path) -> None:
+    nothing = {"run": {}, "schedule": None, "objectives": {}, "train": {}}
+    checkpoint = _checkpoint(tmp_path / "run", 0, **nothing)
+    imported = read_manifest(checkpoint).model_copy(update={"origin": {"model": "org/llama", "family": "Llama"}})
+    assert manifest_labels(imported, RunFolder(tmp_path / "run")) == {"start": "org/llama", "parameters": 1176}
 
 
 def test_in_the_middle_of_a_run_the_share_is_that_so_far_and_there_is_no_budget(tmp_path: Path) -> None:
@@ -84,7 +120,7 @@ def test_in_the_middle_of_a_run_the_share_is_that_so_far_and_there_is_no_budget(
 def test_a_manifest_with_other_settings_tells_less(tmp_path: Path) -> None:
     checkpoint = _checkpoint(tmp_path / "run", 40, schedule="?", model=None, run={})
     labels = manifest_labels(read_manifest(checkpoint), RunFolder(tmp_path / "run"))
-    assert labels == {"training_step": 40, "training_tokens": 40_000}
+    assert labels == {"training_step": 40, "training_tokens": 40_000, "start": "random"}
 
 
 def test_models_get_their_labels_and_the_grid_files_win(tmp_path: Path) -> None:

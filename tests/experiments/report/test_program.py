@@ -15,7 +15,9 @@ from huggingface_hub import ModelCard, ModelCardData
 from tests.support.finished_grids import row, write_finished_grid
 from toolkit.core.errors import UserError
 from toolkit.experiments.report import write_report
+from toolkit.experiments.report.output_folder import LIST_FILE
 
+MTEB_FILE = "mteb/results/mlm/no_revision_available/nq.json"
 LABELS = {"mlm": {"clm_share": 0.0}, "half <b>": {"clm_share": 0.5}}
 
 
@@ -77,6 +79,7 @@ def test_what_is_written_and_where(grid: Path, tmp_path: Path) -> None:
     new = {name.removeprefix("grid/report/") for name in after.keys() - before.keys()}
     assert new == {
         "report.html",
+        LIST_FILE,
         "tables/scores.csv",
         "tables/tables.tex",
         *(
@@ -94,7 +97,7 @@ def test_what_is_written_and_where(grid: Path, tmp_path: Path) -> None:
             for ending in ("svg", "pdf")
         ),
         *(f"model-index/{model}.yaml" for model in ("mlm", "half--b-")),
-        *(f"mteb/{model}/{task}.json" for model in ("mlm", "half--b-") for task in ("sst2", "nq")),
+        *(f"mteb/results/{model}/no_revision_available/{task}.json" for model in ("mlm", "half--b-") for task in ("sst2", "nq")),
     }
 
 
@@ -102,7 +105,8 @@ def test_a_second_report_is_the_same(grid: Path, tmp_path: Path) -> None:
     """All but the page's time and load, byte for byte."""
     first = _files(write_report([grid], output=tmp_path / "one"))
     second = _files(write_report([grid], output=tmp_path / "two"))
-    del first["report.html"], second["report.html"]
+    for name in ("report.html", LIST_FILE):
+        del first[name], second[name]
     assert first == second
 
 
@@ -147,11 +151,11 @@ def test_a_model_card_takes_the_index(grid: Path, tmp_path: Path) -> None:
 
 
 def test_scores_in_mtebs_layout(grid: Path, tmp_path: Path) -> None:
-    found = json.loads((write_report([grid], output=tmp_path / "out") / "mteb/mlm/nq.json").read_text())
+    found = json.loads((write_report([grid], output=tmp_path / "out") / MTEB_FILE).read_text())
     assert (found["task_name"], found["mteb_version"]) == ("nq", None)
     (scores,) = found["scores"]["test"]
     assert scores["main_score"] == scores["ndcg_at_10"] == pytest.approx(0.5101)
-    assert (scores["hf_subset"], scores["languages"]) == ("default", [])
+    assert (scores["hf_subset"], scores["languages"]) == ("default", ["und"])
     each = [(part["seed"], part["main_score"]) for part in scores["scores_per_experiment"]]
     assert each == [(0, 0.5001), (1, 0.5101), (2, 0.5201)]
 
@@ -175,7 +179,7 @@ def test_a_run_alone_has_its_curves(tmp_path: Path) -> None:
     run.mkdir()
     (run / "metrics.jsonl").write_text('{"step": 1, "objective": "clm", "loss": 9.0}\n')
     output = write_report([run])
-    assert set(_files(output)) == {"report.html", "figures/losses.svg", "figures/losses.pdf"}
+    assert set(_files(output)) == {"report.html", LIST_FILE, "figures/losses.svg", "figures/losses.pdf"}
     assert "1 pretraining run." in (output / "report.html").read_text()
 
 

@@ -1,4 +1,8 @@
-"""Labels of models that are checkpoints of this toolkit: budget, objectives, tokens and FLOPs, from their manifests."""
+"""Labels of models that are checkpoints of this toolkit: budget, objectives, tokens and FLOPs, from their manifests.
+
+A manifest tells of its own run. Where that run began with other weights, `start` names them, all counts are those since
+then, and there is no `clm_share`: what trained the weights before is in another manifest, if in any.
+"""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -19,6 +23,7 @@ from toolkit.objectives.schedule import PhaseSettings, Schedule
 from toolkit.run.folder import RunFolder
 from toolkit.run.metrics import read_lines
 
+OBJECTIVE, START = "objective", "start"
 CLM_SHARE, MASK_RATIO, BUDGET = "clm_share", "mask_ratio", "budget_steps"
 STEP, TOKENS, FLOPS = "training_step", "training_tokens", "training_flops"
 PARAMETERS = "parameters"
@@ -59,18 +64,30 @@ def manifest_labels(manifest: CheckpointManifest, folder: RunFolder) -> dict[str
         manifest: of the checkpoint.
         folder: of its run, for `training_flops`: metrics.jsonl holds them per second.
     """
-    labels: dict[str, Label] = {STEP: manifest.step, TOKENS: manifest.tokens}
+    labels: dict[str, Label] = {}
     settings = manifest.settings
+    # An imported model that was not trained here would look like an untrained one.
+    if manifest.step or not manifest.origin:
+        labels |= {STEP: manifest.step, TOKENS: manifest.tokens}
+    if start := start_of(manifest):
+        labels[START] = start
     seed = settings.get("run", {}).get("seed")
     if isinstance(seed, int):
         labels[SEED_LABEL] = seed
     with suppress(ValidationError, KeyError, TypeError):
         labels[PARAMETERS] = parameter_counts(ModelSettings.model_validate(settings["model"])).total
     labels |= _schedule_labels(manifest)
-    # A run that began with another's weights does not tell what those cost.
-    if not manifest.origin and (flops := training_flops(read_lines(folder), manifest.step)) is not None:
+    if (flops := training_flops(read_lines(folder), manifest.step)) is not None:
         labels[FLOPS] = flops
     return labels
+
+
+def start_of(manifest: CheckpointManifest) -> str:
+    """What a run began with: "random", "clm-42k step 42000" (another run's checkpoint), or the name of a model."""
+    origin = manifest.origin
+    if "run" in origin:
+        return f"{origin['run']} step {origin.get('step', '?')}"
+    return origin.get("model", "") if origin else "random"
 
 
 def _schedule_labels(manifest: CheckpointManifest) -> dict[str, Label]:
@@ -92,10 +109,13 @@ def _schedule_labels(manifest: CheckpointManifest) -> dict[str, Label]:
         steps = min(phase.stop, manifest.step) - phase.start
         if steps > 0:
             done[phase.objective] = done.get(phase.objective, 0) + steps
+    kinds = {name: str(declared.get(name, {}).get("kind", name)) for name in done}
     labels: dict[str, Label] = {}
-    if done and not manifest.origin:
-        clm = sum(steps for name, steps in done.items() if declared.get(name, {}).get("kind", name) == "clm")
-        labels[CLM_SHARE] = round(clm / sum(done.values()), 6)
+    if done:
+        labels[OBJECTIVE] = "+".join(dict.fromkeys(kinds.values()))
+        if not manifest.origin:
+            clm = sum(steps for name, steps in done.items() if kinds[name] == "clm")
+            labels[CLM_SHARE] = round(clm / sum(done.values()), 6)
     ratios = {declared.get(name, {}).get(MASK_RATIO) for name in done} - {None}
     if len(ratios) == 1 and isinstance(ratio := ratios.pop(), float):
         labels[MASK_RATIO] = ratio

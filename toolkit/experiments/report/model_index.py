@@ -21,6 +21,10 @@ _TASK_TYPES = {
 # MTEB names metrics with underscores: ndcg_at_10.
 _MTEB_SIGNS = str.maketrans({"@": "_at_"})
 _UNKNOWN_REVISION = "unknown"
+# What MTEB calls a model whose revision it does not know; it looks for results in results/MODEL/REVISION/.
+_MODEL_REVISION = "no_revision_available"
+# ISO 639-3 for undetermined. Without any language MTEB leaves a score out of its means.
+_LANGUAGES = ["und"]
 
 
 def model_indexes(results: Results) -> dict[str, str]:
@@ -39,7 +43,7 @@ def model_indexes(results: Results) -> dict[str, str]:
 
 
 def mteb_results(results: Results) -> dict[str, str]:
-    """By path `MODEL/TASK.json`, the scores in MTEB's layout: the mean over seeds, and each seed's own.
+    """By path, the scores as MTEB's cache of results holds them: the mean over seeds, and each seed's own.
 
     They are not MTEB's runs: `mteb_version` is null, and tasks are called what the grid calls them.
     """
@@ -51,7 +55,7 @@ def mteb_results(results: Results) -> dict[str, str]:
             cells = results.chosen(model.name, task.name)
             if cells:
                 content = json.dumps(_mteb_result(cells, task), indent=2, ensure_ascii=False)
-                texts[f"{models[model.name]}/{tasks[task.name]}.json"] = content + "\n"
+                texts[f"results/{models[model.name]}/{_MODEL_REVISION}/{tasks[task.name]}.json"] = content + "\n"
     return texts
 
 
@@ -94,7 +98,7 @@ def _mteb_result(cells: Sequence[CellScores], task: TaskInfo) -> dict[str, Any]:
         **_named(means, task),
         "scores_per_experiment": [{**_named(cell.test, task), "seed": cell.seed} for cell in cells],
         "hf_subset": "default",
-        "languages": [],
+        "languages": _LANGUAGES,
     }
     return {
         "dataset_revision": _UNKNOWN_REVISION,

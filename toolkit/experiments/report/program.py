@@ -5,8 +5,7 @@ from datetime import datetime
 from pathlib import Path
 
 from toolkit.core.console import console
-from toolkit.core.errors import SettingsError, UserError
-from toolkit.core.files import atomic_write
+from toolkit.core.errors import SettingsError
 from toolkit.core.machine import machine_facts
 from toolkit.core.text import counted, first_few, home_hint
 from toolkit.experiments.report.drawing import Shape, draw
@@ -15,6 +14,7 @@ from toolkit.experiments.report.grid_files import is_grid
 from toolkit.experiments.report.levels import Level, configuration_level, configuration_members, model_level
 from toolkit.experiments.report.manifests import with_manifest_labels
 from toolkit.experiments.report.model_index import model_indexes, mteb_results
+from toolkit.experiments.report.output_folder import check_output_folder, replace_report
 from toolkit.experiments.report.page import Contents, Figure, render
 from toolkit.experiments.report.pictures import Picture, label_pictures, loss_picture, rate_picture
 from toolkit.experiments.report.results import Results, read_results
@@ -36,6 +36,8 @@ _DEFAULT_OUTPUT = "report"
 def write_report(folders: Sequence[Path], *, output: Path | None = None) -> Path:
     """Write `report.html`, `tables/`, `figures/`, `model-index/` and `mteb/`; returns their folder.
 
+    What an earlier report wrote there, and this one does not, is removed.
+
     Args:
         folders: of grids and of runs, at least one.
         output: folder to write to; None: `report` in the first of `folders`. Nothing else is written.
@@ -45,21 +47,11 @@ def write_report(folders: Sequence[Path], *, output: Path | None = None) -> Path
     """
     grids, run_folders = _sorted_folders(folders)
     output = folders[0] / _DEFAULT_OUTPUT if output is None else output
-    _check_output(output)
+    check_output_folder(output)
     results = with_manifest_labels(read_results(grids)) if grids else None
     runs = tuple(read_runs(run_folders))
     texts, contents = _compose(results, runs, _command(folders, output))
-    try:
-        for name, content in texts.items():
-            path = output / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            atomic_write(path, content)
-        atomic_write(output / PAGE, render(contents, output=output))
-    except OSError as error:
-        raise UserError(
-            f"could not write {error.filename or output}: {error.strerror}. Free space, or choose another folder "
-            "(--output)."
-        ) from error
+    replace_report(output, {**texts, PAGE: render(contents, output=output)})
     _say(results, output)
     return output
 
@@ -91,16 +83,6 @@ def _sorted_folders(folders: Sequence[Path]) -> tuple[list[Path], list[Path]]:
                 "folder that `toolkit grid` or `toolkit train` wrote."
             )
     return grids, runs
-
-
-def _check_output(output: Path) -> None:
-    if output.exists() and not output.is_dir():
-        raise SettingsError(f"the output folder {output} is a file. Choose another one (--output).")
-    if (output / "config.json").is_file():
-        raise SettingsError(
-            f"the output folder {output} is that of a model (it has a config.json), which a report leaves as it is. "
-            "Choose another one (--output)."
-        )
 
 
 def _compose(
