@@ -97,7 +97,11 @@ def test_what_is_written_and_where(grid: Path, tmp_path: Path) -> None:
             for ending in ("svg", "pdf")
         ),
         *(f"model-index/{model}.yaml" for model in ("mlm", "half--b-")),
-        *(f"mteb/results/{model}/no_revision_available/{task}.json" for model in ("mlm", "half--b-") for task in ("sst2", "nq")),
+        *(
+            f"mteb/results/{model}/no_revision_available/{task}.json"
+            for model in ("mlm", "half--b-")
+            for task in ("sst2", "nq")
+        ),
     }
 
 

@@ -54,11 +54,7 @@ def replace_report(folder: Path, files: Mapping[str, str | bytes]) -> None:
         written = {(_hash(content), path) for path, content in files.items()}
         _write_list(folder, earlier | written)
         for path, content in files.items():
-            target = folder / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            for leftover in target.parent.glob(f".{target.name}{PARTIAL_FILES}"):
-                leftover.unlink(missing_ok=True)
-            atomic_write(target, content)
+            _write(folder / path, content)
         for path in {path for _, path in earlier} - files.keys():
             _remove(folder, path, known={digest for digest, other in earlier if other == path})
         _write_list(folder, written)
@@ -67,6 +63,14 @@ def replace_report(folder: Path, files: Mapping[str, str | bytes]) -> None:
             f"could not write {error.filename or folder}: {error.strerror}. Free space, or choose another folder "
             "(--output)."
         ) from error
+
+
+def _write(target: Path, content: str | bytes) -> None:
+    """Write a file and remove what a killed report left of it."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    for leftover in target.parent.glob(f".{target.name}{PARTIAL_FILES}"):
+        leftover.unlink(missing_ok=True)
+    atomic_write(target, content)
 
 
 def _check_inside(folder: Path, path: str) -> None:
