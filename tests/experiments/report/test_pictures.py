@@ -7,10 +7,15 @@ from typing import Any
 
 import pytest
 
+from tests.support.checkpoints import states_of, write_checkpoint
 from tests.support.finished_grids import row, write_finished_grid
-from toolkit.experiments.report.drawing import Shape, draw
+from toolkit.checkpoint.manifest import MANIFEST_NAME, manifest_bytes, read_manifest
+from toolkit.experiments.report.drawing import Shape, _tick, draw
+from toolkit.experiments.report.label_pictures import label_pictures
 from toolkit.experiments.report.levels import Level, Row, model_level
-from toolkit.experiments.report.pictures import Picture, Point, group_rows, label_pictures, loss_picture, rate_picture
+from toolkit.experiments.report.lines import lines_of
+from toolkit.experiments.report.pictures import Picture, Point, loss_picture
+from toolkit.experiments.report.rate_pictures import rate_pictures
 from toolkit.experiments.report.results import read_results
 from toolkit.experiments.report.runs import read_runs
 
@@ -22,12 +27,13 @@ def _level(folder: Path, labels: dict[str, dict[str, Any]]) -> Level:
 
 def _lines(labels: dict[str, dict[str, Any]], axis: str) -> dict[str, list[str]]:
     rows = [Row(name, values, {}) for name, values in labels.items()]
-    return {line: [row.name for row in members] for line, members in group_rows(rows, axis).items()}
+    return {line: [row.name for row in members] for line, members in lines_of(rows, axis).rows.items()}
 
 
 def test_a_picture_for_each_number_that_differs(tmp_path: Path) -> None:
     labels = {"a": {"clm_share": 0.0, "budget": 9, "data": "x"}, "b": {"clm_share": 0.5, "budget": 9, "data": "y"}}
-    (picture,) = label_pictures(_level(tmp_path, labels))
+    picture, by_data = label_pictures(_level(tmp_path, labels))
+    assert (by_data.name, by_data.ticks) == ("models-by-data", ((0.0, "x"), (1.0, "y")))
     assert (picture.name, picture.x_label, picture.is_log) == ("models-by-clm-share", "CLM share", False)
     (panel,) = picture.panels
     (series,) = panel.series
@@ -75,13 +81,50 @@ def test_scores_against_the_learning_rate(tmp_path: Path) -> None:
     rows = [row("a", "sst2", seed, scores[seed], rate=rate) for rate, scores in by_rate.items() for seed in (0, 1)]
     rows.append(row("a", "mnli", 0, 0.9))
     results = read_results([write_finished_grid(tmp_path, rows)])
-    picture = rate_picture(results, model_level(results), {"a": ["a"]})
-    assert picture is not None
+    picture, _ = rate_pictures(results, model_level(results), {"a": ["a"]})
     (panel,) = picture.panels
     assert panel.title == "sst2"
     first, second = panel.series[0].points
     assert (first.x, first.y, first.low, first.high) == pytest.approx((1e-5, 55, 55 - 7.0710678, 55 + 7.0710678))
     assert (second.x, second.y, second.low, second.high) == pytest.approx((1e-4, 70, 70, 70))
+
+
+def test_rates_by_objective_and_their_spread(tmp_path: Path) -> None:
+    """Two MLM models, 60 and 80 at both rates, whose seeds are 2 and 4 apart: variances 2 and 8, pooled 5.
+
+    A model that lacks a rate does not count, and neither does a seed that a data set lacks.
+    """
+    labels = {name: {"objective": name.partition("-")[0]} for name in ("mlm-a", "mlm-b", "mlm-c", "clm-a")}
+    rows = [
+        row(model, task, seed, mean + sign * apart / 2, rate=rate)
+        for model, mean, apart in (("mlm-a", 0.6, 0.02), ("mlm-b", 0.8, 0.04), ("clm-a", 0.5, 0.0))
+        for task in ("sst2", "mnli")
+        for rate in (1e-5, 1e-4)
+        for seed, sign in ((0, -1), (1, 1))
+    ]
+    rows += [row("mlm-c", task, 0, 0.99, rate=1e-5) for task in ("sst2", "mnli")]
+    rows.append(row("mlm-a", "sst2", 2, 0.99, rate=1e-5))
+    results = read_results([write_finished_grid(tmp_path, rows, labels=labels)])
+    level = model_level(results)
+    curves, spread = rate_pictures(results, level, {row.name: [row.name] for row in level.rows})
+    (panel,) = curves.panels
+    assert (panel.title, panel.y_label) == ("Sequence classification", "test score (%)")
+    series = {series.label: series for series in panel.series}
+    assert set(series) == {"objective mlm", "objective clm"}
+    for point, rate in zip(series["objective mlm"].points, (1e-5, 1e-4), strict=True):
+        assert (point.x, point.y, point.low, point.high) == pytest.approx((rate, 70, 70 - 5**0.5, 70 + 5**0.5))
+    assert "pooled deviation" in curves.caption
+    # Each value is there twice: (2 x 2 x 1 ** 2) / 3 and (2 x 2 x 2 ** 2) / 3.
+    (point,) = next(line for line in spread.panels[0].series if line.label == "objective mlm").points
+    assert (point.y, point.low) == pytest.approx((70, 70 - (10 / 3) ** 0.5))
+
+
+def test_models_without_an_objective_are_lines_of_their_own(tmp_path: Path) -> None:
+    rows = [row(model, "sst2", 0, 0.5, rate=rate) for model in ("a", "b") for rate in (1e-5, 1e-4)]
+    results = read_results([write_finished_grid(tmp_path, rows)])
+    curves, _ = rate_pictures(results, model_level(results), {"a": ["a"], "b": ["b"]})
+    assert [series.label for series in curves.panels[0].series] == ["a", "b"]
+    assert "pooled" not in curves.caption
 
 
 def _run(folder: Path) -> Path:
@@ -102,6 +145,34 @@ def test_losses_of_runs_and_the_switch(tmp_path: Path) -> None:
     assert clm.series[0].points == (Point(0.0, 9.0), Point(3.0, 8.0))
     assert (mlm.title, mlm.series[0].points) == ("held out: MLM", (Point(3.0, 5.0),))
     assert loss_picture([]) is None
+
+
+def test_a_continued_run_says_what_it_began_with(tmp_path: Path) -> None:
+    run = _run(tmp_path / "cpt")
+    tokenizer = tmp_path / "tokenizer"
+    tokenizer.mkdir()
+    (run / "checkpoints").mkdir()
+    checkpoint = write_checkpoint(run / "checkpoints", 3, states=states_of(3), tokenizer_folder=tokenizer)
+    assert read_runs([run])[0].title == "cpt"
+    origin = {"run": "clm-42k", "step": "42000"}
+    manifest = read_manifest(checkpoint).model_copy(update={"origin": origin})
+    (checkpoint / MANIFEST_NAME).write_bytes(manifest_bytes(manifest))
+    picture = loss_picture(read_runs([run]))
+    assert picture is not None
+    assert {series.label for panel in picture.panels for series in panel.series} == {"cpt, from clm-42k step 42000"}
+
+
+def test_places_of_an_axis_have_names(tmp_path: Path) -> None:
+    labels = {"a": {"size": "210m", "start": "random"}, "b": {"size": "1b", "start": "a rather long name of a run"}}
+    for picture in label_pictures(_level(tmp_path, labels)):
+        root = ET.fromstring(draw(picture, "svg"))
+        texts = {element.text for element in root.iter("{http://www.w3.org/2000/svg}text")}
+        assert texts >= ({"210m", "1b"} if picture.is_log else {"random", "a rather long name of", "a run"})
+
+
+@pytest.mark.parametrize(("value", "text"), [(1e-4, "1e-4"), (2.5e-5, "2.5e-5"), (0.25, "0.25"), (12e3, "12,000")])
+def test_numbers_on_an_axis(value: float, text: str) -> None:
+    assert _tick(value) == text
 
 
 @pytest.fixture

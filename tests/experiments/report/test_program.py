@@ -31,13 +31,24 @@ def _rows() -> list[dict[str, Any]]:
     ]
 
 
-@pytest.fixture
-def grid(tmp_path: Path) -> Path:
-    folder = write_finished_grid(tmp_path / "grid", _rows(), labels=LABELS)
+def _grid(folder: Path) -> Path:
+    write_finished_grid(folder, _rows(), labels=LABELS)
     cell = folder / "cells/mlm/sst2/lr-0.0001/seed-1"
     cell.mkdir(parents=True)
     (cell / "result.json").write_text("{}")
     return folder
+
+
+@pytest.fixture
+def grid(tmp_path: Path) -> Path:
+    return _grid(tmp_path / "grid")
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report that tests only read, beside its grid."""
+    folder = tmp_path_factory.mktemp("written")
+    return write_report([_grid(folder / "grid")], output=folder / "out")
 
 
 def _files(folder: Path) -> dict[str, str]:
@@ -93,7 +104,7 @@ def test_what_is_written_and_where(grid: Path, tmp_path: Path) -> None:
         ),
         *(
             f"figures/{name}.{ending}"
-            for name in ("models-by-clm-share", "learning-rates")
+            for name in ("models-by-clm-share", "learning-rates", "learning-rate-spread")
             for ending in ("svg", "pdf")
         ),
         *(f"model-index/{model}.yaml" for model in ("mlm", "half--b-")),
@@ -114,8 +125,8 @@ def test_a_second_report_is_the_same(grid: Path, tmp_path: Path) -> None:
     assert first == second
 
 
-def test_the_page_loads_nothing_and_every_score_leads_to_its_runs(grid: Path, tmp_path: Path) -> None:
-    text = (write_report([grid], output=tmp_path / "out") / "report.html").read_text()
+def test_the_page_loads_nothing_and_every_score_leads_to_its_runs(written: Path) -> None:
+    text = (written / "report.html").read_text()
     page = _Page(text)
     assert page.open == []
     assert len(page.ids) == len(set(page.ids))
@@ -129,21 +140,21 @@ def test_the_page_loads_nothing_and_every_score_leads_to_its_runs(grid: Path, tm
     assert "<b>" not in text
     beside = [link for link in page.links if not link.startswith("#")]
     assert "../grid/cells/mlm/sst2/lr-0.0001/seed-1/result.json" in beside
-    assert all((tmp_path / "out" / link).is_file() for link in beside)
+    assert all((written / link).is_file() for link in beside)
 
 
-def test_the_runs_behind_a_score_are_there(grid: Path, tmp_path: Path) -> None:
+def test_the_runs_behind_a_score_are_there(written: Path) -> None:
     """Of mlm on sst2: two rates, three seeds; the chosen rate's are marked."""
-    text = (write_report([grid], output=tmp_path / "out") / "report.html").read_text()
+    text = (written / "report.html").read_text()
     table = text.partition('id="model-0-task-0"')[2].partition("</table>")[0]
     assert table.count("<tr class=chosen>") == 3
     assert table.count("<tr>") == 3 + 1
     assert table.count(">0.5101<") == 2
 
 
-def test_a_model_card_takes_the_index(grid: Path, tmp_path: Path) -> None:
+def test_a_model_card_takes_the_index(written: Path) -> None:
     """The mean over the chosen rate's seeds is (0.5001 + 0.5101 + 0.5201) / 3."""
-    text = (write_report([grid], output=tmp_path / "out") / "model-index/mlm.yaml").read_text()
+    text = (written / "model-index/mlm.yaml").read_text()
     data = ModelCard(f"---\n{text}---\n# A model\n").data
     assert isinstance(data, ModelCardData)
     assert data.model_name == "mlm"
@@ -154,8 +165,8 @@ def test_a_model_card_takes_the_index(grid: Path, tmp_path: Path) -> None:
     assert (second.task_type, second.metric_type) == ("text-retrieval", "ndcg@10")
 
 
-def test_scores_in_mtebs_layout(grid: Path, tmp_path: Path) -> None:
-    found = json.loads((write_report([grid], output=tmp_path / "out") / MTEB_FILE).read_text())
+def test_scores_in_mtebs_layout(written: Path) -> None:
+    found = json.loads((written / MTEB_FILE).read_text())
     assert (found["task_name"], found["mteb_version"]) == ("nq", None)
     (scores,) = found["scores"]["test"]
     assert scores["main_score"] == scores["ndcg_at_10"] == pytest.approx(0.5101)

@@ -2,10 +2,11 @@
 
 import io
 import math
+import textwrap
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from toolkit.experiments.report.pictures import Panel, Picture, Series
+from toolkit.experiments.report.pictures import Panel, Picture, Series, Ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,6 +38,7 @@ _STYLE: dict[Any, Any] = {
 }
 _PANEL_HEIGHT, _LEGEND_LINE, _MARGIN = 2.5, 0.2, 0.35
 _LONGEST_AXIS_LIST = 6
+_SIGNS_ON_AN_AXIS = 42
 
 
 class Shape(Enum):
@@ -95,17 +97,26 @@ def _draw_panel(axes: "Axes", picture: Picture, panel: Panel) -> None:
     for series in panel.series:
         _draw_series(axes, picture, series)
     values = sorted({point.x for series in panel.series for point in series.points})
-    if picture.has_points and len(values) <= _LONGEST_AXIS_LIST:
+    if picture.ticks is not None:
+        _name_ticks(axes, picture.ticks)
+    elif picture.has_points and len(values) <= _LONGEST_AXIS_LIST:
         axes.set_xticks(values, [_tick(value) for value in values])
         axes.minorticks_off()
         axes.margins(x=0.08)
+
+
+def _name_ticks(axes: "Axes", ticks: Ticks) -> None:
+    longest = max(_SIGNS_ON_AN_AXIS // max(len(ticks), 1), 6)
+    axes.set_xticks([place for place, _ in ticks], ["\n".join(textwrap.wrap(name, longest)) for _, name in ticks])
+    axes.minorticks_off()
+    axes.margins(x=0.12)
 
 
 def _draw_series(axes: "Axes", picture: Picture, series: Series) -> None:
     color = _COLORS[series.color % len(_COLORS)]
     # Past the palette, another line style tells lines of one colour apart.
     style = ("-", "--", ":", "-.")[series.color // len(_COLORS) % 4] if series.is_line else "none"
-    marker = _MARKERS[series.color % len(_MARKERS)] if picture.has_points else None
+    marker = _MARKERS[(series.color + series.color // len(_COLORS)) % len(_MARKERS)] if picture.has_points else None
     xs, ys = [point.x for point in series.points], [point.y for point in series.points]
     axes.plot(xs, ys, color=color, linestyle=style, marker=marker, label=series.label or "_")
     bars = [point for point in series.points if point.low is not None and point.high is not None]
@@ -132,5 +143,6 @@ def _legend_columns(labels: list[str], width: float) -> int:
 
 def _tick(value: float) -> str:
     if value >= 1e6 or 0 < value < 1e-3:
-        return f"{value:.3g}".replace("e-0", "e-").replace("e+", "e")
+        digits, _, exponent = f"{value:.2e}".partition("e")
+        return f"{float(digits):g}e{int(exponent)}"
     return f"{value:,.6g}" if value < 1e4 else f"{value:,.0f}"

@@ -11,14 +11,11 @@ from enum import StrEnum
 from functools import cached_property
 
 from toolkit.experiments.report.grid_files import Label, Labels
+from toolkit.experiments.report.labels import SEED, TOTALS, distinguishing, named_after
 from toolkit.experiments.report.results import Results, TaskInfo
 from toolkit.experiments.report.statistics import Estimate, estimate
 
-SEED_LABEL = "seed"
-"""The label that holds the seed of pretraining."""
-# Of a training run; they differ from seed to seed by a few tokens.
-TOTALS = ("training_tokens", "training_flops")
-_UNSHARED = (SEED_LABEL, *TOTALS)
+_UNSHARED = (SEED, *TOTALS)
 FAMILIES = {
     "sc": "Sequence classification",
     "tc": "Token classification",
@@ -122,7 +119,7 @@ def model_level(results: Results) -> Level:
 def configuration_level(models: Level) -> Level | None:
     """Models grouped by all labels but the seed; None where no group has several models, each of its own seed."""
     groups = _configurations(models)
-    repeats = [len({row.labels[SEED_LABEL] for row in rows}) for rows in groups.values()]
+    repeats = [len({row.labels[SEED] for row in rows}) for rows in groups.values()]
     if max(repeats, default=1) < 2 or repeats != [len(rows) for rows in groups.values()]:
         return None
     rows = tuple(_configuration(name, members) for name, members in groups.items())
@@ -138,15 +135,11 @@ def _configurations(models: Level) -> dict[str, list[Row]]:
     """Rows by name of their configuration: the labels in which it differs from others."""
     groups: dict[tuple[tuple[str, Label], ...], list[Row]] = {}
     for row in models.rows:
-        if SEED_LABEL in row.labels:
+        if SEED in row.labels:
             shared = ((name, value) for name, value in row.labels.items() if name not in _UNSHARED)
             groups.setdefault(tuple(sorted(shared)), []).append(row)
-    firsts = tuple(rows[0] for rows in groups.values())
-    varying = [name for name in varying_labels(firsts) if name not in _UNSHARED]
-    return {
-        ", ".join(f"{name} {dict(key)[name]}" for name in varying if name in dict(key)) or "all models": rows
-        for key, rows in groups.items()
-    }
+    names = distinguishing([dict(key) for key in groups])
+    return {named_after(dict(key), names) or "all models": rows for key, rows in groups.items()}
 
 
 def _configuration(name: str, members: Sequence[Row]) -> Row:
@@ -155,8 +148,8 @@ def _configuration(name: str, members: Sequence[Row]) -> Row:
     for row in members:
         for task in row.scores:
             found = list(row.scores[task].values())
-            scores.setdefault(task, {})[row.labels[SEED_LABEL]] = math.fsum(found) / len(found)
-    labels = {label: value for label, value in first.items() if label != SEED_LABEL}
+            scores.setdefault(task, {})[row.labels[SEED]] = math.fsum(found) / len(found)
+    labels = {label: value for label, value in first.items() if label != SEED}
     for label in TOTALS:
         values = [float(row.labels[label]) for row in members if label in row.labels]
         if values:

@@ -16,17 +16,24 @@ from toolkit.checkpoint.folders import CHECKPOINTS_FOLDER, holds_checkpoints
 from toolkit.checkpoint.manifest import MANIFEST_NAME, CheckpointManifest, read_manifest
 from toolkit.core.errors import CheckpointError, SettingsError
 from toolkit.experiments.report.grid_files import Label, ModelInfo
-from toolkit.experiments.report.levels import SEED_LABEL
+from toolkit.experiments.report.labels import (
+    BUDGET,
+    CLM_SHARE,
+    FLOPS,
+    MASK_RATIO,
+    OBJECTIVE,
+    PARAMETERS,
+    SEED,
+    START,
+    STEP,
+    TOKENS,
+)
 from toolkit.experiments.report.results import Results
 from toolkit.model import ModelSettings, parameter_counts
 from toolkit.objectives.schedule import PhaseSettings, Schedule
 from toolkit.run.folder import RunFolder
 from toolkit.run.metrics import read_lines
 
-OBJECTIVE, START = "objective", "start"
-CLM_SHARE, MASK_RATIO, BUDGET = "clm_share", "mask_ratio", "budget_steps"
-STEP, TOKENS, FLOPS = "training_step", "training_tokens", "training_flops"
-PARAMETERS = "parameters"
 _PHASES = TypeAdapter(list[PhaseSettings])
 
 
@@ -73,7 +80,7 @@ def manifest_labels(manifest: CheckpointManifest, folder: RunFolder) -> dict[str
         labels[START] = start
     seed = settings.get("run", {}).get("seed")
     if isinstance(seed, int):
-        labels[SEED_LABEL] = seed
+        labels[SEED] = seed
     with suppress(ValidationError, KeyError, TypeError):
         labels[PARAMETERS] = parameter_counts(ModelSettings.model_validate(settings["model"])).total
     labels |= _schedule_labels(manifest)

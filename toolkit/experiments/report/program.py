@@ -11,12 +11,14 @@ from toolkit.core.text import counted, first_few, home_hint
 from toolkit.experiments.report.drawing import Shape, draw
 from toolkit.experiments.report.formats import comma_separated, latex, latex_document, markdown
 from toolkit.experiments.report.grid_files import is_grid
+from toolkit.experiments.report.label_pictures import label_pictures
 from toolkit.experiments.report.levels import Level, configuration_level, configuration_members, model_level
 from toolkit.experiments.report.manifests import with_manifest_labels
 from toolkit.experiments.report.model_index import model_indexes, mteb_results
 from toolkit.experiments.report.output_folder import check_output_folder, replace_report
 from toolkit.experiments.report.page import Contents, Figure, render
-from toolkit.experiments.report.pictures import Picture, label_pictures, loss_picture, rate_picture
+from toolkit.experiments.report.pictures import Picture, loss_picture
+from toolkit.experiments.report.rate_pictures import rate_pictures
 from toolkit.experiments.report.results import Results, read_results
 from toolkit.experiments.report.runs import RunCurves, is_run, read_runs
 from toolkit.experiments.report.tables import (
@@ -155,8 +157,7 @@ def _pictures(
 ) -> Iterator[Picture]:
     if results is not None:
         yield from label_pictures(levels[0])
-        if (rates := rate_picture(results, levels[0], members[levels[0].name])) is not None:
-            yield rates
+        yield from rate_pictures(results, levels[0], members[levels[0].name])
     if (losses := loss_picture(runs)) is not None:
         yield losses
 

@@ -1,12 +1,14 @@
 """Loss curves of run folders, from their metrics."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from toolkit.core.errors import UserError
+from toolkit.core.errors import CheckpointError, UserError
+from toolkit.experiments.report.manifests import start_of
 from toolkit.run.folder import RunFolder
 from toolkit.run.metrics import read_lines
 
@@ -26,6 +28,13 @@ class RunCurves:
     switches: tuple[int, ...]
     settings: str | None
     """run.toml."""
+    start: str | None = None
+    """What it began with if not with random weights: another run's checkpoint, or a model."""
+
+    @property
+    def title(self) -> str:
+        """The name, and what it began with."""
+        return self.name if self.start is None else f"{self.name}, from {self.start}"
 
 
 def is_run(folder: Path) -> bool:
@@ -69,7 +78,15 @@ def _read_run(folder: Path, name: str) -> RunCurves:
     switches = tuple(
         before["step"] for before, after in pairwise(trained) if before.get("objective") != after.get("objective")
     )
-    return RunCurves(name, folder, training, held_out, switches, settings)
+    return RunCurves(name, folder, training, held_out, switches, settings, _start(run))
+
+
+def _start(run: RunFolder) -> str | None:
+    """As the newest checkpoint tells it; losses are drawn without one too."""
+    with suppress(CheckpointError):
+        manifest = run.newest_manifest()
+        return start_of(manifest) if manifest is not None and manifest.origin else None
+    return None
 
 
 def _evaluation(line: Mapping[str, Any]) -> Mapping[str, Any]:

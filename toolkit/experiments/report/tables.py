@@ -8,12 +8,25 @@ from enum import StrEnum
 from itertools import combinations
 
 from toolkit.experiments.report.grid_files import Label
-from toolkit.experiments.report.levels import TOTALS, Level, Row, Seeds, family_name
+from toolkit.experiments.report.labels import (
+    BUDGET,
+    CLM_SHARE,
+    MASK_RATIO,
+    OBJECTIVE,
+    SIZE,
+    START,
+    STEP,
+    TOTALS,
+    order_of,
+    places_of,
+)
+from toolkit.experiments.report.levels import Level, Row, Seeds, family_name
+from toolkit.experiments.report.lines import repeated_labels
 from toolkit.experiments.report.results import Results, TaskInfo
 from toolkit.experiments.report.statistics import Estimate, Interval, PairedTest, holm, paired_test
 
-SIZE_LABEL = "size"
-"""Models of each size get their own tables, as in the paper."""
+_LABEL_ORDER = (SIZE, OBJECTIVE, START, BUDGET, STEP, MASK_RATIO, CLM_SHARE)
+"""As the paper's tables have them; rows are sorted by these, and others follow."""
 _SCORES_HEAD = ("model", "task", "kind", "metric", "learning_rate", "seeds", "mean", "std", "low", "high")
 
 
@@ -87,9 +100,9 @@ def score_tables(level: Level) -> list[Table]:
     tables: list[Table] = []
     for kind in IntervalKind:
         tables += _tables(level, kind)
-        sizes = list(dict.fromkeys(row.labels[SIZE_LABEL] for row in level.rows if SIZE_LABEL in row.labels))
+        sizes = list(dict.fromkeys(row.labels[SIZE] for row in level.rows if SIZE in row.labels))
         for size in sizes if len(sizes) > 1 else ():
-            rows = tuple(row for row in level.rows if row.labels.get(SIZE_LABEL) == size)
+            rows = tuple(row for row in level.rows if row.labels.get(SIZE) == size)
             tables += _tables(Level(level.name, level.seeds, rows, level.tasks), kind, size=size)
     return tables
 
@@ -98,7 +111,7 @@ def _tables(level: Level, kind: IntervalKind, size: Label | None = None) -> Iter
     families = level.families
     place = "" if size is None else f"-{_slug(str(size))}"
     suffix = place + ("" if kind is IntervalKind.T else "-bootstrap")
-    of_size = "" if size is None else f", {SIZE_LABEL} {size}"
+    of_size = "" if size is None else f", {SIZE} {size}"
     note = _note(level, kind)
     if len(families) > 1:
         columns = [(family_name(name), tasks) for name, tasks in families.items()]
@@ -119,7 +132,9 @@ def _score_table(
     title: str,
     note: str,
 ) -> Table:
-    labels = tuple(label for label in level.label_names if label not in TOTALS)
+    hidden = {*TOTALS, *repeated_labels(level)}
+    known = [label for label in _LABEL_ORDER if label in level.label_names]
+    labels = tuple(label for label in dict.fromkeys((*known, *level.label_names)) if label not in hidden)
     # The labels are all there is to a configuration's name.
     is_named = level.seeds is Seeds.FINE_TUNING or not labels
     rows = tuple(
@@ -128,12 +143,18 @@ def _score_table(
             *(row.labels.get(label) for label in labels),
             *(_score(level, row, tasks) for _, tasks in columns),
         )
-        for row in level.rows
+        for row in _sorted_rows(level.rows, known)
         if any(row.estimate(tasks) for _, tasks in columns)
     )
     names = (*((level.name.removesuffix("s"),) if is_named else ()), *labels)
     head = (*names, *(heading for heading, _ in columns))
     return Table(name, title, note, head, rows, num_names=len(names), intervals=kind)
+
+
+def _sorted_rows(rows: Sequence[Row], labels: Sequence[str]) -> list[Row]:
+    """Numbers and sizes ascending, texts in the order in which they come; what has no such label comes last."""
+    places = [places_of(row.labels[label] for row in rows if label in row.labels) for label in labels]
+    return sorted(rows, key=lambda row: order_of([row.labels.get(label) for label in labels], places))
 
 
 def _score(level: Level, row: Row, tasks: Sequence[TaskInfo]) -> Score | None:

@@ -1,0 +1,77 @@
+"""Labels of models: those that a report knows by name, their values as numbers, and names that are made of them."""
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from toolkit.experiments.report.grid_files import Label
+
+SIZE = "size"
+"""Models of each size get their own tables, as in the paper."""
+SEED = "seed"
+"""The seed of pretraining: models that differ in it alone are one configuration."""
+OBJECTIVE, START = "objective", "start"
+CLM_SHARE, MASK_RATIO, BUDGET = "clm_share", "mask_ratio", "budget_steps"
+STEP, TOKENS, FLOPS = "training_step", "training_tokens", "training_flops"
+PARAMETERS = "parameters"
+TOTALS = (TOKENS, FLOPS)
+"""Of a training run; they differ from seed to seed by a few tokens."""
+DERIVED = (FLOPS, TOKENS, STEP, PARAMETERS, BUDGET)
+"""What follows from other labels as a rule; least telling first."""
+
+_TITLES = {CLM_SHARE: "CLM share", SIZE: "model size", FLOPS: "training FLOPs", SEED: "pretraining seed"}
+_QUANTITY = re.compile(r"(\d+(?:\.\d+)?) ?([kmb])", re.IGNORECASE)
+_UNITS = {"k": 1e3, "m": 1e6, "b": 1e9}
+
+
+def title_of(label: str) -> str:
+    """A label as an axis names it."""
+    return _TITLES.get(label, label.replace("_", " "))
+
+
+def quantity(value: Label | None) -> float | None:
+    """A label as a number, `0.25` or a text such as `610m`; None if it is neither."""
+    if isinstance(value, str):
+        match = _QUANTITY.fullmatch(value)
+        return float(match[1]) * _UNITS[match[2].lower()] if match else None
+    if value is None or isinstance(value, bool) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def distinguishing(groups: Sequence[Mapping[str, Label | None]]) -> list[str]:
+    """As few labels as tell groups apart and name each, texts rather than numbers; all labels together differ."""
+    if len(groups) < 2:
+        return []
+    names = list(dict.fromkeys(name for group in groups for name in group))
+    is_text = {name: any(isinstance(group.get(name), str) for group in groups) for name in names}
+    for name in sorted(names, key=lambda name: (name not in DERIVED, is_text[name])):
+        fewer = [other for other in names if other != name]
+        keys = {tuple(group.get(other) for other in fewer) for group in groups}
+        if len(keys) == len(groups) and all(any(value is not None for value in key) for key in keys):
+            names = fewer
+    return names
+
+
+def places_of(values: Iterable[Label]) -> dict[Label, float]:
+    """Where values stand in an order: numbers and sizes where they are on an axis, others one after another."""
+    known = list(dict.fromkeys(values))
+    numbers = [number for value in known if (number := quantity(value)) is not None]
+    return dict(zip(known, numbers if len(numbers) == len(known) else map(float, range(len(known))), strict=True))
+
+
+def order_of(values: Sequence[Label | None], places: Sequence[Mapping[Label, float]]) -> list[float]:
+    """Key that sorts by one label after the other, with `places_of` each; those without a label come last."""
+    return [math.inf if value is None else known[value] for value, known in zip(values, places, strict=True)]
+
+
+def named_after(labels: Mapping[str, Label | None], names: Sequence[str]) -> str:
+    """Some labels as a name: `CLM share 0.25, budget steps 12,000`."""
+    given = [(name, labels.get(name)) for name in names]
+    return ", ".join(f"{title_of(name)} {_short(value)}" for name, value in given if value is not None)
+
+
+def _short(value: Label) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
