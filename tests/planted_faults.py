@@ -544,6 +544,161 @@ FAULTS = (
         new="difference = first_difference(some, _select(found, chosen), _select(found, chosen))",
         tests=("tests/tokenization/test_fast.py",),
     ),
+    Fault(
+        name="grid: of equal learning rates the larger is chosen",
+        path="toolkit/experiments/selection.py",
+        old="rate = min(rate for",
+        new="rate = max(rate for",
+        tests=("tests/experiments/test_selection.py",),
+    ),
+    Fault(
+        name="grid: a learning rate that lacks a seed is chosen",
+        path="toolkit/experiments/selection.py",
+        old=(
+            "rate: [finished[cell] for cell in members]\n"
+            "            for rate, members in rates.items()\n"
+            "            if all("
+        ),
+        new=(
+            "rate: [finished[cell] for cell in members if cell in finished]\n"
+            "            for rate, members in rates.items()\n"
+            "            if any("
+        ),
+        tests=("tests/experiments/test_selection.py",),
+    ),
+    Fault(
+        name="grid: test scores choose the learning rate",
+        path="toolkit/experiments/selection.py",
+        old="return score.validation[score.metric]",
+        new="return score.test[score.metric]",
+        tests=("tests/experiments/test_selection.py",),
+    ),
+    Fault(
+        name="grid: results stand in the order in which cells finished",
+        path="toolkit/experiments/selection.py",
+        old="for score in sorted(scores, key=lambda score: score.cell))",
+        new="for score in scores)",
+        tests=("tests/experiments/test_selection.py",),
+    ),
+    Fault(
+        name="grid: a lost worker's cell is not run again",
+        path="toolkit/experiments/scheduling.py",
+        old="                self.pending.insert(0, event.cell)\n",
+        new="                pass\n",
+        tests=("tests/experiments/test_scheduling.py",),
+    ),
+    Fault(
+        name="grid: all cells of a rate have the seed of the settings",
+        path="toolkit/workflows/grid_plan.py",
+        old='own = {"seed": cell.seed, "learning_rate": cell.learning_rate}',
+        new='own = {"learning_rate": cell.learning_rate}',
+        tests=("tests/workflows/test_grid_plan.py",),
+    ),
+    Fault(
+        name="grid: a finished cell counts whatever it was declared to be",
+        path="toolkit/workflows/grid_plan.py",
+        old="if found := self._changes(cell):",
+        new="if (found := self._changes(cell)) and score.cell != cell:",
+        tests=("tests/workflows/test_grid_plan.py",),
+    ),
+    Fault(
+        name="report: validation scores are shown as test scores",
+        path="toolkit/experiments/report/grid_files.py",
+        old="return self.test[self.metric]",
+        new="return self.validation[self.metric]",
+        tests=("tests/experiments/report/test_tables.py",),
+    ),
+    Fault(
+        name="report: a mean is over all learning rates, not the chosen one",
+        path="toolkit/experiments/report/results.py",
+        old="if cell.learning_rate == rate]",
+        new="if rate is not None]",
+        tests=("tests/experiments/report/test_tables.py",),
+    ),
+    Fault(
+        name="report: the standard deviation is over n",
+        path="toolkit/experiments/report/statistics.py",
+        old="np.std(samples[0], ddof=1)",
+        new="np.std(samples[0], ddof=0)",
+        tests=("tests/experiments/report/test_statistics.py",),
+    ),
+    Fault(
+        name="report: the interval is one-sided",
+        path="toolkit/experiments/report/statistics.py",
+        old="stats.t.ppf((1 + CONFIDENCE) / 2, degrees)",
+        new="stats.t.ppf(CONFIDENCE, degrees)",
+        tests=("tests/experiments/report/test_statistics.py",),
+    ),
+    Fault(
+        name="report: an average counts data sets by their number of seeds",
+        path="toolkit/experiments/report/statistics.py",
+        old="mean = math.fsum(math.fsum(scores) / len(scores) for scores in samples) / len(samples)",
+        new="mean = math.fsum(map(math.fsum, samples)) / sum(nums)",
+        tests=("tests/experiments/report/test_statistics.py",),
+    ),
+    Fault(
+        name="report: pairs are not of one seed",
+        path="toolkit/experiments/report/statistics.py",
+        old="[first[key] - second[key] for key in keys]",
+        new="[a - second[key] for a, key in zip(first.values(), keys)]",
+        tests=("tests/experiments/report/test_statistics.py",),
+    ),
+    Fault(
+        name="report: Holm's correction does not stay in order",
+        path="toolkit/experiments/report/statistics.py",
+        old="largest = max(largest, min(1.0, (len(tested) - rank) * p))",
+        new="largest = min(1.0, (len(tested) - rank) * p)",
+        tests=("tests/experiments/report/test_statistics.py",),
+    ),
+    Fault(
+        name="report: an average is given where a data set is missing",
+        path="toolkit/experiments/report/levels.py",
+        old="not all(self.scores.get(name) for name in names)",
+        new="not any(self.scores.get(name) for name in names)",
+        tests=("tests/experiments/report/test_tables.py",),
+    ),
+    Fault(
+        name="report: a checkpoint's share is that of the whole schedule",
+        path="toolkit/experiments/report/manifests.py",
+        old="min(phase.stop, manifest.step) - phase.start",
+        new="phase.stop - phase.start",
+        tests=("tests/experiments/report/test_manifests.py",),
+    ),
+    Fault(
+        name="report: a continued run tells a share of its own steps",
+        path="toolkit/experiments/report/manifests.py",
+        old="        if not manifest.origin:\n            clm",
+        new="        if True:\n            clm",
+        tests=("tests/experiments/report/test_manifests.py",),
+    ),
+    Fault(
+        name="report: a pure CLM model is on no line of a mask ratio",
+        path="toolkit/experiments/report/lines.py",
+        old="value in (None, wanted)",
+        new="value == wanted",
+        tests=("tests/experiments/report/test_paper_figures.py",),
+    ),
+    Fault(
+        name="report: files are written through a link that leads outside",
+        path="toolkit/experiments/report/output_folder.py",
+        old="return is_below and (folder / path).parent.resolve().is_relative_to(folder.resolve())",
+        new="return is_below",
+        tests=("tests/experiments/report/test_output_folder.py",),
+    ),
+    Fault(
+        name="report: files that somebody edited are removed as stale",
+        path="toolkit/experiments/report/output_folder.py",
+        old=" or hash_file(target) not in known:",
+        new=":",
+        tests=("tests/experiments/report/test_output_folder.py",),
+    ),
+    Fault(
+        name="report: a killed report's files are forgotten",
+        path="toolkit/experiments/report/output_folder.py",
+        old="_write_list(folder, earlier | written)",
+        new="_write_list(folder, written)",
+        tests=("tests/experiments/report/test_output_folder.py",),
+    ),
 )
 
 
