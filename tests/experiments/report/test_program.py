@@ -73,7 +73,7 @@ class _Page(HTMLParser):
         self.links += [given["href"] or ""] if tag == "a" else []
         self.loaded += [given[key] or "" for key in ("src", "srcset", "data") if key in given]
         self.loaded += [given["href"] or ""] if tag == "link" else []
-        if tag not in ("meta", "img", "br", "input"):
+        if tag not in ("meta", "img", "br", "wbr", "input"):
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
