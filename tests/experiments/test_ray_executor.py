@@ -63,7 +63,7 @@ def test_a_worker_runs_many_cells_and_is_replaced_after_a_bug(cluster, folder):
     assert [path.name for path in (folder / "workers").iterdir()] == ["worker-0.log"]
 
 
-def test_the_cell_of_a_lost_worker_is_run_again_by_a_new_one(cluster, folder):
+def test_the_cell_of_a_lost_worker_is_run_again_by_a_new_one(cluster, folder, capfd):
     words = {CELLS[0]: "die once", CELLS[1]: "exit"}
     with executor_of(cluster, folder, 2) as executor:
         jobs = {cell: job(folder, words.get(cell, "work"), cell) for cell in CELLS}
@@ -72,6 +72,7 @@ def test_the_cell_of_a_lost_worker_is_run_again_by_a_new_one(cluster, folder):
     assert [len(found) for found in ids] == [2, 2, 1, 1]
     assert ids[0][0] != ids[0][1]
     assert failed.keys() == {CELLS[1]}
+    assert "raylet" not in capfd.readouterr().out
     assert f"ended 2 times, last time by a crash or kill of process {ids[1][1]} on " in failed[CELLS[1]]
 
 

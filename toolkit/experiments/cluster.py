@@ -17,7 +17,6 @@ from toolkit.core.errors import SettingsError
 
 _OBJECT_STORE_BYTES = 100 << 20
 _SECONDS_TO_CONNECT = 10.0
-_ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_BACKEND_LOG_LEVEL": "error"}
 
 
 class Cluster:
@@ -33,11 +32,10 @@ class Cluster:
     def __init__(self) -> None:
         address = _address()
         self.name = "a new local Ray cluster" if address is None else f"the Ray cluster at {address}"
-        # Ray reads these when it is imported. The first is for a cluster that is started here.
-        for name, value in _ENVIRONMENT.items():
-            os.environ.setdefault(name, value)
         if address is None:
-            # Else Ray would leave a token in the home folder, which each later `ray start` there asks for.
+            # Read when Ray is imported. Without a token, it would leave one in the home folder, for which each later
+            # `ray start` of this user would ask.
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             os.environ.setdefault("RAY_AUTH_MODE", "token")
             os.environ.setdefault("RAY_AUTH_TOKEN", uuid.uuid4().hex * 2)
         try:
@@ -48,12 +46,14 @@ class Cluster:
                 "Install it (pip install 'ray>=2.60,<3'), or leave --executor out: workers are then local processes."
             ) from error
         self.ray: Any = ray
+        # Ray prints pages where a worker or machine is lost, which is told in a line already.
+        vars(ray._private.worker)["print_to_stdstream"] = lambda *_, **__: None
         try:
             ray.init(**_options(address), log_to_driver=False, logging_level=logging.ERROR)
         # An address that answers, but not as Ray does, ends in SystemExit.
         except (Exception, SystemExit) as error:
             raise SettingsError(
-                f"could not connect to {self.name}: {last_line(error)}\n"
+                f"could not connect to {self.name}: {last_line(error.__cause__ or error)}\n"
                 "Start the command on a machine of the cluster (`ray start --address ...` adds one), with the same "
                 "versions of Python and Ray as there, and with RAY_AUTH_MODE=token if the cluster has a token."
             ) from error
