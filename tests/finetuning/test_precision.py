@@ -1,9 +1,10 @@
 """The compute dtype of fine-tuning is measured under autocast, as it is used."""
 
+import pytest
 import torch
 
 from toolkit.finetuning import precision as module
-from toolkit.finetuning.precision import choose_autocast, time_autocast_steps
+from toolkit.finetuning.precision import choose_autocast, cpu_autocast, time_autocast_steps
 
 
 def test_the_measurement_is_short_and_draws_nothing():
@@ -22,3 +23,13 @@ def test_it_is_kept_apart_from_that_of_pretraining(monkeypatch, tmp_path):
     assert choose_autocast(1) == "fp32"
     assert module.faster_on_this_cpu(1)[0] == "bf16"
     assert choose_autocast(1) == "fp32"
+
+
+@pytest.mark.parametrize("given", ["fp32", "bf16"])
+def test_what_the_command_has_measured_holds(monkeypatch, given):
+    other = {"fp32": "bf16", "bf16": "fp32"}[given]
+    monkeypatch.setattr(module, "faster_on_this_cpu", lambda *_, **__: (other, "measured"))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with cpu_autocast(given):
+        assert choose_autocast(1) == given
+    assert choose_autocast(1) == other

@@ -6,6 +6,7 @@ import sys
 from contextlib import nullcontext
 
 import pytest
+from filelock import FileLock
 
 from tests.support.checkpoints import write_tiny_run
 from tests.support.grids import FAMILIES, write_grid
@@ -268,3 +269,17 @@ def test_a_second_command_waits_for_nobody(tmp_path, ran):
     path = write_grid(tmp_path, kinds=("sc",))
     with grids._locked(tmp_path / "out"), pytest.raises(ToolkitError, match="another `toolkit grid` is running"):
         grids.run_grid(path)
+
+
+def test_a_cell_that_another_process_writes_is_left_to_it(tmp_path, monkeypatch, ran):
+    path = write_grid(tmp_path, kinds=("sc",), rates=(1e-3,), seeds=(0,))
+    lock = tmp_path / "out" / ".locks" / "eurobert" / "sc" / "lr-0.001" / "seed-0.lock"
+    cell = tmp_path / "out" / "cells" / "eurobert" / "sc" / "lr-0.001" / "seed-0"
+    monkeypatch.setattr(grid_worker, "_SECONDS_TO_END", 0.1)
+    lock.parent.mkdir(parents=True)
+    with FileLock(lock):
+        assert grids.run_grid(path) == 1
+    assert [file.name for file in cell.iterdir()] == ["error.txt"]
+    assert f"a worker of an earlier command still writes {cell}" in (cell / "error.txt").read_text()
+    assert grids.run_grid(path) == 0
+    assert not (tmp_path / "out" / ".locks").exists()
