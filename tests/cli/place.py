@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from unittest.mock import patch
 
+import pytest
 import tomli_w
 import torch
 
@@ -434,13 +435,21 @@ def _plugin(place: Place) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _without_ray(place: Place) -> Iterator[None]:
+    # Not patch.dict, which would also forget all modules that are imported inside.
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setitem(sys.modules, "ray", None)
+        yield
+
+
 _CIRCUMSTANCES: dict[str, Callable[[Place], object]] = {
     "hub": lambda place: _hub(place, endpoint=place.names["hub"]),
     "offline": lambda place: _hub(place, endpoint=place.names["hub"], is_offline=True),
     "unreachable": lambda place: _hub(place, endpoint=_NOBODY),
     "full disk": _full_disk,
     "plugin": _plugin,
-    "no ray": lambda place: patch.dict(sys.modules, {"ray": None}),
+    "no ray": _without_ray,
     "dead cluster": lambda place: patch.dict(os.environ, {"RAY_ADDRESS": "127.0.0.1:9"}),
     "clusterless address": lambda place: patch.dict(os.environ, {"RAY_ADDRESS": "ray://127.0.0.1:9"}),
 }

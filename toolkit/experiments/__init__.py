@@ -1,11 +1,11 @@
 """Grids of fine-tuning runs: declaration, cells, choice of learning rates, workers that run them, and reports."""
 
 from toolkit.experiments.cells import Cell, CellFolder, Score, differences, grid_cells
-from toolkit.experiments.cluster import Cluster
 from toolkit.experiments.declaration import Grid, GridSettings, ModelEntry, TaskEntry, load_grid
+from toolkit.experiments.executors.local import LocalExecutor
+from toolkit.experiments.executors.ray_actors import RayExecutor
+from toolkit.experiments.executors.ray_cluster import Cluster
 from toolkit.experiments.halving import Dropped, halve
-from toolkit.experiments.local import LocalExecutor
-from toolkit.experiments.ray_executor import RayExecutor
 from toolkit.experiments.scheduling import Executor, ExecutorKind, Job, run_cells
 from toolkit.experiments.selection import results_text, select
 

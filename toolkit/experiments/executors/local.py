@@ -15,8 +15,8 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
+from toolkit.experiments.executors.worker import attempt, load_work, redirect_output
 from toolkit.experiments.scheduling import Event, Failed, Finished, Job, Lost
-from toolkit.experiments.worker import attempt, load_work, redirect_output
 
 _SECONDS_TO_END = 5.0
 

@@ -11,8 +11,9 @@ import pytest
 
 from tests.experiments.test_local import CELLS, WORK, Silent, job, outcome
 from toolkit.core.errors import SettingsError
-from toolkit.experiments import Cluster, RayExecutor, ray_executor, run_cells
-from toolkit.experiments.cluster_worker import ClusterWorker, Setting
+from toolkit.experiments import Cluster, RayExecutor, run_cells
+from toolkit.experiments.executors import ray_actors
+from toolkit.experiments.executors.ray_worker import ClusterWorker, Setting
 from toolkit.experiments.scheduling import Failed, Finished, Lost
 
 # Not imported here: the command sets what Ray reads when it is imported.
@@ -104,7 +105,7 @@ def test_a_cluster_without_room_is_refused(cluster, folder):
 
 
 def test_a_busy_cluster_is_refused(cluster, folder, monkeypatch):
-    monkeypatch.setattr(ray_executor, "_SECONDS_TO_PLACE", 2.0)
+    monkeypatch.setattr(ray_actors, "_SECONDS_TO_PLACE", 2.0)
     cpus = len(os.sched_getaffinity(0))
     (folder / "other").mkdir()
     with executor_of(cluster, folder / "other", cpus=cpus) as other:

@@ -9,8 +9,8 @@ from importlib import metadata
 from pathlib import Path
 
 import toolkit
+from toolkit.experiments.executors.worker import Answer, Work, attempt, load_work, redirect_output
 from toolkit.experiments.scheduling import Job
-from toolkit.experiments.worker import Answer, Work, attempt, load_work, redirect_output
 
 _PASSED_ON = (
     *("ATEN_", "CUBLAS_", "DNNL_", "GOMP_", "HF_", "KMP_", "MKL_", "NCCL_", "NVIDIA_", "OMP_", "ONEDNN_", "OPENBLAS_"),
