@@ -547,8 +547,8 @@ FAULTS = (
     Fault(
         name="grid: of equal learning rates the larger is chosen",
         path="toolkit/experiments/selection.py",
-        old="rate = min(rate for",
-        new="rate = max(rate for",
+        old="return min(rate for",
+        new="return max(rate for",
         tests=("tests/experiments/test_selection.py",),
     ),
     Fault(

@@ -66,6 +66,12 @@ def test_of_equal_means_the_smaller_rates_go_on():
     assert [one.learning_rate for one in dropped] == [5e-5, 1e-4]
 
 
+def test_means_that_differ_by_rounding_alone_are_equal():
+    rates = RATES[:2]
+    _, dropped = run(grid(rates=rates, num_seeds=2), lambda one: 0.1 + 0.2 if one.learning_rate == rates[1] else 0.3)
+    assert [one.learning_rate for one in dropped] == [rates[1]]
+
+
 def test_models_are_halved_apart_and_a_round_may_be_cut_short():
     cells = grid(models=("a", "b"), rates=RATES[:2], num_seeds=2)
     scores = {one: score(one, one.learning_rate) for one in cells if one.model == "a" and one.seed == 0}

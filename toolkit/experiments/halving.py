@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from toolkit.experiments.cells import Cell, Score
-from toolkit.experiments.selection import validation_score
+from toolkit.experiments.selection import best_rate, validation_score
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ def halve(cells: Iterable[Cell], scores: Mapping[Cell, Score], failed: Collectio
     """Of each model and task, the cells of its present round that have not run, and the rates dropped so far.
 
     A first round runs all rates on the first seed. Then the better half, rounded up, goes on to twice as many seeds,
-    until one rate is left, which gets all seeds; the last round has all seeds. Of equal means the smaller rate goes on.
-    Nothing but the scores decides, so an interrupted grid goes on as it would have.
+    until one rate is left, which gets all seeds; the last round has all seeds. Of equal means (within 1e-12) the
+    smaller rate goes on. Nothing but the scores decides, so an interrupted grid goes on as it would have.
 
     Args:
         cells: of the whole grid; seeds in ascending order.
@@ -80,8 +80,9 @@ def _halve_group(
         if num_seeds == num_all:
             break
         means = {rate: statistics.fmean(validation_score(scores[cell]) for cell in own) for rate, own in whole.items()}
-        ranked = sorted(means, key=lambda rate: (-means[rate], rate))
-        kept = ranked[: (len(alive) + 1) // 2]
+        kept = list[float]()
+        while len(kept) < min((len(alive) + 1) // 2, len(means)):
+            kept.append(best_rate({rate: mean for rate, mean in means.items() if rate not in kept}))
         lowest = min((means[rate] for rate in kept), default=None)
         dropped += [Dropped(group, rate, num_seeds, means.get(rate), lowest) for rate in alive if rate not in kept]
         alive = [rate for rate in alive if rate in kept]

@@ -47,10 +47,14 @@ def _best(rates: Mapping[float, list[Score]], *, of: int) -> tuple[float, list[S
     if of == 1:
         [(rate, scores)] = rates.items()
         return rate, scores
-    means = {rate: statistics.fmean(map(validation_score, scores)) for rate, scores in rates.items()}
-    top = max(means.values())
-    rate = min(rate for rate, mean in means.items() if mean >= top - _TIE)
+    rate = best_rate({rate: statistics.fmean(map(validation_score, scores)) for rate, scores in rates.items()})
     return rate, rates[rate]
+
+
+def best_rate(means: Mapping[float, float]) -> float:
+    """The rate with the highest mean validation score; of equal ones (within 1e-12) the smallest."""
+    top = max(means.values())
+    return min(rate for rate, mean in means.items() if mean >= top - _TIE)
 
 
 def validation_score(score: Score) -> float:
