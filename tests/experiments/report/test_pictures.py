@@ -12,9 +12,9 @@ from tests.support.finished_grids import row, write_finished_grid
 from toolkit.checkpoint.manifest import MANIFEST_NAME, manifest_bytes, read_manifest
 from toolkit.experiments.report.drawing import Shape, _tick, draw
 from toolkit.experiments.report.label_pictures import label_pictures
-from toolkit.experiments.report.levels import Level, Row, model_level
+from toolkit.experiments.report.levels import Level, Row, Seeds, configuration_level, model_level
 from toolkit.experiments.report.lines import lines_of
-from toolkit.experiments.report.pictures import Picture, Point, loss_picture
+from toolkit.experiments.report.pictures import Panel, Picture, Point, Series, loss_picture
 from toolkit.experiments.report.rate_pictures import rate_pictures
 from toolkit.experiments.report.results import read_results
 from toolkit.experiments.report.runs import read_runs
@@ -44,6 +44,49 @@ def test_a_picture_for_each_number_that_differs(tmp_path: Path) -> None:
     assert low is not None
     assert high is not None
     assert (low, high) == pytest.approx((51 - 12.7062047, 51 + 12.7062047))
+
+
+def test_names_and_labels_may_have_signs_that_matplotlib_or_files_do_not_take(tmp_path: Path) -> None:
+    labels = {"_a": {"x/y": 1, "kind": r"$\bad$"}, "b": {"x/y": 2, "kind": "$5"}}
+    by_number, by_kind = label_pictures(_level(tmp_path, labels))
+    assert (by_number.name, by_kind.name) == ("models-by-x-y", "models-by-kind")
+    assert r"$\bad$" in "".join(ET.fromstring(draw(by_kind, "svg")).itertext())
+    level = _level(tmp_path / "rates", {"_a": {}, "b": {}})
+    points = (Point(1.0, 50.0),)
+    series = tuple(Series(row.name, points, color) for color, row in enumerate(level.rows))
+    picture = Picture("p", "t", "c", "x", (Panel("panel", series, "y"),))
+    assert {"_a", "b"} <= {text.strip() for text in ET.fromstring(draw(picture, "svg")).itertext()}
+
+
+def test_labels_that_differ_in_an_underscore_have_files_of_their_own(tmp_path: Path) -> None:
+    level = _level(tmp_path, {"a": {"x_y": 1, "x-y": 5, "z_z": 1}, "b": {"x_y": 2, "x-y": 6, "z_z": 3}})
+    assert [picture.name for picture in label_pictures(level)] == ["models-by-x_y", "models-by-x-y", "models-by-z-z"]
+
+
+def test_a_number_that_no_axis_holds_is_no_axis(tmp_path: Path) -> None:
+    assert label_pictures(_level(tmp_path, {"a": {"x": 10**400}, "b": {"x": 1}})) == []
+
+
+def test_lines_and_configurations_whose_short_names_are_equal_stay_apart() -> None:
+    labels = {
+        f"{peak}-{share}-{seed}": {"peak": peak, "clm_share": share, "seed": seed}
+        for peak in (0.00012341, 0.00012342)
+        for share in (0.0, 0.5)
+        for seed in (0, 1)
+    }
+    members = [name for line in _lines(labels, "clm_share").values() for name in line]
+    assert sorted(members) == sorted(labels)
+    rows = tuple(Row(name, values, {}) for name, values in labels.items())
+    level = configuration_level(Level("models", Seeds.FINE_TUNING, rows, ()))
+    assert level is not None
+    assert len(level.rows) == 4
+
+
+def test_tokens_may_be_given_as_a_size() -> None:
+    rows = tuple(Row(f"m{seed}", {"seed": seed, "training_tokens": size}, {}) for seed, size in enumerate(("1b", "3b")))
+    level = configuration_level(Level("models", Seeds.FINE_TUNING, rows, ()))
+    assert level is not None
+    assert level.rows[0].labels["training_tokens"] == 2e9
 
 
 def test_lines_are_models_that_differ_in_the_axis_alone() -> None:

@@ -10,6 +10,7 @@ from toolkit.experiments.report.pictures import Panel, Picture, Series, Ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _COLORS = ("#2563b0", "#b4540a", "#3f7d5a", "#8a3f8f", "#b8860b", "#3d4652", "#c2405a", "#2a9d9d")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
@@ -70,32 +71,42 @@ def draw(picture: Picture, file_format: str, shape: Shape = Shape.WIDE) -> bytes
     with matplotlib.rc_context({**_STYLE, "svg.hashsalt": f"{picture.name}-{shape.name}"}):
         figure = Figure(figsize=(width if columns > 1 or most == 1 else 0.72 * width, height), layout="constrained")
         grid = figure.subplots(lines, columns, squeeze=False)
+        handles: dict[str, Any] = {}
         for index, axes in enumerate(grid.flat):
             if index < len(picture.panels):
-                _draw_panel(axes, picture, picture.panels[index])
+                handles = _draw_panel(axes, picture, picture.panels[index]) | handles
             else:
                 axes.set_visible(False)
         if legend:
-            handles = _handles(grid.flat)
-            figure.legend(
-                [handles[label] for label in labels], labels, loc="outside lower center", ncols=legend_columns
-            )
+            _add_legend(figure, {label: handles[label] for label in labels}, legend_columns)
         file = io.BytesIO()
         metadata = {"Date": None} if file_format == "svg" else {"CreationDate": None}
         figure.savefig(file, format=file_format, metadata=metadata)
     return file.getvalue()
 
 
-def _draw_panel(axes: "Axes", picture: Picture, panel: Panel) -> None:
-    axes.set_title(panel.title, loc="left", color="#1c2430")
-    axes.set_xlabel(picture.x_label)
-    axes.set_ylabel(panel.y_label)
+def _add_legend(figure: "Figure", handles: dict[str, Any], columns: int) -> None:
+    # matplotlib leaves out labels that begin with an underscore, as names of models may.
+    places = [str(number) for number in range(len(handles))]
+    legend = figure.legend(list(handles.values()), places, loc="outside lower center", ncols=columns)
+    for text, label in zip(legend.get_texts(), handles, strict=True):
+        text.set_text(label)
+        text.set_parse_math(False)
+
+
+def _draw_panel(axes: "Axes", picture: Picture, panel: Panel) -> dict[str, Any]:
+    """The first line of each label."""
+    # Labels are anybody's: what stands between dollar signs is no formula.
+    axes.set_title(panel.title, loc="left", color="#1c2430", parse_math=False)
+    axes.set_xlabel(picture.x_label, parse_math=False)
+    axes.set_ylabel(panel.y_label, parse_math=False)
     if picture.is_log:
         axes.set_xscale("log")
     for mark in panel.marks:
         axes.axvline(mark, color="#3d4652", linewidth=0.9, linestyle=(0, (4, 3)))
+    handles: dict[str, Any] = {}
     for series in panel.series:
-        _draw_series(axes, picture, series)
+        handles.setdefault(series.label, _draw_series(axes, picture, series))
     values = sorted({point.x for series in panel.series for point in series.points})
     if picture.ticks is not None:
         _name_ticks(axes, picture.ticks)
@@ -103,36 +114,32 @@ def _draw_panel(axes: "Axes", picture: Picture, panel: Panel) -> None:
         axes.set_xticks(values, [_tick(value) for value in values])
         axes.minorticks_off()
         axes.margins(x=0.08)
+    return handles
 
 
 def _name_ticks(axes: "Axes", ticks: Ticks) -> None:
     longest = max(_SIGNS_ON_AN_AXIS // max(len(ticks), 1), 6)
-    axes.set_xticks([place for place, _ in ticks], ["\n".join(textwrap.wrap(name, longest)) for _, name in ticks])
+    names = ["\n".join(textwrap.wrap(name, longest)) for _, name in ticks]
+    axes.set_xticks([place for place, _ in ticks], names, parse_math=False)
     axes.minorticks_off()
     axes.margins(x=0.12)
 
 
-def _draw_series(axes: "Axes", picture: Picture, series: Series) -> None:
+def _draw_series(axes: "Axes", picture: Picture, series: Series) -> Any:
+    """The line."""
     color = _COLORS[series.color % len(_COLORS)]
     # Past the palette, another line style tells lines of one colour apart.
     style = ("-", "--", ":", "-.")[series.color // len(_COLORS) % 4] if series.is_line else "none"
     marker = _MARKERS[(series.color + series.color // len(_COLORS)) % len(_MARKERS)] if picture.has_points else None
     xs, ys = [point.x for point in series.points], [point.y for point in series.points]
-    axes.plot(xs, ys, color=color, linestyle=style, marker=marker, label=series.label or "_")
+    (line,) = axes.plot(xs, ys, color=color, linestyle=style, marker=marker)
     bars = [point for point in series.points if point.low is not None and point.high is not None]
     if bars:
         below = [point.y - (point.low or 0.0) for point in bars]
         above = [(point.high or 0.0) - point.y for point in bars]
         xs, ys = [point.x for point in bars], [point.y for point in bars]
         axes.errorbar(xs, ys, yerr=[below, above], fmt="none", ecolor=color, elinewidth=1.0, capsize=2.5, alpha=0.75)
-
-
-def _handles(panels: Any) -> dict[str, Any]:
-    handles: dict[str, Any] = {}
-    for axes in panels:
-        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-            handles.setdefault(label, handle)
-    return handles
+    return line
 
 
 def _legend_columns(labels: list[str], width: float) -> int:

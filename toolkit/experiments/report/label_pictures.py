@@ -8,6 +8,7 @@ from toolkit.experiments.report.grid_files import Label
 from toolkit.experiments.report.labels import CLM_SHARE, MASK_RATIO, OBJECTIVE, SEED, places_of, quantity, title_of
 from toolkit.experiments.report.levels import Level, Row, family_name
 from toolkit.experiments.report.lines import Lines, lines_of, repeated_labels
+from toolkit.experiments.report.model_index import file_names
 from toolkit.experiments.report.pictures import Panel, Picture, Point, Series, Ticks
 from toolkit.experiments.report.results import TaskInfo
 from toolkit.experiments.report.statistics import estimate
@@ -48,8 +49,12 @@ def label_pictures(level: Level) -> list[Picture]:
     hidden = repeated_labels(level) | {SEED}
     if CLM_SHARE in level.label_names:
         hidden.add(OBJECTIVE)
-    axes = (_axis(level.rows, name) for name in level.label_names if name not in hidden)
-    return [picture for axis in axes if axis is not None for picture in _pictures(level, axis)]
+    found = (_axis(level.rows, name) for name in level.label_names if name not in hidden)
+    axes = {axis.name: axis for axis in found if axis is not None}
+    # `x_y` as `x-y`, unless there is a label of that name.
+    names = {name: name if (dashed := name.replace("_", "-")) in axes else dashed for name in axes}
+    files = file_names(list(names.values()))
+    return [picture for name, axis in axes.items() for picture in _pictures(level, axis, files[names[name]])]
 
 
 def _axis(rows: Iterable[Row], name: str) -> _Axis | None:
@@ -62,16 +67,16 @@ def _axis(rows: Iterable[Row], name: str) -> _Axis | None:
     return _Axis(name, places, is_category)
 
 
-def _pictures(level: Level, axis: _Axis) -> Iterator[Picture]:
+def _pictures(level: Level, axis: _Axis, file: str) -> Iterator[Picture]:
     lines = lines_of([row for row in level.rows if axis.name in row.labels], axis.name)
-    slug, title = axis.name.replace("_", "-"), title_of(axis.name)
+    title = title_of(axis.name)
     caption = f"bars: 95 % t intervals over {level.seeds}."
     if lines.common:
         caption += f" All: {lines.common}."
     if lines.num_left_out:
         caption += f" Left out: {counted(lines.num_left_out, level.name.removesuffix('s'))} with no comparable one."
     picture = Picture(
-        name=f"{level.name}-by-{slug}",
+        name=f"{level.name}-by-{file}",
         title=f"Score by {title}",
         caption=f"Mean test score of each family's data sets; {caption}",
         x_label=title,
@@ -84,7 +89,7 @@ def _pictures(level: Level, axis: _Axis) -> Iterator[Picture]:
     if picture.panels and axis.name in _VARIED and len(lines.rows) > 1:
         yield replace(
             picture,
-            name=f"{level.name}-variation-by-{slug}",
+            name=f"{level.name}-variation-by-{file}",
             title=f"Variation of the score with the {title}",
             caption=f"Score minus the mean of its line, seed by seed; {caption}",
             panels=tuple(_variation_panels(level, axis, lines)),

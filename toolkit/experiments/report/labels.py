@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from toolkit.experiments.report.grid_files import Label
 
@@ -34,9 +34,13 @@ def quantity(value: Label | None) -> float | None:
     if isinstance(value, str):
         match = _QUANTITY.fullmatch(value)
         return float(match[1]) * _UNITS[match[2].lower()] if match else None
-    if value is None or isinstance(value, bool) or not math.isfinite(value):
+    if value is None or isinstance(value, bool):
         return None
-    return float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def distinguishing(groups: Sequence[Mapping[str, Label | None]]) -> list[str]:
@@ -67,8 +71,18 @@ def order_of(values: Sequence[Label | None], places: Sequence[Mapping[Label, flo
 
 def named_after(labels: Mapping[str, Label | None], names: Sequence[str]) -> str:
     """Some labels as a name: `CLM share 0.25, budget steps 12,000`."""
+    return _named(labels, names, _short)
+
+
+def names_after(groups: Sequence[Mapping[str, Label | None]], names: Sequence[str]) -> list[str]:
+    """A name for each group as of `named_after`; in full where short numbers, or a number and a text, look the same."""
+    found = [named_after(group, names) for group in groups]
+    return found if len(set(found)) == len(found) else [_named(group, names, repr) for group in groups]
+
+
+def _named(labels: Mapping[str, Label | None], names: Sequence[str], text_of: Callable[[Label], str]) -> str:
     given = [(name, labels.get(name)) for name in names]
-    return ", ".join(f"{title_of(name)} {_short(value)}" for name, value in given if value is not None)
+    return ", ".join(f"{title_of(name)} {text_of(value)}" for name, value in given if value is not None)
 
 
 def _short(value: Label) -> str:

@@ -11,7 +11,7 @@ from enum import StrEnum
 from functools import cached_property
 
 from toolkit.experiments.report.grid_files import Label, Labels
-from toolkit.experiments.report.labels import SEED, TOTALS, distinguishing, named_after
+from toolkit.experiments.report.labels import SEED, TOTALS, distinguishing, names_after, quantity
 from toolkit.experiments.report.results import Results, TaskInfo
 from toolkit.experiments.report.statistics import Estimate, estimate
 
@@ -139,7 +139,8 @@ def _configurations(models: Level) -> dict[str, list[Row]]:
             shared = ((name, value) for name, value in row.labels.items() if name not in _UNSHARED)
             groups.setdefault(tuple(sorted(shared)), []).append(row)
     names = distinguishing([dict(key) for key in groups])
-    return {named_after(dict(key), names) or "all models": rows for key, rows in groups.items()}
+    titles = names_after([dict(key) for key in groups], names)
+    return {title or "all models": rows for title, rows in zip(titles, groups.values(), strict=True)}
 
 
 def _configuration(name: str, members: Sequence[Row]) -> Row:
@@ -151,7 +152,7 @@ def _configuration(name: str, members: Sequence[Row]) -> Row:
             scores.setdefault(task, {})[row.labels[SEED]] = math.fsum(found) / len(found)
     labels = {label: value for label, value in first.items() if label != SEED}
     for label in TOTALS:
-        values = [float(row.labels[label]) for row in members if label in row.labels]
+        values = [number for row in members if (number := quantity(row.labels.get(label))) is not None]
         if values:
             labels[label] = math.fsum(values) / len(values)
     return Row(name, labels, scores, Seeds.PRETRAINING)

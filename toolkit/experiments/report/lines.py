@@ -16,6 +16,7 @@ from toolkit.experiments.report.labels import (
     TOKENS,
     distinguishing,
     named_after,
+    names_after,
     order_of,
     places_of,
 )
@@ -66,7 +67,7 @@ def lines_of(rows: Sequence[Row], axis: str) -> Lines:
     if len(groups) > 1 and any(all(dict(key)[name] is None for name in own_names) for key in groups):
         common, own_names = [], names
     return Lines(
-        {named_after(dict(key), own_names): members for key, members in groups.items()},
+        dict(zip(names_after([dict(key) for key in groups], own_names), groups.values(), strict=True)),
         common=named_after(dict(next(iter(groups))), common),
         num_left_out=len(rows) - len(drawn),
     )
