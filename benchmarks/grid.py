@@ -53,7 +53,8 @@ def run_grid(options: argparse.Namespace, cells: list[Cell], folder: Path) -> di
     grid = {"grid": settings, "model": [{"name": "model", "path": str(options.model.resolve())}], "task": [task]}
     file = folder / "grid.toml"
     file.write_text(tomli_w.dumps(grid), encoding="utf-8")
-    subprocess.run(["toolkit", "grid", str(file)], check=True, stdout=sys.stderr)
+    command = [str(Path(sys.executable).with_name("toolkit")), "grid", str(file)]
+    subprocess.run(command, check=True, stdout=sys.stderr)
     lines = (folder / "grid" / "results.jsonl").read_text(encoding="utf-8").splitlines()
     results = [json.loads(line) for line in lines]
     found = {(result["learning_rate"], result["seed"]): result["test"]["accuracy"] for result in results}

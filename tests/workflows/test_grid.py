@@ -265,6 +265,21 @@ def test_halving_runs_fewer_cells_and_says_which(tmp_path, monkeypatch, capsys, 
     assert len((tmp_path / "out" / "results.jsonl").read_text().splitlines()) == 6
 
 
+def test_a_dropped_rate_is_not_chosen_though_all_its_seeds_have_run(tmp_path, ran):
+    rates = (1e-4, 1e-3, 1e-2)
+    grids.run_grid(write_grid(tmp_path, kinds=("sc",), rates=rates))
+    cells = tmp_path / "out" / "cells" / "eurobert" / "sc"
+    # By the mean of both seeds 1e-4 is best, by the first one worst.
+    for rate, scores in {1e-4: (0.0, 1.0), 1e-3: (0.3, 0.3), 1e-2: (0.2, 0.2)}.items():
+        for seed, score in enumerate(scores):
+            file = cells / f"lr-{rate!r}" / f"seed-{seed}" / "result.json"
+            file.write_text(json.dumps(json.loads(file.read_text()) | {"validation": {"accuracy": score}}))
+    for search, chosen in (("all", 1e-4), ("halving", 1e-3)):
+        grids.run_grid(write_grid(tmp_path, kinds=("sc",), rates=rates, options=f"search = '{search}'"))
+        assert json.loads((tmp_path / "out" / "selected.json").read_text())["eurobert"]["sc"]["learning_rate"] == chosen
+    assert ran == [6]
+
+
 def test_a_second_command_waits_for_nobody(tmp_path, ran):
     path = write_grid(tmp_path, kinds=("sc",))
     with grids._locked(tmp_path / "out"), pytest.raises(ToolkitError, match="another `toolkit grid` is running"):

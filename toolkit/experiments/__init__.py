@@ -5,7 +5,7 @@ from toolkit.experiments.declaration import Grid, GridSettings, ModelEntry, Task
 from toolkit.experiments.executors.local import LocalExecutor
 from toolkit.experiments.executors.ray_actors import RayExecutor
 from toolkit.experiments.executors.ray_cluster import Cluster
-from toolkit.experiments.halving import Dropped, halve
+from toolkit.experiments.halving import Dropped, Halving, halve
 from toolkit.experiments.scheduling import Executor, ExecutorKind, Job, run_cells
 from toolkit.experiments.selection import results_text, select
 
@@ -18,6 +18,7 @@ __all__ = [
     "ExecutorKind",
     "Grid",
     "GridSettings",
+    "Halving",
     "Job",
     "LocalExecutor",
     "ModelEntry",

@@ -3,15 +3,29 @@
 import json
 import shutil
 import time
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 import tomli_w
 
 from toolkit.core.console import console
+from toolkit.core.errors import UserError
 from toolkit.core.files import atomic_write
 from toolkit.core.text import counted
-from toolkit.experiments import Cell, Executor, ExecutorKind, Score, halve, load_grid, results_text, run_cells, select
+from toolkit.experiments import (
+    Cell,
+    Dropped,
+    Executor,
+    ExecutorKind,
+    Halving,
+    Score,
+    halve,
+    load_grid,
+    results_text,
+    run_cells,
+    select,
+)
 from toolkit.experiments.display import Tally, shown
 from toolkit.experiments.scheduling import Event, Failed, Finished, Observer
 from toolkit.run.locks import locked_folder
@@ -58,7 +72,7 @@ def show_grid(path: Path) -> None:
     plan = GridPlan(load_grid(path))
     scores = plan.finished()
     screen = console()
-    halving = halve(plan.cells, scores, ()) if plan.grid.grid.search == "halving" else None
+    halving = _halving(plan, scores, ())
     groups: dict[tuple[str, str, str, float], list[Cell]] = {}
     for cell in plan.cells:
         groups.setdefault((cell.model, cell.task, cell.kind, cell.learning_rate), []).append(cell)
@@ -85,11 +99,16 @@ def _run_rounds(plan: GridPlan, tally: Tally, executor: Executor, *, observer: O
 
 def _next_round(plan: GridPlan, tally: Tally) -> list[Cell]:
     """Cells that are to run now; the tally leaves out those of learning rates that were dropped."""
-    if plan.grid.grid.search == "all":
+    halving = _halving(plan, tally.scores, tally.failed)
+    if halving is None:
         return [cell for cell in plan.cells if cell not in tally.scores and cell not in tally.failed]
-    halving = halve(plan.cells, tally.scores, tally.failed)
     tally.expect(cell for cell in plan.cells if cell in tally.scores or cell in tally.failed or halving.keeps(cell))
     return list(halving.wanted)
+
+
+def _halving(plan: GridPlan, scores: Mapping[Cell, Score], failed: Collection[Cell]) -> Halving | None:
+    """How far successive halving is, where the grid asks for it."""
+    return halve(plan.cells, scores, failed) if plan.grid.grid.search == "halving" else None
 
 
 class _Keeper:
@@ -122,13 +141,19 @@ def _score(plan: GridPlan, cell: Cell) -> Score:
     while score is None and time.monotonic() - begun < _SECONDS_TO_SEE:
         time.sleep(_SECONDS_BETWEEN_LOOKS)
         score = plan.place(cell).score
-    assert score is not None, f"{cell} has finished without a result"
+    if score is None:
+        raise UserError(
+            f"{cell} has finished on another machine, but {plan.place(cell).path} does not show its result "
+            f"{_SECONDS_TO_SEE:.0f} seconds later. All machines need one file system; the same command goes on."
+        )
     return score
 
 
 def _write_results(plan: GridPlan, tally: Tally) -> None:
-    scores = tally.scores
-    selected = select(plan.cells, scores.values())
+    scores, halving = tally.scores, _halving(plan, tally.scores, tally.failed)
+    # A rate that was dropped may have all its seeds, from a grid that had dropped nothing.
+    eligible = [cell for cell in plan.cells if halving is None or halving.keeps(cell)]
+    selected = select(eligible, [score for cell, score in scores.items() if halving is None or halving.keeps(cell)])
     atomic_write(plan.folder / _SELECTED, json.dumps(selected, indent=2, ensure_ascii=False) + "\n")
     atomic_write(plan.folder / _RESULTS, results_text(scores.values()))
     if tally.num_left == len(tally.failed) == 0:
@@ -147,8 +172,8 @@ def _conclude(plan: GridPlan, tally: Tally) -> int:
                 f"{model} {task}: test {entry['metric']} {entry['test_mean']:.4f}{spread}, "
                 f"{counted(len(entry['seeds']), 'seed')}, lr {entry['learning_rate']!r}"
             )
-    if plan.grid.grid.search == "halving":
-        _print_dropped(plan, tally)
+    if halving := _halving(plan, tally.scores, tally.failed):
+        _print_dropped(plan, tally, halving.dropped)
     screen.print(f"written to {plan.folder}: {_RESULTS}, {_SELECTED}, cells/")
     for cell in list(tally.failed)[:_MOST_NAMED]:
         screen.print(f"failed: {cell}, see {plan.place(cell).path / 'error.txt'}")
@@ -157,9 +182,8 @@ def _conclude(plan: GridPlan, tally: Tally) -> int:
     return 1 if tally.failed else 0
 
 
-def _print_dropped(plan: GridPlan, tally: Tally) -> None:
+def _print_dropped(plan: GridPlan, tally: Tally, dropped: Sequence[Dropped]) -> None:
     screen = console()
-    dropped = halve(plan.cells, tally.scores, tally.failed).dropped
     for one in dropped[:_MOST_NAMED]:
         place = f"{' '.join(one.group)} lr {one.learning_rate!r}"
         mean = "a cell failed" if one.mean is None else f"validation {one.mean:.4f}"

@@ -137,3 +137,22 @@ def test_models_get_their_labels_and_the_grid_files_win(tmp_path: Path) -> None:
     assert (found["whole"]["clm_share"], found["whole"]["kind"], found["whole"]["training_step"]) == (0.5, "x", 40)
     assert (found["middle"]["clm_share"], found["middle"]["training_step"]) == (1.0, 10)
     assert (found["broken"], found["elsewhere"]) == ({}, {})
+
+
+def test_a_report_from_another_folder_finds_the_models_where_the_grid_was_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = tmp_path / "study"
+    study.mkdir()
+    monkeypatch.chdir(study)
+    write_finished_grid(Path("grids/first"), [row("run", "t", 0, 0.5)], paths={"run": "runs/run"})
+    write_checkpoint(study / "runs/run/checkpoints", 8, states=states_of(8), tokenizer_folder=study / "grids")
+    for place, grid in ((study, "grids/first"), (tmp_path, "study/grids/first"), (study / "grids", "first")):
+        monkeypatch.chdir(place)
+        (model,) = with_manifest_labels(read_results([Path(grid)])).models
+        assert (model.labels or {})["training_step"] == 8
+    # Moved away from where it was started: nothing is guessed.
+    (study / "grids").rename(tmp_path / "elsewhere")
+    monkeypatch.chdir(tmp_path)
+    (model,) = with_manifest_labels(read_results([Path("elsewhere/first")])).models
+    assert model.path == "runs/run"

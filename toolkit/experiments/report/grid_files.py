@@ -172,13 +172,29 @@ def read_declaration(folder: Path) -> tuple[str | None, list[ModelInfo], list[st
     text = _read_text(path)
     try:
         content = tomllib.loads(text)
+        started_in = _working_directory(folder, content.get("grid", {}).get("dir"))
         models = [
-            ModelInfo(entry["name"], entry.get("path"), _labels(entry.get("labels", {})))
+            ModelInfo(entry["name"], _seen_from_here(entry.get("path"), started_in), _labels(entry.get("labels", {})))
             for entry in content.get("model", [])
         ]
         return text, models, [entry["name"] for entry in content.get("task", [])]
     except (tomllib.TOMLDecodeError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path} is damaged ({error}). {_AGAIN}") from None
+
+
+def _working_directory(folder: Path, declared: str | None) -> Path | None:
+    """Where the grid's command was started, from the grid's folder and the name that it had there."""
+    parts, own = () if declared is None else Path(declared).parts, folder.resolve()
+    if not parts or Path(*parts).is_absolute() or own.parts[-len(parts) :] != parts:
+        return None
+    return own.parents[len(parts) - 1]
+
+
+def _seen_from_here(path: str | None, started_in: Path | None) -> str | None:
+    """A model's path; a relative one that is not below our working directory is looked for below the grid's."""
+    if path is None or started_in is None or Path(path).exists() or not (started_in / path).exists():
+        return path
+    return str(started_in / path)
 
 
 def _labels(raw: Mapping[str, Any]) -> dict[str, Label]:
