@@ -8,7 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from toolkit.core.page import html_page, pairs_table
-from toolkit.core.text import counted
+from toolkit.core.text import counted, first_few
 from toolkit.experiments.report.formats import number_text
 from toolkit.experiments.report.levels import Level
 from toolkit.experiments.report.pictures import Picture
@@ -58,7 +58,7 @@ def render(contents: Contents, *, output: Path) -> str:
         sections.append(runs_section(contents.results, contents.members, output=output))
     sections += [_settings(contents), _files(contents)]
     return html_page(
-        "Report: " + ", ".join(_names(contents)),
+        "Report: " + first_few(_names(contents)),
         "".join(sections),
         style=package.joinpath("report.css").read_text(encoding="utf-8"),
         script=package.joinpath("report.js").read_text(encoding="utf-8"),
@@ -90,7 +90,7 @@ def _head(contents: Contents) -> str:
     links += [("runs", "Runs", results), ("settings", "Settings and machine", True), ("files", "Files", True)]
     items = "".join(f'<li><a href="#{name}">{title}</a></li>' for name, title, there in links if there)
     return f"""
-<h1>{escape(", ".join(_names(contents)))}</h1>
+<h1>{escape(first_few(_names(contents)))}</h1>
 <p class="lead">{", ".join(parts)}.</p>
 <nav><ul>{items}</ul></nav>"""
 
