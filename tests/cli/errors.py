@@ -435,6 +435,11 @@ _EXPORTS = (
     _export("{empty}", "hf", found=("{empty} holds no checkpoint",), remedy="Give a checkpoint"),
     _export("{text}", "hf", found=("{text} is not a directory",), remedy="Give a checkpoint"),
     _export("{decoder}", "hf", found=("{decoder} holds no checkpoint",), remedy="--from-hf {decoder} OUT imports it"),
+    _export(
+        *("{checkpoint}", "hf", "--form", "causal", "--architecture", "eurobert"),
+        found=("--form causal writes a decoder", "--architecture eurobert is an encoder"),
+        remedy="Use --architecture llama",
+    ),
     _export("{no_manifest}", "hf", found=("{no_manifest}/manifest.json is damaged",), remedy="again"),
     _export("{damaged_checkpoint}", "hf", found=("weights-", "is damaged"), remedy="again"),
     _export("{damaged_run}", "hf", found=("no intact checkpoint", "step-00000010"), remedy="again"),

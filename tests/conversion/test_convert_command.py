@@ -33,6 +33,21 @@ def test_the_command_converts_and_reports(toolkit: Run, make_checkpoint: Callabl
     assert f"wrote {out}: README.md, config.json," in output
 
 
+def test_an_encoder_in_the_class_of_a_decoder(
+    toolkit: Run, make_checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    checkpoint, out = make_checkpoint(), tmp_path / "out"
+    code, output, _ = toolkit("convert", "--to-hf", checkpoint, out, "--architecture", "llama")
+    assert code == 0
+    assert f"{checkpoint} (step 20) as a bidirectional model in fp32:\n  LlamaForCausalLM\n" in output
+    assert "is_causal: false in config.json makes both bidirectional" in output
+    code, _, errors = toolkit(
+        "convert", "--to-hf", checkpoint, tmp_path / "no", "--form", "causal", "--architecture", "eurobert"
+    )
+    assert code == 2
+    assert "--architecture eurobert is an encoder" in errors
+
+
 def test_a_missing_checkpoint_is_one_message_and_exit_2(toolkit: Run, tmp_path: Path) -> None:
     code, _, errors = toolkit("convert", "--to-hf", tmp_path / "nothing", tmp_path / "out")
     assert code == 2
@@ -60,6 +75,7 @@ def test_defaults_are_the_encoder_in_fp32(
         (("--to-hf", "--from-hf"), "expected exactly one of --to-hf and --from-hf"),
         (("--to-hf", "--mask-token", "auto"), "--mask-token applies to --from-hf"),
         (("--from-hf", "--form", "causal"), "apply to --to-hf"),
+        (("--from-hf", "--architecture", "llama"), "apply to --to-hf"),
         (("--from-hf", "--sentence-transformers"), "apply to --to-hf"),
         (("--from-hf",), "is not a directory, and not the name of a model on the hub"),
     ],

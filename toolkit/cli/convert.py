@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from toolkit.conversion.forms import DEFAULT_DTYPE, DEFAULT_FORM, ExportDtype, ExportForm
+from toolkit.conversion.forms import DEFAULT_DTYPE, DEFAULT_FORM, ExportArchitecture, ExportDtype, ExportForm
 from toolkit.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = (
     "toolkit convert --to-hf runs/mine hf-encoder --sentence-transformers",
+    "toolkit convert --to-hf runs/mine hf-served --architecture llama --sentence-transformers",
     "toolkit convert --to-hf runs/mine/checkpoints/step-00001000 hf-decoder --form causal",
     "toolkit convert --from-hf Qwen/Qwen3-0.6B-Base checkpoints/qwen3",
 )
@@ -33,6 +34,13 @@ def command(
     form: Annotated[
         ExportForm | None,
         typer.Option(help=f"With --to-hf: encoder or decoder. [default: {DEFAULT_FORM}]"),
+    ] = None,
+    architecture: Annotated[
+        ExportArchitecture | None,
+        typer.Option(
+            help="With --to-hf: classes of the model; llama is what servers such as vLLM take. [default: eurobert for "
+            "an encoder without norms of heads, else llama]"
+        ),
     ] = None,
     dtype: Annotated[
         ExportDtype | None,
@@ -62,17 +70,28 @@ def command(
             raise UserError(
                 "--mask-token applies to --from-hf only: a checkpoint has its tokenizer already. Remove it."
             )
-        _export(source, out, form or DEFAULT_FORM, dtype or DEFAULT_DTYPE, sentence_transformers)
+        _export(source, out, form or DEFAULT_FORM, architecture, dtype or DEFAULT_DTYPE, sentence_transformers)
         return
-    if form is not None or dtype is not None or sentence_transformers:
-        raise UserError("--form, --dtype and --sentence-transformers apply to --to-hf only. Remove them.")
+    if sentence_transformers or any(given is not None for given in (form, architecture, dtype)):
+        raise UserError(
+            "--form, --architecture, --dtype and --sentence-transformers apply to --to-hf only. Remove them."
+        )
     _import(source, out, mask_token)
 
 
-def _export(source: str, out: Path, form: ExportForm, dtype: ExportDtype, sentence_transformers: bool) -> None:
+def _export(
+    source: str,
+    out: Path,
+    form: ExportForm,
+    architecture: ExportArchitecture | None,
+    dtype: ExportDtype,
+    sentence_transformers: bool,
+) -> None:
     from toolkit.conversion import to_hf
 
-    report = to_hf(source, out, form=form, dtype=dtype, sentence_transformers=sentence_transformers)
+    report = to_hf(
+        source, out, form=form, architecture=architecture, dtype=dtype, sentence_transformers=sentence_transformers
+    )
     print(f"{report.checkpoint} (step {report.step:,}) as a {report.form} model in {report.dtype}:")
     print(f"  {report.architecture}")
     for note in report.notes:

@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING, Any
 
-from toolkit.conversion.forms import ExportDtype, ExportForm
+from toolkit.conversion.forms import ExportArchitecture, ExportDtype, ExportForm
 
 if TYPE_CHECKING:
     from toolkit.conversion.exporting import ConversionReport, to_hf
     from toolkit.conversion.importing import ImportReport, from_hf
 
-__all__ = ["ConversionReport", "ExportDtype", "ExportForm", "ImportReport", "from_hf", "to_hf"]
+__all__ = ["ConversionReport", "ExportArchitecture", "ExportDtype", "ExportForm", "ImportReport", "from_hf", "to_hf"]
 
 _ON_FIRST_USE = {
     "ConversionReport": "toolkit.conversion.exporting",

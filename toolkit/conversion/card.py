@@ -44,11 +44,21 @@ trained like any other and is used as it is; only further training through that 
 }
 
 _CAUSAL_CLASS = """\
-transformers has no masked-LM class with norms of heads, so the head loads through `AutoModelForCausalLM`; attention is
-bidirectional all the same, since config.json says `is_causal: false`. That was checked with transformers {version};
-an older one may read over it and attend to the left only.
-The `fill-mask` pipeline does not take such a class. Sentence embeddings: average `AutoModel`'s last hidden states over
-the attention mask.
+`{architecture}` is the class of a decoder, so the head loads through `AutoModelForCausalLM` and the encoder through
+`AutoModel`; attention is bidirectional all the same, since config.json says `is_causal: false`. transformers honours
+that from 5.2 on, and it was checked with transformers {version}; an older one may read over it and attend to the left
+only. The `fill-mask` pipeline does not take such a class. Sentence embeddings: average `AutoModel`'s last hidden states
+over the attention mask.
+
+Servers that know `{architecture}` take the folder as an embedding model. By their sources (not run here), vLLM switches
+to bidirectional attention by the same key, and so does llama.cpp's `convert_hf_to_gguf.py` since March 2026:
+
+```bash
+vllm serve {name} --runner pooling --convert embed --pooler-config '{{"pooling_type": "MEAN"}}'
+python convert_hf_to_gguf.py {name} --outfile {name}.gguf && llama-server -m {name}.gguf --embedding --pooling mean
+```
+
+Compare a few embeddings with transformers' before you rely on a server.
 """
 
 
@@ -79,7 +89,12 @@ def model_card(manifest: CheckpointManifest, form: ExportForm, *, name: str, arc
         f"# {name}\n",
         f"{_ABOUT[form]}, as `{architecture}` of stock {since}, without remote code.\n",
         f"## Use\n\n```python\n{loading.format(name=name)}```\n",
-        notes.format(pad_id=exported_pad_id(manifest.vocabulary.vocabulary()), version=version),
+        notes.format(
+            pad_id=exported_pad_id(manifest.vocabulary.vocabulary()),
+            version=version,
+            architecture=architecture,
+            name=name,
+        ),
         f"## Training\n\n| | |\n|---|---|\n{rows}\n",
         f"Written by encoder-pretraining-toolkit {manifest.toolkit_version}.\n",
     ]

@@ -91,6 +91,8 @@ def describe(folder: Path, name: str) -> Described:
     if raw.get("auto_map"):
         notes.append(f"code of its own (auto_map) is not run: read as transformers' own {family}")
     is_decoder = family != "eurobert" and getattr(config, "is_causal", True) is not False
+    if family != "eurobert" and not is_decoder:
+        notes.append("is_causal: false in config.json: an encoder, compared with bidirectional attention")
     return Described(
         family=family,
         settings=_settings(config, family, name),

@@ -1,15 +1,15 @@
-"""Export forms (bidirectional, causal), and the Hugging Face configuration of each.
+"""Export forms (bidirectional, causal), their architectures, and the Hugging Face configuration of each.
 
-One set of tensors serves both: transformers' EuroBERT is Llama with a bidirectional mask, and the names agree. Two
-options of ours need more: where query, key and value have biases, both classes have one at the output too, which is
-written as zeros; and norms of heads are in transformers' Qwen3 alone, which has no class with a masked-LM head but
-computes bidirectional attention where its configuration says `is_causal: false`.
+One set of tensors serves all: transformers' EuroBERT is Llama with a bidirectional mask, and the names agree. A class
+of a decoder computes bidirectional attention where its configuration says `is_causal: false`, which is how servers that
+do not know EuroBERT take an encoder. Two options of ours need more: where query, key and value have biases, the classes
+have one at the output too, which is written as zeros; and norms of heads are in transformers' Qwen3 alone.
 """
 
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from toolkit.core.errors import CheckpointError
+from toolkit.core.errors import CheckpointError, UserError
 from toolkit.core.types import AttentionKind, Vocabulary
 from toolkit.model.config import ModelSettings
 
@@ -22,14 +22,24 @@ class ExportForm(StrEnum):
     """What the exported model is."""
 
     BIDIRECTIONAL = "bidirectional"
-    """An encoder: `EuroBertForMaskedLM`, through `AutoModelForMaskedLM`; with norms of heads, `Qwen3ForCausalLM`."""
+    """An encoder."""
     CAUSAL = "causal"
-    """A decoder, through `AutoModelForCausalLM`: `LlamaForCausalLM`; with norms of heads, `Qwen3ForCausalLM`."""
+    """A decoder, through `AutoModelForCausalLM`."""
 
     @property
     def attention(self) -> AttentionKind:
         """The attention kind that the exported class computes."""
         return AttentionKind(self.value)
+
+
+class ExportArchitecture(StrEnum):
+    """The classes of transformers that an exported model is for."""
+
+    EUROBERT = "eurobert"
+    """`EuroBertForMaskedLM`, through `AutoModelForMaskedLM`; bidirectional only."""
+    LLAMA = "llama"
+    """`LlamaForCausalLM`, and with norms of heads its successor `Qwen3ForCausalLM`; with `is_causal: false` in the
+    configuration for the bidirectional form."""
 
 
 class ExportDtype(StrEnum):
@@ -50,18 +60,54 @@ DEFAULT_FORM = ExportForm.BIDIRECTIONAL
 DEFAULT_DTYPE = ExportDtype.FP32
 
 
-def configuration(
-    form: ExportForm, settings: ModelSettings, *, vocabulary: Vocabulary, dtype: ExportDtype
-) -> "PreTrainedConfig":
-    """The transformers configuration of an exported model.
+def exported_class(form: ExportForm, architecture: ExportArchitecture | None, settings: ModelSettings) -> str:
+    """Name of the transformers class of an exported model.
+
+    Args:
+        form: what is exported.
+        architecture: None takes EuroBERT for the bidirectional form of a model that EuroBERT can be, else Llama.
+        settings: the model's shape.
 
     Raises:
+        UserError: EuroBERT is asked for, and it cannot be this form or this model.
+    """
+    if architecture is ExportArchitecture.EUROBERT:
+        if form is ExportForm.CAUSAL:
+            raise UserError(
+                "--form causal writes a decoder, and --architecture eurobert is an encoder. "
+                "Use --architecture llama, or --form bidirectional."
+            )
+        if settings.qk_norm:
+            raise UserError(
+                "--architecture eurobert has no norms of heads, and this model has them (model.qk_norm). "
+                "Use --architecture llama, which writes Qwen3ForCausalLM."
+            )
+    if settings.qk_norm:
+        return "Qwen3ForCausalLM"
+    if form is ExportForm.CAUSAL or architecture is ExportArchitecture.LLAMA:
+        return "LlamaForCausalLM"
+    return "EuroBertForMaskedLM"
+
+
+def configuration(
+    form: ExportForm,
+    settings: ModelSettings,
+    *,
+    vocabulary: Vocabulary,
+    dtype: ExportDtype,
+    architecture: ExportArchitecture | None = None,
+) -> "PreTrainedConfig":
+    """The transformers configuration of an exported model, whose class `exported_class` names.
+
+    Raises:
+        UserError: the architecture does not have the form or a part of the model.
         CheckpointError: the encoder form is asked of a model whose tokenizer has no mask token, or no class has its
             shape.
     """
     from transformers import EuroBertConfig, LlamaConfig, Qwen3Config
 
-    if settings.hidden_size % settings.num_attention_heads and not settings.qk_norm:
+    class_name = exported_class(form, architecture, settings)
+    if settings.hidden_size % settings.num_attention_heads and class_name != "Qwen3ForCausalLM":
         raise CheckpointError(
             f"transformers' Llama and EuroBERT ask that hidden_size={settings.hidden_size} is a multiple of "
             f"num_attention_heads={settings.num_attention_heads}, even where head_dim is given. "
@@ -85,6 +131,7 @@ def configuration(
         "bos_token_id": vocabulary.bos_id,
         "eos_token_id": vocabulary.eos_id,
         "dtype": str(dtype.torch_dtype).removeprefix("torch."),
+        "architectures": [class_name],
     }
     if form is ExportForm.BIDIRECTIONAL:
         if vocabulary.mask_id is None:
@@ -93,14 +140,12 @@ def configuration(
                 "Use the causal form, or preprocess with --mask-token."
             )
         shared["mask_token_id"] = vocabulary.mask_id
-    architectures = [exported_class(form, settings)]
-    if settings.qk_norm:
-        if form is ExportForm.BIDIRECTIONAL:
-            shared["is_causal"] = False
-        return Qwen3Config(architectures=architectures, **shared)
-    if form is ExportForm.CAUSAL:
-        return LlamaConfig(architectures=architectures, **shared)
-    return EuroBertConfig(architectures=architectures, classifier_pooling="mean", **shared)
+        if class_name != "EuroBertForMaskedLM":
+            # Nothing is generated, so no keys and values are kept for a next token.
+            shared |= {"is_causal": False, "use_cache": False}
+    if class_name == "EuroBertForMaskedLM":
+        return EuroBertConfig(classifier_pooling="mean", **shared)
+    return (Qwen3Config if class_name == "Qwen3ForCausalLM" else LlamaConfig)(**shared)
 
 
 def exported_pad_id(vocabulary: Vocabulary) -> int | None:
@@ -118,10 +163,3 @@ def rope_scaling(settings: ModelSettings) -> dict[str, Any]:
     if scaling is None:
         return {"rope_type": "default"}
     return scaling.model_dump(include={"rope_type", "factor"} if scaling.rope_type == "linear" else None)
-
-
-def exported_class(form: ExportForm, settings: ModelSettings) -> str:
-    """Name of the transformers class of an exported model."""
-    if settings.qk_norm:
-        return "Qwen3ForCausalLM"
-    return "LlamaForCausalLM" if form is ExportForm.CAUSAL else "EuroBertForMaskedLM"
