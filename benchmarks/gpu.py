@@ -115,17 +115,25 @@ def measure(
     from toolkit.run.metrics import read_lines
     from toolkit.run.resolve import resolve_run
     from toolkit.training.assembly import assemble
+    from toolkit.training.hooks import Hook
     from toolkit.training.loop import train
     from toolkit.training.run_state import Ancestry, RunState
 
     class NeverSaves:
         """Saving is not part of a step, and at 1b takes longer than all of them."""
 
+        is_writing = False
+
         def is_due(self, state: RunState) -> bool:
             return False
 
         def is_saved(self, state: RunState) -> bool:
             return True
+
+        def advance(self, hooks: Hook) -> None:
+            pass
+
+        finish = advance
 
     settings = load_run(preset, [*_overrides(folder, vocabulary, micro_rows, steps), *overrides])
     (folder / "run").mkdir()

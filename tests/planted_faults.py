@@ -321,6 +321,27 @@ FAULTS = (
         tests=("tests/resume/test_resume.py::test_the_number_of_ranks_may_change",),
     ),
     Fault(
+        name="saving: what is written in the background are the engine's own tensors, not copies",
+        path="toolkit/engine/optimizer_state.py",
+        old="dtype=torch.float32, copy=True",
+        new="dtype=torch.float32",
+        tests=("tests/training/test_background_saving.py",),
+    ),
+    Fault(
+        name="saving: a writer's error is swallowed, and the checkpoint never appears",
+        path="toolkit/engine/saving.py",
+        old="self._finished.result()",
+        new="self._finished.exception()",
+        tests=("tests/training/test_background_saving.py",),
+    ),
+    Fault(
+        name="saving: the run ends before its last checkpoint is written",
+        path="toolkit/training/loop.py",
+        old="        run.saver.finish(hooks)\n",
+        new="",
+        tests=("tests/training/test_saving.py",),
+    ),
+    Fault(
         name="resume: the optimizer counts its steps from the start again",
         path="toolkit/engine/optimizer_state.py",
         old="    _make_moments_exist(optimizer, optimizer_step)\n",

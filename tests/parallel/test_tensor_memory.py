@@ -66,7 +66,7 @@ class Held:
     def __call__(self) -> dict[str, Any]:
         from toolkit.engine.engine import Engine
         from toolkit.engine.ranks import join_ranks
-        from toolkit.engine.saving import load_checkpoint, save_checkpoint
+        from toolkit.engine.saving import AsyncCheckpoint, load_checkpoint
         from toolkit.run import load_run
         from toolkit.run.resolve import resolve_run
 
@@ -85,7 +85,7 @@ class Held:
         peaks["load"], peaks["loaded"] = live.peak, live.now
         tokenizer = found.path / "tokenizer"
         with LiveBytes() as live:
-            save_checkpoint(engine, Path(self.folder), manifest=found.manifest, tokenizer_folder=tokenizer)
+            AsyncCheckpoint(engine, Path(self.folder), manifest=found.manifest, tokenizer_folder=tokenizer).wait()
         peaks["save"], peaks["saved"] = live.peak, live.now
         gc.collect()
         with warnings.catch_warnings(action="ignore"):

@@ -27,7 +27,7 @@ class LoadAndSave:
 
     def __call__(self) -> None:
         from toolkit.engine.ranks import join_ranks
-        from toolkit.engine.saving import load_checkpoint, save_checkpoint
+        from toolkit.engine.saving import AsyncCheckpoint, load_checkpoint
         from toolkit.run import load_run
         from toolkit.run.resolve import resolve_run
         from toolkit.training.pretrain import _build_engine
@@ -38,7 +38,8 @@ class LoadAndSave:
         engine = _build_engine(run.settings, run.ds_config, join_ranks(settings.parallel))
         found = open_checkpoint(self.checkpoint)
         load_checkpoint(engine, found)
-        save_checkpoint(engine, Path(self.folder), manifest=found.manifest, tokenizer_folder=found.path / "tokenizer")
+        tokenizer = found.path / "tokenizer"
+        AsyncCheckpoint(engine, Path(self.folder), manifest=found.manifest, tokenizer_folder=tokenizer).wait()
         engine.close()
 
 

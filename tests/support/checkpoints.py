@@ -12,6 +12,7 @@ from toolkit.checkpoint import (
     LayoutEntry,
     ParameterState,
     VocabularyEntry,
+    abandon,
     begin,
     finish,
     merge_parts,
@@ -85,10 +86,15 @@ def write_checkpoint(
         settings: further settings for the manifest.
     """
     folder = begin(root, step)
-    parts = [
-        write_part(folder, part=part, num_parts=num_parts, parameters=states[part::num_parts])
-        for part in range(num_parts)
-    ]
+    try:
+        parts = [
+            write_part(folder, part=part, num_parts=num_parts, parameters=states[part::num_parts])
+            for part in range(num_parts)
+        ]
+    except BaseException:
+        # As the engine does once all writers have stopped.
+        abandon(folder)
+        raise
     whole = merge_parts(parts)
     own = {} if model is None else {"model": model.model_dump(mode="json")}
     manifest = CheckpointManifest(

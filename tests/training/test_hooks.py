@@ -3,7 +3,6 @@
 import logging
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from pathlib import Path
 
 import pytest
 
@@ -29,8 +28,8 @@ class Watches(Hook):
     def after_step(self, info, metrics):
         self.moments.append(("step", info.step, info.is_phase_end))
 
-    def on_checkpoint(self, folder):
-        self.moments.append(("checkpoint", int(folder.name.removeprefix("step-"))))
+    def on_checkpoint(self, step):
+        self.moments.append(("checkpoint", step))
 
     def on_end(self, state):
         self.moments.append(("end", state.step))
@@ -56,7 +55,7 @@ class Moments:
         train = loop.train
 
         def watched(run: loop.Run, state: object) -> object:
-            stops = lambda: bool(watches.moments) and ("step", self.stop_at) == watches.moments[-1][:2]  # noqa: E731
+            stops = lambda: any(("step", self.stop_at) == moment[:2] for moment in watches.moments)  # noqa: E731
             return train(replace(run, hooks=[watches, *run.hooks], is_stop_requested=stops), state)
 
         with pytest.MonkeyPatch.context() as patch:
@@ -69,21 +68,33 @@ def test_moments_of_a_run_that_is_stopped_and_resumed(tmp_path):
     run_file = str(write_run(tmp_path))
     ((first,), (second,)) = run_distributed([Moments(run_file, stop_at=3), Moments(run_file)], world_size=1)
     names = ["clm", "mlm"]
-    assert first == [
-        ("start", 0), ("evaluation", 0, names), ("step", 1, False), ("step", 2, False), ("checkpoint", 2),
-        ("evaluation", 3, names), ("step", 3, True), ("checkpoint", 3), ("end", 3), ("close", None),
+    steps = [[moment for moment in moments if moment[0] != "checkpoint"] for moments in (first, second)]
+    assert steps[0] == [
+        ("start", 0), ("evaluation", 0, names), ("step", 1, False), ("step", 2, False),
+        ("evaluation", 3, names), ("step", 3, True), ("end", 3), ("close", None),
     ]  # fmt: skip
-    assert second == [
-        ("start", 3), ("evaluation", 4, names), ("step", 4, False), ("checkpoint", 4), ("step", 5, False),
-        ("evaluation", 6, names), ("step", 6, True), ("checkpoint", 6), ("end", 6), ("close", None),
+    assert steps[1] == [
+        ("start", 3), ("evaluation", 4, names), ("step", 4, False), ("step", 5, False),
+        ("evaluation", 6, names), ("step", 6, True), ("end", 6), ("close", None),
     ]  # fmt: skip
+    for moments, saved in ((first, [2, 3]), (second, [4, 6])):
+        # A checkpoint appears after its step, and before the next one or the end; how soon is up to the disk.
+        assert [moment[1] for moment in moments if moment[0] == "checkpoint"] == saved
+        for step in saved:
+            assert (
+                _place(moments, "step", step) < _place(moments, "checkpoint", step) < _place(moments, "end", saved[-1])
+            )
+
+
+def _place(moments, name, step):
+    return next(place for place, moment in enumerate(moments) if moment[:2] == (name, step))
 
 
 class _Fails(Hook):
     def close(self, error):
         raise UserError("the disk is full")
 
-    def on_checkpoint(self, folder):
+    def on_checkpoint(self, step):
         raise UserError("no permission")
 
 
@@ -106,7 +117,7 @@ def alone():
 def test_a_hook_that_fails_does_not_keep_the_others_from_their_moment(alone):
     watches = Watches()
     hooks = HookList([_Fails(), watches], alone)
-    hooks.on_checkpoint(Path("step-00000004"))
+    hooks.on_checkpoint(4)
     assert watches.moments == [("checkpoint", 4)]
     with pytest.raises(UserError, match="no permission"):
         alone.sum_counts(1)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.runs import RunCase, read_metrics, write_run
+from toolkit.checkpoint.folders import step_folders
 from toolkit.core.errors import NonFiniteError
 from toolkit.testing.distributed import run_distributed
 
@@ -47,7 +48,9 @@ def test_the_run_ends_and_the_rows_are_named(tmp_path, world_size):
         assert "is not finite" in messages[0], case
         folder = Path(case.folder)
         step = int(messages[0].split(":")[0].removeprefix("step "))
-        assert not (folder / "checkpoints" / f"step-{step:08d}").exists(), case
+        # Those before it are there, also the one that was being written when the run ended.
+        assert [saved for saved, _ in step_folders(folder / "checkpoints")] == [*range(step - 1, 0, -1)], case
+        assert not list((folder / "checkpoints").glob(".writing-*")), case
         assert all(line["step"] < step for line in read_metrics(folder)), case
         if "validation" not in messages[0]:
             assert all(f"rank {rank}, epoch 0: " in messages[0] for rank in range(world_size)), case

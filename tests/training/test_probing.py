@@ -47,7 +47,7 @@ class Watched(ProbeHook):
         metrics = StepMetrics(2.0, 1.0, 1e-3, StepCounts(), 0.1)
         self.after_step(StepInfo(state, Phase(0, "clm", 0, 20), AttentionKind.CAUSAL), metrics)
         if saved:
-            self.on_checkpoint(Path(f"step-{step:08d}"))
+            self.on_checkpoint(step)
 
 
 @pytest.mark.parametrize(
@@ -156,9 +156,9 @@ def test_a_checkpoint_that_waits_is_not_deleted(tmp_path, monkeypatch):
     probes = Watched(settings, monkeypatch, "import time; time.sleep(60)")
     retention = RetentionHook(root, settings.checkpoint, in_use=probes)
     for step in (3, 4, 8, 12):
-        folder = write_checkpoint(root, step, states=states_of(step), tokenizer_folder=tmp_path / "tokenizer")
+        write_checkpoint(root, step, states=states_of(step), tokenizer_folder=tmp_path / "tokenizer")
         probes.step(step, saved=True)
-        retention.on_checkpoint(folder)
+        retention.on_checkpoint(step)
     assert [step for step, _ in step_folders(root)] == [12, 8, 4]
     probes.close(None)
     probes._waiting.clear()

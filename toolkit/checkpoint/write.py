@@ -80,10 +80,11 @@ def write_part(folder: Path, *, part: int, num_parts: int, parameters: Iterable[
         parameters: this writer's share of the parameters; read once, held in memory until written.
 
     Raises:
-        CheckpointError: the disk is full or the folder cannot be written; the folder is removed.
+        CheckpointError: the disk is full or the folder cannot be written. The folder stays for `abandon`, once no other
+            writer is at work there, whose error would hide this one.
     """
     file = f"{part:05d}-of-{num_parts:05d}.safetensors"
-    with _cleaning_up(folder):
+    with _explained(folder):
         states = list(parameters)
         tensors: dict[str, TensorEntry] = {}
         for state in states:
@@ -231,14 +232,20 @@ def _is_intact(folder: Path) -> bool:
 
 
 @contextmanager
-def _cleaning_up(folder: Path) -> Iterator[None]:
-    """Remove the temporary folder if anything fails, and explain an error of the system."""
+def _explained(folder: Path) -> Iterator[None]:
+    """Explain an error of the system while something is written to the temporary folder."""
     try:
         yield
     except OSError as error:
-        message = _failure_message(folder, error)
-        abandon(folder)
-        raise CheckpointError(message) from error
+        raise CheckpointError(_failure_message(folder, error)) from error
+
+
+@contextmanager
+def _cleaning_up(folder: Path) -> Iterator[None]:
+    """Remove the temporary folder if anything fails, and explain an error of the system."""
+    try:
+        with _explained(folder):
+            yield
     except BaseException:
         abandon(folder)
         raise

@@ -1,49 +1,105 @@
-"""Canonical checkpoints of an engine: written by all ranks at once, each its share of the parameters by name."""
+"""Canonical checkpoints of an engine: written by all ranks at once, each its share of the parameters by name.
 
+They are written beside training by threads of our own: the asynchronous engines of DeepSpeed and torch write formats of
+their own (pickles, a planner's metadata) without hashes, and torch's exchanges objects in the background. A thread is
+enough, because hashing and writing release the interpreter lock, and ends with its process, unlike a second process.
+"""
+
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
 
 from toolkit.checkpoint.manifest import CheckpointManifest
 from toolkit.checkpoint.read import Checkpoint, ParameterState
-from toolkit.checkpoint.write import abandon, begin, finish, merge_parts, write_part
+from toolkit.checkpoint.write import PartEntry, abandon, begin, finish, merge_parts, write_part
 from toolkit.core.errors import CheckpointError
 from toolkit.engine.engine import Engine
 from toolkit.engine.optimizer_state import collect, restore, stage_sizes
 
 
-def save_checkpoint(engine: Engine, root: Path, *, manifest: CheckpointManifest, tokenizer_folder: Path) -> Path:
-    """Write the state of the engine below `root`; collective. The checkpoint appears whole or not at all.
+class AsyncCheckpoint:
+    """A checkpoint that is written while training continues. It appears whole or not at all.
+
+    The tensors are copied at once, and a thread of each rank hashes and writes its part. When all have, a thread of
+    rank 0 adds tokenizer and manifest and makes the checkpoint visible. These threads exchange nothing, since their
+    collectives and those of training would meet in another order on each rank: ranks agree in `advance`.
 
     Args:
-        engine: all ranks', between two steps and after at least one.
-        root: the run's checkpoints folder, seen by all ranks.
+        engine: all ranks', between two steps and after at least one; may train again once this returns. Collective.
+        root: the run's checkpoints folder, seen by all ranks; nothing else is being written there.
         manifest: where the run stands; its `tensors` and `files` are filled in here.
         tokenizer_folder: copied into the checkpoint.
 
     Raises:
-        CheckpointError: on every rank, if any could not write; earlier checkpoints are untouched.
+        CheckpointError: on every rank, if the folder cannot be made.
     """
-    ranks = engine.ranks
-    world = ranks.world_size
-    with ranks.together():
-        mine = begin(root, manifest.step) if ranks.rank == 0 else None
-    folder = ranks.broadcast(mine)
-    assert folder is not None
-    states = list(collect(engine, is_mine=_own_part(engine).__contains__))
-    try:
-        with ranks.together():
-            part = write_part(folder, part=ranks.rank, num_parts=world, parameters=states)
-        del states
-        merged = merge_parts(ranks.gather(part))
-        with ranks.together():
-            if ranks.rank == 0:
-                whole = manifest.model_copy(update={"tensors": merged.tensors, "files": merged.files})
-                finish(folder, whole, tokenizer_folder=tokenizer_folder)
-    except BaseException:
-        if ranks.rank == 0:
-            abandon(folder)
-        raise
-    return root / f"step-{manifest.step:08d}"
+
+    def __init__(self, engine: Engine, root: Path, *, manifest: CheckpointManifest, tokenizer_folder: Path) -> None:
+        self._ranks, self._manifest, self._tokenizer_folder = engine.ranks, manifest, tokenizer_folder
+        rank, world = self._ranks.rank, self._ranks.world_size
+        with self._ranks.together():
+            mine = begin(root, manifest.step) if rank == 0 else None
+        folder = self._ranks.broadcast(mine)
+        assert folder is not None
+        self._folder = folder
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        try:
+            states = list(collect(engine, is_mine=_own_part(engine).__contains__))
+        except BaseException:
+            self.abandon()
+            raise
+        self._part = self._thread.submit(write_part, folder, part=rank, num_parts=world, parameters=states)
+        self._finished: Future[None] | None = None
+
+    @property
+    def step(self) -> int:
+        """Of the checkpoint."""
+        return self._manifest.step
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether the thread of this rank is at work; not collective."""
+        return not (self._part if self._finished is None else self._finished).done()
+
+    def advance(self) -> bool:
+        """Wait for the threads of all ranks and let the next ones begin; returns whether it is visible. Collective.
+
+        Raises:
+            CheckpointError: on every rank, if any could not write; earlier checkpoints are untouched.
+        """
+        try:
+            if self._finished is None:
+                with self._ranks.together():
+                    part = self._part.result()
+                self._finished = self._thread.submit(self._finish, merge_parts(self._ranks.gather(part)))
+                return False
+            with self._ranks.together():
+                self._finished.result()
+        except BaseException:
+            self.abandon()
+            raise
+        self._thread.shutdown()
+        return True
+
+    def wait(self) -> None:
+        """Wait until it is visible. Collective.
+
+        Raises:
+            CheckpointError: as `advance`.
+        """
+        while not self.advance():
+            pass
+
+    def abandon(self) -> None:
+        """Give it up, once the thread of this rank has ended; not collective."""
+        self._thread.shutdown()
+        if self._ranks.rank == 0:
+            abandon(self._folder)
+
+    def _finish(self, merged: PartEntry) -> None:
+        if self._ranks.rank == 0:
+            whole = self._manifest.model_copy(update={"tensors": merged.tensors, "files": merged.files})
+            finish(self._folder, whole, tokenizer_folder=self._tokenizer_folder)
 
 
 def _own_part(engine: Engine) -> set[str]:

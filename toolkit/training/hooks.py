@@ -27,8 +27,8 @@ class Hook:
     def after_step(self, info: StepInfo, metrics: StepMetrics) -> None:
         """After each update, and after its evaluation where one is due."""
 
-    def on_checkpoint(self, folder: Path) -> None:
-        """After a checkpoint was saved in `folder`."""
+    def on_checkpoint(self, step: int) -> None:
+        """After the checkpoint of a step has appeared, which is some steps later, at the latest before the next one."""
 
     def on_end(self, state: RunState) -> None:
         """After the last step of this process, finished or stopped; not after an error."""
@@ -55,9 +55,9 @@ class HookList(Hook):
         """On each hook."""
         self._run(lambda hook: hook.after_step(info, metrics))
 
-    def on_checkpoint(self, folder: Path) -> None:
+    def on_checkpoint(self, step: int) -> None:
         """On each hook."""
-        self._run(lambda hook: hook.on_checkpoint(folder))
+        self._run(lambda hook: hook.on_checkpoint(step))
 
     def on_end(self, state: RunState) -> None:
         """On each hook."""
@@ -129,7 +129,7 @@ class RetentionHook(Hook):
     def __init__(self, root: Path, settings: CheckpointSettings, *, in_use: Container[int] = ()) -> None:
         self._root, self._settings, self._in_use = root, settings, in_use
 
-    def on_checkpoint(self, folder: Path) -> None:
+    def on_checkpoint(self, step: int) -> None:
         """Delete older ones."""
         self._retain()
 

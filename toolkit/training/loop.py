@@ -57,10 +57,12 @@ def train(run: Run, state: RunState) -> RunState:
             state = _train(run, state, steps, hooks, errors)
         if not run.saver.is_saved(state):
             errors.raise_agreed()
-            hooks.on_checkpoint(run.saver.save(state))
+            run.saver.save(state, hooks)
+        run.saver.finish(hooks)
         hooks.on_end(state)
         errors.raise_agreed()
     except BaseException as error:
+        run.saver.close(error)
         hooks.close(error)
         raise
     hooks.close(None)
@@ -82,7 +84,8 @@ def _train(run: Run, state: RunState, steps: LocalSteps, hooks: HookList, errors
         with errors.kept():
             local = next(steps)
             counts = local.counts
-        *summed, num_stops = errors.sum_counts(*counts, int(run.is_stop_requested()))
+        flags = (int(run.is_stop_requested()), int(run.saver.is_writing))
+        *summed, num_stops, num_writing = errors.sum_counts(*counts, *flags)
         if num_stops:
             break
         counts, phase, objective = StepCounts(*summed), run.schedule.phase_at(state.step), run.objective_at(state.step)
@@ -100,9 +103,11 @@ def _train(run: Run, state: RunState, steps: LocalSteps, hooks: HookList, errors
         metrics = StepMetrics(result.loss, result.grad_norm, lr, counts, seconds=time.perf_counter() - started)
         state = _evaluate_if_due(run, info, hooks, errors)
         hooks.after_step(info, metrics)
+        if not num_writing:
+            run.saver.advance(hooks)
         if run.saver.is_due(state):
             errors.raise_agreed()
-            hooks.on_checkpoint(run.saver.save(state))
+            run.saver.save(state, hooks)
     return state
 
 

@@ -78,7 +78,7 @@ class ProbeHook(Hook):
         self._report, self._say, self._is_stop_requested = report, say, is_stop_requested
         self._waiting: deque[int] = deque()
         self._running: _Process | None = None
-        self._step = self._num_failed = 0
+        self._num_failed = 0
         self._is_behind = False
 
     def __contains__(self, step: object) -> bool:
@@ -95,14 +95,13 @@ class ProbeHook(Hook):
 
     def after_step(self, info: StepInfo, metrics: StepMetrics) -> None:
         """Take a score that has come, and start the next probe."""
-        self._step = info.step
         self._advance()
 
-    def on_checkpoint(self, folder: Path) -> None:
+    def on_checkpoint(self, step: int) -> None:
         """Probe it, or let it wait for its turn."""
-        if not is_probed(self._settings, self._step):
+        if not is_probed(self._settings, step):
             return
-        self._waiting.append(self._step)
+        self._waiting.append(step)
         self._advance()
         if len(self._waiting) > 1 and not self._is_behind:
             self._is_behind = True

@@ -1,16 +1,21 @@
 """When checkpoints of a run are saved, and what their manifests say."""
 
+import logging
 from pathlib import Path
 
 from toolkit.checkpoint.manifest import CheckpointManifest
 from toolkit.checkpoint.retention import CheckpointSettings
+from toolkit.core.errors import ToolkitError
 from toolkit.engine.engine import Engine
-from toolkit.engine.saving import save_checkpoint
+from toolkit.engine.saving import AsyncCheckpoint
+from toolkit.training.hooks import Hook
 from toolkit.training.run_state import RunState
+
+_log = logging.getLogger(__name__)
 
 
 class CheckpointSaver:
-    """Saves checkpoints of a run; collective.
+    """Saves checkpoints of a run while it trains, one at a time; hooks learn of each when it has appeared.
 
     Args:
         engine: all ranks'.
@@ -36,21 +41,28 @@ class CheckpointSaver:
         self._engine, self._root, self._settings, self._manifest = engine, root, settings, manifest
         self._tokenizer_folder, self._rows_per_step = tokenizer_folder, rows_per_step
         self._saved_step = first_step
+        self._in_flight: AsyncCheckpoint | None = None
 
     def is_due(self, state: RunState) -> bool:
         """Whether a checkpoint is saved after this step, be it the last of the process or not."""
         return self._settings.is_due(state.step)
 
     def is_saved(self, state: RunState) -> bool:
-        """Whether there is a checkpoint of this step, or nothing to save yet."""
+        """Whether there is a checkpoint of this step, if only in flight, or nothing to save yet."""
         return state.step == self._saved_step
 
-    def save(self, state: RunState) -> Path:
-        """Save a checkpoint and return its folder.
+    @property
+    def is_writing(self) -> bool:
+        """Whether this rank is still writing; the checkpoint in flight need not advance before all have stopped."""
+        return self._in_flight is not None and self._in_flight.is_writing
+
+    def save(self, state: RunState, hooks: Hook) -> None:
+        """Begin a checkpoint of this state, once the one in flight has appeared; collective.
 
         Raises:
             CheckpointError: on every rank, if any could not write.
         """
+        self.finish(hooks)
         manifest = self._manifest.model_copy(
             update={
                 "step": state.step,
@@ -61,6 +73,44 @@ class CheckpointSaver:
                 "losses": dict(state.losses),
             }
         )
-        folder = save_checkpoint(self._engine, self._root, manifest=manifest, tokenizer_folder=self._tokenizer_folder)
+        self._in_flight = AsyncCheckpoint(
+            self._engine, self._root, manifest=manifest, tokenizer_folder=self._tokenizer_folder
+        )
         self._saved_step = state.step
-        return folder
+
+    def advance(self, hooks: Hook) -> None:
+        """Let the checkpoint in flight go on, if there is one, after what all ranks are writing; collective.
+
+        Raises:
+            CheckpointError: on every rank, if any could not write.
+        """
+        checkpoint, self._in_flight = self._in_flight, None
+        if checkpoint is None:
+            return
+        if checkpoint.advance():
+            hooks.on_checkpoint(checkpoint.step)
+        else:
+            self._in_flight = checkpoint
+
+    def finish(self, hooks: Hook) -> None:
+        """Wait until no checkpoint is in flight; collective.
+
+        Raises:
+            CheckpointError: on every rank, if any could not write.
+        """
+        while self._in_flight is not None:
+            self.advance(hooks)
+
+    def close(self, error: BaseException) -> None:
+        """Finish the checkpoint in flight after an error that all ranks raise together; after any other, give it up."""
+        if self._in_flight is None:
+            return
+        if not (isinstance(error, ToolkitError) and error.is_agreed):
+            self._in_flight.abandon()
+            return
+        try:
+            self.finish(Hook())
+        except Exception as raised:
+            # `error` is the one that ends the run.
+            if self._engine.ranks.rank == 0:
+                _log.warning("the checkpoint in flight could not be finished: %s", raised)
