@@ -77,6 +77,8 @@ _SETTINGS = (
         remedy="expected 1. Change them",
     ),
     _set('schedule=[{objective="clm",fraction=1.0}]', found=("fractions of train.steps",), remedy="Set train.steps"),
+    _set("scheduler.kind=alternat", found=("unknown scheduler 'alternat'",), remedy="Did you mean 'alternate'"),
+    _set("scheduler.kind=alternate", found=("scheduler.cycles is missing",), remedy="Times that the list"),
     _set("train.steps=30", found=("10 (clm) + 10 (mlm) = 20 steps",), remedy="Leave train.steps out"),
     _set("schedule.0.objective=clmm", found=("'clmm'",), remedy="Did you mean 'clm'"),
     _set("model.preset=120m", found=("model.preset='120m'",), remedy="Available presets: "),

@@ -22,6 +22,18 @@ def test_a_dry_run_shows_what_would_run(monkeypatch, capsys, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_dry_run_shows_the_phases_that_the_scheduler_makes(monkeypatch, capsys, tmp_path):
+    options = ["--set", 'scheduler={kind="alternate",cycles=2}', "--dry-run"]
+    monkeypatch.setattr(sys, "argv", ["toolkit", "train", str(write_run(tmp_path, phase_steps=3)), *options])
+    with pytest.raises(SystemExit):
+        main()
+    out = capsys.readouterr().out
+    shown = re.findall(r"# steps (\d+) to (\d+): (\w+), 3 steps", out)
+    assert shown == [("1", "3", "clm"), ("4", "6", "mlm"), ("7", "9", "clm"), ("10", "12", "mlm")]
+    assert out.count("steps = 3 }") == 4
+    assert "scheduler" not in out
+
+
 def test_a_dry_run_says_the_epochs_of_every_corpus_of_a_blend(monkeypatch, capsys, tmp_path):
     run_file = write_run(tmp_path)
     blend = ", ".join(f'{{path="{tmp_path / name}",weight={n}}}' for name, n in (("corpus", 3), ("validation", 1)))

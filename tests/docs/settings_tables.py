@@ -23,6 +23,7 @@ from toolkit.finetuning.tasks.retrieval import RetrievalSettings
 from toolkit.finetuning.tasks.sequence_classification import SequenceClassificationSettings
 from toolkit.objectives.mlm import MlmSettings
 from toolkit.objectives.schedule import PhaseSettings
+from toolkit.objectives.schedulers import AlternateSettings
 from toolkit.run.settings import RunSettings
 
 __all__ = ["TABLES", "filled", "keys", "table"]
@@ -30,6 +31,7 @@ __all__ = ["TABLES", "filled", "keys", "table"]
 TABLES: dict[str, type[BaseModel]] = {
     "run": RunSettings,
     "schedule": PhaseSettings,
+    "alternate": AlternateSettings,
     "mlm": MlmSettings,
     "finetuning": FinetuningSettings,
     "grid": Grid,
@@ -44,7 +46,12 @@ _WORDS = {int: "integer", float: "number", bool: "true, false", str: "string", d
 _SIGNS = {Gt: ("gt", ">"), Ge: ("ge", ">="), Lt: ("lt", "<"), Le: ("le", "<=")}
 # Decided before the class sees them, so that the class cannot say it.
 _DEFAULTS = {"run.dir": "`runs/<name of the run file>`", "grid.dir": "`grids/<name of the grid file>`"}
+# Keys that load_run replaces by what they stand for; no class has them.
 _PRESET = "| `model.preset` | string | unset | A shape by name; other keys of `[model]` override it. |\n"
+_SCHEDULER = (
+    '| `scheduler.kind` | string | `"phases"` | What makes the phases from `[[schedule]]`, see [schedulers]'
+    "(schedulers.md); its other keys are those of the kind. |\n"
+)
 
 
 def keys(group: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
@@ -66,7 +73,9 @@ def table(name: str) -> str:
     adds = set(group.model_fields) - set(shared) if issubclass(group, FinetuningSettings) else None
     rows = [_row(key, field) for key, field in keys(group) if adds is None or key in adds]
     if name == "run":
-        rows.insert(next(number for number, row in enumerate(rows) if row.startswith("| `model.")), _PRESET)
+        for before, row_of_none in (("model.", _PRESET), ("train.", _SCHEDULER)):
+            place = next(number for number, row in enumerate(rows) if row.startswith(f"| `{before}"))
+            rows.insert(place, row_of_none)
     return _HEAD + "".join(rows)
 
 

@@ -19,6 +19,7 @@ from tests.docs.memory_table import PAGE, with_table
 from tests.docs.pages import PAGES, ROOT, Page, Snippet
 from tests.docs.settings_tables import TABLES, filled, keys
 from tests.support.checkpoints import model_states, write_checkpoint
+from tests.support.packages import lay_down_entry_points
 from tests.support.retrieval import word_collection
 from tests.support.text import sample_documents, tiny_tokenizer
 from toolkit.conversion import to_hf
@@ -28,7 +29,6 @@ from toolkit.experiments import grid_cells, load_grid
 from toolkit.finetuning import FinetuningResult, get_task
 from toolkit.model import model_settings
 from toolkit.model.encoder import Encoder, initialize_
-from toolkit.objectives import registry
 from toolkit.parallel.topology import batch_plan
 from toolkit.preprocess import PreprocessSettings, preprocess
 from toolkit.run import load_run
@@ -81,17 +81,18 @@ def test_run_files_load(snippet: Snippet, tmp_path: Path, monkeypatch: pytest.Mo
         assert len(grid_cells(load_grid(path))) == 9
         return
     if "plugin" in snippet.marks:
-        (plugin,) = (code for code in _all("python") if "file=span_masking.py" in code.marks)
-        namespace: dict[str, Any] = {"__name__": "span_masking"}
-        exec(plugin.text, namespace)
-        monkeypatch.setitem(registry._registered, "span-mlm", namespace["SpanMasking"])
+        _lay_down_plugin(_page(snippet.page), tmp_path)
+        monkeypatch.syspath_prepend(str(tmp_path))
     if "fragment" in snippet.marks:
         phases = [{"objective": "clm", "steps": 1}]
         raw = {"model": {"preset": "test"}, "data": {"train": "data/corpus"}, "schedule": phases, **raw}
     path = tmp_path / "run.toml"
     path.write_text(tomli_w.dumps(raw))
     settings = load_run(str(path))
-    assert [phase.objective for phase in settings.schedule] == [phase["objective"] for phase in raw["schedule"]]
+    scheduled = [phase["objective"] for phase in raw["schedule"]]
+    scheduler = raw.get("scheduler", {})
+    times = scheduler.get("cycles", scheduler.get("rounds", 1))
+    assert [phase.objective for phase in settings.schedule] == scheduled * times
 
 
 def test_the_study_in_miniature_is_declared_as_its_script_runs_it() -> None:
@@ -158,11 +159,11 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _run(code: list[str], folder: Path, **environment: str) -> None:
+def _run(code: list[str], folder: Path) -> None:
     done = subprocess.run(
         [sys.executable, *code],
         cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **environment},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
         capture_output=True,
         text=True,
         timeout=300,
@@ -182,25 +183,43 @@ def test_python_snippets_run(page: Page, workplace: Path) -> None:
     _run(["-c", "\n".join(f"import {name}" for name in snippets) or "pass"], workplace)
 
 
+def _lay_down_plugin(page: Page, folder: Path) -> dict[str, dict[str, str]]:
+    """The package of a page, as an installer lays it down, with its tests; returns its entry points."""
+    for snippet in page.snippets("python"):
+        for mark in snippet.marks:
+            (folder / mark.removeprefix("file=")).write_text(snippet.text)
+    (project,) = (tomllib.loads(toml.text)["project"] for toml in page.snippets("toml") if "pyproject" in toml.marks)
+    points: dict[str, dict[str, str]] = project["entry-points"]
+    lay_down_entry_points(folder, project["name"], points)
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    return points
+
+
+def test_the_scheduler_keeps_the_contract_and_makes_the_phases_that_the_page_says(tmp_path: Path) -> None:
+    page = _page("docs/schedulers.md")
+    _lay_down_plugin(page, tmp_path)
+    (raw,) = (tomllib.loads(toml.text) for toml in page.snippets("toml") if "plugin" in toml.marks)
+    (tmp_path / "run.toml").write_text(
+        tomli_w.dumps({**raw, "model": {"preset": "test"}, "data": {"train": "data/corpus"}})
+    )
+    _run(["-m", "pytest", "-q", "test_gradual_switch.py"], tmp_path)
+    code = (
+        "from toolkit.run import load_run\n"
+        "from toolkit.run.load import schedule_of\n"
+        "found = [(p.objective, p.stop - p.start) for p in schedule_of(load_run('run.toml')).phases]\n"
+        "assert found[::2] == [('clm', steps) for steps in (2500, 1500, 500)], found\n"
+        "assert found[1::2] == [('mlm', steps) for steps in (500, 1500, 2500)], found\n"
+    )
+    _run(["-c", code], tmp_path)
+
+
 def test_the_plugin_keeps_the_contract(tmp_path: Path) -> None:
     """Laid down as an installer does, with the entry point of its pyproject, and tested by its own test file."""
     page = _page("docs/objectives.md")
-    for snippet in page.snippets("python"):
-        for mark in snippet.marks:
-            (tmp_path / mark.removeprefix("file=")).write_text(snippet.text)
-    (project,) = (tomllib.loads(toml.text)["project"] for toml in page.snippets("toml") if "pyproject" in toml.marks)
-    metadata = tmp_path / "span_masking-0.1.0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text(
-        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
-    )
-    points = project["entry-points"]["toolkit.objectives"]
-    lines = "".join(f"{kind} = {value}\n" for kind, value in points.items())
-    (metadata / "entry_points.txt").write_text(f"[toolkit.objectives]\n{lines}")
+    points = _lay_down_plugin(page, tmp_path)["toolkit.objectives"]
     (run,) = (tomllib.loads(toml.text) for toml in page.snippets("toml") if "plugin" in toml.marks)
     assert points.keys() == run["objectives"].keys()
-    (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    _run(["-m", "pytest", "-q", "test_span_masking.py"], tmp_path, PYTHONPATH=str(tmp_path))
+    _run(["-m", "pytest", "-q", "test_span_masking.py"], tmp_path)
     code = (
         "import numpy as np\n"
         "from toolkit.objectives import Draws, Vocabulary, build\n"
@@ -212,7 +231,7 @@ def test_the_plugin_keeps_the_contract(tmp_path: Path) -> None:
         "share = found.positions_N.size / tokens.size\n"
         "assert 0.24 < share < 0.30 and neighbours > 0.75, (share, neighbours)\n"
     )
-    _run(["-c", code], tmp_path, PYTHONPATH=str(tmp_path))
+    _run(["-c", code], tmp_path)
 
 
 def _options(command: str) -> dict[str, bool]:

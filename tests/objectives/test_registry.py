@@ -3,11 +3,13 @@
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.support.packages import lay_down_entry_points
 from toolkit.core.errors import SettingsError
 from toolkit.objectives import Draws, Vocabulary, build, get, known, register, registry
 from toolkit.objectives.registry import declare
@@ -52,11 +54,7 @@ class EveryNth:
 def _install(folder: Path, package: str, *, source: str, points: dict[str, str]) -> None:
     """Lay a package down as an installer does: a module and its metadata."""
     (folder / f"{package}.py").write_text(source)
-    metadata = folder / f"{package}-1.5.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.5\n")
-    lines = "\n".join(f"{kind} = {value}" for kind, value in points.items())
-    (metadata / "entry_points.txt").write_text(f"[toolkit.objectives]\n{lines}\n")
+    lay_down_entry_points(folder, package, {"toolkit.objectives": points})
 
 
 @pytest.fixture
@@ -69,7 +67,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(autouse=True)
 def _forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test registers is gone after it."""
-    monkeypatch.setattr(registry, "_registered", {})
+    monkeypatch.setattr(registry, "KINDS", replace(registry.KINDS, registered={}))
 
 
 def test_a_plugin_is_found_and_used(site: Path) -> None:

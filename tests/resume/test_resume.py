@@ -98,6 +98,22 @@ def test_resume_before_at_and_after_the_switch(tmp_path, world_size):
         assert results[0] == {_SWITCH - 1: [], _SWITCH: [], _SWITCH + 1: []}, layout
 
 
+def test_a_scheduled_run_resumes_from_its_file_and_from_its_run_toml(tmp_path):
+    run_file = write_run(tmp_path, phase_steps=2)
+    alternate = 'scheduler={kind="alternate",cycles=2}'
+    (results,) = run_distributed([CutOff(str(run_file), str(tmp_path), "zero0", (alternate,), (3,))], world_size=1)
+    assert results[0] == {3: []}
+    whole, again = tmp_path / "whole", tmp_path / "again"
+    lines = read_metrics(whole)
+    assert [line["objective"] for line in lines if "loss" in line] == ["clm", "clm", "mlm", "mlm"] * 2
+    shutil.copytree(whole, again)
+    for step in range(4, 9):
+        shutil.rmtree(again / f"checkpoints/step-{step:08d}")
+    (results,) = run_distributed([RunCase(str(again / "run.toml"), "zero0", (f"run.dir={again}",))], world_size=1)
+    assert results[0][0] == "finished at step 8"
+    assert compare(whole, again) == []
+
+
 @pytest.mark.parametrize("is_tied", [False, True])
 def test_resume_with_two_parameter_groups(tmp_path, is_tied):
     """Norms and embeddings without weight decay: each ZeRO stage has to find the moments of both groups at a save."""

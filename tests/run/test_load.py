@@ -7,7 +7,8 @@ import pytest
 from toolkit.core.errors import CheckpointError, SettingsError
 from toolkit.model.presets import MODEL_PRESETS
 from toolkit.run import load_run, run_presets
-from toolkit.run.load import schedule_of, to_toml
+from toolkit.run.identity import check_same_run, snapshot
+from toolkit.run.load import read_resolved, schedule_of, to_toml
 
 _RUN = """
 [model]
@@ -62,6 +63,25 @@ def test_resolved_settings_run_again(run_file, tmp_path):
     again = tmp_path / "again.toml"
     again.write_text(to_toml(settings))
     assert load_run(str(again)) == settings
+
+
+def test_a_scheduler_is_replaced_by_the_phases_that_it_makes(run_file, tmp_path):
+    settings = load_run(run_file, ["scheduler.kind=alternate", "scheduler.cycles=2"])
+    assert [(phase.objective, phase.steps) for phase in settings.schedule] == [("clm", 6), ("mlm", 4)] * 2
+    again = tmp_path / "again.toml"
+    again.write_text(to_toml(settings))
+    assert "scheduler" not in tomllib.loads(again.read_text())
+    assert load_run(str(again)) == read_resolved(again) == settings
+    check_same_run(snapshot(settings), load_run(str(again)))
+
+
+def test_mistakes_of_the_scheduler_and_of_the_schedule_are_told_together(run_file):
+    with pytest.raises(SettingsError) as caught:
+        load_run(run_file, ["scheduler.kind=alternat", "schedule.1.steps=0", "lr.peak=-1"])
+    for found in ("unknown scheduler 'alternat'", "invalid value for schedule.1.steps", "invalid value for lr.peak"):
+        assert found in str(caught.value)
+    with pytest.raises(SettingsError, match="invalid value for scheduler: expected a table, got 'alternate'"):
+        load_run(run_file, ["scheduler=alternate"])
 
 
 @pytest.mark.parametrize("name", run_presets())

@@ -42,7 +42,7 @@ class Vanishing:
 
 @pytest.fixture
 def vanishing(monkeypatch):
-    monkeypatch.setitem(registry._registered, "vanishing", Vanishing)
+    monkeypatch.setitem(registry.KINDS.registered, "vanishing", Vanishing)
 
 
 def test_selective_checkpointing_of_compiled_blocks_is_refused_at_stage_3(tmp_path):
@@ -70,7 +70,7 @@ def test_a_corpus_without_its_tokenizer_is_refused_before_the_start(tmp_path):
 @dataclass(frozen=True)
 class _VanishingCase(RunCase):
     def __call__(self) -> Any:
-        registry._registered["vanishing"] = Vanishing
+        registry.KINDS.registered["vanishing"] = Vanishing
         return super().__call__()
 
 

@@ -18,6 +18,8 @@ from toolkit.core.settings import explain, nearest
 from toolkit.model.presets import MODEL_PRESETS
 from toolkit.objectives.registry import DeclaredObjective, declare
 from toolkit.objectives.schedule import Schedule
+from toolkit.objectives.schedulers import are_phases
+from toolkit.objectives.schedulers import declare as declare_scheduler
 from toolkit.run.settings import RunSettings
 from toolkit.run.start import fill_model_from_checkpoint
 
@@ -60,6 +62,8 @@ def load_run(source: str, overrides: Sequence[str] = ()) -> RunSettings:
         _expand_model_preset(raw)
     with _collected(mistakes, raw):
         fill_model_from_checkpoint(raw)
+    with _collected(mistakes):
+        _expand_schedule(raw)
     # The file of a preset is not the user's to correct.
     origin = f"preset {source}" if path.parent == _PRESETS else str(path)
     settings = _validate(raw, origin, mistakes)
@@ -202,6 +206,18 @@ def _expand_model_preset(raw: dict[str, Any]) -> None:
             f"unknown model.preset={name!r}.{hint}\nAvailable presets: {', '.join(sorted(MODEL_PRESETS))}."
         )
     raw["model"] = {**MODEL_PRESETS[name].model_dump(exclude_unset=True), **model}
+
+
+def _expand_schedule(raw: dict[str, Any]) -> None:
+    """Replace [scheduler] by the phases that it makes of [[schedule]]; wrong entries stay, to be told with the rest."""
+    if "scheduler" not in raw:
+        return
+    given, entries, train = raw.pop("scheduler"), raw.get("schedule"), raw.get("train")
+    if not isinstance(given, dict):
+        raise SettingsError(f"invalid value for scheduler: expected a table, got {given!r}.")
+    scheduler, steps = declare_scheduler(given), train.get("steps") if isinstance(train, dict) else None
+    if are_phases(entries):
+        raw["schedule"] = scheduler.phases(entries, steps if isinstance(steps, int) else None)
 
 
 def _name_run_folder(raw: dict[str, Any], name: str) -> None:

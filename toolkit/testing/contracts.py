@@ -1,22 +1,38 @@
-"""The contract of an objective, as tests that run over any of them.
+"""The contracts of an objective and of a scheduler, as tests that run over any of them.
 
-A package that adds an objective checks it so:
+A package that adds one checks it so:
 
-    from toolkit.testing.contracts import ObjectiveContract
+    from toolkit.testing.contracts import ObjectiveContract, SchedulerContract
 
     class TestMine(ObjectiveContract):
         kind = "mine"
         settings = {"ratio": 0.3}
+
+    class TestMyScheduler(SchedulerContract):
+        kind = "mine"
+        settings = {"rounds": 4}
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 import pydantic
 
-from toolkit.objectives import AttentionKind, Draws, IntArray, Objective, Targets, Vocabulary, build, get
+from toolkit.objectives import (
+    AttentionKind,
+    Draws,
+    IntArray,
+    Objective,
+    PhaseSettings,
+    Schedule,
+    Targets,
+    Vocabulary,
+    build,
+    get,
+)
+from toolkit.objectives.schedulers import KINDS, declare
 
 _PAD, _BOS, _MASK = 2, 1, 4
 
@@ -58,6 +74,18 @@ def _assert_equal(left: Targets, right: Targets) -> None:
     np.testing.assert_array_equal(left.labels_N, right.labels_N)
 
 
+def _assert_settings_are_sound(settings_class: type[pydantic.BaseModel], settings: Mapping[str, Any]) -> None:
+    assert settings_class.model_config.get("frozen")
+    assert settings_class.model_config.get("extra") == "forbid"
+    unexplained = [name for name, field in settings_class.model_fields.items() if not field.description]
+    assert unexplained == []
+    try:
+        settings_class.model_validate({**settings, "no_such_setting": 1})
+    except pydantic.ValidationError:
+        return
+    raise AssertionError("an unknown setting was taken")
+
+
 class ObjectiveContract:
     """What every objective has to hold; subclass it and name the kind."""
 
@@ -77,16 +105,7 @@ class ObjectiveContract:
 
     def test_settings_are_frozen_closed_and_explained(self) -> None:
         """A misspelt key must not pass in silence, and --help has to say what a key means."""
-        settings_class = get(self.kind).Settings
-        assert settings_class.model_config.get("frozen")
-        assert settings_class.model_config.get("extra") == "forbid"
-        unexplained = [name for name, field in settings_class.model_fields.items() if not field.description]
-        assert unexplained == []
-        try:
-            settings_class.model_validate({**self.settings, "no_such_setting": 1})
-        except pydantic.ValidationError:
-            return
-        raise AssertionError("an unknown setting was taken")
+        _assert_settings_are_sound(get(self.kind).Settings, self.settings)
 
     def test_shapes_and_ranges(self) -> None:
         """Inputs keep their shape; targets are ascending and unique; every id lies in the vocabulary."""
@@ -163,3 +182,40 @@ class ObjectiveContract:
         targets = self.make().build(empty_BS, empty_BS, _draws([]))
         assert targets.input_ids_BS.shape == (0, 16)
         assert len(targets.positions_N) == len(targets.labels_N) == 0
+
+
+class SchedulerContract:
+    """What every scheduler has to hold; subclass it and name the kind."""
+
+    kind: ClassVar[str]
+    settings: ClassVar[Mapping[str, Any]] = {}
+    entries: ClassVar[Sequence[Mapping[str, Any]]] = (
+        {"objective": "clm", "fraction": 0.25},
+        {"objective": "mlm", "fraction": 0.75},
+    )
+    """Of `[[schedule]]`."""
+    total_steps: ClassVar[int | None] = 1000
+    """Of the run."""
+
+    def phases(self) -> list[dict[str, Any]]:
+        """What a scheduler of the kind makes of the entries, each valid."""
+        scheduler = declare({"kind": self.kind, **self.settings})
+        return scheduler.phases([dict(entry) for entry in self.entries], self.total_steps)
+
+    def test_settings_are_frozen_closed_and_explained(self) -> None:
+        """A misspelt key must not pass in silence, and an error has to say what a key means."""
+        _assert_settings_are_sound(KINDS.get(self.kind).Settings, self.settings)
+
+    def test_its_phases_fill_the_run(self) -> None:
+        """Lengths that fit together, and to `train.steps`."""
+        schedule = Schedule.resolve(
+            [PhaseSettings.model_validate(phase) for phase in self.phases()],
+            total_steps=self.total_steps,
+            global_batch_rows=1,
+            sequence_length=1,
+        )
+        assert self.total_steps in (None, schedule.total_steps)
+
+    def test_it_is_pure(self) -> None:
+        """Equal arguments give equal phases."""
+        assert self.phases() == self.phases()

@@ -1,0 +1,146 @@
+"""Classes that packages offer by name, through the entry points of a group.
+
+Ours are declared the same way, in pyproject.toml. A class is imported when a run uses it, not before: a broken package
+does not affect other runs.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
+
+from pydantic import BaseModel, ValidationError
+
+from toolkit.core.errors import SettingsError
+from toolkit.core.settings import explain, nearest
+
+
+class PluginClass(Protocol):
+    """A class with a class of its settings."""
+
+    Settings: ClassVar[type[BaseModel]]
+
+
+ClassT = TypeVar("ClassT", bound=PluginClass)
+
+
+@dataclass(frozen=True)
+class Plugins(Generic[ClassT]):
+    """The classes of one group of entry points, and those that this process has registered itself."""
+
+    group: str
+    """Of entry points: name = kind, value = the class."""
+    noun: str
+    """What messages call one, before its name: `objective kind`."""
+    complaints: Callable[[object], list[str]]
+    """What a candidate lacks beyond being a class with `name` and `Settings`, a phrase each."""
+    registered: dict[str, ClassT] = field(default_factory=dict)
+    """By kind; of this process alone."""
+
+    def register(self, candidate: type) -> None:
+        """Make a class known under its `name` in this process.
+
+        Raises:
+            SettingsError: the class lacks something, or another class already has the name.
+        """
+        kind = getattr(candidate, "name", candidate.__name__)
+        checked = self._checked(candidate, kind=kind, origin=class_path(candidate))
+        owners = {point.value for point in self._points() if point.name == kind}
+        if kind in self.registered:
+            owners.add(class_path(self.registered[kind]))
+        # The same class may come twice: by entry point and by a `register` line in its file, or by a module run again.
+        if owners - {class_path(candidate)}:
+            raise SettingsError(
+                f"the {self.noun} {kind!r} is already taken by {', '.join(sorted(owners))}. "
+                f"Give {class_path(candidate)} another name."
+            )
+        self.registered[kind] = checked
+
+    def known(self) -> tuple[str, ...]:
+        """All kinds, sorted; nothing is imported."""
+        return tuple(sorted({*self.registered, *(point.name for point in self._points())}))
+
+    def get(self, kind: str) -> ClassT:
+        """The class of a kind.
+
+        Raises:
+            SettingsError: no package offers the kind, two do, or the one that does fails on import.
+        """
+        if kind in self.registered:
+            return self.registered[kind]
+        points = {point.value: point for point in self._points() if point.name == kind}
+        if not points:
+            raise SettingsError(
+                f"unknown {self.noun} {kind!r}.{nearest(kind, self.known())} Available kinds: {self._others(kind)}.\n"
+                f"A package adds one through the entry-point group {self.group!r}."
+            )
+        if len(points) > 1:
+            origins = " and ".join(sorted(_origin(point) for point in points.values()))
+            raise SettingsError(f"the {self.noun} {kind!r} is offered by {origins}; uninstall one of them.")
+        (point,) = points.values()
+        try:
+            loaded = point.load()
+        except Exception as error:  # A plugin may raise anything, and the user has to learn which one it was.
+            raise SettingsError(
+                f"the {self.noun} {kind!r} comes from {_origin(point)}, which cannot be imported: "
+                f"{type(error).__name__}: {error}\n"
+                f"Repair or uninstall it, or choose another kind: {self._others(kind)}."
+            ) from error
+        return self._checked(loaded, kind=kind, origin=_origin(point))
+
+    def settings_of(self, key: str, given: Mapping[str, Any], *, default: str) -> tuple[str, BaseModel]:
+        """The kind and the validated settings that a table of a run file declares.
+
+        Args:
+            key: of the table, for messages.
+            given: its content: `kind`, and the settings of that kind.
+            default: the kind where the table has none.
+
+        Raises:
+            SettingsError: an unknown kind, or settings that are invalid for it.
+        """
+        kind = given.get("kind", default)
+        if not isinstance(kind, str):
+            raise SettingsError(
+                f"invalid value for {key}.kind: expected a string, got {kind!r}. Available kinds: "
+                f"{', '.join(self.known())}."
+            )
+        settings_class = self.get(kind).Settings
+        try:
+            settings = settings_class.model_validate({name: given[name] for name in given if name != "kind"})
+        except ValidationError as error:
+            raise SettingsError(explain(error, settings_class, group=key)) from None
+        return kind, settings
+
+    def _points(self) -> tuple[EntryPoint, ...]:
+        return tuple(entry_points(group=self.group))
+
+    def _others(self, kind: str) -> str:
+        return ", ".join(name for name in self.known() if name != kind) or "none"
+
+    def _checked(self, candidate: object, *, kind: str, origin: str) -> ClassT:
+        """The candidate, if it satisfies the contract."""
+        missing = []
+        if not isinstance(candidate, type):
+            missing.append("it is not a class")
+        if not isinstance(getattr(candidate, "name", None), str):
+            missing.append("`name` is not a string")
+        settings = getattr(candidate, "Settings", None)
+        if not (isinstance(settings, type) and issubclass(settings, BaseModel)):
+            missing.append("`Settings` is not a pydantic class")
+        missing += self.complaints(candidate)
+        if missing:
+            raise SettingsError(
+                f"the {self.noun} {kind!r} from {origin} breaks the contract: {'; '.join(missing)}. Correct the class."
+            )
+        return cast("ClassT", candidate)
+
+
+def class_path(candidate: object) -> str:
+    """A class as an entry point names it."""
+    return f"{getattr(candidate, '__module__', '?')}:{getattr(candidate, '__qualname__', '?')}"
+
+
+def _origin(point: EntryPoint) -> str:
+    package = f"package {point.dist.name} {point.dist.version}" if point.dist else "an unnamed package"
+    return f"{package} ({point.value})"
