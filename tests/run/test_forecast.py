@@ -50,7 +50,7 @@ def test_a_preset_is_shown_without_its_corpus(tmp_path, monkeypatch, capsys):
         if name == "610m":
             assert "# model: 755,625,600 parameters, 607,874,688 without the head" in said
             assert "# tokens: 99,090,432,000 positions in 42,000 steps, 2,359,296 a step" in said
-            assert "# learning rate: 2,000 steps of warm-up, 2,000 of decay, peak 0.0005" in said
+            assert "# learning rate: peak 0.0005, 2,000 steps of warm-up, 2,000 of linear decay to 0" in said
     assert list(tmp_path.iterdir()) == []
 
 

@@ -65,6 +65,15 @@ def test_resolved_settings_run_again(run_file, tmp_path):
     assert load_run(str(again)) == settings
 
 
+def test_a_run_from_before_a_setting_resumes_with_its_default(run_file):
+    settings = load_run(run_file)
+    saved = snapshot(settings)
+    del saved["lr"]["floor"]
+    check_same_run(saved, settings)
+    with pytest.raises(SettingsError, match=r"lr\.floor: was 0\.0, now 0\.1"):
+        check_same_run(saved, load_run(run_file, ["lr.floor=0.1"]))
+
+
 def test_a_scheduler_is_replaced_by_the_phases_that_it_makes(run_file, tmp_path):
     settings = load_run(run_file, ["scheduler.kind=alternate", "scheduler.cycles=2"])
     assert [(phase.objective, phase.steps) for phase in settings.schedule] == [("clm", 6), ("mlm", 4)] * 2

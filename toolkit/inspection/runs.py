@@ -100,8 +100,7 @@ def _run_facts(
         table.add_row("validation", data.validation)
     rows = train.global_batch_rows
     table.add_row("step size", f"{rows:,} rows, {rows * data.sequence_length:,} positions")
-    warmup, decay = settings.lr.ramps(total)
-    table.add_row("learning rate", f"peak {settings.lr.peak:g}, {warmup:,} steps of warm-up, {decay:,} of decay")
+    table.add_row("learning rate", settings.lr.describe(total))
     # What was made behind the newest checkpoint is lost with the process.
     safe = "" if step == saved or not step else "; no checkpoint yet" if saved is None else f"; saved up to {saved:,}"
     table.add_row("stands at", f"step {step:,} of {total:,} ({step / total:.0%}){', finished' * (step == total)}{safe}")

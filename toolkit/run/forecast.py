@@ -39,8 +39,7 @@ def forecast(settings: RunSettings, data: RunData | None) -> list[str]:
         f"steps {phase.start + 1:,} to {phase.stop:,}: {phase.objective}, {phase.stop - phase.start:,} steps"
         for phase in schedule.phases
     ]
-    warmup, decay = settings.lr.ramps(total)
-    lines.append(f"learning rate: {counted(warmup, 'step')} of warm-up, {decay:,} of decay, peak {settings.lr.peak:g}")
+    lines.append(f"learning rate: {settings.lr.describe(total)}")
     if settings.model.vocab_size is None:
         return lines
     counts = parameter_counts(settings.model)

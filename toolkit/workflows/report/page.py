@@ -192,16 +192,15 @@ Everything is in <code>{escape(facts.folder)}</code>:</p>
 
 def _settings(facts: Facts) -> str:
     settings, phases = facts.settings, facts.phases
-    train, rate, data = settings.train, settings.lr, settings.data
+    train, data = settings.train, settings.data
     tokens_per_step = train.global_batch_rows * data.sequence_length
     schedule = ", then ".join(f"{phase.stop - phase.start:,} steps of {phase.objective.upper()}" for phase in phases)
     rates = [line["tokens_per_second"] for line in facts.metrics if "tokens_per_second" in line]
-    warmup, decay = rate.ramps(phases[-1].stop)
     pairs = {
         "schedule": schedule,
         "text": f"{facts.documents:,} Wikipedia articles, {facts.tokens:,} tokens; {facts.epochs:.2f} epochs are read",
         "batch": f"{train.global_batch_rows} rows of {data.sequence_length} = {tokens_per_step:,} tokens per step",
-        "learning rate": f"{rate.peak:g}, after {warmup:,} warm-up steps; decays over the last {decay:,} steps",
+        "learning rate": settings.lr.describe(phases[-1].stop),
         "optimizer": f"AdamW, weight decay {train.weight_decay:g}, gradient norm clipped at {train.grad_clip:g}",
         "precision": f"{settings.precision} with fp32 master weights" if settings.precision == "bf16" else "fp32",
         "engine": f"DeepSpeed, ZeRO-{facts.zero_stage}, {facts.ranks} ranks",
