@@ -86,7 +86,7 @@ _SETTINGS = (
     _set("model.vocab_size=50", found=("model.vocab_size", "50", "97"), remedy="Leave model.vocab_size out"),
     _set("lr.peak=-1", found=("lr.peak", "-1"), remedy="above 0"),
     _set("lr.warmup_steps=30", found=("lr.warmup_steps (30)", "20 steps"), remedy="Make one of them shorter"),
-    _set("lr.kind=cosine", found=("lr.decay_steps=8", 'lr.kind="cosine"'), remedy="Leave lr.decay_steps out"),
+    _set("lr.kind=cosine", found=("lr.decay_steps=4", 'lr.kind="cosine"'), remedy="Leave lr.decay_steps out"),
     _set("lr.decay=exponential", found=('lr.decay="exponential"',), remedy="Set lr.floor"),
     _set(
         "train.micro_batch_rows=3",

@@ -106,7 +106,7 @@ def test_contradictions_are_refused(given, found):
         LearningRateSettings(**given)
 
 
-def test_a_warm_up_longer_than_the_run_is_refused_whatever_the_kind():
+def test_a_warm_up_longer_than_the_run_is_refused_for_a_cosine_too():
     with pytest.raises(SettingsError, match=r"lr\.warmup_steps \(15\) is longer than the run \(10 steps\)"):
         LearningRateSettings(kind="cosine", warmup_steps=15).ramps(10)
 

@@ -59,12 +59,12 @@ class LearningRateSettings(Settings):
         """
         default = min(_LONGEST_RAMP, math.floor(_RAMP_SHARE * total_steps))
         warmup = default if self.warmup_steps is None else self.warmup_steps
-        if warmup > total_steps:
-            raise SettingsError(
-                f"lr.warmup_steps ({warmup}) is longer than the run ({counted(total_steps, 'step')}).\n"
-                "Make it shorter, or the run longer."
-            )
         if self.kind != "wsd":
+            if warmup > total_steps:
+                raise SettingsError(
+                    f"lr.warmup_steps ({warmup}) is longer than the run ({counted(total_steps, 'step')}).\n"
+                    "Make it shorter, or the run longer."
+                )
             return warmup, total_steps - warmup if self.kind == "cosine" else 0
         decay = default if self.decay_steps is None else self.decay_steps
         if warmup + decay > total_steps:
