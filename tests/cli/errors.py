@@ -263,7 +263,7 @@ _ADOPTED = (
     _adopt("{prepared}/shard-00000", "--output", "out", "--eod", "<none>", found=("'<none>'", "384"), remedy="(--eod)"),
 )
 
-_UNBUILT = ("plan", "branch", "adapt", "estimate", "doctor", "launch", "watch")
+_UNBUILT = ("plan", "adapt", "estimate", "doctor", "launch", "watch")
 _TO = ("--tokenizer", "{tokenizer}", "--output", "out")
 _MADE = ("--output", "made")
 _PREPROCESS = (

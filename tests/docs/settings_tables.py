@@ -24,7 +24,7 @@ from toolkit.finetuning.tasks.sequence_classification import SequenceClassificat
 from toolkit.objectives.mlm import MlmSettings
 from toolkit.objectives.schedule import PhaseSettings
 from toolkit.objectives.schedulers import AlternateSettings
-from toolkit.run.settings import RunSettings
+from toolkit.run.settings import PastPhase, RunSettings
 
 __all__ = ["TABLES", "filled", "keys", "table"]
 
@@ -142,7 +142,7 @@ def _group_in(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
     if optional:
         return optional[0], False
     inside = get_args(annotation)[0] if get_origin(annotation) is tuple else None
-    if inside in (PhaseSettings, ModelEntry, TaskEntry):
+    if inside in (PhaseSettings, PastPhase, ModelEntry, TaskEntry):
         return inside, True
     return None, False
 

@@ -13,7 +13,7 @@ def _steps(path):
 
 
 def test_lines_past_the_checkpoint_move_and_half_lines_too(tmp_path):
-    file = MetricsFile(RunFolder(tmp_path), resumed_step=0)
+    file = MetricsFile(RunFolder(tmp_path), resumed_step=None)
     for step in range(6):
         file.append({"step": step})
     with (tmp_path / "metrics.jsonl").open("a") as cut:
@@ -26,8 +26,8 @@ def test_lines_past_the_checkpoint_move_and_half_lines_too(tmp_path):
 
 
 def test_a_fresh_start_sets_every_line_of_an_earlier_try_aside(tmp_path):
-    MetricsFile(RunFolder(tmp_path), resumed_step=0).append({"step": 0})
-    MetricsFile(RunFolder(tmp_path), resumed_step=0).append({"step": 0})
+    MetricsFile(RunFolder(tmp_path), resumed_step=None).append({"step": 0})
+    MetricsFile(RunFolder(tmp_path), resumed_step=None).append({"step": 0})
     assert _steps(tmp_path / "metrics.jsonl") == [0]
     assert _steps(tmp_path / "metrics.superseded.jsonl") == [0]
 

@@ -32,7 +32,14 @@ def parts(tmp_path):
 def _batcher(stream, *, micro, ranks, rank, device=_CPU, targets_multiple=1):
     layout = batch_plan(8, micro, data_parallel=ranks)
     return Batcher(
-        stream, layout, corpora=["corpus"], data_rank=rank, seed=7, device=device, targets_multiple=targets_multiple
+        stream,
+        layout,
+        position=lambda step: 8 * step,
+        corpora=["corpus"],
+        data_rank=rank,
+        seed=7,
+        device=device,
+        targets_multiple=targets_multiple,
     )
 
 

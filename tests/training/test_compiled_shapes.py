@@ -72,7 +72,8 @@ def test_evaluation_leaves_the_cache_to_training(corpus_rows, compiled):
     assert entries().most_common(1)[0][1] >= 2, "nothing was compiled"
     stream = RowStream(rows, Order(rows.num_rows, seed=7, shuffle="global"))
     batcher = Batcher(
-        stream, batch_plan(8, _MICRO_BATCH_ROWS, data_parallel=1), corpora=["corpus"], data_rank=0, seed=7,
+        stream, batch_plan(8, _MICRO_BATCH_ROWS, data_parallel=1), position=lambda step: 8 * step, corpora=["corpus"],
+        data_rank=0, seed=7,
         device=torch.device("cpu"), targets_multiple=STATIC_TARGETS_MULTIPLE,
     )  # fmt: skip
     for step, name in enumerate(["clm", "clm", "mlm", "mlm"]):

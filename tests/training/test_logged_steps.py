@@ -176,7 +176,7 @@ def test_the_peak_of_a_run_is_that_of_all_its_ranks(tmp_path):
 def test_tensorboard_is_written_where_it_is_wanted(tmp_path, wanted):
     settings = load_run(str(write_run(tmp_path)), [f"log.tensorboard={wanted}"])
     (tmp_path / "run").mkdir()
-    writers = assembly._writers(settings, RunFolder(tmp_path / "run"), RunState())
+    writers = assembly._writers(settings, RunFolder(tmp_path / "run"), resumed_step=None)
     for writer in writers:
         writer.close(None)
     assert (tmp_path / "run" / "tensorboard").is_dir() == (wanted == "true")
@@ -185,7 +185,7 @@ def test_tensorboard_is_written_where_it_is_wanted(tmp_path, wanted):
 def test_tensorboard_gets_the_same_numbers(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    writer, kept = TensorBoardWriter(tmp_path, first_step=0), _Kept()
+    writer, kept = TensorBoardWriter(tmp_path, resumed_step=None), _Kept()
     hook = LogHook([writer, kept], every=2, speed=Speed(tiny_settings(), peak_flops=1e12))
     _trained(hook, 2, losses={"clm": 3.0})
     hook.close(None)
@@ -203,10 +203,10 @@ def test_tensorboard_forgets_what_a_later_start_makes_again(tmp_path):
     """Also step 0, where a run ended before its first checkpoint and starts anew."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    for first_step, steps in ((0, (0, 1, 2, 3)), (0, (0, 1, 2)), (1, (2, 3))):
-        writer = TensorBoardWriter(tmp_path, first_step=first_step)
+    for resumed_step, steps in ((None, (0, 1, 2, 3)), (None, (0, 1, 2)), (1, (2, 3))):
+        writer = TensorBoardWriter(tmp_path, resumed_step=resumed_step)
         for step in steps:
-            writer.append({"step": step, "objective": "mlm", "eval_loss": {"mlm": float(first_step)}})
+            writer.append({"step": step, "objective": "mlm", "eval_loss": {"mlm": float(resumed_step or 0)}})
         writer.close(None)
         # Files of one second would be read in any order.
         time.sleep(1.1)

@@ -34,7 +34,7 @@ def test_a_package_that_does_not_load_is_told(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "wandb", raising=False)
     with pytest.raises(SettingsError, match=r"be imported: No module named 'no_such_module_of_wandb'\n.*reinstall"):
-        WandbWriter(RunFolder(tmp_path), project=None, first_step=0, settings={})
+        WandbWriter(RunFolder(tmp_path), project=None, resumed_step=None, settings={})
 
 
 @pytest.mark.skipif(not _HAS_WANDB, reason="the extra wandb is not installed")
@@ -78,5 +78,5 @@ def test_a_run_that_crashed_is_shown_as_failed(monkeypatch, tmp_path, error, exi
         init=lambda **options: run, Settings=lambda **options: None, errors=SimpleNamespace(Error=Exception)
     )
     monkeypatch.setitem(sys.modules, "wandb", package)
-    WandbWriter(RunFolder(tmp_path), project=None, first_step=0, settings={}).close(error)
+    WandbWriter(RunFolder(tmp_path), project=None, resumed_step=None, settings={}).close(error)
     assert finished == [exit_code]

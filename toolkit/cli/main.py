@@ -19,12 +19,13 @@ _COMMANDS = {
     "inspect": "Look at a corpus, a run or a checkpoint",
     "verify": "Check the hashes of all files of a corpus",
     "train": "Pretrain an encoder, objective after objective",
+    "branch": "Start a new run at a step of another one",
     "convert": "Export to or import from Hugging Face",
     "finetune": "Fine-tune an encoder and evaluate it",
     "grid": "Fine-tune models on tasks, rates and seeds",
     "report": "Tables, tests and figures from grids and runs",
 }
-_NOT_BUILT = {"plan", "branch"}
+_NOT_BUILT = {"plan"}
 _BELOW = {"tokenizer": "train"}
 """Commands that are groups, with the one command in each."""
 _RESERVED = {"adapt", "estimate", "doctor", "launch", "watch"}

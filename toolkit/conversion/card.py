@@ -32,6 +32,7 @@ inputs = tokenizer("The cat sat on", return_tensors="pt")
 tokens = model.generate(**inputs, max_new_tokens=20)
 """,
 }
+_KEPT = {"keep": "kept", "reset": "new"}
 _NOTES = {
     ExportForm.BIDIRECTIONAL: """\
 Sentence embeddings: average `AutoModel`'s last hidden states over the attention mask. The head of
@@ -116,9 +117,14 @@ def _facts(manifest: CheckpointManifest) -> Iterator[tuple[str, str]]:
 def _training(manifest: CheckpointManifest) -> Iterator[tuple[str, str]]:
     """What a run did; an imported model that was not trained here has none of it."""
     data, train, rate = _group(manifest, "data"), _group(manifest, "train"), _group(manifest, "lr")
-    total = train.get("steps")
+    branch, total = _group(manifest, "branch"), train.get("steps")
+    if isinstance(total, int):
+        total += branch.get("step", 0)
     yield "updates", f"{manifest.step:,} of {total:,}" if isinstance(total, int) else f"{manifest.step:,}"
     yield "tokens seen", f"{manifest.tokens:,}"
+    if branch:
+        done = ", then ".join(f"{phase['steps']:,} steps of {phase['objective']}" for phase in branch["past"])
+        yield "before the branch", f"{done}; the optimizer is {_KEPT[branch['optimizer']]} since"
     yield "schedule", ", then ".join(_phases(manifest))
     corpora = data.get("train")
     paths = [each["path"] for each in corpora] if isinstance(corpora, list | tuple) else [corpora]
@@ -129,7 +135,7 @@ def _training(manifest: CheckpointManifest) -> Iterator[tuple[str, str]]:
     yield "rows in a step", f"{train.get('global_batch_rows')}"
     yield "peak learning rate", f"{rate.get('peak')}"
     if init := _group(manifest, "init"):
-        yield "optimizer at the start", "kept" if init.get("optimizer") == "keep" else "new"
+        yield "optimizer at the start", _KEPT[init.get("optimizer", "reset")]
     yield "precision", str(manifest.settings.get("precision"))
     yield "seed", str(_group(manifest, "run").get("seed"))
     for key, loss in sorted(manifest.losses.items()):

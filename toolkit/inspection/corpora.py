@@ -16,7 +16,7 @@ from toolkit.core.errors import CorpusError, SettingsError
 from toolkit.core.settings import explain
 from toolkit.core.text import counted
 from toolkit.data import Corpus, DataSettings, Rows
-from toolkit.run.load import apply_override
+from toolkit.run.toml_files import apply_override
 
 if TYPE_CHECKING:
     from rich.table import Table

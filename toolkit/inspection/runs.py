@@ -13,24 +13,26 @@ from toolkit.checkpoint.read import Checkpoint, open_unverified
 from toolkit.core.console import facts
 from toolkit.core.errors import CheckpointError, SettingsError
 from toolkit.core.text import counted
-from toolkit.engine.lr import LearningRateSettings, learning_rate_at
+from toolkit.inspection.family import family_tree
 from toolkit.model.config import ModelSettings
 from toolkit.model.presets import parameter_counts
-from toolkit.objectives.schedule import PhaseSettings, Schedule
+from toolkit.objectives.schedule import Schedule
 from toolkit.run.folder import RunFolder
-from toolkit.run.load import read_without_objectives, schedule_of
+from toolkit.run.load import read_without_objectives, schedule_of, settings_in
 from toolkit.run.metrics import read_lines
 from toolkit.run.settings import RunSettings
+from toolkit.run.step_plan import StepPlan
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from rich.tree import Tree
 
 _MOST_TENSORS = 8
 _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 
-def run_views(folder: RunFolder) -> Iterator["Table"]:
-    """What a run is, where it stands, its losses by phase, and its checkpoints.
+def run_views(folder: RunFolder) -> Iterator["Table | Tree"]:
+    """What a run is, where it stands, its family, its losses by phase, and its checkpoints.
 
     Raises:
         SettingsError: the folder has no run.toml that can be read.
@@ -43,8 +45,11 @@ def run_views(folder: RunFolder) -> Iterator["Table"]:
     settings = read_without_objectives(folder.settings_file)
     schedule, lines = schedule_of(settings), read_lines(folder)
     checkpoints = folder.steps()
-    step = max([line["step"] for line in lines[-1:]] + [step for step, _ in checkpoints], default=0)
+    reached = [line["step"] for line in lines[-1:]] + [step for step, _ in checkpoints]
+    step = max(reached, default=schedule.first_step)
     yield _run_facts(folder, settings, schedule, lines, step, saved=next((saved for saved, _ in checkpoints), None))
+    if (family := family_tree(folder.path)) is not None:
+        yield family
     yield _phases(schedule, lines, step)
     if any("eval_loss" in line for line in lines):
         yield _validation(schedule, lines)
@@ -60,6 +65,8 @@ def checkpoint_views(checkpoint: Checkpoint) -> Iterator["Table"]:
     table.add_row("step", f"{manifest.step:,}{_of_schedule(manifest)}")
     if manifest.first_weights:
         table.add_row("first weights", manifest.first_weights)
+    if branch := manifest.settings.get("branch"):
+        table.add_row("branch", f"of {branch['from']}, at step {branch['step']:,}")
     table.add_row("tokens", f"{manifest.tokens:,} without padding; next row is number {manifest.data_position:,}")
     if manifest.losses:
         table.add_row("last losses", ", ".join(f"{name} {loss:.4f}" for name, loss in manifest.losses.items()))
@@ -85,14 +92,14 @@ def _run_facts(
     *,
     saved: int | None,
 ) -> "Table":
-    total, train = schedule.total_steps, settings.train
+    total, train, made = schedule.total_steps, settings.train, max(step - schedule.first_step, 0)
     table = facts()
     table.add_row("run", str(folder.path))
     table.add_row("model", f"{_model_line(settings.model)}; {settings.precision}")
-    if init := settings.init:
-        table.add_row(
-            "first weights", f"{init.source}; the optimizer was {'kept' if init.optimizer == 'keep' else 'new'}"
-        )
+    if first := settings.first_weights:
+        kept = "kept" if first.optimizer == "keep" else "new"
+        where = "" if settings.branch is None else f", a branch at step {settings.branch.step:,}"
+        table.add_row("first weights", f"{first.source}{where}; the optimizer was {kept}")
     data = settings.data
     named = data.train if isinstance(data.train, str) else ", ".join(f"{p.path} x {p.weight:g}" for p in data.train)
     table.add_row("data", f"{named}, rows of {data.sequence_length:,} ({data.windows})")
@@ -100,10 +107,13 @@ def _run_facts(
         table.add_row("validation", data.validation)
     rows = train.global_batch_rows
     table.add_row("step size", f"{rows:,} rows, {rows * data.sequence_length:,} positions")
-    table.add_row("learning rate", settings.lr.describe(total))
+    table.add_row("learning rate", StepPlan(settings).describe_learning_rate())
     # What was made behind the newest checkpoint is lost with the process.
-    safe = "" if step == saved or not step else "; no checkpoint yet" if saved is None else f"; saved up to {saved:,}"
-    table.add_row("stands at", f"step {step:,} of {total:,} ({step / total:.0%}){', finished' * (step == total)}{safe}")
+    safe = "" if step == saved or not made else "; no checkpoint yet" if saved is None else f"; saved up to {saved:,}"
+    table.add_row(
+        "stands at",
+        f"step {step:,} of {total:,} ({made / schedule.num_steps:.0%}){', finished' * (step == total)}{safe}",
+    )
     trained = [line for line in lines if "loss" in line]
     if trained:
         last = trained[-1]
@@ -129,7 +139,7 @@ def _validation(schedule: Schedule, lines: Sequence[dict[str, Any]]) -> "Table":
     evaluated = [line for line in lines if "eval_loss" in line]
     names = sorted({name for line in evaluated for name in line["eval_loss"]})
     table = _columns("Validation loss", "step", "after", *names)
-    chosen = {"before the first": [line for line in evaluated if line["step"] == 0]}
+    chosen = {"before the first": [line for line in evaluated if line["step"] == schedule.first_step]}
     for phase in schedule.phases:
         inside = [line for line in evaluated if phase.start < line["step"] <= phase.stop]
         chosen[f"phase {phase.index + 1}, {phase.objective}"] = inside[-1:]
@@ -173,23 +183,16 @@ def _tensors(manifest: CheckpointManifest) -> "Table":
 
 def _of_schedule(manifest: CheckpointManifest) -> str:
     """How many steps there are and what comes next, where the manifest tells: an imported one has no schedule."""
-    saved = manifest.settings
     try:
-        schedule = Schedule.resolve(
-            [PhaseSettings.model_validate(phase) for phase in saved["schedule"]],
-            total_steps=saved["train"]["steps"],
-            global_batch_rows=saved["train"]["global_batch_rows"],
-            sequence_length=saved["data"]["sequence_length"],
-        )
-        settings = LearningRateSettings.model_validate(saved["lr"])
-    except (KeyError, ValueError, SettingsError):
+        plan = StepPlan(settings_in(manifest))
+    except (CheckpointError, SettingsError):
         return ""
-    total = schedule.total_steps
+    schedule, total = plan.schedule, plan.schedule.total_steps
     if manifest.step >= total:
         return f" of {total:,}: the end of the schedule"
     phase = schedule.phase_at(manifest.step)
     where = f"next is {phase.objective}, phase {phase.index + 1} of {len(schedule.phases)} (to step {phase.stop:,})"
-    return f" of {total:,}; {where} at learning rate {learning_rate_at(manifest.step, settings, total_steps=total):.3g}"
+    return f" of {total:,}; {where} at learning rate {plan.learning_rate(manifest.step):.3g}"
 
 
 def _model_line(model: ModelSettings) -> str:

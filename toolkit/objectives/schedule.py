@@ -64,6 +64,7 @@ class Schedule:
         total_steps: int | None,
         global_batch_rows: int,
         sequence_length: int,
+        first_step: int = 0,
     ) -> "Schedule":
         """Turn lengths into steps.
 
@@ -72,6 +73,7 @@ class Schedule:
             total_steps: `train.steps`: the budget that fractions share; otherwise it may be left out.
             global_batch_rows: rows in one step.
             sequence_length: positions in a row.
+            first_step: updates made before the first phase, by the run that this one is a branch of.
 
         Raises:
             SettingsError: no phase, lengths that do not fit together, or a phase without a step.
@@ -91,19 +93,31 @@ class Schedule:
                 )
         return cls(
             phases=tuple(
-                Phase(index=index, objective=phase.objective, start=start, stop=stop)
+                Phase(index=index, objective=phase.objective, start=first_step + start, stop=first_step + stop)
                 for index, (phase, start, stop) in enumerate(zip(phases, starts, stops, strict=True))
             )
         )
 
     @property
+    def first_step(self) -> int:
+        """Updates made before this schedule: 0, or those of the run that this one is a branch of."""
+        return self.phases[0].start
+
+    @property
     def total_steps(self) -> int:
-        """Updates in the run."""
+        """Updates up to the end, those before the schedule included."""
         return self.phases[-1].stop
 
+    @property
+    def num_steps(self) -> int:
+        """Updates in the schedule itself."""
+        return self.total_steps - self.first_step
+
     def phase_at(self, step: int) -> Phase:
-        """The phase that update `step` (0-based) belongs to; a pure function."""
-        assert 0 <= step < self.total_steps, f"step {step} lies outside 0..{self.total_steps - 1}"
+        """The phase that update `step` (0-based over the run) belongs to; a pure function."""
+        assert self.first_step <= step < self.total_steps, (
+            f"step {step} lies outside {self.first_step}..{self.total_steps - 1}"
+        )
         return self.phases[bisect_right([phase.stop for phase in self.phases], step)]
 
 

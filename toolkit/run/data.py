@@ -79,7 +79,7 @@ class RunData:
 
     def describe(self) -> str:
         """What the run reads and how often; for a blend with a line for each corpus below the first."""
-        needed = self.schedule.total_steps * self.settings.train.global_batch_rows
+        needed = self.schedule.num_steps * self.settings.train.global_batch_rows
         lines = []
         for named, rows, share in zip(self.training, self.training_rows, self.blend().shares, strict=True):
             corpus, taken = named.corpus, round(needed * share)

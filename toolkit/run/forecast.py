@@ -13,12 +13,14 @@ from toolkit.engine.ds_config import zero_stage
 from toolkit.model.presets import parameter_counts, training_flops
 from toolkit.objectives.base import Objective
 from toolkit.objectives.registry import get
+from toolkit.objectives.schedule import Schedule
 from toolkit.parallel.memory import rank_memory, shapes_of_stages
 from toolkit.parallel.topology import BatchPlan
 from toolkit.run.data import RunData
 from toolkit.run.load import schedule_of
 from toolkit.run.settings import RunSettings
 from toolkit.run.stages import blocks_of_stages, targets_per_position
+from toolkit.run.step_plan import StepPlan
 
 _SAMPLED_ROWS = 32
 # Weights and two moments of AdamW, each fp32.
@@ -33,13 +35,13 @@ def forecast(settings: RunSettings, data: RunData | None) -> list[str]:
         data: opened; None where a corpus is missing, and what follows from it is left out.
     """
     schedule, rows = schedule_of(settings), settings.train.global_batch_rows
-    length, total = settings.data.sequence_length, schedule.total_steps
+    length, total = settings.data.sequence_length, schedule.num_steps
     lines = [f"tokens: {total * rows * length:,} positions in {counted(total, 'step')}, {rows * length:,} a step"]
     lines += [
         f"steps {phase.start + 1:,} to {phase.stop:,}: {phase.objective}, {phase.stop - phase.start:,} steps"
         for phase in schedule.phases
     ]
-    lines.append(f"learning rate: {settings.lr.describe(total)}")
+    lines.append(f"learning rate: {StepPlan(settings).describe_learning_rate()}")
     if settings.model.vocab_size is None:
         return lines
     counts = parameter_counts(settings.model)
@@ -50,7 +52,7 @@ def forecast(settings: RunSettings, data: RunData | None) -> list[str]:
     )
     of = "" if data is not None else ", for rows of one segment"
     lines.insert(1, f"model FLOPs: {flops / (total * rows * length):.3g} per token, {flops:.3g} in all{of}")
-    kept = _kept_checkpoints(settings, total)
+    kept = _kept_checkpoints(settings, schedule)
     size = counts.total * _BYTES_PER_PARAMETER
     lines.append(
         f"checkpoints: {size / 1e9:,.3g} GB each, {counted(kept, 'checkpoint')} kept at the end; "
@@ -116,10 +118,9 @@ def _sampled_flops(settings: RunSettings, objective: Objective, data: RunData) -
     return flops / rows.tokens_BS.size
 
 
-def _kept_checkpoints(settings: RunSettings, total: int) -> int:
+def _kept_checkpoints(settings: RunSettings, schedule: Schedule) -> int:
     """How many checkpoints are there at the end."""
-    keep = settings.checkpoint
-    periods = [period for period in (keep.every, keep.keep_every) if period is not None]
-    saved = sorted({*(step for period in periods for step in range(period, total + 1, period)), total})
+    keep, last = settings.checkpoint, schedule.total_steps
+    saved = [step for step in range(schedule.first_step + 1, last + 1) if keep.is_due(step) or step == last]
     trunk = {step for step in saved if keep.keep_every is not None and step % keep.keep_every == 0}
     return len(trunk | set(saved[-keep.keep :]))

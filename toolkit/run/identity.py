@@ -1,7 +1,6 @@
 """What makes two runs the same: the settings and corpora that may not change when a run is resumed."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -44,8 +43,8 @@ def check_same_run(saved: dict[str, Any], settings: RunSettings) -> None:
         resume = f" (toolkit train {written})" if written.is_file() else ""
         raise SettingsError(
             f"the run in {settings.run.dir} was started with other settings:\n" + "\n".join(changed) + "\n"
-            f"Resume with the same ones{resume}, or give the new run another run.dir. (`toolkit branch`, which starts "
-            "another schedule or other data from a step of a run, is not available yet.)"
+            f"Resume with the same ones{resume}, or give the new run another run.dir. Another schedule or other data "
+            f"from a step of this run on: toolkit branch {settings.run.dir} --step K --config TAIL.toml --output DIR."
         )
 
 
@@ -68,23 +67,29 @@ def check_same_corpora(saved: Mapping[str, str], found: Mapping[str, str]) -> No
             )
 
 
-def check_same_model(settings: RunSettings, manifest: CheckpointManifest, path: Path) -> None:
+def training_hashes(hashes: Mapping[str, str]) -> dict[str, str]:
+    """Those of the corpora that are trained on."""
+    return {key: value for key, value in hashes.items() if key != "data.validation"}
+
+
+def check_same_model(settings: RunSettings, manifest: CheckpointManifest) -> None:
     """Refuse to start a model from weights of another shape, or with moments that are not there.
 
     Raises:
         SettingsError: naming the settings.
     """
-    assert settings.init is not None
-    if settings.init.optimizer == "keep" and not manifest.has_moments:
+    first = settings.first_weights
+    assert first is not None
+    if first.optimizer == "keep" and not manifest.has_moments:
+        key = first.key.replace("from", "optimizer")
         raise SettingsError(
-            f'init.optimizer="keep", but {path} has no optimizer state: it is an imported model.\n'
-            'Set init.optimizer = "reset".'
+            f'{key}="keep", but {first.source} has no optimizer state: it is an imported model.\nSet {key} = "reset".'
         )
     changed = _model_differences(settings, manifest)
     if fixed := [line for key, line in changed.items() if not key.startswith(_FREE_IN_MODEL)]:
         raise SettingsError(
-            f"the model at init.from ({path}) differs from [model]:\n  " + "\n  ".join(fixed) + "\n"
-            "Leave [model] out to take the shape from init.from."
+            f"the model at {first.key} ({first.source}) differs from [model]:\n  " + "\n  ".join(fixed) + "\n"
+            f"Leave [model] out to take the shape from {first.key}."
         )
 
 

@@ -3,8 +3,6 @@
 Nothing is opened here but the run file and, where `[model]` leaves something out, a checkpoint's manifest.
 """
 
-import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +11,8 @@ from typing import Any
 import tomli_w
 from pydantic import ValidationError
 
-from toolkit.core.errors import SettingsError, UserError
+from toolkit.checkpoint.manifest import CheckpointManifest
+from toolkit.core.errors import CheckpointError, SettingsError, UserError
 from toolkit.core.settings import explain, nearest
 from toolkit.model.presets import MODEL_PRESETS
 from toolkit.objectives.registry import DeclaredObjective, declare
@@ -22,10 +21,9 @@ from toolkit.objectives.schedulers import are_phases
 from toolkit.objectives.schedulers import declare as declare_scheduler
 from toolkit.run.settings import RunSettings
 from toolkit.run.start import fill_model_from_checkpoint
+from toolkit.run.toml_files import apply_override, read_toml
 
 _PRESETS = Path(__file__).parent / "presets"
-# How the TOML reader writes the name of a table: ('a', 'b').
-_TABLE, _NAME = re.compile(r"\('[^)]*'[^)]*\)"), re.compile(r"'([^']*)'")
 _REQUIRED = {
     "data": "A run needs data.train: the folder of a corpus, as `toolkit preprocess` writes it.",
     "schedule": 'A run needs [[schedule]]: its phases, for example objective = "clm", steps = 1000.',
@@ -53,19 +51,34 @@ def load_run(source: str, overrides: Sequence[str] = ()) -> RunSettings:
         SettingsError: naming each key that is wrong, what was found and what would be right.
     """
     path = _find(source)
-    raw, mistakes = _read(path), list[UserError]()
+    raw = read_toml(path)
+    _name_run_folder(raw, path.stem)
+    # The file of a preset is not the user's to correct.
+    origin = f"preset {source}" if path.parent == _PRESETS else str(path)
+    return complete_run(raw, overrides, origin=origin)
+
+
+def complete_run(raw: dict[str, Any], overrides: Sequence[str] = (), *, origin: str) -> RunSettings:
+    """Settings from the content of a run file, with its folder named, and overrides on top.
+
+    Args:
+        raw: what the file says; changed here.
+        overrides: `a.b=value`.
+        origin: what messages call the file.
+
+    Raises:
+        SettingsError: as `load_run`.
+    """
+    mistakes: list[UserError] = []
     for override in overrides:
         with _collected(mistakes):
             apply_override(raw, override)
-    _name_run_folder(raw, path.stem)
     with _collected(mistakes, raw):
         _expand_model_preset(raw)
     with _collected(mistakes, raw):
         fill_model_from_checkpoint(raw)
     with _collected(mistakes):
         _expand_schedule(raw)
-    # The file of a preset is not the user's to correct.
-    origin = f"preset {source}" if path.parent == _PRESETS else str(path)
     settings = _validate(raw, origin, mistakes)
     if len(mistakes) == 1:
         raise mistakes[0]
@@ -82,7 +95,7 @@ def read_resolved(path: Path) -> RunSettings:
         SettingsError: as `load_run`.
     """
     mistakes: list[UserError] = []
-    settings = _validate(_read(path), str(path), mistakes)
+    settings = _validate(read_toml(path), str(path), mistakes)
     if mistakes:
         raise mistakes[0]
     return settings
@@ -95,9 +108,24 @@ def read_without_objectives(path: Path) -> RunSettings:
         SettingsError: as `load_run`.
     """
     try:
-        return RunSettings.model_validate(_read(path) | {"objectives": {}})
+        return RunSettings.model_validate(read_toml(path) | {"objectives": {}})
     except ValidationError as error:
         raise SettingsError(f"{path}: {explain(error, RunSettings, needed=_REQUIRED)}") from None
+
+
+def settings_in(manifest: CheckpointManifest) -> RunSettings:
+    """The settings of the run that wrote a checkpoint, without objectives, which may need a plugin.
+
+    Raises:
+        CheckpointError: it was not written by a run, or by one of another version of the toolkit.
+    """
+    try:
+        return RunSettings.model_validate(manifest.settings | {"objectives": {}})
+    except ValidationError as error:
+        raise CheckpointError(
+            f"the checkpoint of step {manifest.step:,} does not say how its run was set up, as those of an imported "
+            f"model do not: {explain(error, RunSettings)}"
+        ) from None
 
 
 def to_toml(settings: RunSettings) -> str:
@@ -112,43 +140,7 @@ def schedule_of(settings: RunSettings) -> Schedule:
         total_steps=settings.train.steps,
         global_batch_rows=settings.train.global_batch_rows,
         sequence_length=settings.data.sequence_length,
-    )
-
-
-def apply_override(raw: dict[str, Any], override: str) -> None:
-    """Set one `a.b=value`; the value is TOML, else a string. List items are reached by number: schedule.0.steps.
-
-    Raises:
-        SettingsError: it has another form, or names something below a value.
-    """
-    key, equals, text = override.partition("=")
-    if not equals or not key:
-        raise SettingsError(f"--set {override!r} is not of the form key=value. Write, for example: train.steps=100.")
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text
-    *parents, last = key.split(".")
-    place: Any = raw
-    for depth, parent in enumerate(parents):
-        place = place[_item(place, parent, override)] if isinstance(place, list) else place.setdefault(parent, {})
-        if not isinstance(place, dict | list):
-            raise SettingsError(
-                f"--set {override}: {'.'.join(parents[: depth + 1])} is a value, not a group of keys. "
-                f"Set it itself, or correct the key."
-            )
-    if isinstance(place, list):
-        place[_item(place, last, override)] = value
-    else:
-        place[last] = value
-
-
-def _item(items: list[Any], text: str, override: str) -> int:
-    if text.isdecimal() and int(text) < len(items):
-        return int(text)
-    raise SettingsError(
-        f"--set {override}: {text!r} is not an item of a list of {len(items)}. "
-        f"Give a number from 0 to {len(items) - 1}."
+        first_step=0 if settings.branch is None else settings.branch.step,
     )
 
 
@@ -176,22 +168,6 @@ def _find(source: str) -> Path:
         f"run file {source!r} does not exist, and no preset has that name.{nearest(source, run_presets())}\n"
         f"Give a .toml file or a preset. Available presets: {', '.join(run_presets())}."
     )
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        # Some editors begin a file with a mark of its encoding, which TOML does not know.
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise SettingsError(f"{path} is not valid UTF-8 at byte {error.start:,}. Save it as UTF-8.") from None
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        reason = _TABLE.sub(lambda found: f"[{'.'.join(re.findall(_NAME, found[0]))}]", str(error))
-        raise SettingsError(
-            f"{path} is not valid TOML: {reason}.\n"
-            'Correct it there: tables are written in [brackets], strings in "quotes".'
-        ) from None
-    except OSError as error:
-        raise SettingsError(f"could not read {path}: {error.strerror}. Give a run file that can be read.") from None
 
 
 def _expand_model_preset(raw: dict[str, Any]) -> None:
@@ -266,7 +242,8 @@ def _declared(raw: Mapping[str, Any], mistakes: list[UserError]) -> dict[str, De
 
 
 def _check_schedule(settings: RunSettings) -> None:
-    settings.lr.ramps(schedule_of(settings).total_steps)
+    start = 0 if settings.branch is None else settings.branch.ramp_start
+    settings.lr.ramps(schedule_of(settings).total_steps - start)
 
 
 def _check_evaluation(settings: RunSettings) -> None:

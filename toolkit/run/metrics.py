@@ -39,10 +39,10 @@ class MetricsFile:
     """Appends lines, each on the disk before the next step.
 
     Opening it for a run that is resumed from `resumed_step` moves the lines past that step, which the run will write
-    again, to `metrics.superseded.jsonl`; a fresh start (step 0) moves all lines of an earlier attempt.
+    again, to `metrics.superseded.jsonl`; a fresh start (None) moves all lines of an earlier attempt.
     """
 
-    def __init__(self, folder: RunFolder, *, resumed_step: int) -> None:
+    def __init__(self, folder: RunFolder, *, resumed_step: int | None) -> None:
         self.path = folder.metrics_file
         if self.path.exists():
             self._supersede(folder.superseded_metrics_file, resumed_step)
@@ -67,12 +67,13 @@ class MetricsFile:
     def close(self, error: BaseException | None) -> None:
         """Nothing to do: each line is on the disk."""
 
-    def _supersede(self, superseded: Path, resumed_step: int) -> None:
+    def _supersede(self, superseded: Path, resumed_step: int | None) -> None:
         kept: list[str] = []
         moved: list[str] = []
         for line in _lines_of(self.path):
             step = _step_of(line)
-            (kept if step is not None and step <= resumed_step and resumed_step > 0 else moved).append(line)
+            is_kept = step is not None and resumed_step is not None and step <= resumed_step
+            (kept if is_kept else moved).append(line)
         if not moved:
             return
         with superseded.open("a", encoding="utf-8") as file:

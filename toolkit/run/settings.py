@@ -1,8 +1,9 @@
 """The settings of one pretraining run, composed; and the loop's own: run, train, log, eval."""
 
-from typing import Annotated, Literal
+from dataclasses import dataclass
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, InstanceOf, PlainSerializer
+from pydantic import Field, InstanceOf, PlainSerializer, model_validator
 
 from toolkit.checkpoint.retention import CheckpointSettings
 from toolkit.core.settings import Settings
@@ -30,7 +31,7 @@ class TrainSettings(OptimizerSettings):
     """The budget, the batch, and the optimizer's numbers."""
 
     steps: int | None = Field(None, gt=0)
-    """Updates in the run; needed where phases are fractions, otherwise the sum of the phases."""
+    """Updates in the schedule; needed where phases are fractions, otherwise the sum of the phases."""
     global_batch_rows: int = Field(1152, gt=0)
     """Rows of a step over all ranks; 1,152 rows of 2,048 are the paper's 2,359,296 positions."""
     micro_batch_rows: int | None = Field(None, gt=0)
@@ -49,6 +50,34 @@ class InitSettings(Settings):
     """A model that `toolkit convert --from-hf` wrote, a checkpoint, or a run folder (its newest)."""
     optimizer: Literal["keep", "reset"] = "reset"
     """Whether the moments of that checkpoint are kept; an imported model has none."""
+
+
+class PastPhase(Settings):
+    """A phase, or the part of one, that a run had done where another one branched off."""
+
+    objective: str = Field(min_length=1)
+    """Kind of its objective."""
+    steps: int = Field(gt=0)
+    """Updates made."""
+
+
+class BranchSettings(Settings):
+    """Where a run left another one; `toolkit branch` writes this table."""
+
+    source: str = Field(alias="from", min_length=1)
+    """The checkpoint it starts from; needed until the run has one of its own."""
+    step: int = Field(gt=0)
+    """Updates made by then; the schedule counts on from here."""
+    optimizer: Literal["keep", "reset"] = "keep"
+    """Whether the moments of that checkpoint are kept."""
+    data: Literal["keep", "reset"] = "keep"
+    """Whether the order of rows and the digest go on; else both start over, with other rows."""
+    position: int = Field(0, ge=0)
+    """Sample position of the first row."""
+    ramp_start: int = Field(0, ge=0)
+    """The step at which the learning rate's warm-up began: `step` where it is warmed up again."""
+    past: tuple[PastPhase, ...] = Field((), strict=False)
+    """What was trained before, from the first weights on."""
 
 
 class LogSettings(Settings):
@@ -93,6 +122,18 @@ class ProbeSettings(Settings):
     """Most iterations of the probe's optimizer, L-BFGS, which stops earlier where it has converged."""
 
 
+@dataclass(frozen=True)
+class FirstWeights:
+    """The checkpoint that a run starts from."""
+
+    key: str
+    """The setting that names it."""
+    source: str
+    """What the setting names."""
+    optimizer: Literal["keep", "reset"]
+    """Whether its moments are kept."""
+
+
 class RunSettings(Settings):
     """One pretraining run."""
 
@@ -103,6 +144,8 @@ class RunSettings(Settings):
     measured once; fp32 with ZeRO stage 0; a resumed run keeps what it was started with."""
     init: InitSettings | None = None
     """A table; unset: weights are drawn from the seed."""
+    branch: BranchSettings | None = None
+    """A table, in a branch of another run; unset: the run begins at step 0."""
     model: ModelSettings
     """Shape of the encoder."""
     data: DataSettings
@@ -125,3 +168,19 @@ class RunSettings(Settings):
     """Validation."""
     probe: ProbeSettings | None = None
     """A table; unset: no probe."""
+
+    @model_validator(mode="after")
+    def _starts_once(self) -> Self:
+        if self.init is not None and self.branch is not None:
+            raise ValueError(
+                f"[init] names {self.init.source} and [branch] {self.branch.source}: a branch starts from the "
+                "checkpoint it leaves. Leave [init] out."
+            )
+        return self
+
+    @property
+    def first_weights(self) -> FirstWeights | None:
+        """Where the weights come from, unless they are drawn."""
+        if self.branch is not None:
+            return FirstWeights("branch.from", self.branch.source, self.branch.optimizer)
+        return None if self.init is None else FirstWeights("init.from", self.init.source, self.init.optimizer)

@@ -24,6 +24,8 @@ def describe_stages(settings: RunSettings) -> str:
 
 def _mean_targets(settings: RunSettings) -> float:
     """Targets per position over the whole schedule."""
-    phases = schedule_of(settings).phases
-    steps = sum((phase.stop - phase.start) * targets_per_position(settings, phase.objective) for phase in phases)
-    return steps / phases[-1].stop
+    schedule = schedule_of(settings)
+    steps = sum(
+        (phase.stop - phase.start) * targets_per_position(settings, phase.objective) for phase in schedule.phases
+    )
+    return steps / schedule.num_steps

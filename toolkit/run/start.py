@@ -1,6 +1,6 @@
-"""Where a run starts: from random weights, from those that `[init]` names, or from its own newest checkpoint.
+"""Where a run starts: from random weights, from those of `[init]` or `[branch]`, or from its own newest checkpoint.
 
-Once the run has a checkpoint, init.from is not read again.
+Once the run has a checkpoint, init.from and branch.from are not read again.
 """
 
 from collections.abc import Mapping
@@ -15,8 +15,14 @@ from toolkit.core.text import home_hint
 from toolkit.data import Corpus
 from toolkit.model.config import ModelSettings
 from toolkit.run.folder import RunFolder, newest_manifest
-from toolkit.run.identity import check_same_corpora, check_same_model, check_same_run, rope_differences
-from toolkit.run.settings import RunSettings
+from toolkit.run.identity import (
+    check_same_corpora,
+    check_same_model,
+    check_same_run,
+    rope_differences,
+    training_hashes,
+)
+from toolkit.run.settings import BranchSettings, RunSettings
 
 _WHAT_TO_GIVE = (
     "Give a folder that `toolkit convert --from-hf` wrote, a checkpoint "
@@ -31,7 +37,7 @@ class Start:
     own: CheckpointManifest | None = None
     """The run's own newest one, from which it is resumed."""
     initial: CheckpointManifest | None = None
-    """That of `init.from`, for a run without one of its own. With neither, weights are random."""
+    """That of `init.from` or `branch.from`, for a run without one of its own. With neither, weights are random."""
 
     def keep_choices(self, settings: RunSettings) -> RunSettings:
         """The settings with what was chosen when the run was started, where they leave it open."""
@@ -59,43 +65,68 @@ class Start:
         if self.own is not None:
             check_same_run(self.own.settings, settings)
             check_same_corpora(self.own.corpora, hashes)
-        if self.initial is None or settings.init is None:
+        first = settings.first_weights
+        if self.initial is None or first is None:
             return
-        source, theirs = settings.init.source, self.initial.vocabulary.fingerprint
+        theirs = self.initial.vocabulary.fingerprint
         if corpus.fingerprint != theirs:
             raise SettingsError(
-                f"{key} ({corpus.path}) and init.from ({source}) have different tokenizers: fingerprints "
+                f"{key} ({corpus.path}) and {first.key} ({first.source}) have different tokenizers: fingerprints "
                 f"{corpus.fingerprint[:12]} and {theirs[:12]}.\n"
-                f"Preprocess the texts with the model's tokenizer: toolkit preprocess ... --tokenizer {source}."
+                f"Preprocess the texts with the model's tokenizer: toolkit preprocess ... --tokenizer {first.source}."
             )
-        check_same_model(settings, self.initial, Path(source))
+        check_same_model(settings, self.initial)
+        if settings.branch is not None and settings.branch.data == "keep":
+            check_same_corpora(training_hashes(self.initial.corpora), hashes)
 
     def describe(self, settings: RunSettings) -> str:
         """Where the run starts, in one line."""
         if self.own is not None:
             ignored = "" if settings.init is None else f"; init.from ({settings.init.source}) is not read again"
             return f"resumes from step {self.own.step:,} in {settings.run.dir}{ignored}"
-        if self.initial is None or settings.init is None:
+        first = settings.first_weights
+        if self.initial is None or first is None:
             return f"starts from random weights, seed {settings.run.seed}"
-        kept = "kept" if settings.init.optimizer == "keep" else "new"
+        kept = "kept" if first.optimizer == "keep" else "new"
         origin = f", from {self.initial.first_weights}" if self.initial.first_weights else ""
         rope = "".join(f"; {line}" for line in rope_differences(settings, self.initial))
-        return f"starts from {settings.init.source} (step {self.initial.step:,}{origin}); the optimizer is {kept}{rope}"
+        verb = "starts" if settings.branch is None else "branches"
+        return f"{verb} from {first.source} (step {self.initial.step:,}{origin}); the optimizer is {kept}{rope}"
 
 
 def find_start(settings: RunSettings) -> Start:
     """Where a run with these settings starts.
 
     Raises:
-        CheckpointError: the run has checkpoints and none can be read, or there is none at `init.from`.
+        CheckpointError: the run has checkpoints and none can be read, or there is none at `init.from` or `branch.from`.
     """
     folder = RunFolder(settings.run.dir)
     try:
         own = folder.newest_manifest()
     except CheckpointError as error:
         raise no_intact_checkpoint(folder, [str(error)]) from None
-    initial = None if own is not None or settings.init is None else initial_manifest(settings.init.source)
-    return Start(own, initial)
+    first = settings.first_weights
+    if own is not None or first is None:
+        return Start(own)
+    if settings.branch is None:
+        return Start(initial=initial_manifest(first.source))
+    return Start(initial=_branch_point(settings.branch))
+
+
+def _branch_point(branch: BranchSettings) -> CheckpointManifest:
+    """The manifest of the checkpoint that a branch leaves its parent at."""
+    try:
+        manifest = read_manifest(Path(branch.source))
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"branch.from={branch.source}, which a branch needs until it has a checkpoint of its own: {error}"
+        ) from None
+    if manifest.step != branch.step:
+        raise CheckpointError(
+            f"branch.from={branch.source} is of step {manifest.step:,}, and branch.step={branch.step}.\n"
+            "Make the branch again with `toolkit branch`."
+        )
+    return manifest
 
 
 def no_intact_checkpoint(folder: RunFolder, damage: list[str]) -> CheckpointError:

@@ -12,6 +12,7 @@ from toolkit.run.folder import RunFolder
 from toolkit.run.identity import snapshot
 from toolkit.run.metrics import MetricsFile
 from toolkit.run.settings import RunSettings
+from toolkit.run.step_plan import StepPlan
 from toolkit.training.batching import STATIC_TARGETS_MULTIPLE, Batcher, EvaluationBatches
 from toolkit.training.evaluation import Evaluator
 from toolkit.training.hooks import ConsoleHook, Hook, RetentionHook
@@ -35,9 +36,11 @@ def assemble(
 ) -> Run:
     """The run as the loop wants it."""
     settings, ranks = data.settings, engine.ranks
+    plan = StepPlan(settings)
     batcher = Batcher(
         data.stream(),
         layout,
+        position=plan.position,
         corpora=[str(named.corpus.path) for named in data.training],
         data_rank=ranks.data_rank,
         seed=settings.run.seed,
@@ -48,11 +51,10 @@ def assemble(
         engine=engine,
         batcher=batcher,
         layout=layout,
-        schedule=data.schedule,
+        plan=plan,
         objectives=data.objectives,
-        learning_rate=settings.lr,
         evaluator=_evaluator(data, engine, layout),
-        saver=_saver(data, engine, layout, state, ancestry),
+        saver=_saver(data, engine, plan, state, ancestry),
         hooks=_hooks(data, engine, state, is_stop_requested) if ranks.rank == 0 else [],
         is_stop_requested=is_stop_requested,
     )
@@ -66,7 +68,7 @@ def finish_probes(settings: RunSettings, *, step: int, is_stop_requested: Callab
     """
     if not missing_probes(settings, up_to=step):
         return
-    writers = _writers(settings, RunFolder(settings.run.dir), RunState(step))
+    writers = _writers(settings, RunFolder(settings.run.dir), resumed_step=step)
     probes = ProbeHook(
         settings,
         report=partial(add_probe, writers),
@@ -85,7 +87,9 @@ def _hooks(data: RunData, engine: Engine, state: RunState, is_stop_requested: Ca
     """What watches the run on rank 0."""
     settings, folder = data.settings, RunFolder(data.settings.run.dir)
     speed = Speed(settings.model, peak_flops=_peak_flops(settings, engine))
-    writers, console = _writers(settings, folder, state), ConsoleHook(data.schedule, data.objectives)
+    resumed_step = None if state.step == data.schedule.first_step else state.step
+    writers = _writers(settings, folder, resumed_step=resumed_step)
+    console = ConsoleHook(data.schedule, data.objectives)
     log = LogHook(writers, every=settings.log.every, speed=speed, is_probed=partial(is_probed, settings))
     if settings.probe is None:
         return [log, console, RetentionHook(folder.checkpoints, settings.checkpoint)]
@@ -118,7 +122,7 @@ def _evaluator(data: RunData, engine: Engine, layout: BatchPlan) -> Evaluator | 
     return Evaluator(engine, batches, data.evaluated, every=settings.eval.every)
 
 
-def _saver(data: RunData, engine: Engine, layout: BatchPlan, state: RunState, ancestry: Ancestry) -> CheckpointSaver:
+def _saver(data: RunData, engine: Engine, plan: StepPlan, state: RunState, ancestry: Ancestry) -> CheckpointSaver:
     folder = RunFolder(data.settings.run.dir)
     return CheckpointSaver(
         engine,
@@ -127,18 +131,18 @@ def _saver(data: RunData, engine: Engine, layout: BatchPlan, state: RunState, an
         manifest=_manifest(data, engine, ancestry),
         tokenizer_folder=folder.tokenizer,
         first_step=state.step,
-        rows_per_step=layout.global_batch_rows,
+        plan=plan,
     )
 
 
-def _writers(settings: RunSettings, folder: RunFolder, state: RunState) -> list[LineWriter]:
-    """Where logged steps go."""
-    writers: list[LineWriter] = [MetricsFile(folder, resumed_step=state.step)]
+def _writers(settings: RunSettings, folder: RunFolder, *, resumed_step: int | None) -> list[LineWriter]:
+    """Where logged steps go; None: at a fresh start."""
+    writers: list[LineWriter] = [MetricsFile(folder, resumed_step=resumed_step)]
     if settings.log.tensorboard:
-        writers.append(TensorBoardWriter(folder.tensorboard, first_step=state.step))
+        writers.append(TensorBoardWriter(folder.tensorboard, resumed_step=resumed_step))
     if settings.log.wandb:
         project = settings.log.wandb if isinstance(settings.log.wandb, str) else None
-        writers.append(WandbWriter(folder, project=project, first_step=state.step, settings=snapshot(settings)))
+        writers.append(WandbWriter(folder, project=project, resumed_step=resumed_step, settings=snapshot(settings)))
     return writers
 
 

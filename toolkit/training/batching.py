@@ -44,6 +44,7 @@ class Batcher:
         stream: rows by global sample index.
         corpora: names of its corpora, for messages.
         layout: how a step's rows are dealt.
+        position: sample position of the first row of an update, by its 0-based index.
         data_rank: whose share.
         seed: of the run; draws are keyed with it.
         device: where the micro-batches go.
@@ -55,6 +56,7 @@ class Batcher:
         stream: RowStream,
         layout: BatchPlan,
         *,
+        position: Callable[[int], int],
         corpora: Sequence[str],
         data_rank: int,
         seed: int,
@@ -62,7 +64,7 @@ class Batcher:
         targets_multiple: int,
     ) -> None:
         self._stream, self._layout, self._corpora, self._seed = stream, layout, corpora, seed
-        self._device, self._targets_multiple = device, targets_multiple
+        self._device, self._targets_multiple, self._position = device, targets_multiple, position
         self._row_numbers = layout.row_numbers(data_rank)
 
     def step(self, step: int, objective: Objective) -> LocalStep:
@@ -99,7 +101,7 @@ class Batcher:
 
     def samples(self, step: int) -> npt.NDArray[np.int64]:
         """Global sample indices of this rank's rows: (accumulation, micro-batch rows)."""
-        return step * self._layout.global_batch_rows + self._row_numbers
+        return self._position(step) + self._row_numbers
 
     def name_rows(self, step: int, micro_batches: Sequence[int] | None) -> str:
         """The rows of some of this rank's micro-batches of a step, or of all: by epoch, and by corpus in a blend."""

@@ -28,7 +28,7 @@ class Evaluator:
 
     def is_due(self, info: StepInfo) -> bool:
         """Whether validation losses are taken after this step."""
-        return info.step == 0 or info.is_phase_end or (self._every is not None and info.step % self._every == 0)
+        return info.is_start or info.is_phase_end or (self._every is not None and info.step % self._every == 0)
 
     def losses(self, step: int, errors: RankErrors) -> dict[str, float]:
         """Token means over the validation rows by name of the objective.

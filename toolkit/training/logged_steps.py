@@ -54,7 +54,7 @@ class LogHook(Hook):
     def after_evaluation(self, info: StepInfo, losses: Mapping[str, float]) -> None:
         """Keep the losses for the line of the step; before the first step, write one."""
         self._eval_losses = losses
-        if info.step == 0:
+        if info.is_start:
             self._write(info, {"tokens": info.state.tokens})
 
     def after_step(self, info: StepInfo, metrics: StepMetrics) -> None:
@@ -131,14 +131,14 @@ def _naming(writer: LineWriter) -> Iterator[None]:
 
 
 class TensorBoardWriter:
-    """RUN_DIR/tensorboard; steps after `first_step` of an earlier try are purged."""
+    """RUN_DIR/tensorboard; steps of an earlier try after `resumed_step` are purged, all at a fresh start (None)."""
 
-    def __init__(self, folder: Path, *, first_step: int) -> None:
+    def __init__(self, folder: Path, *, resumed_step: int | None) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         self.path = folder
-        # A fresh start writes step 0 again too: the validation losses before the first update.
-        self._writer = SummaryWriter(str(folder), purge_step=first_step + 1 if first_step else 0)
+        # A fresh start writes the validation losses before the first update again too.
+        self._writer = SummaryWriter(str(folder), purge_step=0 if resumed_step is None else resumed_step + 1)
 
     def append(self, line: MetricsLine) -> None:
         """Write the scalars of a logged step."""

@@ -10,10 +10,9 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from toolkit.engine.engine import Engine, NonFiniteStep
-from toolkit.engine.lr import LearningRateSettings, learning_rate_at
 from toolkit.objectives.base import Objective
-from toolkit.objectives.schedule import Schedule
 from toolkit.parallel.topology import BatchPlan
+from toolkit.run.step_plan import StepPlan
 from toolkit.training.batching import Batcher, LocalSteps
 from toolkit.training.evaluation import Evaluator
 from toolkit.training.hooks import Hook, HookList
@@ -29,9 +28,8 @@ class Run:
     engine: Engine
     batcher: Batcher
     layout: BatchPlan
-    schedule: Schedule
+    plan: StepPlan
     objectives: Mapping[str, Objective]
-    learning_rate: LearningRateSettings
     evaluator: Evaluator | None
     saver: CheckpointSaver
     hooks: Sequence[Hook]
@@ -40,7 +38,7 @@ class Run:
 
     def objective_at(self, step: int) -> Objective:
         """The objective of the update with 0-based index `step`."""
-        return self.objectives[self.schedule.phase_at(step).objective]
+        return self.objectives[self.plan.schedule.phase_at(step).objective]
 
 
 def train(run: Run, state: RunState) -> RunState:
@@ -53,7 +51,7 @@ def train(run: Run, state: RunState) -> RunState:
     errors = RankErrors(run.engine.ranks)
     hooks = HookList(run.hooks, errors)
     try:
-        with closing(run.batcher.steps(state.step, run.schedule.total_steps, run.objective_at)) as steps:
+        with closing(run.batcher.steps(state.step, run.plan.schedule.total_steps, run.objective_at)) as steps:
             state = _train(run, state, steps, hooks, errors)
         if not run.saver.is_saved(state):
             errors.raise_agreed()
@@ -74,11 +72,12 @@ def _train(run: Run, state: RunState, steps: LocalSteps, hooks: HookList, errors
     (num_stops,) = errors.sum_counts(int(run.is_stop_requested()))
     if num_stops:
         return state
-    info = StepInfo(state, run.schedule.phase_at(state.step), run.objective_at(state.step).attention)
+    schedule = run.plan.schedule
+    info = StepInfo(state, schedule.phase_at(state.step), run.objective_at(state.step).attention)
     hooks.on_start(info)
-    if state.step == 0:
+    if info.is_start:
         state = _evaluate_if_due(run, info, hooks, errors)
-    while state.step < run.schedule.total_steps:
+    while state.step < schedule.total_steps:
         started = time.perf_counter()
         counts = StepCounts()
         with errors.kept():
@@ -88,8 +87,8 @@ def _train(run: Run, state: RunState, steps: LocalSteps, hooks: HookList, errors
         *summed, num_stops, num_writing = errors.sum_counts(*counts, *flags)
         if num_stops:
             break
-        counts, phase, objective = StepCounts(*summed), run.schedule.phase_at(state.step), run.objective_at(state.step)
-        lr = learning_rate_at(state.step, run.learning_rate, total_steps=run.schedule.total_steps)
+        counts, phase, objective = StepCounts(*summed), schedule.phase_at(state.step), run.objective_at(state.step)
+        lr = run.plan.learning_rate(state.step)
         try:
             result = run.engine.train_step(
                 local.micro_batches, attention=objective.attention, num_targets=counts.targets, learning_rate=lr

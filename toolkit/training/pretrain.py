@@ -10,15 +10,17 @@ import os
 import socket
 import uuid
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from toolkit.checkpoint.manifest import CheckpointManifest
 from toolkit.checkpoint.read import Checkpoint, open_checkpoint, open_unverified
 from toolkit.core.allocator import keep_freed_memory
 from toolkit.core.errors import SettingsError
+from toolkit.data import DIGEST_START
 from toolkit.engine.engine import Engine
 from toolkit.engine.peers import peers_watched
 from toolkit.engine.ranks import Ranks, has_gpu, join_ranks
@@ -183,13 +185,14 @@ def _own_checkpoint(folder: RunFolder, ranks: Ranks) -> Checkpoint | None:
 
 def _initial_checkpoint(settings: RunSettings, ranks: Ranks) -> Checkpoint | None:
     """The checkpoint whose weights a new run starts with, hashed by rank 0; None where they are random."""
-    if settings.init is None:
+    first = settings.first_weights
+    if first is None:
         return None
     path: Path | None = None
     with ranks.together():
         if ranks.rank == 0:
-            found = open_checkpoint(settings.init.source)
-            check_same_model(settings, found.manifest, found.path)
+            found = open_checkpoint(first.source)
+            check_same_model(settings, found.manifest)
             path = found.path
     path = ranks.broadcast(path)
     assert path is not None
@@ -198,26 +201,33 @@ def _initial_checkpoint(settings: RunSettings, ranks: Ranks) -> Checkpoint | Non
 
 
 def _start_from(engine: Engine, initial: Checkpoint, settings: RunSettings) -> RunState:
-    """Weights, and moments if they are kept, of another run or an imported model; the run itself starts at 0."""
-    assert settings.init is not None
-    load_checkpoint(engine, initial, moments=settings.init.optimizer)
+    """Weights, and moments if they are kept, of another run or an imported model; only a branch goes on from there."""
+    first, manifest = settings.first_weights, initial.manifest
+    assert first is not None
+    load_checkpoint(engine, initial, moments=first.optimizer)
     if engine.ranks.rank == 0:
-        kept = "with its optimizer" if settings.init.optimizer == "keep" else "with a new optimizer"
-        print(f"starting from {initial.path} (step {initial.manifest.step}), {kept}", flush=True)
-        for line in rope_differences(settings, initial.manifest):
+        kept = "with its optimizer" if first.optimizer == "keep" else "with a new optimizer"
+        print(f"starting from {initial.path} (step {manifest.step}), {kept}", flush=True)
+        for line in rope_differences(settings, manifest):
             print(f"these weights were trained with other rotary embeddings: {line}", flush=True)
-    return RunState()
+    if settings.branch is None:
+        return RunState()
+    state = _state_of(manifest)
+    return state if settings.branch.data == "keep" else replace(state, digest=DIGEST_START)
 
 
 def _ancestry(checkpoint: Checkpoint | None, initial: Checkpoint | None, settings: RunSettings) -> Ancestry:
-    """What was behind the weights before the run's own first step; nothing for those that were drawn."""
+    """What was behind the weights before step 0; nothing for those that were drawn."""
     if checkpoint is not None:
         manifest = checkpoint.manifest
         return Ancestry(manifest.origin, manifest.optimizer_step - manifest.step)
-    if initial is None or settings.init is None:
+    if initial is None or settings.first_weights is None:
         return Ancestry()
-    manifest = initial.manifest
-    return Ancestry(_origin(initial), manifest.optimizer_step if settings.init.optimizer == "keep" else 0)
+    kept = initial.manifest.optimizer_step if settings.first_weights.optimizer == "keep" else 0
+    if settings.branch is not None:
+        # Its step 0 is its parent's.
+        return Ancestry(initial.manifest.origin, kept - settings.branch.step)
+    return Ancestry(_origin(initial), kept)
 
 
 def _origin(initial: Checkpoint) -> dict[str, str]:
@@ -257,4 +267,8 @@ def _restore(engine: Engine, checkpoint: Checkpoint | None) -> RunState:
     manifest = checkpoint.manifest
     if engine.ranks.rank == 0:
         print(f"resuming from step {manifest.step}", flush=True)
+    return _state_of(manifest)
+
+
+def _state_of(manifest: CheckpointManifest) -> RunState:
     return RunState(manifest.step, manifest.tokens, bytes.fromhex(manifest.data_digest), manifest.losses)

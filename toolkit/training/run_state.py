@@ -37,12 +37,13 @@ class RunState:
 
 @dataclass(frozen=True)
 class Ancestry:
-    """Where the weights of a run came from before its own first step."""
+    """Where the weights of a run came from before step 0."""
 
     origin: dict[str, str] = field(default_factory=dict)
     """As in the manifest of a checkpoint; empty for freshly initialized weights."""
     optimizer_step: int = 0
-    """Updates that the optimizer's moments had seen, if they were kept."""
+    """Updates that the optimizer's moments had seen at step 0, if they were kept; negative for a branch that reset
+    them."""
 
 
 class StepCounts(NamedTuple):
@@ -57,7 +58,7 @@ class StepCounts(NamedTuple):
 
 @dataclass(frozen=True)
 class StepInfo:
-    """The state after a step and the phase that the step belongs to; at step 0, the first phase."""
+    """The state after a step and the phase that the step belongs to; at the start of a run, the first phase."""
 
     state: RunState
     phase: Phase
@@ -67,6 +68,11 @@ class StepInfo:
     def step(self) -> int:
         """Updates made so far."""
         return self.state.step
+
+    @property
+    def is_start(self) -> bool:
+        """Whether the run has not made a step yet."""
+        return self.phase.index == 0 and self.state.step == self.phase.start
 
     @property
     def is_phase_end(self) -> bool:

@@ -8,6 +8,7 @@ from toolkit.checkpoint.retention import CheckpointSettings
 from toolkit.core.errors import ToolkitError
 from toolkit.engine.engine import Engine
 from toolkit.engine.saving import AsyncCheckpoint
+from toolkit.run.step_plan import StepPlan
 from toolkit.training.hooks import Hook
 from toolkit.training.run_state import RunState
 
@@ -24,7 +25,7 @@ class CheckpointSaver:
         manifest: of this run; the state is filled in at each save.
         tokenizer_folder: of the training corpus.
         first_step: the step this process starts from, which needs no saving.
-        rows_per_step: G.
+        plan: of the run's steps.
     """
 
     def __init__(
@@ -36,10 +37,10 @@ class CheckpointSaver:
         manifest: CheckpointManifest,
         tokenizer_folder: Path,
         first_step: int,
-        rows_per_step: int,
+        plan: StepPlan,
     ) -> None:
         self._engine, self._root, self._settings, self._manifest = engine, root, settings, manifest
-        self._tokenizer_folder, self._rows_per_step = tokenizer_folder, rows_per_step
+        self._tokenizer_folder, self._plan = tokenizer_folder, plan
         self._saved_step = first_step
         self._in_flight: AsyncCheckpoint | None = None
 
@@ -68,7 +69,7 @@ class CheckpointSaver:
                 "step": state.step,
                 "optimizer_step": self._manifest.optimizer_step + state.step,
                 "tokens": state.tokens,
-                "data_position": state.step * self._rows_per_step,
+                "data_position": self._plan.position(state.step),
                 "data_digest": state.digest.hex(),
                 "losses": dict(state.losses),
             }

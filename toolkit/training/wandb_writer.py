@@ -19,14 +19,16 @@ class WandbWriter:
     Args:
         folder: of the run, which gives the run its name.
         project: there; None: the package's own choice (WANDB_PROJECT, else "uncategorized").
-        first_step: the step this process starts from; 0 starts another run there.
+        resumed_step: the step that the run goes on from; None, at a fresh start, starts another run there.
         settings: the run's settings, shown beside the curves.
 
     Raises:
         SettingsError: the package cannot be imported or started, for example without a login.
     """
 
-    def __init__(self, folder: RunFolder, *, project: str | None, first_step: int, settings: Mapping[str, Any]) -> None:
+    def __init__(
+        self, folder: RunFolder, *, project: str | None, resumed_step: int | None, settings: Mapping[str, Any]
+    ) -> None:
         self.path = folder.path
         try:
             import wandb
@@ -36,7 +38,7 @@ class WandbWriter:
                 "Reinstall it (pip install --force-reinstall wandb), or leave log.wandb out."
             ) from error
         id_file = folder.wandb_file
-        known = id_file.read_text(encoding="utf-8").strip() if first_step and id_file.is_file() else ""
+        known = id_file.read_text(encoding="utf-8").strip() if resumed_step is not None and id_file.is_file() else ""
         try:
             self._run = wandb.init(
                 project=project,

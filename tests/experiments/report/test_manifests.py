@@ -1,6 +1,7 @@
 """Labels from manifests, with numbers computed by hand."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +48,9 @@ def _checkpoint(folder: Path, step: int, **settings: Any) -> Path:
     tokenizer.mkdir(parents=True, exist_ok=True)
     (folder / "checkpoints").mkdir(exist_ok=True)
     whole = {
-        "run": {"seed": 7},
+        "run": {"dir": "run", "seed": 7},
         "model": SHAPE,
-        "data": {"sequence_length": 4},
+        "data": {"train": "corpus", "sequence_length": 4, "min_length": 1},
         "train": {"steps": None, "global_batch_rows": 2},
         "objectives": {"next": {"kind": "clm"}, "mlm": {"kind": "mlm", "mask_ratio": 0.3}},
         # 79 positions of 8 a step: 10 steps.
@@ -101,6 +102,32 @@ def test_a_continued_run_names_its_start_and_counts_from_there(tmp_path: Path) -
     }
     whole = _continued(tmp_path / "whole", 40, {"model": "org/llama", "family": "Llama"})
     assert (whole["start"], whole["budget_steps"], "clm_share" in whole) == ("org/llama", 40, False)
+
+
+def test_a_branch_counts_from_the_first_step_of_its_trunk(tmp_path: Path) -> None:
+    """10 of 40 steps were CLM; FLOPs are 20 lines of the trunk and the branch's own."""
+    _checkpoint(tmp_path / "trunk", 20)
+    (tmp_path / "trunk" / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in LINES))
+    branch = {
+        "from": str(tmp_path / "trunk" / "checkpoints" / "step-00000020"),
+        "step": 20,
+        "past": [{"objective": "clm", "steps": 10}, {"objective": "mlm", "steps": 10}],
+    }
+    schedule = [{"objective": "mlm", "steps": 20}]
+    checkpoint = _checkpoint(tmp_path / "branch", 40, schedule=schedule, branch=branch)
+    own = {"step": 40, "loss": 1.0, "tokens": 2_800, "tokens_per_second": 1.0, "model_flops_per_second": 20.0}
+    (tmp_path / "branch" / "metrics.jsonl").write_text(json.dumps(own) + "\n")
+    labels = manifest_labels(read_manifest(checkpoint), RunFolder(tmp_path / "branch"))
+    assert (labels["start"], labels["objective"], labels["clm_share"], labels["budget_steps"]) == (
+        "random",
+        "clm+mlm",
+        0.25,
+        40,
+    )
+    assert labels["training_flops"] == pytest.approx(34_000 + 1_000 * 20)
+    # Without the trunk nobody knows what came before.
+    shutil.rmtree(tmp_path / "trunk")
+    assert "training_flops" not in manifest_labels(read_manifest(checkpoint), RunFolder(tmp_path / "branch"))
 
 
 def test_an_imported_model_that_was_not_trained_here_has_no_steps(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """Labels of models that are checkpoints of this toolkit: budget, objectives, tokens and FLOPs, from their manifests.
 
-A manifest tells of its own run. Where that run began with other weights, `start` names them, all counts are those since
-then, and there is no `clm_share`: what trained the weights before is in another manifest, if in any.
+A manifest tells of its own run, and of those that it is a branch of. Where the first of them began with other weights,
+`start` names them, all counts are those since then, and there is no `clm_share`: what trained the weights before is in
+another manifest, if in any.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from toolkit.checkpoint.folders import CHECKPOINTS_FOLDER, holds_checkpoints
 from toolkit.checkpoint.manifest import MANIFEST_NAME, CheckpointManifest, read_manifest
@@ -30,11 +31,9 @@ from toolkit.experiments.report.labels import (
 )
 from toolkit.experiments.report.results import Results
 from toolkit.model import ModelSettings, parameter_counts
-from toolkit.objectives.schedule import PhaseSettings, Schedule
 from toolkit.run.folder import RunFolder
+from toolkit.run.load import schedule_of, settings_in
 from toolkit.run.metrics import read_lines
-
-_PHASES = TypeAdapter(list[PhaseSettings])
 
 
 def with_manifest_labels(results: Results) -> Results:
@@ -84,9 +83,24 @@ def manifest_labels(manifest: CheckpointManifest, folder: RunFolder) -> dict[str
     with suppress(ValidationError, KeyError, TypeError):
         labels[PARAMETERS] = parameter_counts(ModelSettings.model_validate(settings["model"])).total
     labels |= _schedule_labels(manifest)
-    if (flops := training_flops(read_lines(folder), manifest.step)) is not None:
+    if (flops := training_flops(_lines_of_all(folder, settings), manifest.step)) is not None:
         labels[FLOPS] = flops
     return labels
+
+
+def _lines_of_all(folder: RunFolder, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Lines of metrics from step 1 on: for a branch, first those of its parents, if they are there."""
+    lines, branch = read_lines(folder), settings.get("branch")
+    if not isinstance(branch, Mapping):
+        return lines
+    parent = RunFolder(Path(branch["from"]).parent.parent)
+    try:
+        before = _lines_of_all(parent, read_manifest(Path(branch["from"])).settings)
+    except CheckpointError:
+        return []
+    made = [line for line in before if line["step"] <= branch["step"]]
+    # Else steps of the parent would count at the rate of the branch.
+    return [*made, *lines] if made and made[-1]["step"] == branch["step"] else []
 
 
 def start_of(manifest: CheckpointManifest) -> str:
@@ -98,32 +112,26 @@ def start_of(manifest: CheckpointManifest) -> str:
 
 
 def _schedule_labels(manifest: CheckpointManifest) -> dict[str, Label]:
-    settings = manifest.settings
     try:
-        phases = _PHASES.validate_python(settings["schedule"])
-        train = settings["train"]
-        schedule = Schedule.resolve(
-            phases,
-            total_steps=train.get("steps"),
-            global_batch_rows=train["global_batch_rows"],
-            sequence_length=settings["data"]["sequence_length"],
-        )
-    except (ValidationError, SettingsError, KeyError, TypeError, AttributeError):
+        settings = settings_in(manifest)
+        schedule = schedule_of(settings)
+    except (CheckpointError, SettingsError):
         return {}
-    declared: Mapping[str, Any] = settings.get("objectives", {})
-    done: dict[str, int] = {}
+    declared: Mapping[str, Any] = manifest.settings.get("objectives", {})
+    past = () if settings.branch is None else settings.branch.past
+    done, scheduled = [(phase.objective, phase.steps) for phase in past], set()
     for phase in schedule.phases:
         steps = min(phase.stop, manifest.step) - phase.start
         if steps > 0:
-            done[phase.objective] = done.get(phase.objective, 0) + steps
-    kinds = {name: str(declared.get(name, {}).get("kind", name)) for name in done}
+            done.append((str(declared.get(phase.objective, {}).get("kind", phase.objective)), steps))
+            scheduled.add(phase.objective)
     labels: dict[str, Label] = {}
     if done:
-        labels[OBJECTIVE] = "+".join(dict.fromkeys(kinds.values()))
+        labels[OBJECTIVE] = "+".join(dict.fromkeys(kind for kind, _ in done))
         if not manifest.origin:
-            clm = sum(steps for name, steps in done.items() if kinds[name] == "clm")
-            labels[CLM_SHARE] = round(clm / sum(done.values()), 6)
-    ratios = {declared.get(name, {}).get(MASK_RATIO) for name in done} - {None}
+            clm = sum(steps for kind, steps in done if kind == "clm")
+            labels[CLM_SHARE] = round(clm / sum(steps for _, steps in done), 6)
+    ratios = {declared.get(name, {}).get(MASK_RATIO) for name in scheduled} - {None}
     if len(ratios) == 1 and isinstance(ratio := ratios.pop(), float):
         labels[MASK_RATIO] = ratio
     if manifest.step == schedule.total_steps:

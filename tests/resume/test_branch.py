@@ -1,0 +1,177 @@
+"""A branch equals, bit for bit, the same model trained in one piece; a script of its own reads the digest chain."""
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.resume.test_resume import differing_tensors
+from tests.support.runs import RunCase, read_metrics, write_run
+from toolkit.checkpoint.read import open_checkpoint
+from toolkit.run import load_run
+from toolkit.run.branching import make_branch
+from toolkit.run.data import open_run_data
+from toolkit.testing.distributed import run_distributed
+
+_SWITCH, _LAST, _ROWS = 4, 8, 8
+_KEPT = ("checkpoint.every=1", "checkpoint.keep=100")
+_SAME = (
+    "loss",
+    "targets",
+    "tokens",
+    "learning_rate",
+    "grad_norm",
+    "data_digest",
+    "objective",
+    "attention",
+    "eval_loss",
+)
+
+
+@dataclass(frozen=True)
+class Tail:
+    """A tail and the run in one piece that it has to equal: overrides of the file of `write_run`."""
+
+    name: str
+    toml: str
+    step: int
+    whole: tuple[str, ...] = field(default=())
+
+    def file(self, folder: Path) -> Path:
+        path = folder / f"{self.name}.toml"
+        path.write_text(self.toml, encoding="utf-8")
+        return path
+
+
+_TAILS = (
+    Tail("before", '[[schedule]]\nobjective = "clm"\nsteps = 1\n[[schedule]]\nobjective = "mlm"\nsteps = 4\n', 3),
+    Tail("at", '[[schedule]]\nobjective = "mlm"\nfraction = 1.0\n[train]\nsteps = 4\n', 4),
+    Tail("after", '[[schedule]]\nobjective = "mlm"\ntokens = 1536\n', 5),
+    Tail(
+        "longer",
+        '[[schedule]]\nobjective = "mlm"\nsteps = 6\n[objectives.mlm]\nmask_ratio = 0.2\n[lr]\ndecay_steps = 4\n',
+        4,
+        ("schedule.1.steps=6", "objectives.mlm.mask_ratio=0.2", "lr.decay_steps=4"),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Branched:
+    """Trains a trunk, then each tail as a branch and as one piece; all on the ranks of one process group."""
+
+    folder: str
+    ds_config: str
+
+    def __call__(self) -> None:
+        from toolkit.engine.ranks import join_ranks
+
+        ranks, folder = join_ranks(), Path(self.folder)
+        run_file = str(folder / "run.toml")
+        RunCase(run_file, self.ds_config, _KEPT)()
+        for tail in _TAILS:
+            output = folder / tail.name
+            if ranks.rank == 0:
+                make_branch(folder / "run", step=tail.step, tail=tail.file(folder), output=output)
+            ranks.barrier()
+            RunCase(str(output / "run.toml"), self.ds_config)()
+            RunCase(run_file, self.ds_config, (*tail.whole, f"run.dir={folder / 'whole' / tail.name}"))()
+
+
+@pytest.mark.parametrize(("world_size", "ds_config"), [(1, "zero0"), (2, "zero2")])
+def test_a_branch_is_the_run_in_one_piece(tmp_path: Path, world_size: int, ds_config: str) -> None:
+    write_run(tmp_path, phase_steps=_SWITCH)
+    run_distributed([Branched(str(tmp_path), ds_config)], world_size=world_size)
+    for tail in _TAILS:
+        branch, whole = tmp_path / tail.name, tmp_path / "whole" / tail.name
+        found = {line["step"]: _comparable(line) for line in read_metrics(branch) if "loss" in line}
+        expected = {line["step"]: _comparable(line) for line in read_metrics(whole) if line["step"] > tail.step}
+        assert found == expected, tail.name
+        one, other = open_checkpoint(branch), open_checkpoint(whole)
+        assert differing_tensors(one, other) == [], tail.name
+        for key in ("step", "optimizer_step", "tokens", "data_position", "data_digest", "losses"):
+            assert getattr(one.manifest, key) == getattr(other.manifest, key), (tail.name, key)
+        first = read_metrics(branch)[0]
+        assert (first["step"], "loss" in first, sorted(first["eval_loss"])) == (tail.step, False, ["clm", "mlm"])
+
+
+def _comparable(line: dict[str, Any]) -> dict[str, Any]:
+    return {key: line.get(key) for key in _SAME}
+
+
+def _run(folder: Path, *overrides: str) -> Path:
+    run_file = write_run(folder, phase_steps=_SWITCH)
+    run_distributed([RunCase(str(run_file), "zero0", (*_KEPT, *overrides))], world_size=1)
+    return folder / "run"
+
+
+def _tail(folder: Path, text: str) -> Path:
+    path = folder / "tail.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_the_digest_goes_on_and_an_independent_reader_finds_every_step(tmp_path: Path) -> None:
+    trunk = _run(tmp_path)
+    tail = _tail(tmp_path, '[[schedule]]\nobjective = "mlm"\nsteps = 3\n')
+    run_file = make_branch(trunk, step=5, tail=tail, output=tmp_path / "branch").settings_file
+    run_distributed([RunCase(str(run_file))], world_size=1)
+    digests = {line["step"]: line["data_digest"] for line in read_metrics(tmp_path / "branch")}
+    stream = open_run_data(load_run(str(run_file))).stream()
+    digest = bytes(16)
+    for step in range(8):
+        rows = stream.at(np.arange(step * _ROWS, (step + 1) * _ROWS))
+        hashes = b"".join(
+            hashlib.blake2b(tokens.astype("<i4").tobytes() + segments.astype("<i4").tobytes(), digest_size=8).digest()
+            for tokens, segments in zip(rows.tokens_BS, rows.segments_BS, strict=True)
+        )
+        digest = hashlib.blake2b(digest + hashes, digest_size=16).digest()
+        if step + 1 in digests:
+            assert digests.pop(step + 1) == digest.hex(), step
+    assert not digests
+
+
+def test_other_data_begin_anew_and_steps_go_on(tmp_path: Path) -> None:
+    """On other rows, the branch is a run that starts from the same weights with the optimizer kept."""
+    trunk = _run(tmp_path)
+    other = tmp_path / "validation"
+    text = f'[[schedule]]\nobjective = "mlm"\nsteps = 4\n[data]\ntrain = "{other}"\n[branch]\nlr = "rewarm"\n'
+    run_file = make_branch(trunk, step=_LAST, tail=_tail(tmp_path, text), output=tmp_path / "branch").settings_file
+    alone = (
+        f"run.dir={tmp_path / 'alone'}",
+        f"data.train={other}",
+        f'init={{from="{trunk}/checkpoints/step-{_LAST:08d}", optimizer="keep"}}',
+        'schedule=[{objective="mlm", steps=4}]',
+    )
+    run_distributed([RunCase(str(run_file)), RunCase(str(tmp_path / "run.toml"), "zero0", alone)], world_size=1)
+    lines, expected = read_metrics(tmp_path / "branch"), read_metrics(tmp_path / "alone")
+    assert lines[0]["data_digest"] == "00" * 16
+    assert [line["step"] for line in lines] == [8, 9, 10, 11, 12]
+    for line, same in zip(lines[1:], expected[1:], strict=True):
+        for key in ("loss", "learning_rate", "grad_norm", "data_digest"):
+            assert line[key] == same[key], (line["step"], key)
+    assert lines[1]["tokens"] == read_metrics(trunk)[-1]["tokens"] + expected[1]["tokens"]
+    one, other_one = open_checkpoint(tmp_path / "branch"), open_checkpoint(tmp_path / "alone")
+    assert differing_tensors(one, other_one) == []
+    assert (one.manifest.step, one.manifest.data_position) == (12, 4 * _ROWS)
+
+
+def test_a_reset_optimizer_begins_at_zero_and_survives_a_restart(tmp_path: Path) -> None:
+    trunk = _run(tmp_path)
+    tail = _tail(tmp_path, '[[schedule]]\nobjective = "mlm"\nsteps = 4\n[branch]\noptimizer = "reset"\n')
+    for name in ("whole", "again"):
+        make_branch(trunk, step=_SWITCH, tail=tail, output=tmp_path / name, overrides=["checkpoint.every=2"])
+    files = [str(tmp_path / name / "run.toml") for name in ("whole", "again")]
+    run_distributed([RunCase(file) for file in files], world_size=1)
+    whole = open_checkpoint(tmp_path / "whole")
+    assert (whole.manifest.step, whole.manifest.optimizer_step) == (8, 4)
+    # As if killed after step 6.
+    again = tmp_path / "again" / "checkpoints" / "step-00000008"
+    again.rename(tmp_path / "gone")
+    run_distributed([RunCase(files[1])], world_size=1)
+    assert differing_tensors(whole, open_checkpoint(tmp_path / "again")) == []
+    assert json.loads((again / "manifest.json").read_text())["optimizer_step"] == 4

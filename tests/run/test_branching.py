@@ -1,0 +1,157 @@
+"""What a branch takes from its parent, and what is refused; `tests/resume/test_branch.py` trains branches."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.runs import RunCase, write_run
+from toolkit.core.errors import CheckpointError, SettingsError
+from toolkit.inspection.family import family_tree
+from toolkit.run import load_run
+from toolkit.run.branching import make_branch
+from toolkit.run.resolve import resolve_run
+from toolkit.run.step_plan import StepPlan
+from toolkit.testing.corpora import random_documents, write_token_corpus
+from toolkit.testing.distributed import run_distributed
+
+_MLM = '[[schedule]]\nobjective = "mlm"\nsteps = 6\n'
+
+
+@pytest.fixture(scope="module")
+def trunk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of 4 + 4 steps, peak 1e-2, one step of warm-up and two of decay, with the checkpoints of steps 4 and 8."""
+    folder = tmp_path_factory.mktemp("trunk")
+    case = RunCase(str(write_run(folder, phase_steps=4)), "zero0", ("checkpoint.every=4", "checkpoint.keep=9"))
+    run_distributed([case], world_size=1)
+    return folder / "run"
+
+
+def _branch(trunk: Path, folder: Path, tail: str, *, step: int = 4, name: str = "branch", **options: Any) -> Path:
+    file = folder / "tail.toml"
+    file.write_text(tail, encoding="utf-8")
+    return make_branch(trunk, step=step, tail=file, output=folder / name, **options).settings_file
+
+
+def _rates(run_file: Path) -> list[float]:
+    plan = StepPlan(load_run(str(run_file)))
+    return [plan.learning_rate(step) for step in range(plan.schedule.first_step, plan.schedule.total_steps)]
+
+
+def test_what_the_tail_leaves_out_is_the_parents(trunk: Path, tmp_path: Path) -> None:
+    text = _MLM + "[objectives.mlm]\nmask_ratio = 0.25\n[lr]\npeak = 3e-3\n"
+    settings = load_run(str(_branch(trunk, tmp_path, text, overrides=["checkpoint.keep=1"])))
+    assert (settings.lr.peak, settings.lr.warmup_steps, settings.lr.decay_steps) == (3e-3, 1, 2)
+    assert settings.objectives["mlm"].plain()["mask_ratio"] == 0.25
+    assert (settings.run.seed, settings.checkpoint.every, settings.checkpoint.keep) == (7, 4, 1)
+    assert settings.branch is not None
+    assert (settings.branch.step, settings.branch.position, settings.branch.data) == (4, 4 * 8, "keep")
+    assert [(phase.objective, phase.steps) for phase in settings.branch.past] == [("clm", 4)]
+
+
+@pytest.mark.parametrize(
+    ("tail", "rates"),
+    [
+        # One run of 10 steps: constant up to the last two, which have peak x 2/2 and peak x 1/2.
+        (_MLM, [1e-2, 1e-2, 1e-2, 1e-2, 1e-2, 5e-3]),
+        # Six steps of their own: two of warm-up, two of decay.
+        (_MLM + '[lr]\nwarmup_steps = 2\n[branch]\nlr = "rewarm"\n', [5e-3, 1e-2, 1e-2, 1e-2, 1e-2, 5e-3]),
+        (_MLM + "[lr]\ndecay_steps = 5\n", [1e-2, 1e-2, 8e-3, 6e-3, 4e-3, 2e-3]),
+    ],
+)
+def test_the_learning_rate_goes_on_or_warms_up_again(
+    trunk: Path, tmp_path: Path, tail: str, rates: list[float]
+) -> None:
+    assert _rates(_branch(trunk, tmp_path, tail)) == pytest.approx(rates, rel=1e-12)
+
+
+def test_a_branch_of_a_rewarmed_branch_keeps_that_warm_up(trunk: Path, tmp_path: Path) -> None:
+    """Steps 4 to 16 are one stretch of 12: with 3 steps of warm-up and 4 of decay, step 8 is in its middle."""
+    text = _MLM + '[lr]\nwarmup_steps = 3\ndecay_steps = 0\n[branch]\nlr = "rewarm"\n'
+    first = _branch(trunk, tmp_path, text, name="first")
+    run_distributed([RunCase(str(first), "zero0", ("checkpoint.every=4",))], world_size=1)
+    second = _branch(first.parent, tmp_path, _MLM.replace("6", "8") + "[lr]\ndecay_steps = 4\n", step=8, name="second")
+    plan = StepPlan(load_run(str(second)))
+    assert (plan.schedule.first_step, plan.schedule.total_steps) == (8, 16)
+    assert _rates(second) == pytest.approx([1e-2, 1e-2, 1e-2, 1e-2, 1e-2, 7.5e-3, 5e-3, 2.5e-3])
+    assert [(phase["objective"], phase["steps"]) for phase in tomllib.loads(second.read_text())["branch"]["past"]] == [
+        ("clm", 4),
+        ("mlm", 4),
+    ]
+    tree = family_tree(second.parent)
+    assert tree is not None
+    # Each run by the folder that its run file lies in: the parent, its branch, and the branch of that.
+    assert "run (saved up to step 8)" in str(tree.label)
+    (child,) = [node for node in tree.children if "first" in str(node.label)]
+    assert str(child.label).endswith("first (saved up to step 10), branched at step 4")
+    (grandchild,) = child.children
+    assert str(grandchild.label).endswith("second (no checkpoint yet) <- this run, branched at step 8")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[run]\nseed = 8\n", "[data]\nsequence_length = 32\n", "[train]\nglobal_batch_rows = 16\n"],
+    ids=["seed", "length", "rows"],
+)
+def test_other_rows_begin_anew(trunk: Path, tmp_path: Path, text: str) -> None:
+    settings = load_run(str(_branch(trunk, tmp_path, _MLM + text)))
+    assert settings.branch is not None
+    assert (settings.branch.data, settings.branch.position) == ("reset", 0)
+
+
+def test_another_validation_corpus_changes_no_row(trunk: Path, tmp_path: Path) -> None:
+    text = _MLM + f'[data]\nvalidation = "{trunk.parent / "corpus"}"\n'
+    settings = load_run(str(_branch(trunk, tmp_path, text)))
+    assert settings.branch is not None
+    assert settings.branch.data == "keep"
+
+
+@pytest.mark.parametrize(
+    ("tail", "options", "message"),
+    [
+        (_MLM, {"step": 5}, r"step 5 of .*run is not a kept checkpoint; the nearest kept ones are 4, 8\.\nGive one"),
+        (_MLM, {"step": 9}, r"the nearest kept ones are 8\.\n"),
+        ("[lr]\npeak = 1e-3\n", {}, r"a tail needs \[\[schedule\]\]"),
+        (_MLM + '[branch]\nlr = "again"\n', {}, r"branch\.lr: expected 'keep' or 'rewarm'"),
+        (_MLM + "[branch]\nstep = 4\n", {}, r"unknown key 'branch\.step'"),
+        (_MLM + "[model]\nhidden_size = 64\n", {}, r"differs from \[model\]:\n  model\.hidden_size: there 32, here 64"),
+        (_MLM + '[run]\ndir = "elsewhere"\n', {}, r"run\.dir='elsewhere', and --output names"),
+        (_MLM + '[init]\nfrom = "x"\n', {}, r"Leave \[init\] out"),
+        (_MLM.replace("steps", "fraction"), {}, "fraction"),
+        (_MLM + "[lr]\ndecay_steps = 11\n", {}, r"longer than the run \(10 steps\)"),
+    ],
+)
+def test_a_tail_that_does_not_fit_is_refused(
+    trunk: Path, tmp_path: Path, tail: str, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SettingsError, match=message):
+        _branch(trunk, tmp_path, tail, **options)
+    assert not (tmp_path / "branch").exists()
+
+
+def test_another_vocabulary_is_refused(trunk: Path, tmp_path: Path) -> None:
+    documents = random_documents(40, vocabulary_size=80, max_length=90, first_id=3, seed=1)
+    other = write_token_corpus(tmp_path / "other", documents, vocabulary_size=80, eos=0, pad=1, mask=2)
+    text = _MLM + f'[data]\ntrain = "{other}"\nvalidation = "{other}"\n'
+    with pytest.raises(SettingsError, match=r"data\.train .* and branch\.from .* have different tokenizers"):
+        _branch(trunk, tmp_path, text)
+
+
+def test_a_folder_that_holds_a_run_is_left_alone(trunk: Path, tmp_path: Path) -> None:
+    written = _branch(trunk, tmp_path, _MLM).read_bytes()
+    with pytest.raises(SettingsError, match=r"holds a run already(.|\n)*to go on with it: toolkit train"):
+        _branch(trunk, tmp_path, _MLM.replace("6", "7"))
+    assert (tmp_path / "branch" / "run.toml").read_bytes() == written
+    with pytest.raises(SettingsError, match="is the run itself"):
+        make_branch(trunk, step=4, tail=tmp_path / "tail.toml", output=trunk)
+    with pytest.raises(SettingsError, match="has no checkpoint"):
+        make_branch(tmp_path, step=4, tail=tmp_path / "tail.toml", output=tmp_path / "x")
+
+
+def test_a_parent_that_is_gone_is_named(trunk: Path, tmp_path: Path) -> None:
+    run_file = _branch(trunk, tmp_path, _MLM)
+    text = run_file.read_text(encoding="utf-8").replace("step-00000004", "step-00000005")
+    run_file.write_text(text, encoding="utf-8")
+    with pytest.raises(CheckpointError, match=r"branch\.from=.*step-00000005, which a branch needs until it has a"):
+        resolve_run(load_run(str(run_file)), ds_config="zero0", num_ranks=1)

@@ -1,0 +1,33 @@
+"""`toolkit branch`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+EXAMPLES = (
+    "toolkit branch runs/trunk --step 40000 --config decay.toml --output runs/decayed-40000",
+    "toolkit branch runs/trunk --step 40000 --config mlm.toml --output runs/mlm --set branch.lr=rewarm",
+)
+
+
+def command(
+    run: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Folder of the run to leave; it is only read.")],
+    *,
+    step: Annotated[int, typer.Option(metavar="K", min=1, help="Step of a kept checkpoint there.")],
+    config: Annotated[
+        Path, typer.Option(metavar="TAIL.toml", help="[[schedule]] from that step on, and whatever else changes.")
+    ],
+    output: Annotated[Path, typer.Option(metavar="RUN_DIR2", help="Folder of the new run.")],
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="a.b=value", help="Change a setting of the tail.")
+    ] = None,
+) -> None:
+    """Start a new run at a step of another one, with another tail: objective, decay, budget, data."""
+    from toolkit.run.branching import make_branch
+
+    branch = make_branch(run, step=step, tail=config, output=output, overrides=overrides or [])
+    for note in branch.notes:
+        print(note)
+    print(f"wrote {branch.settings_file}. Train it:")
+    print(f"  toolkit train {branch.settings_file}")

@@ -1,0 +1,97 @@
+"""The family of a run: which run it branched off or took its weights from, and which runs did so from it.
+
+Ancestors are followed by what run files name. Descendants are looked for beside them: a run does not know who left it.
+"""
+
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from toolkit.checkpoint.folders import latest_step
+from toolkit.run.folder import RunFolder
+
+if TYPE_CHECKING:
+    from rich.tree import Tree
+
+
+@dataclass(frozen=True)
+class _Link:
+    """How a run came from another: the folder of that one, and in words what was taken."""
+
+    parent: Path
+    taken: str
+
+
+def family_tree(run: Path) -> "Tree | None":
+    """The tree of runs around this one; None if it stands alone."""
+    from rich.tree import Tree
+
+    top, ancestors = run.resolve(), [run.resolve()]
+    while (link := _link(top)) is not None and link.parent not in ancestors:
+        top = link.parent
+        ancestors.append(top)
+    children: dict[Path, list[tuple[Path, str]]] = {}
+    for folder in sorted(_runs_beside(ancestors)):
+        if (link := _link(folder)) is not None:
+            children.setdefault(link.parent, []).append((folder, link.taken))
+    if not children:
+        return None
+    tree = Tree(f"[bold]Family[/bold]\n{_name(top, run)}")
+    _grow(tree, top, children, run, seen={top})
+    return tree
+
+
+def _grow(
+    tree: "Tree", folder: Path, children: dict[Path, list[tuple[Path, str]]], run: Path, *, seen: set[Path]
+) -> None:
+    for child, taken in children.get(folder, []):
+        if child not in seen:
+            seen.add(child)
+            _grow(tree.add(f"{_name(child, run)}, {taken}"), child, children, run, seen=seen)
+
+
+def _name(folder: Path, run: Path) -> str:
+    is_shown = folder == run.resolve()
+    shown = run if is_shown else Path(run.parent, folder.name) if folder.parent == run.resolve().parent else folder
+    step = latest_step(RunFolder(folder).checkpoints)
+    stands = "no checkpoint yet" if step is None else f"saved up to step {step:,}"
+    return f"{shown} ({stands}){' <- this run' * is_shown}"
+
+
+def _link(folder: Path) -> _Link | None:
+    """Where the run in this folder came from, if that is a run that is still there."""
+    settings = _settings(folder)
+    for key in ("branch", "init"):
+        source = settings.get(key, {}).get("from") if isinstance(settings.get(key), dict) else None
+        if isinstance(source, str) and (parent := _run_of(Path(source))) is not None:
+            step = settings[key].get("step")
+            return _Link(parent, f"branched at step {step:,}" if key == "branch" else f"weights of {Path(source).name}")
+    return None
+
+
+def _run_of(source: Path) -> Path | None:
+    """The folder of the run that a checkpoint, or a run folder, belongs to."""
+    resolved = source.resolve()
+    # RUN_DIR, RUN_DIR/checkpoints or RUN_DIR/checkpoints/step-NNNNNNNN.
+    for folder in (resolved, resolved.parent, resolved.parent.parent):
+        if RunFolder(folder).settings_file.is_file():
+            return folder
+    return None
+
+
+def _runs_beside(ancestors: list[Path]) -> Iterator[Path]:
+    for parent in {folder.parent for folder in ancestors}:
+        try:
+            yield from {folder for folder in parent.iterdir() if RunFolder(folder).settings_file.is_file()}
+        except OSError:
+            continue
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    """Its run file as plain data; nothing of one that cannot be read, which is then without a family."""
+    try:
+        return tomllib.loads(RunFolder(folder).settings_file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}

@@ -1,0 +1,228 @@
+"""Branches: a new run that leaves another one at a kept checkpoint, with another tail.
+
+A branch's run.toml is that of its parent with the tail's keys on top; its table `[branch]` says where it begins. The
+parent is read only.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from toolkit.checkpoint.manifest import CheckpointManifest
+from toolkit.checkpoint.read import open_unverified
+from toolkit.core.errors import SettingsError
+from toolkit.core.files import atomic_write
+from toolkit.core.settings import Settings, explain
+from toolkit.core.text import counted
+from toolkit.run.data import open_corpora
+from toolkit.run.folder import RunFolder
+from toolkit.run.identity import training_hashes
+from toolkit.run.load import complete_run, schedule_of, settings_in, to_toml
+from toolkit.run.settings import PastPhase, RunSettings
+from toolkit.run.start import Start
+from toolkit.run.step_plan import StepPlan
+from toolkit.run.toml_files import apply_override, read_toml
+
+# What a tail never takes from its parent: each is about one run.
+_OWN = ("schedule", "init", "branch")
+_NEAREST = 2
+
+
+class TailSettings(Settings):
+    """`[branch]` of a tail: what happens to optimizer and learning rate where the branch begins."""
+
+    optimizer: Literal["keep", "reset"] = "keep"
+    """Whether the optimizer's moments are kept, or start at zero."""
+    lr: Literal["keep", "rewarm"] = "keep"
+    """`keep`: the rate of one run of all steps; `rewarm`: warm-up, stable and decay over the tail alone."""
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A branch as it was written.
+
+    Attributes:
+        settings_file: its run.toml.
+        notes: what it keeps and what starts over, a line each.
+    """
+
+    settings_file: Path
+    notes: tuple[str, ...]
+
+
+def make_branch(parent: Path, *, step: int, tail: Path, output: Path, overrides: Sequence[str] = ()) -> Branch:
+    """Write the run file of a branch into the folder `output`.
+
+    Args:
+        parent: folder of the run that it leaves.
+        step: of a kept checkpoint there.
+        tail: TOML: `[[schedule]]` from that step on, what else changes, and `[branch]`.
+        output: folder of the new run.
+        overrides: `a.b=value`, on top of the tail.
+
+    Raises:
+        SettingsError: the tail is invalid or does not fit the parent, or `output` holds a run.
+        CheckpointError: the checkpoint is not kept, or damaged.
+        CorpusError: a corpus is missing or damaged.
+    """
+    manifest, checkpoint = _branch_point(parent, step)
+    raw = read_toml(tail)
+    for override in overrides:
+        apply_override(raw, override)
+    choices = _choices(raw, tail)
+    before = settings_in(manifest)
+    _check_output(output, parent)
+    merged = _merged(manifest.settings, raw, tail_file=tail, output=output)
+    merged["branch"] = _table(manifest, checkpoint, before, choices)
+    settings = complete_run(merged, origin=str(tail))
+    settings = _with_data(settings, before, manifest)
+    file = RunFolder(output).settings_file
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        atomic_write(file, to_toml(settings))
+    except OSError as error:
+        raise SettingsError(f"could not write {file}: {error.strerror}. Give a folder that can be written.") from error
+    return Branch(file, tuple(_notes(settings, before, choices)))
+
+
+def _branch_point(parent: Path, step: int) -> tuple[CheckpointManifest, Path]:
+    """The manifest and the folder of a checkpoint of the parent."""
+    folder = RunFolder(parent)
+    kept = sorted(number for number, _ in folder.steps())
+    if not kept:
+        what = "has no checkpoint" if parent.is_dir() else "is not a directory"
+        raise SettingsError(f"{parent} {what}. Give the folder of a run that has saved one.")
+    if step not in kept:
+        near = sorted([number for number in kept if number < step][-_NEAREST // 2 :] + _after(kept, step))
+        raise SettingsError(
+            f"step {step:,} of {parent} is not a kept checkpoint; the nearest kept ones are "
+            f"{', '.join(str(number) for number in near)}.\n"
+            "Give one of the kept steps; checkpoint.keep_every=N in a run's file keeps every multiple of N."
+        )
+    path = folder.checkpoint(step)
+    checkpoint = open_unverified(path)
+    checkpoint.check_sizes()
+    return checkpoint.manifest, path
+
+
+def _after(kept: list[int], step: int) -> list[int]:
+    return [number for number in kept if number > step][: _NEAREST // 2]
+
+
+def _choices(raw: dict[str, Any], tail: Path) -> TailSettings:
+    """`[branch]` of the tail, taken out of it."""
+    try:
+        return TailSettings.model_validate(raw.pop("branch", {}))
+    except ValidationError as error:
+        raise SettingsError(f"{tail}: {explain(error, TailSettings, group='branch')}") from None
+
+
+def _check_output(output: Path, parent: Path) -> None:
+    folder = RunFolder(output)
+    if output.resolve() == parent.resolve():
+        raise SettingsError(f"--output {output} is the run itself. Give the folder of a new run.")
+    if folder.settings_file.exists() or folder.steps():
+        raise SettingsError(
+            f"--output {output} holds a run already. Give the folder of a new run, or remove that one; to go on with "
+            f"it: toolkit train {folder.settings_file}."
+        )
+
+
+def _merged(parent: Mapping[str, Any], tail: Mapping[str, Any], *, tail_file: Path, output: Path) -> dict[str, Any]:
+    """The parent's settings with the tail's keys on top."""
+    if "schedule" not in tail:
+        raise SettingsError(
+            f"{tail_file}: a tail needs [[schedule]]: its phases from the branch point on, for example "
+            'objective = "mlm", steps = 1000.'
+        )
+    if "init" in tail:
+        raise SettingsError(f"{tail_file}: a branch starts from its checkpoint. Leave [init] out.")
+    raw = {key: _without_nothing(value) for key, value in parent.items() if key not in _OWN and value is not None}
+    raw["train"] = {key: value for key, value in raw["train"].items() if key != "steps"}
+    for key, value in tail.items():
+        if not isinstance(value, Mapping) or not isinstance(raw.get(key), dict) or "preset" in value:
+            raw[key] = value
+        elif key == "objectives":
+            raw[key] |= {name: _objective(raw[key].get(name), given) for name, given in value.items()}
+        else:
+            raw[key] |= value
+    run = raw["run"]
+    if isinstance(tail.get("run"), Mapping) and tail["run"].get("dir", str(output)) != str(output):
+        raise SettingsError(
+            f"{tail_file}: run.dir={tail['run']['dir']!r}, and --output names {output}. Leave run.dir out."
+        )
+    if isinstance(run, dict):
+        run["dir"] = str(output)
+    return raw
+
+
+def _objective(before: Any, given: Any) -> Any:
+    """An objective of the parent with other settings; another kind has none in common."""
+    if not isinstance(before, dict) or not isinstance(given, Mapping):
+        return given
+    if given.get("kind", before["kind"]) != before["kind"]:
+        return given
+    return {**before, **given}
+
+
+def _without_nothing(value: Any) -> Any:
+    return {key: part for key, part in value.items() if part is not None} if isinstance(value, dict) else value
+
+
+def _table(
+    manifest: CheckpointManifest, checkpoint: Path, before: RunSettings, choices: TailSettings
+) -> dict[str, Any]:
+    """`[branch]` of the new run, but for what depends on its data."""
+    past = list(before.branch.past) if before.branch else []
+    kinds = manifest.settings.get("objectives", {})
+    for phase in schedule_of(before).phases:
+        steps = min(phase.stop, manifest.step) - phase.start
+        if steps > 0:
+            kind = kinds.get(phase.objective, {}).get("kind", phase.objective)
+            past.append(PastPhase(objective=kind, steps=steps))
+    kept_ramp = before.branch.ramp_start if before.branch else 0
+    return {
+        "from": str(checkpoint),
+        "step": manifest.step,
+        "optimizer": choices.optimizer,
+        "ramp_start": kept_ramp if choices.lr == "keep" else manifest.step,
+        "past": past,
+    }
+
+
+def _with_data(settings: RunSettings, before: RunSettings, manifest: CheckpointManifest) -> RunSettings:
+    """The settings, after a look at the corpora: order and digest go on where the rows are those of the parent."""
+    training, validation = open_corpora(settings)
+    named = [*training, *([] if validation is None else [validation])]
+    hashes = {one.key: one.corpus.manifest.manifest_sha256 for one in named}
+    is_same = training_hashes(hashes) == training_hashes(manifest.corpora) and _rows(settings) == _rows(before)
+    assert settings.branch is not None
+    where = {"data": "keep", "position": manifest.data_position} if is_same else {"data": "reset", "position": 0}
+    settings = settings.model_copy(update={"branch": settings.branch.model_copy(update=where)})
+    Start(initial=manifest).check(settings, training[0].corpus, key=training[0].key, hashes=hashes)
+    return settings
+
+
+def _rows(settings: RunSettings) -> tuple[Any, ...]:
+    """What decides, besides the corpora, which row comes when."""
+    data = settings.data
+    weights = None if isinstance(data.train, str) else [entry.weight for entry in data.train]
+    cut = data.model_dump(exclude={"train", "validation"})
+    return settings.run.seed, settings.train.global_batch_rows, weights, cut
+
+
+def _notes(settings: RunSettings, before: RunSettings, choices: TailSettings) -> list[str]:
+    branch, schedule = settings.branch, schedule_of(settings)
+    assert branch is not None
+    last = StepPlan(before).learning_rate(branch.step - 1)
+    first, kept = StepPlan(settings).learning_rate(branch.step), "kept" if branch.optimizer == "keep" else "reset"
+    rows = "go on" if branch.data == "keep" else "start over, as data, rows or seed differ"
+    return [
+        f"from step {branch.step:,} of {before.run.dir} on: {counted(schedule.num_steps, 'step')}, to step "
+        f"{schedule.total_steps:,}",
+        f"optimizer {kept}; rows and digest {rows} (position {branch.position:,})",
+        f"learning rate {choices.lr}: {last:.3g} at step {branch.step:,}, {first:.3g} at the next",
+    ]
