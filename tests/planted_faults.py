@@ -112,7 +112,7 @@ FAULTS = (
     Fault(
         name="mlm: padding is masked",
         path="toolkit/objectives/mlm.py",
-        old="is_target_BS &= segments_BS != 0",
+        old="is_ordinary_BS &= segments_BS != 0",
         new="pass",
         tests=("tests/contracts/test_objectives.py",),
     ),

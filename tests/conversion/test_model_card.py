@@ -30,6 +30,14 @@ def test_the_card_tells_recipe_data_losses_and_use(make_checkpoint: Callable[...
     assert "someone" not in card
 
 
+def test_the_card_writes_a_ramp_in_brackets(make_checkpoint: Callable[..., Path]) -> None:
+    manifest = open_checkpoint(make_checkpoint()).manifest
+    ramp = {"mask_ratio": {"start": 0.4, "stop": 0.15, "shape": "linear"}}
+    manifest = manifest.model_copy(update={"settings": {**manifest.settings, "objectives": {"mlm": ramp}}})
+    card = model_card(manifest, ExportForm.BIDIRECTIONAL, name="e", architecture="EuroBertForMaskedLM")
+    assert "mlm (30 steps, mask_ratio (start 0.4, stop 0.15, shape linear))" in card
+
+
 def test_an_encoder_of_a_causal_class_names_the_version_that_it_was_checked_with(
     make_checkpoint: Callable[..., Path],
 ) -> None:

@@ -21,7 +21,7 @@ from toolkit.finetuning import FinetuningSettings
 from toolkit.finetuning.tasks.question_answering import QuestionAnsweringSettings
 from toolkit.finetuning.tasks.retrieval import RetrievalSettings
 from toolkit.finetuning.tasks.sequence_classification import SequenceClassificationSettings
-from toolkit.objectives.mlm import MlmSettings
+from toolkit.objectives.mlm import MaskRatioRamp, MlmSettings
 from toolkit.objectives.schedule import PhaseSettings
 from toolkit.objectives.schedulers import AlternateSettings
 from toolkit.run.settings import PastPhase, RunSettings
@@ -33,6 +33,7 @@ TABLES: dict[str, type[BaseModel]] = {
     "schedule": PhaseSettings,
     "alternate": AlternateSettings,
     "mlm": MlmSettings,
+    "ramp": MaskRatioRamp,
     "finetuning": FinetuningSettings,
     "grid": Grid,
     "ir": RetrievalSettings,
@@ -130,7 +131,7 @@ def _word(kind: Any, limits: list[Any]) -> str:
         inside = get_args(kind)[0]
         inside = get_args(inside)[0] if get_origin(inside) is Annotated else inside
         return "list of {path, weight}" if inside is BlendEntry else f"list of {_WORDS.get(inside, 'string')}s"
-    return _WORDS[origin]
+    return "table" if issubclass(origin, BaseModel) else _WORDS[origin]
 
 
 def _group_in(annotation: Any) -> tuple[type[BaseModel] | None, bool]:

@@ -105,7 +105,7 @@ def test_a_plugin_passes_the_contract_suite_from_its_own_tests(tmp_path: Path) -
         check=False,
     )
     assert finished.returncode == 0, finished.stdout
-    assert "8 passed" in finished.stdout
+    assert "9 passed" in finished.stdout
 
 
 def test_a_plugin_that_breaks_on_import_is_named(site: Path) -> None:

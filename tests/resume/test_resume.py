@@ -114,6 +114,23 @@ def test_a_scheduled_run_resumes_from_its_file_and_from_its_run_toml(tmp_path):
     assert compare(whole, again) == []
 
 
+def test_resume_in_the_middle_of_ramps(tmp_path):
+    """Of the mask ratio and of the learning rate, on which the loss of every step depends."""
+    run_file = write_run(tmp_path, phase_steps=_SWITCH)
+    ramps = (
+        "objectives.mlm={mask_ratio={start=0.9,stop=0.2,shape='cosine'},min_targets=2}",
+        "lr.decay_steps=5",
+        "lr.decay=1-sqrt",
+        "lr.floor=0.1",
+    )
+    steps = (_SWITCH + 1, _SWITCH + 2)
+    (results,) = run_distributed([CutOff(str(run_file), str(tmp_path), "zero0", ramps, steps)], world_size=1)
+    assert results[0] == {step: [] for step in steps}
+    targets = [line["targets"] for line in read_metrics(tmp_path / "whole") if line["step"] > _SWITCH]
+    assert targets == sorted(targets, reverse=True)
+    assert targets[-1] < 0.3 * targets[0]
+
+
 @pytest.mark.parametrize("is_tied", [False, True])
 def test_resume_with_two_parameter_groups(tmp_path, is_tied):
     """Norms and embeddings without weight decay: each ZeRO stage has to find the moments of both groups at a save."""

@@ -1,5 +1,7 @@
 """What a run will take, against counts by hand."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,7 @@ from toolkit.model.presets import training_flops
 from toolkit.run import load_run, run_presets
 from toolkit.run.data import open_run_data
 from toolkit.run.forecast import forecast
+from toolkit.run.stages import targets_per_position
 from toolkit.workflows.train import show_run
 
 
@@ -39,6 +42,20 @@ def test_arithmetic_is_that_of_the_batches(tmp_path):
         training_flops(model, tokens=length, targets=length - 1, attended_pairs=length * (length + 1) / 2) / length
     )
     assert f"model FLOPs: {expected:.3g} per token" in forecast(data.settings, data)[1]
+
+
+def test_a_ramp_counts_with_its_mean(tmp_path):
+    """Four stairs from 0.2 to 0.8, whose middle is at none of them, against a ratio of one half."""
+    overrides = ["data.windows=blocks", "schedule=[{objective='mlm', steps=4}]", "lr.decay_steps=1"]
+    ramp = "objectives.mlm.mask_ratio={start=0.2,stop=0.8,shape='steps',steps=4}"
+    half = load_run(str(write_run(tmp_path)), [*overrides, "objectives.mlm.mask_ratio=0.5"])
+    stairs = load_run(str(tmp_path / "run.toml"), [*overrides, ramp])
+    assert targets_per_position(stairs, "mlm") == targets_per_position(half, "mlm") == 0.5
+    per_token = [
+        float(re.search(r"model FLOPs: (\S+) per token", forecast(data.settings, data)[1])[1])
+        for data in map(open_run_data, (half, stairs))
+    ]
+    assert per_token[1] == pytest.approx(per_token[0], rel=0.01)
 
 
 def test_a_preset_is_shown_without_its_corpus(tmp_path, monkeypatch, capsys):

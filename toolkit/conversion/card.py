@@ -153,4 +153,9 @@ def _phases(manifest: CheckpointManifest) -> Iterator[str]:
         name = phase.get("objective")
         length = [f"{phase[unit]} {unit}" for unit in ("steps", "tokens", "fraction") if phase.get(unit)]
         own = objectives.get(name) or {}
-        yield f"{name} ({', '.join([*length, *(f'{key} {value}' for key, value in sorted(own.items()))])})"
+        yield f"{name} ({', '.join([*length, *(f'{key} {_plain(value)}' for key, value in sorted(own.items()))])})"
+
+
+def _plain(value: Any) -> str:
+    """A setting's value; a table in brackets."""
+    return f"({', '.join(f'{key} {part}' for key, part in value.items())})" if isinstance(value, dict) else str(value)

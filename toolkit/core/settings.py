@@ -8,10 +8,12 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+NUMBER, TABLE = "a number", "a table"
+"""Tags of the members of a union whose values tell which one they are of."""
+
 _LONGEST_VALUE = 100
-_TABLE = "a table"
 # How pydantic names the members of a union, behind the key that has one.
-_MEMBERS = ("list[any]", "str", "constrained-str", "bool")
+_MEMBERS = ("list[any]", "str", "constrained-str", "bool", NUMBER, TABLE)
 _EXPECTED = {
     "int_type": "an integer",
     "int_from_float": "an integer",
@@ -32,9 +34,9 @@ _EXPECTED = {
     "too_long": "a list of at most {max_length} items",
     "tuple_type": "a list",
     "list_type": "a list",
-    "dict_type": _TABLE,
-    "model_type": _TABLE,
-    "model_attributes_type": _TABLE,
+    "dict_type": TABLE,
+    "model_type": TABLE,
+    "model_attributes_type": TABLE,
 }
 _NUMBERS = {"int_type", "int_parsing", "float_type", "float_parsing"}
 
@@ -126,7 +128,7 @@ def _explain_key(key: str, findings: list[Any], root: type[BaseModel]) -> str:
     if first["type"] == "value_error":
         return message
     group = _class_at(root, location)
-    if len(findings) == 1 and _EXPECTED.get(first["type"]) == _TABLE and group:
+    if len(findings) == 1 and _EXPECTED.get(first["type"]) == TABLE and group:
         return f"{message} Its keys: {', '.join(_fields(group))}."
     return f"{message}{meaning(root, location)}"
 

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 IntArray = npt.NDArray[np.integer]
+BoolArray = npt.NDArray[np.bool_]
 
 
 class AttentionKind(StrEnum):

@@ -26,7 +26,16 @@ from toolkit.core.types import AttentionKind, IntArray, Targets, Vocabulary
 
 
 class Objective(Protocol):
-    """Turns token rows into a supervised problem. Pure: equal arguments give equal results."""
+    """Turns token rows into a supervised problem. Pure: equal arguments give equal results.
+
+    One that changes in the course of a phase has a method more, also pure:
+
+        def at(self, progress: float) -> Objective: ...
+
+    It gives the objective of a step, of the same name and attention. `progress` is 0 at the first step of the phase and
+    1 at the last (1 in a phase of one step). Evaluation uses the objective as it is made, without `at`, so that its
+    losses compare from step to step.
+    """
 
     @property
     def name(self) -> str:
@@ -59,3 +68,10 @@ class ObjectiveClass(Protocol):
 
     def __call__(self, settings: Any, vocabulary: Vocabulary) -> Objective:
         """Make one; raises SettingsError if settings and vocabulary do not fit."""
+
+
+def at_progress(objective: Objective, progress: float) -> Objective:
+    """The objective at a share of the phase: what its `at` gives, or itself where it has none."""
+    at = getattr(objective, "at", None)
+    there: Objective = objective if at is None else at(progress)
+    return there

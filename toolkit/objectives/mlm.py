@@ -1,26 +1,78 @@
 """Masked language modeling: hide a share of the tokens and predict them."""
 
+import copy
 import math
-from typing import ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from toolkit.core.draws import Draws
 from toolkit.core.errors import SettingsError
-from toolkit.core.settings import Settings
-from toolkit.core.types import AttentionKind, IntArray, Targets, Vocabulary
+from toolkit.core.settings import NUMBER, TABLE, Settings
+from toolkit.core.types import AttentionKind, BoolArray, IntArray, Targets, Vocabulary
 
 # Names of the random streams. They are part of a run's identity: another name gives other masks.
-_CHOICE, _REPLACEMENT = "mlm.choice", "mlm.replacement"
+_CHOICE, _REPLACEMENT, _TREATMENT = "mlm.choice", "mlm.replacement", "mlm.treatment"
+
+
+class MaskRatioRamp(Settings):
+    """A mask ratio that goes from one value to another over each phase of its objective."""
+
+    start: float = Field(gt=0, le=1)
+    """Mask ratio of the first step of a phase."""
+    stop: float = Field(gt=0, le=1)
+    """Mask ratio of its last step, and of evaluation."""
+    shape: Literal["linear", "cosine", "steps"] = "linear"
+    """Way between the two: straight; half a cosine, slow at both ends; stairs."""
+    steps: int | None = Field(default=None, gt=1)
+    """Number of stairs of shape `steps`: as many ratios, of which the first is `start` and the last `stop`, each for an
+    equal share of the phase."""
+
+    @model_validator(mode="after")
+    def _stairs_have_a_number(self) -> Self:
+        if self.shape == "steps" and self.steps is None:
+            raise ValueError('shape = "steps" needs a number of stairs. Set steps, for example to 4.')
+        if self.shape != "steps" and self.steps is not None:
+            raise ValueError(f'steps = {self.steps} is of shape "steps", and shape = "{self.shape}". Leave one out.')
+        return self
+
+    def at(self, progress: float) -> float:
+        """The ratio at a share of the phase: 0 at its first step, 1 at its last."""
+        if self.shape == "steps":
+            assert self.steps is not None
+            share = min(math.floor(progress * self.steps), self.steps - 1) / (self.steps - 1)
+        else:
+            share = progress if self.shape == "linear" else (1 - math.cos(math.pi * progress)) / 2
+        # At the ends to the last bit what the settings say.
+        return self.start * (1 - share) + self.stop * share
+
+    @property
+    def mean(self) -> float:
+        """Over a long phase; every shape is symmetric about its middle."""
+        return (self.start + self.stop) / 2
+
+    def __str__(self) -> str:
+        shape = {"linear": "", "cosine": ", cosine", "steps": f", {self.steps} steps"}[self.shape]
+        return f"{self.start:g} to {self.stop:g}{shape}"
+
+
+def _member(value: Any) -> str:
+    return TABLE if isinstance(value, dict | MaskRatioRamp) else NUMBER
 
 
 class MlmSettings(Settings):
     """How many tokens are hidden, and what replaces them."""
 
-    mask_ratio: float = Field(default=0.4, gt=0, le=1)
-    """Probability with which each ordinary token becomes a target, above 0 and at most 1 (0.4 is 40 %)."""
+    mask_ratio: Annotated[
+        Annotated[float, Field(gt=0, le=1), Tag(NUMBER)] | Annotated[MaskRatioRamp, Tag(TABLE)],
+        Discriminator(_member),
+    ] = 0.4
+    """Probability with which each ordinary token becomes a target, above 0 and at most 1 (0.4 is 40 %); or a table: a
+    ramp over each phase of this objective."""
+    min_targets: int = Field(default=0, ge=0)
+    """Targets that a segment has at least: where fewer are drawn, its ordinary tokens that came closest are added."""
     mask_fraction: float = Field(default=1.0, ge=0, le=1)
     """Share of the targets replaced by the mask token; the three shares sum to 1 (BERT: 0.8, 0.1, 0.1)."""
     random_fraction: float = Field(default=0.0, ge=0, le=1)
@@ -60,6 +112,8 @@ class MaskedLanguageModeling:
                 f"(or id:N), or set mask_fraction to 0 and random_fraction to 1."
             )
         self._settings = settings
+        ratio = settings.mask_ratio
+        self._mask_ratio = ratio.stop if isinstance(ratio, MaskRatioRamp) else ratio
         # Without a mask token the mask share is 0 and the id is never written.
         self._mask_id = -1 if vocabulary.mask_id is None else vocabulary.mask_id
         self._is_ordinary_V = np.ones(vocabulary.size, dtype=bool)
@@ -68,12 +122,24 @@ class MaskedLanguageModeling:
             self._is_ordinary_V[vocabulary.mask_id] = False
         self._ordinary_ids = np.flatnonzero(self._is_ordinary_V)
 
+    def at(self, progress: float) -> "MaskedLanguageModeling":
+        """The objective at a share of the phase, see `Objective`; evaluation has the end's mask ratio."""
+        ratio = self._settings.mask_ratio
+        if not isinstance(ratio, MaskRatioRamp):
+            return self
+        there = copy.copy(self)
+        there._mask_ratio = ratio.at(progress)
+        return there
+
     def build(self, tokens_BS: IntArray, segments_BS: IntArray, draws: Draws) -> Targets:
         """Draw the targets and hide them; see `Objective.build`."""
         choice_BS = draws.uniform_BS(_CHOICE)
-        is_target_BS = choice_BS < self._settings.mask_ratio
-        is_target_BS &= self._is_ordinary_V.take(tokens_BS)
-        is_target_BS &= segments_BS != 0
+        is_target_BS = choice_BS < self._mask_ratio
+        is_ordinary_BS = self._is_ordinary_V.take(tokens_BS)
+        is_ordinary_BS &= segments_BS != 0
+        is_target_BS &= is_ordinary_BS
+        if self._settings.min_targets:
+            _add_closest(is_target_BS, is_ordinary_BS, choice_BS, segments_BS, at_least=self._settings.min_targets)
         positions_N = np.flatnonzero(is_target_BS)
         labels_N = tokens_BS.reshape(-1).take(positions_N)
         input_ids_BS = tokens_BS.copy()
@@ -81,10 +147,20 @@ class MaskedLanguageModeling:
         if self._settings.mask_fraction == 1:
             inputs_T[positions_N] = self._mask_id
         else:
-            # Below the ratio, choice / ratio is again uniform on [0, 1): no second draw is needed.
-            share_N = choice_BS.reshape(-1).take(positions_N) / np.float32(self._settings.mask_ratio)
-            self._replace(inputs_T, positions_N, share_N, draws)
+            self._replace(inputs_T, positions_N, self._treatment(choice_BS, positions_N, draws), draws)
         return Targets(input_ids_BS=input_ids_BS, positions_N=positions_N, labels_N=labels_N)
+
+    def _treatment(
+        self, choice_BS: npt.NDArray[np.float32], positions_N: IntArray, draws: Draws
+    ) -> npt.NDArray[np.float32]:
+        """A uniform number on [0, 1) for each target, (N,)."""
+        choice_N = choice_BS.reshape(-1).take(positions_N)
+        # Below the ratio, choice / ratio is again uniform on [0, 1): no second draw is needed.
+        share_N = choice_N / np.float32(self._mask_ratio)
+        if self._settings.min_targets:
+            is_added_N = ~(choice_N < self._mask_ratio)
+            share_N[is_added_N] = draws.uniform_BS(_TREATMENT).reshape(-1).take(positions_N[is_added_N])
+        return share_N
 
     def _replace(
         self, inputs_T: IntArray, positions_N: IntArray, share_N: npt.NDArray[np.float32], draws: Draws
@@ -100,3 +176,29 @@ class MaskedLanguageModeling:
             # In float64, where drawn x size cannot round up to size.
             index = (drawn.astype(np.float64) * len(self._ordinary_ids)).astype(np.int64)
             inputs_T[random_positions] = self._ordinary_ids.take(index)
+
+
+def _add_closest(
+    is_target_BS: BoolArray,
+    is_ordinary_BS: BoolArray,
+    choice_BS: npt.NDArray[np.float32],
+    segments_BS: IntArray,
+    *,
+    at_least: int,
+) -> None:
+    """In segments with fewer targets, make those of their ordinary tokens with the smallest draws targets, in place.
+
+    Drawn targets have the smallest draws of their segment, so they stay.
+    """
+    num_rows, num_columns = segments_BS.shape
+    # Numbers of the segments over the whole micro-batch; those of padding have no ordinary token.
+    segment_T = (segments_BS + np.arange(num_rows)[:, None] * (num_columns + 1)).reshape(-1)
+    num_segments = num_rows * (num_columns + 1)
+    has_fewer = np.bincount(segment_T[is_target_BS.reshape(-1)], minlength=num_segments) < at_least
+    candidates = np.flatnonzero(is_ordinary_BS.reshape(-1) & has_fewer[segment_T])
+    segment_of = segment_T[candidates]
+    # By segment, then by draw; the sort is stable, so that equal draws keep the order of their positions.
+    order = np.lexsort((choice_BS.reshape(-1)[candidates], segment_of))
+    counts = np.bincount(segment_of, minlength=num_segments)
+    rank = np.arange(len(order)) - (np.cumsum(counts) - counts)[segment_of[order]]
+    is_target_BS.reshape(-1)[candidates[order[rank < at_least]]] = True

@@ -49,6 +49,10 @@ class Phase:
     start: int
     stop: int
 
+    def progress_at(self, step: int) -> float:
+        """How far update `step` is in the phase: 0 at the first and 1 at the last; 1 where there is one."""
+        return (step - self.start) / (self.stop - 1 - self.start) if self.stop - self.start > 1 else 1.0
+
 
 @dataclass(frozen=True)
 class Schedule:

@@ -1,5 +1,6 @@
 """What a run will take: parameters, arithmetic, tokens, steps, disk and memory, as far as settings and data tell."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -11,7 +12,7 @@ from toolkit.core.text import counted
 from toolkit.core.types import AttentionKind
 from toolkit.engine.ds_config import zero_stage
 from toolkit.model.presets import parameter_counts, training_flops
-from toolkit.objectives.base import Objective
+from toolkit.objectives.base import Objective, at_progress
 from toolkit.objectives.registry import get
 from toolkit.objectives.schedule import Schedule
 from toolkit.parallel.memory import rank_memory, shapes_of_stages
@@ -23,6 +24,9 @@ from toolkit.run.stages import blocks_of_stages, targets_per_position
 from toolkit.run.step_plan import StepPlan
 
 _SAMPLED_ROWS = 32
+# Two steps of a phase, one as far from its middle as the other: ramps are symmetric about it. Neither is where a stair
+# begins, of which the mean would then have too many.
+_SAMPLED_PROGRESS = (1 / math.pi, 1 - 1 / math.pi)
 # Weights and two moments of AdamW, each fp32.
 _BYTES_PER_PARAMETER = 12
 
@@ -109,7 +113,9 @@ def _sampled_flops(settings: RunSettings, objective: Objective, data: RunData) -
     samples_B = np.arange(min(_SAMPLED_ROWS, data.rows.num_rows), dtype=np.int64)
     rows = data.rows.read(samples_B, np.zeros_like(samples_B))
     draws = Draws(settings.run.seed, samples_B, num_columns=rows.tokens_BS.shape[1])
-    targets = objective.build(rows.tokens_BS, rows.segments_BS, draws).positions_N.size
+    sampled = [at_progress(objective, progress) for progress in _SAMPLED_PROGRESS]
+    built = [one.build(rows.tokens_BS, rows.segments_BS, draws) for one in sampled]
+    targets = sum(one.positions_N.size for one in built) / len(built)
     sizes = np.concatenate([np.bincount(segments_S)[1:] for segments_S in rows.segments_BS]).astype(np.float64)
     pairs = float((sizes**2).sum())
     if objective.attention is AttentionKind.CAUSAL:

@@ -1,13 +1,18 @@
 """The pipeline stages of a run: how its schedule weighs the head, and the cut that follows."""
 
+from toolkit.objectives.mlm import MaskRatioRamp
 from toolkit.parallel.stages import head_in_blocks, stage_blocks
 from toolkit.run.load import schedule_of
 from toolkit.run.settings import RunSettings
 
 
 def targets_per_position(settings: RunSettings, objective: str) -> float:
-    """Targets of an objective over positions, as far as settings tell: without a mask ratio it counts as 1."""
-    return float(getattr(settings.objectives[objective].settings, "mask_ratio", 1.0))
+    """Targets of an objective over positions, as far as settings tell: without a mask ratio it counts as 1.
+
+    A ramp counts with its mean.
+    """
+    ratio = getattr(settings.objectives[objective].settings, "mask_ratio", 1.0)
+    return ratio.mean if isinstance(ratio, MaskRatioRamp) else float(ratio)
 
 
 def blocks_of_stages(settings: RunSettings) -> list[range]:

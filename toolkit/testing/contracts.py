@@ -32,6 +32,7 @@ from toolkit.objectives import (
     build,
     get,
 )
+from toolkit.objectives.base import at_progress
 from toolkit.objectives.schedulers import KINDS, declare
 
 _PAD, _BOS, _MASK = 2, 1, 4
@@ -141,6 +142,19 @@ class ObjectiveContract:
         objective.build(tokens_BS[:2], segments_BS[:2], _draws([8, 9]))
         _assert_equal(first, objective.build(tokens_BS, segments_BS, _draws(range(6))))
         _assert_equal(first, self.make().build(tokens_BS, segments_BS, _draws(range(6))))
+
+    def test_progress_changes_neither_name_nor_attention(self) -> None:
+        """At a share of the phase it is the same problem, and as pure; the objective itself stays as it was."""
+        tokens_BS, segments_BS = contract_rows()
+        objective = self.make()
+        before = objective.build(tokens_BS, segments_BS, _draws(range(6)))
+        for progress in (0.0, 0.37, 1.0):
+            there = at_progress(objective, progress)
+            assert (there.name, there.attention) == (objective.name, objective.attention)
+            built = there.build(tokens_BS, segments_BS, _draws(range(6)))
+            again = at_progress(self.make(), progress).build(tokens_BS, segments_BS, _draws(range(6)))
+            _assert_equal(built, again)
+        _assert_equal(before, objective.build(tokens_BS, segments_BS, _draws(range(6))))
 
     def test_rows_do_not_depend_on_their_micro_batch(self) -> None:
         """Six rows at once, or one by one, or in another order: the same targets."""

@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from toolkit.engine.engine import Engine, NonFiniteStep
-from toolkit.objectives.base import Objective
+from toolkit.objectives.base import Objective, at_progress
 from toolkit.parallel.topology import BatchPlan
 from toolkit.run.step_plan import StepPlan
 from toolkit.training.batching import Batcher, LocalSteps
@@ -38,7 +38,8 @@ class Run:
 
     def objective_at(self, step: int) -> Objective:
         """The objective of the update with 0-based index `step`."""
-        return self.objectives[self.plan.schedule.phase_at(step).objective]
+        phase = self.plan.schedule.phase_at(step)
+        return at_progress(self.objectives[phase.objective], phase.progress_at(step))
 
 
 def train(run: Run, state: RunState) -> RunState:

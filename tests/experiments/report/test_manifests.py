@@ -78,6 +78,13 @@ def test_what_a_manifest_tells(tmp_path: Path) -> None:
     }
 
 
+def test_a_ramp_of_the_mask_ratio_is_a_label_in_words(tmp_path: Path) -> None:
+    ramp = {"start": 0.4, "stop": 0.15, "shape": "cosine"}
+    checkpoint = _checkpoint(tmp_path / "run", 40, objectives={"mlm": {"mask_ratio": ramp}, "next": {"kind": "clm"}})
+    labels = manifest_labels(read_manifest(checkpoint), RunFolder(tmp_path / "run"))
+    assert labels["mask_ratio"] == "0.4 to 0.15, cosine"
+
+
 def _continued(folder: Path, step: int, origin: dict[str, str], **settings: Any) -> dict[str, Any]:
     """Labels of 40 MLM steps on other weights, with FLOPs: 1,000 x 10 + 800 x 30 for the first 20."""
     schedule = [{"objective": "mlm", "steps": 40}]

@@ -31,6 +31,7 @@ from toolkit.experiments.report.labels import (
 )
 from toolkit.experiments.report.results import Results
 from toolkit.model import ModelSettings, parameter_counts
+from toolkit.objectives.mlm import MaskRatioRamp
 from toolkit.run.folder import RunFolder
 from toolkit.run.load import schedule_of, settings_in
 from toolkit.run.metrics import read_lines
@@ -131,12 +132,22 @@ def _schedule_labels(manifest: CheckpointManifest) -> dict[str, Label]:
         if not manifest.origin:
             clm = sum(steps for kind, steps in done if kind == "clm")
             labels[CLM_SHARE] = round(clm / sum(steps for _, steps in done), 6)
-    ratios = {declared.get(name, {}).get(MASK_RATIO) for name in scheduled} - {None}
-    if len(ratios) == 1 and isinstance(ratio := ratios.pop(), float):
+    ratios = {_mask_ratio(declared.get(name, {}).get(MASK_RATIO)) for name in scheduled} - {None}
+    if len(ratios) == 1 and (ratio := ratios.pop()) is not None:
         labels[MASK_RATIO] = ratio
     if manifest.step == schedule.total_steps:
         labels[BUDGET] = manifest.step
     return labels
+
+
+def _mask_ratio(saved: object) -> Label | None:
+    """A mask ratio as a label: a number, or "0.4 to 0.15" of a ramp; None where there is none."""
+    if isinstance(saved, float):
+        return saved
+    try:
+        return str(MaskRatioRamp.model_validate(saved))
+    except ValidationError:
+        return None
 
 
 def training_flops(lines: Sequence[Mapping[str, Any]], step: int) -> float | None:
