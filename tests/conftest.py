@@ -47,3 +47,12 @@ def cache_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache-home")))
         yield
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Real texts and tokenizers, where they lie beside the repository."""
+    folder = Path(__file__).resolve().parents[2] / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip(f"needs {folder}")
+    return folder

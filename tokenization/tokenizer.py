@@ -54,6 +54,7 @@ class Tokenizer:
         vocabulary_size: number of ids, the mask included (highest id + 1).
         encoded_vocabulary_size: the same without an appended mask; no id of `encode_batch` reaches it.
         special_ids: the ids of `bos`, `eos`, `pad`, `mask`, None where there is none.
+        role_ids: the id of the token in each role that is filled, among all of `special_tokens.ROLES`.
         all_special_ids: every id that is special, ascending.
         rules: how texts are encoded, nothing left open.
         folder: of the configuration files next to the vocabulary; None if there are none.
@@ -89,10 +90,8 @@ class Tokenizer:
         self.vocabulary_size = max(self.encoded_vocabulary_size, self.mask.id + 1)
         self.eod_text = eod if eod is not None else roles.get("eos", roles.get("sep"))
         self.eod_id = None if self.eod_text is None else ids[self.eod_text]
-        self.special_ids = {
-            role: known[self._names.roles[role]] if role in self._names.roles else None
-            for role in ("bos", "eos", "pad", "mask")
-        }
+        self.role_ids = {role: known[text] for role, text in self._names.roles.items()}
+        self.special_ids = {role: self.role_ids.get(role) for role in ("bos", "eos", "pad", "mask")}
         added = self._backend.get_added_tokens_decoder().items()
         self._declared = {token_id: token.content for token_id, token in added if token.special}
         self.is_mask_ordinary = self.mask.origin is MaskOrigin.CHOSEN and self.mask.id not in self._declared

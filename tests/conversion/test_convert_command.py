@@ -58,7 +58,7 @@ def test_a_missing_checkpoint_is_one_message_and_exit_2(toolkit: Run, tmp_path: 
 def test_help_names_both_directions(toolkit: Run) -> None:
     code, output, _ = toolkit("convert", "--help")
     assert code == 0
-    assert all(option in output for option in ("--to-hf", "--from-hf", "--mask-token"))
+    assert all(option in output for option in ("--to-hf", "--from-hf", "--mask-token", "--tokenizer"))
 
 
 def test_defaults_are_the_encoder_in_fp32(
@@ -74,6 +74,7 @@ def test_defaults_are_the_encoder_in_fp32(
         ((), "expected exactly one of --to-hf and --from-hf: toolkit convert --to-hf CHECKPOINT OUT"),
         (("--to-hf", "--from-hf"), "expected exactly one of --to-hf and --from-hf"),
         (("--to-hf", "--mask-token", "auto"), "--mask-token applies to --from-hf"),
+        (("--to-hf", "--tokenizer", "new"), "--tokenizer applies to --from-hf"),
         (("--from-hf", "--form", "causal"), "apply to --to-hf"),
         (("--from-hf", "--architecture", "llama"), "apply to --to-hf"),
         (("--from-hf", "--sentence-transformers"), "apply to --to-hf"),

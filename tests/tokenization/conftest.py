@@ -13,8 +13,6 @@ from tokenization.backend import byte_level_bytes
 MakeFolder = Callable[..., Path]
 MakeModel = Callable[..., Path]
 
-SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
-
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -87,11 +85,3 @@ def make_model(tmp_path_factory: pytest.TempPathFactory) -> MakeModel:
         return made[key]
 
     return make
-
-
-@pytest.fixture(scope="session")
-def shared_data() -> Path:
-    """Real texts and tokenizers, where they lie beside the repository."""
-    if not SHARED.is_dir():
-        pytest.skip(f"needs {SHARED}")
-    return SHARED

@@ -126,14 +126,16 @@ class CheckpointManifest(_Entry):
 
     origin: dict[str, str] = {}
     """Where the weights come from if the run did not initialize them: `run` and `step` name the run they were taken
-    from, `model` and `family` the imported model that came first. Written only in that case."""
+    from, `model` and `family` the imported model that came first, `tokenizer` and `rows` the tokenizer that was put in
+    the place of its own and what its rows were made of. Written only in that case."""
 
     @property
     def first_weights(self) -> str:
         """`origin` in words; empty for freshly initialized weights."""
         origin = self.origin
         family = f" ({origin['family']})" if "family" in origin else ""
-        imported = f"{origin['model']}{family}" if "model" in origin else ""
+        other = f" with the tokenizer {origin['tokenizer']}" if "tokenizer" in origin else ""
+        imported = f"{origin['model']}{family}{other}" if "model" in origin else ""
         if "run" not in origin:
             return imported
         run = f"step {origin['step']} of the run {origin['run']}"

@@ -16,6 +16,7 @@ EXAMPLES = (
     "toolkit convert --to-hf runs/mine hf-served --architecture llama --sentence-transformers",
     "toolkit convert --to-hf runs/mine/checkpoints/step-00001000 hf-decoder --form causal",
     "toolkit convert --from-hf Qwen/Qwen3-0.6B-Base checkpoints/qwen3",
+    "toolkit convert --from-hf Qwen/Qwen3-0.6B-Base checkpoints/medical --tokenizer tokenizers/medical",
 )
 
 
@@ -58,6 +59,13 @@ def command(
             help="With --from-hf: auto, reserved, mean (a new entry), id:N or token:TEXT. [default: auto]",
         ),
     ] = None,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOKENIZER",
+            help="With --from-hf: another tokenizer for the model, as preprocess takes them. [default: its own]",
+        ),
+    ] = None,
 ) -> None:
     """Convert between this toolkit's checkpoints and Hugging Face folders; both models' logits are compared."""
     if to_hf == from_hf:
@@ -66,17 +74,16 @@ def command(
             "or toolkit convert --from-hf MODEL OUT."
         )
     if to_hf:
-        if mask_token is not None:
-            raise UserError(
-                "--mask-token applies to --from-hf only: a checkpoint has its tokenizer already. Remove it."
-            )
+        if mask_token is not None or tokenizer is not None:
+            given = "--tokenizer" if mask_token is None else "--mask-token"
+            raise UserError(f"{given} applies to --from-hf only: a checkpoint has its tokenizer already. Remove it.")
         _export(source, out, form or DEFAULT_FORM, architecture, dtype or DEFAULT_DTYPE, sentence_transformers)
         return
     if sentence_transformers or any(given is not None for given in (form, architecture, dtype)):
         raise UserError(
             "--form, --architecture, --dtype and --sentence-transformers apply to --to-hf only. Remove them."
         )
-    _import(source, out, mask_token)
+    _import(source, out, mask_token, tokenizer)
 
 
 def _export(
@@ -100,11 +107,12 @@ def _export(
     print(f"wrote {report.out}: {', '.join(report.files)}")
 
 
-def _import(source: str, out: Path, mask_token: str | None) -> None:
+def _import(source: str, out: Path, mask_token: str | None, tokenizer: str | None) -> None:
     from toolkit.conversion import from_hf
     from toolkit.conversion.importing import DEFAULT_MASK_TOKEN
 
-    report = from_hf(source, out, mask_token=DEFAULT_MASK_TOKEN if mask_token is None else mask_token)
+    policy = DEFAULT_MASK_TOKEN if mask_token is None else mask_token
+    report = from_hf(source, out, mask_token=policy, tokenizer=tokenizer)
     print(f"{report.model} ({report.family}, {report.num_parameters:,} parameters) as a checkpoint:")
     for change in report.changes:
         print(f"  {change}")

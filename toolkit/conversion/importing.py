@@ -21,7 +21,8 @@ from toolkit.checkpoint.write import write_weights_only
 from toolkit.conversion.families import Described, describe
 from toolkit.conversion.folders import check_output, local_files, output_directory
 from toolkit.conversion.parity import Parity, compare_logits, open_native, open_stock
-from toolkit.conversion.tokenizer import compare_ids, open_tokenizer, preprocess_options
+from toolkit.conversion.tokenizer import compare_ids, open_other_tokenizer, open_tokenizer, preprocess_options
+from toolkit.conversion.vocabulary import VocabularyChange, change_vocabulary
 from toolkit.conversion.weights import EMBEDDING, HEAD, HubWeights, check_tensors, shapes_of
 from toolkit.core.errors import CheckpointError, ToolkitError
 from toolkit.core.types import Vocabulary
@@ -29,6 +30,7 @@ from toolkit.model.config import ModelSettings
 
 DEFAULT_MASK_TOKEN = "auto"
 _DIGEST_OF_NOTHING = "0" * 32
+_OWN, _OTHER = "own", "other"
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,25 @@ class _Mask:
     num_tokens: int
 
 
-def from_hf(model: Path | str, out: Path | str, *, mask_token: str = DEFAULT_MASK_TOKEN) -> ImportReport:
+@dataclass(frozen=True)
+class _Vocabulary:
+    """The vocabulary of the checkpoint: its tokenizer, and where the rows of embedding and head come from."""
+
+    tokenizer: Tokenizer
+    settings: ModelSettings
+    """The model's shape with it."""
+    mask: _Mask | None = None
+    change: VocabularyChange | None = None
+    """From the model's own tokenizer to another one."""
+
+
+def from_hf(
+    model: Path | str,
+    out: Path | str,
+    *,
+    mask_token: str = DEFAULT_MASK_TOKEN,
+    tokenizer: Path | str | None = None,
+) -> ImportReport:
     """Make a checkpoint of a Hugging Face model, and check its logits against the model in transformers.
 
     Args:
@@ -71,11 +91,13 @@ def from_hf(model: Path | str, out: Path | str, *, mask_token: str = DEFAULT_MAS
         out: must not exist, or be an empty folder. Usable as `init.from`, as a tokenizer, and in `to_hf`.
         mask_token: `auto` (the tokenizer's own, else `reserved`, else `mean`), `reserved` (the first reserved slot of
             the vocabulary), `mean` (one id more, whose embedding is the mean of all others), `id:N`, `token:TEXT`.
+        tokenizer: another one for the model, of any kind that `tokenization.load` takes; None keeps the model's own.
+            Pieces that both have keep their rows, new ones get the mean of the rows of the old pieces that spell them.
 
     Raises:
         UserError: the model has a part that ours has not, or `out` cannot be written.
         CheckpointError: a tensor is missing, damaged, unknown or of another shape, or the vocabulary does not fit.
-        tokenization.TokenizationError: the tokenizer cannot be read, or the mask token asked for does not exist.
+        tokenization.TokenizationError: a tokenizer cannot be read, or the mask token asked for does not exist.
         ToolkitError: our model computes something else. Nothing is left at `out`.
     """
     name, out = str(model), Path(out)
@@ -85,20 +107,17 @@ def from_hf(model: Path | str, out: Path | str, *, mask_token: str = DEFAULT_MAS
     weights = HubWeights.open(folder, is_tied=described.settings.tie_word_embeddings)
     changes = [*described.notes, *check_tensors(weights, described.settings)]
     with TemporaryDirectory(prefix="toolkit-tokenizer-") as place:
-        tokenizer, said = open_tokenizer(folder, described, mask_token=mask_token)
-        changes += said
-        settings, mask = _with_mask(described, tokenizer, weights, changes)
-        tokenizer.save(Path(place))
-        changes += compare_ids(folder, Path(place))
+        vocabulary = _vocabulary(described, weights, mask_token, tokenizer, Path(place), changes)
+        origin = {**_origin(name, folder), "family": described.family, **_changed_origin(vocabulary, tokenizer)}
         with output_directory(out) as unfinished:
             manifest = write_weights_only(
                 unfinished,
-                _manifest(settings, tokenizer, described, name=name, folder=folder),
-                shapes=shapes_of(settings),
-                read=lambda parameter: _blocks(weights, parameter, settings, mask),
-                tokenizer_folder=Path(place),
+                _manifest(vocabulary, origin),
+                shapes=shapes_of(vocabulary.settings),
+                read=lambda parameter: _blocks(weights, parameter, vocabulary),
+                tokenizer_folder=Path(place) / (_OWN if tokenizer is None else _OTHER),
             )
-            parity = _compare(folder, unfinished, described, settings, mask)
+            parity = _compare(folder, unfinished, described, vocabulary, tokenizer=Path(place) / _OWN)
             if not parity.is_within_tolerance:
                 raise ToolkitError(
                     f"importing {name}: our logits differ from those of the model in transformers by "
@@ -114,54 +133,82 @@ def from_hf(model: Path | str, out: Path | str, *, mask_token: str = DEFAULT_MAS
         model=name,
         out=out,
         family=described.family,
-        settings=settings,
+        settings=vocabulary.settings,
         num_parameters=sum(torch.Size(entry.shape).numel() for entry in manifest.tensors.values()),
-        preprocess_options=preprocess_options(tokenizer),
+        preprocess_options=preprocess_options(vocabulary.tokenizer),
         changes=tuple(changes),
         max_difference=parity.max_difference,
         max_logit=parity.max_logit,
     )
 
 
-def _with_mask(
-    described: Described, tokenizer: Tokenizer, weights: HubWeights, changes: list[str]
-) -> tuple[ModelSettings, _Mask | None]:
-    """The shape with a row for the mask token, and which row that is if it has to be made.
+def _vocabulary(
+    described: Described,
+    weights: HubWeights,
+    mask_token: str,
+    other: Path | str | None,
+    place: Path,
+    changes: list[str],
+) -> _Vocabulary:
+    """The vocabulary of the checkpoint; the tokenizers are saved inside `place`, and what was decided is told.
 
     Raises:
-        CheckpointError: the tokenizer has ids that the model has no row for.
+        CheckpointError: the model's tokenizer has ids that the model has no row for, or none of the pieces of `other`.
     """
-    rows, tokens = weights.shape(EMBEDDING)[0], tokenizer.encoded_vocabulary_size
+    policy = mask_token if other is None else DEFAULT_MASK_TOKEN
+    own, said = open_tokenizer(weights.folder, described, mask_token=policy)
+    own.save(place / _OWN)
+    rows, tokens = weights.shape(EMBEDDING)[0], own.encoded_vocabulary_size
     if tokens > rows:
-        first = tokenizer.backend.id_to_token(rows)
+        first = own.backend.id_to_token(rows)
         raise CheckpointError(
             f"{weights.folder}: {EMBEDDING} has {rows:,} rows, but the tokenizer beside it has ids up to "
             f"{tokens - 1:,} (id {rows:,} is {first!r}).\n"
             "The two do not belong together: give the model the tokenizer it was trained with."
         )
+    if other is None:
+        changes += said
+        vocabulary = _with_mask(described, own, rows, changes)
+        changes += compare_ids(weights.folder, place / _OWN)
+        return vocabulary
+    new, said = open_other_tokenizer(other, mask_token=mask_token)
+    new.save(place / _OTHER)
+    change = change_vocabulary(own, new, has_trained_mask=own.mask.origin is MaskOrigin.NAMED)
+    size = new.vocabulary_size
+    changes += [f"vocabulary: {size:,} entries in place of {rows:,}; rows: {change.describe()}", *said]
+    return _Vocabulary(new, described.settings.model_copy(update={"vocab_size": size}), change=change)
+
+
+def _with_mask(described: Described, tokenizer: Tokenizer, rows: int, changes: list[str]) -> _Vocabulary:
+    """The model's own vocabulary, with a row for the mask token if it has to be made."""
+    tokens = tokenizer.encoded_vocabulary_size
     if tokens < rows:
         changes.append(f"vocabulary: {rows - tokens:,} of the model's {rows:,} entries are padding behind the tokens")
     if tokenizer.mask.origin is not MaskOrigin.APPENDED:
-        return described.settings, None
+        return _Vocabulary(tokenizer, described.settings)
     mask = _Mask(tokenizer.mask.id, tokens)
     where = "a padding entry" if mask.id < rows else f"a new one, the vocabulary has {mask.id + 1:,} entries now"
     changes.append(f"embedding of {tokenizer.mask.text} (id {mask.id:,}, {where}): the mean of {tokens:,} embeddings")
     size = max(rows, mask.id + 1)
-    return described.settings.model_copy(update={"vocab_size": size}), mask
+    return _Vocabulary(tokenizer, described.settings.model_copy(update={"vocab_size": size}), mask=mask)
 
 
-def _blocks(weights: HubWeights, name: str, settings: ModelSettings, mask: _Mask | None) -> Iterable[Tensor]:
-    """A parameter, fp32, in blocks of rows; of embedding and head with the row of a new mask token.
+def _blocks(weights: HubWeights, name: str, vocabulary: _Vocabulary) -> Iterable[Tensor]:
+    """A parameter, fp32, in blocks of rows; embedding and head with the rows of the checkpoint's vocabulary.
 
     An unused entry of an untied head stays what it was: nothing is ever expected there, and all logits stay equal.
     """
-    is_new = mask is not None and name in (EMBEDDING, HEAD)
-    is_grown = settings.vocab_size != weights.shape(EMBEDDING)[0]
+    mask, is_indexed = vocabulary.mask, name in (EMBEDDING, HEAD)
+    is_new = mask is not None and is_indexed
+    is_grown = vocabulary.settings.vocab_size != weights.shape(EMBEDDING)[0]
     mean = None
     if mask is not None and is_new and (name == EMBEDDING or is_grown):
         mean = _mean_row(weights, name, mask.num_tokens)
+    blocks = weights.rows(name)
+    if vocabulary.change is not None and is_indexed:
+        blocks = vocabulary.change.rows(weights.tensor(name))
     first = 0
-    for block in weights.rows(name):
+    for block in blocks:
         if not torch.isfinite(block).all():
             raise CheckpointError(
                 f"{weights.folder}: {name} holds non-finite values, so the model is damaged.\nDownload it again."
@@ -184,10 +231,9 @@ def _mean_row(weights: HubWeights, name: str, num_rows: int) -> Tensor:
     return (total / num_rows).float()
 
 
-def _manifest(
-    settings: ModelSettings, tokenizer: Tokenizer, described: Described, *, name: str, folder: Path
-) -> CheckpointManifest:
+def _manifest(imported: _Vocabulary, origin: dict[str, str]) -> CheckpointManifest:
     """A checkpoint at step 0 of no run: a model, a vocabulary, and where they come from."""
+    tokenizer = imported.tokenizer
     named = tokenizer.special_ids
     pads = (named["pad"], named["eos"], 0)
     vocabulary = Vocabulary(
@@ -205,13 +251,13 @@ def _manifest(
         tokens=0,
         data_position=0,
         data_digest=_DIGEST_OF_NOTHING,
-        settings={"model": settings.model_dump(mode="json")},
+        settings={"model": imported.settings.model_dump(mode="json")},
         vocabulary=VocabularyEntry.of(vocabulary, tokenizer.fingerprint),
         layout=LayoutEntry(world_size=1, zero_stage=0),
         tensors={},
         files={},
         losses={},
-        origin={**_origin(name, folder), "family": described.family},
+        origin=origin,
     )
 
 
@@ -224,12 +270,22 @@ def _origin(name: str, folder: Path) -> dict[str, str]:
     return {"model": hub_name.repository, "revision": folder.name}
 
 
-def _compare(folder: Path, imported: Path, described: Described, settings: ModelSettings, mask: _Mask | None) -> Parity:
-    checkpoint = open_unverified(imported)
+def _changed_origin(vocabulary: _Vocabulary, tokenizer: Path | str | None) -> dict[str, str]:
+    """What the other tokenizer is called, a file or folder by its name, and where its rows come from."""
+    if vocabulary.change is None:
+        return {}
+    name = vocabulary.tokenizer.source or Path(str(tokenizer)).resolve().name
+    return {"tokenizer": name, "rows": vocabulary.change.describe()}
+
+
+def _compare(folder: Path, imported: Path, described: Described, vocabulary: _Vocabulary, *, tokenizer: Path) -> Parity:
+    """Compare with the model in transformers, whose own tokenizer lies in a folder."""
+    checkpoint, change, mask = open_unverified(imported), vocabulary.change, vocabulary.mask
     return compare_logits(
-        open_stock(folder, tokenizer=checkpoint.tokenizer_folder, name=str(folder)),
-        open_native(checkpoint, settings, rounded_to=torch.float32),
+        open_stock(folder, tokenizer=tokenizer, name=str(folder)),
+        open_native(checkpoint, vocabulary.settings, rounded_to=torch.float32),
         attention=described.attention,
-        pad_id=checkpoint.manifest.vocabulary.pad_id,
+        pad_id=checkpoint.manifest.vocabulary.pad_id if change is None else 0,
         without=None if mask is None else mask.id,
+        shared=None if change is None else change.shared,
     )

@@ -184,6 +184,7 @@ def compare_logits(
     attention: AttentionKind,
     pad_id: int,
     without: int | None = None,
+    shared: tuple[Tensor, Tensor] | None = None,
 ) -> Parity:
     """Compare the logits of a folder's model with ours on `SENTENCES`.
 
@@ -193,11 +194,15 @@ def compare_logits(
         attention: the kind that the folder's model computes.
         pad_id: what fills up a batch.
         without: a vocabulary entry that is left out, because it is new.
+        shared: the ids of what the two vocabularies have in common, in the folder's and in ours, where they differ;
+            the texts are cut down to it.
 
     Raises:
         CheckpointError: the tokenizer gives ids that the model does not have.
     """
-    vocab_size = min(stock.model.config.vocab_size, native.encoder.lm_head.weight.shape[0])
+    vocab_size = stock.model.config.vocab_size
+    if shared is None:
+        vocab_size = min(vocab_size, native.encoder.lm_head.weight.shape[0])
     longest = min(_MOST_TOKENS, native.encoder.settings.max_position_embeddings)
     texts = [stock.encode(sentence, truncation=True, max_length=longest)["input_ids"] for sentence in SENTENCES]
     largest_id = max((max(ids) for ids in texts if ids), default=None)
@@ -207,28 +212,27 @@ def compare_logits(
             f"{stock.name}: the tokenizer gives {given}, and the model has {vocab_size:,} entries. "
             "Give the model the tokenizer it was trained with."
         )
-    alone = torch.tensor(max(texts, key=len))
-    batch = [torch.tensor(ids[:_MOST_TOKENS_IN_A_BATCH]) for ids in texts if ids]
-    hidden_ND = _packed_hidden(native, [alone, *batch], attention)
+    same_V = torch.tensor([token_id for token_id in range(vocab_size) if token_id != without])
+    theirs_V, ours_V = (same_V, same_V) if shared is None else shared
+    ours_of = torch.full((vocab_size,), -1).index_copy(0, theirs_V, ours_V)
+    cut = [ids[ours_of[ids] >= 0] for ids in map(torch.tensor, texts) if len(ids)]
+    known = [ids for ids in cut if len(ids)] or [theirs_V[:_MOST_TOKENS]]
+    alone, batch = max(known, key=len), [ids[:_MOST_TOKENS_IN_A_BATCH] for ids in known]
+    hidden_ND = _packed_hidden(native, [ours_of[ids] for ids in (alone, *batch)], attention)
     lengths_B = torch.tensor([len(ids) for ids in batch])
     batch_BS = nn.utils.rnn.pad_sequence(batch, batch_first=True, padding_value=pad_id)
     batch_mask_BS = torch.arange(batch_BS.shape[1]) < lengths_B[:, None]
-    columns = torch.ones(vocab_size, dtype=torch.bool)
-    if without is not None and without < vocab_size:
-        columns[without] = False
     found = Parity(max_difference=0.0, max_logit=0.0)
     for theirs_NV in _stock_logits(stock, [(alone[None], None), (batch_BS, batch_mask_BS)]):
         # Read for each of the two passes: keeping it would add to the peak memory of the other model's tensors.
         head_VD = native.read(EMBEDDING if native.encoder.settings.tie_word_embeddings else HEAD)
         for start in range(0, len(theirs_NV), _ROWS):
             rows_ND = hidden_ND[start : start + _ROWS]
-            expected_NV = linear(rows_ND[: len(theirs_NV) - start], head_VD).float()[:, :vocab_size]
-            theirs = theirs_NV[start : start + _ROWS, :vocab_size]
+            expected_NV = linear(rows_ND[: len(theirs_NV) - start], head_VD).float()[:, ours_V]
+            differences_NV = theirs_NV[start : start + _ROWS, theirs_V] - expected_NV
             # The maximum of a tensor, unlike Python's own, keeps a difference that is not a number.
-            differences = torch.stack(
-                [torch.tensor(found.max_difference), (theirs - expected_NV)[:, columns].abs().max()]
-            )
-            found = Parity(float(differences.max()), max(found.max_logit, float(expected_NV[:, columns].abs().max())))
+            differences = torch.stack([torch.tensor(found.max_difference), differences_NV.abs().max()])
+            found = Parity(float(differences.max()), max(found.max_logit, float(expected_NV.abs().max())))
         hidden_ND = hidden_ND[len(theirs_NV) :]
         del head_VD, theirs_NV
     if not found.is_within_tolerance:

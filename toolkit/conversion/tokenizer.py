@@ -58,9 +58,35 @@ def open_tokenizer(folder: Path, described: Described, *, mask_token: str) -> tu
         said += [f"{role}: {texts[id_]} (id {id_:,}), which config.json gives" for role, id_ in missing.items()]
     for role in ("bos", "eos"):
         said += _differences(role, tokenizer, described)
-    mask = tokenizer.mask
     if "mask" not in missing:
-        said.append(f"mask: {mask.text} (id {mask.id:,}), {mask.origin}")
+        said.append(_mask_note(tokenizer))
+    if "chat_template" in read_json(folder / _CONFIG) or (folder / "chat_template.jinja").is_file():
+        said.append("the chat template is left out")
+    return tokenizer, said + _notes(tokenizer)
+
+
+def open_other_tokenizer(spec: Path | str, *, mask_token: str) -> tuple[Tokenizer, list[str]]:
+    """Load a tokenizer that is not the model's own, of any kind that `toolkit preprocess` takes.
+
+    Returns:
+        The tokenizer, and what was decided, one sentence each.
+
+    Raises:
+        UserError: the policy is unknown.
+        tokenization.TokenizationError: it cannot be read, or the mask token asked for does not exist.
+    """
+    tokenizer = tokenization.load(spec, mask_token=_policy(mask_token))
+    return tokenizer, [_mask_note(tokenizer), *_notes(tokenizer)]
+
+
+def _mask_note(tokenizer: Tokenizer) -> str:
+    mask = tokenizer.mask
+    return f"mask: {mask.text} (id {mask.id:,}), {mask.origin}"
+
+
+def _notes(tokenizer: Tokenizer) -> list[str]:
+    """What to know about a tokenizer's special tokens, one sentence each."""
+    said, mask = [], tokenizer.mask
     if tokenizer.is_mask_ordinary:
         said.append(
             f"{mask.text} is an ordinary token: exported tokenizers read every {mask.text} in a text as the mask"
@@ -69,11 +95,9 @@ def open_tokenizer(folder: Path, described: Described, *, mask_token: str) -> tu
         said.append(f"{mask.passed_over} looks like a mask and no file names it: --mask-token token:{mask.passed_over}")
     if tokenizer.special_ids["pad"] is None:
         said.append("pad: none is named; the end of text fills up, told apart by position and not by id")
-    if "chat_template" in read_json(folder / _CONFIG) or (folder / "chat_template.jinja").is_file():
-        said.append("the chat template is left out")
     if (back := tokenizer.frame[1]).size:
         said.append(f"the tokenizer itself ends every text with {tokenizer.backend.id_to_token(int(back[-1]))}")
-    return tokenizer, said
+    return said
 
 
 def _policy(mask_token: str) -> str:

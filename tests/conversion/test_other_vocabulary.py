@@ -1,0 +1,198 @@
+"""Another tokenizer for an existing model (`--from-hf MODEL OUT --tokenizer NEW`): rows by hand, logits by stock."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import tokenization
+from tests.support.hf_decoders import TOKENS, edit_json, save_decoder, save_tokenizer
+from tests.support.text import tiny_tokenizer
+from tokenization.errors import TokenizationError
+from toolkit.checkpoint import open_checkpoint
+from toolkit.conversion import from_hf, importing, to_hf
+from toolkit.conversion.vocabulary import change_vocabulary
+from toolkit.core.errors import CheckpointError, ToolkitError, UserError
+from toolkit.testing.tolerances import HUGGING_FACE_LOGITS
+
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+
+
+@pytest.fixture
+def new_tokenizer(tmp_path: Path) -> Path:
+    """A smaller byte-level BPE: `<|endoftext|>`, `<|pad|>`, `<|mask|>`, 256 bytes and 61 merges."""
+    return tiny_tokenizer(tmp_path / "new", vocabulary_size=320)
+
+
+@pytest.mark.parametrize("family", ["llama 3", "smollm", "qwen3"])
+def test_rows_are_kept_averaged_and_mapped_by_role(family: str, new_tokenizer: Path, tmp_path: Path) -> None:
+    model = save_decoder(family, tmp_path / "model")
+
+    report = from_hf(tmp_path / "model", tmp_path / "out", tokenizer=new_tokenizer)
+
+    checkpoint = open_checkpoint(tmp_path / "out")
+    old, new = AutoTokenizer.from_pretrained(tmp_path / "model"), AutoTokenizer.from_pretrained(new_tokenizer)
+    assert report.settings.vocab_size == len(new) == 320
+    for name in {EMBEDDING, HEAD} & set(checkpoint.names):
+        before, after = model.get_parameter(name).detach(), checkpoint.weight(name)
+        assert after.shape == (320, 64)
+        for text, token_id in new.get_vocab().items():
+            if text in ("<|pad|>", "<|mask|>"):
+                expected = before[:TOKENS].mean(0)
+            elif text == "<|endoftext|>":
+                expected = before[old.eos_token_id]
+            elif text in old.get_vocab():
+                assert torch.equal(after[token_id], before[old.get_vocab()[text]])
+                continue
+            else:
+                content = new.convert_tokens_to_string([text])
+                expected = before[old(content, add_special_tokens=False)["input_ids"]].mean(0)
+            torch.testing.assert_close(after[token_id], expected, rtol=1e-5, atol=1e-6)
+    others = set(checkpoint.names) - {EMBEDDING, HEAD}
+    assert all(torch.equal(checkpoint.weight(name), model.get_parameter(name).detach()) for name in others)
+    assert report.max_difference <= HUGGING_FACE_LOGITS
+    assert tokenization.load(tmp_path / "out").fingerprint == tokenization.load(new_tokenizer).fingerprint
+
+
+def test_the_numbers_are_told_and_recorded(new_tokenizer: Path, tmp_path: Path) -> None:
+    save_decoder("llama 3", tmp_path / "model")
+    report = from_hf(tmp_path / "model", tmp_path / "out", tokenizer=new_tokenizer)
+    old, new = (AutoTokenizer.from_pretrained(folder).get_vocab() for folder in (tmp_path / "model", new_tokenizer))
+    kept = len(old.keys() & new.keys())
+    assert kept > 256
+    (told,) = (change for change in report.changes if change.startswith("vocabulary"))
+    # Every byte is in both, so that every new piece is spelled; eos is the only role of the new tokenizer in the old.
+    assert told.startswith(f"vocabulary: 320 entries in place of {TOKENS}; rows: {kept} kept, {317 - kept} averaged")
+    assert told.endswith("1 special ones by role or name, 2 the mean of all")
+    origin = open_checkpoint(tmp_path / "out").manifest.origin
+    assert (origin["model"], origin["tokenizer"]) == ("model", "new")
+    assert origin["rows"] == told.split("rows: ")[1]
+    assert "with the tokenizer new" in open_checkpoint(tmp_path / "out").manifest.first_weights
+
+
+def test_exports_load_with_the_new_tokenizer(new_tokenizer: Path, tmp_path: Path) -> None:
+    """What both vocabularies spell alike has the logits of the model before, at the pieces that both have."""
+    model = save_decoder("llama 3", tmp_path / "model")
+    from_hf(tmp_path / "model", tmp_path / "out", tokenizer=new_tokenizer)
+    for form in ("bidirectional", "causal"):
+        assert to_hf(tmp_path / "out", tmp_path / form, form=form).max_difference <= HUGGING_FACE_LOGITS
+    exported = AutoModelForCausalLM.from_pretrained(tmp_path / "causal").eval()
+    old, new = (AutoTokenizer.from_pretrained(folder).get_vocab() for folder in (tmp_path / "model", new_tokenizer))
+    shared = sorted(old.keys() & new.keys())
+    theirs, ours = (torch.tensor([vocabulary[text] for text in shared]) for vocabulary in (old, new))
+    picks = torch.randperm(len(shared), generator=torch.Generator().manual_seed(1))[:60]
+    with torch.no_grad():
+        before = model(input_ids=theirs[picks][None]).logits[0][:, theirs]
+        after = exported(input_ids=ours[picks][None]).logits[0][:, ours]
+    assert before.abs().max() > 1
+    torch.testing.assert_close(after, before, rtol=0, atol=HUGGING_FACE_LOGITS)
+
+
+def test_the_models_own_tokenizer_changes_no_row(tmp_path: Path) -> None:
+    model = save_decoder("qwen3", tmp_path / "model")
+    save_tokenizer(tmp_path / "model", specials=("<s>", "</s>", "<hide>"), mask_token="<hide>")
+    from_hf(tmp_path / "model", tmp_path / "out", tokenizer=tmp_path / "model")
+    checkpoint = open_checkpoint(tmp_path / "out")
+    for name in (EMBEDDING, HEAD):
+        assert torch.equal(checkpoint.weight(name), model.get_parameter(name).detach()[:TOKENS])
+
+
+def test_a_mask_that_was_trained_is_mapped_and_one_that_was_found_is_not(tmp_path: Path) -> None:
+    own, new = tmp_path / "own", tmp_path / "new"
+    save_tokenizer(own, specials=("<s>", "</s>", "<hide>"), mask_token="<hide>")
+    save_tokenizer(new, specials=("</s>", "<s>", "[MASK]"), mask_token="[MASK]")
+    for is_trained, expected in ((True, (2,)), (False, ())):
+        change = change_vocabulary(tokenization.load(own), tokenization.load(new), has_trained_mask=is_trained)
+        assert change.sources[2] == expected
+        assert (change.sources[0], change.sources[1]) == ((1,), (0,))
+
+
+def test_bert_names_what_begins_and_ends_a_text(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path / "own")
+    save_tokenizer(tmp_path / "new", specials=("<s>", "[SEP]", "[CLS]", "[PAD]"))
+    edit_json(
+        tmp_path / "new" / "tokenizer_config.json",
+        without=("bos_token", "eos_token"),
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        pad_token="[PAD]",
+    )
+    old, new = (tokenization.load(tmp_path / name) for name in ("own", "new"))
+    assert new.role_ids.keys() == {"cls", "sep", "pad", "mask"}
+    change = change_vocabulary(old, new, has_trained_mask=False)
+    assert [change.sources[token_id] for token_id in range(4)] == [(0,), (1,), (0,), ()]
+
+
+def test_a_token_with_several_roles_ends_texts_first(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path / "own")
+    save_tokenizer(tmp_path / "new", specials=("<s>", "<end>"))
+    edit_json(tmp_path / "new" / "tokenizer_config.json", bos_token="<end>", eos_token="<end>", pad_token="<end>")
+    old, new = (tokenization.load(tmp_path / name) for name in ("own", "new"))
+    change = change_vocabulary(old, new, has_trained_mask=False)
+    assert change.sources[new.role_ids["bos"]] == (1,)
+
+
+def test_the_policy_of_the_mask_is_for_the_new_tokenizer(new_tokenizer: Path, tmp_path: Path) -> None:
+    save_decoder("llama 3", tmp_path / "model")
+    report = from_hf(tmp_path / "model", tmp_path / "out", tokenizer=new_tokenizer, mask_token="mean")
+    assert report.settings.vocab_size == 321
+    assert open_checkpoint(tmp_path / "out").manifest.vocabulary.mask_id == 320
+    assert any(change.startswith("mask: <mask> (id 320), appended") for change in report.changes)
+
+
+def test_a_fault_in_the_body_is_found(new_tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_decoder("llama 3", tmp_path / "model")
+    blocks = importing._blocks
+
+    def one_norm_off(weights: Any, name: str, *rest: Any) -> Any:
+        for block in blocks(weights, name, *rest):
+            yield block * 1.01 if name == "model.layers.1.input_layernorm.weight" else block
+
+    monkeypatch.setattr(importing, "_blocks", one_norm_off)
+    with pytest.raises(ToolkitError, match="our logits differ"):
+        from_hf(tmp_path / "model", tmp_path / "out", tokenizer=new_tokenizer)
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_cannot_be_is_refused(new_tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_decoder("llama 3", tmp_path / "model")
+    with pytest.raises(TokenizationError, match="no tokenizer at"):
+        from_hf(tmp_path / "model", tmp_path / "out", tokenizer=tmp_path / "none")
+    # A vocabulary of other letters.
+    new = tokenization.load(new_tokenizer)
+    monkeypatch.setattr("toolkit.conversion.vocabulary.Pieces.find", lambda *_: None)
+    with pytest.raises(CheckpointError, match="has none of the 378 pieces of the model's own"):
+        change_vocabulary(tokenization.load(tmp_path / "model"), new, has_trained_mask=False)
+    monkeypatch.undo()
+    for path in (tmp_path / "model").glob("*token*"):
+        path.unlink()
+    with pytest.raises(UserError, match="holds no tokenizer"):
+        from_hf(tmp_path / "model", tmp_path / "out", tokenizer=new_tokenizer)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama2/tokenizer.model", "bert-base-uncased"])
+def test_real_vocabularies(shared_data: Path, tmp_path: Path, name: str) -> None:
+    """A toy model of OLMo's vocabulary gets three others: the text of a sentence keeps its rows, in the main."""
+    model = save_decoder("smollm", tmp_path / "model", vocab_size=50_281, hidden_size=16, intermediate_size=32)
+    for path in (tmp_path / "model").glob("*token*"):
+        path.unlink()
+    old = tokenization.load(shared_data / "tokenizers" / "gpt-neox-olmo", eod="<|endoftext|>")
+    old.save(tmp_path / "model")
+
+    report = from_hf(tmp_path / "model", tmp_path / "out", tokenizer=shared_data / "tokenizers" / name)
+
+    kept = {"gpt2": 36_937, "llama2/tokenizer.model": 21_924, "bert-base-uncased": 17_221}[name]
+    assert any(f"rows: {kept:,} kept" in change for change in report.changes)
+    checkpoint = open_checkpoint(tmp_path / "out")
+    after, before = checkpoint.weight(EMBEDDING), model.get_parameter(EMBEDDING).detach()
+    new = tokenization.load(shared_data / "tokenizers" / name)
+    text = "the river and the red door"
+    means = [
+        rows[new_or_old.backend.encode(text, add_special_tokens=False).ids].mean(0)
+        for rows, new_or_old in ((after, new), (before, old))
+    ]
+    # Of 6 words, at most the first is spelled differently: with a blank before it, or without.
+    assert torch.nn.functional.cosine_similarity(*means, dim=0) > 0.8

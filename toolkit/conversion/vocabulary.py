@@ -1,0 +1,118 @@
+"""Change of a model's vocabulary: each row of the new embedding and head is made of rows of the old.
+
+A piece that both tokenizers have keeps its row; a new one gets the mean of the rows of the old pieces that spell it;
+a special token gets the row of the old one in its role; the rest get the mean of all.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from tokenization import Tokenizer
+from tokenization.pieces import Pieces
+from toolkit.core.errors import CheckpointError
+from toolkit.core.text import counted
+
+_ROWS = 8192
+# In order of precedence: one token often has several roles, and ends texts before it is anything else.
+_SAME_ROLES = {
+    "eos": ("eos", "sep"),
+    "bos": ("bos", "cls"),
+    "sep": ("sep", "eos"),
+    "cls": ("cls", "bos"),
+    "mask": ("mask",),
+    "unk": ("unk",),
+    "pad": ("pad",),
+}
+"""Roles of the old tokenizer that a new one's is taken from: BERT's `[CLS]` and `[SEP]` begin and end a text."""
+
+
+@dataclass(frozen=True)
+class VocabularyChange:
+    """Which old rows each new row is the mean of; made by `change_vocabulary`."""
+
+    sources: tuple[tuple[int, ...], ...]
+    """Old ids, by new id; none where the row is the mean of all."""
+    num_old_tokens: int
+    """Old ids with a row of their own; padding comes after them."""
+    kept: tuple[int, ...]
+    """New ids of pieces that both tokenizers have, ascending; special ones are not among them."""
+    special: tuple[int, ...]
+    """New ids of special tokens whose row is that of an old special token."""
+
+    @cached_property
+    def shared(self) -> tuple[Tensor, Tensor]:
+        """Ids of the pieces that both have, in the old vocabulary and in the new."""
+        return torch.tensor([self.sources[new][0] for new in self.kept]), torch.tensor(self.kept)
+
+    def rows(self, old: Tensor) -> Iterator[Tensor]:
+        """The new matrix in blocks of rows, from the old, (old V, D)."""
+        mean = old[: self.num_old_tokens].mean(0, dtype=torch.float64).float()
+        for first in range(0, len(self.sources), _ROWS):
+            bags = self.sources[first : first + _ROWS]
+            lengths = torch.tensor([len(bag) for bag in bags])
+            flat = torch.tensor([token_id for bag in bags for token_id in bag], dtype=torch.int64)
+            block = nn.functional.embedding_bag(flat, old, lengths.cumsum(0) - lengths, mode="mean")
+            block[lengths == 0] = mean
+            yield block
+
+    def describe(self) -> str:
+        """The numbers of rows by where they come from, in one clause."""
+        others = {*self.kept, *self.special}
+        averaged = [bag for new, bag in enumerate(self.sources) if bag and new not in others]
+        spelled = sum(map(len, averaged)) / max(1, len(averaged))
+        return (
+            f"{len(self.kept):,} kept, {len(averaged):,} averaged over {spelled:.1f} old pieces each, "
+            f"{len(self.special):,} special ones by role or name, {self.sources.count(()):,} the mean of all"
+        )
+
+
+def change_vocabulary(old: Tokenizer, new: Tokenizer, *, has_trained_mask: bool) -> VocabularyChange:
+    """Find where each row of a new vocabulary comes from.
+
+    Args:
+        old: the tokenizer that the model was trained with.
+        new: the one that it gets.
+        has_trained_mask: whether the old mask token is one that the model was trained with.
+
+    Raises:
+        CheckpointError: the two have no piece in common.
+    """
+    theirs, ours = Pieces(old), Pieces(new)
+    sources: list[tuple[int, ...]] = [()] * new.vocabulary_size
+    kept = []
+    for token_id, piece in ours.by_id.items():
+        same = theirs.find(piece)
+        if same is not None:
+            kept.append(token_id)
+        sources[token_id] = tuple(theirs.spell(piece.content)) if same is None else (same,)
+    special = _special_sources(old, new, sources, has_trained_mask=has_trained_mask)
+    if not kept:
+        raise CheckpointError(
+            f"the tokenizer asked for has none of the {counted(len(theirs.by_id), 'piece')} of the model's own "
+            "vocabulary. Give one for the same script."
+        )
+    return VocabularyChange(tuple(sources), old.encoded_vocabulary_size, tuple(sorted(kept)), tuple(special))
+
+
+def _special_sources(
+    old: Tokenizer, new: Tokenizer, sources: list[tuple[int, ...]], *, has_trained_mask: bool
+) -> list[int]:
+    """Fill in the sources of special tokens, by role, else by name; returns the ids that have one, ascending."""
+    roles = {role: token_id for role, token_id in old.role_ids.items() if role != "mask" or has_trained_mask}
+    names = {old.backend.id_to_token(token_id): token_id for token_id in old.all_special_ids if token_id != old.mask.id}
+    found = {}
+    for token_id in new.all_special_ids:
+        same = names.get(new.backend.id_to_token(token_id))
+        if same is not None:
+            found[token_id] = same
+    for role, old_roles in reversed(_SAME_ROLES.items()):
+        same = next((roles[old_role] for old_role in old_roles if old_role in roles), None)
+        if role in new.role_ids and same is not None:
+            found[new.role_ids[role]] = same
+    for token_id, same in found.items():
+        sources[token_id] = (same,)
+    return sorted(found)
