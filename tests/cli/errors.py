@@ -489,7 +489,7 @@ _IMPORTS = (
     _import("{infinite_norm}", "hf", found=("non-finite values",), remedy="it again"),
     _import("{tied}", "hf", found=("ties lm_head.weight",), remedy="Set tie_word_embeddings to false"),
     _import("{few_rows}", "hf", found=("has 300 rows",), remedy="give the model the tokenizer"),
-    _import("{decoder}", "hf", "--tokenizer", "none", found=("no tokenizer at 'none'",), remedy="Give one"),
+    _import("{decoder}", "hf", "--tokenizer", "./none", found=("no tokenizer at './none'",), remedy="Give one"),
     _import(
         *("{no_tokenizer}", "hf", "--tokenizer", "{tokenizer}"),
         found=("{no_tokenizer}", "no tokenizer:"),

@@ -9,7 +9,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import tokenization
 from tests.support.hf_decoders import TOKENS, edit_json, save_decoder, save_tokenizer
-from tests.support.text import tiny_tokenizer
+from tests.support.text import sample_documents
+from tokenization import train_bpe
 from tokenization.errors import TokenizationError
 from toolkit.checkpoint import open_checkpoint
 from toolkit.conversion import from_hf, importing, to_hf
@@ -22,8 +23,9 @@ EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 @pytest.fixture
 def new_tokenizer(tmp_path: Path) -> Path:
-    """A smaller byte-level BPE: `<|endoftext|>`, `<|pad|>`, `<|mask|>`, 256 bytes and 61 merges."""
-    return tiny_tokenizer(tmp_path / "new", vocabulary_size=320)
+    """A smaller byte-level BPE: `<|endoftext|>`, `<|pad|>`, `<|mask|>`, 256 bytes and 61 merges of other text."""
+    texts = [document[::-1] for document in sample_documents(100)]
+    return train_bpe([*texts, *sample_documents(50)], vocabulary_size=320, folder=tmp_path / "new")
 
 
 @pytest.mark.parametrize("family", ["llama 3", "smollm", "qwen3"])
@@ -38,6 +40,7 @@ def test_rows_are_kept_averaged_and_mapped_by_role(family: str, new_tokenizer: P
     for name in {EMBEDDING, HEAD} & set(checkpoint.names):
         before, after = model.get_parameter(name).detach(), checkpoint.weight(name)
         assert after.shape == (320, 64)
+        num_averaged = 0
         for text, token_id in new.get_vocab().items():
             if text in ("<|pad|>", "<|mask|>"):
                 expected = before[:TOKENS].mean(0)
@@ -48,8 +51,12 @@ def test_rows_are_kept_averaged_and_mapped_by_role(family: str, new_tokenizer: P
                 continue
             else:
                 content = new.convert_tokens_to_string([text])
+                if "\ufffd" in content:  # half a character, which transformers cannot encode
+                    continue
+                num_averaged += 1
                 expected = before[old(content, add_special_tokens=False)["input_ids"]].mean(0)
             torch.testing.assert_close(after[token_id], expected, rtol=1e-5, atol=1e-6)
+        assert num_averaged > 20
     others = set(checkpoint.names) - {EMBEDDING, HEAD}
     assert all(torch.equal(checkpoint.weight(name), model.get_parameter(name).detach()) for name in others)
     assert report.max_difference <= HUGGING_FACE_LOGITS
@@ -61,7 +68,7 @@ def test_the_numbers_are_told_and_recorded(new_tokenizer: Path, tmp_path: Path) 
     report = from_hf(tmp_path / "model", tmp_path / "out", tokenizer=new_tokenizer)
     old, new = (AutoTokenizer.from_pretrained(folder).get_vocab() for folder in (tmp_path / "model", new_tokenizer))
     kept = len(old.keys() & new.keys())
-    assert kept > 256
+    assert 256 < kept < 300
     (told,) = (change for change in report.changes if change.startswith("vocabulary"))
     # Every byte is in both, so that every new piece is spelled; eos is the only role of the new tokenizer in the old.
     assert told.startswith(f"vocabulary: 320 entries in place of {TOKENS}; rows: {kept} kept, {317 - kept} averaged")

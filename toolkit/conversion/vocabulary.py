@@ -103,7 +103,9 @@ def _special_sources(
 ) -> list[int]:
     """Fill in the sources of special tokens, by role, else by name; returns the ids that have one, ascending."""
     roles = {role: token_id for role, token_id in old.role_ids.items() if role != "mask" or has_trained_mask}
-    names = {old.backend.id_to_token(token_id): token_id for token_id in old.all_special_ids if token_id != old.mask.id}
+    texts = {token_id: old.backend.id_to_token(token_id) for token_id in old.all_special_ids}
+    # An appended mask has no name there, and no row.
+    names = {text: token_id for token_id, text in texts.items() if text is not None}
     found = {}
     for token_id in new.all_special_ids:
         same = names.get(new.backend.id_to_token(token_id))
