@@ -108,7 +108,7 @@ def _special_sources(
     names = {text: token_id for token_id, text in texts.items() if text is not None}
     found = {}
     for token_id in new.all_special_ids:
-        same = names.get(new.backend.id_to_token(token_id))
+        same = names.get(new.backend.id_to_token(token_id) or "")
         if same is not None:
             found[token_id] = same
     for role, old_roles in reversed(_SAME_ROLES.items()):
