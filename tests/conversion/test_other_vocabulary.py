@@ -107,11 +107,14 @@ def test_the_models_own_tokenizer_changes_no_row(tmp_path: Path) -> None:
 
 
 def test_a_mask_that_was_trained_is_mapped_and_one_that_was_found_is_not(tmp_path: Path) -> None:
-    own, new = tmp_path / "own", tmp_path / "new"
-    save_tokenizer(own, specials=("<s>", "</s>", "<hide>"), mask_token="<hide>")
-    save_tokenizer(new, specials=("</s>", "<s>", "[MASK]"), mask_token="[MASK]")
-    for is_trained, expected in ((True, (2,)), (False, ())):
-        change = change_vocabulary(tokenization.load(own), tokenization.load(new), has_trained_mask=is_trained)
+    specials = ("<s>", "</s>", "<|reserved_special_token_0|>")
+    save_tokenizer(tmp_path / "named", specials=specials, mask_token=specials[2])
+    save_tokenizer(tmp_path / "found", specials=specials)
+    save_tokenizer(tmp_path / "new", specials=("</s>", "<s>", "[MASK]"), mask_token="[MASK]")
+    for name, expected in (("named", (2,)), ("found", ())):
+        old = tokenization.load(tmp_path / name)
+        assert old.mask.id == 2
+        change = change_vocabulary(old, tokenization.load(tmp_path / "new"))
         assert change.sources[2] == expected
         assert (change.sources[0], change.sources[1]) == ((1,), (0,))
 
@@ -128,7 +131,7 @@ def test_bert_names_what_begins_and_ends_a_text(tmp_path: Path) -> None:
     )
     old, new = (tokenization.load(tmp_path / name) for name in ("own", "new"))
     assert new.role_ids.keys() == {"cls", "sep", "pad", "mask"}
-    change = change_vocabulary(old, new, has_trained_mask=False)
+    change = change_vocabulary(old, new)
     assert [change.sources[token_id] for token_id in range(4)] == [(0,), (1,), (0,), ()]
 
 
@@ -137,7 +140,7 @@ def test_a_token_with_several_roles_ends_texts_first(tmp_path: Path) -> None:
     save_tokenizer(tmp_path / "new", specials=("<s>", "<end>"))
     edit_json(tmp_path / "new" / "tokenizer_config.json", bos_token="<end>", eos_token="<end>", pad_token="<end>")
     old, new = (tokenization.load(tmp_path / name) for name in ("own", "new"))
-    change = change_vocabulary(old, new, has_trained_mask=False)
+    change = change_vocabulary(old, new)
     assert change.sources[new.role_ids["bos"]] == (1,)
 
 
@@ -171,7 +174,7 @@ def test_what_cannot_be_is_refused(new_tokenizer: Path, tmp_path: Path, monkeypa
     new = tokenization.load(new_tokenizer)
     monkeypatch.setattr("toolkit.conversion.vocabulary.Pieces.find", lambda *_: None)
     with pytest.raises(CheckpointError, match="has none of the 378 pieces of the model's own"):
-        change_vocabulary(tokenization.load(tmp_path / "model"), new, has_trained_mask=False)
+        change_vocabulary(tokenization.load(tmp_path / "model"), new)
     monkeypatch.undo()
     for path in (tmp_path / "model").glob("*token*"):
         path.unlink()

@@ -54,7 +54,6 @@ def command(
     mask_token: Annotated[
         str | None,
         typer.Option(
-            "--mask-token",
             metavar="MASK",
             help="With --from-hf: auto, reserved, mean (a new entry), id:N or token:TEXT. [default: auto]",
         ),
@@ -80,9 +79,7 @@ def command(
         _export(source, out, form or DEFAULT_FORM, architecture, dtype or DEFAULT_DTYPE, sentence_transformers)
         return
     if sentence_transformers or any(given is not None for given in (form, architecture, dtype)):
-        raise UserError(
-            "--form, --architecture, --dtype and --sentence-transformers apply to --to-hf only. Remove them."
-        )
+        raise UserError("--form, --architecture, --dtype, --sentence-transformers apply to --to-hf only. Remove them.")
     _import(source, out, mask_token, tokenizer)
 
 

@@ -173,7 +173,7 @@ def _vocabulary(
         return vocabulary
     new, said = open_other_tokenizer(other, mask_token=mask_token)
     new.save(place / _OTHER)
-    change = change_vocabulary(own, new, has_trained_mask=own.mask.origin is MaskOrigin.NAMED)
+    change = change_vocabulary(own, new)
     size = new.vocabulary_size
     changes += [f"vocabulary: {size:,} entries in place of {rows:,}; rows: {change.describe()}", *said]
     return _Vocabulary(new, described.settings.model_copy(update={"vocab_size": size}), change=change)

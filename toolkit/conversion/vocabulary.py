@@ -11,7 +11,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from tokenization import Tokenizer
+from tokenization import MaskOrigin, Tokenizer
 from tokenization.pieces import Pieces
 from toolkit.core.errors import CheckpointError
 from toolkit.core.text import counted
@@ -70,13 +70,12 @@ class VocabularyChange:
         )
 
 
-def change_vocabulary(old: Tokenizer, new: Tokenizer, *, has_trained_mask: bool) -> VocabularyChange:
+def change_vocabulary(old: Tokenizer, new: Tokenizer) -> VocabularyChange:
     """Find where each row of a new vocabulary comes from.
 
     Args:
-        old: the tokenizer that the model was trained with.
-        new: the one that it gets.
-        has_trained_mask: whether the old mask token is one that the model was trained with.
+        old: the tokenizer that the model was trained with; the row of its mask is used only where its files name one.
+        new: the one that the model gets.
 
     Raises:
         CheckpointError: the two have no piece in common.
@@ -89,7 +88,7 @@ def change_vocabulary(old: Tokenizer, new: Tokenizer, *, has_trained_mask: bool)
         if same is not None:
             kept.append(token_id)
         sources[token_id] = tuple(theirs.spell(piece.content)) if same is None else (same,)
-    special = _special_sources(old, new, sources, has_trained_mask=has_trained_mask)
+    special = _special_sources(old, new, sources)
     if not kept:
         raise CheckpointError(
             f"the tokenizer asked for has none of the {counted(len(theirs.by_id), 'piece')} of the model's own "
@@ -98,11 +97,11 @@ def change_vocabulary(old: Tokenizer, new: Tokenizer, *, has_trained_mask: bool)
     return VocabularyChange(tuple(sources), old.encoded_vocabulary_size, tuple(sorted(kept)), tuple(special))
 
 
-def _special_sources(
-    old: Tokenizer, new: Tokenizer, sources: list[tuple[int, ...]], *, has_trained_mask: bool
-) -> list[int]:
+def _special_sources(old: Tokenizer, new: Tokenizer, sources: list[tuple[int, ...]]) -> list[int]:
     """Fill in the sources of special tokens, by role, else by name; returns the ids that have one, ascending."""
-    roles = {role: token_id for role, token_id in old.role_ids.items() if role != "mask" or has_trained_mask}
+    roles = dict(old.role_ids)
+    if old.mask.origin is not MaskOrigin.NAMED:
+        del roles["mask"]
     texts = {token_id: old.backend.id_to_token(token_id) for token_id in old.all_special_ids}
     # An appended mask has no name there, and no row.
     names = {text: token_id for token_id, text in texts.items() if text is not None}
