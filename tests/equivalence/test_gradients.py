@@ -4,7 +4,7 @@ With clipping off, beta1 = 0 and the learning rate 0, the first moment after one
 saw, and a checkpoint holds it whole, by parameter name, in fp32.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from toolkit.core.types import AttentionKind
 from toolkit.engine.ds_config import resolve_ds_config
@@ -50,6 +51,7 @@ class OneStep:
     num_blocks: int = 2
     first_row: int = 0
     """Earlier ones have no target."""
+    z_loss: float = 0.0
 
     def __call__(self) -> tuple[float, float, dict[str, FloatArray]]:
         engine, batches, num_targets = self.prepared()
@@ -76,6 +78,7 @@ class OneStep:
 
     def _engine(self, config: dict[str, Any], optimizer: OptimizerSettings, ranks: Ranks) -> Engine:
         encoder = self.encoder()
+        encoder.lm_head.z_loss = self.z_loss
         names = [name for name, _ in encoder.named_parameters()]
         if self.parallel.tp > 1:
             share_weights_(encoder, ranks.groups.tensor)
@@ -123,15 +126,9 @@ def _expected(case: OneStep) -> tuple[float, dict[str, Tensor]]:
     """Loss and gradients by one fp32 pass over all rows, on the weights that the run has."""
     encoder = case.encoder().to(_DTYPES[case.layout[1]]).float()
     batch = _micro_batch(range(_ROWS), case.first_row)
-    loss = encoder(
-        batch.input_ids_BS,
-        batch.layout,
-        case.kind,
-        positions_N=batch.positions_N,
-        labels_N=batch.labels_N,
-        scale=1 / len(batch.labels_N),
-    )
-    loss.backward()
+    logits_NV = encoder.logits(batch.input_ids_BS, batch.layout, case.kind, positions_N=batch.positions_N)
+    loss = cross_entropy(logits_NV, batch.labels_N)
+    (loss + case.z_loss * (torch.logsumexp(logits_NV, dim=-1) ** 2).mean()).backward()
     return loss.item(), {name: parameter.grad for name, parameter in encoder.named_parameters()}
 
 
@@ -185,6 +182,29 @@ def test_every_gradient_under_tensor_parallelism(world_size: int) -> None:
 def test_every_gradient_under_pipeline_parallelism(world_size: int, parallel: ParallelSettings) -> None:
     """Each layout in processes of its own, since every pipeline engine leaves six process groups behind."""
     _check(_pipeline_cases(parallel), world_size)
+
+
+@pytest.mark.parametrize(
+    ("world_size", "parallel", "stage"),
+    [
+        (1, _ALONE, "zero1"),
+        (2, _ALONE, "zero3"),
+        (2, ParallelSettings(tp=2), "zero2"),
+        (2, ParallelSettings(pp=2), "zero1"),
+    ],
+    ids=["alone", "dp2", "tp2", "pp2"],
+)
+def test_every_gradient_with_a_z_loss(world_size: int, parallel: ParallelSettings, stage: str) -> None:
+    """With a share of the vocabulary that ends in a row of no token, and tied weights."""
+    cases = [
+        OneStep((stage, "fp32"), 2, AttentionKind.CAUSAL, is_tied, parallel=parallel, z_loss=0.05)
+        for is_tied in (False, True)
+    ]
+    _, with_z = _expected(cases[0])
+    _, without = _expected(replace(cases[0], z_loss=0.0))
+    head = "lm_head.weight"
+    assert (with_z[head] - without[head]).norm() > 0.1 * without[head].norm()
+    _check(cases, world_size)
 
 
 def test_every_gradient_with_stages_that_are_told() -> None:

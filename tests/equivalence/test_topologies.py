@@ -11,6 +11,7 @@ from toolkit.testing.distributed import run_distributed
 from toolkit.testing.tolerances import gradient_tolerance
 
 _PHASE = 5
+_PIPELINED = ("parallel.pp=2",)
 _FP32, _BF16 = gradient_tolerance(torch.float32), gradient_tolerance(torch.bfloat16)
 
 
@@ -71,6 +72,24 @@ def test_bf16_losses_are_those_of_fp32_within_rounding(runs, tmp_path):
             for expected, found in zip(reference[1:], results[0][1][1:], strict=True):
                 assert found["loss"] == pytest.approx(expected["loss"], rel=_BF16), (case, found["step"])
                 assert found["data_digest"] == expected["data_digest"]
+
+
+def test_a_z_loss_is_the_same_on_any_layout_and_in_no_logged_loss(runs, tmp_path):
+    run_file = write_run(tmp_path, phase_steps=_PHASE)
+    (_, without), *_ = runs.items()
+    found = []
+    for ranks, stage, overrides in ((1, "zero1", ()), (2, "zero1", ("parallel.tp=2",)), (2, "pipeline", _PIPELINED)):
+        options = ("train.z_loss=1.0", f"run.dir={tmp_path / stage}-{ranks}-{len(found)}", *overrides)
+        (results,) = run_distributed([RunCase(str(run_file), stage, options)], world_size=ranks)
+        found.append(results[0][1])
+    reference, *others = found
+    for lines in others:
+        for expected, line in zip(reference[1:], lines[1:], strict=True):
+            assert line["loss"] == pytest.approx(expected["loss"], rel=_FP32), line["step"]
+            assert line["grad_norm"] == pytest.approx(expected["grad_norm"], rel=2e-3), line["step"]
+    assert reference[0]["eval_loss"] == pytest.approx(without[0]["eval_loss"], rel=1e-6)
+    assert reference[1]["loss"] == pytest.approx(without[1]["loss"], rel=1e-6)
+    assert reference[1]["grad_norm"] != pytest.approx(without[1]["grad_norm"], rel=0.02)
 
 
 def test_validation_losses_are_equal(runs):

@@ -38,6 +38,30 @@ def test_loss_and_gradients_equal_torchs(dtype: torch.dtype, chunk_rows: int, mo
         torch.testing.assert_close(our, their, **tolerance(dtype))
 
 
+@pytest.mark.parametrize("chunk_rows", [1, 4, 100])
+def test_a_z_loss_is_in_the_gradient_and_not_in_the_value(chunk_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CHUNK_ROWS", chunk_rows)
+    hidden, weight, labels = _problem(torch.float64)
+    ours = cross_entropy_sum(hidden, weight, labels, z_loss=0.03) * 0.37
+    our_gradients = torch.autograd.grad(ours, (hidden, weight))
+    logits = linear(hidden, weight)
+    plain = cross_entropy(logits, labels, ignore_index=-1, reduction="sum") * 0.37
+    squares = (torch.logsumexp(logits, dim=-1) ** 2)[labels >= 0].sum() * 0.37
+    their_gradients = torch.autograd.grad(plain + 0.03 * squares, (hidden, weight), retain_graph=True)
+    torch.testing.assert_close(ours, plain, **tolerance(torch.float64))
+    for our, their in zip(our_gradients, their_gradients, strict=True):
+        torch.testing.assert_close(our, their, **tolerance(torch.float64))
+    for without, their in zip(torch.autograd.grad(plain, (hidden, weight)), their_gradients, strict=True):
+        assert (without - their).norm() > 0.01 * their.norm()
+
+
+def test_without_gradients_a_z_loss_changes_nothing() -> None:
+    hidden, weight, labels = (part.detach() for part in _problem(torch.float64))
+    with torch.no_grad():
+        values = [cross_entropy_sum(hidden, weight, labels, z_loss=z_loss).item() for z_loss in (0.0, 0.1)]
+    assert values[0] == pytest.approx(values[1], rel=1e-14)
+
+
 def test_bf16_loss_is_summed_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
     """The weights are rounded, the sum is not: it stays within rounding of the logits, however many terms it has."""
     monkeypatch.setattr(module, "CHUNK_ROWS", 64)
@@ -138,13 +162,17 @@ class _LargeTensors(TorchDispatchMode):
 def test_a_chunk_is_gone_before_the_next_one_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two chunks, or five, need no more memory for logits than one."""
     monkeypatch.setattr(module, "CHUNK_ROWS", 8)
-    vocabulary, peaks = 1000, []
+    vocabulary = 1000
     weight = torch.randn(vocabulary, WIDTH).bfloat16().requires_grad_()
-    for num_chunks in (1, 2, 5):
-        hidden = torch.randn(8 * num_chunks, WIDTH).bfloat16().requires_grad_()
-        labels = torch.arange(8 * num_chunks)
-        with _LargeTensors(8 * vocabulary) as tensors:
-            cross_entropy_sum(hidden, weight, labels)
-        peaks.append(tensors.peak)
-    assert peaks[0] > 8 * vocabulary * 4
-    assert peaks[1:] == peaks[:1] * 2
+    for z_loss in (0.0, 1e-4):
+        peaks = []
+        for num_chunks in (1, 2, 5):
+            hidden = torch.randn(8 * num_chunks, WIDTH).bfloat16().requires_grad_()
+            labels = torch.arange(8 * num_chunks)
+            with _LargeTensors(8 * vocabulary) as tensors:
+                cross_entropy_sum(hidden, weight, labels, z_loss=z_loss)
+            peaks.append(tensors.peak)
+        assert peaks[0] > 8 * vocabulary * 4
+        assert peaks[1:] == peaks[:1] * 2
+        # The logits, and log-probabilities where they do not take their place.
+        assert peaks[0] <= 2 * 8 * vocabulary * 4

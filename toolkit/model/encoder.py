@@ -216,10 +216,12 @@ class Head(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(vocab_size, hidden_size))
         self.columns = VocabularyColumns()
+        self.z_loss = 0.0
+        """Coefficient of the z-loss, which is in the gradient alone."""
 
     def forward(self, hidden_ND: Tensor, labels_N: Tensor) -> Tensor:
         """Sum of the cross-entropies, 0-dim fp32."""
-        return cross_entropy_sum(hidden_ND, self.weight, labels_N, columns=self.columns)
+        return cross_entropy_sum(hidden_ND, self.weight, labels_N, columns=self.columns, z_loss=self.z_loss)
 
 
 def compile_blocks_(encoder: Encoder) -> None:

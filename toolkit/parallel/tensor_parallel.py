@@ -161,11 +161,15 @@ class SharedColumns(VocabularyColumns):
 
     def log_softmax(self, logits_NV: Tensor) -> Tensor:
         """See `VocabularyColumns`."""
+        return logits_NV.sub_(self.logsumexp(logits_NV)[:, None])
+
+    def logsumexp(self, logits_NV: Tensor) -> Tensor:
+        """See `VocabularyColumns`; columns that are no token's are set to minus infinity."""
         logits_NV[:, self._share.filled :] = float("-inf")
         logsumexp_N = torch.logsumexp(logits_NV, dim=-1)
         of_ranks = [torch.empty_like(logsumexp_N) for _ in range(self._share.num_shares)]
         dist.all_gather(of_ranks, logsumexp_N, group=self._group)
-        return logits_NV.sub_(torch.logsumexp(torch.stack(of_ranks), dim=0)[:, None])
+        return torch.logsumexp(torch.stack(of_ranks), dim=0)
 
     def of_labels(self, labels_N: Tensor) -> Tensor:
         """See `VocabularyColumns`."""

@@ -36,6 +36,9 @@ class TrainSettings(OptimizerSettings):
     """Rows of a step over all ranks; 1,152 rows of 2,048 are the paper's 2,359,296 positions."""
     micro_batch_rows: int | None = Field(None, gt=0)
     """Rows of one forward pass on one rank; unset: the largest even share of a step up to 12, the paper's."""
+    z_loss: float = Field(0.0, ge=0, allow_inf_nan=False)
+    """Coefficient of log(Z)^2 in what is minimised, Z a target's softmax normaliser (PaLM: 1e-4); 0: without. Logged
+    and validation losses are the cross-entropy alone."""
     compile: bool = False
     """Whether blocks go through torch.compile; pays on a GPU and on CPU runs longer than about 5 minutes."""
     activation_checkpointing: ActivationCheckpointing = "none"

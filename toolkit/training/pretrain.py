@@ -244,6 +244,7 @@ def _build_engine(settings: RunSettings, config: dict[str, Any], ranks: Ranks) -
     """The engine around this rank's part of the model; other parts are never allocated."""
     with torch.device("meta"):
         encoder = Encoder(settings.model)
+    encoder.lm_head.z_loss = settings.train.z_loss
     names = [name for name, _ in encoder.named_parameters()]
     topology = ranks.topology
     if topology.tp > 1:
