@@ -5,6 +5,7 @@ import tomllib
 import pytest
 
 from toolkit.core.errors import CheckpointError, SettingsError
+from toolkit.engine.lr import learning_rate_at
 from toolkit.model.presets import MODEL_PRESETS
 from toolkit.run import load_run, run_presets
 from toolkit.run.identity import check_same_run, snapshot
@@ -96,9 +97,9 @@ def test_mistakes_of_the_scheduler_and_of_the_schedule_are_told_together(run_fil
 @pytest.mark.parametrize("name", run_presets())
 def test_every_preset_loads(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    if name == "adapt":
+    if name in ("adapt", "detour"):
         with pytest.raises(
-            CheckpointError, match=r"init\.from=models/decoder is not a directory(.|\n)*toolkit convert"
+            CheckpointError, match=r"init\.from=models/(de|en)coder is not a directory(.|\n)*toolkit convert"
         ):
             load_run(name)
         return
@@ -113,6 +114,18 @@ def test_every_preset_loads(name, tmp_path, monkeypatch):
         assert settings.model.vocab_size == 128_256
         assert settings.data.windows == "random-cut"
         assert (settings.lr.warmup_steps, settings.lr.decay_steps) == (2000, 2000)
+
+
+def test_the_detour_decays_over_its_mlm_to_a_tenth():
+    shape = (f"model.{key}=64" for key in ("vocab_size", "hidden_size", "intermediate_size"))
+    settings = load_run("detour", [*shape, "model.num_hidden_layers=1", "model.num_attention_heads=2"])
+    assert [(phase.objective, phase.steps) for phase in settings.schedule] == [("clm", 2000), ("mlm", 200)]
+    rates = [learning_rate_at(step, settings.lr, total_steps=2200) for step in range(2200)]
+    assert rates[0] == pytest.approx(2e-6)
+    assert rates[99] == rates[1999] == rates[2000] == 2e-4
+    # 2e-4 x (0.1 + 0.9 x (1 - sqrt(d / 200))) behind d of the 200 steps.
+    by_hand = {2001: 1.8727e-4, 2050: 1.1e-4, 2100: 7.2721e-5, 2199: 2.0451e-5}
+    assert {step: rates[step] for step in by_hand} == pytest.approx(by_hand, rel=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -270,6 +270,36 @@ def test_an_imported_decoder_is_adapted_and_exported(tmp_path: Path) -> None:
     assert "first weights | model (qwen3)" in (tmp_path / "out" / "README.md").read_text()
 
 
+def test_an_imported_encoder_takes_the_detour(tmp_path: Path) -> None:
+    save_decoder("eurobert", tmp_path / "model")
+    from_hf(tmp_path / "model", tmp_path / "imported", mask_token="mean")
+    documents = random_documents(60, vocabulary_size=380, max_length=90, first_id=3, seed=1)
+    corpus = write_token_corpus(tmp_path / "corpus", documents, vocabulary_size=381, eos=1, mask=380)
+    _set_fingerprint(corpus, open_checkpoint(tmp_path / "imported").manifest.vocabulary.fingerprint)
+    overrides = [
+        f"run.dir={tmp_path / 'run'}",
+        f"init.from={tmp_path / 'imported'}",
+        f"data.train={corpus}",
+        "data.sequence_length=64",
+        "precision=fp32",
+        "schedule.0.steps=2",
+        "schedule.1.steps=2",
+        "train.global_batch_rows=4",
+        "lr.warmup_steps=0",
+        "lr.decay_steps=2",
+        "log.every=1",
+        "log.tensorboard=false",
+    ]
+    pretrain(load_run("detour", overrides), ds_config="zero1")
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [(line["objective"], line["attention"]) for line in lines] == [
+        *[("clm", "causal")] * 2,
+        *[("mlm", "bidirectional")] * 2,
+    ]
+    # 0.1 + 0.9 x (1 - sqrt(1 / 2)) of the peak at the last step.
+    assert [line["learning_rate"] for line in lines] == pytest.approx([2e-4, 2e-4, 2e-4, 7.2721e-5], rel=1e-4)
+
+
 def _set_fingerprint(corpus: Path, fingerprint: str) -> None:
     from toolkit.data import Corpus, write_manifest
 
