@@ -182,7 +182,7 @@ def test_a_ramp_gives_the_targets_of_its_ratio_and_evaluation_those_of_its_end()
     tokens_BS, segments_BS = _rows(4, 64)
     draws = Draws(0, np.arange(4), num_columns=64)
     ramp = build("mlm", {"mask_ratio": {"start": 0.6, "stop": 0.2}, **BERT}, VOCABULARY)
-    for progress, ratio in ((0.0, 0.6), (0.5, 0.4), (1.0, 0.2)):
+    for progress, ratio in ((1.0, 0.2), (0.5, 0.4), (0.0, 0.6)):
         there, plain = at_progress(ramp, progress), _build(tokens_BS, segments_BS, mask_ratio=ratio, **BERT)
         found = there.build(tokens_BS, segments_BS, draws)
         assert found.positions_N.tolist() == plain.positions_N.tolist()

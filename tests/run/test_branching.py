@@ -58,12 +58,30 @@ def test_what_the_tail_leaves_out_is_the_parents(trunk: Path, tmp_path: Path) ->
         # Six steps of their own: two of warm-up, two of decay.
         (_MLM + '[lr]\nwarmup_steps = 2\n[branch]\nlr = "rewarm"\n', [5e-3, 1e-2, 1e-2, 1e-2, 1e-2, 5e-3]),
         (_MLM + "[lr]\ndecay_steps = 5\n", [1e-2, 1e-2, 8e-3, 6e-3, 4e-3, 2e-3]),
+        # Of another kind, for which the parent's decay_steps mean nothing: (1 + cos(pi x)) / 2 at x = 3/9 to 8/9.
+        (
+            _MLM + '[lr]\nkind = "cosine"\n',
+            [7.5e-3, 5.868240888335e-3, 4.131759111665e-3, 2.5e-3, 1.169777784405e-3, 3.015368960705e-4],
+        ),
+        (_MLM + '[lr]\nkind = "constant"\n', [1e-2] * 6),
     ],
 )
 def test_the_learning_rate_goes_on_or_warms_up_again(
     trunk: Path, tmp_path: Path, tail: str, rates: list[float]
 ) -> None:
     assert _rates(_branch(trunk, tmp_path, tail)) == pytest.approx(rates, rel=1e-12)
+
+
+def test_a_scheduler_makes_the_phases_of_a_tail(trunk: Path, tmp_path: Path) -> None:
+    tail = _MLM + '[[schedule]]\nobjective = "clm"\nsteps = 2\n[scheduler]\nkind = "alternate"\ncycles = 2\n'
+    settings = load_run(str(_branch(trunk, tmp_path, tail)))
+    phases = StepPlan(settings).schedule.phases
+    assert [(phase.objective, phase.start, phase.stop) for phase in phases] == [
+        ("mlm", 4, 10),
+        ("clm", 10, 12),
+        ("mlm", 12, 18),
+        ("clm", 18, 20),
+    ]
 
 
 def test_a_branch_of_a_rewarmed_branch_keeps_that_warm_up(trunk: Path, tmp_path: Path) -> None:

@@ -148,7 +148,8 @@ def _merged(parent: Mapping[str, Any], tail: Mapping[str, Any], *, tail_file: Pa
         elif key == "objectives":
             raw[key] |= {name: _objective(raw[key].get(name), given) for name, given in value.items()}
         else:
-            raw[key] |= value
+            before = _without_other_decay(raw[key], value) if key == "lr" else raw[key]
+            raw[key] = {**before, **value}
     run = raw["run"]
     if isinstance(tail.get("run"), Mapping) and tail["run"].get("dir", str(output)) != str(output):
         raise SettingsError(
@@ -166,6 +167,13 @@ def _objective(before: Any, given: Any) -> Any:
     if given.get("kind", before["kind"]) != before["kind"]:
         return given
     return {**before, **given}
+
+
+def _without_other_decay(before: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """`[lr]` of the parent without its decay, where the tail's schedule is of another kind."""
+    if given.get("kind", before["kind"]) == before["kind"]:
+        return before
+    return {key: value for key, value in before.items() if key not in ("decay", "decay_steps", "floor")}
 
 
 def _without_nothing(value: Any) -> Any:

@@ -148,7 +148,7 @@ class ObjectiveContract:
         tokens_BS, segments_BS = contract_rows()
         objective = self.make()
         before = objective.build(tokens_BS, segments_BS, _draws(range(6)))
-        for progress in (0.0, 0.37, 1.0):
+        for progress in (1.0, 0.37, 0.0):
             there = at_progress(objective, progress)
             assert (there.name, there.attention) == (objective.name, objective.attention)
             built = there.build(tokens_BS, segments_BS, _draws(range(6)))
