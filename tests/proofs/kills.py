@@ -3,7 +3,8 @@
 A run under tensor parallelism, and one in two pipeline stages, are started by `toolkit train`, killed with all their
 ranks (SIGKILL) a random time later, and started again. One that gets to its end is compared with a run that nobody
 killed, and begun anew, until each layout was killed so often; the last one may finish. Losses, digests, weights and
-moments have to be equal bit for bit.
+moments have to be equal bit for bit. Every step is saved, in the background: a kill may cost the checkpoint that is
+being written, and no other.
 """
 
 import argparse
@@ -22,6 +23,7 @@ import psutil
 from tests.resume.test_resume import compare
 from tests.support.layouts import Layout
 from tests.support.runs import read_metrics, write_run
+from toolkit.checkpoint.folders import WRITING_PREFIX, step_folders
 
 LAYOUTS = (Layout("zero1", 2, tp=2), Layout("pipeline", 2, pp=2))
 _KILLED_EARLY = 0.3
@@ -36,8 +38,10 @@ class Killed:
     layout: Layout
     steps: list[int]
     """The last step in metrics.jsonl at each kill; 0 before the first."""
+    num_saving: int
+    """Kills while a checkpoint was being written."""
     differences: list[str]
-    """From the run that nobody killed."""
+    """From the run that nobody killed, and checkpoints that should have been there."""
 
 
 def kill_at_random(folder: Path, layout: Layout, *, kills: int, seed: int) -> Killed:
@@ -45,7 +49,7 @@ def kill_at_random(folder: Path, layout: Layout, *, kills: int, seed: int) -> Ki
     run_file, draws = write_run(folder), random.Random(seed)
     whole, again = folder / "whole", folder / "again"
     _train(run_file, whole, layout).wait()
-    steps, differences = list[int](), list[str]()
+    steps, num_saving, differences = list[int](), 0, list[str]()
     while len(steps) < kills:
         process = _train(run_file, again, layout)
         before, is_early = _last_step(again), draws.random() < _KILLED_EARLY
@@ -56,12 +60,20 @@ def kill_at_random(folder: Path, layout: Layout, *, kills: int, seed: int) -> Ki
         if process.poll() is None:
             _kill(process)
             steps.append(_last_step(again))
+            num_saving += any((again / "checkpoints").glob(f"{WRITING_PREFIX}*"))
+            differences += _missing(again)
             print(f"{layout}: killed at step {steps[-1]}", flush=True)
         else:
             differences += compare(whole, again)
             shutil.rmtree(again)
     _train(run_file, again, layout).wait()
-    return Killed(layout, steps, differences + compare(whole, again))
+    return Killed(layout, steps, num_saving, differences + compare(whole, again))
+
+
+def _missing(run_folder: Path) -> list[str]:
+    """What a kill cost besides the checkpoint in flight: the one before that appeared before this step began."""
+    newest, last = next((step for step, _ in step_folders(run_folder / "checkpoints")), 0), _last_step(run_folder)
+    return [f"killed at step {last}, the newest checkpoint is of step {newest}"] if newest < last - 2 else []
 
 
 def _last_step(run_folder: Path) -> int:
@@ -97,7 +109,8 @@ def main() -> int:
     for layout in LAYOUTS:
         with tempfile.TemporaryDirectory(prefix="kills-") as folder:
             killed = kill_at_random(Path(folder), layout, kills=options.kills, seed=options.seed)
-        print(f"{layout}: killed {len(killed.steps)} times, at steps {killed.steps}: {killed.differences or 'equal'}")
+        times = f"{len(killed.steps)} times ({killed.num_saving} while saving)"
+        print(f"{layout}: killed {times}, at steps {killed.steps}: {killed.differences or 'equal'}")
         is_good = is_good and not killed.differences
     return 0 if is_good else 1
 
