@@ -117,7 +117,7 @@ def measure(
     from toolkit.training.assembly import assemble
     from toolkit.training.hooks import Hook
     from toolkit.training.loop import train
-    from toolkit.training.run_state import Ancestry, RunState
+    from toolkit.training.run_state import RunState
 
     class NeverSaves:
         """Saving is not part of a step, and at 1b takes longer than all of them."""
@@ -145,7 +145,7 @@ def measure(
     if data.settings.train.compile:
         compile_blocks_(encoder)
     engine = Engine(encoder, config=resolved.ds_config, optimizer=data.settings.train, ranks=ranks)
-    run = assemble(data, engine, resolved.plan, state=RunState(), ancestry=Ancestry(), is_stop_requested=lambda: False)
+    run = assemble(data, engine, resolved.plan, state=RunState(), origin={}, is_stop_requested=lambda: False)
     run = replace(run, saver=NeverSaves())
     try:
         train(run, RunState())

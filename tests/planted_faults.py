@@ -316,8 +316,8 @@ FAULTS = (
     Fault(
         name="resume: one step of data is left out",
         path="toolkit/training/pretrain.py",
-        old="return RunState(manifest.step, manifest.tokens",
-        new="return RunState(manifest.step + 1, manifest.tokens",
+        old="        manifest.step, manifest.tokens, bytes",
+        new="        manifest.step + 1, manifest.tokens, bytes",
         tests=("tests/resume/test_resume.py::test_the_number_of_ranks_may_change",),
     ),
     Fault(
@@ -340,6 +340,27 @@ FAULTS = (
         old="        run.saver.finish(hooks)\n",
         new="",
         tests=("tests/training/test_saving.py",),
+    ),
+    Fault(
+        name="spikes: the losses of one phase are compared with those of the phase before it",
+        path="toolkit/training/run_state.py",
+        old="return self.recent_losses if self.step > phase.start else ()",
+        new="return self.recent_losses",
+        tests=("tests/training/test_spikes.py",),
+    ),
+    Fault(
+        name="spikes: a resumed run has forgotten the losses before it",
+        path="toolkit/training/pretrain.py",
+        old="manifest.losses, manifest.recent_losses",
+        new="manifest.losses",
+        tests=("tests/training/test_spikes.py",),
+    ),
+    Fault(
+        name="spikes: an update that is to be skipped is made",
+        path="toolkit/engine/engine.py",
+        old="self._update() if is_applied else self._pass_over()",
+        new="self._update()",
+        tests=("tests/engine/test_skipped_update.py",),
     ),
     Fault(
         name="resume: the optimizer counts its steps from the start again",

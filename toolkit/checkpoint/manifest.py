@@ -121,6 +121,9 @@ class CheckpointManifest(_Entry):
     losses: dict[str, float]
     """The last known losses, by name; nats per target token."""
 
+    recent_losses: tuple[float, ...] = ()
+    """Losses of the last steps of the phase, which later ones are compared with. Written only if there are any."""
+
     has_moments: bool = True
     """Whether AdamW's moments are there; an imported model has none. Written only if false."""
 
@@ -151,7 +154,7 @@ def manifest_bytes(manifest: CheckpointManifest) -> bytes:
     """The content of the manifest file."""
     content = manifest.model_dump(mode="json")
     # Checkpoints of runs that began here keep the form that readers of earlier versions demand.
-    for key, usual in (("has_moments", True), ("origin", {})):
+    for key, usual in (("recent_losses", []), ("has_moments", True), ("origin", {})):
         if content[key] == usual:
             del content[key]
     content[_HASH_KEY] = hashlib.sha256(_canonical(content)).hexdigest()

@@ -7,7 +7,8 @@ ToolkitError                 1  a bug, unless a child says otherwise
 │   ├── CheckpointError         a checkpoint that is missing, damaged or does not fit
 │   └── NotAvailableError       named by the documentation, not built yet
 ├── LostRankError            1  another rank of the run has ended; its own message says why
-└── NonFiniteError           3  training met a loss or a gradient that is not finite
+├── NonFiniteError           3  training met a loss or a gradient that is not finite
+└── LossSpikeError           3  training met a loss far above those before it, and was to stop there
 """
 
 import errno
@@ -75,6 +76,13 @@ class LostRankError(ToolkitError):
 
 class NonFiniteError(ToolkitError):
     """A loss or a gradient norm that is not finite, on every rank; the state it came from is not saved."""
+
+    exit_code = 3
+    is_agreed = True
+
+
+class LossSpikeError(ToolkitError):
+    """A loss far above those before it, on every rank; the state it came from is not saved."""
 
     exit_code = 3
     is_agreed = True

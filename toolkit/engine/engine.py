@@ -47,6 +47,8 @@ class StepResult:
 
     loss: float
     grad_norm: float
+    is_applied: bool = True
+    """Whether weights and moments were updated."""
 
 
 class NonFiniteStep(Exception):
@@ -109,6 +111,7 @@ class Engine:
         attention: AttentionKind,
         num_targets: int,
         learning_rate: float,
+        largest_loss: float = math.inf,
     ) -> StepResult:
         """Run one step: every micro-batch of this rank, then the update.
 
@@ -117,6 +120,7 @@ class Engine:
             attention: the objective's kind.
             num_targets: N over all micro-batches and ranks; may be 0, which gives loss 0.
             learning_rate: of this update.
+            largest_loss: with which the update is applied; not looked at under a pipeline, where it comes first.
 
         Raises:
             NonFiniteStep: the loss or the gradient is not finite; nothing of this step may be saved.
@@ -128,13 +132,14 @@ class Engine:
         losses = self._accumulate(micro_batches, attention, scale)
         num_scaled = self._accumulation * self.ranks.data_parallel_size
         loss_mean = self.ranks.sum_on_device(losses.double().sum()) / num_scaled
+        is_applied = loss_mean <= largest_loss
         if not math.isfinite(loss_mean):
             bad = torch.nonzero(~torch.isfinite(losses)).flatten().tolist()
             raise NonFiniteStep("the loss", tuple(bad))
-        norm = self._update()
+        norm = self._update() if is_applied else self._pass_over()
         if not math.isfinite(norm) or self.deepspeed.skipped_steps > skipped_before:
             raise NonFiniteStep("the gradient norm", None)
-        return StepResult(loss=loss_mean, grad_norm=norm)
+        return StepResult(loss=loss_mean, grad_norm=norm, is_applied=is_applied)
 
     @torch.no_grad()
     def loss_sum(self, micro_batches: Iterable[MicroBatch], *, attention: AttentionKind) -> float:
@@ -147,6 +152,12 @@ class Engine:
         for batch in micro_batches:
             total += self._forward(batch, attention, 1.0)
         return self.ranks.sum_on_device(total)
+
+    @property
+    def optimizer_step(self) -> int:
+        """AdamW's own count of updates; after at least one."""
+        state = next(iter(self._adamw().state.values()))
+        return int(state["step"])
 
     def close(self) -> None:
         """Free what DeepSpeed holds; needed where one process builds several engines."""
@@ -186,6 +197,23 @@ class Engine:
         if norm is None or math.isfinite(norm):
             self.deepspeed.step()
         return float(self.deepspeed.get_global_grad_norm()) if norm is None else norm
+
+    def _pass_over(self) -> float:
+        """The end of a step that changes neither weights nor moments; returns the gradient norm before clipping.
+
+        DeepSpeed counts the step and frees the gradients as ever, in whatever way its stage does; AdamW does nothing.
+        """
+        adamw = self._adamw()
+        adamw.step = lambda *arguments, **named: None  # type: ignore[assignment,method-assign]
+        try:
+            return self._update()
+        finally:
+            del adamw.step
+
+    def _adamw(self) -> torch.optim.Optimizer:
+        """The optimizer in DeepSpeed's, which at stage 0 is the same."""
+        adamw: torch.optim.Optimizer = getattr(self.deepspeed.optimizer, "optimizer", self.deepspeed.optimizer)
+        return adamw
 
 
 def gradient_norm(module: torch.nn.Module) -> float:

@@ -14,7 +14,11 @@ from toolkit.run.settings import RunSettings
 # What no weight depends on.
 _FREE_IN_MODEL = ("initializer_range", "max_position_embeddings", "rope_")
 _ROPE = "rope_"
-_FREE = ("parallel.", "train.micro_batch_rows", "train.compile", "checkpoint.", "log.", "eval.", "probe.", "run.dir")
+_FREE = (
+    *("parallel.", "train.micro_batch_rows", "train.compile", "checkpoint.", "log.", "eval.", "probe.", "run.dir"),
+    # A run that a spike has stopped goes past it with another one.
+    *("train.on_spike", "train.spike_deviations"),
+)
 
 
 def snapshot(settings: RunSettings) -> dict[str, Any]:

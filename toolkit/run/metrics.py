@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from toolkit.core.files import atomic_write
 from toolkit.run.folder import RunFolder
@@ -33,6 +33,7 @@ class MetricsLine(Rates, total=False):
     data_digest: str
     eval_loss: Mapping[str, float]
     probe: Mapping[str, float]
+    spike: Literal["told", "skipped"]
 
 
 class MetricsFile:

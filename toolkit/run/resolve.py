@@ -123,6 +123,11 @@ def divide_run(
     check_tensor_parallel(settings.model, parallel.tp)
     check_pipeline_parallel(settings.model, parallel)
     _check_recomputation(settings, config, source=ds_config)
+    if settings.train.on_spike == "skip" and parallel.pp > 1:
+        raise SettingsError(
+            f'train.on_spike="skip" cannot run with parallel.pp={parallel.pp}: a pipeline updates the weights before '
+            'the loss is known.\nSet train.on_spike="stop" or "tell", or parallel.pp=1.'
+        )
     return plan, ds_config, config, choices
 
 

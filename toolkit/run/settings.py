@@ -44,6 +44,11 @@ class TrainSettings(OptimizerSettings):
     activation_checkpointing: ActivationCheckpointing = "none"
     """What blocks compute again in the backward pass, to hold less memory: `none`; `selective`, all but matrix
     products and flash attention; `full`, everything. Losses and gradients stay the same."""
+    on_spike: Literal["tell", "skip", "stop"] = "tell"
+    """What becomes of a step whose loss is far above the 100 before it in its phase: `tell`, a line with its rows;
+    `skip`, its update is not applied either; `stop`, the run ends with exit code 3. `skip` needs `parallel.pp` 1."""
+    spike_deviations: float = Field(6.0, gt=0, allow_inf_nan=False)
+    """How far above their median: in robust standard deviations (1.4826 times the median absolute deviation)."""
 
 
 class InitSettings(Settings):

@@ -19,9 +19,10 @@ from toolkit.training.hooks import ConsoleHook, Hook, RetentionHook
 from toolkit.training.logged_steps import LineWriter, LogHook, TensorBoardWriter, add_probe, close_all
 from toolkit.training.loop import Run
 from toolkit.training.probing import ProbeHook, is_probed, missing_probes
-from toolkit.training.run_state import Ancestry, RunState
+from toolkit.training.run_state import RunState
 from toolkit.training.saving import CheckpointSaver
 from toolkit.training.speed import Speed, known_peak_flops
+from toolkit.training.spikes import SpikePolicy
 from toolkit.training.wandb_writer import WandbWriter
 
 
@@ -31,7 +32,7 @@ def assemble(
     layout: BatchPlan,
     *,
     state: RunState,
-    ancestry: Ancestry,
+    origin: dict[str, str],
     is_stop_requested: Callable[[], bool],
 ) -> Run:
     """The run as the loop wants it."""
@@ -54,7 +55,8 @@ def assemble(
         plan=plan,
         objectives=data.objectives,
         evaluator=_evaluator(data, engine, layout),
-        saver=_saver(data, engine, plan, state, ancestry),
+        spikes=SpikePolicy(settings.train.on_spike, settings.train.spike_deviations),
+        saver=_saver(data, engine, plan, state, origin),
         hooks=_hooks(data, engine, state, is_stop_requested) if ranks.rank == 0 else [],
         is_stop_requested=is_stop_requested,
     )
@@ -122,13 +124,13 @@ def _evaluator(data: RunData, engine: Engine, layout: BatchPlan) -> Evaluator | 
     return Evaluator(engine, batches, data.evaluated, every=settings.eval.every)
 
 
-def _saver(data: RunData, engine: Engine, plan: StepPlan, state: RunState, ancestry: Ancestry) -> CheckpointSaver:
+def _saver(data: RunData, engine: Engine, plan: StepPlan, state: RunState, origin: dict[str, str]) -> CheckpointSaver:
     folder = RunFolder(data.settings.run.dir)
     return CheckpointSaver(
         engine,
         folder.checkpoints,
         data.settings.checkpoint,
-        manifest=_manifest(data, engine, ancestry),
+        manifest=_manifest(data, engine, origin),
         tokenizer_folder=folder.tokenizer,
         first_step=state.step,
         plan=plan,
@@ -155,12 +157,12 @@ def _peak_flops(settings: RunSettings, engine: Engine) -> float | None:
     return each * ranks.world_size if each else None
 
 
-def _manifest(data: RunData, engine: Engine, ancestry: Ancestry) -> CheckpointManifest:
+def _manifest(data: RunData, engine: Engine, origin: dict[str, str]) -> CheckpointManifest:
     """The manifest of the run's checkpoints, but for where the run stands."""
     return CheckpointManifest(
         toolkit_version=toolkit.__version__,
         step=0,
-        optimizer_step=ancestry.optimizer_step,
+        optimizer_step=0,
         tokens=0,
         data_position=0,
         data_digest="",
@@ -176,5 +178,5 @@ def _manifest(data: RunData, engine: Engine, ancestry: Ancestry) -> CheckpointMa
         tensors={},
         files={},
         losses={},
-        origin=ancestry.origin,
+        origin=origin,
     )

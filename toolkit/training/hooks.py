@@ -101,7 +101,9 @@ class ConsoleHook(Hook):
         self._progress.say(f"step {info.step:,}: validation loss {shown}")
 
     def after_step(self, info: StepInfo, metrics: StepMetrics) -> None:
-        """Show the loss; at the end of a phase, name the next."""
+        """Show the loss, and a spike; at the end of a phase, name the next."""
+        if metrics.spike:
+            self._progress.say(metrics.spike)
         rate = metrics.counts.tokens / metrics.seconds if metrics.seconds else 0.0
         note = f"step {info.step:,} {info.phase.objective} loss {metrics.loss:.3f}, {rate:,.0f} tokens/s"
         self._progress.update(info.step - self._first_step, note)

@@ -61,7 +61,7 @@ class LogHook(Hook):
         """Write the line of a logged step."""
         self._speed.add(metrics)
         is_due = info.is_phase_end or info.step % self._every == 0 or self._is_probed(info.step)
-        if not (self._eval_losses or is_due):
+        if not (self._eval_losses or is_due or metrics.spike):
             return
         measured: MetricsLine = {
             "loss": metrics.loss,
@@ -70,6 +70,8 @@ class LogHook(Hook):
             "learning_rate": metrics.learning_rate,
             "grad_norm": metrics.grad_norm,
         }
+        if metrics.spike:
+            measured["spike"] = "told" if metrics.is_applied else "skipped"
         measured.update(cast(MetricsLine, self._speed.take()))
         self._write(info, measured)
 

@@ -19,6 +19,7 @@ from toolkit.training.hooks import Hook, HookList
 from toolkit.training.rank_errors import RankErrors
 from toolkit.training.run_state import RunState, StepCounts, StepInfo, StepMetrics
 from toolkit.training.saving import CheckpointSaver
+from toolkit.training.spikes import SpikePolicy
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Run:
     plan: StepPlan
     objectives: Mapping[str, Objective]
     evaluator: Evaluator | None
+    spikes: SpikePolicy
     saver: CheckpointSaver
     hooks: Sequence[Hook]
     """Of this rank."""
@@ -47,6 +49,7 @@ def train(run: Run, state: RunState) -> RunState:
 
     Raises:
         NonFiniteError: the loss or the gradient of a step is not finite; on all ranks.
+        LossSpikeError: the loss of a step is a spike, and `train.on_spike` is "stop"; on all ranks.
         UserError: reading data, logging or saving failed on any rank; on all ranks. OSError likewise.
     """
     errors = RankErrors(run.engine.ranks)
@@ -90,17 +93,27 @@ def _train(run: Run, state: RunState, steps: LocalSteps, hooks: HookList, errors
             break
         counts, phase, objective = StepCounts(*summed), schedule.phase_at(state.step), run.objective_at(state.step)
         lr = run.plan.learning_rate(state.step)
+        threshold = run.spikes.threshold(state.losses_in(phase))
         try:
             result = run.engine.train_step(
-                local.micro_batches, attention=objective.attention, num_targets=counts.targets, learning_rate=lr
+                local.micro_batches,
+                attention=objective.attention,
+                num_targets=counts.targets,
+                learning_rate=lr,
+                largest_loss=run.spikes.largest_applied(threshold),
             )
         except NonFiniteStep as error:
             rows = run.batcher.name_rows(state.step, error.micro_batches)
             errors.raise_non_finite(error, step=state.step + 1, rows=rows)
+        spike = ""
+        if result.loss > threshold:
+            rows = errors.name_rows(run.batcher.name_rows(state.step, None))
+            spike = run.spikes.report(state.step + 1, result.loss, threshold, rows)
         hashes_G8 = run.layout.in_step_order(run.engine.ranks.gather_bytes(local.row_hashes))
-        state = state.after_step(counts, hashes_G8).with_losses({f"train/{phase.objective}": result.loss})
+        state = state.after_step(phase, counts, hashes_G8, loss=result.loss)
         info = StepInfo(state, phase, objective.attention)
-        metrics = StepMetrics(result.loss, result.grad_norm, lr, counts, seconds=time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        metrics = StepMetrics(result.loss, result.grad_norm, lr, counts, seconds, spike, result.is_applied)
         state = _evaluate_if_due(run, info, hooks, errors)
         hooks.after_step(info, metrics)
         if not num_writing:

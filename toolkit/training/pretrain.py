@@ -40,7 +40,7 @@ from toolkit.run.stages import blocks_of_stages
 from toolkit.run.start import no_intact_checkpoint
 from toolkit.training.assembly import assemble, finish_probes
 from toolkit.training.loop import train
-from toolkit.training.run_state import Ancestry, RunState
+from toolkit.training.run_state import RunState
 from toolkit.training.stopping import StopRequest
 
 
@@ -123,7 +123,7 @@ def _pretrain(folder: RunFolder, ranks: Ranks, is_stop_requested: StopRequest) -
                 engine,
                 run.plan,
                 state=state,
-                ancestry=_ancestry(resumed, initial, run.settings),
+                origin=_origin(resumed, initial, run.settings),
                 is_stop_requested=is_stop_requested,
             )
         state = train(assembled, state)
@@ -216,25 +216,19 @@ def _start_from(engine: Engine, initial: Checkpoint, settings: RunSettings) -> R
     return state if settings.branch.data == "keep" else replace(state, digest=DIGEST_START)
 
 
-def _ancestry(checkpoint: Checkpoint | None, initial: Checkpoint | None, settings: RunSettings) -> Ancestry:
-    """What was behind the weights before step 0; nothing for those that were drawn."""
+def _origin(checkpoint: Checkpoint | None, initial: Checkpoint | None, settings: RunSettings) -> dict[str, str]:
+    """Where the weights came from before the run's first step, for its manifests; empty for those that were drawn.
+
+    An imported model is named as its import named it; a run by its own name, wherever its checkpoint lies now.
+    """
     if checkpoint is not None:
-        manifest = checkpoint.manifest
-        return Ancestry(manifest.origin, manifest.optimizer_step - manifest.step)
-    if initial is None or settings.first_weights is None:
-        return Ancestry()
-    kept = initial.manifest.optimizer_step if settings.first_weights.optimizer == "keep" else 0
-    if settings.branch is not None:
-        # Its step 0 is its parent's.
-        return Ancestry(initial.manifest.origin, kept - settings.branch.step)
-    return Ancestry(_origin(initial), kept)
-
-
-def _origin(initial: Checkpoint) -> dict[str, str]:
-    """An imported model is named as its import named it; a run by its own name, wherever its checkpoint lies now."""
+        return checkpoint.manifest.origin
+    if initial is None:
+        return {}
     manifest = initial.manifest
     run = manifest.settings.get("run")
-    if run is None and manifest.origin:
+    # A branch has its parent's, since the two are one run up to there.
+    if settings.branch is not None or (run is None and manifest.origin):
         return manifest.origin
     folder = Path(run["dir"]).name if isinstance(run, dict) else ""
     return manifest.origin | {"run": folder or initial.path.absolute().name, "step": str(manifest.step)}
@@ -272,4 +266,6 @@ def _restore(engine: Engine, checkpoint: Checkpoint | None) -> RunState:
 
 
 def _state_of(manifest: CheckpointManifest) -> RunState:
-    return RunState(manifest.step, manifest.tokens, bytes.fromhex(manifest.data_digest), manifest.losses)
+    return RunState(
+        manifest.step, manifest.tokens, bytes.fromhex(manifest.data_digest), manifest.losses, manifest.recent_losses
+    )

@@ -45,13 +45,16 @@ class RankErrors:
             if self._error is not None:
                 raise self._error
 
-    def raise_non_finite(self, error: NonFiniteStep, *, step: int, rows: str) -> NoReturn:
-        """Raise, on every rank, what ended a step; collective, since each copy of the model names its own rows."""
+    def name_rows(self, rows: str) -> str:
+        """Rows of a step by rank; collective, since each copy of the model names its own, on the rank with the loss."""
         ranks = self._ranks
         told = f"rank {ranks.rank}, {rows}" if rows and ranks.topology.has_loss else ""
-        named = [rows for rows in ranks.gather(told) if rows]
+        return "; ".join(rows for rows in ranks.gather(told) if rows)
+
+    def raise_non_finite(self, error: NonFiniteStep, *, step: int, rows: str) -> NoReturn:
+        """Raise, on every rank, what ended a step; collective."""
         raise NonFiniteError(
-            f"step {step}: {error.what} is not finite. Rows of the step: {'; '.join(named)}.\n"
+            f"step {step}: {error.what} is not finite. Rows of the step: {self.name_rows(rows)}.\n"
             "Nothing of this step was saved; the last checkpoint is intact. Try a smaller lr.peak, a longer warm-up, "
             'or precision="fp32".'
         ) from error

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from toolkit.core.types import AttentionKind
 from toolkit.data import DIGEST_START, advance_digest
 from toolkit.objectives.schedule import Phase
+from toolkit.training.spikes import WINDOW
 
 
 @dataclass(frozen=True)
@@ -24,26 +25,29 @@ class RunState:
     """Digest over all rows so far."""
     losses: Mapping[str, float] = field(default_factory=dict)
     """Last known losses: `train/NAME` and `validation/NAME`, by the name of the objective."""
+    recent_losses: tuple[float, ...] = ()
+    """Of the last steps, at most `WINDOW`, of the phase of the last one, but for steps without a target."""
 
-    def after_step(self, counts: "StepCounts", hashes_G8: npt.NDArray[np.uint8]) -> "RunState":
+    def after_step(
+        self, phase: Phase, counts: "StepCounts", hashes_G8: npt.NDArray[np.uint8], *, loss: float
+    ) -> "RunState":
         """The state after one more update on rows with these hashes, in the order of the global batch."""
-        digest = advance_digest(self.digest, hashes_G8)
-        return replace(self, step=self.step + 1, tokens=self.tokens + counts.tokens, digest=digest)
+        recent = (*self.losses_in(phase), loss)[-WINDOW:] if counts.targets else self.losses_in(phase)
+        return replace(
+            self,
+            step=self.step + 1,
+            tokens=self.tokens + counts.tokens,
+            digest=advance_digest(self.digest, hashes_G8),
+            recent_losses=recent,
+        ).with_losses({f"train/{phase.objective}": loss})
+
+    def losses_in(self, phase: Phase) -> tuple[float, ...]:
+        """`recent_losses` where the next step belongs to the phase; none where it begins it."""
+        return self.recent_losses if self.step > phase.start else ()
 
     def with_losses(self, losses: Mapping[str, float]) -> "RunState":
         """This state with newer losses."""
         return replace(self, losses={**self.losses, **losses})
-
-
-@dataclass(frozen=True)
-class Ancestry:
-    """Where the weights of a run came from before step 0."""
-
-    origin: dict[str, str] = field(default_factory=dict)
-    """As in the manifest of a checkpoint; empty for freshly initialized weights."""
-    optimizer_step: int = 0
-    """Updates that the optimizer's moments had seen at step 0, if they were kept; negative for a branch that reset
-    them."""
 
 
 class StepCounts(NamedTuple):
@@ -92,3 +96,7 @@ class StepMetrics:
     counts: StepCounts
     seconds: float
     """Without evaluation and saving."""
+    spike: str = ""
+    """What there is to say of a spike of the loss; empty if there is none."""
+    is_applied: bool = True
+    """Whether weights and moments were updated."""

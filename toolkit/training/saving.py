@@ -67,11 +67,12 @@ class CheckpointSaver:
         manifest = self._manifest.model_copy(
             update={
                 "step": state.step,
-                "optimizer_step": self._manifest.optimizer_step + state.step,
+                "optimizer_step": self._engine.optimizer_step,
                 "tokens": state.tokens,
                 "data_position": self._plan.position(state.step),
                 "data_digest": state.digest.hex(),
                 "losses": dict(state.losses),
+                "recent_losses": state.recent_losses,
             }
         )
         self._in_flight = AsyncCheckpoint(

@@ -1,0 +1,53 @@
+"""Spikes: steps whose loss stands far above those of the steps before it."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from typing import Literal
+
+from toolkit.core.errors import LossSpikeError
+
+WINDOW = 100
+"""Steps that a loss is compared with, all of its phase."""
+# What makes of a median absolute deviation the standard deviation, for a normal distribution.
+_NORMAL = 1.4826
+
+
+class SpikePolicy:
+    """Which steps are spikes, and what becomes of them.
+
+    Args:
+        action: `train.on_spike`.
+        deviations: `train.spike_deviations`.
+    """
+
+    def __init__(self, action: Literal["tell", "skip", "stop"], deviations: float) -> None:
+        self.action, self._deviations = action, deviations
+
+    def threshold(self, recent_losses: Sequence[float]) -> float:
+        """The loss above which the next step is a spike; infinite while there are less than `WINDOW` before it."""
+        if len(recent_losses) < WINDOW:
+            return math.inf
+        middle = statistics.median(recent_losses)
+        return middle + self._deviations * _NORMAL * statistics.median(abs(loss - middle) for loss in recent_losses)
+
+    def largest_applied(self, threshold: float) -> float:
+        """The largest loss of a step whose update is applied."""
+        return math.inf if self.action == "tell" else threshold
+
+    def report(self, step: int, loss: float, threshold: float, rows: str) -> str:
+        """A spike in words, with its rows and what becomes of it.
+
+        Raises:
+            LossSpikeError: the run is to stop there.
+        """
+        text = (
+            f"step {step}: the loss {loss:.4g} is a spike, above {threshold:.4g}: the median of the {WINDOW} steps "
+            f"before it and {self._deviations:g} robust deviations. Rows of the step: {rows}."
+        )
+        if self.action == "stop":
+            raise LossSpikeError(
+                f"{text}\nNothing of this step was saved; the last checkpoint is intact. Start again with --set "
+                "train.on_spike=skip to leave this update out, or with tell to make it."
+            )
+        return f"{text} Its update is left out." if self.action == "skip" else text
