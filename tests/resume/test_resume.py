@@ -114,7 +114,8 @@ def test_a_scheduled_run_resumes_from_its_file_and_from_its_run_toml(tmp_path):
     assert compare(whole, again) == []
 
 
-def test_resume_in_the_middle_of_ramps(tmp_path):
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_resume_in_the_middle_of_ramps(tmp_path, world_size):
     """Of the mask ratio and of the learning rate, on which the loss of every step depends."""
     run_file = write_run(tmp_path, phase_steps=_SWITCH)
     ramps = (
@@ -124,7 +125,7 @@ def test_resume_in_the_middle_of_ramps(tmp_path):
         "lr.floor=0.1",
     )
     steps = (_SWITCH + 1, _SWITCH + 2)
-    (results,) = run_distributed([CutOff(str(run_file), str(tmp_path), "zero0", ramps, steps)], world_size=1)
+    (results,) = run_distributed([CutOff(str(run_file), str(tmp_path), "zero0", ramps, steps)], world_size=world_size)
     assert results[0] == {step: [] for step in steps}
     targets = [line["targets"] for line in read_metrics(tmp_path / "whole") if line["step"] > _SWITCH]
     assert targets == sorted(targets, reverse=True)
