@@ -13,6 +13,8 @@ from toolkit.checkpoint import CheckpointManifest, open_checkpoint
 from toolkit.checkpoint.manifest import manifest_bytes
 from toolkit.conversion import from_hf, to_hf
 from toolkit.core.errors import CheckpointError, SettingsError
+from toolkit.model import ModelSettings
+from toolkit.model.growth import Growth
 from toolkit.run import load_run
 from toolkit.run.data import open_run_data
 from toolkit.run.resolve import resolve_run
@@ -268,6 +270,44 @@ def test_an_imported_decoder_is_adapted_and_exported(tmp_path: Path) -> None:
     report = to_hf(tmp_path / "run", tmp_path / "out")
     assert report.architecture == "Qwen3ForCausalLM"
     assert "first weights | model (qwen3)" in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_a_larger_model_begins_as_a_smaller_one_tiled(first: Path, tmp_path: Path) -> None:
+    """At a rate of 1e-12 no weight moves visibly."""
+    larger = ("hidden_size=48", "num_attention_heads=6", "num_key_value_heads=3", "num_hidden_layers=3")
+    growing = [*_second(first, tmp_path), "init.grow=tile", *(f"model.{change}" for change in larger), "lr.peak=1e-12"]
+    run_file = str(tmp_path / "second.toml")
+
+    RunCase(run_file, overrides=tuple(growing))()
+
+    small, large = open_checkpoint(first / "run"), open_checkpoint(_checkpoint(tmp_path / "second", 1))
+    growth = Growth(*(ModelSettings(**each.manifest.settings["model"]) for each in (small, large)))
+    assert growth.layers == [0, 1, 1]
+    for name in large.names:
+        expected = growth.tile(name, small.weight(growth.source(name)))
+        torch.testing.assert_close(large.weight(name), expected, rtol=0, atol=1e-9)
+    grown = large.manifest.origin["grown"]
+    assert grown.startswith("tiled from 2 layers of width 32 and 48, 4 heads (2 of keys) to 3 layers of width 48")
+    assert grown.endswith(", 6 heads (3 of keys), layers [0, 1, 1]")
+    assert (large.manifest.origin["run"], large.manifest.origin["step"]) == ("run", "3")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("model.num_hidden_layers=1",), r"num_hidden_layers would shrink(.|\n)*there: 2 layers(.|\n)*here:  1 layers"),
+        (("model.hidden_size=64",), "a head is 8 wide there and 16 here"),
+        (("model.rms_norm_eps=0.1",), r"model\.rms_norm_eps: there"),
+    ],
+)
+def test_a_model_that_does_not_grow_is_refused(
+    first: Path, tmp_path: Path, overrides: tuple[str, ...], message: str
+) -> None:
+    settings = load_run(str(tmp_path / "second.toml"), [*_second(first, tmp_path), "init.grow=tile", *overrides])
+    with pytest.raises(SettingsError, match=message):
+        resolve_run(settings, ds_config="zero1", num_ranks=1)
+    with pytest.raises(SettingsError, match=r'init\.grow="tile" makes other parameters'):
+        load_run(str(tmp_path / "second.toml"), [*_second(first, tmp_path), "init.grow=tile", "init.optimizer=keep"])
 
 
 def test_an_imported_encoder_takes_the_detour(tmp_path: Path) -> None:

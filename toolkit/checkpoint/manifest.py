@@ -130,7 +130,8 @@ class CheckpointManifest(_Entry):
     origin: dict[str, str] = {}
     """Where the weights come from if the run did not initialize them: `run` and `step` name the run they were taken
     from, `model` and `family` the imported model that came first, `tokenizer` and `rows` the tokenizer that was put in
-    the place of its own and what its rows were made of. Written only in that case."""
+    the place of its own and what its rows were made of, `grown` how a smaller model became the first weights. Written
+    only in that case."""
 
     @property
     def first_weights(self) -> str:

@@ -7,6 +7,8 @@ from pydantic import ValidationError
 
 from toolkit.checkpoint.manifest import CheckpointManifest
 from toolkit.core.errors import CorpusError, SettingsError
+from toolkit.model.config import ModelSettings
+from toolkit.model.growth import Growth, shape_in_words
 from toolkit.objectives.registry import declare
 from toolkit.run.folder import RunFolder
 from toolkit.run.settings import RunSettings
@@ -14,6 +16,7 @@ from toolkit.run.settings import RunSettings
 # What no weight depends on.
 _FREE_IN_MODEL = ("initializer_range", "max_position_embeddings", "rope_")
 _ROPE = "rope_"
+_GROWING = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
 _FREE = (
     *("parallel.", "train.micro_batch_rows", "train.compile", "checkpoint.", "log.", "eval.", "probe.", "run.dir"),
     # A run that a spike has stopped goes past it with another one.
@@ -90,11 +93,35 @@ def check_same_model(settings: RunSettings, manifest: CheckpointManifest) -> Non
             f'{key}="keep", but {first.source} has no optimizer state: it is an imported model.\nSet {key} = "reset".'
         )
     changed = _model_differences(settings, manifest)
-    if fixed := [line for key, line in changed.items() if not key.startswith(_FREE_IN_MODEL)]:
+    growing = () if first.grow is None else _check_growth(settings, manifest)
+    if fixed := [line for key, line in changed.items() if not key.startswith((*_FREE_IN_MODEL, *growing))]:
         raise SettingsError(
             f"the model at {first.key} ({first.source}) differs from [model]:\n  " + "\n  ".join(fixed) + "\n"
             f"Leave [model] out to take the shape from {first.key}."
         )
+
+
+def growth_of(settings: RunSettings, manifest: CheckpointManifest) -> Growth:
+    """From the model of a checkpoint to that of a run."""
+    return Growth(ModelSettings.model_validate(manifest.settings.get("model")), settings.model)
+
+
+def _check_growth(settings: RunSettings, manifest: CheckpointManifest) -> tuple[str, ...]:
+    """Keys of `[model]` that may differ where a model grows.
+
+    Raises:
+        SettingsError: it would not grow.
+    """
+    growth, first = growth_of(settings, manifest), settings.first_weights
+    if problem := growth.problem():
+        assert first is not None
+        raise SettingsError(
+            f'init.grow="{first.grow}" cannot make [model] from {first.key} ({first.source}): {problem}.\n'
+            f"  there: {shape_in_words(growth.small)}\n  here:  {shape_in_words(growth.large)}\n"
+            "Make no size smaller, and keep the width of a head."
+        )
+    # However it is given, the width of a head is the same.
+    return (*_GROWING, "head_dim")
 
 
 def rope_differences(settings: RunSettings, manifest: CheckpointManifest) -> list[str]:

@@ -58,6 +58,17 @@ class InitSettings(Settings):
     """A model that `toolkit convert --from-hf` wrote, a checkpoint, or a run folder (its newest)."""
     optimizer: Literal["keep", "reset"] = "reset"
     """Whether the moments of that checkpoint are kept; an imported model has none."""
+    grow: Literal["tile"] | None = None
+    """How a larger `[model]` begins as that checkpoint: `tile`, as ModernBERT-large did. Unset: of one shape."""
+
+    @model_validator(mode="after")
+    def _moments_do_not_grow(self) -> Self:
+        if self.grow is not None and self.optimizer == "keep":
+            raise ValueError(
+                f'init.optimizer="keep", but init.grow="{self.grow}" makes other parameters. '
+                'Set init.optimizer = "reset".'
+            )
+        return self
 
 
 class PastPhase(Settings):
@@ -140,6 +151,8 @@ class FirstWeights:
     """What the setting names."""
     optimizer: Literal["keep", "reset"]
     """Whether its moments are kept."""
+    grow: Literal["tile"] | None = None
+    """How a larger model begins as it."""
 
 
 class RunSettings(Settings):
@@ -191,4 +204,5 @@ class RunSettings(Settings):
         """Where the weights come from, unless they are drawn."""
         if self.branch is not None:
             return FirstWeights("branch.from", self.branch.source, self.branch.optimizer)
-        return None if self.init is None else FirstWeights("init.from", self.init.source, self.init.optimizer)
+        init = self.init
+        return None if init is None else FirstWeights("init.from", init.source, init.optimizer, init.grow)

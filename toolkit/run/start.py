@@ -19,6 +19,7 @@ from toolkit.run.identity import (
     check_same_corpora,
     check_same_model,
     check_same_run,
+    growth_of,
     rope_differences,
     training_hashes,
 )
@@ -90,8 +91,9 @@ class Start:
         kept = "kept" if first.optimizer == "keep" else "new"
         origin = f", from {self.initial.first_weights}" if self.initial.first_weights else ""
         rope = "".join(f"; {line}" for line in rope_differences(settings, self.initial))
+        grown = "" if first.grow is None else f"; {growth_of(settings, self.initial).describe()}"
         verb = "starts" if settings.branch is None else "branches"
-        return f"{verb} from {first.source} (step {self.initial.step:,}{origin}); the optimizer is {kept}{rope}"
+        return f"{verb} from {first.source} (step {self.initial.step:,}{origin}); the optimizer is {kept}{grown}{rope}"
 
 
 def find_start(settings: RunSettings) -> Start:

@@ -32,13 +32,14 @@ from toolkit.parallel.shares import allocate_
 from toolkit.parallel.stages import Stage
 from toolkit.parallel.tensor_parallel import share_weights_
 from toolkit.run.folder import RunFolder
-from toolkit.run.identity import check_same_model, rope_differences
+from toolkit.run.identity import check_same_model, growth_of, rope_differences
 from toolkit.run.load import read_resolved, schedule_of
 from toolkit.run.resolve import read_run, resolve_run
 from toolkit.run.settings import RunSettings
 from toolkit.run.stages import blocks_of_stages
 from toolkit.run.start import no_intact_checkpoint
 from toolkit.training.assembly import assemble, finish_probes
+from toolkit.training.grown_checkpoint import GrownCheckpoint
 from toolkit.training.loop import train
 from toolkit.training.run_state import RunState
 from toolkit.training.stopping import StopRequest
@@ -204,7 +205,10 @@ def _start_from(engine: Engine, initial: Checkpoint, settings: RunSettings) -> R
     """Weights, and moments if they are kept, of another run or an imported model; only a branch goes on from there."""
     first, manifest = settings.first_weights, initial.manifest
     assert first is not None
-    load_checkpoint(engine, initial, moments=first.optimizer)
+    source = initial
+    if first.grow is not None:
+        source = GrownCheckpoint(initial, growth_of(settings, manifest), names=engine.parameter_names)
+    load_checkpoint(engine, source, moments=first.optimizer)
     if engine.ranks.rank == 0:
         kept = "with its optimizer" if first.optimizer == "keep" else "with a new optimizer"
         print(f"starting from {initial.path} (step {manifest.step}), {kept}", flush=True)
@@ -225,13 +229,17 @@ def _origin(checkpoint: Checkpoint | None, initial: Checkpoint | None, settings:
         return checkpoint.manifest.origin
     if initial is None:
         return {}
-    manifest = initial.manifest
-    run = manifest.settings.get("run")
+    manifest, first = initial.manifest, settings.first_weights
     # A branch has its parent's, since the two are one run up to there.
-    if settings.branch is not None or (run is None and manifest.origin):
+    if settings.branch is not None:
         return manifest.origin
+    is_grown = first is not None and first.grow is not None
+    grown = {"grown": growth_of(settings, manifest).describe()} if is_grown else {}
+    run = manifest.settings.get("run")
+    if run is None and manifest.origin:
+        return manifest.origin | grown
     folder = Path(run["dir"]).name if isinstance(run, dict) else ""
-    return manifest.origin | {"run": folder or initial.path.absolute().name, "step": str(manifest.step)}
+    return manifest.origin | {"run": folder or initial.path.absolute().name, "step": str(manifest.step)} | grown
 
 
 def _build_engine(settings: RunSettings, config: dict[str, Any], ranks: Ranks) -> Engine:

@@ -1,0 +1,115 @@
+"""Weights of a larger model, tiled from those of a smaller one, as ModernBERT-large was begun (arXiv 2412.13663, 2.2).
+
+Along each dimension that grows, the smaller matrix lies in the middle and repeats to both sides; heads are tiled whole,
+groups of heads with the key and value head that they share. Layer i of L' is layer round(i L / L') of L, after Gopher.
+"""
+
+from typing import TYPE_CHECKING
+
+from toolkit.model.config import ModelSettings
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_BLOCK = "model.layers"
+_GROWING = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "key_value_heads")
+
+
+class Growth:
+    """How the parameters of a larger model are made from a smaller one's.
+
+    Attributes:
+        small: the shape whose weights there are.
+        large: the shape that is started.
+    """
+
+    def __init__(self, small: ModelSettings, large: ModelSettings) -> None:
+        self.small, self.large = small, large
+
+    @property
+    def layers(self) -> list[int]:
+        """The layer of the small model that each layer of the large one begins as."""
+        last, ratio = self.small.num_hidden_layers - 1, self.small.num_hidden_layers / self.large.num_hidden_layers
+        return [min(last, round(number * ratio)) for number in range(self.large.num_hidden_layers)]
+
+    def problem(self) -> str | None:
+        """Why the large shape cannot be tiled from the small one; None where it can."""
+        small, large = self.small, self.large
+        shrinking = [key for key in _GROWING if getattr(large, key) < getattr(small, key)]
+        if shrinking:
+            return f"{', '.join(shrinking)} would shrink"
+        if large.head_size != small.head_size:
+            return f"a head is {small.head_size} wide there and {large.head_size} here, and heads are tiled whole"
+        if _group(large) < _group(small):
+            return f"{_group(small)} query heads share a key-value head there, and {_group(large)} here"
+        return None
+
+    def describe(self) -> str:
+        """What grows, in one clause."""
+        return f"tiled from {shape_in_words(self.small)} to {shape_in_words(self.large)}, layers {self.layers}"
+
+    def source(self, name: str) -> str:
+        """The small model's parameter that a parameter of the large one is made from; both by Hugging Face name."""
+        if not name.startswith(f"{_BLOCK}."):
+            return name
+        number, _, rest = name.removeprefix(f"{_BLOCK}.").partition(".")
+        return f"{_BLOCK}.{self.layers[int(number)]}.{rest}"
+
+    def tile(self, name: str, weight: "Tensor") -> "Tensor":
+        """A parameter of the large model from that of `source`."""
+        for dimension, index in enumerate(self._indices(name)):
+            if index is not None:
+                weight = weight.index_select(dimension, index)
+        return weight
+
+    def _indices(self, name: str) -> list["Tensor | None"]:
+        """Along each dimension, where each place of the large parameter comes from; None where nothing grows."""
+        small, large = self.small, self.large
+        module, kind = name.split(".")[-2:]
+        width = _middle(small.hidden_size, large.hidden_size)
+        inner = _middle(small.intermediate_size, large.intermediate_size)
+        if module in ("embed_tokens", "lm_head"):
+            return [None, width]
+        if module in ("q_norm", "k_norm"):
+            return [None]
+        if module in ("q_proj", "o_proj"):
+            heads = self._heads(_group(small), _group(large))
+        elif module in ("k_proj", "v_proj"):
+            heads = self._heads(1, 1)
+        elif module in ("gate_proj", "up_proj"):
+            return [inner, width]
+        elif module == "down_proj":
+            return [width, inner]
+        else:
+            return [width]
+        if kind == "bias":
+            return [heads]
+        return [width, heads] if module == "o_proj" else [heads, width]
+
+    def _heads(self, small_group: int, large_group: int) -> "Tensor":
+        """Sources of the rows of K x group heads, E rows each."""
+        import torch
+
+        shared = _middle(self.small.key_value_heads, self.large.key_value_heads)
+        within, size = _middle(small_group, large_group), self.small.head_size
+        heads = (shared[:, None] * small_group + within).flatten()
+        return (heads[:, None] * size + torch.arange(size)).flatten()
+
+
+def shape_in_words(settings: ModelSettings) -> str:
+    """The sizes that can grow."""
+    return (
+        f"{settings.num_hidden_layers} layers of width {settings.hidden_size} and {settings.intermediate_size}, "
+        f"{settings.num_attention_heads} heads ({settings.key_value_heads} of keys)"
+    )
+
+
+def _group(settings: ModelSettings) -> int:
+    return settings.num_attention_heads // settings.key_value_heads
+
+
+def _middle(small: int, large: int) -> "Tensor":
+    """Sources of `large` places where `small` lie in the middle and repeat to both sides."""
+    import torch
+
+    return (torch.arange(large) - (large - small) // 2) % small
