@@ -693,6 +693,13 @@ _INITIAL = (
         found=("init.optimizer", "'new'"),
         remedy="'keep' or 'reset'",
     ),
+    _set(
+        'init.from="{checkpoint}"',
+        'init.grow="tile"',
+        'init.optimizer="keep"',
+        found=('init.optimizer="keep"', 'init.grow="tile" makes other parameters'),
+        remedy='Set init.optimizer = "reset"',
+    ),
     Case(
         ("train", "{no_model}", "--set", 'init.form="x"'),
         ("unknown key 'init.form'", "model is missing"),
