@@ -272,7 +272,9 @@ def test_an_imported_decoder_is_adapted_and_exported(tmp_path: Path) -> None:
     assert "first weights | model (qwen3)" in (tmp_path / "out" / "README.md").read_text()
 
 
-def test_a_larger_model_begins_as_a_smaller_one_tiled(first: Path, tmp_path: Path) -> None:
+def test_a_larger_model_begins_as_a_smaller_one_tiled(
+    first: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """At a rate of 1e-12 no weight moves visibly."""
     larger = ("hidden_size=48", "num_attention_heads=6", "num_key_value_heads=3", "num_hidden_layers=3")
     growing = [*_second(first, tmp_path), "init.grow=tile", *(f"model.{change}" for change in larger), "lr.peak=1e-12"]
@@ -289,13 +291,17 @@ def test_a_larger_model_begins_as_a_smaller_one_tiled(first: Path, tmp_path: Pat
     grown = large.manifest.origin["grown"]
     assert grown.startswith("tiled from 2 layers of width 32 and 48, 4 heads (2 of keys) to 3 layers of width 48")
     assert grown.endswith(", 6 heads (3 of keys), layers [0, 1, 1]")
+    assert f"(step 3), {grown}, with a new optimizer" in capfd.readouterr().out
     assert (large.manifest.origin["run"], large.manifest.origin["step"]) == ("run", "3")
 
 
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (("model.num_hidden_layers=1",), r"num_hidden_layers would shrink(.|\n)*there: 2 layers(.|\n)*here:  1 layers"),
+        (
+            ("model.num_hidden_layers=1",),
+            r"num_hidden_layers would shrink(.|\n)*there: 2 layers(.|\n)*here:  1 layer of",
+        ),
         (("model.hidden_size=64",), "a head is 8 wide there and 16 here"),
         (("model.rms_norm_eps=0.1",), r"model\.rms_norm_eps: there"),
     ],

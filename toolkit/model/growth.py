@@ -6,6 +6,7 @@ groups of heads with the key and value head that they share. Layer i of L' is la
 
 from typing import TYPE_CHECKING
 
+from toolkit.core.text import counted
 from toolkit.model.config import ModelSettings
 
 if TYPE_CHECKING:
@@ -98,8 +99,9 @@ class Growth:
 
 def shape_in_words(settings: ModelSettings) -> str:
     """The sizes that can grow."""
+    layers = counted(settings.num_hidden_layers, "layer")
     return (
-        f"{settings.num_hidden_layers} layers of width {settings.hidden_size} and {settings.intermediate_size}, "
+        f"{layers} of width {settings.hidden_size} and {settings.intermediate_size}, "
         f"{settings.num_attention_heads} heads ({settings.key_value_heads} of keys)"
     )
 

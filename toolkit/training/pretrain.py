@@ -205,13 +205,14 @@ def _start_from(engine: Engine, initial: Checkpoint, settings: RunSettings) -> R
     """Weights, and moments if they are kept, of another run or an imported model; only a branch goes on from there."""
     first, manifest = settings.first_weights, initial.manifest
     assert first is not None
-    source = initial
+    source, grown = initial, ""
     if first.grow is not None:
-        source = GrownCheckpoint(initial, growth_of(settings, manifest), names=engine.parameter_names)
+        growth = growth_of(settings, manifest)
+        source, grown = GrownCheckpoint(initial, growth, names=engine.parameter_names), f", {growth.describe()}"
     load_checkpoint(engine, source, moments=first.optimizer)
     if engine.ranks.rank == 0:
         kept = "with its optimizer" if first.optimizer == "keep" else "with a new optimizer"
-        print(f"starting from {initial.path} (step {manifest.step}), {kept}", flush=True)
+        print(f"starting from {initial.path} (step {manifest.step}){grown}, {kept}", flush=True)
         for line in rope_differences(settings, manifest):
             print(f"these weights were trained with other rotary embeddings: {line}", flush=True)
     if settings.branch is None:
