@@ -28,7 +28,8 @@ from toolkit.checkpoint.folders import WRITING_PREFIX, step_folders
 LAYOUTS = (Layout("zero1", 2, tp=2), Layout("pipeline", 2, pp=2))
 _KILLED_EARLY = 0.3
 """Share of the kills at a random moment of the start; the others come up to three seconds after the first step."""
-_LONG = ("schedule.0.steps=30", "schedule.1.steps=30", "checkpoint.every=1", "checkpoint.keep=3")
+_RISING = "objectives.mlm.mask_ratio={start=0.2,stop=0.6}"
+_LONG = ("schedule.0.steps=30", "schedule.1.steps=30", "checkpoint.every=1", "checkpoint.keep=3", _RISING)
 
 
 @dataclass(frozen=True)
