@@ -72,7 +72,7 @@ def test_the_numbers_are_told_and_recorded(new_tokenizer: Path, tmp_path: Path) 
     (told,) = (change for change in report.changes if change.startswith("vocabulary"))
     # Every byte is in both, so that every new piece is spelled; eos is the only role of the new tokenizer in the old.
     assert told.startswith(f"vocabulary: 320 entries in place of {TOKENS}; rows: {kept} kept, {317 - kept} averaged")
-    assert told.endswith("1 special ones by role or name, 2 the mean of all")
+    assert told.endswith("1 by role or name, 2 the mean of all")
     origin = open_checkpoint(tmp_path / "out").manifest.origin
     assert (origin["model"], origin["tokenizer"]) == ("model", "new")
     assert origin["rows"] == told.split("rows: ")[1]

@@ -52,7 +52,7 @@ only. The `fill-mask` pipeline does not take such a class. Sentence embeddings: 
 over the attention mask.
 
 Servers that know `{architecture}` take the folder as an embedding model. By their sources (not run here), vLLM switches
-to bidirectional attention by the same key, and so does llama.cpp's `convert_hf_to_gguf.py` since March 2026:
+to bidirectional attention by the same key, and so does llama.cpp's `convert_hf_to_gguf.py` since pull request 20746:
 
 ```bash
 vllm serve {name} --runner pooling --convert embed --pooler-config '{{"pooling_type": "MEAN"}}'

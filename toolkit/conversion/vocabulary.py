@@ -63,10 +63,10 @@ class VocabularyChange:
         """The numbers of rows by where they come from, in one clause."""
         others = {*self.kept, *self.special}
         averaged = [bag for new, bag in enumerate(self.sources) if bag and new not in others]
-        spelled = sum(map(len, averaged)) / max(1, len(averaged))
+        each = f" over {sum(map(len, averaged)) / len(averaged):.1f} old pieces each" if averaged else ""
         return (
-            f"{len(self.kept):,} kept, {len(averaged):,} averaged over {spelled:.1f} old pieces each, "
-            f"{len(self.special):,} special ones by role or name, {self.sources.count(()):,} the mean of all"
+            f"{len(self.kept):,} kept, {len(averaged):,} averaged{each}, {len(self.special):,} by role or name, "
+            f"{self.sources.count(()):,} the mean of all"
         )
 
 
