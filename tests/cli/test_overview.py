@@ -30,7 +30,7 @@ def test_a_dry_run_shows_the_phases_that_the_scheduler_makes(monkeypatch, capsys
     out = capsys.readouterr().out
     shown = re.findall(r"# steps (\d+) to (\d+): (\w+), 3 steps", out)
     assert shown == [("1", "3", "clm"), ("4", "6", "mlm"), ("7", "9", "clm"), ("10", "12", "mlm")]
-    assert out.count("steps = 3 }") == 4
+    assert out.count('", steps = 3,') == 4
     assert "scheduler" not in out
 
 

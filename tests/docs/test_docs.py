@@ -205,7 +205,7 @@ def test_the_scheduler_keeps_the_contract_and_makes_the_phases_that_the_page_say
     _run(["-m", "pytest", "-q", "test_gradual_switch.py"], tmp_path)
     code = (
         "from toolkit.run import load_run\n"
-        "from toolkit.run.load import schedule_of\n"
+        "from toolkit.run.step_plan import schedule_of\n"
         "found = [(p.objective, p.stop - p.start) for p in schedule_of(load_run('run.toml')).phases]\n"
         "assert found[::2] == [('clm', steps) for steps in (2500, 1500, 500)], found\n"
         "assert found[1::2] == [('mlm', steps) for steps in (500, 1500, 2500)], found\n"

@@ -9,7 +9,8 @@ from toolkit.engine.lr import learning_rate_at
 from toolkit.model.presets import MODEL_PRESETS
 from toolkit.run import load_run, run_presets
 from toolkit.run.identity import check_same_run, snapshot
-from toolkit.run.load import read_resolved, schedule_of, to_toml
+from toolkit.run.load import read_resolved, to_toml
+from toolkit.run.step_plan import schedule_of
 
 _RUN = """
 [model]

@@ -15,7 +15,7 @@ from toolkit.data import Corpus, Order, RowStream, open_rows
 from toolkit.objectives import registry
 from toolkit.parallel.topology import batch_plan
 from toolkit.run import load_run
-from toolkit.training.batching import STATIC_TARGETS_MULTIPLE, Batcher, EvaluationBatches
+from toolkit.training.batching import STATIC_TARGETS_MULTIPLE, Batcher, EvaluationBatches, StepRows
 
 _CPU = torch.device("cpu")
 
@@ -32,10 +32,7 @@ def parts(tmp_path):
 def _batcher(stream, *, micro, ranks, rank, device=_CPU, targets_multiple=1):
     layout = batch_plan(8, micro, data_parallel=ranks)
     return Batcher(
-        stream,
-        layout,
-        position=lambda step: 8 * step,
-        corpora=["corpus"],
+        lambda step: StepRows(stream, ["corpus"], 8 * step, layout),
         data_rank=rank,
         seed=7,
         device=device,

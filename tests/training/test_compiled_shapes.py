@@ -17,7 +17,7 @@ from toolkit.objectives import registry
 from toolkit.parallel.topology import batch_plan
 from toolkit.run import load_run
 from toolkit.testing.models import tiny_settings
-from toolkit.training.batching import STATIC_TARGETS_MULTIPLE, Batcher, EvaluationBatches
+from toolkit.training.batching import STATIC_TARGETS_MULTIPLE, Batcher, EvaluationBatches, StepRows
 
 _MOST_ENTRIES = 5
 _MICRO_BATCH_ROWS = 4
@@ -71,11 +71,14 @@ def test_evaluation_leaves_the_cache_to_training(corpus_rows, compiled):
                     loss(batch, objective)
     assert entries().most_common(1)[0][1] >= 2, "nothing was compiled"
     stream = RowStream(rows, Order(rows.num_rows, seed=7, shuffle="global"))
+    layout = batch_plan(8, _MICRO_BATCH_ROWS, data_parallel=1)
     batcher = Batcher(
-        stream, batch_plan(8, _MICRO_BATCH_ROWS, data_parallel=1), position=lambda step: 8 * step, corpora=["corpus"],
-        data_rank=0, seed=7,
-        device=torch.device("cpu"), targets_multiple=STATIC_TARGETS_MULTIPLE,
-    )  # fmt: skip
+        lambda step: StepRows(stream, ["corpus"], 8 * step, layout),
+        data_rank=0,
+        seed=7,
+        device=torch.device("cpu"),
+        targets_multiple=STATIC_TARGETS_MULTIPLE,
+    )
     for step, name in enumerate(["clm", "clm", "mlm", "mlm"]):
         for batch in batcher.step(step, objectives[name]).micro_batches:
             loss(batch, objectives[name]).backward()

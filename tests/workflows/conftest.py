@@ -5,7 +5,7 @@ import pytest
 
 from toolkit.finetuning import FinetuningResult, Initialization
 from toolkit.run import load_run
-from toolkit.run.load import schedule_of
+from toolkit.run.step_plan import schedule_of
 from toolkit.workflows.job import Stage, TimedStage
 from toolkit.workflows.report.evaluations import MaskedWord
 from toolkit.workflows.report.facts import Facts, Metrics

@@ -126,10 +126,7 @@ def _training(manifest: CheckpointManifest) -> Iterator[tuple[str, str]]:
         done = ", then ".join(f"{phase['steps']:,} steps of {phase['objective']}" for phase in branch["past"])
         yield "before the branch", f"{done}; the optimizer is {_KEPT[branch['optimizer']]} since"
     yield "schedule", ", then ".join(_phases(manifest))
-    corpora = data.get("train")
-    paths = [each["path"] for each in corpora] if isinstance(corpora, list | tuple) else [corpora]
-    # Names alone, without the paths of the machine that trained.
-    yield "data", ", ".join(PurePath(str(path)).name for path in paths)
+    yield "data", _named(data.get("train"))
     yield "data digest", f"`{manifest.data_digest}`"
     yield "positions in a row", f"{data.get('sequence_length')} ({data.get('windows')})"
     yield "rows in a step", f"{train.get('global_batch_rows')}"
@@ -140,6 +137,13 @@ def _training(manifest: CheckpointManifest) -> Iterator[tuple[str, str]]:
     yield "seed", str(_group(manifest, "run").get("seed"))
     for key, loss in sorted(manifest.losses.items()):
         yield f"loss, {key}", f"{loss:.4f} nats per token"
+
+
+def _named(value: Any) -> str:
+    """A value of `[data]`; corpora by their names alone, without the paths of the machine that trained."""
+    if isinstance(value, list | tuple):
+        return ", ".join(_named(each["path"]) for each in value)
+    return PurePath(value).name if isinstance(value, str) else str(value)
 
 
 def _group(manifest: CheckpointManifest, key: str) -> dict[str, Any]:
@@ -153,6 +157,9 @@ def _phases(manifest: CheckpointManifest) -> Iterator[str]:
         name = phase.get("objective")
         length = [f"{phase[unit]} {unit}" for unit in ("steps", "tokens", "fraction") if phase.get(unit)]
         own = objectives.get(name) or {}
+        length += [f"{key} {phase[key]}" for key in ("global_batch_rows", "lr_peak") if phase.get(key)]
+        length += [f"{key} {phase[key]}" for key in ("lr", "optimizer") if phase.get(key, "keep") != "keep"]
+        length += [f"{key} {_named(value)}" for key, value in (phase.get("data") or {}).items()]
         yield f"{name} ({', '.join([*length, *(f'{key} {_plain(value)}' for key, value in sorted(own.items()))])})"
 
 

@@ -127,6 +127,7 @@ class Engine:
         """
         for group in self.deepspeed.optimizer.param_groups:
             group["lr"] = learning_rate
+        self._expect(micro_batches)
         scale = self._accumulation * self.ranks.data_parallel_size / max(num_targets, 1)
         skipped_before = self.deepspeed.skipped_steps
         losses = self._accumulate(micro_batches, attention, scale)
@@ -159,6 +160,12 @@ class Engine:
         state = next(iter(self._adamw().state.values()))
         return int(state["step"])
 
+    def reset_moments(self) -> None:
+        """Set AdamW's moments and its count of updates to zero, between two steps."""
+        for state in self._adamw().state.values():
+            for name in ("step", "exp_avg", "exp_avg_sq"):
+                state[name].zero_()
+
     def close(self) -> None:
         """Free what DeepSpeed holds; needed where one process builds several engines."""
         from deepspeed.utils import groups
@@ -166,6 +173,19 @@ class Engine:
         self.deepspeed.destroy()
         # Else the next engine of this process would reduce over this one's groups.
         groups.mpu = None
+
+    def _expect(self, micro_batches: Sequence[MicroBatch]) -> None:
+        """Tell DeepSpeed how many micro-batches the step has, where that changes between two phases."""
+        number = len(micro_batches)
+        if number == self._accumulation:
+            return
+        self._accumulation = number
+        engine = self.deepspeed
+        engine.set_train_batch_size(engine.train_micro_batch_size_per_gpu() * number * self.ranks.data_parallel_size)
+        # It counts micro-batches over the whole run, and looks for the end of a step at multiples of this number.
+        engine.micro_steps = 0
+        if hasattr(engine.optimizer, "gradient_accumulation_steps"):
+            engine.optimizer.gradient_accumulation_steps = number
 
     def _accumulate(self, micro_batches: Sequence[MicroBatch], attention: AttentionKind, scale: float) -> torch.Tensor:
         """Gradients of all micro-batches; returns their losses, (micro-batches,)."""

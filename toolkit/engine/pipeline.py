@@ -53,7 +53,7 @@ class PipelinedEngine(Engine):
         optimizer: OptimizerSettings,
         ranks: Ranks,
     ) -> None:
-        self._stage, self._names = stage, tuple(names)
+        self._stage, self._names, self._shape = stage, tuple(names), torch.Size()
         super().__init__(stage, config=config, optimizer=optimizer, ranks=ranks)
 
     def _initialize(self, config: dict[str, Any], optimizer: OptimizerSettings) -> Any:
@@ -117,6 +117,11 @@ class PipelinedEngine(Engine):
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """What DeepSpeed reads for each micro-batch, at both ends of the pipeline; the stage is told the rest."""
         settings = self._stage.settings
+        shape = micro_batches[0].input_ids_BS.shape
+        if shape != self._shape:
+            # Stages tell one another the shape of what they send once.
+            self.deepspeed.reset_activation_shape()
+            self._shape = shape
         self._stage.expect(
             (ForwardContext.of(settings, batch.layout, attention, batch.positions_N), batch.labels_N)
             for batch in micro_batches

@@ -18,10 +18,10 @@ from toolkit.model.config import ModelSettings
 from toolkit.model.presets import parameter_counts
 from toolkit.objectives.schedule import Schedule
 from toolkit.run.folder import RunFolder
-from toolkit.run.load import read_without_objectives, schedule_of, settings_in
+from toolkit.run.load import read_without_objectives, settings_in
 from toolkit.run.metrics import read_lines
 from toolkit.run.settings import RunSettings
-from toolkit.run.step_plan import StepPlan
+from toolkit.run.step_plan import StepPlan, schedule_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -50,7 +50,7 @@ def run_views(folder: RunFolder) -> Iterator["Table | Tree"]:
     yield _run_facts(folder, settings, schedule, lines, step, saved=next((saved for saved, _ in checkpoints), None))
     if (family := family_tree(folder.path)) is not None:
         yield family
-    yield _phases(schedule, lines, step)
+    yield _phases(StepPlan(settings), lines, step)
     if any("eval_loss" in line for line in lines):
         yield _validation(schedule, lines)
     if checkpoints:
@@ -124,13 +124,14 @@ def _run_facts(
     return table
 
 
-def _phases(schedule: Schedule, lines: Sequence[dict[str, Any]], step: int) -> "Table":
+def _phases(plan: StepPlan, lines: Sequence[dict[str, Any]], step: int) -> "Table":
     table = _columns("Phases: first and last logged loss", "phase", "objective", "steps", "state", "first", "last")
-    for phase in schedule.phases:
+    for phase in plan.schedule.phases:
         losses = [line["loss"] for line in lines if line["phase"] == phase.index and "loss" in line]
         done = "done" if step >= phase.stop else "to come" if step <= phase.start else f"at {step:,}"
         ends = [f"{losses[0]:.4f}", f"{losses[-1]:.4f}"] if losses else ["-", "-"]
-        table.add_row(f"{phase.index + 1}", phase.objective, f"{phase.start + 1:,} to {phase.stop:,}", done, *ends)
+        name = f"{phase.objective}{plan.describe_changes(phase)}"
+        table.add_row(f"{phase.index + 1}", name, f"{phase.start + 1:,} to {phase.stop:,}", done, *ends)
     return table
 
 

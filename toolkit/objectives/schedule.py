@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -18,7 +18,7 @@ from toolkit.core.settings import Settings
 
 
 class PhaseSettings(Settings):
-    """One phase of the schedule: an objective, and exactly one length."""
+    """One phase of the schedule: an objective, exactly one length, and what changes from there on."""
 
     objective: str = Field(min_length=1)
     """Name of an objective: a key of `objectives`, or a kind such as `clm` or `mlm`."""
@@ -28,6 +28,25 @@ class PhaseSettings(Settings):
     """Length in positions (global_batch_rows x sequence_length a step), rounded up to whole steps."""
     fraction: float | None = Field(default=None, gt=0, le=1)
     """Length as a share of `train.steps`; if one phase has it, all have."""
+    global_batch_rows: int | None = Field(default=None, gt=0)
+    """Rows of a step in this phase; unset: `train.global_batch_rows`."""
+    data: dict[str, Any] | None = None
+    """Keys of `[data]` that differ in this phase, such as `train` or `sequence_length`."""
+    lr: Literal["keep", "rewarm"] = "keep"
+    """`rewarm`: the learning rate begins another warm-up, stable part and decay here, up to the next such phase."""
+    lr_peak: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """With `lr = "rewarm"`: its peak; unset: `lr.peak`."""
+    optimizer: Literal["keep", "reset"] = "keep"
+    """`reset`: the optimizer's moments are set to zero before the first step of this phase."""
+
+    @model_validator(mode="after")
+    def _has_a_peak_of_its_own_only_with_a_rise(self) -> Self:
+        if self.lr_peak is not None and self.lr != "rewarm":
+            raise ValueError(
+                f"the phase {self.objective!r} has lr_peak = {self.lr_peak:g} and lr = {self.lr!r}: only a phase that "
+                'warms up again has a peak of its own. Set lr = "rewarm", or leave lr_peak out'
+            )
+        return self
 
     @model_validator(mode="after")
     def _has_one_length(self) -> Self:
@@ -75,8 +94,8 @@ class Schedule:
         Args:
             phases: as the run file lists them.
             total_steps: `train.steps`: the budget that fractions share; otherwise it may be left out.
-            global_batch_rows: rows in one step.
-            sequence_length: positions in a row.
+            global_batch_rows: rows in one step, of phases that do not say otherwise.
+            sequence_length: positions in a row, likewise.
             first_step: updates made before the first phase, by the run that this one is a branch of.
 
         Raises:
@@ -87,7 +106,18 @@ class Schedule:
         if any(phase.fraction is not None for phase in phases):
             stops = _stops_of_fractions(phases, total_steps)
         else:
-            stops = _stops_of_lengths(phases, total_steps, tokens_in_step=global_batch_rows * sequence_length)
+            shared = {"sequence_length": sequence_length}
+            tokens_in_step = [
+                (phase.global_batch_rows or global_batch_rows) * (shared | (phase.data or {}))["sequence_length"]
+                for phase in phases
+            ]
+            stops = _stops_of_lengths(phases, total_steps, tokens_in_step)
+        if (first := phases[0]).lr == "rewarm" or first.optimizer == "reset":
+            raise SettingsError(
+                f"phase 1 of the schedule ({first.objective}) has lr = {first.lr!r} and optimizer = "
+                f"{first.optimizer!r}: nothing comes before it.\nLeave both out; what happens to other weights is said "
+                "by init.optimizer, or by [branch] of a tail."
+            )
         starts = [0, *stops[:-1]]
         for number, (phase, start, stop) in enumerate(zip(phases, starts, stops, strict=True), start=1):
             if start == stop:
@@ -146,9 +176,14 @@ def _stops_of_fractions(phases: Sequence[PhaseSettings], total_steps: int | None
     return [*(round(total_steps * end) for end in ends[:-1]), total_steps]
 
 
-def _stops_of_lengths(phases: Sequence[PhaseSettings], total_steps: int | None, *, tokens_in_step: int) -> list[int]:
+def _stops_of_lengths(
+    phases: Sequence[PhaseSettings], total_steps: int | None, tokens_in_step: Sequence[int]
+) -> list[int]:
     """Where each phase ends, from steps and tokens."""
-    lengths = [phase.steps if phase.steps else math.ceil((phase.tokens or 0) / tokens_in_step) for phase in phases]
+    lengths = [
+        phase.steps if phase.steps else math.ceil((phase.tokens or 0) / tokens)
+        for phase, tokens in zip(phases, tokens_in_step, strict=True)
+    ]
     stops = list(accumulate(lengths))
     if total_steps is not None and total_steps != stops[-1]:
         arithmetic = " + ".join(f"{length} ({phase.objective})" for length, phase in zip(lengths, phases, strict=True))

@@ -17,13 +17,12 @@ from toolkit.core.errors import SettingsError
 from toolkit.core.files import atomic_write
 from toolkit.core.settings import Settings, explain
 from toolkit.core.text import counted
-from toolkit.run.data import open_corpora
+from toolkit.run.data import corpus_hashes, open_corpora
 from toolkit.run.folder import RunFolder
-from toolkit.run.identity import training_hashes
-from toolkit.run.load import complete_run, schedule_of, settings_in, to_toml
+from toolkit.run.load import complete_run, settings_in, to_toml
 from toolkit.run.settings import PastPhase, RunSettings
 from toolkit.run.start import Start
-from toolkit.run.step_plan import StepPlan
+from toolkit.run.step_plan import StepPlan, schedule_of
 from toolkit.run.toml_files import apply_override, read_toml
 
 # What a tail never takes from its parent: each is about one run.
@@ -204,22 +203,28 @@ def _table(
 def _with_data(settings: RunSettings, before: RunSettings, manifest: CheckpointManifest) -> RunSettings:
     """The settings, after a look at the corpora: order and digest go on where the rows are those of the parent."""
     training, validation = open_corpora(settings)
-    named = [*training, *([] if validation is None else [validation])]
-    hashes = {one.key: one.corpus.manifest.manifest_sha256 for one in named}
-    is_same = training_hashes(hashes) == training_hashes(manifest.corpora) and _rows(settings) == _rows(before)
+    hashes = corpus_hashes([*(named for part in training for named in part), validation])
+    plan = StepPlan(before)
+    last = plan.schedule.phase_at(manifest.step - 1).index
+    is_same = _rows(settings, 0, hashes) == _rows(before, last, manifest.corpora)
     assert settings.branch is not None
-    where = {"data": "keep", "position": manifest.data_position} if is_same else {"data": "reset", "position": 0}
+    where = (
+        {"data": "keep", "position": plan.rows_read(manifest.step, plan.data[last])} if is_same else {"data": "reset"}
+    )
     settings = settings.model_copy(update={"branch": settings.branch.model_copy(update=where)})
-    Start(initial=manifest).check(settings, training[0].corpus, key=training[0].key, hashes=hashes)
+    first = training[0][0]
+    Start(initial=manifest).check(settings, first.corpus, key=first.key, hashes=hashes)
     return settings
 
 
-def _rows(settings: RunSettings) -> tuple[Any, ...]:
-    """What decides, besides the corpora, which row comes when."""
-    data = settings.data
-    weights = None if isinstance(data.train, str) else [entry.weight for entry in data.train]
-    cut = data.model_dump(exclude={"train", "validation"})
-    return settings.run.seed, settings.train.global_batch_rows, weights, cut
+def _rows(settings: RunSettings, number: int, hashes: Mapping[str, str]) -> tuple[Any, ...]:
+    """What decides which row comes when in a phase."""
+    plan, entry = StepPlan(settings), settings.schedule[number]
+    data = plan.data[number]
+    weights = None if isinstance(data.train, str) else [part.weight for part in data.train]
+    key = f"schedule.{number}.data.train" if "train" in (entry.data or {}) else "data.train"
+    corpora = [hashes[name] for name in sorted(hashes) if name == key or name.startswith(f"{key}.")]
+    return settings.run.seed, plan.rows[number], weights, corpora, data.model_dump(exclude={"train", "validation"})
 
 
 def _notes(settings: RunSettings, before: RunSettings, choices: TailSettings) -> list[str]:

@@ -1,16 +1,16 @@
 """The data of a run: corpora opened, packing plans made or found, rows and objectives built."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 from toolkit.core.errors import CorpusError, SettingsError
-from toolkit.data import Blend, Corpus, Order, Rows, RowStream, open_rows, tokens_left_out
+from toolkit.data import Blend, Corpus, DataSettings, Order, Rows, RowStream, open_rows, tokens_left_out
 from toolkit.objectives.base import Objective
 from toolkit.objectives.registry import declare
 from toolkit.objectives.schedule import Schedule
-from toolkit.run.load import schedule_of
 from toolkit.run.settings import RunSettings
+from toolkit.run.step_plan import StepPlan, data_of_phases
 
 # Shapes that tensor cores like; ids beyond the tokenizer's are never targets.
 _VOCABULARY_MULTIPLE = 64
@@ -32,82 +32,123 @@ class NamedCorpus:
 
 
 @dataclass(frozen=True)
+class TrainingRows:
+    """Rows that phases train on: one corpus or a blend, cut in one way."""
+
+    settings: DataSettings
+    corpora: tuple[NamedCorpus, ...]
+    rows: tuple[Rows, ...]
+    """Of each corpus."""
+    seed: int
+
+    @property
+    def paths(self) -> list[str]:
+        """Of the corpora."""
+        return [str(named.corpus.path) for named in self.corpora]
+
+    def blend(self) -> Blend:
+        """How the corpora are mixed."""
+        return Blend([named.weight for named in self.corpora], seed=self.seed)
+
+    def stream(self) -> RowStream:
+        """The rows by sample index."""
+        shuffle = self.settings.shuffle
+        parts = [(rows, Order(rows.num_rows, seed=self.seed, shuffle=shuffle)) for rows in self.rows]
+        return RowStream.of_blend(parts, self.blend())
+
+
+@dataclass(frozen=True)
 class RunData:
     """The opened data of a run, and its objectives; `settings` have the vocabulary filled in."""
 
     settings: RunSettings
-    training: tuple[NamedCorpus, ...]
-    """The one corpus, or those of the blend."""
+    plan: StepPlan
+    """Its phases and steps."""
+    training: tuple[TrainingRows, ...]
+    """For each phase; phases with equal data have the same."""
     validation: NamedCorpus | None
-    training_rows: tuple[Rows, ...]
-    """Rows of each training corpus."""
     validation_rows: Rows | None
     objectives: dict[str, Objective]
     """Every scheduled objective, by the run's name for it."""
     evaluated: dict[str, Objective]
     """Those whose validation loss is taken: scheduled ones, `clm`, and `mlm` where there is a mask token."""
 
-    @cached_property
+    @property
     def schedule(self) -> Schedule:
         """The phases with their first and last steps."""
-        return schedule_of(self.settings)
+        return self.plan.schedule
+
+    @property
+    def first_corpus(self) -> NamedCorpus:
+        """The training corpus; the first of several, all of which have its tokenizer."""
+        return self.training[0].corpora[0]
 
     @property
     def corpus(self) -> Corpus:
-        """The training corpus; the first of a blend, all of which have its tokenizer."""
-        return self.training[0].corpus
+        """That of `first_corpus`."""
+        return self.first_corpus.corpus
 
     @property
     def rows(self) -> Rows:
         """The rows of `corpus`."""
-        return self.training_rows[0]
-
-    def blend(self) -> Blend:
-        """How the training corpora are mixed."""
-        return Blend([named.weight for named in self.training], seed=self.settings.run.seed)
-
-    def stream(self) -> RowStream:
-        """The rows of the run by sample index."""
-        seed, shuffle = self.settings.run.seed, self.settings.data.shuffle
-        parts = [(rows, Order(rows.num_rows, seed=seed, shuffle=shuffle)) for rows in self.training_rows]
-        return RowStream.of_blend(parts, self.blend())
+        return self.training[0].rows[0]
 
     def hashes(self) -> dict[str, str]:
         """SHA-256 of each corpus's manifest, by the setting that names it: what may not change on resume."""
-        named = [*self.training, *([] if self.validation is None else [self.validation])]
-        return {one.key: one.corpus.manifest.manifest_sha256 for one in named}
+        return corpus_hashes([*(named for part in self.training for named in part.corpora), self.validation])
 
     def describe(self) -> str:
-        """What the run reads and how often; for a blend with a line for each corpus below the first."""
-        needed = self.schedule.num_steps * self.settings.train.global_batch_rows
+        """What the run reads and how often, by the data of its phases; each corpus of a blend has a line."""
         lines = []
-        for named, rows, share in zip(self.training, self.training_rows, self.blend().shares, strict=True):
-            corpus, taken = named.corpus, round(needed * share)
-            part = "the run takes" if share == 1 else f"{float(share):.2%} of the run takes"
-            lines.append(
-                f"{corpus.path}: {corpus.num_documents:,} documents, {corpus.num_tokens:,} tokens, "
-                f"{rows.num_rows:,} rows of {rows.sequence_length:,}; "
-                f"{part} {taken:,} rows, {taken / rows.num_rows:.2f} epochs"
-            )
-            if left_out := tokens_left_out(corpus, rows, self.settings.data):
-                lines.append(left_out)
-        if len(self.training) > 1:
-            lines.insert(0, f"a blend of {len(self.training):,} corpora, {needed:,} rows in the run:")
+        for part in dict.fromkeys(self.training):
+            phases = [phase for phase in self.schedule.phases if self.training[phase.index] is part]
+            needed = sum((phase.stop - phase.start) * self.plan.rows[phase.index] for phase in phases)
+            numbers = ", ".join(str(phase.index + 1) for phase in phases)
+            reader = "the run" if len(phases) == len(self.schedule.phases) else f"phase {numbers}"
+            lines += _describe_part(part, needed, reader)
         longest = self.settings.model.max_position_embeddings
-        if self.rows.sequence_length > longest:
+        if max(data.sequence_length for data in self.plan.data) > longest:
             lines.append(f"rows are longer than model.max_position_embeddings={longest:,}, which exports will say")
         return "\n  ".join(lines)
 
 
-def open_corpora(settings: RunSettings) -> tuple[tuple[NamedCorpus, ...], NamedCorpus | None]:
-    """Open the corpora of `data.train` and the one of `data.validation`.
+def _describe_part(part: TrainingRows, needed: int, reader: str) -> list[str]:
+    lines = []
+    if len(part.corpora) > 1:
+        lines.append(f"a blend of {len(part.corpora):,} corpora, {needed:,} rows in {reader}:")
+    for named, rows, share in zip(part.corpora, part.rows, part.blend().shares, strict=True):
+        corpus, taken = named.corpus, round(needed * share)
+        takes = f"{reader} takes" if share == 1 else f"{float(share):.2%} of {reader} takes"
+        lines.append(
+            f"{corpus.path}: {corpus.num_documents:,} documents, {corpus.num_tokens:,} tokens, "
+            f"{rows.num_rows:,} rows of {rows.sequence_length:,}; "
+            f"{takes} {taken:,} rows, {taken / rows.num_rows:.2f} epochs"
+        )
+        if left_out := tokens_left_out(corpus, rows, part.settings):
+            lines.append(left_out)
+    return lines
+
+
+def corpus_hashes(named: Iterable[NamedCorpus | None]) -> dict[str, str]:
+    """SHA-256 of each corpus's manifest, by the setting that names it."""
+    return {one.key: one.corpus.manifest.manifest_sha256 for one in named if one is not None}
+
+
+def open_corpora(settings: RunSettings) -> tuple[tuple[tuple[NamedCorpus, ...], ...], NamedCorpus | None]:
+    """Open the corpora of each phase and the one of `data.validation`; each folder once.
 
     Raises:
         CorpusError: one is missing or damaged.
         SettingsError: a blend names one folder twice.
     """
-    path = settings.data.validation
-    return _open_training(settings), None if path is None else NamedCorpus("data.validation", Corpus(path))
+    path, opened = settings.data.validation, dict[str, Corpus]()
+    training = []
+    for number, data in enumerate(data_of_phases(settings)):
+        own = settings.schedule[number].data or {}
+        training.append(
+            _open_training(data, f"schedule.{number}.data.train" if "train" in own else "data.train", opened)
+        )
+    return tuple(training), None if path is None else NamedCorpus("data.validation", Corpus(path))
 
 
 def open_run_data(settings: RunSettings) -> RunData:
@@ -116,53 +157,75 @@ def open_run_data(settings: RunSettings) -> RunData:
     Raises:
         UserError: if anything is missing, damaged or does not fit.
     """
-    training, validation = open_corpora(settings)
-    settings = _with_vocabulary(settings, (*training, *([] if validation is None else [validation])))
-    corpus, seed = training[0].corpus, settings.run.seed
-    if not corpus.tokenizer_folder.is_dir():
+    corpora, validation = open_corpora(settings)
+    settings = _with_vocabulary(settings, [named for part in corpora for named in part], validation)
+    first, seed = corpora[0][0], settings.run.seed
+    vocabulary = first.corpus.vocabulary
+    if not first.corpus.tokenizer_folder.is_dir():
         raise CorpusError(
-            f"{training[0].key} ({corpus.path}) has no folder tokenizer/, which every checkpoint gets a copy of.\n"
+            f"{first.key} ({first.corpus.path}) has no folder tokenizer/, which every checkpoint gets a copy of.\n"
             "Copy the corpus again, with that folder."
         )
     scheduled = {phase.objective for phase in settings.schedule}
-    evaluated = {"clm"} | scheduled | ({"mlm"} if corpus.vocabulary.mask_id is not None else set())
+    evaluated = {"clm"} | scheduled | ({"mlm"} if vocabulary.mask_id is not None else set())
     built = {
-        name: (settings.objectives.get(name) or declare(name, {})).build(corpus.vocabulary)
+        name: (settings.objectives.get(name) or declare(name, {})).build(vocabulary)
         for name in sorted(evaluated | settings.objectives.keys())
     }
+    plan = StepPlan(settings)
     return RunData(
         settings=settings,
-        training=training,
+        plan=plan,
+        training=_training_rows(plan, corpora, seed),
         validation=validation,
-        training_rows=tuple(open_rows(named.corpus, settings.data, seed=seed) for named in training),
         validation_rows=None if validation is None else open_rows(validation.corpus, settings.data, seed=seed),
         objectives={name: built[name] for name in sorted(scheduled)},
         evaluated={name: built[name] for name in sorted(evaluated)},
     )
 
 
-def _open_training(settings: RunSettings) -> tuple[NamedCorpus, ...]:
-    """The corpora of `data.train`: one, or those of a blend."""
-    train = settings.data.train
-    if isinstance(train, str):
-        return (NamedCorpus("data.train", Corpus(train)),)
+def _training_rows(plan: StepPlan, corpora: Sequence[tuple[NamedCorpus, ...]], seed: int) -> tuple[TrainingRows, ...]:
+    """The rows of each phase; made once for equal data."""
+    parts: list[TrainingRows] = []
+    for number, data in enumerate(plan.data):
+        if data in plan.data[:number]:
+            parts.append(parts[plan.data.index(data)])
+        else:
+            rows = tuple(open_rows(named.corpus, data, seed=seed) for named in corpora[number])
+            parts.append(TrainingRows(data, corpora[number], rows, seed))
+    return tuple(parts)
+
+
+def _open_training(data: DataSettings, key: str, opened: dict[str, Corpus]) -> tuple[NamedCorpus, ...]:
+    """The corpora of a phase: one, or those of a blend."""
+
+    def corpus(path: str) -> Corpus:
+        if path not in opened:
+            opened[path] = Corpus(path)
+        return opened[path]
+
+    if isinstance(data.train, str):
+        return (NamedCorpus(key, corpus(data.train)),)
     named: dict[Path, str] = {}
-    for number, entry in enumerate(train):
-        key = f"data.train.{number}.path"
-        first = named.setdefault(Path(entry.path).resolve(), key)
-        if first != key:
+    for number, entry in enumerate(data.train):
+        entry_key = f"{key}.{number}.path"
+        first = named.setdefault(Path(entry.path).resolve(), entry_key)
+        if first != entry_key:
             raise SettingsError(
-                f"{first} and {key} both name {entry.path}: a blend takes a corpus once.\n"
+                f"{first} and {entry_key} both name {entry.path}: a blend takes a corpus once.\n"
                 "Leave one entry out and give the other the sum of their weights."
             )
     return tuple(
-        NamedCorpus(key, Corpus(entry.path), entry.weight) for key, entry in zip(named.values(), train, strict=True)
+        NamedCorpus(entry_key, corpus(entry.path), entry.weight)
+        for entry_key, entry in zip(named.values(), data.train, strict=True)
     )
 
 
-def _with_vocabulary(settings: RunSettings, corpora: tuple[NamedCorpus, ...]) -> RunSettings:
+def _with_vocabulary(
+    settings: RunSettings, training: Sequence[NamedCorpus], validation: NamedCorpus | None
+) -> RunSettings:
     """The settings with `model.vocab_size`, after checking that all corpora have one tokenizer which it fits."""
-    first, *others = corpora
+    first, *others = [*training, *([] if validation is None else [validation])]
     for other in others:
         if other.corpus.fingerprint != first.corpus.fingerprint:
             raise SettingsError(

@@ -10,18 +10,18 @@ import numpy as np
 from toolkit.core.draws import Draws
 from toolkit.core.text import counted
 from toolkit.core.types import AttentionKind
+from toolkit.data import Rows
 from toolkit.engine.ds_config import zero_stage
 from toolkit.model.presets import parameter_counts, training_flops
 from toolkit.objectives.base import Objective, at_progress
 from toolkit.objectives.registry import get
-from toolkit.objectives.schedule import Schedule
+from toolkit.objectives.schedule import Phase, Schedule
 from toolkit.parallel.memory import rank_memory, shapes_of_stages
 from toolkit.parallel.topology import BatchPlan
 from toolkit.run.data import RunData
-from toolkit.run.load import schedule_of
 from toolkit.run.settings import RunSettings
 from toolkit.run.stages import blocks_of_stages, targets_per_position
-from toolkit.run.step_plan import StepPlan
+from toolkit.run.step_plan import StepPlan, plans_of_phases
 
 _SAMPLED_ROWS = 32
 # Two steps of a phase, one as far from its middle as the other: ramps are symmetric about it. Neither is where a stair
@@ -38,24 +38,27 @@ def forecast(settings: RunSettings, data: RunData | None) -> list[str]:
         settings: of the run.
         data: opened; None where a corpus is missing, and what follows from it is left out.
     """
-    schedule, rows = schedule_of(settings), settings.train.global_batch_rows
-    length, total = settings.data.sequence_length, schedule.num_steps
-    lines = [f"tokens: {total * rows * length:,} positions in {counted(total, 'step')}, {rows * length:,} a step"]
+    plan = StepPlan(settings)
+    schedule, sizes = plan.schedule, plan.step_sizes
+    positions = [(phase.stop - phase.start) * sizes[phase.index] for phase in schedule.phases]
+    each = f"{sizes[0]:,}" if len(set(sizes)) == 1 else f"{min(sizes):,} to {max(sizes):,}"
+    lines = [f"tokens: {sum(positions):,} positions in {counted(schedule.num_steps, 'step')}, {each} a step"]
     lines += [
         f"steps {phase.start + 1:,} to {phase.stop:,}: {phase.objective}, {phase.stop - phase.start:,} steps"
+        f"{plan.describe_changes(phase)}"
         for phase in schedule.phases
     ]
-    lines.append(f"learning rate: {StepPlan(settings).describe_learning_rate()}")
+    lines.append(f"learning rate: {plan.describe_learning_rate()}")
     if settings.model.vocab_size is None:
         return lines
     counts = parameter_counts(settings.model)
     lines.insert(0, f"model: {counts.total:,} parameters, {counts.body_and_embedding:,} without the head")
     flops = sum(
-        (phase.stop - phase.start) * rows * length * _flops_per_position(settings, phase.objective, data)
-        for phase in schedule.phases
+        number * _flops_per_position(settings, plan, phase, data)
+        for phase, number in zip(schedule.phases, positions, strict=True)
     )
     of = "" if data is not None else ", for rows of one segment"
-    lines.insert(1, f"model FLOPs: {flops / (total * rows * length):.3g} per token, {flops:.3g} in all{of}")
+    lines.insert(1, f"model FLOPs: {flops / sum(positions):.3g} per token, {flops:.3g} in all{of}")
     kept = _kept_checkpoints(settings, schedule)
     size = counts.total * _BYTES_PER_PARAMETER
     lines.append(
@@ -78,14 +81,21 @@ def forecast_memory(settings: RunSettings, plan: BatchPlan, config: Mapping[str,
     tp = settings.parallel.tp
     stages = tuple(len(blocks) for blocks in blocks_of_stages(settings))
     precision = settings.precision or "bf16"
+    # Micro-batches of all phases have as many positions, or fewer; only one long row can be more.
+    steps = StepPlan(settings)
+    shapes = zip(plans_of_phases(plan, steps), steps.data, strict=True)
+    rows, length = max(
+        ((phase.micro_batch_rows, data.sequence_length) for phase, data in shapes),
+        key=lambda shape: shape[0] * shape[1],
+    )
     memories = [
         rank_memory(
             shape,
             dp=plan.data_parallel,
             zero=config.get("zero_optimization", {}),
             precision=precision,
-            micro_batch_rows=plan.micro_batch_rows,
-            sequence_length=settings.data.sequence_length,
+            micro_batch_rows=rows,
+            sequence_length=length,
             activation_checkpointing=settings.train.activation_checkpointing,
         )
         for shape in shapes_of_stages(settings.model, tp=tp, stages=stages, num_micro_batches=plan.accumulation)
@@ -98,20 +108,20 @@ def forecast_memory(settings: RunSettings, plan: BatchPlan, config: Mapping[str,
     return [f"memory per rank{of}: {worst.total / 1e9:.1f} GB ({parts}; {layout}, flash attention)"]
 
 
-def _flops_per_position(settings: RunSettings, name: str, data: RunData | None) -> float:
+def _flops_per_position(settings: RunSettings, plan: StepPlan, phase: Phase, data: RunData | None) -> float:
     """Mean over the positions of rows, padding included."""
-    length = settings.data.sequence_length
+    name, length = phase.objective, plan.data[phase.index].sequence_length
     if data is not None:
-        return _sampled_flops(settings, data.objectives[name], data)
+        return _sampled_flops(settings, data.objectives[name], data.training[phase.index].rows[0])
     declared = settings.objectives[name]
     is_causal = get(declared.kind).attention is AttentionKind.CAUSAL
     targets = targets_per_position(settings, name)
     return training_flops(settings.model, tokens=1, targets=targets, attended_pairs=length / 2 if is_causal else length)
 
 
-def _sampled_flops(settings: RunSettings, objective: Objective, data: RunData) -> float:
-    samples_B = np.arange(min(_SAMPLED_ROWS, data.rows.num_rows), dtype=np.int64)
-    rows = data.rows.read(samples_B, np.zeros_like(samples_B))
+def _sampled_flops(settings: RunSettings, objective: Objective, made: Rows) -> float:
+    samples_B = np.arange(min(_SAMPLED_ROWS, made.num_rows), dtype=np.int64)
+    rows = made.read(samples_B, np.zeros_like(samples_B))
     draws = Draws(settings.run.seed, samples_B, num_columns=rows.tokens_BS.shape[1])
     sampled = [at_progress(objective, progress) for progress in _SAMPLED_PROGRESS]
     built = [one.build(rows.tokens_BS, rows.segments_BS, draws) for one in sampled]

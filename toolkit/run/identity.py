@@ -74,9 +74,23 @@ def check_same_corpora(saved: Mapping[str, str], found: Mapping[str, str]) -> No
             )
 
 
-def training_hashes(hashes: Mapping[str, str]) -> dict[str, str]:
-    """Those of the corpora that are trained on."""
-    return {key: value for key, value in hashes.items() if key != "data.validation"}
+def check_branch_corpora(saved: Mapping[str, str], found: Mapping[str, str]) -> None:
+    """Refuse a branch whose rows go on where none of its training corpora was its parent's.
+
+    Args:
+        saved: SHA-256 of each corpus's manifest by the setting that names it, in the parent.
+        found: the same in the branch.
+
+    Raises:
+        CorpusError: with what to do.
+    """
+    trained = {value for key, value in found.items() if key != "data.validation"}
+    if not trained & set(saved.values()):
+        raise CorpusError(
+            "the rows of this branch go on where its parent stopped (branch.data), but its corpora are others: "
+            f"{', '.join(key for key in found if key != 'data.validation')}.\n"
+            "Put the corpora back, or make the branch again with `toolkit branch`."
+        )
 
 
 def check_same_model(settings: RunSettings, manifest: CheckpointManifest) -> None:

@@ -16,11 +16,11 @@ from toolkit.core.errors import CheckpointError, SettingsError, UserError
 from toolkit.core.settings import explain, nearest
 from toolkit.model.presets import MODEL_PRESETS
 from toolkit.objectives.registry import DeclaredObjective, declare
-from toolkit.objectives.schedule import Schedule
 from toolkit.objectives.schedulers import are_phases
 from toolkit.objectives.schedulers import declare as declare_scheduler
 from toolkit.run.settings import RunSettings
 from toolkit.run.start import fill_model_from_checkpoint
+from toolkit.run.step_plan import StepPlan
 from toolkit.run.toml_files import apply_override, read_toml
 
 _PRESETS = Path(__file__).parent / "presets"
@@ -133,17 +133,6 @@ def to_toml(settings: RunSettings) -> str:
     return tomli_w.dumps(settings.model_dump(mode="json", exclude_none=True, by_alias=True))
 
 
-def schedule_of(settings: RunSettings) -> Schedule:
-    """The phases with their first and last steps."""
-    return Schedule.resolve(
-        settings.schedule,
-        total_steps=settings.train.steps,
-        global_batch_rows=settings.train.global_batch_rows,
-        sequence_length=settings.data.sequence_length,
-        first_step=0 if settings.branch is None else settings.branch.step,
-    )
-
-
 @contextmanager
 def _collected(mistakes: list[UserError], raw: dict[str, Any] | None = None) -> Iterator[None]:
     """Keep an error for the end. Where it leaves `raw` without a model, that is not reported a second time."""
@@ -242,8 +231,7 @@ def _declared(raw: Mapping[str, Any], mistakes: list[UserError]) -> dict[str, De
 
 
 def _check_schedule(settings: RunSettings) -> None:
-    start = 0 if settings.branch is None else settings.branch.ramp_start
-    settings.lr.ramps(schedule_of(settings).total_steps - start)
+    StepPlan(settings)
 
 
 def _check_evaluation(settings: RunSettings) -> None:

@@ -2,8 +2,8 @@
 
 from toolkit.objectives.mlm import MaskRatioRamp
 from toolkit.parallel.stages import head_in_blocks, stage_blocks
-from toolkit.run.load import schedule_of
 from toolkit.run.settings import RunSettings
+from toolkit.run.step_plan import schedule_of
 
 
 def targets_per_position(settings: RunSettings, objective: str) -> float:

@@ -16,12 +16,12 @@ from toolkit.data import Corpus
 from toolkit.model.config import ModelSettings
 from toolkit.run.folder import RunFolder, newest_manifest
 from toolkit.run.identity import (
+    check_branch_corpora,
     check_same_corpora,
     check_same_model,
     check_same_run,
     growth_of,
     rope_differences,
-    training_hashes,
 )
 from toolkit.run.settings import BranchSettings, RunSettings
 
@@ -78,7 +78,7 @@ class Start:
             )
         check_same_model(settings, self.initial)
         if settings.branch is not None and settings.branch.data == "keep":
-            check_same_corpora(training_hashes(self.initial.corpora), hashes)
+            check_branch_corpora(self.initial.corpora, hashes)
 
     def describe(self, settings: RunSettings) -> str:
         """Where the run starts, in one line."""

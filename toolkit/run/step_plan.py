@@ -1,9 +1,67 @@
-"""What each step of a run is, as pure functions of the step: its rows, where they begin, and its learning rate."""
+"""What each step of a run is, as pure functions of the step: phase, rows, learning rate."""
 
-from toolkit.engine.lr import learning_rate_at
-from toolkit.objectives.schedule import Schedule
-from toolkit.run.load import schedule_of
+from dataclasses import dataclass
+from itertools import pairwise
+
+from pydantic import ValidationError
+
+from toolkit.core.errors import SettingsError
+from toolkit.core.settings import explain
+from toolkit.core.text import counted
+from toolkit.data import DataSettings
+from toolkit.engine.lr import LearningRateSettings, learning_rate_at
+from toolkit.objectives.schedule import Phase, PhaseSettings, Schedule
+from toolkit.parallel.topology import BatchPlan
 from toolkit.run.settings import RunSettings
+
+
+def schedule_of(settings: RunSettings) -> Schedule:
+    """The phases with their first and last steps."""
+    return Schedule.resolve(
+        settings.schedule,
+        total_steps=settings.train.steps,
+        global_batch_rows=settings.train.global_batch_rows,
+        sequence_length=settings.data.sequence_length,
+        first_step=0 if settings.branch is None else settings.branch.step,
+    )
+
+
+def data_of_phases(settings: RunSettings) -> tuple[DataSettings, ...]:
+    """`[data]` as each phase has it: its own keys win; `validation` is the run's and left out.
+
+    Raises:
+        SettingsError: naming the key of a phase that is wrong.
+    """
+    shared = settings.data.model_dump(exclude={"validation"})
+    return tuple(_data_of(phase, shared, number) for number, phase in enumerate(settings.schedule))
+
+
+def _data_of(phase: PhaseSettings, shared: dict[str, object], number: int) -> DataSettings:
+    group = f"schedule.{number}.data"
+    if phase.data is not None and "validation" in phase.data:
+        raise SettingsError(f"{group}.validation: validation rows are one set for the whole run. Set data.validation.")
+    try:
+        return DataSettings.model_validate(shared | (phase.data or {}))
+    except ValidationError as error:
+        raise SettingsError(explain(error, DataSettings, group=group)) from None
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Updates `start` to `stop` - 1 with one warm-up, one stable part and one decay of the learning rate."""
+
+    start: int
+    stop: int
+    settings: LearningRateSettings
+
+    @property
+    def num_steps(self) -> int:
+        """Updates in it."""
+        return self.stop - self.start
+
+    def describe(self) -> str:
+        """Shape, lengths and peak in words."""
+        return self.settings.describe(self.num_steps)
 
 
 class StepPlan:
@@ -11,27 +69,116 @@ class StepPlan:
 
     Attributes:
         schedule: phases by step.
+        data: `[data]` as each phase has it.
+        rows: G, rows of a step, of each phase.
+        sequence_length: `data.sequence_length`, which phases may have otherwise.
+        stretches: of the learning rate, one after another.
+
+    Raises:
+        SettingsError: phases that contradict themselves or one another, with the keys.
     """
 
     def __init__(self, settings: RunSettings) -> None:
-        self.schedule: Schedule = schedule_of(settings)
-        self._learning_rate, self._rows = settings.lr, settings.train.global_batch_rows
-        branch = settings.branch
-        self._ramp_start = 0 if branch is None else branch.ramp_start
-        self._position = 0 if branch is None else branch.position
+        # First: lengths in tokens are counted in rows of these.
+        self.data = data_of_phases(settings)
+        self.schedule = schedule_of(settings)
+        self.rows = tuple(phase.global_batch_rows or settings.train.global_batch_rows for phase in settings.schedule)
+        self.sequence_length = settings.data.sequence_length
+        self._phases = settings.schedule
+        self._position = 0 if settings.branch is None else settings.branch.position
+        self.stretches = self._stretches(settings)
+        for stretch in self.stretches:
+            stretch.settings.ramps(stretch.num_steps)
+
+    @property
+    def step_sizes(self) -> tuple[int, ...]:
+        """Positions of a step of each phase."""
+        return tuple(rows * data.sequence_length for rows, data in zip(self.rows, self.data, strict=True))
+
+    def describe_changes(self, phase: Phase) -> str:
+        """What a phase has otherwise than the run, in words that follow its name; empty where that is nothing."""
+        entry, data = self._phases[phase.index], self.data[phase.index]
+        changes = []
+        if entry.data or entry.global_batch_rows:
+            changes.append(f"{self.rows[phase.index]:,} rows of {data.sequence_length:,} a step")
+        if "train" in (entry.data or {}):
+            changes.append(f"on {data.train if isinstance(data.train, str) else 'a blend of its own'}")
+        if entry.lr == "rewarm":
+            changes.append("the learning rate warms up again")
+        if entry.optimizer == "reset":
+            changes.append("the optimizer is reset")
+        return "".join(f", {change}" for change in changes)
 
     def position(self, step: int) -> int:
-        """Sample position of the first row of the update with 0-based index `step`."""
-        return self._position + (step - self.schedule.first_step) * self._rows
+        """Sample position of the first row of the update with 0-based index `step`: rows of all earlier steps on the
+        same data. At the end of the schedule, that of the row that would come next.
+        """
+        phase = self.schedule.phase_at(min(step, self.schedule.total_steps - 1))
+        return self.rows_read(step, self.data[phase.index])
+
+    def rows_read(self, step: int, data: DataSettings) -> int:
+        """Rows of these data in the first `step` updates, and those that the parent of a branch had read."""
+        first = self._position if data == self.data[0] else 0
+        return first + sum(
+            max(min(step, phase.stop) - phase.start, 0) * self.rows[phase.index]
+            for phase in self.schedule.phases
+            if self.data[phase.index] == data
+        )
 
     def learning_rate(self, step: int) -> float:
         """Of the update with 0-based index `step`."""
-        return learning_rate_at(step - self._ramp_start, self._learning_rate, total_steps=self._rate_steps)
+        stretch = next(stretch for stretch in self.stretches if step < stretch.stop)
+        return learning_rate_at(step - stretch.start, stretch.settings, total_steps=stretch.num_steps)
 
     def describe_learning_rate(self) -> str:
-        """Shape, lengths and peak in words."""
-        return self._learning_rate.describe(self._rate_steps)
+        """Shape, lengths and peak in words, of each stretch."""
+        if len(self.stretches) == 1:
+            return self.stretches[0].describe()
+        return "; ".join(f"to step {stretch.stop:,}: {stretch.describe()}" for stretch in self.stretches)
 
-    @property
-    def _rate_steps(self) -> int:
-        return self.schedule.total_steps - self._ramp_start
+    def resets_optimizer(self, step: int) -> bool:
+        """Whether the optimizer's moments are set to zero before the update with 0-based index `step`."""
+        phase = self.schedule.phase_at(step)
+        return step == phase.start and self._phases[phase.index].optimizer == "reset"
+
+    def _stretches(self, settings: RunSettings) -> tuple[Stretch, ...]:
+        first = 0 if settings.branch is None else settings.branch.ramp_start
+        rewarmed = {
+            phase.start: entry.lr_peak or settings.lr.peak
+            for phase, entry in zip(self.schedule.phases, self._phases, strict=True)
+            if entry.lr == "rewarm"
+        }
+        peaks = {first: settings.lr.peak, **rewarmed}
+        return tuple(
+            Stretch(start, stop, settings.lr.model_copy(update={"peak": peaks[start]}))
+            for start, stop in pairwise([*peaks, self.schedule.total_steps])
+        )
+
+
+def plans_of_phases(plan: BatchPlan, steps: StepPlan) -> tuple[BatchPlan, ...]:
+    """How the ranks share a step of each phase: in micro-batches of as many positions as those of `plan`, at most.
+
+    Args:
+        plan: of a step of `train.global_batch_rows` rows of `data.sequence_length`.
+        steps: of the run.
+
+    Raises:
+        SettingsError: the ranks do not divide the rows of a phase.
+    """
+    return tuple(_plan_of(plan, steps, phase) for phase in steps.schedule.phases)
+
+
+def _plan_of(plan: BatchPlan, steps: StepPlan, phase: Phase) -> BatchPlan:
+    rows, length = steps.rows[phase.index], steps.data[phase.index].sequence_length
+    if (rows, length) == (plan.global_batch_rows, steps.sequence_length):
+        return plan
+    share, left = divmod(rows, plan.data_parallel)
+    if left:
+        raise SettingsError(
+            f"phase {phase.index + 1} of the schedule ({phase.objective}) has global_batch_rows={rows}, which "
+            f"{counted(plan.data_parallel, 'data-parallel rank')} cannot share evenly.\n"
+            "Change it, or --num-procs, so that the ranks divide it."
+        )
+    largest = max(1, plan.micro_batch_rows * steps.sequence_length // length)
+    micro = max(count for count in range(1, min(share, largest) + 1) if share % count == 0)
+    return BatchPlan(rows, micro, plan.data_parallel)

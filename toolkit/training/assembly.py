@@ -12,8 +12,8 @@ from toolkit.run.folder import RunFolder
 from toolkit.run.identity import snapshot
 from toolkit.run.metrics import MetricsFile
 from toolkit.run.settings import RunSettings
-from toolkit.run.step_plan import StepPlan
-from toolkit.training.batching import STATIC_TARGETS_MULTIPLE, Batcher, EvaluationBatches
+from toolkit.run.step_plan import plans_of_phases
+from toolkit.training.batching import STATIC_TARGETS_MULTIPLE, Batcher, EvaluationBatches, StepRows
 from toolkit.training.evaluation import Evaluator
 from toolkit.training.hooks import ConsoleHook, Hook, RetentionHook
 from toolkit.training.logged_steps import LineWriter, LogHook, TensorBoardWriter, add_probe, close_all
@@ -37,12 +37,16 @@ def assemble(
 ) -> Run:
     """The run as the loop wants it."""
     settings, ranks = data.settings, engine.ranks
-    plan = StepPlan(settings)
+    layouts, parts = plans_of_phases(layout, data.plan), list(dict.fromkeys(data.training))
+    streams = [part.stream() for part in parts]
+
+    def rows_at(step: int) -> StepRows:
+        phase = data.schedule.phase_at(step).index
+        number = parts.index(data.training[phase])
+        return StepRows(streams[number], parts[number].paths, data.plan.position(step), layouts[phase])
+
     batcher = Batcher(
-        data.stream(),
-        layout,
-        position=plan.position,
-        corpora=[str(named.corpus.path) for named in data.training],
+        rows_at,
         data_rank=ranks.data_rank,
         seed=settings.run.seed,
         device=ranks.device,
@@ -51,12 +55,12 @@ def assemble(
     return Run(
         engine=engine,
         batcher=batcher,
-        layout=layout,
-        plan=plan,
+        layouts=layouts,
+        plan=data.plan,
         objectives=data.objectives,
         evaluator=_evaluator(data, engine, layout),
         spikes=SpikePolicy(settings.train.on_spike, settings.train.spike_deviations),
-        saver=_saver(data, engine, plan, state, origin),
+        saver=_saver(data, engine, state, origin),
         hooks=_hooks(data, engine, state, is_stop_requested) if ranks.rank == 0 else [],
         is_stop_requested=is_stop_requested,
     )
@@ -91,7 +95,7 @@ def _hooks(data: RunData, engine: Engine, state: RunState, is_stop_requested: Ca
     speed = Speed(settings.model, peak_flops=_peak_flops(settings, engine))
     resumed_step = None if state.step == data.schedule.first_step else state.step
     writers = _writers(settings, folder, resumed_step=resumed_step)
-    console = ConsoleHook(data.schedule, data.objectives)
+    console = ConsoleHook(data.plan, data.objectives)
     log = LogHook(writers, every=settings.log.every, speed=speed, is_probed=partial(is_probed, settings))
     if settings.probe is None:
         return [log, console, RetentionHook(folder.checkpoints, settings.checkpoint)]
@@ -124,7 +128,7 @@ def _evaluator(data: RunData, engine: Engine, layout: BatchPlan) -> Evaluator | 
     return Evaluator(engine, batches, data.evaluated, every=settings.eval.every)
 
 
-def _saver(data: RunData, engine: Engine, plan: StepPlan, state: RunState, origin: dict[str, str]) -> CheckpointSaver:
+def _saver(data: RunData, engine: Engine, state: RunState, origin: dict[str, str]) -> CheckpointSaver:
     folder = RunFolder(data.settings.run.dir)
     return CheckpointSaver(
         engine,
@@ -133,7 +137,7 @@ def _saver(data: RunData, engine: Engine, plan: StepPlan, state: RunState, origi
         manifest=_manifest(data, engine, origin),
         tokenizer_folder=folder.tokenizer,
         first_step=state.step,
-        plan=plan,
+        plan=data.plan,
     )
 
 

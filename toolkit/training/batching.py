@@ -37,14 +37,25 @@ LocalSteps = Generator[LocalStep, None, None]
 """One rank's part of one step after the other."""
 
 
+@dataclass(frozen=True)
+class StepRows:
+    """Where the rows of a step come from."""
+
+    stream: RowStream
+    """Rows by sample index."""
+    corpora: Sequence[str]
+    """Names of its corpora, for messages."""
+    position: int
+    """Sample index of the first."""
+    layout: BatchPlan
+    """How they are dealt."""
+
+
 class Batcher:
     """Builds the micro-batches of one rank; a pure function of (step, objective).
 
     Args:
-        stream: rows by global sample index.
-        corpora: names of its corpora, for messages.
-        layout: how a step's rows are dealt.
-        position: sample position of the first row of an update, by its 0-based index.
+        rows_at: the rows of an update, by its 0-based index.
         data_rank: whose share.
         seed: of the run; draws are keyed with it.
         device: where the micro-batches go.
@@ -53,25 +64,22 @@ class Batcher:
 
     def __init__(
         self,
-        stream: RowStream,
-        layout: BatchPlan,
+        rows_at: Callable[[int], StepRows],
         *,
-        position: Callable[[int], int],
-        corpora: Sequence[str],
         data_rank: int,
         seed: int,
         device: torch.device,
         targets_multiple: int,
     ) -> None:
-        self._stream, self._layout, self._corpora, self._seed = stream, layout, corpora, seed
-        self._device, self._targets_multiple, self._position = device, targets_multiple, position
-        self._row_numbers = layout.row_numbers(data_rank)
+        self._rows_at, self._data_rank, self._seed = rows_at, data_rank, seed
+        self._device, self._targets_multiple = device, targets_multiple
 
     def step(self, step: int, objective: Objective) -> LocalStep:
         """This rank's share of the update with 0-based index `step`."""
         micro_batches, hashes, counts = [], [], np.zeros(3, dtype=np.int64)
+        stream = self._rows_at(step).stream
         for samples_B in self.samples(step):
-            rows = self._stream.at(samples_B)
+            rows = stream.at(samples_B)
             draws = Draws(self._seed, samples_B, num_columns=rows.tokens_BS.shape[1])
             targets = _build(objective, rows, draws)
             batch = _make_micro_batch(targets, rows.segments_BS, self._device, self._targets_multiple)
@@ -101,16 +109,20 @@ class Batcher:
 
     def samples(self, step: int) -> npt.NDArray[np.int64]:
         """Global sample indices of this rank's rows: (accumulation, micro-batch rows)."""
-        return self._position(step) + self._row_numbers
+        rows = self._rows_at(step)
+        return rows.position + rows.layout.row_numbers(self._data_rank)
 
     def name_rows(self, step: int, micro_batches: Sequence[int] | None) -> str:
         """The rows of some of this rank's micro-batches of a step, or of all: by epoch, and by corpus in a blend."""
-        samples = self.samples(step)
-        located = self._stream.locate((samples if micro_batches is None else samples[list(micro_batches)]).ravel())
+        rows_of_step, samples = self._rows_at(step), self.samples(step)
+        located = rows_of_step.stream.locate(
+            (samples if micro_batches is None else samples[list(micro_batches)]).ravel()
+        )
         named = []
         for number, epoch in np.unique(np.stack([located.corpora_B, located.epochs_B], axis=1), axis=0).tolist():
             rows = located.rows_B[(located.corpora_B == number) & (located.epochs_B == epoch)]
-            corpus = f"{self._corpora[number]} " if len(self._corpora) > 1 else ""
+            names = rows_of_step.corpora
+            corpus = f"{names[number]} " if len(names) > 1 else ""
             named.append(f"{corpus}epoch {epoch}: " + ", ".join(str(row) for row in np.sort(rows)))
         return ", ".join(named)
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from toolkit.checkpoint.retention import CheckpointSettings, retain
 from toolkit.core.console import progress
 from toolkit.objectives.base import Objective
-from toolkit.objectives.schedule import Phase, Schedule
+from toolkit.objectives.schedule import Phase
+from toolkit.run.step_plan import StepPlan
 from toolkit.training.rank_errors import RankErrors
 from toolkit.training.run_state import RunState, StepInfo, StepMetrics
 
@@ -84,8 +85,8 @@ class HookList(Hook):
 class ConsoleHook(Hook):
     """Shows the run: progress, each change of phase, each evaluation."""
 
-    def __init__(self, schedule: Schedule, objectives: Mapping[str, Objective]) -> None:
-        self._schedule, self._objectives = schedule, objectives
+    def __init__(self, plan: StepPlan, objectives: Mapping[str, Objective]) -> None:
+        self._plan, self._schedule, self._objectives = plan, plan.schedule, objectives
         self._stack = ExitStack()
 
     def on_start(self, info: StepInfo) -> None:
@@ -122,6 +123,7 @@ class ConsoleHook(Hook):
         self._progress.say(
             f"phase {phase.index + 1} of {len(self._schedule.phases)}: {phase.objective}, "
             f"{self._objectives[phase.objective].attention} attention, up to step {phase.stop:,}"
+            f"{self._plan.describe_changes(phase)}"
         )
 
 

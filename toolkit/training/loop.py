@@ -28,7 +28,8 @@ class Run:
 
     engine: Engine
     batcher: Batcher
-    layout: BatchPlan
+    layouts: Sequence[BatchPlan]
+    """How the ranks share a step, by phase."""
     plan: StepPlan
     objectives: Mapping[str, Objective]
     evaluator: Evaluator | None
@@ -94,6 +95,8 @@ def _train(run: Run, state: RunState, steps: LocalSteps, hooks: HookList, errors
         counts, phase, objective = StepCounts(*summed), schedule.phase_at(state.step), run.objective_at(state.step)
         lr = run.plan.learning_rate(state.step)
         threshold = run.spikes.threshold(state.losses_in(phase))
+        if run.plan.resets_optimizer(state.step):
+            run.engine.reset_moments()
         try:
             result = run.engine.train_step(
                 local.micro_batches,
@@ -109,7 +112,7 @@ def _train(run: Run, state: RunState, steps: LocalSteps, hooks: HookList, errors
         if result.loss > threshold:
             rows = errors.name_rows(run.batcher.name_rows(state.step, None))
             spike = run.spikes.report(state.step + 1, result.loss, threshold, rows)
-        hashes_G8 = run.layout.in_step_order(run.engine.ranks.gather_bytes(local.row_hashes))
+        hashes_G8 = run.layouts[phase.index].in_step_order(run.engine.ranks.gather_bytes(local.row_hashes))
         state = state.after_step(phase, counts, hashes_G8, loss=result.loss)
         info = StepInfo(state, phase, objective.attention)
         seconds = time.perf_counter() - started

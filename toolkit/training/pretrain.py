@@ -33,11 +33,12 @@ from toolkit.parallel.stages import Stage
 from toolkit.parallel.tensor_parallel import share_weights_
 from toolkit.run.folder import RunFolder
 from toolkit.run.identity import check_same_model, growth_of, rope_differences
-from toolkit.run.load import read_resolved, schedule_of
+from toolkit.run.load import read_resolved
 from toolkit.run.resolve import read_run, resolve_run
 from toolkit.run.settings import RunSettings
 from toolkit.run.stages import blocks_of_stages
 from toolkit.run.start import no_intact_checkpoint
+from toolkit.run.step_plan import schedule_of
 from toolkit.training.assembly import assemble, finish_probes
 from toolkit.training.grown_checkpoint import GrownCheckpoint
 from toolkit.training.loop import train

@@ -20,9 +20,9 @@ from typing import IO
 
 from toolkit.core.text import counted
 from toolkit.run.folder import RunFolder
-from toolkit.run.load import schedule_of
 from toolkit.run.metrics import read_lines
 from toolkit.run.settings import RunSettings
+from toolkit.run.step_plan import schedule_of
 from toolkit.training.hooks import Hook
 from toolkit.training.run_state import RunState, StepInfo, StepMetrics
 

@@ -33,8 +33,9 @@ from toolkit.experiments.report.results import Results
 from toolkit.model import ModelSettings, parameter_counts
 from toolkit.objectives.mlm import MaskRatioRamp
 from toolkit.run.folder import RunFolder
-from toolkit.run.load import schedule_of, settings_in
+from toolkit.run.load import settings_in
 from toolkit.run.metrics import read_lines
+from toolkit.run.step_plan import schedule_of
 
 
 def with_manifest_labels(results: Results) -> Results:

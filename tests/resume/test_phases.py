@@ -1,0 +1,108 @@
+"""Phases that carry settings: each equals the same phases trained as runs of their own, on every layout."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.resume.test_resume import CutOff, differing_tensors
+from tests.support.layouts import stage3
+from tests.support.runs import RunCase, read_metrics, write_run
+from toolkit.checkpoint.read import open_checkpoint
+from toolkit.run.branching import make_branch
+from toolkit.testing.distributed import run_distributed
+
+_SAME = ("loss", "targets", "learning_rate", "grad_norm", "objective", "attention")
+
+
+def _phases(folder: Path) -> str:
+    """CLM as in the run; MLM on the validation corpus in rows of 256, half as many; MLM on the first data again."""
+    other = folder / "validation"
+    return (
+        'schedule=[{objective="clm", steps=4}, '
+        f'{{objective="mlm", steps=3, global_batch_rows=4, data={{train="{other}", sequence_length=256}}, '
+        'lr="rewarm", lr_peak=5e-3, optimizer="reset"}, '
+        '{objective="mlm", steps=3, global_batch_rows=16}]'
+    )
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_resume_around_every_boundary(tmp_path: Path, world_size: int) -> None:
+    run_file = write_run(tmp_path, phase_steps=4)
+    layouts = [("zero0", "fp32"), ("zero2", "fp32"), ("zero1", "bf16"), (stage3(tmp_path), "bf16")]
+    cases = []
+    for ds_config, precision in layouts:
+        folder = tmp_path / f"{Path(ds_config).stem}-{precision}"
+        folder.mkdir()
+        overrides = (f'precision="{precision}"', _phases(tmp_path), "lr.warmup_steps=1", "lr.decay_steps=1")
+        cases.append(CutOff(str(run_file), str(folder), ds_config, overrides, steps=(3, 4, 5, 7, 8)))
+    for layout, results in zip(layouts, run_distributed(cases, world_size=world_size), strict=True):
+        assert results[0] == {step: [] for step in (3, 4, 5, 7, 8)}, layout
+
+
+def test_ranks_and_pipelines_see_the_same(tmp_path: Path) -> None:
+    run_file = str(write_run(tmp_path, phase_steps=4))
+    shared = (_phases(tmp_path), "lr.warmup_steps=1", "lr.decay_steps=1")
+    runs = {"one": (1, "zero0", ()), "two": (2, "zero2", ()), "stages": (2, "pipeline", ("parallel.pp=2",))}
+    runs["shares"] = (2, "zero1", ("parallel.tp=2",))
+    for size in (1, 2):
+        cases = [
+            RunCase(run_file, config, (*shared, *more, f"run.dir={tmp_path / name}"))
+            for name, (ranks, config, more) in runs.items()
+            if ranks == size
+        ]
+        run_distributed(cases, world_size=size)
+    expected = read_metrics(tmp_path / "one")
+    for name in ("two", "stages", "shares"):
+        found = read_metrics(tmp_path / name)
+        assert [line["data_digest"] for line in found] == [line["data_digest"] for line in expected], name
+        for line, same in zip(found[1:], expected[1:], strict=True):
+            assert line["loss"] == pytest.approx(same["loss"], rel=2e-5), (name, line["step"])
+
+
+def test_a_phase_equals_a_run_of_its_own(tmp_path: Path) -> None:
+    """Each later phase as a branch from the end of the one before it, which has its data and rows as the run's."""
+    run_file = write_run(tmp_path, phase_steps=4)
+    shared = ("lr.warmup_steps=1", "lr.decay_steps=1", "checkpoint.every=1", "checkpoint.keep=99")
+    run_distributed([RunCase(str(run_file), "zero0", (_phases(tmp_path), *shared))], world_size=1)
+    whole = {line["step"]: line for line in read_metrics(tmp_path / "run") if "loss" in line}
+    tail = tmp_path / "tail.toml"
+    tail.write_text(
+        f"""
+[[schedule]]
+objective = "mlm"
+steps = 6
+[train]
+global_batch_rows = 4
+micro_batch_rows = 1
+[data]
+train = "{tmp_path / "validation"}"
+sequence_length = 256
+[lr]
+peak = 5e-3
+[branch]
+lr = "rewarm"
+optimizer = "reset"
+"""
+    )
+    branch = make_branch(tmp_path / "run", step=4, tail=tail, output=tmp_path / "branch").settings_file
+    run_distributed([RunCase(str(branch))], world_size=1)
+    lines = {line["step"]: line for line in read_metrics(tmp_path / "branch") if "loss" in line}
+    for step in (5, 6, 7):
+        assert {key: lines[step][key] for key in _SAME} == {key: whole[step][key] for key in _SAME}, step
+    one = open_checkpoint(tmp_path / "branch" / "checkpoints" / "step-00000007")
+    other = open_checkpoint(tmp_path / "run" / "checkpoints" / "step-00000007")
+    assert differing_tensors(one, other) == []
+    assert [_state(tmp_path, step) for step in (4, 5, 7, 8, 10)] == [
+        # After the first phase: the next row is the first of other data; its optimizer has seen 4 updates.
+        (0, 4),
+        (4, 1),
+        # The first data go on where they stopped, 4 steps of 8 rows.
+        (4 * 8, 3),
+        (4 * 8 + 16, 4),
+        (4 * 8 + 3 * 16, 6),
+    ]
+
+
+def _state(folder: Path, step: int) -> tuple[int, int]:
+    manifest = open_checkpoint(folder / "run" / "checkpoints" / f"step-{step:08d}").manifest
+    return manifest.data_position, manifest.optimizer_step
