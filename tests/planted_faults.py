@@ -335,13 +335,6 @@ FAULTS = (
         tests=("tests/resume/test_branch.py::test_a_branch_is_the_run_in_one_piece[1-zero0]",),
     ),
     Fault(
-        name="branch: a reset optimizer goes on with its parent's count of updates",
-        path="toolkit/training/pretrain.py",
-        old="kept - settings.branch.step)",
-        new="0)",
-        tests=("tests/resume/test_branch.py::test_a_reset_optimizer_begins_at_zero_and_survives_a_restart",),
-    ),
-    Fault(
         name="run file: rewritten in place, so that a full disk destroys it",
         path="toolkit/run/folder.py",
         old="                atomic_write(path, text)",

@@ -94,7 +94,7 @@ def test_every_command_shows_examples_that_parse(words, command, monkeypatch, ca
         ("toolkit tr", 1, ["train"]),
         ("toolkit tokenizer tr", 2, ["train"]),
         ("toolkit verify --he", 2, ["--help"]),
-        ("toolkit convert --to", 2, ["--to-hf"]),
+        ("toolkit convert --to-", 2, ["--to-hf"]),
     ],
 )
 def test_a_shell_completes_commands_and_options(monkeypatch, capsys, line, number, completions):

@@ -121,7 +121,7 @@ def test_the_digest_goes_on_and_an_independent_reader_finds_every_step(tmp_path:
     run_file = make_branch(trunk, step=5, tail=tail, output=tmp_path / "branch").settings_file
     run_distributed([RunCase(str(run_file))], world_size=1)
     digests = {line["step"]: line["data_digest"] for line in read_metrics(tmp_path / "branch")}
-    stream = open_run_data(load_run(str(run_file))).stream()
+    stream = open_run_data(load_run(str(run_file))).training[0].stream()
     digest = bytes(16)
     for step in range(8):
         rows = stream.at(np.arange(step * _ROWS, (step + 1) * _ROWS))
