@@ -135,7 +135,8 @@ def test_the_digest_goes_on_and_an_independent_reader_finds_every_step(tmp_path:
     assert not digests
 
 
-def test_other_data_begin_anew_and_steps_go_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("world_size", "ds_config"), [(1, "zero0"), (2, "zero2")])
+def test_other_data_start_over_and_steps_go_on(tmp_path: Path, world_size: int, ds_config: str) -> None:
     """On other rows, the branch is a run that starts from the same weights with the optimizer kept."""
     trunk = _run(tmp_path)
     other = tmp_path / "validation"
@@ -147,7 +148,8 @@ def test_other_data_begin_anew_and_steps_go_on(tmp_path: Path) -> None:
         f'init={{from="{trunk}/checkpoints/step-{_LAST:08d}", optimizer="keep"}}',
         'schedule=[{objective="mlm", steps=4}]',
     )
-    run_distributed([RunCase(str(run_file)), RunCase(str(tmp_path / "run.toml"), "zero0", alone)], world_size=1)
+    cases = [RunCase(str(run_file), ds_config), RunCase(str(tmp_path / "run.toml"), ds_config, alone)]
+    run_distributed(cases, world_size=world_size)
     lines, expected = read_metrics(tmp_path / "branch"), read_metrics(tmp_path / "alone")
     assert lines[0]["data_digest"] == "00" * 16
     assert [line["step"] for line in lines] == [8, 9, 10, 11, 12]
