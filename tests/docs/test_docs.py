@@ -108,6 +108,16 @@ def test_the_study_in_miniature_is_declared_as_its_script_runs_it() -> None:
     assert settings.train.steps == settings.checkpoint.every == 750
 
 
+def test_the_context_extension_is_declared_as_its_script_runs_it() -> None:
+    folder = ROOT / "docs/examples/context-extension"
+    short, tail = load_run(str(folder / "short.toml")), tomllib.loads((folder / "long.toml").read_text())
+    assert re.findall(r"--step (\d+)", (folder / "run.sh").read_text()) == [str(short.checkpoint.every)] * 2
+    longest = tail["data"]["sequence_length"]
+    assert tail["model"]["max_position_embeddings"] == longest == 4 * short.data.sequence_length
+    # As many positions in a step.
+    assert tail["train"]["global_batch_rows"] * 4 == short.train.global_batch_rows
+
+
 def test_the_readme_shows_a_preset_of_the_size_it_says() -> None:
     sizes = model_settings("nano", vocab_size=8192)
     assert sum(parameter.numel() for parameter in Encoder(sizes).parameters()) // 10**5 == 31
