@@ -107,6 +107,22 @@ def test_a_branch_of_a_rewarmed_branch_keeps_that_warm_up(trunk: Path, tmp_path:
     assert str(grandchild.label).endswith("second (no checkpoint yet) <- this run, branched at step 8")
 
 
+def test_a_branch_goes_on_in_the_warm_up_of_its_parents_phase(tmp_path: Path) -> None:
+    """The phase of steps 4 to 8 has a stretch and a peak of its own; kept, both go on to step 10."""
+    phases = 'schedule=[{objective="clm", steps=4}, {objective="mlm", steps=4, lr="rewarm", lr_peak=4e-3}]'
+    case = RunCase(str(write_run(tmp_path, phase_steps=4)), "zero0", ("checkpoint.every=4", phases))
+    run_distributed([case], world_size=1)
+    kept = _branch(tmp_path / "run", tmp_path, _MLM.replace("6", "2"), step=8, name="kept")
+    # Steps 4 to 10 are one stretch of 6: one of warm-up, two of decay.
+    assert _rates(kept) == pytest.approx([4e-3, 2e-3])
+    assert StepPlan(load_run(str(kept))).stretches[0].start == 4
+    # Before that phase, the run's own stretch goes on.
+    early = _branch(tmp_path / "run", tmp_path, _MLM.replace("6", "2"), step=4, name="early")
+    assert _rates(early) == pytest.approx([1e-2, 5e-3])
+    given = _branch(tmp_path / "run", tmp_path, _MLM.replace("6", "2") + "[lr]\npeak = 1e-3\n", step=8, name="given")
+    assert _rates(given) == pytest.approx([1e-3, 5e-4])
+
+
 @pytest.mark.parametrize(
     "text",
     ["[run]\nseed = 8\n", "[data]\nsequence_length = 32\n", "[train]\nglobal_batch_rows = 16\n"],
@@ -138,6 +154,7 @@ def test_another_validation_corpus_changes_no_row(trunk: Path, tmp_path: Path) -
         (_MLM + '[init]\nfrom = "x"\n', {}, r"Leave \[init\] out"),
         (_MLM.replace("steps", "fraction"), {}, "fraction"),
         (_MLM + "[lr]\ndecay_steps = 11\n", {}, r"longer than the run \(10 steps\)"),
+        ("lr = 3\n" + _MLM, {}, r"invalid value for lr: expected a table"),
     ],
 )
 def test_a_tail_that_does_not_fit_is_refused(

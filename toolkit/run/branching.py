@@ -75,7 +75,11 @@ def make_branch(parent: Path, *, step: int, tail: Path, output: Path, overrides:
     before = settings_in(manifest)
     _check_output(output, parent)
     merged = _merged(manifest.settings, raw, tail_file=tail, output=output)
-    merged["branch"] = _table(manifest, checkpoint, before, choices)
+    stretch = next(stretch for stretch in StepPlan(before).stretches if manifest.step <= stretch.stop)
+    if choices.lr == "keep" and isinstance(merged["lr"], dict):
+        # A phase of the parent may have had a warm-up and a peak of its own.
+        merged["lr"] = {**merged["lr"], "peak": stretch.settings.peak, **raw.get("lr", {})}
+    merged["branch"] = _table(manifest, checkpoint, before, choices, ramp_start=stretch.start)
     settings = complete_run(merged, origin=str(tail))
     settings = _with_data(settings, before, manifest)
     file = RunFolder(output).settings_file
@@ -180,7 +184,7 @@ def _without_nothing(value: Any) -> Any:
 
 
 def _table(
-    manifest: CheckpointManifest, checkpoint: Path, before: RunSettings, choices: TailSettings
+    manifest: CheckpointManifest, checkpoint: Path, before: RunSettings, choices: TailSettings, *, ramp_start: int
 ) -> dict[str, Any]:
     """`[branch]` of the new run, but for what depends on its data."""
     past = list(before.branch.past) if before.branch else []
@@ -190,12 +194,11 @@ def _table(
         if steps > 0:
             kind = kinds.get(phase.objective, {}).get("kind", phase.objective)
             past.append(PastPhase(objective=kind, steps=steps))
-    kept_ramp = before.branch.ramp_start if before.branch else 0
     return {
         "from": str(checkpoint),
         "step": manifest.step,
         "optimizer": choices.optimizer,
-        "ramp_start": kept_ramp if choices.lr == "keep" else manifest.step,
+        "ramp_start": ramp_start if choices.lr == "keep" else manifest.step,
         "past": past,
     }
 
