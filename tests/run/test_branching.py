@@ -100,11 +100,12 @@ def test_a_branch_of_a_rewarmed_branch_keeps_that_warm_up(trunk: Path, tmp_path:
     tree = family_tree(second.parent)
     assert tree is not None
     # Each run by the folder that its run file lies in: the parent, its branch, and the branch of that.
-    assert "run (saved up to step 8)" in str(tree.label)
+    assert str(tree.label).startswith("Family\n")
+    assert str(tree.label).endswith("run (saved up to step 8)")
     (child,) = [node for node in tree.children if "first" in str(node.label)]
     assert str(child.label).endswith("first (saved up to step 10), branched at step 4")
     (grandchild,) = child.children
-    assert str(grandchild.label).endswith("second (no checkpoint yet) <- this run, branched at step 8")
+    assert str(grandchild.label).endswith("second (no checkpoint yet), branched at step 8 <- this run")
 
 
 def test_a_branch_goes_on_in_the_warm_up_of_its_parents_phase(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ class _Link:
 
 def family_tree(run: Path) -> "Tree | None":
     """The tree of runs around this one; None if it stands alone."""
+    from rich.text import Text
     from rich.tree import Tree
 
     top, ancestors = run.resolve(), [run.resolve()]
@@ -38,7 +39,7 @@ def family_tree(run: Path) -> "Tree | None":
             children.setdefault(link.parent, []).append((folder, link.taken))
     if not children:
         return None
-    tree = Tree(f"[bold]Family[/bold]\n{_name(top, run)}")
+    tree = Tree(Text.assemble(("Family", "bold"), f"\n{_name(top, run)}"))
     _grow(tree, top, children, run, seen={top})
     return tree
 
@@ -49,15 +50,15 @@ def _grow(
     for child, taken in children.get(folder, []):
         if child not in seen:
             seen.add(child)
-            _grow(tree.add(f"{_name(child, run)}, {taken}"), child, children, run, seen=seen)
+            _grow(tree.add(_name(child, run, f", {taken}")), child, children, run, seen=seen)
 
 
-def _name(folder: Path, run: Path) -> str:
+def _name(folder: Path, run: Path, taken: str = "") -> str:
     is_shown = folder == run.resolve()
     shown = run if is_shown else Path(run.parent, folder.name) if folder.parent == run.resolve().parent else folder
     step = latest_step(RunFolder(folder).checkpoints)
     stands = "no checkpoint yet" if step is None else f"saved up to step {step:,}"
-    return f"{shown} ({stands}){' <- this run' * is_shown}"
+    return f"{shown} ({stands}){taken}{' <- this run' * is_shown}"
 
 
 def _link(folder: Path) -> _Link | None:
