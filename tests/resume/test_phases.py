@@ -15,13 +15,14 @@ _SAME = ("loss", "targets", "learning_rate", "grad_norm", "objective", "attentio
 
 
 def _phases(folder: Path) -> str:
-    """CLM as in the run; MLM on the validation corpus in rows of 256, half as many; MLM on the first data again."""
+    """CLM as in the run; MLM on the validation corpus in rows of 256, half as many; MLM on the first data
+    again, with steps of 8, 8 and 16 rows."""
     other = folder / "validation"
     return (
         'schedule=[{objective="clm", steps=4}, '
         f'{{objective="mlm", steps=3, global_batch_rows=4, data={{train="{other}", sequence_length=256}}, '
         'lr="rewarm", lr_peak=5e-3, optimizer="reset"}, '
-        '{objective="mlm", steps=3, global_batch_rows=16}]'
+        '{objective="mlm", steps=3, global_batch_rows=16, batch_warmup_rows=8, batch_warmup_tokens=1000}]'
     )
 
 
@@ -98,8 +99,8 @@ optimizer = "reset"
         (4, 1),
         # The first data go on where they stopped, 4 steps of 8 rows.
         (4 * 8, 3),
-        (4 * 8 + 16, 4),
-        (4 * 8 + 3 * 16, 6),
+        (4 * 8 + 8, 4),
+        (4 * 8 + 8 + 8 + 16, 6),
     ]
 
 

@@ -1,11 +1,13 @@
 """What each step of a run is: positions and learning rates against tables made by hand."""
 
+import math
 from pathlib import Path
 
 import pytest
 
 from tests.support.runs import write_run
 from toolkit.core.errors import SettingsError
+from toolkit.objectives.schedule import PhaseSettings, rows_of_phases
 from toolkit.run import load_run
 from toolkit.run.resolve import resolve_run
 from toolkit.run.step_plan import StepPlan
@@ -52,6 +54,29 @@ def test_tokens_are_those_of_the_phase(run_file: Path) -> None:
     assert [(phase.start, phase.stop) for phase in plan.schedule.phases] == [(0, 2), (2, 18)]
 
 
+def test_a_batch_warmup_adds_as_many_rows_at_a_time(run_file: Path) -> None:
+    """256 positions at 2, 4 and 6 rows of 64: 2 steps, 1 and 1; a second phase is full at once."""
+    warmup = "batch_warmup_rows=2, batch_warmup_tokens=768"
+    plan = _plan(
+        run_file,
+        f'{{objective="clm", steps=6, {warmup}}}, {{objective="mlm", steps=2}}',
+        "lr.warmup_steps=0",
+        "lr.decay_steps=0",
+    )
+    assert [plan.rows_at(step) for step in range(8)] == [2, 2, 4, 6, 8, 8, 8, 8]
+    assert [plan.position(step) for step in range(9)] == [0, 2, 4, 8, 14, 22, 30, 38, 46]
+    assert [plan.rows_of(phase) for phase in plan.schedule.phases] == [30, 16]
+    assert plan.describe_changes(plan.schedule.phases[0]) == ", over 4 steps from 2 to 8 rows a step"
+
+
+@pytest.mark.parametrize(("tokens", "steps"), [(128, 1), (129, 2), (896, 4), (897, 5), (2000, 7)])
+def test_tokens_of_a_phase_count_its_batch_warmup(tokens: int, steps: int) -> None:
+    """Its four steps of 2, 2, 4 and 6 rows of 64 are 896 positions, each further step 512."""
+    phase = PhaseSettings(objective="clm", tokens=tokens, batch_warmup_rows=2, batch_warmup_tokens=768)
+    (rows,) = rows_of_phases([phase], global_batch_rows=8, sequence_lengths=[64])
+    assert rows.steps_for(math.ceil(tokens / 64)) == steps
+
+
 def test_a_rewarmed_phase_begins_another_stretch(run_file: Path) -> None:
     """Steps 0 to 3: warm-up of one, decay of two; then the same lengths at a peak of 4e-3, over two phases."""
     plan = _plan(
@@ -90,6 +115,13 @@ def test_the_optimizer_is_reset_before_the_first_step_of_a_phase(run_file: Path)
         (f'{_FIRST}, {{objective="mlm", tokens=2, data={{sequence_length="3"}}}}', r"1\.data\.sequence_length: "),
         (f'{_FIRST}, {{objective="mlm", steps=2, global_batch_rows=0}}', r"schedule\.1\.global_batch_rows"),
         (f'{_FIRST}, {{objective="mlm", steps=2, lr="rewarm"}}', r"longer than the run \(2 steps\)"),
+        ('{objective="clm", steps=9, batch_warmup_rows=2}', r"batch_warmup_tokens = None\. Give both"),
+        ('{objective="clm", steps=9, batch_warmup_rows=3, batch_warmup_tokens=9}', r"does not lead to its 8 rows"),
+        ('{objective="clm", steps=9, batch_warmup_rows=8, batch_warmup_tokens=9}', r"does not lead to its 8 rows"),
+        (
+            '{objective="clm", steps=3, batch_warmup_rows=2, batch_warmup_tokens=768}',
+            r"phase 1 of the schedule \(clm\) has 3 steps, and its batch-size warm-up takes 4 steps",
+        ),
     ],
 )  # fmt: skip
 def test_contradictory_phases_are_refused(run_file: Path, schedule: str, message: str) -> None:
@@ -102,6 +134,9 @@ def test_rows_that_the_ranks_cannot_share_are_refused_before_the_start(run_file:
     message = r"phase 2 of the schedule \(mlm\) has global_batch_rows=3, which 2 data-parallel ranks cannot share"
     with pytest.raises(SettingsError, match=message):
         resolve_run(settings, ds_config="zero1", num_ranks=2)
+    warmup = '[{objective="clm", steps=9, batch_warmup_rows=1, batch_warmup_tokens=9}]'
+    with pytest.raises(SettingsError, match=r"\(clm\) has batch_warmup_rows=1, which 2 data-parallel ranks"):
+        resolve_run(load_run(str(run_file), [f"schedule={warmup}"]), ds_config="zero1", num_ranks=2)
 
 
 def test_a_phase_on_another_vocabulary_is_refused_before_the_start(run_file: Path, tmp_path: Path) -> None:

@@ -157,7 +157,11 @@ def _phases(manifest: CheckpointManifest) -> Iterator[str]:
         name = phase.get("objective")
         length = [f"{phase[unit]} {unit}" for unit in ("steps", "tokens", "fraction") if phase.get(unit)]
         own = objectives.get(name) or {}
-        length += [f"{key} {phase[key]}" for key in ("global_batch_rows", "lr_peak") if phase.get(key)]
+        length += [
+            f"{key} {phase[key]}"
+            for key in ("global_batch_rows", "batch_warmup_rows", "batch_warmup_tokens", "lr_peak")
+            if phase.get(key)
+        ]
         length += [f"{key} {phase[key]}" for key in ("lr", "optimizer") if phase.get(key, "keep") != "keep"]
         length += [f"{key} {_named(value)}" for key, value in (phase.get("data") or {}).items()]
         yield f"{name} ({', '.join([*length, *(f'{key} {_plain(value)}' for key, value in sorted(own.items()))])})"

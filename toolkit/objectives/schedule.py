@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 
 from toolkit.core.errors import SettingsError
 from toolkit.core.settings import Settings
+from toolkit.core.text import counted
 
 
 class PhaseSettings(Settings):
@@ -30,6 +31,10 @@ class PhaseSettings(Settings):
     """Length as a share of `train.steps`; if one phase has it, all have."""
     global_batch_rows: int | None = Field(default=None, gt=0)
     """Rows of a step in this phase; unset: `train.global_batch_rows`."""
+    batch_warmup_rows: int | None = Field(default=None, gt=0)
+    """Rows of the first steps of this phase, which then grow by as many at a time; unset: no batch-size warm-up."""
+    batch_warmup_tokens: int | None = Field(default=None, gt=0)
+    """Positions until steps are full, shared evenly by the smaller sizes."""
     data: dict[str, Any] | None = None
     """Keys of `[data]` that differ in this phase, such as `train` or `sequence_length`."""
     lr: Literal["keep", "rewarm"] = "keep"
@@ -49,6 +54,15 @@ class PhaseSettings(Settings):
         return self
 
     @model_validator(mode="after")
+    def _has_rows_and_length_of_its_batch_warmup(self) -> Self:
+        if (self.batch_warmup_rows is None) != (self.batch_warmup_tokens is None):
+            raise ValueError(
+                f"the phase {self.objective!r} has batch_warmup_rows = {self.batch_warmup_rows} and "
+                f"batch_warmup_tokens = {self.batch_warmup_tokens}. Give both, or leave both out"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _has_one_length(self) -> Self:
         given = [name for name in ("steps", "tokens", "fraction") if getattr(self, name) is not None]
         if len(given) != 1:
@@ -57,6 +71,45 @@ class PhaseSettings(Settings):
                 f"the phase {self.objective!r} has {found}. Give it exactly one of steps, tokens and fraction."
             )
         return self
+
+
+@dataclass(frozen=True)
+class PhaseRows:
+    """How many rows the steps of a phase have: in a batch-size warm-up size after size, and then G."""
+
+    full: int
+    """G."""
+    warmup: tuple[tuple[int, int], ...] = ()
+    """(rows of a step, number of such steps), smaller than G and rising."""
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Rows of a step, each size once."""
+        return (*(rows for rows, _ in self.warmup), self.full)
+
+    @property
+    def warmup_steps(self) -> int:
+        """Steps of fewer rows than G."""
+        return sum(steps for _, steps in self.warmup)
+
+    def at(self, step: int) -> int:
+        """Rows of the step with 0-based index `step` in the phase."""
+        stops = accumulate(steps for _, steps in self.warmup)
+        return next((rows for (rows, _), stop in zip(self.warmup, stops, strict=True) if step < stop), self.full)
+
+    def before(self, step: int) -> int:
+        """Rows of the first `step` steps of the phase."""
+        read = 0
+        for rows, steps in self.warmup:
+            read, step = read + rows * min(step, steps), max(step - steps, 0)
+        return read + self.full * step
+
+    def steps_for(self, num_rows: int) -> int:
+        """Fewest steps that have at least so many rows."""
+        left = num_rows - self.before(self.warmup_steps)
+        if left >= 0:
+            return self.warmup_steps + math.ceil(left / self.full)
+        return next(step for step in range(self.warmup_steps) if self.before(step) >= num_rows)
 
 
 @dataclass(frozen=True)
@@ -103,15 +156,12 @@ class Schedule:
         """
         if not phases:
             raise SettingsError("the schedule is empty. Give at least one [[schedule]] with an objective and a length.")
+        lengths = [(phase.data or {}).get("sequence_length", sequence_length) for phase in phases]
+        rows = rows_of_phases(phases, global_batch_rows=global_batch_rows, sequence_lengths=lengths)
         if any(phase.fraction is not None for phase in phases):
             stops = _stops_of_fractions(phases, total_steps)
         else:
-            shared = {"sequence_length": sequence_length}
-            tokens_in_step = [
-                (phase.global_batch_rows or global_batch_rows) * (shared | (phase.data or {}))["sequence_length"]
-                for phase in phases
-            ]
-            stops = _stops_of_lengths(phases, total_steps, tokens_in_step)
+            stops = _stops_of_lengths(phases, total_steps, rows, lengths)
         if (first := phases[0]).lr == "rewarm" or first.optimizer == "reset":
             raise SettingsError(
                 f"phase 1 of the schedule ({first.objective}) has lr = {first.lr!r} and optimizer = "
@@ -124,6 +174,12 @@ class Schedule:
                 raise SettingsError(
                     f"phase {number} of the schedule ({phase.objective}, fraction {phase.fraction}) gets none of "
                     f"train.steps = {total_steps}. Raise its fraction or train.steps."
+                )
+            if stop - start < (ramp := rows[number - 1].warmup_steps):
+                raise SettingsError(
+                    f"phase {number} of the schedule ({phase.objective}) has {counted(stop - start, 'step')}, and its "
+                    f"batch-size warm-up takes {counted(ramp, 'step')}.\nLower batch_warmup_tokens, or make the phase "
+                    "longer."
                 )
         return cls(
             phases=tuple(
@@ -155,6 +211,33 @@ class Schedule:
         return self.phases[bisect_right([phase.stop for phase in self.phases], step)]
 
 
+def rows_of_phases(
+    phases: Sequence[PhaseSettings], *, global_batch_rows: int, sequence_lengths: Sequence[int]
+) -> tuple[PhaseRows, ...]:
+    """How many rows the steps of each phase have.
+
+    Raises:
+        SettingsError: the rows of a batch-size warm-up do not lead to those of a full step.
+    """
+    return tuple(
+        _rows_of(phase, number, phase.global_batch_rows or global_batch_rows, length)
+        for number, (phase, length) in enumerate(zip(phases, sequence_lengths, strict=True), start=1)
+    )
+
+
+def _rows_of(phase: PhaseSettings, number: int, full: int, sequence_length: int) -> PhaseRows:
+    first, tokens = phase.batch_warmup_rows, phase.batch_warmup_tokens
+    if first is None or tokens is None:
+        return PhaseRows(full)
+    if first >= full or full % first:
+        raise SettingsError(
+            f"phase {number} of the schedule ({phase.objective}) has batch_warmup_rows = {first:,}, which does not "
+            f"lead to its {full:,} rows a step in equal additions.\nGive a smaller number that divides {full:,}."
+        )
+    sizes = range(first, full, first)
+    return PhaseRows(full, tuple((rows, math.ceil(tokens / (len(sizes) * rows * sequence_length))) for rows in sizes))
+
+
 def _stops_of_fractions(phases: Sequence[PhaseSettings], total_steps: int | None) -> list[int]:
     """Where each phase ends: rounded cumulative sums, so that the last ends at the budget."""
     without = [number for number, phase in enumerate(phases, start=1) if phase.fraction is None]
@@ -177,12 +260,15 @@ def _stops_of_fractions(phases: Sequence[PhaseSettings], total_steps: int | None
 
 
 def _stops_of_lengths(
-    phases: Sequence[PhaseSettings], total_steps: int | None, tokens_in_step: Sequence[int]
+    phases: Sequence[PhaseSettings],
+    total_steps: int | None,
+    rows: Sequence[PhaseRows],
+    sequence_lengths: Sequence[int],
 ) -> list[int]:
     """Where each phase ends, from steps and tokens."""
     lengths = [
-        phase.steps if phase.steps else math.ceil((phase.tokens or 0) / tokens)
-        for phase, tokens in zip(phases, tokens_in_step, strict=True)
+        phase.steps if phase.steps else of_phase.steps_for(math.ceil((phase.tokens or 0) / length))
+        for phase, of_phase, length in zip(phases, rows, sequence_lengths, strict=True)
     ]
     stops = list(accumulate(lengths))
     if total_steps is not None and total_steps != stops[-1]:

@@ -227,7 +227,7 @@ def _rows(settings: RunSettings, number: int, hashes: Mapping[str, str]) -> tupl
     weights = None if isinstance(data.train, str) else [part.weight for part in data.train]
     key = f"schedule.{number}.data.train" if "train" in (entry.data or {}) else "data.train"
     corpora = [hashes[name] for name in sorted(hashes) if name == key or name.startswith(f"{key}.")]
-    return settings.run.seed, plan.rows[number], weights, corpora, data.model_dump(exclude={"train", "validation"})
+    return settings.run.seed, plan.rows[number].full, weights, corpora, data.model_dump(exclude={"train", "validation"})
 
 
 def _notes(settings: RunSettings, before: RunSettings, choices: TailSettings) -> list[str]:

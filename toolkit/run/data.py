@@ -102,7 +102,7 @@ class RunData:
         lines = []
         for part in dict.fromkeys(self.training):
             phases = [phase for phase in self.schedule.phases if self.training[phase.index] is part]
-            needed = sum((phase.stop - phase.start) * self.plan.rows[phase.index] for phase in phases)
+            needed = sum(self.plan.rows_of(phase) for phase in phases)
             numbers = ", ".join(str(phase.index + 1) for phase in phases)
             reader = "the run" if len(phases) == len(self.schedule.phases) else f"phase {numbers}"
             lines += _describe_part(part, needed, reader)

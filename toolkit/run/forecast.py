@@ -21,7 +21,7 @@ from toolkit.parallel.topology import BatchPlan
 from toolkit.run.data import RunData
 from toolkit.run.settings import RunSettings
 from toolkit.run.stages import blocks_of_stages, targets_per_position
-from toolkit.run.step_plan import StepPlan, plans_of_phases
+from toolkit.run.step_plan import BatchPlans, StepPlan
 
 _SAMPLED_ROWS = 32
 # Two steps of a phase, one as far from its middle as the other: ramps are symmetric about it. Neither is where a stair
@@ -40,7 +40,7 @@ def forecast(settings: RunSettings, data: RunData | None) -> list[str]:
     """
     plan = StepPlan(settings)
     schedule, sizes = plan.schedule, plan.step_sizes
-    positions = [(phase.stop - phase.start) * sizes[phase.index] for phase in schedule.phases]
+    positions = [plan.rows_of(phase) * plan.data[phase.index].sequence_length for phase in schedule.phases]
     each = f"{sizes[0]:,}" if len(set(sizes)) == 1 else f"{min(sizes):,} to {max(sizes):,}"
     lines = [f"tokens: {sum(positions):,} positions in {counted(schedule.num_steps, 'step')}, {each} a step"]
     lines += [
@@ -82,12 +82,7 @@ def forecast_memory(settings: RunSettings, plan: BatchPlan, config: Mapping[str,
     stages = tuple(len(blocks) for blocks in blocks_of_stages(settings))
     precision = settings.precision or "bf16"
     # Micro-batches of all phases have as many positions, or fewer; only one long row can be more.
-    steps = StepPlan(settings)
-    shapes = zip(plans_of_phases(plan, steps), steps.data, strict=True)
-    rows, length = max(
-        ((phase.micro_batch_rows, data.sequence_length) for phase, data in shapes),
-        key=lambda shape: shape[0] * shape[1],
-    )
+    rows, length = BatchPlans(plan, StepPlan(settings)).largest_micro_batch
     memories = [
         rank_memory(
             shape,

@@ -23,7 +23,7 @@ from toolkit.run.load import to_toml
 from toolkit.run.settings import RunSettings
 from toolkit.run.stages import describe_stages
 from toolkit.run.start import Start, find_start
-from toolkit.run.step_plan import plans_of_phases
+from toolkit.run.step_plan import BatchPlans
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def resolve_run(settings: RunSettings, *, ds_config: str | None, num_ranks: int)
     )
     data = open_run_data(settings)
     start.check(data.settings, data.corpus, key=data.first_corpus.key, hashes=data.hashes())
-    plans_of_phases(plan, data.plan)
+    BatchPlans(plan, data.plan)
     if settings.parallel.pp > 1 and settings.parallel.stages is None:
         choices.append(describe_stages(data.settings))
     return ResolvedRun(data, start, plan, complete, tuple(choices))

@@ -10,7 +10,7 @@ from toolkit.core.settings import explain
 from toolkit.core.text import counted
 from toolkit.data import DataSettings
 from toolkit.engine.lr import LearningRateSettings, learning_rate_at
-from toolkit.objectives.schedule import Phase, PhaseSettings, Schedule
+from toolkit.objectives.schedule import Phase, PhaseSettings, Schedule, rows_of_phases
 from toolkit.parallel.topology import BatchPlan
 from toolkit.run.settings import RunSettings
 
@@ -70,7 +70,7 @@ class StepPlan:
     Attributes:
         schedule: phases by step.
         data: `[data]` as each phase has it.
-        rows: G, rows of a step, of each phase.
+        rows: those of the steps of each phase.
         sequence_length: `data.sequence_length`, which phases may have otherwise.
         stretches: of the learning rate, one after another.
 
@@ -82,7 +82,11 @@ class StepPlan:
         # First: lengths in tokens are counted in rows of these.
         self.data = data_of_phases(settings)
         self.schedule = schedule_of(settings)
-        self.rows = tuple(phase.global_batch_rows or settings.train.global_batch_rows for phase in settings.schedule)
+        self.rows = rows_of_phases(
+            settings.schedule,
+            global_batch_rows=settings.train.global_batch_rows,
+            sequence_lengths=[data.sequence_length for data in self.data],
+        )
         self.sequence_length = settings.data.sequence_length
         self._phases = settings.schedule
         self._position = 0 if settings.branch is None else settings.branch.position
@@ -92,15 +96,29 @@ class StepPlan:
 
     @property
     def step_sizes(self) -> tuple[int, ...]:
-        """Positions of a step of each phase."""
-        return tuple(rows * data.sequence_length for rows, data in zip(self.rows, self.data, strict=True))
+        """Positions of a step, each size of each phase."""
+        return tuple(
+            size * data.sequence_length for rows, data in zip(self.rows, self.data, strict=True) for size in rows.sizes
+        )
+
+    def rows_of(self, phase: Phase) -> int:
+        """Rows of all steps of a phase."""
+        return self.rows[phase.index].before(phase.stop - phase.start)
+
+    def rows_at(self, step: int) -> int:
+        """Rows of the update with 0-based index `step`."""
+        phase = self.schedule.phase_at(step)
+        return self.rows[phase.index].at(step - phase.start)
 
     def describe_changes(self, phase: Phase) -> str:
         """What a phase has otherwise than the run, in words that follow its name; empty where that is nothing."""
-        entry, data = self._phases[phase.index], self.data[phase.index]
+        entry, data, rows = self._phases[phase.index], self.data[phase.index], self.rows[phase.index]
         changes = []
         if entry.data or entry.global_batch_rows:
-            changes.append(f"{self.rows[phase.index]:,} rows of {data.sequence_length:,} a step")
+            changes.append(f"{rows.full:,} rows of {data.sequence_length:,} a step")
+        if rows.warmup:
+            steps = counted(rows.warmup_steps, "step")
+            changes.append(f"over {steps} from {rows.sizes[0]:,} to {rows.full:,} rows a step")
         if "train" in (entry.data or {}):
             changes.append(f"on {data.train if isinstance(data.train, str) else 'a blend of its own'}")
         if entry.lr == "rewarm":
@@ -120,7 +138,7 @@ class StepPlan:
         """Rows of these data in the first `step` updates, and those that the parent of a branch had read."""
         first = self._position if data == self.data[0] else 0
         return first + sum(
-            max(min(step, phase.stop) - phase.start, 0) * self.rows[phase.index]
+            self.rows[phase.index].before(max(min(step, phase.stop) - phase.start, 0))
             for phase in self.schedule.phases
             if self.data[phase.index] == data
         )
@@ -155,27 +173,49 @@ class StepPlan:
         )
 
 
-def plans_of_phases(plan: BatchPlan, steps: StepPlan) -> tuple[BatchPlan, ...]:
-    """How the ranks share a step of each phase: in micro-batches of as many positions as those of `plan`, at most.
+class BatchPlans:
+    """How the ranks share each step: in micro-batches of as many positions as those of `plan`, at most.
 
     Args:
         plan: of a step of `train.global_batch_rows` rows of `data.sequence_length`.
         steps: of the run.
 
     Raises:
-        SettingsError: the ranks do not divide the rows of a phase.
+        SettingsError: the ranks do not divide the rows of a step.
     """
-    return tuple(_plan_of(plan, steps, phase) for phase in steps.schedule.phases)
+
+    def __init__(self, plan: BatchPlan, steps: StepPlan) -> None:
+        self._steps = steps
+        self._plans = {
+            (phase.index, rows): _plan_of(plan, steps, phase, rows)
+            for phase in steps.schedule.phases
+            for rows in steps.rows[phase.index].sizes
+        }
+
+    def at(self, step: int) -> BatchPlan:
+        """Of the update with 0-based index `step`."""
+        return self._plans[self._steps.schedule.phase_at(step).index, self._steps.rows_at(step)]
+
+    @property
+    def largest_micro_batch(self) -> tuple[int, int]:
+        """Rows, and positions of a row, of the micro-batch with most positions."""
+        shapes = [
+            (plan.micro_batch_rows, self._steps.data[number].sequence_length)
+            for (number, _), plan in self._plans.items()
+        ]
+        return max(shapes, key=lambda shape: shape[0] * shape[1])
 
 
-def _plan_of(plan: BatchPlan, steps: StepPlan, phase: Phase) -> BatchPlan:
-    rows, length = steps.rows[phase.index], steps.data[phase.index].sequence_length
+def _plan_of(plan: BatchPlan, steps: StepPlan, phase: Phase, rows: int) -> BatchPlan:
+    length = steps.data[phase.index].sequence_length
     if (rows, length) == (plan.global_batch_rows, steps.sequence_length):
         return plan
     share, left = divmod(rows, plan.data_parallel)
     if left:
+        is_full = rows == steps.rows[phase.index].full
         raise SettingsError(
-            f"phase {phase.index + 1} of the schedule ({phase.objective}) has global_batch_rows={rows}, which "
+            f"phase {phase.index + 1} of the schedule ({phase.objective}) has "
+            f"{'global_batch_rows' if is_full else 'batch_warmup_rows'}={rows}, which "
             f"{counted(plan.data_parallel, 'data-parallel rank')} cannot share evenly.\n"
             "Change it, or --num-procs, so that the ranks divide it."
         )

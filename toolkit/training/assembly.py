@@ -12,7 +12,7 @@ from toolkit.run.folder import RunFolder
 from toolkit.run.identity import snapshot
 from toolkit.run.metrics import MetricsFile
 from toolkit.run.settings import RunSettings
-from toolkit.run.step_plan import plans_of_phases
+from toolkit.run.step_plan import BatchPlans
 from toolkit.training.batching import STATIC_TARGETS_MULTIPLE, Batcher, EvaluationBatches, StepRows
 from toolkit.training.evaluation import Evaluator
 from toolkit.training.hooks import ConsoleHook, Hook, RetentionHook
@@ -37,13 +37,13 @@ def assemble(
 ) -> Run:
     """The run as the loop wants it."""
     settings, ranks = data.settings, engine.ranks
-    layouts, parts = plans_of_phases(layout, data.plan), list(dict.fromkeys(data.training))
+    layouts, parts = BatchPlans(layout, data.plan), list(dict.fromkeys(data.training))
     streams = [part.stream() for part in parts]
 
     def rows_at(step: int) -> StepRows:
         phase = data.schedule.phase_at(step).index
         number = parts.index(data.training[phase])
-        return StepRows(streams[number], parts[number].paths, data.plan.position(step), layouts[phase])
+        return StepRows(streams[number], parts[number].paths, data.plan.position(step), layouts.at(step))
 
     batcher = Batcher(
         rows_at,

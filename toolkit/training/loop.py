@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from toolkit.engine.engine import Engine, NonFiniteStep
 from toolkit.objectives.base import Objective, at_progress
-from toolkit.parallel.topology import BatchPlan
-from toolkit.run.step_plan import StepPlan
+from toolkit.run.step_plan import BatchPlans, StepPlan
 from toolkit.training.batching import Batcher, LocalSteps
 from toolkit.training.evaluation import Evaluator
 from toolkit.training.hooks import Hook, HookList
@@ -28,8 +27,8 @@ class Run:
 
     engine: Engine
     batcher: Batcher
-    layouts: Sequence[BatchPlan]
-    """How the ranks share a step, by phase."""
+    layouts: BatchPlans
+    """How the ranks share each step."""
     plan: StepPlan
     objectives: Mapping[str, Objective]
     evaluator: Evaluator | None
@@ -112,7 +111,7 @@ def _train(run: Run, state: RunState, steps: LocalSteps, hooks: HookList, errors
         if result.loss > threshold:
             rows = errors.name_rows(run.batcher.name_rows(state.step, None))
             spike = run.spikes.report(state.step + 1, result.loss, threshold, rows)
-        hashes_G8 = run.layouts[phase.index].in_step_order(run.engine.ranks.gather_bytes(local.row_hashes))
+        hashes_G8 = run.layouts.at(state.step).in_step_order(run.engine.ranks.gather_bytes(local.row_hashes))
         state = state.after_step(phase, counts, hashes_G8, loss=result.loss)
         info = StepInfo(state, phase, objective.attention)
         seconds = time.perf_counter() - started
