@@ -377,6 +377,27 @@ FAULTS = (
         tests=("tests/training/test_saving.py",),
     ),
     Fault(
+        name="phases: queries and keys keep the angles of the first phase",
+        path="toolkit/model/encoder.py",
+        old="self.settings = self.model.settings = settings",
+        new="self.settings = settings",
+        tests=("tests/resume/test_phases.py",),
+    ),
+    Fault(
+        name="phases: a checkpoint has the angles of the first phase",
+        path="toolkit/checkpoint/manifest.py",
+        old=" | self.phase_settings.get(name, {})",
+        new="",
+        tests=("tests/conversion/test_longer_contexts.py",),
+    ),
+    Fault(
+        name="phases: the position forgets that steps of a batch-size warm-up are smaller",
+        path="toolkit/objectives/schedule.py",
+        old="read + rows * min(step, steps)",
+        new="read + self.full * min(step, steps)",
+        tests=("tests/run/test_step_plan.py",),
+    ),
+    Fault(
         name="spikes: the losses of one phase are compared with those of the phase before it",
         path="toolkit/training/run_state.py",
         old="return self.recent_losses if self.step > phase.start else ()",

@@ -15,12 +15,13 @@ _SAME = ("loss", "targets", "learning_rate", "grad_norm", "objective", "attentio
 
 
 def _phases(folder: Path) -> str:
-    """CLM as in the run; MLM on the validation corpus in rows of 256, half as many; MLM on the first data
+    """CLM as in the run; MLM by other angles on the validation corpus, rows of 256, half as many; MLM on the first data
     again, with steps of 8, 8 and 16 rows."""
     other = folder / "validation"
     return (
         'schedule=[{objective="clm", steps=4}, '
         f'{{objective="mlm", steps=3, global_batch_rows=4, data={{train="{other}", sequence_length=256}}, '
+        "model={rope_theta=40000.0, max_position_embeddings=256}, "
         'lr="rewarm", lr_peak=5e-3, optimizer="reset"}, '
         '{objective="mlm", steps=3, global_batch_rows=16, batch_warmup_rows=8, batch_warmup_tokens=1000}]'
     )
@@ -78,6 +79,8 @@ micro_batch_rows = 1
 [data]
 train = "{tmp_path / "validation"}"
 sequence_length = 256
+[model]
+rope_theta = 40000.0
 [lr]
 peak = 5e-3
 [branch]
@@ -93,6 +96,7 @@ optimizer = "reset"
     one = open_checkpoint(tmp_path / "branch" / "checkpoints" / "step-00000007")
     other = open_checkpoint(tmp_path / "run" / "checkpoints" / "step-00000007")
     assert differing_tensors(one, other) == []
+    assert [checkpoint.manifest.table("model")["rope_theta"] for checkpoint in (one, other)] == [40000.0, 40000.0]
     assert [_state(tmp_path, step) for step in (4, 5, 7, 8, 10)] == [
         # After the first phase: the next row is the first of other data; its optimizer has seen 4 updates.
         (0, 4),

@@ -124,6 +124,15 @@ def test_a_branch_goes_on_in_the_warm_up_of_its_parents_phase(tmp_path: Path) ->
     assert _rates(given) == pytest.approx([1e-3, 5e-4])
 
 
+def test_a_branch_keeps_the_angles_of_its_parents_phase(tmp_path: Path) -> None:
+    phases = 'schedule=[{objective="clm", steps=2}, {objective="mlm", steps=2, model={rope_theta=5e4}}]'
+    case = RunCase(str(write_run(tmp_path, phase_steps=4)), "zero0", ("checkpoint.every=2", "train.steps=4", phases))
+    run_distributed([case], world_size=1)
+    for step, theta in ((2, 10_000.0), (4, 50_000.0)):
+        branch = _branch(tmp_path / "run", tmp_path, _MLM, step=step, name=f"at-{step}")
+        assert load_run(str(branch)).model.rope_theta == theta
+
+
 @pytest.mark.parametrize(
     "text",
     ["[run]\nseed = 8\n", "[data]\nsequence_length = 32\n", "[train]\nglobal_batch_rows = 16\n"],

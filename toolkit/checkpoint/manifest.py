@@ -103,6 +103,9 @@ class CheckpointManifest(_Entry):
     settings: dict[str, Any]
     """The resolved settings of the run, with the model's `vocab_size` filled in."""
 
+    phase_settings: dict[str, dict[str, Any]] = {}
+    """What the phase of the last step has otherwise, by table of `settings`. Written only if there is anything."""
+
     corpora: dict[str, str] = {}
     """Hash of the manifest of each corpus of the run, by the setting that names it."""
 
@@ -133,6 +136,11 @@ class CheckpointManifest(_Entry):
     the place of its own and what its rows were made of, `grown` how a smaller model became the first weights. Written
     only in that case."""
 
+    def table(self, name: str) -> dict[str, Any]:
+        """A table of the settings as the phase of the last step has it, such as `model`; empty if there is none."""
+        table = self.settings.get(name)
+        return (table if isinstance(table, dict) else {}) | self.phase_settings.get(name, {})
+
     @property
     def first_weights(self) -> str:
         """`origin` in words; empty for freshly initialized weights."""
@@ -155,7 +163,7 @@ def manifest_bytes(manifest: CheckpointManifest) -> bytes:
     """The content of the manifest file."""
     content = manifest.model_dump(mode="json")
     # Checkpoints of runs that began here keep the form that readers of earlier versions demand.
-    for key, usual in (("recent_losses", []), ("has_moments", True), ("origin", {})):
+    for key, usual in (("phase_settings", {}), ("recent_losses", []), ("has_moments", True), ("origin", {})):
         if content[key] == usual:
             del content[key]
     content[_HASH_KEY] = hashlib.sha256(_canonical(content)).hexdigest()

@@ -103,7 +103,7 @@ def model_card(manifest: CheckpointManifest, form: ExportForm, *, name: str, arc
 
 
 def _facts(manifest: CheckpointManifest) -> Iterator[tuple[str, str]]:
-    model = _group(manifest, "model")
+    model = manifest.table("model")
     if manifest.first_weights:
         yield "first weights", manifest.first_weights
     parameters = sum(math.prod(entry.shape) for entry in manifest.tensors.values())
@@ -164,6 +164,7 @@ def _phases(manifest: CheckpointManifest) -> Iterator[str]:
         ]
         length += [f"{key} {phase[key]}" for key in ("lr", "optimizer") if phase.get(key, "keep") != "keep"]
         length += [f"{key} {_named(value)}" for key, value in (phase.get("data") or {}).items()]
+        length += [f"{key} {_plain(value)}" for key, value in (phase.get("model") or {}).items()]
         yield f"{name} ({', '.join([*length, *(f'{key} {_plain(value)}' for key, value in sorted(own.items()))])})"
 
 

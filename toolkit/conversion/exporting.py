@@ -149,8 +149,7 @@ def to_hf(
 
 def _trained_length(source: Checkpoint, settings: ModelSettings) -> int:
     """Tokens of a row in training: longer texts are cut for embeddings; the model's positions where it is unknown."""
-    data = source.manifest.settings.get("data")
-    trained, longest = data.get("sequence_length") if isinstance(data, dict) else None, settings.max_position_embeddings
+    trained, longest = source.manifest.table("data").get("sequence_length"), settings.max_position_embeddings
     return min(trained, longest) if isinstance(trained, int) else longest
 
 
@@ -254,9 +253,8 @@ def _notes(form: ExportForm, class_name: str, settings: ModelSettings, vocabular
 
 
 def _model_settings(source: Checkpoint) -> ModelSettings:
-    model = source.manifest.settings.get("model")
     try:
-        settings = ModelSettings.model_validate(model)
+        settings = ModelSettings.model_validate(source.manifest.table("model"))
     except ValidationError as error:
         found = explain(error, ModelSettings, group="settings.model")
         raise CheckpointError(

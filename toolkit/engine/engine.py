@@ -24,9 +24,12 @@ from toolkit.core.types import AttentionKind
 from toolkit.engine.ds_config import deepspeed_error_message, zero_stage
 from toolkit.engine.optimizer import OptimizerSettings, build_optimizer
 from toolkit.engine.ranks import Ranks
+from toolkit.model.config import ModelSettings
+from toolkit.model.encoder import Encoder
 from toolkit.model.segments import SegmentLayout
 from toolkit.parallel.groups import ProcessGroups
 from toolkit.parallel.shares import share_of
+from toolkit.parallel.stages import Stage
 
 _NORM_PIECE = 1 << 22
 
@@ -77,7 +80,7 @@ class Engine:
     """
 
     def __init__(
-        self, module: torch.nn.Module, *, config: dict[str, Any], optimizer: OptimizerSettings, ranks: Ranks
+        self, module: Encoder | Stage, *, config: dict[str, Any], optimizer: OptimizerSettings, ranks: Ranks
     ) -> None:
         self.ranks = ranks
         self.module = module
@@ -159,6 +162,10 @@ class Engine:
         """AdamW's own count of updates; after at least one."""
         state = next(iter(self._adamw().state.values()))
         return int(state["step"])
+
+    def set_rope(self, settings: ModelSettings) -> None:
+        """Rotate as these settings say from the next forward pass on; the rest of them is that of the model."""
+        self.module.set_rope(settings)
 
     def reset_moments(self) -> None:
         """Set AdamW's moments and its count of updates to zero, between two steps."""

@@ -70,8 +70,8 @@ def checkpoint_views(checkpoint: Checkpoint) -> Iterator["Table"]:
     table.add_row("tokens", f"{manifest.tokens:,} without padding; next row is number {manifest.data_position:,}")
     if manifest.losses:
         table.add_row("last losses", ", ".join(f"{name} {loss:.4f}" for name, loss in manifest.losses.items()))
-    if "model" in manifest.settings:
-        table.add_row("model", _model_line(ModelSettings.model_validate(manifest.settings["model"])))
+    if model := manifest.table("model"):
+        table.add_row("model", _model_line(ModelSettings.model_validate(model)))
     ids = manifest.vocabulary
     mask = "no mask token" if ids.mask_id is None else f"mask token {ids.mask_id}"
     table.add_row("vocabulary", f"{ids.size:,} ids, {mask}, fingerprint {ids.fingerprint[:12]}")

@@ -76,6 +76,10 @@ class Encoder(nn.Module):
         loss: Tensor = self.lm_head(hidden_ND, labels_N)
         return loss * scale
 
+    def set_rope(self, settings: ModelSettings) -> None:
+        """Rotate as these settings say from here on; the rest of them is that of the encoder."""
+        self.settings = self.model.settings = settings
+
     def logits(
         self,
         input_ids_BS: Tensor,

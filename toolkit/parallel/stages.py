@@ -131,6 +131,10 @@ class Stage(nn.Module):
         """This stage's copy of the weight, or share of it, that embedding and head have in common."""
         return self.get_parameter("model.embed_tokens.weight")
 
+    def set_rope(self, settings: ModelSettings) -> None:
+        """See `Encoder.set_rope`."""
+        self.settings = settings
+
     def expect(self, coming: Iterator[tuple[ForwardContext, Tensor]]) -> None:
         """Take contexts and labels (N,) of the next forward passes from here, in the order of the micro-batches."""
         self._coming = coming

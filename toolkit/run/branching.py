@@ -74,7 +74,7 @@ def make_branch(parent: Path, *, step: int, tail: Path, output: Path, overrides:
     choices = _choices(raw, tail)
     before = settings_in(manifest)
     _check_output(output, parent)
-    merged = _merged(manifest.settings, raw, tail_file=tail, output=output)
+    merged = _merged(manifest.settings | {"model": manifest.table("model")}, raw, tail_file=tail, output=output)
     stretch = next(stretch for stretch in StepPlan(before).stretches if manifest.step <= stretch.stop)
     if choices.lr == "keep" and isinstance(merged["lr"], dict):
         # A phase of the parent may have had a warm-up and a peak of its own.

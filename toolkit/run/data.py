@@ -106,9 +106,13 @@ class RunData:
             numbers = ", ".join(str(phase.index + 1) for phase in phases)
             reader = "the run" if len(phases) == len(self.schedule.phases) else f"phase {numbers}"
             lines += _describe_part(part, needed, reader)
-        longest = self.settings.model.max_position_embeddings
-        if max(data.sequence_length for data in self.plan.data) > longest:
-            lines.append(f"rows are longer than model.max_position_embeddings={longest:,}, which exports will say")
+        shapes = zip(self.plan.data, self.plan.models, strict=True)
+        lengths = dict.fromkeys((data.sequence_length, model.max_position_embeddings) for data, model in shapes)
+        lines += [
+            f"rows of {length:,} are longer than model.max_position_embeddings={longest:,}, which exports will say"
+            for length, longest in lengths
+            if length > longest
+        ]
         return "\n  ".join(lines)
 
 

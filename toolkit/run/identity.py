@@ -117,7 +117,7 @@ def check_same_model(settings: RunSettings, manifest: CheckpointManifest) -> Non
 
 def growth_of(settings: RunSettings, manifest: CheckpointManifest) -> Growth:
     """From the model of a checkpoint to that of a run."""
-    return Growth(ModelSettings.model_validate(manifest.settings.get("model")), settings.model)
+    return Growth(ModelSettings.model_validate(manifest.table("model")), settings.model)
 
 
 def _check_growth(settings: RunSettings, manifest: CheckpointManifest) -> tuple[str, ...]:
@@ -148,7 +148,7 @@ def rope_differences(settings: RunSettings, manifest: CheckpointManifest) -> lis
 
 def _model_differences(settings: RunSettings, manifest: CheckpointManifest) -> dict[str, str]:
     """Keys of `[model]` that differ from those of a checkpoint, with both values."""
-    theirs, ours = _flat(manifest.settings.get("model") or {}), _flat(settings.model.model_dump(mode="json"))
+    theirs, ours = _flat(manifest.table("model")), _flat(settings.model.model_dump(mode="json"))
     # The keys of a scaling of angles are there only where there is one.
     keys = theirs.keys() | {key for key in ours if key.startswith(_ROPE)}
     return {

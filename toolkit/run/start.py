@@ -187,8 +187,9 @@ def fill_model_from_checkpoint(raw: dict[str, Any]) -> None:
             # The settings can be looked at without the weights; the run itself asks for them again.
             return
         raise
-    model = manifest.settings.get("model")
-    if not isinstance(model, dict):
+    # A run goes on with its own [model]; what its phases have otherwise they say themselves.
+    model = (manifest.settings.get("model") or {}) if own else manifest.table("model")
+    if not model:
         raise CheckpointError(
             f"init.from={source}: the manifest there does not describe a model. Give another checkpoint, or the shape "
             "in [model]."

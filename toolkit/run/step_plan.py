@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -10,9 +11,12 @@ from toolkit.core.settings import explain
 from toolkit.core.text import counted
 from toolkit.data import DataSettings
 from toolkit.engine.lr import LearningRateSettings, learning_rate_at
+from toolkit.model.config import ModelSettings
 from toolkit.objectives.schedule import Phase, PhaseSettings, Schedule, rows_of_phases
 from toolkit.parallel.topology import BatchPlan
 from toolkit.run.settings import RunSettings
+
+_FREE_IN_PHASES = ("rope_theta", "rope_scaling", "max_position_embeddings")
 
 
 def schedule_of(settings: RunSettings) -> Schedule:
@@ -46,6 +50,32 @@ def _data_of(phase: PhaseSettings, shared: dict[str, object], number: int) -> Da
         raise SettingsError(explain(error, DataSettings, group=group)) from None
 
 
+def models_of_phases(settings: RunSettings) -> tuple[ModelSettings, ...]:
+    """`[model]` as each phase has it: how positions are rotated may differ, which no weight's shape depends on.
+
+    Raises:
+        SettingsError: naming the key of a phase that is wrong.
+    """
+    return tuple(_model_of(phase, settings.model, number) for number, phase in enumerate(settings.schedule))
+
+
+def _model_of(phase: PhaseSettings, shared: ModelSettings, number: int) -> ModelSettings:
+    if phase.model is None:
+        return shared
+    group = f"schedule.{number}.model"
+    if fixed := sorted(phase.model.keys() - _FREE_IN_PHASES):
+        raise SettingsError(
+            f"{group}.{fixed[0]}: a phase may have other values of {', '.join(_FREE_IN_PHASES)}; the rest of [model] "
+            "is one for the whole run.\nLeave the key out, or give it in [model]."
+        )
+    if number == 0:
+        raise SettingsError(f"{group}: nothing comes before the first phase. Give its keys in [model].")
+    try:
+        return ModelSettings.model_validate(shared.model_dump() | phase.model)
+    except ValidationError as error:
+        raise SettingsError(explain(error, ModelSettings, group=group)) from None
+
+
 @dataclass(frozen=True)
 class Stretch:
     """Updates `start` to `stop` - 1 with one warm-up, one stable part and one decay of the learning rate."""
@@ -70,6 +100,7 @@ class StepPlan:
     Attributes:
         schedule: phases by step.
         data: `[data]` as each phase has it.
+        models: `[model]`, likewise.
         rows: those of the steps of each phase.
         sequence_length: `data.sequence_length`, which phases may have otherwise.
         stretches: of the learning rate, one after another.
@@ -80,7 +111,7 @@ class StepPlan:
 
     def __init__(self, settings: RunSettings) -> None:
         # First: lengths in tokens are counted in rows of these.
-        self.data = data_of_phases(settings)
+        self.data, self.models = data_of_phases(settings), models_of_phases(settings)
         self.schedule = schedule_of(settings)
         self.rows = rows_of_phases(
             settings.schedule,
@@ -121,6 +152,7 @@ class StepPlan:
             changes.append(f"over {steps} from {rows.sizes[0]:,} to {rows.full:,} rows a step")
         if "train" in (entry.data or {}):
             changes.append(f"on {data.train if isinstance(data.train, str) else 'a blend of its own'}")
+        changes += [f"{key} {value}" for key, value in (entry.model or {}).items()]
         if entry.lr == "rewarm":
             changes.append("the learning rate warms up again")
         if entry.optimizer == "reset":
@@ -153,6 +185,15 @@ class StepPlan:
         if len(self.stretches) == 1:
             return self.stretches[0].describe()
         return "; ".join(f"to step {stretch.stop:,}: {stretch.describe()}" for stretch in self.stretches)
+
+    def model_at(self, step: int) -> ModelSettings:
+        """`[model]` of the update with 0-based index `step`."""
+        return self.models[self.schedule.phase_at(step).index]
+
+    def phase_settings(self, step: int) -> dict[str, dict[str, Any]]:
+        """What the phase of the update with 0-based index `step` has otherwise than the run, by the run's tables."""
+        entry = self._phases[self.schedule.phase_at(step).index]
+        return {name: given for name, given in (("data", entry.data), ("model", entry.model)) if given}
 
     def resets_optimizer(self, step: int) -> bool:
         """Whether the optimizer's moments are set to zero before the update with 0-based index `step`."""

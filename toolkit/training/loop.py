@@ -79,6 +79,7 @@ def _train(run: Run, state: RunState, steps: LocalSteps, hooks: HookList, errors
     schedule = run.plan.schedule
     info = StepInfo(state, schedule.phase_at(state.step), run.objective_at(state.step).attention)
     hooks.on_start(info)
+    run.engine.set_rope(run.plan.model_at(state.step))
     if info.is_start:
         state = _evaluate_if_due(run, info, hooks, errors)
     while state.step < schedule.total_steps:
@@ -94,6 +95,7 @@ def _train(run: Run, state: RunState, steps: LocalSteps, hooks: HookList, errors
         counts, phase, objective = StepCounts(*summed), schedule.phase_at(state.step), run.objective_at(state.step)
         lr = run.plan.learning_rate(state.step)
         threshold = run.spikes.threshold(state.losses_in(phase))
+        run.engine.set_rope(run.plan.model_at(state.step))
         if run.plan.resets_optimizer(state.step):
             run.engine.reset_moments()
         try:

@@ -69,6 +69,7 @@ class CheckpointSaver:
                 "step": state.step,
                 "optimizer_step": self._engine.optimizer_step,
                 "tokens": state.tokens,
+                "phase_settings": self._plan.phase_settings(state.step - 1),
                 "data_position": self._plan.position(state.step),
                 "data_digest": state.digest.hex(),
                 "losses": dict(state.losses),

@@ -113,7 +113,7 @@ def _files(settings: ProbeSettings) -> dict[Any, Path]:
 def _model_settings(checkpoint: "Checkpoint") -> "ModelSettings":
     from toolkit.model.config import ModelSettings
 
-    return ModelSettings.model_validate(checkpoint.manifest.settings["model"])
+    return ModelSettings.model_validate(checkpoint.manifest.table("model"))
 
 
 def _source(checkpoint: "Checkpoint", model: "ModelSettings") -> "EncoderSource":

@@ -37,7 +37,7 @@ def long_rows(corpus: str, *, length: int) -> Tensor:
 def checkpoint_logits(run: str) -> Logits:
     """The causal model of a run's newest checkpoint: ids (B, S) to logits (B, S, V), in fp32."""
     source = open_checkpoint(run)
-    encoder = Encoder(ModelSettings.model_validate(source.manifest.settings["model"]))
+    encoder = Encoder(ModelSettings.model_validate(source.manifest.table("model")))
     encoder.load_state_dict({name: source.weight(name) for name in source.names})
     encoder.eval()
 
