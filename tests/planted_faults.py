@@ -388,7 +388,7 @@ FAULTS = (
         path="toolkit/checkpoint/manifest.py",
         old=" | self.phase_settings.get(name, {})",
         new="",
-        tests=("tests/conversion/test_longer_contexts.py",),
+        tests=("tests/run/test_branching.py",),
     ),
     Fault(
         name="phases: the position forgets that steps of a batch-size warm-up are smaller",
