@@ -28,8 +28,12 @@ from toolkit.checkpoint.folders import WRITING_PREFIX, step_folders
 LAYOUTS = (Layout("zero1", 2, tp=2), Layout("pipeline", 2, pp=2))
 _KILLED_EARLY = 0.3
 """Share of the kills at a random moment of the start; the others come up to three seconds after the first step."""
-_RISING = "objectives.mlm.mask_ratio={start=0.2,stop=0.6}"
-_LONG = ("schedule.0.steps=30", "schedule.1.steps=30", "checkpoint.every=1", "checkpoint.keep=3", _RISING)
+# In the first phase steps of 2, 4, 6 and then 8 rows of 64, in the second a mask ratio that rises.
+_RISING = (
+    *("schedule.0.batch_warmup_rows=2", "schedule.0.batch_warmup_tokens=3000"),
+    "objectives.mlm.mask_ratio={start=0.2,stop=0.6}",
+)
+_LONG = ("schedule.0.steps=30", "schedule.1.steps=30", "checkpoint.every=1", "checkpoint.keep=3", *_RISING)
 
 
 @dataclass(frozen=True)
