@@ -36,6 +36,11 @@ def has_gpu() -> bool:
     return os.environ.get("DS_ACCELERATOR") != "cpu" and torch.cuda.is_available()
 
 
+def gpu_bytes() -> int:
+    """Memory of a GPU of this machine, of the smallest one; there has to be one."""
+    return min(torch.cuda.get_device_properties(number).total_memory for number in range(torch.cuda.device_count()))
+
+
 def has_joined() -> bool:
     """Whether this process is in a process group."""
     return dist.is_initialized()

@@ -11,7 +11,8 @@ from toolkit.core.errors import SettingsError
 from toolkit.core.settings import Settings
 from toolkit.core.text import counted
 
-_LARGEST_DEFAULT_MICRO_BATCH = 12
+LARGEST_DEFAULT_MICRO_BATCH = 12
+"""Rows; the paper's micro-batch."""
 
 
 class ParallelSettings(Settings):
@@ -157,7 +158,7 @@ def batch_plan(global_batch_rows: int, micro_batch_rows: int | None, *, data_par
     """
     share, left = divmod(global_batch_rows, data_parallel)
     if micro_batch_rows is None and left == 0:
-        candidates = range(1, min(share, _LARGEST_DEFAULT_MICRO_BATCH) + 1)
+        candidates = range(1, min(share, LARGEST_DEFAULT_MICRO_BATCH) + 1)
         micro_batch_rows = max(rows for rows in candidates if share % rows == 0)
     if left or micro_batch_rows is None or share % micro_batch_rows:
         asked = "" if micro_batch_rows is None else f" x train.micro_batch_rows={micro_batch_rows}"

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -16,12 +15,12 @@ from toolkit.model.presets import parameter_counts, training_flops
 from toolkit.objectives.base import Objective, at_progress
 from toolkit.objectives.registry import get
 from toolkit.objectives.schedule import Phase, Schedule
-from toolkit.parallel.memory import rank_memory, shapes_of_stages
 from toolkit.parallel.topology import BatchPlan
 from toolkit.run.data import RunData
+from toolkit.run.memory import parts_in_words, rank_memories
 from toolkit.run.settings import RunSettings
-from toolkit.run.stages import blocks_of_stages, targets_per_position
-from toolkit.run.step_plan import BatchPlans, StepPlan
+from toolkit.run.stages import targets_per_position
+from toolkit.run.step_plan import StepPlan
 
 _SAMPLED_ROWS = 32
 # Two steps of a phase, one as far from its middle as the other: ramps are symmetric about it. Neither is where a stair
@@ -78,29 +77,12 @@ def forecast_memory(settings: RunSettings, plan: BatchPlan, config: Mapping[str,
     """
     if settings.model.vocab_size is None:
         return []
-    tp = settings.parallel.tp
-    stages = tuple(len(blocks) for blocks in blocks_of_stages(settings))
-    precision = settings.precision or "bf16"
-    # Micro-batches of all phases have as many positions, or fewer; only one long row can be more.
-    rows, length = BatchPlans(plan, StepPlan(settings)).largest_micro_batch
-    memories = [
-        rank_memory(
-            shape,
-            dp=plan.data_parallel,
-            zero=config.get("zero_optimization", {}),
-            precision=precision,
-            micro_batch_rows=rows,
-            sequence_length=length,
-            activation_checkpointing=settings.train.activation_checkpointing,
-        )
-        for shape in shapes_of_stages(settings.model, tp=tp, stages=stages, num_micro_batches=plan.accumulation)
-    ]
+    memories = rank_memories(settings, plan, config)
     worst = max(memories, key=lambda memory: memory.total)
-    parts = ", ".join(f"{name} {size / 1e9:.1f}" for name, size in asdict(worst).items())
-    of = f" of stage {memories.index(worst) + 1}" if len(stages) > 1 else ""
-    ranks = plan.data_parallel * settings.parallel.pp * tp
-    layout = f"{precision}, ZeRO stage {zero_stage(config)}, {counted(ranks, 'rank')}"
-    return [f"memory per rank{of}: {worst.total / 1e9:.1f} GB ({parts}; {layout}, flash attention)"]
+    of = f" of stage {memories.index(worst) + 1}" if len(memories) > 1 else ""
+    ranks = plan.data_parallel * settings.parallel.pp * settings.parallel.tp
+    layout = f"{settings.precision or 'bf16'}, ZeRO stage {zero_stage(config)}, {counted(ranks, 'rank')}"
+    return [f"memory per rank{of}: {worst.total / 1e9:.1f} GB ({parts_in_words(worst)}; {layout}, flash attention)"]
 
 
 def _flops_per_position(settings: RunSettings, plan: StepPlan, phase: Phase, data: RunData | None) -> float:

@@ -20,6 +20,7 @@ from toolkit.parallel.topology import BatchPlan, batch_plan, topology
 from toolkit.run.data import RunData, open_run_data
 from toolkit.run.folder import RunFolder
 from toolkit.run.load import to_toml
+from toolkit.run.memory import largest_fitting
 from toolkit.run.settings import RunSettings
 from toolkit.run.stages import describe_stages
 from toolkit.run.start import Start, find_start
@@ -80,23 +81,42 @@ def resolve_run(settings: RunSettings, *, ds_config: str | None, num_ranks: int)
     check_probe_files(settings)
     start = find_start(settings)
     settings = start.keep_choices(settings)
-    plan, ds_config, config, choices = divide_run(settings, ds_config=ds_config, num_ranks=num_ranks)
+    plan, source, config, choices = divide_run(settings, ds_config=ds_config, num_ranks=num_ranks)
+    chosen = []
     if settings.precision is None:
         launched = read_launcher()
         here = launched.local_world_size if launched.is_launched else num_ranks
         precision, why = choose_precision(zero_stage(config), ranks_per_machine=here)
         settings = settings.model_copy(update={"precision": precision})
-        choices.append(f"precision {precision}: {why}")
-    assert settings.precision is not None
-    complete = resolve_ds_config(
-        config, batch=plan, grad_clip=settings.train.grad_clip, precision=settings.precision, source=ds_config
-    )
+        chosen.append(f"precision {precision}: {why}")
+    complete = _complete(settings, plan, config, source)
     data = open_run_data(settings)
     start.check(data.settings, data.corpus, key=data.first_corpus.key, hashes=data.hashes())
+    if settings.model.vocab_size is None:
+        # What fits in memory depends on it.
+        plan, source, config, choices = divide_run(data.settings, ds_config=ds_config, num_ranks=num_ranks)
+        complete = _complete(settings, plan, config, source)
     BatchPlans(plan, data.plan)
+    choices += chosen
+    if settings.train.compile is None and is_compiled(settings):
+        choices.append("train.compile true: the run is on GPUs")
     if settings.parallel.pp > 1 and settings.parallel.stages is None:
         choices.append(describe_stages(data.settings))
     return ResolvedRun(data, start, plan, complete, tuple(choices))
+
+
+def is_compiled(settings: RunSettings) -> bool:
+    """Whether blocks go through torch.compile: unset, on GPUs."""
+    from toolkit.engine.ranks import has_gpu
+
+    return has_gpu() if settings.train.compile is None else settings.train.compile
+
+
+def _complete(settings: RunSettings, plan: BatchPlan, config: dict[str, Any], source: str) -> dict[str, Any]:
+    assert settings.precision is not None
+    return resolve_ds_config(
+        config, batch=plan, grad_clip=settings.train.grad_clip, precision=settings.precision, source=source
+    )
 
 
 def divide_run(
@@ -116,7 +136,17 @@ def divide_run(
         SettingsError: model, rows, ranks, degrees of parallelism and DeepSpeed file do not fit.
     """
     parallel, choices = settings.parallel, list[str]()
+    from toolkit.engine.ranks import gpu_bytes, has_gpu
+
     plan = _batch_plan(settings, settings.train.micro_batch_rows, num_ranks)
+    if settings.train.micro_batch_rows is None and settings.model.vocab_size is not None and has_gpu():
+        plan, why = largest_fitting(
+            settings,
+            lambda plan: read_ds_config(ds_config or choose_ds_config(plan, parallel)[0]),
+            data_parallel=plan.data_parallel,
+            gpu_bytes=gpu_bytes(),
+        )
+        choices.append(f"train.micro_batch_rows {plan.micro_batch_rows}: {why}")
     if ds_config is None:
         ds_config, why = choose_ds_config(plan, parallel)
         choices.append(f"--ds-config {ds_config}: {why}")
@@ -141,7 +171,7 @@ def _batch_plan(settings: RunSettings, micro_batch_rows: int | None, num_ranks: 
 def _check_recomputation(settings: RunSettings, config: dict[str, Any], *, source: str) -> None:
     """At stage 3, DeepSpeed gathers weights inside blocks, where graphs then break."""
     numbers = settings.train
-    if numbers.compile and numbers.activation_checkpointing == "selective" and zero_stage(config) == 3:
+    if is_compiled(settings) and numbers.activation_checkpointing == "selective" and zero_stage(config) == 3:
         raise SettingsError(
             'train.activation_checkpointing="selective" cannot run with train.compile=true and ZeRO stage 3 '
             f"({source}).\n"

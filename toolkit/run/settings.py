@@ -35,12 +35,13 @@ class TrainSettings(OptimizerSettings):
     global_batch_rows: int = Field(1152, gt=0)
     """Rows of a step over all ranks; 1,152 rows of 2,048 are the paper's 2,359,296 positions."""
     micro_batch_rows: int | None = Field(None, gt=0)
-    """Rows of one forward pass on one rank; unset: the largest even share of a step up to 12, the paper's."""
+    """Rows of one forward pass on one rank; unset: the largest even share of a step, of those that fit in a GPU's
+    memory, on a CPU of those up to 12, the paper's."""
     z_loss: float = Field(0.0, ge=0, allow_inf_nan=False)
     """Coefficient of log(Z)^2 in what is minimised, Z a target's softmax normaliser (PaLM: 1e-4); 0: without. Logged
     and validation losses are the cross-entropy alone."""
-    compile: bool = False
-    """Whether blocks go through torch.compile; pays on a GPU and on CPU runs longer than about 5 minutes."""
+    compile: bool | None = None
+    """Whether blocks go through torch.compile; unset: on GPUs. On a CPU it pays in runs longer than about 5 minutes."""
     activation_checkpointing: ActivationCheckpointing = "none"
     """What blocks compute again in the backward pass, to hold less memory: `none`; `selective`, all but matrix
     products and flash attention; `full`, everything. Losses and gradients stay the same."""

@@ -1,0 +1,75 @@
+"""What a run on GPUs chooses for settings that are not given; the GPU here is made up."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.runs import write_run
+from toolkit.core.errors import SettingsError
+from toolkit.engine import ranks
+from toolkit.run import load_run
+from toolkit.run.memory import rank_memories
+from toolkit.run.resolve import ResolvedRun, resolve_run
+
+
+@pytest.fixture
+def run_file(tmp_path: Path) -> str:
+    """96 rows a step."""
+    file = write_run(tmp_path)
+    text = file.read_text().replace("global_batch_rows = 8", "global_batch_rows = 96")
+    file.write_text("".join(line for line in text.splitlines(keepends=True) if "micro_batch_rows" not in line))
+    return str(file)
+
+
+def _resolve(run_file: str, gpu: int | None, monkeypatch: pytest.MonkeyPatch, *overrides: str) -> ResolvedRun:
+    monkeypatch.setattr(ranks, "has_gpu", lambda: gpu is not None)
+    monkeypatch.setattr(ranks, "gpu_bytes", lambda: gpu)
+    settings = load_run(run_file, ['precision="bf16"', *overrides])
+    return resolve_run(settings, ds_config=None, num_ranks=2)
+
+
+def _needed(run: ResolvedRun) -> int:
+    return max(memory.total for memory in rank_memories(run.settings, run.plan, run.ds_config))
+
+
+def test_the_largest_share_that_fits_is_taken(run_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank has 48 rows of a step; each number that divides them is the choice on a GPU that has room for no more."""
+    divisors = [1, 2, 3, 4, 6, 8, 12, 16, 24, 48]
+    needed = {
+        rows: _needed(_resolve(run_file, None, monkeypatch, f"train.micro_batch_rows={rows}")) for rows in divisors
+    }
+    for rows in divisors:
+        run = _resolve(run_file, int(needed[rows] / 0.85) + 2, monkeypatch)
+        assert run.plan.micro_batch_rows == rows
+        assert run.ds_config["train_micro_batch_size_per_gpu"] == rows
+        (line,) = [choice for choice in run.choices if choice.startswith("train.micro_batch_rows ")]
+        assert line.startswith(
+            f"train.micro_batch_rows {rows}: the largest share that fits, {needed[rows] / 1e9:.1f} of"
+        )
+        assert ("launching kernels" in line) == (rows < 12)
+
+
+def test_a_model_of_which_no_row_fits_is_refused(run_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    message = (
+        r"one row needs \d+\.\d GB on a rank \(weights .*and its GPU has 0\.0, of which 0\.0 are counted on\.\nSet"
+    )
+    with pytest.raises(SettingsError, match=message):
+        _resolve(run_file, 10**5, monkeypatch)
+    # Who names a number gets it.
+    assert _resolve(run_file, 10**5, monkeypatch, "train.micro_batch_rows=1").plan.micro_batch_rows == 1
+
+
+def test_on_a_cpu_twelve_rows_are_enough(run_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _resolve(run_file, None, monkeypatch).plan.micro_batch_rows == 12
+
+
+def test_blocks_are_compiled_on_gpus(run_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = "train.compile true: the run is on GPUs"
+    assert told in _resolve(run_file, 10**12, monkeypatch).choices
+    assert told not in _resolve(run_file, 10**12, monkeypatch, "train.compile=false").choices
+    assert told not in _resolve(run_file, None, monkeypatch).choices
+    selective = load_run(run_file, ['train.activation_checkpointing="selective"', "train.micro_batch_rows=1"])
+    assert resolve_run(selective, ds_config="zero3", num_ranks=2)
+    monkeypatch.setattr(ranks, "has_gpu", lambda: True)
+    with pytest.raises(SettingsError, match=r"cannot run with train\.compile=true and ZeRO stage 3"):
+        resolve_run(selective, ds_config="zero3", num_ranks=2)
