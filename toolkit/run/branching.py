@@ -22,7 +22,7 @@ from toolkit.run.folder import RunFolder
 from toolkit.run.load import complete_run, settings_in, to_toml
 from toolkit.run.settings import PastPhase, RunSettings
 from toolkit.run.start import Start
-from toolkit.run.step_plan import StepPlan, schedule_of
+from toolkit.run.step_plan import StepPlan, data_of_phases, schedule_of
 from toolkit.run.toml_files import apply_override, read_toml
 
 # What a tail never takes from its parent: each is about one run.
@@ -75,11 +75,9 @@ def make_branch(parent: Path, *, step: int, tail: Path, output: Path, overrides:
     before = settings_in(manifest)
     _check_output(output, parent)
     merged = _merged(manifest.settings | {"model": manifest.table("model")}, raw, tail_file=tail, output=output)
-    stretch = next(stretch for stretch in StepPlan(before).stretches if manifest.step <= stretch.stop)
-    if choices.lr == "keep" and isinstance(merged["lr"], dict):
-        # A phase of the parent may have had a warm-up and a peak of its own.
-        merged["lr"] = {**merged["lr"], "peak": stretch.settings.peak, **raw.get("lr", {})}
-    merged["branch"] = _table(manifest, checkpoint, before, choices, ramp_start=stretch.start)
+    merged["branch"] = _table(manifest, checkpoint, before, choices)
+    if choices.lr == "keep":
+        merged["branch"] |= _ramp(before, manifest.step, raw.get("lr"))
     settings = complete_run(merged, origin=str(tail))
     settings = _with_data(settings, before, manifest)
     file = RunFolder(output).settings_file
@@ -183,10 +181,21 @@ def _without_nothing(value: Any) -> Any:
     return {key: part for key, part in value.items() if part is not None} if isinstance(value, dict) else value
 
 
+def _ramp(before: RunSettings, step: int, given: Any) -> dict[str, Any]:
+    """The warm-up that goes on, for `[branch]`: a phase of the parent may have had one, and a peak, of its own.
+
+    That peak is not `lr.peak`, which later phases of the tail warm up to; one that the tail gives holds for both.
+    """
+    stretch = next(stretch for stretch in StepPlan(before).stretches if step <= stretch.stop)
+    peak = stretch.settings.peak
+    is_own = peak != before.lr.peak and not (isinstance(given, dict) and "peak" in given)
+    return {"ramp_start": stretch.start, "ramp_peak": peak if is_own else None}
+
+
 def _table(
-    manifest: CheckpointManifest, checkpoint: Path, before: RunSettings, choices: TailSettings, *, ramp_start: int
+    manifest: CheckpointManifest, checkpoint: Path, before: RunSettings, choices: TailSettings
 ) -> dict[str, Any]:
-    """`[branch]` of the new run, but for what depends on its data."""
+    """`[branch]` of the new run, but for what depends on its data, and with a warm-up of its own."""
     past = list(before.branch.past) if before.branch else []
     kinds = manifest.settings.get("objectives", {})
     for phase in schedule_of(before).phases:
@@ -198,7 +207,7 @@ def _table(
         "from": str(checkpoint),
         "step": manifest.step,
         "optimizer": choices.optimizer,
-        "ramp_start": ramp_start if choices.lr == "keep" else manifest.step,
+        "ramp_start": manifest.step,
         "past": past,
     }
 
@@ -207,27 +216,33 @@ def _with_data(settings: RunSettings, before: RunSettings, manifest: CheckpointM
     """The settings, after a look at the corpora: order and digest go on where the rows are those of the parent."""
     training, validation = open_corpora(settings)
     hashes = corpus_hashes([*(named for part in training for named in part), validation])
-    plan = StepPlan(before)
+    plan, own = StepPlan(before), StepPlan(settings)
     last = plan.schedule.phase_at(manifest.step - 1).index
-    is_same = _rows(settings, 0, hashes) == _rows(before, last, manifest.corpora)
+    orders = [_order(before, number, manifest.corpora) for number in range(len(plan.data))]
+    is_same = own.rows[0].full == plan.rows[last].full and _order(settings, 0, hashes) == orders[last]
     assert settings.branch is not None
-    where = (
-        {"data": "keep", "position": plan.rows_read(manifest.step, plan.data[last])} if is_same else {"data": "reset"}
-    )
+    where: dict[str, Any] = {"data": "reset"}
+    if is_same:
+        where = {"data": "keep", "position": plan.rows_read(manifest.step, plan.data[last])}
+        if any(data != own.data[0] for data in own.data):
+            later = [_order(settings, number, hashes) for number in range(1, len(own.data))]
+            where["later_positions"] = tuple(
+                plan.rows_read(manifest.step, plan.data[orders.index(order)]) if order in orders else 0
+                for order in later
+            )
     settings = settings.model_copy(update={"branch": settings.branch.model_copy(update=where)})
     first = training[0][0]
     Start(initial=manifest).check(settings, first.corpus, key=first.key, hashes=hashes)
     return settings
 
 
-def _rows(settings: RunSettings, number: int, hashes: Mapping[str, str]) -> tuple[Any, ...]:
-    """What decides which row comes when in a phase."""
-    plan, entry = StepPlan(settings), settings.schedule[number]
-    data = plan.data[number]
+def _order(settings: RunSettings, number: int, hashes: Mapping[str, str]) -> tuple[Any, ...]:
+    """What decides which row of a phase's data comes when."""
+    data, entry = data_of_phases(settings)[number], settings.schedule[number]
     weights = None if isinstance(data.train, str) else [part.weight for part in data.train]
     key = f"schedule.{number}.data.train" if "train" in (entry.data or {}) else "data.train"
     corpora = [hashes[name] for name in sorted(hashes) if name == key or name.startswith(f"{key}.")]
-    return settings.run.seed, plan.rows[number].full, weights, corpora, data.model_dump(exclude={"train", "validation"})
+    return settings.run.seed, weights, corpora, data.model_dump(exclude={"train", "validation"})
 
 
 def _notes(settings: RunSettings, before: RunSettings, choices: TailSettings) -> list[str]:

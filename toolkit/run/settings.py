@@ -94,8 +94,12 @@ class BranchSettings(Settings):
     """Whether the order of rows and the digest go on; else both start over, with other rows."""
     position: int = Field(0, ge=0)
     """Sample position of the first row."""
+    later_positions: tuple[Annotated[int, Field(ge=0)], ...] = Field((), strict=False)
+    """Of each later phase: rows that the run before had read of its data. Needed where data change."""
     ramp_start: int = Field(0, ge=0)
     """The step at which the learning rate's warm-up began: `step` where it is warmed up again."""
+    ramp_peak: float | None = Field(None, gt=0, allow_inf_nan=False)
+    """The peak that it leads to, where a phase of the run before had one of its own; unset: `lr.peak`."""
     past: tuple[PastPhase, ...] = Field((), strict=False)
     """What was trained before, from the first weights on."""
 

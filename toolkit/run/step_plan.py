@@ -120,7 +120,8 @@ class StepPlan:
         )
         self.sequence_length = settings.data.sequence_length
         self._phases = settings.schedule
-        self._position = 0 if settings.branch is None else settings.branch.position
+        branch = settings.branch
+        self._positions = () if branch is None else (branch.position, *branch.later_positions)
         self.stretches = self._stretches(settings)
         for stretch in self.stretches:
             stretch.settings.ramps(stretch.num_steps)
@@ -168,7 +169,7 @@ class StepPlan:
 
     def rows_read(self, step: int, data: DataSettings) -> int:
         """Rows of these data in the first `step` updates, and those that the parent of a branch had read."""
-        first = self._position if data == self.data[0] else 0
+        first = next((read for own, read in zip(self.data, self._positions, strict=False) if own == data), 0)
         return first + sum(
             self.rows[phase.index].before(max(min(step, phase.stop) - phase.start, 0))
             for phase in self.schedule.phases
@@ -201,13 +202,14 @@ class StepPlan:
         return step == phase.start and self._phases[phase.index].optimizer == "reset"
 
     def _stretches(self, settings: RunSettings) -> tuple[Stretch, ...]:
-        first = 0 if settings.branch is None else settings.branch.ramp_start
+        branch = settings.branch
+        first, peak = (0, None) if branch is None else (branch.ramp_start, branch.ramp_peak)
         rewarmed = {
             phase.start: entry.lr_peak or settings.lr.peak
             for phase, entry in zip(self.schedule.phases, self._phases, strict=True)
             if entry.lr == "rewarm"
         }
-        peaks = {first: settings.lr.peak, **rewarmed}
+        peaks = {first: peak or settings.lr.peak, **rewarmed}
         return tuple(
             Stretch(start, stop, settings.lr.model_copy(update={"peak": peaks[start]}))
             for start, stop in pairwise([*peaks, self.schedule.total_steps])
