@@ -108,6 +108,24 @@ def test_a_branch_of_a_rewarmed_branch_keeps_that_warm_up(trunk: Path, tmp_path:
     assert str(grandchild.label).endswith("second (no checkpoint yet), branched at step 8 <- this run")
 
 
+def test_a_run_file_above_a_model_is_no_relative(tmp_path: Path) -> None:
+    """`models/base` beside a run file that somebody wrote; and a run file whose branch point is not said."""
+    files = {
+        "run.toml": '[init]\nfrom = "models/base"\n',
+        "runs/one/run.toml": f'[init]\nfrom = "{tmp_path / "models" / "base"}"\n',
+        "runs/two/run.toml": f'[branch]\nfrom = "{tmp_path / "runs" / "one" / "checkpoints" / "step-00000004"}"\n',
+    }
+    (tmp_path / "models" / "base").mkdir(parents=True)
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    tree = family_tree(tmp_path / "runs" / "one")
+    assert tree is not None
+    assert str(tree.label).endswith("one (no checkpoint yet) <- this run")
+    assert [str(child.label).endswith("two (no checkpoint yet), branched") for child in tree.children] == [True]
+
+
 def test_a_branch_goes_on_in_the_warm_up_of_its_parents_phase(tmp_path: Path) -> None:
     """The phase of steps 4 to 8 has a stretch and a peak of its own; kept, both go on to step 10."""
     phases = 'schedule=[{objective="clm", steps=4}, {objective="mlm", steps=4, lr="rewarm", lr_peak=4e-3}]'

@@ -68,16 +68,18 @@ def _link(folder: Path) -> _Link | None:
         source = settings.get(key, {}).get("from") if isinstance(settings.get(key), dict) else None
         if isinstance(source, str) and (parent := _run_of(Path(source))) is not None:
             step = settings[key].get("step")
-            return _Link(parent, f"branched at step {step:,}" if key == "branch" else f"weights of {Path(source).name}")
+            at = f" at step {step:,}" if isinstance(step, int) else ""
+            return _Link(parent, f"branched{at}" if key == "branch" else f"weights of {Path(source).name}")
     return None
 
 
 def _run_of(source: Path) -> Path | None:
     """The folder of the run that a checkpoint, or a run folder, belongs to."""
     resolved = source.resolve()
-    # RUN_DIR, RUN_DIR/checkpoints or RUN_DIR/checkpoints/step-NNNNNNNN.
+    # RUN_DIR, RUN_DIR/checkpoints or RUN_DIR/checkpoints/step-NNNNNNNN; a run file that only lies above is another's.
     for folder in (resolved, resolved.parent, resolved.parent.parent):
-        if RunFolder(folder).settings_file.is_file():
+        run = RunFolder(folder)
+        if run.settings_file.is_file() and resolved in (run.path, run.checkpoints, run.checkpoints / resolved.name):
             return folder
     return None
 
