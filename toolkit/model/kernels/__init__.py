@@ -1,0 +1,1 @@
+"""What is computed by a kernel of its own."""
