@@ -6,21 +6,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.support.kernels import plain_varlen
+from tests.support.kernels import plain_flash
 from toolkit.core.types import AttentionKind
 from toolkit.model import attention as module
-from toolkit.model.attention import attend, attend_by_bmm, attend_by_sdpa, attend_by_varlen
+from toolkit.model.attention import attend, attend_by_bmm, attend_by_flash, attend_by_sdpa
+from toolkit.model.kernels.flash import suits_flash
 from toolkit.model.segments import SegmentLayout
-from toolkit.model.varlen import suits_varlen
 from toolkit.testing.models import dense_visibility
 from toolkit.testing.tolerances import tolerance
 
 
-def _by_varlen(query: Tensor, key: Tensor, value: Tensor, kind: AttentionKind, layout: SegmentLayout) -> Tensor:
-    return attend_by_varlen(query, key, value, kind, layout, kernel=plain_varlen)
+def _by_flash(query: Tensor, key: Tensor, value: Tensor, kind: AttentionKind, layout: SegmentLayout) -> Tensor:
+    return attend_by_flash(query, key, value, kind, layout, kernel=plain_flash)
 
 
-KERNELS = [attend_by_bmm, attend_by_sdpa, _by_varlen]
+KERNELS = [attend_by_bmm, attend_by_sdpa, _by_flash]
 Kernel = Callable[[Tensor, Tensor, Tensor, AttentionKind, SegmentLayout], Tensor]
 
 
@@ -180,7 +180,7 @@ def test_bounds_for_kernels_on_the_device_by_hand() -> None:
 
 
 def test_on_a_cpu_no_flash_kernel_is_chosen() -> None:
-    assert not suits_varlen(torch.zeros(4, 2, 64, dtype=torch.bfloat16))
+    assert not suits_flash(torch.zeros(4, 2, 64, dtype=torch.bfloat16))
 
 
 def test_layout_of_nothing_but_padding() -> None:

@@ -5,8 +5,8 @@ import torch
 
 from toolkit.core.types import AttentionKind
 from toolkit.model.attention import attend
+from toolkit.model.kernels.flash import flash_kernel, suits_flash
 from toolkit.model.segments import SegmentLayout
-from toolkit.model.varlen import suits_varlen, varlen_kernel
 from toolkit.testing.models import dense_visibility, tiny_encoder
 from toolkit.testing.tolerances import tolerance
 
@@ -42,7 +42,7 @@ def test_values_and_gradients_equal_the_definition(kind, heads, dtype, width):
     inputs = _inputs(heads, dtype, width=width)
     ours = [part.cuda().requires_grad_() for part in inputs]
     theirs = [part.double().requires_grad_() for part in inputs]
-    assert (suits_varlen(ours[0]) and varlen_kernel() is not None) == (dtype is not torch.float32)
+    assert (suits_flash(ours[0]) and flash_kernel() is not None) == (dtype is not torch.float32)
     output = attend(*ours, kind, SegmentLayout.from_segments(SEGMENTS, device="cuda"))
     expected = _dense(*theirs, kind)
     # A GPU's kernel for fp32 makes a product of three in TF32, which leaves a bit or two less than fp32.

@@ -1,12 +1,19 @@
 """The whole model: parity with Hugging Face, leaks, targets, empty lists, precision."""
 
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from tests.support.kernels import traced_flash
 from toolkit.core.types import AttentionKind
-from toolkit.model import Encoder, SegmentLayout, attention
+from toolkit.model import Encoder, SegmentLayout, attention, compile_blocks_
+from toolkit.model.encoder import SelfAttention
+from toolkit.testing import models
 from toolkit.testing.models import MODEL_OPTIONS, dense_visibility, hugging_face_twin, tiny_encoder
 from toolkit.testing.tolerances import HUGGING_FACE_LOGITS, tolerance
 
@@ -18,13 +25,29 @@ def _ids(*, seed: int = 7) -> Tensor:
     return torch.randint(0, 97, SEGMENTS_BS.shape, generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.fixture(params=["bmm", "sdpa"])
-def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Every test that names it runs on each kernel."""
+@pytest.fixture(params=["bmm", "sdpa", "flash", "flash in compiled blocks"])
+def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Every test that names it runs on each kernel; one stands for a GPU's, outside and inside of the graphs."""
+    if request.param.startswith("flash"):
+        is_compiled = request.param == "flash in compiled blocks"
+        monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+        monkeypatch.setitem(globals(), "tiny_encoder", partial(_with_flash, is_compiled=is_compiled))
+        torch._dynamo.reset()
     if request.param == "sdpa":
         monkeypatch.setattr(attention, "_LONGEST_FOR_BMM", 0)
     monkeypatch.setattr(attention, "_CAUSAL_CHUNK", 4)
-    return str(request.param)
+    yield str(request.param)
+    torch._dynamo.reset()
+
+
+def _with_flash(*, is_compiled: bool, **options: Any) -> Encoder:
+    encoder = models.tiny_encoder(**options)
+    for module in encoder.modules():
+        if isinstance(module, SelfAttention):
+            module.kernel = traced_flash
+    if is_compiled:
+        compile_blocks_(encoder)
+    return encoder
 
 
 @pytest.mark.usefixtures("kernel")

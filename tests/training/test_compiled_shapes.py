@@ -36,7 +36,6 @@ def compiled(monkeypatch):
     torch._dynamo.reset()
     # Graphs and guards are those of any backend; this one generates no code.
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
-    monkeypatch.setattr(torch._dynamo.config, "fail_on_recompile_limit_hit", True)
     encoder = Encoder(tiny_settings(vocab_size=97, num_hidden_layers=3))
     initialize_(encoder, 7)
     compile_blocks_(encoder)
@@ -45,7 +44,8 @@ def compiled(monkeypatch):
         codes = {type(module).forward.__code__ for module in encoder.modules()}
         return Counter({code.co_qualname: len(_debug_get_cache_entry_list(code)) for code in codes})
 
-    yield encoder, entries
+    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
+        yield encoder, entries
     torch._dynamo.reset()
 
 

@@ -6,8 +6,8 @@ rotations, the feed-forward's activation. The probabilities that attention on a 
 computed again, as flash attention does by itself (Korthikanti et al. 2022, "Reducing Activation Recomputation in Large
 Transformer Models", section 5).
 
-Under torch.compile, graphs end at the attention, and only what lies inside one graph can be told to the compiler:
-there, `selective` is about the feed-forward half of a block.
+Under torch.compile, only what lies inside one graph can be told to the compiler, and on a CPU graphs end at the
+attention: there, `selective` is about the feed-forward half of a block.
 
 The second pass does the operations of the first on the same numbers, so results are equal to the last bit.
 """
@@ -36,7 +36,7 @@ _KEPT_RESULTS = frozenset(
         "aten::_scaled_dot_product_flash_attention",
         "aten::_scaled_dot_product_flash_attention_for_cpu",
         "flash_attn::_flash_attn_varlen_forward",
-        "torch_attn::_varlen_attn",
+        "aten::_flash_attention_forward",
     }
 )
 

@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from toolkit.core.types import AttentionKind
+from toolkit.model.kernels.flash import FlashKernel, flash_kernel, suits_flash
 from toolkit.model.segments import SegmentLayout, Span
-from toolkit.model.varlen import VarlenKernel, repeat_key_value_heads, suits_varlen, varlen_kernel
 
 _LONGEST_FOR_BMM = 1024
 _CAUSAL_CHUNK = 128
@@ -23,22 +23,33 @@ _CAUSAL_CHUNK = 128
 
 @dataclass(frozen=True, eq=False)
 class SegmentAttention:
-    """`attend` for one forward pass, as its blocks call it.
-
-    A compiled block does not look inside, so that neither a new layout nor the other kind compiles it again.
-    """
+    """`attend` for one forward pass, as its blocks call it."""
 
     kind: AttentionKind
     layout: SegmentLayout
 
+    def __call__(self, query_THE: Tensor, key_TKE: Tensor, value_TKE: Tensor, kernel: FlashKernel | None) -> Tensor:
+        """See `attend`.
+
+        Args:
+            query_THE: see `attend`.
+            key_TKE: see `attend`.
+            value_TKE: see `attend`.
+            kernel: that the compiler takes into the block's graph, one for all layouts. None: whichever suits the
+                tensors; a compiled block does not look inside, so that neither layout nor kind compiles it again.
+        """
+        if kernel is None:
+            output_THE: Tensor = self._attend_uncompiled(query_THE, key_TKE, value_TKE)
+            return output_THE
+        return attend_by_flash(query_THE, key_TKE, value_TKE, self.kind, self.layout, kernel=kernel)
+
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def __call__(self, query_THE: Tensor, key_TKE: Tensor, value_TKE: Tensor) -> Tensor:
-        """See `attend`."""
+    def _attend_uncompiled(self, query_THE: Tensor, key_TKE: Tensor, value_TKE: Tensor) -> Tensor:
         return attend(query_THE, key_TKE, value_TKE, self.kind, self.layout)
 
 
 def attend(query_THE: Tensor, key_TKE: Tensor, value_TKE: Tensor, kind: AttentionKind, layout: SegmentLayout) -> Tensor:
-    """Attention of every position over its own segment, (T, H, E); 0 at padding.
+    """Attention of every position over its own segment, (T, H, E); 0 at padding. By whichever kernel suits the tensors.
 
     Args:
         query_THE: rotated queries, (T, H, E).
@@ -47,29 +58,32 @@ def attend(query_THE: Tensor, key_TKE: Tensor, value_TKE: Tensor, kind: Attentio
         kind: causal: a position sees itself and what is before it; bidirectional: the whole segment.
         layout: the segments of this micro-batch.
     """
-    if suits_varlen(query_THE) and (kernel := varlen_kernel()) is not None:
-        return attend_by_varlen(query_THE, key_TKE, value_TKE, kind, layout, kernel=kernel)
+    if suits_flash(query_THE) and (kernel := flash_kernel()) is not None:
+        return attend_by_flash(query_THE, key_TKE, value_TKE, kind, layout, kernel=kernel)
     # Beyond that length the probabilities, which the backward pass keeps, cost more than computing them twice.
     if query_THE.device.type == "cpu" and layout.longest <= _LONGEST_FOR_BMM:
         return attend_by_bmm(query_THE, key_TKE, value_TKE, kind, layout)
     return attend_by_sdpa(query_THE, key_TKE, value_TKE, kind, layout)
 
 
-def attend_by_varlen(
+def attend_by_flash(
     query_THE: Tensor,
     key_TKE: Tensor,
     value_TKE: Tensor,
     kind: AttentionKind,
     layout: SegmentLayout,
     *,
-    kernel: VarlenKernel,
+    kernel: FlashKernel,
 ) -> Tensor:
     """`attend` by one call of a flash kernel; asks the device for nothing, whatever the segments are."""
-    if any(span.is_padding for span in layout.spans):
+    # In a graph: always, since another layout would be another graph. There, the compiler does it while it rotates
+    # queries and keys, and copies values, which would otherwise hold the memory of the product they are part of.
+    if torch.compiler.is_compiling() or any(span.is_padding for span in layout.spans):
         # Padding is a stretch of its own to the kernel: of zeros, whatever stands there, so that its output is 0 too.
         is_real_T11 = layout.is_real_T[:, None, None]
         query_THE, key_TKE, value_TKE = (torch.where(is_real_T11, part, 0) for part in (query_THE, key_TKE, value_TKE))
-    return kernel(query_THE, key_TKE, value_TKE, layout.bounds_M, layout.row_length, kind)
+    bounds_M, length = layout.bounds_M, layout.row_length
+    return kernel(query_THE, key_TKE, value_TKE, bounds_M, bounds_M, length, length, kind)
 
 
 def attend_by_sdpa(
@@ -78,7 +92,7 @@ def attend_by_sdpa(
     """`attend` by torch's attention, one call per span: for long segments, and for devices without a kernel here."""
     if query_THE.is_cuda:
         # In fp32, torch's kernels there share no heads, and its plain way would keep every probability.
-        key_TKE, value_TKE = (repeat_key_value_heads(part, query_THE.shape[1]) for part in (key_TKE, value_TKE))
+        key_TKE, value_TKE = (_head_for_each_query(part, query_THE.shape[1]) for part in (key_TKE, value_TKE))
     # One split and one cat: slices taken one by one would each cost a zero-filled gradient of full size.
     sizes = [span.stop - span.start for span in layout.spans]
     outputs = []
@@ -95,6 +109,12 @@ def attend_by_sdpa(
         )
         outputs.append(output.transpose(1, 2).flatten(0, 1))
     return torch.cat(outputs)
+
+
+def _head_for_each_query(part_TKE: Tensor, num_heads: int) -> Tensor:
+    """Keys or values with a copy for each query head that reads them, (T, H, E)."""
+    group = num_heads // part_TKE.shape[1]
+    return part_TKE if group == 1 else part_TKE.repeat_interleave(group, dim=1)
 
 
 def attend_by_bmm(

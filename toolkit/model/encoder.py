@@ -27,14 +27,9 @@ from toolkit.core.errors import SettingsError
 from toolkit.core.types import AttentionKind
 from toolkit.model.attention import SegmentAttention
 from toolkit.model.config import ModelSettings
-from toolkit.model.kernels.cross_entropy import (
-    EAGER,
-    Compiled,
-    CrossEntropyForm,
-    VocabularyColumns,
-    cross_entropy_sum,
-)
+from toolkit.model.kernels.flash import FlashKernel
 from toolkit.model.layers import Embedding, Linear, RMSNorm, RopeCosSin, apply_rope, linear, rope_cos_sin
+from toolkit.model.loss import VocabularyColumns, cross_entropy_sum
 from toolkit.model.segments import SegmentLayout
 
 
@@ -191,6 +186,8 @@ class SelfAttention(nn.Module):
         self.k_proj = Linear(settings.hidden_size, key_value_width, bias=settings.qkv_bias)
         self.v_proj = Linear(settings.hidden_size, key_value_width, bias=settings.qkv_bias)
         self.o_proj = Linear(query_width, settings.hidden_size)
+        self.kernel: FlashKernel | None = None
+        """See `SegmentAttention`."""
         self.q_norm = RMSNorm(settings.head_size, settings.rms_norm_eps) if settings.qk_norm else nn.Identity()
         self.k_norm = RMSNorm(settings.head_size, settings.rms_norm_eps) if settings.qk_norm else nn.Identity()
 
@@ -199,7 +196,7 @@ class SelfAttention(nn.Module):
         query_THE = apply_rope(self.q_norm(self.q_proj(normed_TD).unflatten(-1, (-1, self.head_size))), context.rope)
         key_TKE = apply_rope(self.k_norm(self.k_proj(normed_TD).unflatten(-1, (-1, self.head_size))), context.rope)
         value_TKE = self.v_proj(normed_TD).unflatten(-1, (-1, self.head_size))
-        mixed = context.attention(query_THE, key_TKE, value_TKE).flatten(1)
+        mixed = context.attention(query_THE, key_TKE, value_TKE, self.kernel).flatten(1)
         projected: Tensor = self.o_proj(mixed if positions_N is None else mixed[positions_N])
         return projected
 
@@ -226,31 +223,37 @@ class Head(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(vocab_size, hidden_size))
         self.columns = VocabularyColumns()
-        self.form: CrossEntropyForm = EAGER
         self.z_loss = 0.0
         """Coefficient of the z-loss, which is in the gradient alone."""
 
     def forward(self, hidden_ND: Tensor, labels_N: Tensor) -> Tensor:
         """Sum of the cross-entropies, 0-dim fp32."""
-        return cross_entropy_sum(
-            hidden_ND, self.weight, labels_N, columns=self.columns, z_loss=self.z_loss, form=self.form
-        )
+        return cross_entropy_sum(hidden_ND, self.weight, labels_N, columns=self.columns, z_loss=self.z_loss)
 
 
 def compile_blocks_(encoder: Encoder) -> None:
-    """Compile each block by itself, and the loss, in place; names stay. The first step then takes many seconds longer.
+    """Compile each block by itself, in place; names stay. The first step then takes many seconds longer.
 
-    One graph serves all blocks and both kinds. The last block has another number of positions in every micro-batch.
+    One graph, with one for its backward pass, serves all blocks but the last, one that one; each for one attention kind
+    and any layout and number of targets. Where attention has no kernel for the compiler, graphs end before and after it
+    and serve both kinds.
     """
     *others, last = encoder.model.layers
+    for layer in encoder.model.layers:
+        layer.register_forward_pre_hook(_mark_dynamic)
     # The forward method and not the module: what is put around it later (activation checkpointing, hooks) stays outside
     # of the graph.
     for layer in others:
         layer.forward = torch.compile(layer.forward, dynamic=False)
     last.forward = torch.compile(last.forward)
-    # Ranks that share a vocabulary exchange numbers in the middle of it.
-    if type(encoder.lm_head.columns) is VocabularyColumns:
-        encoder.lm_head.form = Compiled()
+
+
+def _mark_dynamic(_: nn.Module, arguments: tuple[Tensor, ForwardContext]) -> None:
+    """Say what differs between micro-batches of one shape: how many stretches they have, and how many targets."""
+    context = arguments[1]
+    torch._dynamo.maybe_mark_dynamic(context.attention.layout.bounds_M, 0)
+    if context.positions_N is not None:
+        torch._dynamo.maybe_mark_dynamic(context.positions_N, 0)
 
 
 def initial_weight(name: str, shape: tuple[int, ...], *, standard_deviation: float, seed: int) -> Tensor:

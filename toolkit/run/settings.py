@@ -41,8 +41,7 @@ class TrainSettings(OptimizerSettings):
     """Coefficient of log(Z)^2 in what is minimised, Z a target's softmax normaliser (PaLM: 1e-4); 0: without. Logged
     and validation losses are the cross-entropy alone."""
     compile: bool | None = None
-    """Whether blocks and loss go through torch.compile; unset: on GPUs. On a CPU it pays in runs longer than about 5
-    minutes."""
+    """Whether blocks go through torch.compile; unset: on GPUs. On a CPU it pays in runs longer than about 5 minutes."""
     activation_checkpointing: ActivationCheckpointing = "none"
     """What blocks compute again in the backward pass, to hold less memory: `none`; `selective`, all but matrix
     products and flash attention; `full`, everything. Losses and gradients stay the same."""
@@ -51,13 +50,6 @@ class TrainSettings(OptimizerSettings):
     `skip`, its update is not applied either; `stop`, the run ends with exit code 3. `skip` needs `parallel.pp` 1."""
     spike_deviations: float = Field(6.0, gt=0, allow_inf_nan=False)
     """How far above their median: in robust standard deviations (1.4826 times the median absolute deviation)."""
-
-    @property
-    def is_compiled(self) -> bool:
-        """Whether blocks and loss are compiled here."""
-        from toolkit.engine.ranks import has_gpu
-
-        return has_gpu() if self.compile is None else self.compile
 
 
 class InitSettings(Settings):

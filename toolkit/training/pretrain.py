@@ -34,7 +34,7 @@ from toolkit.parallel.tensor_parallel import share_weights_
 from toolkit.run.folder import RunFolder
 from toolkit.run.identity import check_same_model, growth_of, rope_differences
 from toolkit.run.load import read_resolved
-from toolkit.run.resolve import read_run, resolve_run
+from toolkit.run.resolve import is_compiled, read_run, resolve_run
 from toolkit.run.settings import RunSettings
 from toolkit.run.stages import blocks_of_stages
 from toolkit.run.start import no_intact_checkpoint
@@ -253,7 +253,7 @@ def _build_engine(settings: RunSettings, config: dict[str, Any], ranks: Ranks) -
     topology = ranks.topology
     if topology.tp > 1:
         share_weights_(encoder, ranks.groups.tensor)
-    if settings.train.is_compiled:
+    if is_compiled(settings):
         compile_blocks_(encoder)
     checkpoint_blocks_(encoder.model.layers, settings.train.activation_checkpointing)
     module = encoder if topology.pp == 1 else Stage(encoder, blocks_of_stages(settings)[topology.stage])

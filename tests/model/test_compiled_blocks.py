@@ -1,0 +1,121 @@
+"""Compiled blocks with attention in their graphs: how many graphs there are, and that results stay.
+
+A kernel of the CPU stands for a GPU's: the compiler takes either for an operator that it does not look into.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from functorch.compile import make_boxed_func
+from torch import Tensor
+from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.eval_frame import _debug_get_cache_entry_list
+
+from tests.support.kernels import traced_flash
+from toolkit.core.types import AttentionKind
+from toolkit.model import Encoder, SegmentLayout, compile_blocks_
+from toolkit.model.encoder import SelfAttention
+from toolkit.model.kernels.flash import FlashKernel, torch_flash
+from toolkit.testing.models import MODEL_OPTIONS, tiny_encoder
+
+# Cuts of a row of 32 into segments: few, as many as need a longer list of bounds, and with padding.
+_CUTS = {"few": (20,), "many": tuple(range(1, 32)), "padded": (5, 9)}
+_NUM_TARGETS = (16, 5, 24)
+_ROWS = 4
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
+    """Graphs that the compiler made, by direction; it generates no code. More than 8 entries of a function fail."""
+    made: Counter[str] = Counter()
+
+    def counted(direction: str, graph: torch.fx.GraphModule, _: object) -> Callable[..., object]:
+        made[direction] += 1
+        return make_boxed_func(graph.forward)
+
+    backend = aot_autograd(fw_compiler=partial(counted, "forward"), bw_compiler=partial(counted, "backward"))
+    torch._dynamo.reset()
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
+    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
+        yield made
+    torch._dynamo.reset()
+
+
+def _encoder(kernel: FlashKernel, **options: object) -> Encoder:
+    encoder = tiny_encoder(seed=2, **options)
+    for module in encoder.modules():
+        if isinstance(module, SelfAttention):
+            module.kernel = kernel
+    return encoder
+
+
+def _layout(name: str) -> SegmentLayout:
+    segments_BS = torch.ones(_ROWS, 32, dtype=torch.int64)
+    for cut in _CUTS[name]:
+        segments_BS[:, cut:] += 1
+    if name == "padded":
+        segments_BS[1:, 20:] = 0
+    return SegmentLayout.from_segments(segments_BS)
+
+
+def _loss(encoder: Encoder, layout: SegmentLayout, kind: AttentionKind, num_targets: int) -> Tensor:
+    device = encoder.lm_head.weight.device
+    ids_BS = torch.randint(0, 97, (_ROWS, 32), generator=torch.Generator().manual_seed(num_targets)).to(device)
+    positions_N = torch.arange(3, 3 + 2 * num_targets, 2, device=device)
+    loss: Tensor = encoder(
+        ids_BS, layout, kind, positions_N=positions_N, labels_N=ids_BS.flatten()[positions_N], scale=1.0 / num_targets
+    )
+    return loss
+
+
+@pytest.mark.parametrize("options", [{}, MODEL_OPTIONS["biases"], MODEL_OPTIONS["head norms, wide heads"]])
+def test_a_block_is_one_graph_each_way_whatever_the_layout_and_the_targets(
+    options: dict[str, object], graphs: Counter[str]
+) -> None:
+    """Two kinds, three layouts, three numbers of targets, with evaluation: two functions, each once a kind and mode."""
+    compiled, plain = _encoder(traced_flash, **options), _encoder(traced_flash, **options)
+    compile_blocks_(compiled)
+    counts = []
+    for kind in (AttentionKind.CAUSAL, AttentionKind.BIDIRECTIONAL):
+        for name in _CUTS:
+            for num_targets in _NUM_TARGETS:
+                losses = []
+                for encoder in (compiled, plain):
+                    encoder.zero_grad()
+                    loss = _loss(encoder, _layout(name), kind, num_targets)
+                    loss.backward()  # type: ignore[no-untyped-call]
+                    losses.append(loss.item())
+                assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+                for ours, theirs in zip(compiled.parameters(), plain.parameters(), strict=True):
+                    torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-6)
+        counts.append(dict(graphs))
+        with torch.no_grad():
+            for name in _CUTS:
+                _loss(compiled, _layout(name), kind, 5)
+    # A block and the last block.
+    assert counts[0] == {"forward": 2, "backward": 2}
+    assert graphs == {"forward": 8, "backward": 4}
+    codes = {type(layer).forward.__code__ for layer in compiled.model.layers}
+    assert [len(_debug_get_cache_entry_list(code)) for code in codes] == [4, 4]
+
+
+def test_torchs_operator_is_taken_into_the_graph(graphs: Counter[str]) -> None:
+    """On the meta device, where it needs no GPU: what a GPU's block is compiled to."""
+    encoder = _encoder(torch_flash, num_hidden_layers=3).to("meta", torch.bfloat16)
+    compile_blocks_(encoder)
+    for kind in AttentionKind:
+        for name in _CUTS:
+            layout = _layout(name)
+            moved = replace(
+                layout,
+                bounds_M=layout.bounds_M.to("meta"),
+                rope_positions_T=layout.rope_positions_T.to("meta"),
+                is_real_T=layout.is_real_T.to("meta"),
+            )
+            for num_targets in _NUM_TARGETS:
+                _loss(encoder, moved, kind, num_targets).backward()  # type: ignore[no-untyped-call]
+    assert graphs == {"forward": 4, "backward": 4}

@@ -1,0 +1,112 @@
+"""Flash kernels as torch and the flash-attn package have them: one call, forward and backward."""
+
+import sys
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.support.kernels import plain_flash
+from toolkit.core.types import AttentionKind
+from toolkit.model.kernels import flash as module
+from toolkit.model.kernels.flash import flash_kernel, suits_flash, torch_flash
+
+KEY_BOUNDS = torch.tensor([0, 5, 6, 12, 12], dtype=torch.int32)
+QUERY_BOUNDS = torch.tensor([0, 2, 2, 7, 7], dtype=torch.int32)
+
+
+@pytest.fixture(autouse=True)
+def _looked_up_anew() -> Iterator[None]:
+    flash_kernel.cache_clear()
+    yield
+    flash_kernel.cache_clear()
+
+
+def _inputs(num_queries: int, heads: int, key_value_heads: int, **options: Any) -> list[Tensor]:
+    torch.manual_seed(4)
+    shapes = [(num_queries, heads), (12, key_value_heads), (12, key_value_heads)]
+    return [torch.randn(*shape, 8, **options) for shape in shapes]
+
+
+@pytest.mark.parametrize(
+    ("capability", "width", "dtype", "suits"),
+    [
+        ((9, 0), 64, torch.bfloat16, True),
+        ((8, 0), 256, torch.float16, True),
+        ((7, 5), 64, torch.bfloat16, False),
+        ((9, 0), 264, torch.bfloat16, False),
+        ((9, 0), 60, torch.bfloat16, False),
+        ((9, 0), 64, torch.float32, False),
+    ],
+)
+def test_what_a_device_cannot_do_is_not_asked_of_it(
+    capability: tuple[int, int], width: int, dtype: torch.dtype, suits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "capability", lambda device: capability)
+    query: Any = SimpleNamespace(is_cuda=True, dtype=dtype, shape=(12, 4, width), device=torch.device("cuda", 0))
+    assert suits_flash(query) == suits
+
+
+@pytest.mark.parametrize(("kind", "num_causal"), [(AttentionKind.CAUSAL, 1), (AttentionKind.BIDIRECTIONAL, 0)])
+def test_torchs_operator_is_told_the_kind(
+    kind: AttentionKind, num_causal: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both ways at once, since kernels that take its place read one or the other."""
+    called: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+
+    def record(*args: Any, **options: Any) -> tuple[Tensor, None]:
+        called.append((args, options))
+        return args[0], None
+
+    monkeypatch.setattr(torch.ops.aten, "_flash_attention_forward", record)
+    inputs = _inputs(12, 6, 2)
+    torch_flash(*inputs, KEY_BOUNDS, KEY_BOUNDS, 6, 7, kind)
+    ((args, options),) = called
+    assert args[5:] == (6, 7, 0.0, bool(num_causal))
+    assert (options["window_size_left"], options["window_size_right"]) == (-1, 0 if num_causal else -1)
+
+
+def test_torchs_operator_comes_before_the_flash_attn_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
+    assert flash_kernel() is torch_flash
+
+
+def test_the_flash_attn_package_takes_over_where_torch_was_built_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: False)
+    monkeypatch.setitem(sys.modules, "flash_attn", None)
+    assert flash_kernel() is None
+    flash_kernel.cache_clear()
+    called = SimpleNamespace(
+        flash_attn_varlen_func=lambda *arguments, causal: plain_flash(
+            *arguments, AttentionKind.CAUSAL if causal else AttentionKind.BIDIRECTIONAL
+        )
+    )
+    monkeypatch.setitem(sys.modules, "flash_attn", called)
+    kernel = flash_kernel()
+    assert kernel is not None
+    for kind in AttentionKind:
+        inputs = [*_inputs(12, 6, 2), KEY_BOUNDS, KEY_BOUNDS, 12, 12]
+        torch.testing.assert_close(kernel(*inputs, kind), plain_flash(*inputs, kind))
+
+
+@pytest.mark.parametrize("heads", [(4, 4), (6, 2)])
+@pytest.mark.parametrize(
+    ("kind", "num_queries", "query_bounds"),
+    [
+        (AttentionKind.CAUSAL, 12, KEY_BOUNDS),
+        (AttentionKind.BIDIRECTIONAL, 12, KEY_BOUNDS),
+        (AttentionKind.BIDIRECTIONAL, 7, QUERY_BOUNDS),
+    ],
+)
+def test_the_installed_torch_takes_the_call(
+    kind: AttentionKind, num_queries: int, query_bounds: Tensor, heads: tuple[int, int]
+) -> None:
+    """Shapes of the real operator, forward and backward, which need no GPU."""
+    inputs = _inputs(num_queries, *heads, dtype=torch.bfloat16, device="meta", requires_grad=True)
+    output = torch_flash(*inputs, query_bounds.to("meta"), KEY_BOUNDS.to("meta"), 2048, 2048, kind)
+    assert (output.shape, output.dtype) == (inputs[0].shape, torch.bfloat16)
+    output.sum().backward()  # type: ignore[no-untyped-call]
+    assert all(part.grad is not None and part.grad.shape == part.shape for part in inputs)

@@ -1,0 +1,136 @@
+"""Flash attention over stretches of one long list, on a CUDA device: torch's operator, or the flash-attn package's.
+
+Both take where each stretch begins as an int32 tensor on the device, so that no call waits for the device, and the
+compiler takes both into the graph of what is around them.
+
+Torch's operator is called by its name: `torch.nn.attention.varlen` may choose cuDNN's, which builds its plan again at
+every call (pytorch pull request 191576), and shares no heads under torch 2.11.
+
+Shapes: T positions in a micro-batch, N of them with a query, H query heads, K key-value heads, E width of one head,
+M entries of the bounds.
+"""
+
+from functools import cache
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from toolkit.core.types import AttentionKind
+
+_DTYPES = (torch.bfloat16, torch.float16)
+_WIDEST_HEAD = 256
+# Ampere. Both kernels end a run on an older device, which can do bf16 in its own way.
+_OLDEST_CAPABILITY = (8, 0)
+
+
+class FlashKernel(Protocol):
+    """Attention of stretches of queries over stretches of keys, both in order and side by side."""
+
+    def __call__(
+        self,
+        query_NHE: Tensor,
+        key_TKE: Tensor,
+        value_TKE: Tensor,
+        query_bounds_M: Tensor,
+        key_bounds_M: Tensor,
+        longest_queries: int,
+        longest_keys: int,
+        kind: AttentionKind,
+    ) -> Tensor:
+        """The output, (N, H, E).
+
+        Args:
+            query_NHE: (N, H, E).
+            key_TKE: (T, K, E); query head h reads key-value head h // (H / K).
+            value_TKE: (T, K, E).
+            query_bounds_M: int32, from 0 to N: stretch i is bounds[i] to bounds[i + 1] - 1 and may be empty.
+            key_bounds_M: likewise, from 0 to T.
+            longest_queries: an upper bound of the queries of a stretch.
+            longest_keys: likewise of its keys.
+            kind: causal wants as many queries as keys.
+        """
+
+
+def suits_flash(query_THE: Tensor) -> bool:
+    """Whether flash attention takes tensors of this device, dtype and head width."""
+    width = query_THE.shape[-1]
+    is_shaped = query_THE.dtype in _DTYPES and width % 8 == 0 and width <= _WIDEST_HEAD
+    return query_THE.is_cuda and is_shaped and capability(query_THE.device) >= _OLDEST_CAPABILITY
+
+
+@cache
+def capability(device: torch.device) -> tuple[int, int]:
+    """Major and minor compute capability of a CUDA device."""
+    return torch.cuda.get_device_capability(device)
+
+
+@cache
+def flash_kernel() -> FlashKernel | None:
+    """The kernel of this installation: torch's, else that of the flash-attn package, else None."""
+    if torch.backends.cuda.is_flash_attention_available():
+        return torch_flash
+    return flash_attn_kernel()
+
+
+def torch_flash(
+    query_NHE: Tensor,
+    key_TKE: Tensor,
+    value_TKE: Tensor,
+    query_bounds_M: Tensor,
+    key_bounds_M: Tensor,
+    longest_queries: int,
+    longest_keys: int,
+    kind: AttentionKind,
+) -> Tensor:
+    """See `FlashKernel`; by FlashAttention-2, or what was registered for torch's operator in its place."""
+    is_causal = kind is AttentionKind.CAUSAL
+    # 0.0: no dropout. A window of (-1, 0) is everything before and nothing after.
+    output_NHE, *_ = torch.ops.aten._flash_attention_forward(
+        query_NHE,
+        key_TKE,
+        value_TKE,
+        query_bounds_M,
+        key_bounds_M,
+        longest_queries,
+        longest_keys,
+        0.0,
+        is_causal,
+        return_debug_mask=False,
+        window_size_left=-1,
+        window_size_right=0 if is_causal else -1,
+    )
+    assert isinstance(output_NHE, Tensor)
+    return output_NHE
+
+
+def flash_attn_kernel() -> FlashKernel | None:
+    """The kernel of the flash-attn package, None where it is not installed."""
+    try:
+        from flash_attn import flash_attn_varlen_func
+    except ImportError:
+        return None
+
+    def attend(
+        query_NHE: Tensor,
+        key_TKE: Tensor,
+        value_TKE: Tensor,
+        query_bounds_M: Tensor,
+        key_bounds_M: Tensor,
+        longest_queries: int,
+        longest_keys: int,
+        kind: AttentionKind,
+    ) -> Tensor:
+        output_NHE: Tensor = flash_attn_varlen_func(
+            query_NHE,
+            key_TKE,
+            value_TKE,
+            query_bounds_M,
+            key_bounds_M,
+            longest_queries,
+            longest_keys,
+            causal=kind is AttentionKind.CAUSAL,
+        )
+        return output_NHE
+
+    return attend
