@@ -180,7 +180,7 @@ def test_bounds_for_kernels_on_the_device_by_hand() -> None:
 
 
 def test_on_a_cpu_no_flash_kernel_is_chosen() -> None:
-    assert not suits_flash(torch.zeros(4, 2, 64, dtype=torch.bfloat16))
+    assert not suits_flash(torch.device("cpu"), torch.bfloat16, 64)
 
 
 def test_layout_of_nothing_but_padding() -> None:

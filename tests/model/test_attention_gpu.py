@@ -42,7 +42,7 @@ def test_values_and_gradients_equal_the_definition(kind, heads, dtype, width):
     inputs = _inputs(heads, dtype, width=width)
     ours = [part.cuda().requires_grad_() for part in inputs]
     theirs = [part.double().requires_grad_() for part in inputs]
-    assert (suits_flash(ours[0]) and flash_kernel() is not None) == (dtype is not torch.float32)
+    assert (suits_flash(ours[0].device, dtype, width) and flash_kernel() is not None) == (dtype is not torch.float32)
     output = attend(*ours, kind, SegmentLayout.from_segments(SEGMENTS, device="cuda"))
     expected = _dense(*theirs, kind)
     # A GPU's kernel for fp32 makes a product of three in TF32, which leaves a bit or two less than fp32.

@@ -46,8 +46,7 @@ def test_what_a_device_cannot_do_is_not_asked_of_it(
     capability: tuple[int, int], width: int, dtype: torch.dtype, suits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "capability", lambda device: capability)
-    query: Any = SimpleNamespace(is_cuda=True, dtype=dtype, shape=(12, 4, width), device=torch.device("cuda", 0))
-    assert suits_flash(query) == suits
+    assert suits_flash(torch.device("cuda", 0), dtype, width) == suits
 
 
 @pytest.mark.parametrize(("kind", "num_causal"), [(AttentionKind.CAUSAL, 1), (AttentionKind.BIDIRECTIONAL, 0)])

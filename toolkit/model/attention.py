@@ -58,7 +58,8 @@ def attend(query_THE: Tensor, key_TKE: Tensor, value_TKE: Tensor, kind: Attentio
         kind: causal: a position sees itself and what is before it; bidirectional: the whole segment.
         layout: the segments of this micro-batch.
     """
-    if suits_flash(query_THE) and (kernel := flash_kernel()) is not None:
+    query = query_THE
+    if suits_flash(query.device, query.dtype, query.shape[-1]) and (kernel := flash_kernel()) is not None:
         return attend_by_flash(query_THE, key_TKE, value_TKE, kind, layout, kernel=kernel)
     # Beyond that length the probabilities, which the backward pass keeps, cost more than computing them twice.
     if query_THE.device.type == "cpu" and layout.longest <= _LONGEST_FOR_BMM:

@@ -10,7 +10,7 @@ from toolkit.core.settings import Settings
 from toolkit.data import DataSettings
 from toolkit.engine.lr import LearningRateSettings
 from toolkit.engine.optimizer import OptimizerSettings
-from toolkit.model.config import ActivationCheckpointing, ModelSettings
+from toolkit.model.config import ActivationCheckpointing, AttentionKernel, ModelSettings
 from toolkit.objectives.registry import DeclaredObjective
 from toolkit.objectives.schedule import PhaseSettings
 from toolkit.parallel.topology import ParallelSettings
@@ -42,6 +42,9 @@ class TrainSettings(OptimizerSettings):
     and validation losses are the cross-entropy alone."""
     compile: bool | None = None
     """Whether blocks go through torch.compile; unset: on GPUs. On a CPU it pays in runs longer than about 5 minutes."""
+    attention_kernel: AttentionKernel | None = None
+    """Attention on a GPU: FlashAttention-3, FlashAttention-4 (extra `flash4`), torch's FlashAttention-2, the package
+    flash-attn; unset: the first of these that can run. On a CPU: leave it unset."""
     activation_checkpointing: ActivationCheckpointing = "none"
     """What blocks compute again in the backward pass, to hold less memory: `none`; `selective`, all but matrix
     products and flash attention; `full`, everything. Losses and gradients stay the same."""

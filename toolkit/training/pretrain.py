@@ -27,6 +27,7 @@ from toolkit.engine.ranks import Ranks, has_gpu, join_ranks
 from toolkit.engine.saving import load_checkpoint
 from toolkit.model.activation_checkpointing import checkpoint_blocks_
 from toolkit.model.encoder import Encoder, compile_blocks_
+from toolkit.model.kernels.choice import Kernels
 from toolkit.parallel.launcher import read_launcher
 from toolkit.parallel.shares import allocate_
 from toolkit.parallel.stages import Stage
@@ -253,6 +254,15 @@ def _build_engine(settings: RunSettings, config: dict[str, Any], ranks: Ranks) -
     topology = ranks.topology
     if topology.tp > 1:
         share_weights_(encoder, ranks.groups.tensor)
+    kernels = Kernels.choose(
+        ranks.device,
+        torch.bfloat16 if settings.precision == "bf16" else torch.float32,
+        head_size=settings.model.head_size,
+        attention=settings.train.attention_kernel,
+    )
+    kernels.apply_(encoder)
+    if ranks.rank == 0:
+        print("".join(f"{choice}\n" for choice in kernels.choices), end="", flush=True)
     if is_compiled(settings):
         compile_blocks_(encoder)
     checkpoint_blocks_(encoder.model.layers, settings.train.activation_checkpointing)

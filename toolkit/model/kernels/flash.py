@@ -52,11 +52,10 @@ class FlashKernel(Protocol):
         """
 
 
-def suits_flash(query_THE: Tensor) -> bool:
+def suits_flash(device: torch.device, dtype: torch.dtype, head_size: int) -> bool:
     """Whether flash attention takes tensors of this device, dtype and head width."""
-    width = query_THE.shape[-1]
-    is_shaped = query_THE.dtype in _DTYPES and width % 8 == 0 and width <= _WIDEST_HEAD
-    return query_THE.is_cuda and is_shaped and capability(query_THE.device) >= _OLDEST_CAPABILITY
+    is_shaped = dtype in _DTYPES and head_size % 8 == 0 and head_size <= _WIDEST_HEAD
+    return device.type == "cuda" and is_shaped and capability(device) >= _OLDEST_CAPABILITY
 
 
 @cache

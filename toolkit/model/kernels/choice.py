@@ -1,0 +1,125 @@
+"""Which kernels a run takes: decided once, by the device, the dtype and what is installed.
+
+On a GPU of Ampere or later, in bf16: FlashAttention-3, else 4, else torch's 2, else that of the flash-attn package.
+torch puts 3 and 4 in the place of its own operator, process-wide, and looks at neither the GPU nor their packages
+before the first call; both are looked at here. Elsewhere attention is plain torch (`toolkit.model.attention`).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, get_args
+
+import torch
+
+from toolkit.core.errors import SettingsError
+from toolkit.model.config import AttentionKernel
+from toolkit.model.kernels.flash import FlashKernel, capability, flash_attn_kernel, suits_flash, torch_flash
+
+if TYPE_CHECKING:
+    from toolkit.model.encoder import Encoder
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """What a run computes with.
+
+    Attributes:
+        attention: of the compiled graphs; None: plain torch, outside of them.
+        choices: what was chosen and why, a line each; none where there was no choice.
+    """
+
+    attention: FlashKernel | None
+    choices: tuple[str, ...]
+
+    @classmethod
+    def choose(
+        cls, device: torch.device, dtype: torch.dtype, *, head_size: int, attention: AttentionKernel | None = None
+    ) -> "Kernels":
+        """The fastest that run here.
+
+        Args:
+            device: that computes.
+            dtype: of the weights.
+            head_size: width of an attention head.
+            attention: to take; None: the first of the list that can run.
+
+        Raises:
+            SettingsError: `attention` cannot run here; says what is missing.
+        """
+        if attention is None and device.type != "cuda":
+            return cls(None, ())
+        reasons: list[str] = []
+        for name in get_args(AttentionKernel) if attention is None else (attention,):
+            found = _kernel_or_reason(name, device, dtype, head_size)
+            if not isinstance(found, str):
+                return cls(found, (_described(name, reasons),))
+            reasons.append(f"not {name}: {found}")
+        if attention is None:
+            return cls(None, (_described("sdpa", reasons),))
+        raise SettingsError(
+            f'train.attention_kernel="{attention}" cannot run here: {reasons[0].partition(": ")[2]}.\n'
+            "Leave it unset, for the fastest kernel that can."
+        )
+
+    def apply_(self, encoder: "Encoder") -> None:
+        """Let an encoder's blocks compute with them, in place; before it is compiled."""
+        for layer in encoder.model.layers:
+            layer.self_attn.kernel = self.attention  # type: ignore[union-attr]
+
+
+_TORCH_NAMES = {"flash3": "FA3", "flash4": "FA4"}
+_GENERATIONS = {"flash3": (9,), "flash4": (9, 10)}
+_MODULES = {
+    "flash3": ("flash_attn_interface", "the wheels at download.pytorch.org/whl/cu130/flash-attn-3"),
+    "flash4": ("flash_attn.cute", "pip install 'encoder-pretraining-toolkit[flash4]'"),
+    "flash-attn": ("flash_attn", "pip install flash-attn"),
+}
+
+
+def _described(name: str, reasons: list[str]) -> str:
+    return f"attention kernel {name}" + (f" ({'; '.join(reasons)})" if reasons else "")
+
+
+def _kernel_or_reason(
+    name: AttentionKernel, device: torch.device, dtype: torch.dtype, head_size: int
+) -> FlashKernel | str:
+    """A kernel, ready to be called; or why it cannot run here."""
+    if device.type != "cuda":
+        return f"it needs a GPU, and this run is on the {device.type}"
+    major, minor = capability(device)
+    if not suits_flash(device, dtype, head_size):
+        return (
+            "it needs bf16, heads of a width of at most 256 that 8 divides, and compute capability 8.0; found "
+            f"{str(dtype).removeprefix('torch.')}, {head_size} and {major}.{minor}"
+        )
+    if major not in _GENERATIONS.get(name, (major,)):
+        wanted = " or ".join(f"{generation}.x" for generation in _GENERATIONS[name])
+        return f"it needs compute capability {wanted}, found {major}.{minor}"
+    if name in _TORCH_NAMES and _TORCH_NAMES[name] not in _registered():
+        return f"torch {torch.__version__} does not know it"
+    if name in _MODULES and not _is_installed(_MODULES[name][0]):
+        return "no module {} (to install it: {})".format(*_MODULES[name])
+    if name in _TORCH_NAMES:
+        try:
+            torch.nn.attention.activate_flash_attention_impl(_TORCH_NAMES[name])
+        except (ImportError, OSError, RuntimeError) as error:
+            return f"its module does not load ({error})"
+    if name == "flash2" and not torch.backends.cuda.is_flash_attention_available():
+        return "this torch was built without it"
+    if name == "flash-attn":
+        return flash_attn_kernel() or "its module does not load"
+    return torch_flash
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _registered() -> list[str]:
+    """Names under which torch knows kernels that can take its own one's place; older torch knows none."""
+    listing: Callable[[], list[str]] = getattr(torch.nn.attention, "list_flash_attention_impls", list)
+    return listing()
