@@ -23,6 +23,8 @@ from toolkit.engine.optimizer_state import collect
 from toolkit.engine.pipeline import PipelinedEngine
 from toolkit.engine.ranks import Ranks, join_ranks
 from toolkit.model import Encoder, SegmentLayout
+from toolkit.model.kernels.choice import Kernels
+from toolkit.model.layers import Products, joined_products, separate_products
 from toolkit.parallel.stages import Stage, stage_blocks
 from toolkit.parallel.tensor_parallel import share_weights_
 from toolkit.parallel.topology import ParallelSettings, batch_plan
@@ -52,6 +54,7 @@ class OneStep:
     first_row: int = 0
     """Earlier ones have no target."""
     z_loss: float = 0.0
+    products: Products = separate_products
 
     def __call__(self) -> tuple[float, float, dict[str, FloatArray]]:
         engine, batches, num_targets = self.prepared()
@@ -82,6 +85,7 @@ class OneStep:
         names = [name for name, _ in encoder.named_parameters()]
         if self.parallel.tp > 1:
             share_weights_(encoder, ranks.groups.tensor)
+        Kernels(None, self.products, ()).apply_(encoder)
         if self.parallel.pp == 1:
             return Engine(encoder, config=config, optimizer=optimizer, ranks=ranks)
         blocks = stage_blocks(encoder.settings, self.parallel, targets_per_position=0.0)
@@ -205,6 +209,19 @@ def test_every_gradient_with_a_z_loss(world_size: int, parallel: ParallelSetting
     head = "lm_head.weight"
     assert (with_z[head] - without[head]).norm() > 0.1 * without[head].norm()
     _check(cases, world_size)
+
+
+@pytest.mark.parametrize(
+    "parallel", [_ALONE, ParallelSettings(tp=2), ParallelSettings(pp=2)], ids=["dp2", "tp2", "pp2"]
+)
+def test_every_gradient_of_joined_products(parallel: ParallelSettings) -> None:
+    """Biases, key-value heads that are shared and not, shares of the weights."""
+    cases = [
+        OneStep(("zero1", precision), 2, AttentionKind.BIDIRECTIONAL, parallel=parallel, model=name,
+                products=joined_products)
+        for name, precision in (("plain", "bf16"), ("biases", "fp32"), ("head norms, wide heads", "fp32"))
+    ]  # fmt: skip
+    _check(cases, 2)
 
 
 def test_every_gradient_with_stages_that_are_told() -> None:

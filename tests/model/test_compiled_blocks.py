@@ -18,8 +18,9 @@ from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 from tests.support.kernels import traced_flash
 from toolkit.core.types import AttentionKind
 from toolkit.model import Encoder, SegmentLayout, compile_blocks_
-from toolkit.model.encoder import SelfAttention
+from toolkit.model.kernels.choice import Kernels
 from toolkit.model.kernels.flash import FlashKernel, torch_flash
+from toolkit.model.layers import joined_products
 from toolkit.testing.models import MODEL_OPTIONS, tiny_encoder
 
 # Cuts of a row of 32 into segments: few, as many as need a longer list of bounds, and with padding.
@@ -47,9 +48,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
 
 def _encoder(kernel: FlashKernel, **options: object) -> Encoder:
     encoder = tiny_encoder(seed=2, **options)
-    for module in encoder.modules():
-        if isinstance(module, SelfAttention):
-            module.kernel = kernel
+    Kernels(kernel, joined_products, ()).apply_(encoder)
     return encoder
 
 

@@ -2,17 +2,23 @@
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
 
 from toolkit.core.errors import SettingsError
+from toolkit.core.types import AttentionKind
+from toolkit.model import Encoder
 from toolkit.model.config import AttentionKernel
-from toolkit.model.encoder import SelfAttention
+from toolkit.model.encoder import FeedForward, SelfAttention
 from toolkit.model.kernels import choice, flash
 from toolkit.model.kernels.choice import Kernels
 from toolkit.model.kernels.flash import torch_flash
-from toolkit.testing.models import tiny_encoder
+from toolkit.model.layers import Products, joined_products, separate_products
+from toolkit.testing.models import MODEL_OPTIONS, tiny_encoder
 
 _GPU = torch.device("cuda", 0)
 
@@ -34,7 +40,7 @@ class _Machine:
     def choose(
         self, attention: AttentionKernel | None = None, *, dtype: torch.dtype = torch.bfloat16, head_size: int = 64
     ) -> Kernels:
-        return Kernels.choose(_GPU, dtype, head_size=head_size, attention=attention)
+        return Kernels.choose(_GPU, dtype, blocks="compiled", weights="whole", head_size=head_size, attention=attention)
 
 
 @pytest.fixture
@@ -135,14 +141,89 @@ def test_one_that_is_named_and_missing_is_an_error(name: AttentionKernel, found:
         machine.choose(name)
 
 
-def test_on_a_cpu_there_is_nothing_to_choose() -> None:
-    assert Kernels.choose(torch.device("cpu"), torch.bfloat16, head_size=64) == Kernels(None, ())
+@pytest.mark.parametrize(
+    ("blocks", "weights", "products"),
+    [
+        ("compiled", "whole", joined_products),
+        ("eager", "whole", separate_products),
+        ("compiled", "partitioned", separate_products),
+    ],
+)
+@pytest.mark.usefixtures("machine")
+def test_products_are_joined_in_graphs_of_whole_weights(blocks: str, weights: str, products: Products) -> None:
+    options: Any = {"blocks": blocks, "weights": weights, "head_size": 64}
+    assert Kernels.choose(_GPU, torch.bfloat16, **options).products is products
+    assert Kernels.choose(torch.device("cpu"), torch.bfloat16, **options) == Kernels(None, separate_products, ())
+
+
+def test_on_a_cpu_there_is_nothing_to_name() -> None:
     with pytest.raises(SettingsError, match='"flash2" cannot run here: it needs a GPU, and this run is on the cpu'):
-        Kernels.choose(torch.device("cpu"), torch.bfloat16, head_size=64, attention="flash2")
+        Kernels.choose(
+            torch.device("cpu"), torch.bfloat16, blocks="compiled", weights="whole", head_size=64, attention="flash2"
+        )
 
 
-def test_every_block_computes_with_it() -> None:
+def test_every_block_computes_with_them() -> None:
     encoder = tiny_encoder(seed=1, num_hidden_layers=3)
-    Kernels(torch_flash, ()).apply_(encoder)
-    kernels = [module.kernel for module in encoder.modules() if isinstance(module, SelfAttention)]
-    assert kernels == [torch_flash] * 3
+    Kernels(torch_flash, joined_products, ()).apply_(encoder)
+    attentions = [module for module in encoder.modules() if isinstance(module, SelfAttention)]
+    assert [module.kernel for module in attentions] == [torch_flash] * 3
+    users = [module for module in encoder.modules() if isinstance(module, SelfAttention | FeedForward)]
+    assert [module.products for module in users] == [joined_products] * 6
+
+
+@pytest.mark.parametrize("options", [{}, *MODEL_OPTIONS.values()], ids=["plain", *MODEL_OPTIONS])
+def test_joined_products_are_the_separate_ones(options: dict[str, Any]) -> None:
+    """Loss and gradients in fp64; as many operations; names are those of the separate ones."""
+    joined, separate = (tiny_encoder(seed=1, dtype=torch.float64, **options) for _ in range(2))
+    Kernels(None, joined_products, ()).apply_(joined)
+    assert list(joined.state_dict()) == list(separate.state_dict())
+    ids_BS = torch.randint(0, 97, (2, 16), generator=torch.Generator().manual_seed(0))
+    counted, losses = [], []
+    for encoder in (joined, separate):
+        with FlopCounterMode(display=False) as counter:
+            losses.append(_loss(encoder, ids_BS))
+            losses[-1].backward()  # type: ignore[no-untyped-call]
+        counted.append((counter.get_total_flops(), counter.get_flop_counts()["Global"][torch.ops.aten.mm]))
+    assert counted[0] == counted[1]
+    torch.testing.assert_close(losses[0], losses[1], rtol=1e-6, atol=0)
+    for ours, theirs in zip(joined.parameters(), separate.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-9, atol=1e-12)
+
+
+def test_joined_products_are_fewer() -> None:
+    """Of a block: 7 products each way, of which 3 and 2 become one: 4, with two for the gradients of each."""
+    calls = []
+    for products in (joined_products, separate_products):
+        encoder = tiny_encoder(seed=1, num_hidden_layers=3)
+        Kernels(None, products, ()).apply_(encoder)
+        with _Products() as counted:
+            _loss(encoder, torch.zeros(2, 16, dtype=torch.int64)).backward()  # type: ignore[no-untyped-call]
+        calls.append(counted.count)
+    assert calls[1] - calls[0] == 3 * 3 * (7 - 4)
+
+
+class _Products(TorchDispatchMode):
+    """Counts matrix products."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.count = 0
+
+    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += operator in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
+        return operator(*args, **(kwargs or {}))
+
+
+def _loss(encoder: Encoder, ids_BS: torch.Tensor) -> torch.Tensor:
+    positions_N = torch.arange(0, ids_BS.numel(), 3)
+    loss: torch.Tensor = encoder(
+        ids_BS, torch.ones_like(ids_BS), AttentionKind.BIDIRECTIONAL,
+        positions_N=positions_N, labels_N=ids_BS.flatten()[positions_N], scale=0.1,
+    )  # fmt: skip
+    return loss
+
+
+@pytest.fixture(autouse=True)
+def _through_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolkit.model.layers._has_slow_mkl", lambda: False)

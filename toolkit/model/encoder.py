@@ -28,7 +28,17 @@ from toolkit.core.types import AttentionKind
 from toolkit.model.attention import SegmentAttention
 from toolkit.model.config import ModelSettings
 from toolkit.model.kernels.flash import FlashKernel
-from toolkit.model.layers import Embedding, Linear, RMSNorm, RopeCosSin, apply_rope, linear, rope_cos_sin
+from toolkit.model.layers import (
+    Embedding,
+    Linear,
+    Products,
+    RMSNorm,
+    RopeCosSin,
+    apply_rope,
+    linear,
+    rope_cos_sin,
+    separate_products,
+)
 from toolkit.model.loss import VocabularyColumns, cross_entropy_sum
 from toolkit.model.segments import SegmentLayout
 
@@ -188,14 +198,16 @@ class SelfAttention(nn.Module):
         self.o_proj = Linear(query_width, settings.hidden_size)
         self.kernel: FlashKernel | None = None
         """See `SegmentAttention`."""
+        self.products: Products = separate_products
         self.q_norm = RMSNorm(settings.head_size, settings.rms_norm_eps) if settings.qk_norm else nn.Identity()
         self.k_norm = RMSNorm(settings.head_size, settings.rms_norm_eps) if settings.qk_norm else nn.Identity()
 
     def forward(self, normed_TD: Tensor, context: ForwardContext, positions_N: Tensor | None) -> Tensor:
         """(T, D) -> (T, D); or (N, D) where only `positions_N` of the result are wanted."""
-        query_THE = apply_rope(self.q_norm(self.q_proj(normed_TD).unflatten(-1, (-1, self.head_size))), context.rope)
-        key_TKE = apply_rope(self.k_norm(self.k_proj(normed_TD).unflatten(-1, (-1, self.head_size))), context.rope)
-        value_TKE = self.v_proj(normed_TD).unflatten(-1, (-1, self.head_size))
+        parts = self.products(normed_TD, (self.q_proj, self.k_proj, self.v_proj))
+        query_THE, key_TKE, value_TKE = (part.view(len(part), -1, self.head_size) for part in parts)
+        query_THE = apply_rope(self.q_norm(query_THE), context.rope)
+        key_TKE = apply_rope(self.k_norm(key_TKE), context.rope)
         mixed = context.attention(query_THE, key_TKE, value_TKE, self.kernel).flatten(1)
         projected: Tensor = self.o_proj(mixed if positions_N is None else mixed[positions_N])
         return projected
@@ -209,10 +221,12 @@ class FeedForward(nn.Module):
         self.gate_proj = Linear(settings.hidden_size, settings.intermediate_size)
         self.up_proj = Linear(settings.hidden_size, settings.intermediate_size)
         self.down_proj = Linear(settings.intermediate_size, settings.hidden_size)
+        self.products: Products = separate_products
 
     def forward(self, normed_TD: Tensor) -> Tensor:
         """(T, D) -> (T, D)."""
-        fed: Tensor = self.down_proj(silu(self.gate_proj(normed_TD)) * self.up_proj(normed_TD))
+        gate_TF, up_TF = self.products(normed_TD, (self.gate_proj, self.up_proj))
+        fed: Tensor = self.down_proj(silu(gate_TF) * up_TF)
         return fed
 
 

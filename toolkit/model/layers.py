@@ -12,6 +12,7 @@ Shapes: T positions in a micro-batch, D model width, V vocabulary, H heads, E wi
 """
 
 import math
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,9 @@ from toolkit.model.config import RopeScaling
 # Looked up here, once: ZeRO-3 puts a function in its place that knows no oneDNN layout.
 _torch_linear = torch.nn.functional.linear
 _CPU_INFO = Path("/proc/cpuinfo")
+
+Products = Callable[[Tensor, "Sequence[Linear]"], tuple[Tensor, ...]]
+"""`separate_products` or `joined_products`."""
 
 RopeCosSin = tuple[Tensor, Tensor]
 """Cosines and signed sines of each position's rotary angles, both (T, 1, E)."""
@@ -70,6 +74,22 @@ def linear(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
         product: Tensor = _torch_linear(left.to_mkldnn(), right, bias).to_dense()
         return product
     return _torch_linear(left, right, bias)
+
+
+def separate_products(input: Tensor, layers: Sequence[Linear]) -> tuple[Tensor, ...]:
+    """What each layer makes of one input: (T, in_features) -> as many (T, out_features)."""
+    return tuple(layer(input) for layer in layers)
+
+
+def joined_products(input: Tensor, layers: Sequence[Linear]) -> tuple[Tensor, ...]:
+    """`separate_products` by one product, of which the results are views.
+
+    The weights are put together for the call: next to the product, that is nothing on a GPU.
+    """
+    weights: list[Tensor] = [layer.weight for layer in layers]
+    biases: list[Tensor] = [layer.bias for layer in layers if layer.bias is not None]
+    product = linear(input, torch.cat(weights), torch.cat(biases) if biases else None)
+    return torch.split(product, [len(weight) for weight in weights], dim=-1)
 
 
 def embed(ids_T: Tensor, weight_VD: Tensor) -> Tensor:

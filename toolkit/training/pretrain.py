@@ -21,6 +21,7 @@ from toolkit.checkpoint.read import Checkpoint, open_checkpoint, open_unverified
 from toolkit.core.allocator import keep_freed_memory
 from toolkit.core.errors import SettingsError
 from toolkit.data import DIGEST_START
+from toolkit.engine.ds_config import zero_stage
 from toolkit.engine.engine import Engine
 from toolkit.engine.peers import peers_watched
 from toolkit.engine.ranks import Ranks, has_gpu, join_ranks
@@ -257,6 +258,8 @@ def _build_engine(settings: RunSettings, config: dict[str, Any], ranks: Ranks) -
     kernels = Kernels.choose(
         ranks.device,
         torch.bfloat16 if settings.precision == "bf16" else torch.float32,
+        blocks="compiled" if is_compiled(settings) else "eager",
+        weights="partitioned" if zero_stage(config) == 3 else "whole",
         head_size=settings.model.head_size,
         attention=settings.train.attention_kernel,
     )

@@ -8,13 +8,14 @@ before the first call; both are looked at here. Elsewhere attention is plain tor
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 
 from toolkit.core.errors import SettingsError
 from toolkit.model.config import AttentionKernel
 from toolkit.model.kernels.flash import FlashKernel, capability, flash_attn_kernel, suits_flash, torch_flash
+from toolkit.model.layers import Products, joined_products, separate_products
 
 if TYPE_CHECKING:
     from toolkit.model.encoder import Encoder
@@ -26,21 +27,33 @@ class Kernels:
 
     Attributes:
         attention: of the compiled graphs; None: plain torch, outside of them.
+        products: of weights that share an input: joined in compiled blocks on a GPU. On a CPU one product is not
+            faster, and outside of a graph its results, views of it, would keep the memory of those not needed.
         choices: what was chosen and why, a line each; none where there was no choice.
     """
 
     attention: FlashKernel | None
+    products: Products
     choices: tuple[str, ...]
 
     @classmethod
     def choose(
-        cls, device: torch.device, dtype: torch.dtype, *, head_size: int, attention: AttentionKernel | None = None
+        cls,
+        device: torch.device,
+        dtype: torch.dtype,
+        *,
+        blocks: Literal["eager", "compiled"],
+        weights: Literal["whole", "partitioned"],
+        head_size: int,
+        attention: AttentionKernel | None = None,
     ) -> "Kernels":
         """The fastest that run here.
 
         Args:
             device: that computes.
             dtype: of the weights.
+            blocks: whether they are compiled.
+            weights: whether they are taken away between modules (ZeRO-3), and used in their own alone.
             head_size: width of an attention head.
             attention: to take; None: the first of the list that can run.
 
@@ -48,15 +61,16 @@ class Kernels:
             SettingsError: `attention` cannot run here; says what is missing.
         """
         if attention is None and device.type != "cuda":
-            return cls(None, ())
+            return cls(None, separate_products, ())
+        products = joined_products if (blocks, weights) == ("compiled", "whole") else separate_products
         reasons: list[str] = []
         for name in get_args(AttentionKernel) if attention is None else (attention,):
             found = _kernel_or_reason(name, device, dtype, head_size)
             if not isinstance(found, str):
-                return cls(found, (_described(name, reasons),))
+                return cls(found, products, (_described(name, reasons),))
             reasons.append(f"not {name}: {found}")
         if attention is None:
-            return cls(None, (_described("sdpa", reasons),))
+            return cls(None, products, (_described("sdpa", reasons),))
         raise SettingsError(
             f'train.attention_kernel="{attention}" cannot run here: {reasons[0].partition(": ")[2]}.\n'
             "Leave it unset, for the fastest kernel that can."
@@ -64,8 +78,12 @@ class Kernels:
 
     def apply_(self, encoder: "Encoder") -> None:
         """Let an encoder's blocks compute with them, in place; before it is compiled."""
+        from toolkit.model.encoder import Block
+
         for layer in encoder.model.layers:
-            layer.self_attn.kernel = self.attention  # type: ignore[union-attr]
+            assert isinstance(layer, Block)
+            layer.self_attn.kernel = self.attention
+            layer.self_attn.products = layer.mlp.products = self.products
 
 
 _TORCH_NAMES = {"flash3": "FA3", "flash4": "FA4"}
