@@ -1,206 +1,164 @@
-"""Everything that needs a GPU, in one call: correctness first, then one real training step of each preset, timed.
+"""Everything that needs a GPU, in few calls: what is there, is it right, how fast, and where the time goes.
 
-    python benchmarks/gpu.py [--presets 210m 610m 1b] [--micro-rows N] [--steps N] [--without-tests]
+    python benchmarks/gpu.py [--call A|B|C|D] [--sections NAME...] [--presets NAME...] [--out FOLDER] [--toy]
 
-1. The tests marked `gpu`: leaks, values and gradients against the definition, a step that never waits for the device,
-   golden losses. Nothing is timed if one fails.
-2. For each preset, in a process of its own: the run preset with MLM at 40 % on random ids, rows of 2,048 by
-   `random-cut`, bf16, ZeRO 1 on one rank, through the toolkit's own loop, without checkpoints. Rates are the median
-   over the steps after the first few, which compile.
+Sections, each in processes of its own with a time limit:
 
-One JSON row per preset goes to benchmarks/results/gpu.jsonl: tokens/s, useful FLOP/s, MFU, the peak of memory, beside
-the machine and versions. Without a GPU it says so and leaves with 2.
+- `machine`: name, versions, the rate of a large copy and of a large product; at the end again.
+- `tests`: those marked `gpu`. Nothing is timed if one fails.
+- `kernels`: matrix products of the presets, attention kernels, head, pointwise layers, optimizer.
+- `step`: training steps of the presets through the toolkit's own loop, one of them profiled.
+- `ablations`: the 210m with one thing changed in each run.
+- `peer`: transformers' EuroBERT on rows of the same size.
+
+`--call` picks what fits into one call of ten minutes on a machine: A looks at the machine, the kernels and the first
+steps; B at all presets and at what each choice is worth; C at both objectives with full memory; D makes the rows of a
+table of results. Each result is at once a line of results.jsonl in FOLDER, what the processes print goes to log.txt
+there, and a table, with what the model of a step predicts beside, is printed last. A section that fails leaves a line
+with its error, and the others are still run. Without a GPU it says so and leaves with 2; `--toy` runs everything at toy
+size on a CPU, so that no minute of a GPU is lost to a mistake in this code.
 """
 
 import argparse
-import json
-import platform
-import statistics
+import os
+import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Sequence
-from dataclasses import replace
+import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-from rows import append_row, versions
+from rows import append_row
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "benchmarks" / "results" / "gpu.jsonl"
-PRESETS = ("210m", "610m", "1b")
-PACKAGES = ("torch", "deepspeed", "encoder-pretraining-toolkit")
-VOCABULARY, ROW, STEPS, SKIPPED = 128_256, 2048, 12, 4
-MICRO_BATCHES = 4
-"""Micro-batches in a step: enough that the optimizer's share is small, as it is in a real step."""
+RESULTS = ROOT / "benchmarks" / "results" / "gpu"
+# On a machine whose host name resolves to nothing, the libraries would look for an interface for long.
+_ENVIRONMENT = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
+_LEAST_SECONDS = 10
+Arguments = argparse.Namespace
 
 
 def main() -> int:
     """Run it; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--presets", nargs="+", choices=PRESETS, default=PRESETS)
-    parser.add_argument("--micro-rows", type=int, default=12, help="rows of one forward pass; the paper has 12")
-    parser.add_argument("--steps", type=int, default=STEPS, help=f"steps, of which the first {SKIPPED} are not timed")
-    parser.add_argument("--without-tests", action="store_true", help="time without testing; the rows say so")
-    parser.add_argument("--child", choices=PRESETS, help=argparse.SUPPRESS)
-    parser.add_argument("--row", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.steps <= SKIPPED:
-        parser.error(f"--steps has to be more than {SKIPPED}, which are not timed")
+    given = _parser().parse_args()
+    if given.toy:
+        os.environ.update(DS_ACCELERATOR="cpu", CUDA_VISIBLE_DEVICES="")
     import torch
 
-    if not torch.cuda.is_available():
+    if not given.toy and not torch.cuda.is_available():
         print("There is no GPU that torch can use here, so there is nothing to measure.", file=sys.stderr)
         return 2
-    if given.child:
-        with tempfile.TemporaryDirectory() as folder:
-            row = measure(given.child, Path(folder), micro_rows=given.micro_rows, steps=given.steps)
-        given.row.write_text(json.dumps(row))
-        return 0
-    if not given.without_tests and subprocess.run(gpu_tests(), cwd=ROOT, check=False).returncode:
-        print("A test failed on this GPU, so nothing was timed.", file=sys.stderr)
-        return 1
-    return _measure_all(given)
+    given.out.mkdir(parents=True, exist_ok=True)
+    return _run_child(given) if given.child else _run_all(given)
 
 
-def _measure_all(given: argparse.Namespace) -> int:
-    failed = False
-    with tempfile.TemporaryDirectory() as folder:
-        for preset in given.presets:
-            # A process each: memory of one must not stand in the way of the next.
-            place = Path(folder) / f"{preset}.json"
-            numbers = ["--micro-rows", str(given.micro_rows), "--steps", str(given.steps)]
-            command = [sys.executable, __file__, "--child", preset, "--row", str(place), *numbers]
-            done = subprocess.run(command, cwd=ROOT, check=False)
-            if done.returncode:
-                print(f"{preset}: no figure, the run left with {done.returncode}.", file=sys.stderr)
-                failed = True
-                continue
-            row = json.loads(place.read_text()) | {"tested": not given.without_tests}
-            append_row(RESULTS, row)
-            print(f"{preset}: {row['tokens_per_second']:,.0f} tokens/s, MFU {row['mfu']}, {row['memory_gb']} GB")
-    return int(failed)
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--call", choices="ABCD", help="what fits into ten minutes; default: all sections, all presets")
+    parser.add_argument("--sections", nargs="+", help="of the call, only these")
+    parser.add_argument("--presets", nargs="+", help="of the call, only these")
+    parser.add_argument("--minutes", type=float, help="no section begins later, and each ends by then")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
+    parser.add_argument("--toy", action="store_true", help="at toy size on a CPU: tries the code, measures nothing")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    return parser
 
 
-def gpu_tests() -> list[str]:
-    """The command that runs what is marked `gpu`."""
-    return [sys.executable, "-m", "pytest", "-m", "gpu", "tests/model", "tests/golden"]
+def _planned(given: Arguments):  # type: ignore[no-untyped-def]
+    """The jobs that were asked for, and the minutes they have."""
+    import gpu_calls
+    import gpu_scale
+
+    call = gpu_calls.CALLS[given.call] if given.call else gpu_calls.ALL
+    for option, names in (("sections", gpu_calls.SECTIONS), ("presets", gpu_scale.PRESETS)):
+        if unknown := set(getattr(given, option) or ()) - set(names):
+            raise SystemExit(f"--{option}: unknown {', '.join(sorted(unknown))}; available: {', '.join(names)}.")
+    scale = gpu_scale.SCALES["toy" if given.toy else "full"]
+    sections, presets = given.sections or call.sections, given.presets or call.presets
+    return scale, gpu_calls.plan(call, scale, sections=sections, presets=presets), given.minutes or call.minutes
 
 
-def measure(
-    preset: str,
-    folder: Path,
-    *,
-    micro_rows: int,
-    steps: int,
-    overrides: Sequence[str] = (),
-    vocabulary: int = VOCABULARY,
-) -> dict[str, Any]:
-    """Train a preset for some steps on made-up ids and say how fast it was.
+def _run_child(given: Arguments) -> int:
+    """Measure one job; its rows are kept one by one."""
+    from gpu_calls import measure_of
+    from gpu_scale import Job
+    from gpu_timing import error_row
 
-    Args:
-        preset: of a run.
-        folder: where corpus and run may lie.
-        micro_rows: rows of one forward pass.
-        steps: more than `SKIPPED`.
-        overrides: further settings, `a.b=value`.
-        vocabulary: ids in the corpus.
-    """
-    import torch
-
-    from toolkit.engine.engine import Engine
-    from toolkit.engine.ranks import join_ranks
-    from toolkit.model.encoder import Encoder, compile_blocks_, initialize_
-    from toolkit.run import RunFolder, load_run
-    from toolkit.run.metrics import read_lines
-    from toolkit.run.resolve import resolve_run
-    from toolkit.training.assembly import assemble
-    from toolkit.training.hooks import Hook
-    from toolkit.training.loop import train
-    from toolkit.training.run_state import RunState
-
-    class NeverSaves:
-        """Saving is not part of a step, and at 1b takes longer than all of them."""
-
-        is_writing = False
-
-        def is_due(self, state: RunState) -> bool:
-            return False
-
-        def is_saved(self, state: RunState) -> bool:
-            return True
-
-        def advance(self, hooks: Hook) -> None:
-            pass
-
-        finish = advance
-
-    settings = load_run(preset, [*_overrides(folder, vocabulary, micro_rows, steps), *overrides])
-    (folder / "run").mkdir()
-    resolved = resolve_run(settings, ds_config="zero1", num_ranks=1)
-    data = resolved.data
-    ranks = join_ranks()
-    encoder = Encoder(data.settings.model)
-    initialize_(encoder, data.settings.run.seed)
-    if data.settings.train.compile:
-        compile_blocks_(encoder)
-    engine = Engine(encoder, config=resolved.ds_config, optimizer=data.settings.train, ranks=ranks)
-    run = assemble(data, engine, resolved.plan, state=RunState(), origin={}, is_stop_requested=lambda: False)
-    run = replace(run, saver=NeverSaves())
+    scale, jobs, _ = _planned(given)
+    job = next(job for job in jobs if job.name == given.child)
+    named = {"section": job.section, "job": job.name, "scale": scale.name}
     try:
-        train(run, RunState())
-    finally:
-        engine.close()
-    lines = read_lines(RunFolder(folder / "run"))
-    device = ranks.device
-    return {
-        "preset": preset,
-        "micro_batch_rows": micro_rows,
-        "micro_batches": MICRO_BATCHES,
-        "sequence_length": data.settings.data.sequence_length,
-        "precision": data.settings.precision,
-        "compile": data.settings.train.compile,
-        "first_loss": lines[0]["loss"],
-        **rates(lines[SKIPPED:]),
-        "memory_gb": round(torch.cuda.max_memory_allocated() / 1e9, 1) if device.type == "cuda" else None,
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "cpu",
-        "versions": versions(PACKAGES),
-    }
+        for row in measure_of(job.name)(Job(job.section, job.name, scale, given.out, job.preset, job.runs)):
+            append_row(_results(given), named | row)
+    except Exception as error:
+        append_row(_results(given), named | error_row(error))
+    return 0
 
 
-def _overrides(folder: Path, vocabulary: int, micro_rows: int, steps: int) -> list[str]:
-    """What makes a few steps out of a preset of many thousand."""
-    return [
-        f"data.train={_corpus(folder / 'corpus', vocabulary, rows=2 * MICRO_BATCHES * micro_rows)}",
-        f"run.dir={folder / 'run'}",
-        f'schedule=[{{objective="mlm",steps={steps}}}]',
-        f"train.global_batch_rows={MICRO_BATCHES * micro_rows}",
-        f"train.micro_batch_rows={micro_rows}",
-        "lr.warmup_steps=1",
-        "lr.decay_steps=1",
-        "log.every=1",
-        "log.tensorboard=false",
-    ]
+def _run_all(given: Arguments) -> int:
+    """Run the jobs one after the other, then show the table; returns 1 if anything failed."""
+    from gpu_table import read_rows, table
+
+    num_before = len(read_rows(_results(given)))
+    _, jobs, minutes = _planned(given)
+    stop = time.monotonic() + 60 * minutes
+    for job in jobs:
+        seconds = min(job.limit_s, stop - time.monotonic())
+        failure = _run_job(given, job.name, seconds) if seconds > _LEAST_SECONDS else "no time was left"
+        if failure:
+            append_row(_results(given), {"section": job.section, "job": job.name, "error": failure})
+        print(f"{job.name}: {failure or 'ended'}", file=sys.stderr, flush=True)
+        if job.section == "tests" and any("error" in row for row in read_rows(_results(given))[num_before:]):
+            print("A test failed on this GPU, so nothing was timed.", file=sys.stderr)
+            break
+    rows = read_rows(_results(given))[num_before:]
+    shown = "\n".join(table(rows))
+    (given.out / "table.txt").write_text(f"{shown}\n", encoding="utf-8")
+    print(shown)
+    return int(any("error" in row for row in rows))
 
 
-def rates(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Medians of what steps logged; `mfu` is None where the device's peak is not known."""
-    named = {
-        name: [line[name] for line in lines if name in line]
-        for name in ("tokens_per_second", "model_flops_per_second", "mfu")
-    }
-    return {name: statistics.median(values) if values else None for name, values in named.items()}
+def _run_job(given: Arguments, name: str, seconds: float) -> str:
+    """One job in a process of its own; returns what is wrong if it did not end by itself, else nothing."""
+    command = [sys.executable, __file__, "--child", name, "--out", str(given.out), *_passed_on(given)]
+    environment = _ENVIRONMENT | os.environ | {"PYTHONPATH": os.pathsep.join(_import_folders())}
+    with (given.out / "log.txt").open("a", encoding="utf-8") as log:
+        print(f"=== {name}", file=log, flush=True)
+        # A session, since a compiling process has children.
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True, text=True
+        )
+        try:
+            code = process.wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            return f"stopped at its limit of {seconds:.0f} s"
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    return "" if code == 0 else f"left with code {code}; log.txt has its output"
 
 
-def _corpus(folder: Path, vocabulary: int, *, rows: int) -> Path:
-    """Random ids, enough for so many rows of 2,048: what they say does not change how long a step takes."""
-    from toolkit.testing.corpora import random_documents, write_token_corpus
+def _passed_on(given: Arguments) -> Iterator[str]:
+    """The options that a job is chosen by."""
+    if given.toy:
+        yield "--toy"
+    if given.call:
+        yield from ("--call", given.call)
+    for option in ("sections", "presets"):
+        if names := getattr(given, option):
+            yield from (f"--{option}", *names)
 
-    documents = random_documents(rows, vocabulary_size=vocabulary, min_length=ROW, max_length=ROW)
-    special = range(vocabulary - 256, vocabulary)
-    return write_token_corpus(
-        folder, documents, vocabulary_size=vocabulary, bos=special[0], eos=special[1], mask=special[2], pad=special[3]
-    )
+
+def _import_folders() -> Iterator[str]:
+    """This checkout before anything installed, so that what is measured is what is here."""
+    yield str(ROOT)
+    yield from filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+
+
+def _results(given: Arguments) -> Path:
+    return Path(given.out) / "results.jsonl"
 
 
 if __name__ == "__main__":

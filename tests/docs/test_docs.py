@@ -51,6 +51,12 @@ _OTHERS_OPTIONS = {
     "--config",
     "--check",
     "--editable",
+    "--flash4",
+    "--sections",
+    "--presets",
+    "--minutes",
+    "--out",
+    "--toy",
 }
 _LABELLED = "text\tlabel\nThe old miller counts.\tyes\nA young fox paints.\tno\nNobody in the village counts.\tyes\n"
 _ANSWERED = {"id": "1", "question": "Who counts?", "answers": [{"text": "The old miller", "answer_start": 0}]}

@@ -1,0 +1,243 @@
+"""Attention kernels for `benchmarks/gpu.py`: each on the shapes, layouts and kinds of training, with its error."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from typing import Any
+
+import numpy as np
+import torch
+from gpu_scale import Job
+from gpu_timing import Row, Rows, attempt, device, median_ms, random, relative_error, tera_per_second
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from toolkit.core.types import AttentionKind
+from toolkit.model.attention import attend, attend_by_sdpa
+from toolkit.model.segments import SegmentLayout
+
+Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
+LAYOUTS = ("random-cut", "documents", "one segment")
+# Two products forward; five backward, one of which makes the scores again.
+_FORWARD_FLOPS, _BACKWARD_FLOPS = 4, 10
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """One micro-batch."""
+
+    heads: tuple[int, int, int]
+    """H, K, E."""
+    segments_BS: np.ndarray[Any, np.dtype[np.int64]]
+    layout: SegmentLayout
+    kind: AttentionKind
+    backend: str
+    """Of torch.compile."""
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether a position sees only what is before it."""
+        return self.kind is AttentionKind.CAUSAL
+
+
+def measure_attention(job: Job) -> Rows:
+    """Milliseconds and useful TFLOP/s of each kernel that is installed; its errors against fp64 on the first row."""
+    scale = job.scale
+    shapes = dict.fromkeys((s.num_attention_heads, s.key_value_heads, s.head_size) for s in scale.models.values())
+    for layout_name, heads, kind in product(LAYOUTS, shapes, AttentionKind):
+        segments_BS = segments_of(layout_name, rows=scale.rows, length=scale.row_length)
+        layout = SegmentLayout.from_segments(segments_BS, device=device())
+        case = Case(heads, segments_BS, layout, kind, scale.compile_backend)
+        generator_state = torch.random.get_rng_state()
+        for name, contender in CONTENDERS.items():
+            if name in ONE_LAYOUT and layout_name != LAYOUTS[0]:
+                continue
+            torch.random.set_rng_state(generator_state)
+            row = {"what": "attention", "kernel": name, "heads": "/".join(map(str, heads)), "layout": layout_name}
+            work = partial(_measure, case, contender, repeats=scale.repeats)
+            yield attempt(row | {"kind": str(kind)}, work)
+
+
+def segments_of(name: str, *, rows: int, length: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Segment ids, (B, S), as the windows of that name have them: 0 is padding."""
+    generator = np.random.default_rng(0)
+    segments_BS = np.ones((rows, length), dtype=np.int64)
+    if name == "random-cut":
+        cuts_B = generator.integers(1, length, rows)
+        segments_BS += np.arange(length) >= cuts_B[:, None]
+    if name == "documents":
+        for segments_S in segments_BS:
+            lengths = np.clip(generator.lognormal(np.log(length / 5), 1.0, 200).astype(int), 2, length)
+            ends = np.cumsum(lengths)
+            segments_S[:] = 1 + np.searchsorted(ends, np.arange(length), side="right")
+            # A document that does not fit begins another row: the end of this one is padding.
+            segments_S[ends[ends <= length].max(initial=length // 2) :] = 0
+    return segments_BS
+
+
+def _measure(case: Case, contender: Callable[[Case], Iterator[Attention]], *, repeats: int) -> Row:
+    num_heads, num_key_value_heads, width = case.heads
+    num_positions = case.segments_BS.size
+    counts = (num_heads, num_key_value_heads, num_key_value_heads)
+    inputs = [random(num_positions, count, width).requires_grad_() for count in counts]
+    d_output = random(num_positions, num_heads, width)
+    with contextmanager(contender)(case) as attention:
+        output = attention(*inputs)
+        gradients = torch.autograd.grad(output, inputs, d_output, retain_graph=True)
+        row: Row = {"forward_ms": median_ms(lambda: attention(*inputs), repeats=repeats)}
+        backward = partial(torch.autograd.grad, output, inputs, d_output, retain_graph=True)
+        row["backward_ms"] = median_ms(backward, repeats=repeats)
+    useful = case.layout.attended_pairs(case.kind) * num_heads * width
+    row["forward_tflops"] = tera_per_second(_FORWARD_FLOPS * useful, row["forward_ms"])
+    row["backward_tflops"] = tera_per_second(_BACKWARD_FLOPS * useful, row["backward_ms"])
+    expected = _expected(case, [part.detach() for part in inputs], d_output)
+    length = case.segments_BS.shape[1]
+    # Padding is 0 in all of ours; what a bare kernel makes of it is not compared.
+    is_real = torch.from_numpy(case.segments_BS[0] != 0).to(output.device)
+    names = ("output", "d_query", "d_key", "d_value")
+    for name, found, right in zip(names, (output, *gradients), expected, strict=True):
+        row[f"{name}_error"] = relative_error(found.detach()[:length][is_real], right[is_real])
+    return row
+
+
+def _expected(case: Case, inputs: list[Tensor], d_output: Tensor) -> tuple[Tensor, ...]:
+    """Output and gradients of the first row by the definition in fp64; segments do not leave a row."""
+    length = case.segments_BS.shape[1]
+    query, key, value = (part[:length].double().requires_grad_() for part in inputs)
+    group = case.heads[0] // case.heads[1]
+    segments_S = torch.from_numpy(case.segments_BS[0]).to(query.device)
+    is_visible = segments_S[:, None] == segments_S[None, :]
+    if case.is_causal:
+        is_visible = is_visible.tril()
+    scores = torch.einsum("the,she->hts", query, key.repeat_interleave(group, 1)) / query.shape[2] ** 0.5
+    probs = scores.masked_fill(~is_visible, float("-inf")).softmax(-1)
+    output = torch.einsum("hts,she->the", probs, value.repeat_interleave(group, 1))
+    is_real = (segments_S != 0)[:, None, None]
+    gradients = torch.autograd.grad(output, (query, key, value), d_output[:length].double() * is_real)
+    return (output.detach(), *gradients)
+
+
+def _project(case: Case) -> Iterator[Attention]:
+    yield lambda query, key, value: attend(query, key, value, case.kind, case.layout)
+
+
+def _spans(case: Case) -> Iterator[Attention]:
+    yield lambda query, key, value: attend_by_sdpa(query, key, value, case.kind, case.layout)
+
+
+def _torch_varlen(case: Case, *, copies: int = 1, **options: Any) -> Iterator[Attention]:
+    from torch.nn.attention.varlen import varlen_attn
+
+    layout, window = case.layout, (-1, 0) if case.is_causal else (-1, -1)
+
+    def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        key, value = (part.repeat_interleave(copies, 1) if copies > 1 else part for part in (key, value))
+        bounds, longest = layout.bounds_M, layout.row_length
+        found = varlen_attn(query, key, value, bounds, bounds, longest, longest, window_size=window, **options)
+        assert isinstance(found, Tensor)
+        return found
+
+    yield attention
+
+
+def _flash_2(case: Case) -> Iterator[Attention]:
+    """Torch's own, each query head with a copy of the heads that it reads."""
+    yield from _torch_varlen(case, copies=case.heads[0] // case.heads[1])
+
+
+def _flash_2_shared(case: Case) -> Iterator[Attention]:
+    """Torch's own, heads shared by the kernel."""
+    import inspect
+
+    from torch.nn.attention.varlen import varlen_attn
+
+    shares = case.heads[0] != case.heads[1] and "enable_gqa" in inspect.signature(varlen_attn).parameters
+    yield from _torch_varlen(case, **({"enable_gqa": True} if shares else {}))
+
+
+def _activated(case: Case, *, implementation: str) -> Iterator[Attention]:
+    """Torch's operator with another package's kernel."""
+    from torch.nn import attention
+
+    attention.activate_flash_attention_impl(implementation)
+    try:
+        yield from _flash_2_shared(case)
+    finally:
+        getattr(attention, "restore_flash_attention_impl", lambda: None)()
+
+
+def _flash_4(case: Case) -> Iterator[Attention]:
+    """The FA4 package's own function."""
+    from flash_attn.cute import flash_attn_varlen_func
+
+    bounds, longest = case.layout.bounds_M, case.layout.row_length
+    named = {"cu_seqlens_q": bounds, "cu_seqlens_k": bounds, "max_seqlen_q": longest, "max_seqlen_k": longest}
+
+    def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        found = flash_attn_varlen_func(query, key, value, **named, causal=case.is_causal)
+        return found[0] if isinstance(found, tuple) else found
+
+    yield attention
+
+
+def _flex(case: Case) -> Iterator[Attention]:
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    segments_T = torch.from_numpy(_numbered(case.segments_BS)).to(case.layout.bounds_M.device)
+
+    def is_visible(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        is_same = segments_T[query] == segments_T[key]
+        return is_same & (query >= key) if case.is_causal else is_same
+
+    size = segments_T.numel()
+    build = torch.compile(create_block_mask) if segments_T.is_cuda else create_block_mask
+    # Each case is compiled, and Dynamo would give up at the ninth.
+    torch._dynamo.reset()
+    mask = build(is_visible, None, None, size, size, device=str(segments_T.device))
+    compiled = torch.compile(flex_attention, backend=case.backend)
+
+    def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        parts = (part.transpose(0, 1)[None] for part in (query, key, value))
+        found = compiled(*parts, block_mask=mask, enable_gqa=query.shape[1] != key.shape[1])
+        return found[0].transpose(0, 1)
+
+    yield attention
+
+
+def _numbered(segments_BS: np.ndarray[Any, np.dtype[np.int64]]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Segment ids that differ from row to row, (T,)."""
+    rows_B1 = np.arange(len(segments_BS))[:, None]
+    return (segments_BS + rows_B1 * (segments_BS.max() + 1)).ravel()
+
+
+def _dense_cudnn(case: Case) -> Iterator[Attention]:
+    """Whole rows, whatever the segments: wrong for all but one segment, and a bound on what a kernel can reach."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    num_rows = len(case.segments_BS)
+
+    def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        parts = (part.unflatten(0, (num_rows, -1)).transpose(1, 2) for part in (query, key, value))
+        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION if query.is_cuda else SDPBackend.MATH):
+            is_shared = query.shape[1] != key.shape[1]
+            found = scaled_dot_product_attention(*parts, is_causal=case.is_causal, enable_gqa=is_shared)
+        return found.transpose(1, 2).flatten(0, 1)
+
+    yield attention
+
+
+CONTENDERS: dict[str, Callable[[Case], Iterator[Attention]]] = {
+    "the toolkit's choice": _project,
+    "FA2, heads copied": _flash_2,
+    "FA2, heads shared": _flash_2_shared,
+    "FA3 through torch": partial(_activated, implementation="FA3"),
+    "FA4 through torch": partial(_activated, implementation="FA4"),
+    "FA4 package": _flash_4,
+    "flex": _flex,
+    "torch by spans": _spans,
+    "dense rows, cuDNN": _dense_cudnn,
+}
+ONE_LAYOUT = ("flex",)
+"""Measured on the first layout alone: each is compiled for half a minute."""

@@ -1,0 +1,104 @@
+"""Sections `machine` and `tests` of `benchmarks/gpu.py`: what is there, the two roofs at begin and end, is it right."""
+
+import re
+import shutil
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from gpu_scale import Job
+from gpu_timing import Row, Rows, attempt, device, median_ms, random, tera_per_second
+from rows import machine, versions
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("torch", "triton", "deepspeed", "transformers", "encoder-pretraining-toolkit", "liger-kernel", "flash-attn")
+_FLASH_MODULES = {
+    "torch varlen": "torch.nn.attention.varlen",
+    "torch flex": "torch.nn.attention.flex_attention",
+    "flash-attn 2": "flash_attn",
+    "FA3": "flash_attn_interface",
+    "FA4": "flash_attn.cute",
+}
+_TESTS = ("tests/model", "tests/engine", "tests/training", "tests/golden")
+_COUNTED = re.compile(r"(\d+) (passed|failed|skipped|errors?|deselected)")
+_QUERIED = "name,driver_version,clocks.sm,clocks.max.sm,clocks.mem,power.limit,power.draw,temperature.gpu,memory.total"
+
+
+def measure_machine(job: Job) -> Rows:
+    """What the other rows have to be read against."""
+    yield attempt({"what": "software"}, _software)
+    yield attempt({"what": "gpu"}, _gpu)
+    yield attempt({"what": "host"}, machine)
+    yield from measure_roofs(job)
+
+
+def measure_roofs(job: Job) -> Rows:
+    """A large copy and a large product; measured again at the end, they show whether the machine slowed down."""
+    yield attempt({"what": "copy"}, lambda: _copy(job))
+    yield attempt({"what": "product"}, lambda: _product(job))
+
+
+def _software() -> Row:
+    libraries: dict[str, Any] = {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
+    if torch.cuda.is_available():
+        libraries["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+        libraries["cublas"] = _version("nvidia-cublas") or _version("nvidia-cublas-cu12")
+    found = {name: number for name in PACKAGES if (number := _version(name))}
+    return {"versions": found | versions(()), "libraries": libraries, "attention": _attention_implementations()}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return versions((package,))[package]
+    except PackageNotFoundError:
+        return None
+
+
+def _attention_implementations() -> list[str]:
+    """Those that are installed; whether they run is what section `kernels` tells."""
+    return [name for name, module in _FLASH_MODULES.items() if _is_importable(module)]
+
+
+def _is_importable(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _gpu() -> Row:
+    if shutil.which("nvidia-smi") is None:
+        return {"device": "cpu"}
+    command = ["nvidia-smi", f"--query-gpu={_QUERIED}", "--format=csv,noheader"]
+    line = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.splitlines()[0]
+    return dict(zip(_QUERIED.split(","), map(str.strip, line.split(",")), strict=True))
+
+
+def _copy(job: Job) -> Row:
+    source = torch.randint(0, 256, (job.scale.copy_bytes,), dtype=torch.uint8, device=device())
+    target = torch.empty_like(source)
+    milliseconds = median_ms(lambda: target.copy_(source), repeats=job.scale.repeats)
+    return {"ms": milliseconds, "tb_per_second": tera_per_second(2 * job.scale.copy_bytes, milliseconds)}
+
+
+def _product(job: Job) -> Row:
+    size = job.scale.square
+    left, right = random(size, size), random(size, size)
+    milliseconds = median_ms(lambda: left @ right, repeats=job.scale.repeats)
+    return {"ms": milliseconds, "tflops": tera_per_second(2 * size**3, milliseconds)}
+
+
+def measure_tests(job: Job) -> Rows:
+    """The tests marked `gpu`; a toy runs those of attention, which skip themselves without a GPU."""
+    where = ("tests/model/test_attention_gpu.py",) if job.scale.name == "toy" else _TESTS
+    command = [sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", "--tb=short", *where]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    print(done.stdout, done.stderr, sep="\n", flush=True)
+    counted = {kind: int(number) for number, kind in _COUNTED.findall(done.stdout.rsplit("\n", 3)[-2])}
+    row: Row = {"what": "tests", "returncode": done.returncode, "counts": counted}
+    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    yield row | ({"error": f"tests failed: {'; '.join(failed)[:400]}"} if done.returncode else {})

@@ -1,0 +1,84 @@
+"""Section `peer` of `benchmarks/gpu.py`: transformers' EuroBERT on rows of the same size.
+
+A loop as its users write one: bf16 autocast over fp32 weights, fused AdamW, as many micro-batches a step. It knows no
+segments, so each row is one sequence, and its head runs at every position; model FLOPs are counted as for ours, with
+what the objective asks for.
+"""
+
+import statistics
+import time
+from functools import partial
+from typing import Any
+
+import torch
+from gpu_scale import MICRO_BATCHES, Job
+from gpu_timing import Row, Rows, attempt, device, has_gpu, peak_gb
+from rows import versions
+
+from toolkit.core.types import AttentionKind
+from toolkit.model import Encoder, ModelSettings, initialize_, training_flops
+from toolkit.training.speed import known_peak_flops
+
+IMPLEMENTATIONS = ("sdpa", "flash_attention_2")
+_MASK_RATIO = 0.4
+_NOT_A_TARGET = -100
+
+
+def measure_peer(job: Job) -> Rows:
+    """Tokens a second of each of its attention implementations."""
+    for implementation in IMPLEMENTATIONS:
+        row = {"what": "peer", "preset": job.preset, "attention": implementation, "rows": job.scale.rows}
+        yield attempt(row, partial(_measure, job, job.scale.models[job.preset], implementation))
+
+
+def _measure(job: Job, settings: ModelSettings, implementation: str) -> Row:
+    from toolkit.testing.models import hugging_face_twin
+
+    encoder = Encoder(settings)
+    initialize_(encoder, 0)
+    twin = hugging_face_twin(encoder, AttentionKind.BIDIRECTIONAL).to(device()).train()
+    del encoder
+    twin.set_attn_implementation(implementation)
+    adamw = torch.optim.AdamW(twin.parameters(), lr=1e-4, betas=(0.9, 0.95), eps=1e-5, weight_decay=0.1, fused=True)
+    assert settings.vocab_size is not None
+    batches = [_batch(job, settings.vocab_size) for _ in range(MICRO_BATCHES)]
+    seconds, losses = [], []
+    for _ in range(job.scale.steps):
+        started = time.perf_counter()
+        losses.append(_step(twin, adamw, batches))
+        seconds.append(time.perf_counter() - started)
+    step_s = statistics.median(seconds[job.scale.skipped_steps :])
+    tokens = MICRO_BATCHES * job.scale.positions
+    length = job.scale.row_length
+    flops = training_flops(settings, tokens=tokens, targets=_MASK_RATIO * tokens, attended_pairs=tokens * length)
+    peak = known_peak_flops(device(), precision="bf16")
+    return {
+        "first_loss": losses[0],
+        "step_s": step_s,
+        "tokens_per_second": round(tokens / step_s, 1),
+        "model_flops_per_second": float(f"{flops / step_s:.6g}"),
+        "mfu": float(f"{flops / step_s / peak:.4g}") if peak else None,
+        "memory_gb": peak_gb(),
+        "versions": versions(("torch", "transformers")),
+    }
+
+
+def _batch(job: Job, vocabulary: int) -> dict[str, torch.Tensor]:
+    shape = (job.scale.rows, job.scale.row_length)
+    ids = torch.randint(vocabulary, shape, device=device())
+    is_target = torch.rand(shape, device=device()) < _MASK_RATIO
+    return {"input_ids": ids, "labels": torch.where(is_target, ids, _NOT_A_TARGET)}
+
+
+def _step(twin: Any, adamw: torch.optim.Optimizer, batches: list[dict[str, torch.Tensor]]) -> float:
+    """One update; reading the loss at its end waits for the device, as a loop that logs does."""
+    total = torch.zeros((), device=device())
+    for batch in batches:
+        with torch.autocast("cuda" if has_gpu() else "cpu", dtype=torch.bfloat16):
+            loss = twin(**batch).loss / len(batches)
+        loss.backward()
+        total += loss.detach()
+    torch.nn.utils.clip_grad_norm_(twin.parameters(), 1.0)
+    adamw.step()
+    adamw.zero_grad()
+    return float(total)
