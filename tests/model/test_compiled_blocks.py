@@ -17,7 +17,8 @@ from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 
 from tests.support.kernels import traced_flash
 from toolkit.core.types import AttentionKind
-from toolkit.model import Encoder, SegmentLayout, compile_blocks_
+from toolkit.model import Encoder, SegmentLayout, checkpoint_blocks_, compile_blocks_
+from toolkit.model.config import ActivationCheckpointing
 from toolkit.model.kernels.choice import Kernels
 from toolkit.model.kernels.flash import FlashKernel, torch_flash
 from toolkit.model.layers import joined_products
@@ -118,3 +119,23 @@ def test_torchs_operator_is_taken_into_the_graph(graphs: Counter[str]) -> None:
             for num_targets in _NUM_TARGETS:
                 _loss(encoder, moved, kind, num_targets).backward()  # type: ignore[no-untyped-call]
     assert graphs == {"forward": 4, "backward": 4}
+
+
+@pytest.mark.parametrize("mode", ["selective", "full"])
+def test_checkpointed_blocks_stay_one_graph_each_way(mode: ActivationCheckpointing, graphs: Counter[str]) -> None:
+    """What a block computes again is inside of its graphs (selective), or is its graph run twice (full)."""
+    compiled, plain = _encoder(traced_flash), _encoder(traced_flash)
+    compile_blocks_(compiled)
+    checkpoint_blocks_(compiled.model.layers, mode)
+    for name in _CUTS:
+        for num_targets in _NUM_TARGETS:
+            losses = []
+            for encoder in (compiled, plain):
+                encoder.zero_grad()
+                loss = _loss(encoder, _layout(name), AttentionKind.BIDIRECTIONAL, num_targets)
+                loss.backward()  # type: ignore[no-untyped-call]
+                losses.append(loss.item())
+            assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+            for ours, theirs in zip(compiled.parameters(), plain.parameters(), strict=True):
+                torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-6)
+    assert graphs == {"forward": 2, "backward": 2}
