@@ -20,7 +20,7 @@ from gpu_timing import (
 from torch import Tensor
 from torch.nn.functional import cross_entropy, silu
 
-from toolkit.model import loss as head
+from toolkit.model.kernels.cross_entropy import Compiled, cross_entropy_sum
 from toolkit.model.layers import apply_rope, rms_norm, rope_cos_sin
 
 _BF16 = 2
@@ -48,20 +48,23 @@ def measure_head(job: Job) -> Rows:
 
 
 def head_contenders(job: Job) -> Iterator[tuple[str, HeadLoss]]:
-    """The toolkit's head as a run has it and at other chunk sizes, and Liger's where it is installed."""
-    yield "the toolkit's, eager", head.cross_entropy_sum
+    """The toolkit's head in both forms and at other chunk sizes, whole logits, and Liger's where it is installed."""
+    yield "the toolkit's, eager", cross_entropy_sum
+    yield "the toolkit's, compiled", partial(cross_entropy_sum, form=Compiled())
     for chunk_rows in job.scale.head_chunks:
-        yield f"the toolkit's, {chunk_rows} rows a chunk", partial(_with_chunk, chunk_rows)
+        yield f"compiled, {chunk_rows} rows a chunk", partial(cross_entropy_sum, form=_CompiledChunks(chunk_rows))
     yield "logits whole, compiled", torch.compile(_whole, backend=job.scale.compile_backend)
     yield "Liger", _liger
 
 
-def _with_chunk(chunk_rows: int, hidden_ND: Tensor, weight_VD: Tensor, labels_N: Tensor) -> Tensor:
-    before, head.CHUNK_ROWS = head.CHUNK_ROWS, chunk_rows
-    try:
-        return head.cross_entropy_sum(hidden_ND, weight_VD, labels_N)
-    finally:
-        head.CHUNK_ROWS = before
+class _CompiledChunks(Compiled):
+    """The compiled form with chunks of another size."""
+
+    def __init__(self, chunk_rows: int) -> None:
+        self._chunk_rows = chunk_rows
+
+    def rows(self, vocabulary: int) -> int:
+        return self._chunk_rows
 
 
 def _whole(hidden_ND: Tensor, weight_VD: Tensor, labels_N: Tensor) -> Tensor:

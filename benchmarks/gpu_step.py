@@ -79,7 +79,7 @@ def measure(
     from toolkit.engine.ranks import join_ranks
     from toolkit.run import RunFolder, load_run
     from toolkit.run.metrics import read_lines
-    from toolkit.run.resolve import is_compiled, resolve_run
+    from toolkit.run.resolve import resolve_run
     from toolkit.training.assembly import assemble
     from toolkit.training.loop import train
     from toolkit.training.pretrain import _build_engine
@@ -111,7 +111,7 @@ def measure(
         "windows": data.settings.data.windows,
         "objective": objective,
         "precision": data.settings.precision,
-        "compile": is_compiled(data.settings),
+        "compile": data.settings.train.is_compiled,
         "first_loss": lines[0]["loss"],
         "first_norm": lines[0]["grad_norm"],
         "first_step_s": clock.seconds[0],

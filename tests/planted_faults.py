@@ -167,16 +167,16 @@ FAULTS = (
     ),
     Fault(
         name="loss: padding of the target list has a gradient",
-        path="toolkit/model/loss.py",
-        old="hidden_ND = hidden_ND * is_target_N[:, None]",
-        new="pass",
+        path="toolkit/model/kernels/cross_entropy.py",
+        old="_wide_product(d_logits_NV.T, hidden_ND * is_target_N1)",
+        new="_wide_product(d_logits_NV.T, hidden_ND)",
         tests=("tests/model/test_loss.py",),
     ),
     Fault(
         name="loss: the logits of a chunk outlive it",
-        path="toolkit/model/loss.py",
+        path="toolkit/model/kernels/cross_entropy.py",
         old="d_logits_NV = log_probs_NV.exp_()",
-        new="d_logits_NV = _add_chunk.kept = log_probs_NV.exp_()",
+        new="d_logits_NV = _chunk.kept = log_probs_NV.exp_()",
         tests=("tests/model/test_loss.py",),
     ),
     Fault(

@@ -5,11 +5,14 @@ import weakref
 import pytest
 import torch
 from torch import Tensor
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn.functional import cross_entropy, linear
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
 
-from toolkit.model import loss as module
-from toolkit.model.loss import cross_entropy_sum
+from tests.support.memory import allocated_by
+from toolkit.model.kernels import cross_entropy as module
+from toolkit.model.kernels.cross_entropy import EAGER, Compiled, CrossEntropyForm, cross_entropy_sum
 from toolkit.testing.tolerances import tolerance
 
 NUM_TARGETS, WIDTH, VOCABULARY = 11, 6, 13
@@ -24,12 +27,31 @@ def _problem(dtype: torch.dtype, *, num_targets: int = NUM_TARGETS) -> tuple[Ten
     return hidden, weight, labels
 
 
+@pytest.fixture(params=["eager", "compiled"])
+def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> CrossEntropyForm:
+    """Either; the compiled one in one graph without a code generator, whose products the last test compares."""
+    if request.param == "eager":
+        return EAGER
+    torch._dynamo.reset()
+    parts = (module.sum_of_losses, module.sum_of_losses_and_gradient_)
+    compiled = tuple(torch.compile(part, backend="aot_eager", fullgraph=True) for part in parts)
+    monkeypatch.setattr(module, "compiled_parts", lambda: compiled)
+    return Compiled()
+
+
+def _set_chunk_rows(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    monkeypatch.setattr(module, "_EAGER_ROWS", rows)
+    monkeypatch.setattr(module, "_LARGEST_ROWS", rows)
+
+
 @pytest.mark.parametrize("chunk_rows", [1, 4, 100])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_loss_and_gradients_equal_torchs(dtype: torch.dtype, chunk_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CHUNK_ROWS", chunk_rows)
+def test_loss_and_gradients_equal_torchs(
+    dtype: torch.dtype, chunk_rows: int, form: CrossEntropyForm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _set_chunk_rows(monkeypatch, chunk_rows)
     hidden, weight, labels = _problem(dtype)
-    ours = cross_entropy_sum(hidden, weight, labels) * 0.37
+    ours = cross_entropy_sum(hidden, weight, labels, form=form) * 0.37
     our_gradients = torch.autograd.grad(ours, (hidden, weight))
     theirs = cross_entropy(linear(hidden, weight), labels, ignore_index=-1, reduction="sum") * 0.37
     their_gradients = torch.autograd.grad(theirs, (hidden, weight))
@@ -39,10 +61,12 @@ def test_loss_and_gradients_equal_torchs(dtype: torch.dtype, chunk_rows: int, mo
 
 
 @pytest.mark.parametrize("chunk_rows", [1, 4, 100])
-def test_a_z_loss_is_in_the_gradient_and_not_in_the_value(chunk_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CHUNK_ROWS", chunk_rows)
+def test_a_z_loss_is_in_the_gradient_and_not_in_the_value(
+    chunk_rows: int, form: CrossEntropyForm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _set_chunk_rows(monkeypatch, chunk_rows)
     hidden, weight, labels = _problem(torch.float64)
-    ours = cross_entropy_sum(hidden, weight, labels, z_loss=0.03) * 0.37
+    ours = cross_entropy_sum(hidden, weight, labels, z_loss=0.03, form=form) * 0.37
     our_gradients = torch.autograd.grad(ours, (hidden, weight))
     logits = linear(hidden, weight)
     plain = cross_entropy(logits, labels, ignore_index=-1, reduction="sum") * 0.37
@@ -62,11 +86,11 @@ def test_without_gradients_a_z_loss_changes_nothing() -> None:
     assert values[0] == pytest.approx(values[1], rel=1e-14)
 
 
-def test_bf16_loss_is_summed_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bf16_loss_is_summed_in_fp32(form: CrossEntropyForm, monkeypatch: pytest.MonkeyPatch) -> None:
     """The weights are rounded, the sum is not: it stays within rounding of the logits, however many terms it has."""
-    monkeypatch.setattr(module, "CHUNK_ROWS", 64)
+    _set_chunk_rows(monkeypatch, 64)
     hidden, weight, labels = _problem(torch.bfloat16, num_targets=3000)
-    ours = cross_entropy_sum(hidden, weight, labels)
+    ours = cross_entropy_sum(hidden, weight, labels, form=form)
     our_gradients = torch.autograd.grad(ours, (hidden, weight))
     wide_hidden, wide_weight = (part.detach().double().requires_grad_() for part in (hidden, weight))
     exact = cross_entropy(linear(wide_hidden, wide_weight), labels, ignore_index=-1, reduction="sum")
@@ -78,31 +102,31 @@ def test_bf16_loss_is_summed_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (our.double() - their).norm() < 4e-3 * their.norm()
 
 
-def test_softmax_of_bf16_logits_is_taken_in_fp32() -> None:
+def test_softmax_of_bf16_logits_is_taken_in_fp32(form: CrossEntropyForm) -> None:
     """Token by token: over many, roundings to bf16 would cancel out and go unseen."""
     hidden, weight, labels = (part.detach() for part in _problem(torch.bfloat16))
     logits = linear(hidden, weight).double()
     for number in range(4, NUM_TARGETS):
         rows = slice(number, number + 1)
         exact = cross_entropy(logits[rows], labels[rows]).item()
-        assert cross_entropy_sum(hidden[rows], weight, labels[rows]).item() == pytest.approx(exact, rel=1e-5)
+        assert cross_entropy_sum(hidden[rows], weight, labels[rows], form=form).item() == pytest.approx(exact, rel=1e-5)
 
 
-def test_large_logits_do_not_overflow() -> None:
+def test_large_logits_do_not_overflow(form: CrossEntropyForm) -> None:
     hidden = torch.tensor([[1000.0, -1000.0]], requires_grad=True)
     weight = torch.eye(2, requires_grad=True)
-    loss = cross_entropy_sum(hidden, weight, torch.tensor([1]))
+    loss = cross_entropy_sum(hidden, weight, torch.tensor([1]), form=form)
     (d_hidden,) = torch.autograd.grad(loss, hidden)
     assert loss.item() == 2000.0
     assert d_hidden.tolist() == [[1.0, -1.0]]
 
 
 @pytest.mark.parametrize("num_targets", [0, 2])
-def test_no_target_gives_zero_and_zero_gradients(num_targets: int) -> None:
+def test_no_target_gives_zero_and_zero_gradients(num_targets: int, form: CrossEntropyForm) -> None:
     """An empty list, and a list of padding."""
     hidden = torch.randn(num_targets, WIDTH, requires_grad=True)
     weight = torch.randn(VOCABULARY, WIDTH, requires_grad=True)
-    loss = cross_entropy_sum(hidden, weight, torch.full((num_targets,), -1))
+    loss = cross_entropy_sum(hidden, weight, torch.full((num_targets,), -1), form=form)
     loss.backward()
     assert loss.item() == 0.0
     assert hidden.grad.shape == (num_targets, WIDTH)
@@ -142,6 +166,61 @@ def test_frozen_weights_get_no_gradient() -> None:
     torch.testing.assert_close(hidden.grad, *torch.autograd.grad(expected, hidden), **tolerance(torch.float64))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_work_is_three_products(dtype: torch.dtype) -> None:
+    """2 x N x V x D operations each, on meta tensors: chunks, losses and gradients add none."""
+    num_targets, vocabulary, width = 3000, 500, 64
+    hidden = torch.empty(num_targets, width, dtype=dtype, device="meta", requires_grad=True)
+    weight = torch.empty(vocabulary, width, dtype=dtype, device="meta", requires_grad=True)
+    labels = torch.zeros(num_targets, dtype=torch.int64, device="meta")
+    with FlopCounterMode(display=False) as counter:
+        cross_entropy_sum(hidden, weight, labels).backward()
+    assert counter.get_total_flops() == 3 * 2 * num_targets * vocabulary * width
+
+
+def test_one_graph_serves_any_number_of_targets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With gradients and without, over five numbers of targets in up to three chunks: nothing is compiled again."""
+    torch._dynamo.reset()
+    graphs = CompileCounterWithBackend("aot_eager")
+    parts = (module.sum_of_losses, module.sum_of_losses_and_gradient_)
+    compiled = tuple(torch.compile(part, backend=graphs, fullgraph=True) for part in parts)
+    monkeypatch.setattr(module, "compiled_parts", lambda: compiled)
+    _set_chunk_rows(monkeypatch, 512)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for num_targets in (256, 512, 768, 1024, 1280):
+            hidden, weight, labels = _problem(torch.bfloat16, num_targets=num_targets)
+            cross_entropy_sum(hidden, weight, labels, form=Compiled())
+            with torch.no_grad():
+                cross_entropy_sum(hidden, weight, labels, form=Compiled())
+    assert graphs.frame_count == 2
+
+
+def test_logits_become_their_gradient_in_place() -> None:
+    """Generated code: besides the logits it holds nothing of their size, where eager holds two copies in fp32."""
+    torch._dynamo.reset()
+    rows, vocabulary = 256, 2000
+    labels = torch.arange(rows)
+    labels[:4] = -1
+    logits = [torch.randn(rows, vocabulary, generator=torch.Generator().manual_seed(n)).bfloat16() for n in (0, 1)]
+    _, compiled = module.compiled_parts()
+    columns = module.VocabularyColumns()
+    compiled(logits[1].clone(), labels, 1e-4)
+    expected_loss, expected = EAGER.loss_and_gradient(logits[0].clone(), labels, columns, 1e-4)
+    taken = logits[0].clone()
+    found = allocated_by(lambda: compiled(taken, labels, 1e-4))
+    torch.testing.assert_close(found.result, expected_loss, rtol=1e-6, atol=0)
+    torch.testing.assert_close(taken[4:], expected[4:], rtol=2**-7, atol=1e-8)
+    assert found.peak < logits[0].nbytes / 10
+    eager = allocated_by(lambda: EAGER.loss_and_gradient(logits[0].clone(), labels, columns, 1e-4))
+    assert eager.peak > 4 * logits[0].nbytes
+
+
+@pytest.mark.parametrize(("vocabulary", "rows"), [(8192, 16_384), (128_256, 16_384), (262_144, 7936)])
+def test_indices_into_a_compiled_chunk_have_32_bits(vocabulary: int, rows: int) -> None:
+    assert Compiled().rows(vocabulary) == rows
+    assert rows * vocabulary < 2**31
+
+
 class _LargeTensors(TorchDispatchMode):
     """The most bytes that tensors of at least `smallest` numbers, made under it, held at one time."""
 
@@ -161,7 +240,7 @@ class _LargeTensors(TorchDispatchMode):
 
 def test_a_chunk_is_gone_before_the_next_one_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two chunks, or five, need no more memory for logits than one."""
-    monkeypatch.setattr(module, "CHUNK_ROWS", 8)
+    monkeypatch.setattr(module, "_EAGER_ROWS", 8)
     vocabulary = 1000
     weight = torch.randn(vocabulary, WIDTH).bfloat16().requires_grad_()
     for z_loss in (0.0, 1e-4):

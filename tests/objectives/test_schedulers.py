@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.support.packages import lay_down_entry_points
@@ -115,6 +116,16 @@ def test_a_plugin_that_breaks_is_named(what: str, found: str) -> None:
     with pytest.raises(SettingsError, match=rf"the scheduler 'repeating' \(moon_phases:Repeating\) {found}") as caught:
         _phases([dict(_CLM)], kind="repeating", what=what)
     assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("value", [np.float32(1e5), None, [{"path": Path("a")}]], ids=["numpy", "none", "nested"])
+def test_what_a_run_file_cannot_say_is_refused(value: object) -> None:
+    """Keys of other tables are looked at by others, after the plugin has returned them."""
+    PhaseSettings(objective="clm", steps=1, model={"rope_theta": np.float64(1e5), "rope_scaling": {"factor": 2}})
+    with pytest.raises(
+        ValueError, match=r"model of the phase 'clm' holds .*, which a run file cannot say\. Give strings"
+    ):
+        PhaseSettings(objective="clm", steps=1, model={"rope_theta": value})
 
 
 def test_a_class_that_breaks_the_contract_is_told_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from toolkit.engine.ds_config import read_ds_config, resolve_ds_config
 from toolkit.engine.engine import MicroBatch
 from toolkit.engine.ranks import join_ranks
 from toolkit.model import Encoder, ModelSettings, SegmentLayout, model_settings
+from toolkit.model.kernels.cross_entropy import Compiled
 from toolkit.parallel.memory import RankMemory, rank_memory, shapes_of_stages
 from toolkit.parallel.topology import batch_plan
 from toolkit.run.settings import RunSettings
@@ -74,6 +75,10 @@ def test_activations_by_hand():
     assert _one_rank(deep, activation_checkpointing="selective").activations == 200 * (7 * kept + whole - kept)
     assert _one_rank(deep, activation_checkpointing="full").activations == 200 * (7 * 64 + whole - 64)
     assert _one_rank(model).head == 8 * 100 * 96 + 4 * 96 * 64
+    assert _one_rank(model, form=Compiled()).head == 2 * 100 * 96 + 4 * 96 * 64
+    # Chunks of 1,024 targets, and of 16,384.
+    assert _one_rank(model, sequence_length=20_000).head == 8 * 1024 * 96 + 4 * 96 * 64
+    assert _one_rank(model, sequence_length=20_000, form=Compiled()).head == 2 * 16_384 * 96 + 4 * 96 * 64
 
 
 @dataclass(frozen=True)

@@ -100,18 +100,22 @@ def test_a_branch_is_the_run_in_one_piece(tmp_path: Path, world_size: int, ds_co
 
 
 def test_later_phases_of_a_branch_go_on_with_data_and_peak_of_the_run(tmp_path: Path) -> None:
-    """The branch leaves in a phase on other data with a peak of its own; the next is on the first data again."""
+    """A branch leaves in a phase on other data with a peak of its own; the next is on the first data again. Another
+    leaves at the end of that phase, with a tail that says nothing of data."""
     first = '{objective="clm", steps=4}'
     second = f'{{objective="mlm", steps=4, data={{train="{tmp_path / "validation"}"}}, lr="rewarm", lr_peak=3e-3}}'
     third = '{objective="mlm", steps=3, lr="rewarm"}'
     trunk = _run(tmp_path, f"schedule=[{first}, {second}, {third}]", "lr.warmup_steps=1", "lr.decay_steps=1")
     rest = second.replace("steps=4", "steps=2").replace(', lr="rewarm", lr_peak=3e-3', "")
     tail = _tail(tmp_path, f"schedule = [{rest}, {third}]")
-    branch = make_branch(trunk, step=6, tail=tail, output=tmp_path / "branch").settings_file
-    run_distributed([RunCase(str(branch))], world_size=1)
-    expected = [_comparable(line) for line in read_metrics(trunk) if line["step"] > 6]
-    assert [_comparable(line) for line in read_metrics(tmp_path / "branch") if "loss" in line] == expected
-    assert differing_tensors(open_checkpoint(tmp_path / "branch"), open_checkpoint(trunk)) == []
+    branch = make_branch(trunk, step=6, tail=tail, output=tmp_path / "6").settings_file
+    tail = _tail(tmp_path, '[[schedule]]\nobjective = "mlm"\nsteps = 3\n[branch]\nlr = "rewarm"\n')
+    other = make_branch(trunk, step=8, tail=tail, output=tmp_path / "8").settings_file
+    run_distributed([RunCase(str(branch)), RunCase(str(other))], world_size=1)
+    for step in (6, 8):
+        expected = [_comparable(line) for line in read_metrics(trunk) if line["step"] > step]
+        assert [_comparable(line) for line in read_metrics(tmp_path / f"{step}") if "loss" in line] == expected
+        assert differing_tensors(open_checkpoint(tmp_path / f"{step}"), open_checkpoint(trunk)) == []
 
 
 def _comparable(line: dict[str, Any]) -> dict[str, Any]:

@@ -36,7 +36,8 @@ def test_the_largest_share_that_fits_is_taken(run_file: str, monkeypatch: pytest
     """A rank has 48 rows of a step; each number that divides them is the choice on a GPU that has room for no more."""
     divisors = [1, 2, 3, 4, 6, 8, 12, 16, 24, 48]
     needed = {
-        rows: _needed(_resolve(run_file, None, monkeypatch, f"train.micro_batch_rows={rows}")) for rows in divisors
+        rows: _needed(_resolve(run_file, None, monkeypatch, f"train.micro_batch_rows={rows}", "train.compile=true"))
+        for rows in divisors
     }
     for rows in divisors:
         run = _resolve(run_file, int(needed[rows] / 0.85) + 2, monkeypatch)

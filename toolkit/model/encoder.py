@@ -27,6 +27,13 @@ from toolkit.core.errors import SettingsError
 from toolkit.core.types import AttentionKind
 from toolkit.model.attention import SegmentAttention
 from toolkit.model.config import ModelSettings
+from toolkit.model.kernels.cross_entropy import (
+    EAGER,
+    Compiled,
+    CrossEntropyForm,
+    VocabularyColumns,
+    cross_entropy_sum,
+)
 from toolkit.model.kernels.flash import FlashKernel
 from toolkit.model.layers import (
     Embedding,
@@ -39,7 +46,6 @@ from toolkit.model.layers import (
     rope_cos_sin,
     separate_products,
 )
-from toolkit.model.loss import VocabularyColumns, cross_entropy_sum
 from toolkit.model.segments import SegmentLayout
 
 
@@ -237,16 +243,19 @@ class Head(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(vocab_size, hidden_size))
         self.columns = VocabularyColumns()
+        self.form: CrossEntropyForm = EAGER
         self.z_loss = 0.0
         """Coefficient of the z-loss, which is in the gradient alone."""
 
     def forward(self, hidden_ND: Tensor, labels_N: Tensor) -> Tensor:
         """Sum of the cross-entropies, 0-dim fp32."""
-        return cross_entropy_sum(hidden_ND, self.weight, labels_N, columns=self.columns, z_loss=self.z_loss)
+        return cross_entropy_sum(
+            hidden_ND, self.weight, labels_N, columns=self.columns, z_loss=self.z_loss, form=self.form
+        )
 
 
 def compile_blocks_(encoder: Encoder) -> None:
-    """Compile each block by itself, in place; names stay. The first step then takes many seconds longer.
+    """Compile each block by itself, and the loss, in place; names stay. The first step then takes many seconds longer.
 
     One graph, with one for its backward pass, serves all blocks but the last, one that one; each for one attention kind
     and any layout and number of targets. Where attention has no kernel for the compiler, graphs end before and after it
@@ -260,6 +269,9 @@ def compile_blocks_(encoder: Encoder) -> None:
     for layer in others:
         layer.forward = torch.compile(layer.forward, dynamic=False)
     last.forward = torch.compile(last.forward)
+    # Ranks that share a vocabulary exchange numbers in the middle of it.
+    if type(encoder.lm_head.columns) is VocabularyColumns:
+        encoder.lm_head.form = Compiled()
 
 
 def _mark_dynamic(_: nn.Module, arguments: tuple[Tensor, ForwardContext]) -> None:

@@ -47,6 +47,16 @@ class PhaseSettings(Settings):
     """`reset`: the optimizer's moments are set to zero before the first step of this phase."""
 
     @model_validator(mode="after")
+    def _can_be_written_to_a_run_file(self) -> Self:
+        for name, given in (("data", self.data), ("model", self.model)):
+            if (found := _unwritable(given or {})) is not None:
+                raise ValueError(
+                    f"{name} of the phase {self.objective!r} holds {found}, which a run file cannot say. Give strings, "
+                    "numbers, true or false, lists and tables of them, and leave a key without a value out"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _has_a_peak_of_its_own_only_with_a_rise(self) -> Self:
         if self.lr_peak is not None and self.lr != "rewarm":
             raise ValueError(
@@ -73,6 +83,14 @@ class PhaseSettings(Settings):
                 f"the phase {self.objective!r} has {found}. Give it exactly one of steps, tokens and fraction."
             )
         return self
+
+
+def _unwritable(value: object) -> str | None:
+    """What in the keys of a phase, which a scheduler may have made, is no TOML; None if all is."""
+    if isinstance(value, dict | list | tuple):
+        parts = value.values() if isinstance(value, dict) else value
+        return next((found for part in parts if (found := _unwritable(part)) is not None), None)
+    return None if isinstance(value, str | int | float) else repr(value)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from dataclasses import astuple, dataclass
 from typing import Any, Literal
 
 from toolkit.model.config import ActivationCheckpointing, ModelSettings
-from toolkit.model.loss import CHUNK_ROWS
+from toolkit.model.kernels.cross_entropy import EAGER, CrossEntropyForm
 from toolkit.model.presets import parameter_counts
 
 _BUCKET = 500_000_000
@@ -113,6 +113,7 @@ def rank_memory(
     micro_batch_rows: int,
     sequence_length: int,
     activation_checkpointing: ActivationCheckpointing,
+    form: CrossEntropyForm = EAGER,
 ) -> RankMemory:
     """Bytes of one rank at the peak of a step, where attention is a flash kernel.
 
@@ -124,12 +125,13 @@ def rank_memory(
         micro_batch_rows: B.
         sequence_length: S.
         activation_checkpointing: of the run.
+        form: of the head's loss.
     """
     width = 2 if precision == "bf16" else 4
     positions = micro_batch_rows * sequence_length
     weights, optimizer, gradients, communication = _states(shape, dp, zero, width)
     activations = width * positions * _activations_per_position(shape, activation_checkpointing)
-    return RankMemory(weights, optimizer, gradients, activations, _head(shape, positions), communication)
+    return RankMemory(weights, optimizer, gradients, activations, _head(shape, positions, width, form), communication)
 
 
 def _states(shape: RankShape, dp: int, zero: Mapping[str, Any], width: int) -> tuple[int, int, int, int]:
@@ -172,10 +174,10 @@ def _activations_per_position(shape: RankShape, mode: ActivationCheckpointing) -
     return shape.blocks * kept * shape.micro_batches + again
 
 
-def _head(shape: RankShape, positions: int) -> int:
-    """A chunk of logits twice in fp32, and the gradient of the matrix, which is summed in fp32."""
+def _head(shape: RankShape, positions: int, width: int, form: CrossEntropyForm) -> int:
+    """A chunk of logits as its form holds it, and the gradient of the matrix, which is summed in fp32."""
     if not shape.has_head:
         return 0
     matrix = parameter_counts(shape.model).embedding // shape.tp
-    rows = min(positions, CHUNK_ROWS)
-    return 2 * _FP32 * rows * matrix // shape.model.hidden_size + _FP32 * matrix
+    columns = matrix // shape.model.hidden_size
+    return form.bytes_per_logit(width) * min(positions, form.rows(columns)) * columns + _FP32 * matrix

@@ -26,8 +26,8 @@ from torch import Tensor, nn
 from toolkit.core.errors import SettingsError
 from toolkit.model.config import ModelSettings
 from toolkit.model.encoder import Encoder, FeedForward, Head, SelfAttention
+from toolkit.model.kernels.cross_entropy import VocabularyColumns
 from toolkit.model.layers import Embedding, Linear, RMSNorm, embed, linear, rms_norm
-from toolkit.model.loss import VocabularyColumns
 from toolkit.parallel.shares import Share, needed_share_of
 
 

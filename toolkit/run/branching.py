@@ -213,17 +213,18 @@ def _table(
 
 
 def _with_data(settings: RunSettings, before: RunSettings, manifest: CheckpointManifest) -> RunSettings:
-    """The settings, after a look at the corpora: order and digest go on where the rows are those of the parent."""
+    """The settings, after a look at the corpora: order and digest go on where the parent has read such rows."""
     training, validation = open_corpora(settings)
     hashes = corpus_hashes([*(named for part in training for named in part), validation])
     plan, own = StepPlan(before), StepPlan(settings)
     last = plan.schedule.phase_at(manifest.step - 1).index
     orders = [_order(before, number, manifest.corpora) for number in range(len(plan.data))]
-    is_same = own.rows[0].full == plan.rows[last].full and _order(settings, 0, hashes) == orders[last]
+    wanted = (_order(settings, 0, hashes), own.rows[0].full)
+    same = [number for number in range(last + 1) if (orders[number], plan.rows[number].full) == wanted]
     assert settings.branch is not None
     where: dict[str, Any] = {"data": "reset"}
-    if is_same:
-        where = {"data": "keep", "position": plan.rows_read(manifest.step, plan.data[last])}
+    if same:
+        where = {"data": "keep", "position": plan.rows_read(manifest.step, plan.data[same[-1]])}
         if any(data != own.data[0] for data in own.data):
             later = [_order(settings, number, hashes) for number in range(1, len(own.data))]
             where["later_positions"] = tuple(

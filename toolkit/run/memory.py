@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from toolkit.core.errors import SettingsError
+from toolkit.model.kernels.cross_entropy import EAGER, Compiled
 from toolkit.parallel.memory import RankMemory, rank_memory, shapes_of_stages
 from toolkit.parallel.topology import LARGEST_DEFAULT_MICRO_BATCH, BatchPlan
 from toolkit.run.settings import RunSettings
@@ -35,6 +36,7 @@ def rank_memories(settings: RunSettings, plan: BatchPlan, config: Mapping[str, A
             micro_batch_rows=rows,
             sequence_length=length,
             activation_checkpointing=settings.train.activation_checkpointing,
+            form=Compiled() if settings.train.is_compiled and settings.parallel.tp == 1 else EAGER,
         )
         for shape in shapes_of_stages(
             settings.model, tp=settings.parallel.tp, stages=stages, num_micro_batches=plan.accumulation

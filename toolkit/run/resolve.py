@@ -98,18 +98,11 @@ def resolve_run(settings: RunSettings, *, ds_config: str | None, num_ranks: int)
         complete = _complete(settings, plan, config, source)
     BatchPlans(plan, data.plan)
     choices += chosen
-    if settings.train.compile is None and is_compiled(settings):
+    if settings.train.compile is None and settings.train.is_compiled:
         choices.append("train.compile true: the run is on GPUs")
     if settings.parallel.pp > 1 and settings.parallel.stages is None:
         choices.append(describe_stages(data.settings))
     return ResolvedRun(data, start, plan, complete, tuple(choices))
-
-
-def is_compiled(settings: RunSettings) -> bool:
-    """Whether blocks go through torch.compile: unset, on GPUs."""
-    from toolkit.engine.ranks import has_gpu
-
-    return has_gpu() if settings.train.compile is None else settings.train.compile
 
 
 def _complete(settings: RunSettings, plan: BatchPlan, config: dict[str, Any], source: str) -> dict[str, Any]:
@@ -171,7 +164,7 @@ def _batch_plan(settings: RunSettings, micro_batch_rows: int | None, num_ranks: 
 def _check_recomputation(settings: RunSettings, config: dict[str, Any], *, source: str) -> None:
     """At stage 3, DeepSpeed gathers weights inside blocks, where graphs then break."""
     numbers = settings.train
-    if is_compiled(settings) and numbers.activation_checkpointing == "selective" and zero_stage(config) == 3:
+    if settings.train.is_compiled and numbers.activation_checkpointing == "selective" and zero_stage(config) == 3:
         raise SettingsError(
             'train.activation_checkpointing="selective" cannot run with train.compile=true and ZeRO stage 3 '
             f"({source}).\n"

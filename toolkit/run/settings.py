@@ -41,7 +41,8 @@ class TrainSettings(OptimizerSettings):
     """Coefficient of log(Z)^2 in what is minimised, Z a target's softmax normaliser (PaLM: 1e-4); 0: without. Logged
     and validation losses are the cross-entropy alone."""
     compile: bool | None = None
-    """Whether blocks go through torch.compile; unset: on GPUs. On a CPU it pays in runs longer than about 5 minutes."""
+    """Whether blocks and loss go through torch.compile; unset: on GPUs. On a CPU it pays in runs longer than about 5
+    minutes."""
     attention_kernel: AttentionKernel | None = None
     """Attention on a GPU: FlashAttention-3, FlashAttention-4 (extra `flash4`), torch's FlashAttention-2, the package
     flash-attn; unset: the first of these that can run. On a CPU: leave it unset."""
@@ -53,6 +54,13 @@ class TrainSettings(OptimizerSettings):
     `skip`, its update is not applied either; `stop`, the run ends with exit code 3. `skip` needs `parallel.pp` 1."""
     spike_deviations: float = Field(6.0, gt=0, allow_inf_nan=False)
     """How far above their median: in robust standard deviations (1.4826 times the median absolute deviation)."""
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether blocks and loss are compiled here."""
+        from toolkit.engine.ranks import has_gpu
+
+        return has_gpu() if self.compile is None else self.compile
 
 
 class InitSettings(Settings):

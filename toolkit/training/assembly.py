@@ -11,7 +11,6 @@ from toolkit.run.data import RunData
 from toolkit.run.folder import RunFolder
 from toolkit.run.identity import snapshot
 from toolkit.run.metrics import MetricsFile
-from toolkit.run.resolve import is_compiled
 from toolkit.run.settings import RunSettings
 from toolkit.run.step_plan import BatchPlans
 from toolkit.training.batching import STATIC_TARGETS_MULTIPLE, Batcher, EvaluationBatches, StepRows
@@ -107,7 +106,7 @@ def _hooks(data: RunData, engine: Engine, state: RunState, is_stop_requested: Ca
 
 
 def _targets_multiple(settings: RunSettings, engine: Engine) -> int:
-    is_static = is_compiled(settings) or engine.ranks.device.type == "cuda"
+    is_static = settings.train.is_compiled or engine.ranks.device.type == "cuda"
     return STATIC_TARGETS_MULTIPLE if is_static else 1
 
 

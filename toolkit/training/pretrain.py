@@ -36,7 +36,7 @@ from toolkit.parallel.tensor_parallel import share_weights_
 from toolkit.run.folder import RunFolder
 from toolkit.run.identity import check_same_model, growth_of, rope_differences
 from toolkit.run.load import read_resolved
-from toolkit.run.resolve import is_compiled, read_run, resolve_run
+from toolkit.run.resolve import read_run, resolve_run
 from toolkit.run.settings import RunSettings
 from toolkit.run.stages import blocks_of_stages
 from toolkit.run.start import no_intact_checkpoint
@@ -258,7 +258,7 @@ def _build_engine(settings: RunSettings, config: dict[str, Any], ranks: Ranks) -
     kernels = Kernels.choose(
         ranks.device,
         torch.bfloat16 if settings.precision == "bf16" else torch.float32,
-        blocks="compiled" if is_compiled(settings) else "eager",
+        blocks="compiled" if settings.train.is_compiled else "eager",
         weights="partitioned" if zero_stage(config) == 3 else "whole",
         head_size=settings.model.head_size,
         attention=settings.train.attention_kernel,
@@ -266,7 +266,7 @@ def _build_engine(settings: RunSettings, config: dict[str, Any], ranks: Ranks) -
     kernels.apply_(encoder)
     if ranks.rank == 0:
         print("".join(f"{choice}\n" for choice in kernels.choices), end="", flush=True)
-    if is_compiled(settings):
+    if settings.train.is_compiled:
         compile_blocks_(encoder)
     checkpoint_blocks_(encoder.model.layers, settings.train.activation_checkpointing)
     module = encoder if topology.pp == 1 else Stage(encoder, blocks_of_stages(settings)[topology.stage])
