@@ -6,6 +6,7 @@ python -m tests.docs.memory_table      writes it into the page
 from typing import get_args
 
 from tests.docs.pages import ROOT
+from toolkit.engine.ds_config import read_ds_config
 from toolkit.model import MODEL_PRESETS
 from toolkit.model.config import ActivationCheckpointing
 from toolkit.parallel.memory import rank_memory, shapes_of_stages
@@ -19,14 +20,14 @@ _START, _END = "<!-- memory -->\n", "<!-- end -->"
 _RANKS, _ROWS, _LENGTH, _MICRO_BATCHES = 8, 4, 2048, 8
 _MODES: tuple[ActivationCheckpointing, ...] = get_args(ActivationCheckpointing)
 _MODELS = ("210m", "610m", "1b", "3b")
-# (what it says, ZeRO stage, tp, pp, overlap_comm)
+# (dp, shipped file, tp, pp)
 _LAYOUTS = (
-    ("dp 8, `zero1`", 1, 1, 1, True),
-    ("dp 8, `zero2`", 2, 1, 1, True),
-    ("dp 8, `zero3`", 3, 1, 1, True),
-    ("dp 4, tp 2, `zero1`", 1, 2, 1, True),
-    ("dp 4, pp 2, `pipeline`", 1, 1, 2, False),
-    ("dp 2, tp 2, pp 2, `pipeline`", 1, 2, 2, False),
+    ("dp 8", "zero1", 1, 1),
+    ("dp 8", "zero2", 1, 1),
+    ("dp 8", "zero3", 1, 1),
+    ("dp 4, tp 2", "zero1", 2, 1),
+    ("dp 4, pp 2", "pipeline", 1, 2),
+    ("dp 2, tp 2, pp 2", "pipeline", 2, 2),
 )
 
 
@@ -38,18 +39,16 @@ def with_table(text: str) -> str:
 
 def _table() -> str:
     lines = [f"| 8 ranks | {' | '.join(f'`{name}`' for name in _MODELS)} |", "|---" * (len(_MODELS) + 1) + "|"]
-    for label, stage, tp, pp, overlaps in _LAYOUTS:
+    for label, file, tp, pp in _LAYOUTS:
         cells = [
-            " / ".join(
-                f"{_gigabytes(name, stage, tp, pp, overlaps, mode):.0f}" for mode in ("none", "selective", "full")
-            )
+            " / ".join(f"{_gigabytes(name, file, tp, pp, mode):.0f}" for mode in ("none", "selective", "full"))
             for name in _MODELS
         ]
-        lines.append(f"| {label} | {' | '.join(cells)} |")
+        lines.append(f"| {label}, `{file}` | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
-def _gigabytes(name: str, stage: int, tp: int, pp: int, overlaps: bool, mode: ActivationCheckpointing) -> float:
+def _gigabytes(name: str, file: str, tp: int, pp: int, mode: ActivationCheckpointing) -> float:
     model = MODEL_PRESETS[name]
     blocks = stage_blocks(model, ParallelSettings(tp=tp, pp=pp), targets_per_position=0.5)
     shapes = shapes_of_stages(
@@ -57,7 +56,7 @@ def _gigabytes(name: str, stage: int, tp: int, pp: int, overlaps: bool, mode: Ac
     )
     memories = [
         rank_memory(
-            shape, dp=_RANKS // (tp * pp), zero={"stage": stage, "overlap_comm": overlaps}, precision="bf16",
+            shape, dp=_RANKS // (tp * pp), zero=read_ds_config(file)["zero_optimization"], precision="bf16",
             micro_batch_rows=_ROWS, sequence_length=_LENGTH, activation_checkpointing=mode,
         )
         for shape in shapes

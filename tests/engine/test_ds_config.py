@@ -13,6 +13,8 @@ from toolkit.engine.ds_config import (
     shipped_ds_configs,
     zero_stage,
 )
+from toolkit.model import model_settings
+from toolkit.parallel.memory import largest_parameter
 from toolkit.parallel.topology import ParallelSettings, batch_plan
 
 _BATCH = batch_plan(24, 3, data_parallel=2)
@@ -42,12 +44,27 @@ def test_a_shipped_file_is_filled_in(name, stage):
     assert resolved["train_micro_batch_size_per_gpu"] == 3
     assert resolved["gradient_accumulation_steps"] == 4
     assert resolved["gradient_clipping"] == 1.0
-    assert resolved["bf16"] == {"enabled": stage != 0, "check_grad_overflow": True}
+    assert resolved["bf16"] == {"enabled": stage != 0, "check_grad_overflow": True, "immediate_grad_update": True}
+    assert resolved["disable_python_gc"] is True
     assert resolved["data_types"] == {"grad_accum_dtype": "fp32"}
     assert resolved["communication_data_type"] == "fp32"
     assert resolved["gradient_allreduce_op"] == "mean"
     assert resolved["managed_gradient_accumulation"] is True
     assert "auto" not in json.dumps(resolved)
+
+
+@pytest.mark.parametrize("name", ["zero2", "zero3"])
+def test_a_bucket_holds_the_largest_parameter(name, tmp_path):
+    """The 210m's embedding is 98,500,608 numbers, and DeepSpeed's own bucket larger than the whole model."""
+    shared = {"batch": batch_plan(8, 4, data_parallel=1), "grad_clip": 1.0, "precision": "bf16", "source": name}
+    largest = largest_parameter(model_settings("210m", vocab_size=128_256), 1)
+    assert largest == 98_500_608
+    zero = resolve_ds_config(read_ds_config(name), **shared, largest_parameter=largest)["zero_optimization"]
+    assert zero["reduce_bucket_size"] == largest
+    # A number in a file stays.
+    own = _write(tmp_path, {"zero_optimization": {"stage": 2, "reduce_bucket_size": 7}})
+    zero = resolve_ds_config(read_ds_config(own), **shared, largest_parameter=largest)["zero_optimization"]
+    assert zero["reduce_bucket_size"] == 7
 
 
 def test_a_shipped_file_is_found_from_any_folder(tmp_path, monkeypatch):

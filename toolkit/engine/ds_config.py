@@ -31,6 +31,7 @@ _KNOWN_KEYS = {
     *_BLOCKS,
     *_SET_BY_RUN,
     "communication_data_type",
+    "disable_python_gc",
     "gradient_accumulation_steps",
     "gradient_allreduce_op",
     "gradient_clipping",
@@ -191,9 +192,24 @@ def check_parallel(config: Mapping[str, Any], parallel: ParallelSettings, *, sou
 
 
 def resolve_ds_config(
-    config: Mapping[str, Any], *, batch: BatchPlan, grad_clip: float, precision: str, source: str
+    config: Mapping[str, Any],
+    *,
+    batch: BatchPlan,
+    grad_clip: float,
+    precision: str,
+    source: str,
+    largest_parameter: int | None = None,
 ) -> dict[str, Any]:
     """The file's configuration with every value that belongs to the run filled in.
+
+    Args:
+        config: the file's content.
+        batch: how the ranks share a step.
+        grad_clip: `train.grad_clip`.
+        precision: of the run.
+        source: what messages call the file.
+        largest_parameter: numbers in the largest parameter of a rank, which an "auto" bucket holds; None: DeepSpeed's
+            own size.
 
     Raises:
         SettingsError: the file contradicts the run, or the run wants bf16 at stage 0.
@@ -212,8 +228,18 @@ def resolve_ds_config(
         values["zero_force_ds_cpu_optimizer"] = (False, "the optimizer is torch's AdamW, on a CPU too")
     for key, (value, why) in values.items():
         _fill_auto(resolved, key, value, why=why, source=source)
+    zero = resolved["zero_optimization"]
+    if zero.get("reduce_bucket_size") == "auto":
+        # DeepSpeed's own 5e8 numbers are more than many a model has: nothing would be reduced before the backward pass
+        # has ended.
+        del zero["reduce_bucket_size"]
+        zero |= {} if largest_parameter is None else {"reduce_bucket_size": largest_parameter}
     # Its clock would wait for the device twice in each micro-batch.
     resolved["timers"].setdefault("throughput", {"enabled": False})
+    # Gradients in bf16 need not wait, all of them, for the end of the backward pass to be added to their fp32 sums.
+    resolved["bf16"].setdefault("immediate_grad_update", True)
+    # Collections at random moments of random ranks would hold up all; the loop has one every so many steps.
+    resolved.setdefault("disable_python_gc", True)
     resolved["zero_allow_untested_optimizer"] = True
     return resolved
 

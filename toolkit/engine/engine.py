@@ -173,6 +173,10 @@ class Engine:
             for name in ("step", "exp_avg", "exp_avg_sq"):
                 state[name].zero_()
 
+    def collect_garbage(self) -> None:
+        """Python's cyclic garbage collection, which DeepSpeed keeps from happening in the middle of a step."""
+        self.deepspeed.collect_python_gc()
+
     def close(self) -> None:
         """Free what DeepSpeed holds; needed where one process builds several engines."""
         from deepspeed.utils import groups

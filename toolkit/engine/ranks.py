@@ -176,6 +176,9 @@ def join_ranks(parallel: ParallelSettings = _DATA_PARALLEL) -> Ranks:
     if not launched.is_launched:
         os.environ.update(_SINGLE_PROCESS)
     if has_gpu():
+        if "PYTORCH_ALLOC_CONF" not in os.environ:
+            # Micro-batches differ in their targets, and blocks of fixed sizes leave gaps. Read at the first allocation.
+            os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
         torch.cuda.set_device(launched.local_rank)
     deepspeed.init_distributed(dist_backend="nccl" if has_gpu() else "gloo", verbose=False)
     # Always: without it a ZeRO-3 process aborts at exit.

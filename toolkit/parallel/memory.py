@@ -11,9 +11,9 @@ e = 2 bytes in bf16, 4 in fp32, DeepSpeed 0.19.8 holds
 | stage 2 | e P | 12 P / d | 4 P / d + reducing | buckets, and in bf16 a copy of one |
 | stage 3 | e P / d + gathered | 12 P / d | 4 P / d | one fp32 bucket, prefetched and largest weight |
 
-where a copy is 4 bytes for each of up to 5e8 gradients, and `buckets` are `reduce_bucket_size` (5e8) gradients, twice
-with `overlap_comm`. An offloaded optimizer is in main memory. At stage 3, weights stay gathered from the forward to the
-backward pass up to `stage3_max_live_parameters` (1e9).
+where a copy is 4 bytes for each of up to 5e8 gradients, and `buckets` are `reduce_bucket_size` gradients (5e8; "auto":
+those of the largest parameter), twice with `overlap_comm`. An offloaded optimizer is in main memory. At stage 3,
+weights stay gathered from the forward to the backward pass up to `stage3_max_live_parameters` (1e9).
 
 Shapes: B rows in a micro-batch, S positions in a row, T = B x S, D model width, V vocabulary, F feed-forward width,
 H query heads, K key-value heads, E width of one head.
@@ -134,10 +134,17 @@ def rank_memory(
     return RankMemory(weights, optimizer, gradients, activations, _head(shape, positions, width, form), communication)
 
 
+def largest_parameter(model: ModelSettings, tp: int) -> int:
+    """Numbers in the largest parameter of a rank; the model has its vocabulary size."""
+    assert model.vocab_size is not None
+    return max(model.vocab_size, model.intermediate_size) * model.hidden_size // tp
+
+
 def _states(shape: RankShape, dp: int, zero: Mapping[str, Any], width: int) -> tuple[int, int, int, int]:
     """(weights, optimizer, gradients, communication)."""
     stage, count = int(zero.get("stage", 0)), shape.parameters
-    bucket = int(zero.get("reduce_bucket_size", _BUCKET))
+    asked = zero.get("reduce_bucket_size", _BUCKET)
+    bucket = largest_parameter(shape.model, shape.tp) if asked == "auto" else int(asked)
     buckets = bucket * width * (2 if zero.get("overlap_comm", False) else 1)
     is_offloaded = (zero.get("offload_optimizer") or {}).get("device", "none") != "none"
     master = 0 if is_offloaded else _MASTER_AND_MOMENTS * count // dp

@@ -14,6 +14,7 @@ from toolkit.core.text import counted, home_hint
 from toolkit.engine.ds_config import check_parallel, choose_ds_config, read_ds_config, resolve_ds_config, zero_stage
 from toolkit.engine.precision import choose_precision
 from toolkit.parallel.launcher import read_launcher
+from toolkit.parallel.memory import largest_parameter
 from toolkit.parallel.stages import check_pipeline_parallel
 from toolkit.parallel.tensor_parallel import check_tensor_parallel
 from toolkit.parallel.topology import BatchPlan, batch_plan, topology
@@ -95,7 +96,7 @@ def resolve_run(settings: RunSettings, *, ds_config: str | None, num_ranks: int)
     if settings.model.vocab_size is None:
         # What fits in memory depends on it.
         plan, source, config, choices = divide_run(data.settings, ds_config=ds_config, num_ranks=num_ranks)
-        complete = _complete(settings, plan, config, source)
+        complete = _complete(data.settings, plan, config, source)
     BatchPlans(plan, data.plan)
     choices += chosen
     if settings.train.compile is None and settings.train.is_compiled:
@@ -107,8 +108,14 @@ def resolve_run(settings: RunSettings, *, ds_config: str | None, num_ranks: int)
 
 def _complete(settings: RunSettings, plan: BatchPlan, config: dict[str, Any], source: str) -> dict[str, Any]:
     assert settings.precision is not None
+    is_known = settings.model.vocab_size is not None
     return resolve_ds_config(
-        config, batch=plan, grad_clip=settings.train.grad_clip, precision=settings.precision, source=source
+        config,
+        batch=plan,
+        grad_clip=settings.train.grad_clip,
+        precision=settings.precision,
+        source=source,
+        largest_parameter=largest_parameter(settings.model, settings.parallel.tp) if is_known else None,
     )
 
 
