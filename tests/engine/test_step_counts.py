@@ -1,4 +1,4 @@
-"""What a step does besides arithmetic, counted: reads by the host, garbage collections; and that ways to sum gradients agree."""
+"""What a step does besides arithmetic, counted: reads by the host, garbage collections. Ways to sum gradients agree."""
 
 import gc
 from dataclasses import dataclass
@@ -87,7 +87,7 @@ def test_a_step_costs_the_host_the_same_however_many_micro_batches_it_has() -> N
         [Counted(1, accumulation=1), Counted(1, accumulation=6), Counted(2)], world_size=1
     )
     assert few[0][1] == many[0][1]
-    # The loss, ours; the others are DeepSpeed's: whether the norm is finite, whether to clip, the norm, at stage 2 a flag.
+    # Ours is the loss; DeepSpeed's are whether the norm is finite, whether to clip, the norm, and at stage 2 a flag.
     assert (many[0][1], stage2[0][1]) == (4, 5)
     assert [found[0][2] for found in (few, many, stage2)] == [0, 0, 0]
 
