@@ -44,6 +44,11 @@ class MicroBatch:
     labels_N: torch.Tensor
 
 
+_STEPS_TO_COLLECTION = 50
+"""Between garbage collections, which DeepSpeed holds back: the same steps on all ranks, so that none waits for another.
+"""
+
+
 @dataclass(frozen=True)
 class StepResult:
     """Exact token mean of the loss before the update, and the global gradient norm before clipping."""
@@ -86,6 +91,7 @@ class Engine:
         self.module = module
         self.zero_stage = zero_stage(config)
         self._accumulation = int(config["gradient_accumulation_steps"])
+        self._steps_here = 0
         # Every rank meets the same error: told once.
         with ranks.together():
             self.deepspeed = self._initialize(config, optimizer)
@@ -143,6 +149,9 @@ class Engine:
         norm = self._update() if is_applied else self._pass_over()
         if not math.isfinite(norm) or self.deepspeed.skipped_steps > skipped_before:
             raise NonFiniteStep("the gradient norm", None)
+        self._steps_here += 1
+        if self._steps_here % _STEPS_TO_COLLECTION == 0:
+            self.deepspeed.collect_python_gc()
         return StepResult(loss=loss_mean, grad_norm=norm, is_applied=is_applied)
 
     @torch.no_grad()
@@ -172,10 +181,6 @@ class Engine:
         for state in self._adamw().state.values():
             for name in ("step", "exp_avg", "exp_avg_sq"):
                 state[name].zero_()
-
-    def collect_garbage(self) -> None:
-        """Python's cyclic garbage collection, which DeepSpeed keeps from happening in the middle of a step."""
-        self.deepspeed.collect_python_gc()
 
     def close(self) -> None:
         """Free what DeepSpeed holds; needed where one process builds several engines."""

@@ -20,9 +20,6 @@ from toolkit.training.run_state import RunState, StepCounts, StepInfo, StepMetri
 from toolkit.training.saving import CheckpointSaver
 from toolkit.training.spikes import SpikePolicy
 
-_STEPS_TO_COLLECTION = 50
-"""Between garbage collections: the same steps on all ranks, so that none waits for another's."""
-
 
 @dataclass(frozen=True)
 class Run:
@@ -123,8 +120,6 @@ def _train(run: Run, state: RunState, steps: LocalSteps, hooks: HookList, errors
         metrics = StepMetrics(result.loss, result.grad_norm, lr, counts, seconds, spike, result.is_applied)
         state = _evaluate_if_due(run, info, hooks, errors)
         hooks.after_step(info, metrics)
-        if state.step % _STEPS_TO_COLLECTION == 0:
-            run.engine.collect_garbage()
         if not num_writing:
             run.saver.advance(hooks)
         if run.saver.is_due(state):
