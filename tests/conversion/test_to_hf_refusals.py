@@ -170,7 +170,7 @@ def test_settings_that_do_not_fit_the_tensors_are_refused(tmp_path: Path, tokeni
         assert left_beside(out) == []
     bare = write_checkpoint(tmp_path / "bare", 1, states=model_states(encoder), tokenizer_folder=tokenizer_folder)
     with pytest.raises(
-        CheckpointError, match=r"manifest\.json does not describe a model: invalid value for settings\.model"
+        CheckpointError, match=r"manifest\.json does not describe a model: settings\.model\.hidden_size is missing"
     ):
         to_hf(bare, out, form="causal", dtype="fp32")
 
