@@ -44,7 +44,7 @@ NAMES = {
     "_give_up": "_raise_non_finite",
     "_speaks_for_itself": "_should_report",
     "_supervise": "_make_micro_batch",
-    "Shares": "LocalSteps",
+    "Shares": "StepsAhead",
     "patiently": "with_retries",
     "naming": "errors_naming",
     "without_documents": "no_documents_error",

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from toolkit.core.errors import CheckpointError
 from toolkit.testing.distributed import run_distributed
@@ -18,10 +19,16 @@ class Exchanges:
         ranks = join_ranks()
         return {
             "counts": ranks.sum_counts(ranks.rank + 1, 10),
-            "bytes": ranks.gather_bytes(np.full((2, 3), ranks.rank, dtype=np.uint8)).tolist(),
+            "flags": ranks.sum_with_flags(torch.tensor(0.5 + ranks.rank), [ranks.rank == 1, False, True]),
+            "numbers": _numbers(ranks),
             "objects": ranks.gather(f"rank {ranks.rank}"),
             "broadcast": ranks.broadcast("from 0" if ranks.rank == 0 else None),
         }
+
+
+def _numbers(ranks):
+    with ranks.gathering() as gather:
+        return gather(np.full(3, ranks.rank)).tolist()
 
 
 @dataclass(frozen=True)
@@ -47,7 +54,8 @@ def test_exchanges_and_shared_failures():
     exchanges, ours, other = run_distributed([Exchanges(), FailsOnOneRank(True), FailsOnOneRank(False)], world_size=2)
     expected = {
         "counts": (3, 20),
-        "bytes": [[[0] * 3] * 2, [[1] * 3] * 2],
+        "flags": (2.0, (True, False, True)),
+        "numbers": [[0] * 3, [1] * 3],
         "objects": ["rank 0", "rank 1"],
         "broadcast": "from 0",
     }

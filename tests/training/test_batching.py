@@ -1,15 +1,12 @@
 """Micro-batches are a function of (step, objective) and the share, and nothing else."""
 
-import threading
-from contextlib import closing
-
 import numpy as np
 import pytest
 import torch
 
 from tests.support.runs import write_run
 from toolkit.core.draws import Draws
-from toolkit.core.errors import CorpusError, SettingsError
+from toolkit.core.errors import SettingsError
 from toolkit.core.types import AttentionKind, Targets
 from toolkit.data import Corpus, Order, RowStream, open_rows
 from toolkit.objectives import registry
@@ -56,58 +53,6 @@ def test_another_step_draws_other_masks(parts):
     batcher = _batcher(stream, micro=8, ranks=1, rank=0)
     first, second = (batcher.step(step, mlm).micro_batches[0] for step in (0, 1))
     assert first.positions_N.tolist() != second.positions_N.tolist()
-
-
-class TestSteps:
-    """The next share is built while one is worked on; nothing else changes."""
-
-    def test_they_are_what_each_step_alone_gives(self, parts):
-        _, stream, mlm = parts
-        batcher = _batcher(stream, micro=4, ranks=1, rank=0)
-        shares = list(batcher.steps(2, 7, lambda step: mlm))
-        for step, share in enumerate(shares, start=2):
-            alone = batcher.step(step, mlm)
-            assert share.counts == alone.counts
-            for ours, theirs in zip(share.micro_batches, alone.micro_batches, strict=True):
-                assert torch.equal(ours.input_ids_BS, theirs.input_ids_BS)
-                assert torch.equal(ours.labels_N, theirs.labels_N)
-        assert len(shares) == 5
-        assert list(batcher.steps(3, 3, lambda step: mlm)) == []
-
-    def test_the_next_is_built_while_one_is_held(self, parts, monkeypatch):
-        batcher, mlm = _batcher(parts[1], micro=8, ranks=1, rank=0), parts[2]
-        begun = {step: threading.Event() for step in range(4)}
-        build = batcher.step
-        monkeypatch.setattr(batcher, "step", lambda step, objective: begun[step].set() or build(step, objective))
-        with closing(batcher.steps(0, 4, lambda step: mlm)) as shares:
-            next(shares)
-            assert begun[1].wait(20)
-            assert not begun[2].is_set()
-        assert not any(thread.name.startswith("ThreadPool") for thread in threading.enumerate())
-
-    def test_on_a_gpu_the_thread_builds_for_the_ranks_own(self, parts, monkeypatch):
-        device, chosen = torch.device("cuda", 3), []
-        batcher = _batcher(parts[1], micro=8, ranks=1, rank=0, device=device)
-        monkeypatch.setattr(batcher, "step", lambda step, objective: step)
-        monkeypatch.setattr(torch.cuda, "set_device", lambda device: chosen.append((threading.get_ident(), device)))
-        assert list(batcher.steps(0, 3, lambda step: parts[2])) == [0, 1, 2]
-        ((thread, found),) = chosen
-        assert (thread == threading.get_ident(), found) == (False, device)
-
-    def test_a_fault_shows_at_its_own_step(self, parts, monkeypatch):
-        batcher, mlm = _batcher(parts[1], micro=8, ranks=1, rank=0), parts[2]
-        build = batcher.step
-
-        def faulty(step, objective):
-            if step == 1:
-                raise CorpusError("shard-00000.bin is damaged")
-            return build(step, objective)
-
-        monkeypatch.setattr(batcher, "step", faulty)
-        shares = batcher.steps(0, 4, lambda step: mlm)
-        assert next(shares).counts.targets
-        with pytest.raises(CorpusError, match="is damaged"):
-            next(shares)
 
 
 def test_padded_target_lists_hold_the_same_targets(parts):

@@ -55,7 +55,8 @@ class Moments:
         train = loop.train
 
         def watched(run: loop.Run, state: object) -> object:
-            stops = lambda: any(("step", self.stop_at) == moment[:2] for moment in watches.moments)  # noqa: E731
+            # Asked for within the step before whose end the run stops.
+            stops = lambda: any(("step", self.stop_at - 1) == moment[:2] for moment in watches.moments)  # noqa: E731
             return train(replace(run, hooks=[watches, *run.hooks], is_stop_requested=stops), state)
 
         with pytest.MonkeyPatch.context() as patch:

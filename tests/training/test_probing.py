@@ -183,7 +183,7 @@ class Probed:
         from toolkit.training import loop
 
         def stopped(run: loop.Run, state: RunState) -> RunState:
-            # It is asked once before the first step, and again before each.
+            # It is asked twice before the first step, and once in each.
             asked = itertools.count(-1)
             return loop.train(replace(run, is_stop_requested=lambda: next(asked) == self.stop_at), state)
 

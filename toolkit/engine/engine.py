@@ -12,7 +12,7 @@ and the engine's skipped steps after it, or before it at stage 0, where the engi
 
 import io
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from typing import Any
@@ -57,6 +57,8 @@ class StepResult:
     grad_norm: float
     is_applied: bool = True
     """Whether weights and moments were updated."""
+    flags: tuple[bool, ...] = ()
+    """Of each flag whether any rank raised it."""
 
 
 class NonFiniteStep(Exception):
@@ -121,6 +123,7 @@ class Engine:
         num_targets: int,
         learning_rate: float,
         largest_loss: float = math.inf,
+        flags: Callable[[], Sequence[bool]] = tuple,
     ) -> StepResult:
         """Run one step: every micro-batch of this rank, then the update.
 
@@ -130,6 +133,7 @@ class Engine:
             num_targets: N over all micro-batches and ranks; may be 0, which gives loss 0.
             learning_rate: of this update.
             largest_loss: with which the update is applied; not looked at under a pipeline, where it comes first.
+            flags: of this rank, asked for when the gradients are there; all ranks learn of them with the loss.
 
         Raises:
             NonFiniteStep: the loss or the gradient is not finite; nothing of this step may be saved.
@@ -141,7 +145,8 @@ class Engine:
         skipped_before = self.deepspeed.skipped_steps
         losses = self._accumulate(micro_batches, attention, scale)
         num_scaled = self._accumulation * self.ranks.data_parallel_size
-        loss_mean = self.ranks.sum_on_device(losses.double().sum()) / num_scaled
+        loss_sum, raised = self.ranks.sum_with_flags(losses.double().sum(), flags())
+        loss_mean = loss_sum / num_scaled
         is_applied = loss_mean <= largest_loss
         if not math.isfinite(loss_mean):
             bad = torch.nonzero(~torch.isfinite(losses)).flatten().tolist()
@@ -152,7 +157,7 @@ class Engine:
         self._steps_here += 1
         if self._steps_here % _STEPS_TO_COLLECTION == 0:
             self.deepspeed.collect_python_gc()
-        return StepResult(loss=loss_mean, grad_norm=norm, is_applied=is_applied)
+        return StepResult(loss=loss_mean, grad_norm=norm, is_applied=is_applied, flags=raised)
 
     @torch.no_grad()
     def loss_sum(self, micro_batches: Iterable[MicroBatch], *, attention: AttentionKind) -> float:

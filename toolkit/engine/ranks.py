@@ -7,9 +7,10 @@ nor make it wait.
 import atexit
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,11 +19,16 @@ import torch
 import torch.distributed as dist
 
 from toolkit.core.errors import ToolkitError
+from toolkit.model.segments import to_device
 from toolkit.parallel.groups import process_groups
 from toolkit.parallel.launcher import check_launcher, read_launcher
 from toolkit.parallel.topology import ParallelSettings, topology
 
 _T = TypeVar("_T")
+
+GatherNumbers = Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]]
+"""From a list of n numbers on each rank to all ranks', (world_size, n); collective."""
+
 # Packing plans of a large corpus take longer than the half hour that a process group waits by default.
 _PATIENCE = timedelta(days=7)
 # What DeepSpeed and torch want to read in a process that nobody launched.
@@ -80,24 +86,42 @@ class Ranks:
 
         Of a copy, the first rank of the last stage is asked: with the head it knows the loss.
         """
-        total = value.detach().double() if self.topology.has_loss else torch.zeros_like(value, dtype=torch.float64)
-        dist.all_reduce(total)
-        return float(total)
+        return self.sum_with_flags(value, ())[0]
 
-    def gather_bytes(self, mine: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        """Arrays of equal shape from all copies of the model, stacked by data rank: (data_parallel_size, ...).
+    def sum_with_flags(self, value: torch.Tensor, flags: Sequence[bool]) -> tuple[float, tuple[bool, ...]]:
+        """`sum_on_device`, and of each flag whether any rank raises it, in one exchange and with one wait."""
+        mine = value.detach().double() if self.topology.has_loss else torch.zeros_like(value, dtype=torch.float64)
+        sent = torch.cat([mine.view(1), to_device(np.array(flags, dtype=np.float64), self.device)])
+        dist.all_reduce(sent)
+        total, *raised = sent.tolist()
+        return total, tuple(count > 0 for count in raised)
+
+    @contextmanager
+    def gathering(self) -> Iterator[GatherNumbers]:
+        """An all-gather over a group of its own, for a thread that exchanges while others do; collective."""
+        group = dist.new_group(backend="gloo")
+        try:
+            yield partial(self._gather_numbers, group)
+        finally:
+            dist.destroy_process_group(group)
+
+    def _gather_numbers(self, group: dist.ProcessGroup, mine: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        sent = torch.from_numpy(mine)
+        received = [torch.empty_like(sent) for _ in range(self.world_size)]
+        dist.all_gather(received, sent, group=group)
+        return torch.stack(received).numpy()
+
+    def one_of_each_copy(self, gathered: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Of all ranks' lists, (world_size, n), those of one rank of each copy of the model, by data rank.
 
         Raises:
-            ToolkitError: the ranks of one copy have different arrays; on every rank.
+            ToolkitError: the ranks of one copy told different numbers.
         """
-        sent = torch.from_numpy(np.ascontiguousarray(mine))
-        received = [torch.empty_like(sent) for _ in range(self.world_size)]
-        dist.all_gather(received, sent, group=self._host_group)
-        copies = [received[first].numpy() for first in self.topology.first_rank_of_copies]
-        for rank, array in enumerate(received):
-            if not np.array_equal(array.numpy(), copies[self.topology.at(rank).data_rank]):
+        copies = gathered[list(self.topology.first_rank_of_copies)]
+        for rank, told in enumerate(gathered):
+            if not np.array_equal(told, copies[self.topology.at(rank).data_rank]):
                 raise ToolkitError(f"rank {rank} read other rows than the other ranks of its copy of the model")
-        return np.stack(copies)
+        return copies
 
     def gather(self, mine: _T) -> list[_T]:
         """Every rank's object, in rank order."""

@@ -1,7 +1,6 @@
 """Micro-batches of one rank: rows of token ids turned into inputs and targets by an objective."""
 
-from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,10 +30,6 @@ class LocalStep:
     micro_batches: tuple[MicroBatch, ...]
     counts: StepCounts
     row_hashes: npt.NDArray[np.uint8]
-
-
-LocalSteps = Generator[LocalStep, None, None]
-"""One rank's part of one step after the other."""
 
 
 @dataclass(frozen=True)
@@ -88,24 +83,6 @@ class Batcher:
             num_tokens = int(np.count_nonzero(rows.segments_BS))
             counts += targets.labels_N.size, num_tokens, batch.layout.attended_pairs(objective.attention)
         return LocalStep(tuple(micro_batches), StepCounts(*counts.tolist()), np.concatenate(hashes))
-
-    def steps(self, start: int, stop: int, objective_at: Callable[[int], Objective]) -> LocalSteps:
-        """This rank's shares of the updates `start` to `stop` - 1, each built while the one before it is trained on.
-
-        Whoever stops early closes the generator.
-        """
-        with ThreadPoolExecutor(max_workers=1, initializer=self._enter_thread) as thread:
-            begun = (thread.submit(self.step, step, objective_at(step)) for step in range(start, stop))
-            awaited = next(begun, None)
-            while awaited is not None:
-                share = awaited.result()
-                awaited = next(begun, None)
-                yield share
-
-    def _enter_thread(self) -> None:
-        # Each thread has its own current GPU, and pinning memory makes a context on it.
-        if self._device.type == "cuda":
-            torch.cuda.set_device(self._device)
 
     def samples(self, step: int) -> npt.NDArray[np.int64]:
         """Global sample indices of this rank's rows: (accumulation, micro-batch rows)."""

@@ -1,7 +1,8 @@
 """The training loop: phase, batch, step, evaluation, checkpoint, hooks. It does not know which objective is running.
 
 Hooks run on one rank and use no collectives, so that any of them may fail there alone: its error is kept and raised
-by all ranks at their next exchange.
+by all ranks at their next exchange. That is in the next step, with the loss, where requests to stop travel too: a plain
+step has no other exchange on this thread than those of the engine.
 """
 
 import time
@@ -12,13 +13,14 @@ from dataclasses import dataclass
 from toolkit.engine.engine import Engine, NonFiniteStep
 from toolkit.objectives.base import Objective, at_progress
 from toolkit.run.step_plan import BatchPlans, StepPlan
-from toolkit.training.batching import Batcher, LocalSteps
+from toolkit.training.batching import Batcher
 from toolkit.training.evaluation import Evaluator
 from toolkit.training.hooks import Hook, HookList
 from toolkit.training.rank_errors import RankErrors
-from toolkit.training.run_state import RunState, StepCounts, StepInfo, StepMetrics
+from toolkit.training.run_state import RunState, StepInfo, StepMetrics
 from toolkit.training.saving import CheckpointSaver
 from toolkit.training.spikes import SpikePolicy
+from toolkit.training.steps_ahead import StepsAhead, steps_ahead
 
 
 @dataclass(frozen=True)
@@ -55,8 +57,11 @@ def train(run: Run, state: RunState) -> RunState:
     errors = RankErrors(run.engine.ranks)
     hooks = HookList(run.hooks, errors)
     try:
-        with closing(run.batcher.steps(state.step, run.plan.schedule.total_steps, run.objective_at)) as steps:
-            state = _train(run, state, steps, hooks, errors)
+        coming = steps_ahead(
+            run.batcher, run.engine.ranks, run.objective_at, start=state.step, stop=run.plan.schedule.total_steps
+        )
+        with closing(coming):
+            state = _train(run, state, coming, hooks, errors)
         if not run.saver.is_saved(state):
             errors.raise_agreed()
             run.saver.save(state, hooks)
@@ -72,9 +77,8 @@ def train(run: Run, state: RunState) -> RunState:
     return state
 
 
-def _train(run: Run, state: RunState, steps: LocalSteps, hooks: HookList, errors: RankErrors) -> RunState:
-    (num_stops,) = errors.sum_counts(int(run.is_stop_requested()))
-    if num_stops:
+def _train(run: Run, state: RunState, coming: StepsAhead, hooks: HookList, errors: RankErrors) -> RunState:
+    if errors.sum_counts(int(run.is_stop_requested())) != (0,):
         return state
     schedule = run.plan.schedule
     info = StepInfo(state, schedule.phase_at(state.step), run.objective_at(state.step).attention)
@@ -82,17 +86,11 @@ def _train(run: Run, state: RunState, steps: LocalSteps, hooks: HookList, errors
     run.engine.set_rope(run.plan.model_at(state.step))
     if info.is_start:
         state = _evaluate_if_due(run, info, hooks, errors)
-    while state.step < schedule.total_steps:
+    is_stopping = errors.sum_counts(int(run.is_stop_requested())) != (0,)
+    while state.step < schedule.total_steps and not is_stopping:
         started = time.perf_counter()
-        counts = StepCounts()
-        with errors.kept():
-            local = next(steps)
-            counts = local.counts
-        flags = (int(run.is_stop_requested()), int(run.saver.is_writing))
-        *summed, num_stops, num_writing = errors.sum_counts(*counts, *flags)
-        if num_stops:
-            break
-        counts, phase, objective = StepCounts(*summed), schedule.phase_at(state.step), run.objective_at(state.step)
+        step = next(coming)
+        counts, phase, objective = step.counts, schedule.phase_at(state.step), run.objective_at(state.step)
         lr = run.plan.learning_rate(state.step)
         threshold = run.spikes.threshold(state.losses_in(phase))
         run.engine.set_rope(run.plan.model_at(state.step))
@@ -100,27 +98,31 @@ def _train(run: Run, state: RunState, steps: LocalSteps, hooks: HookList, errors
             run.engine.reset_moments()
         try:
             result = run.engine.train_step(
-                local.micro_batches,
+                step.micro_batches,
                 attention=objective.attention,
                 num_targets=counts.targets,
                 learning_rate=lr,
                 largest_loss=run.spikes.largest_applied(threshold),
+                flags=lambda: (run.is_stop_requested(), run.saver.is_writing, errors.has_one),
             )
         except NonFiniteStep as error:
             rows = run.batcher.name_rows(state.step, error.micro_batches)
             errors.raise_non_finite(error, step=state.step + 1, rows=rows)
+        is_stopping, is_writing, has_failed = result.flags
+        if has_failed:
+            errors.raise_agreed()
         spike = ""
         if result.loss > threshold:
             rows = errors.name_rows(run.batcher.name_rows(state.step, None))
             spike = run.spikes.report(state.step + 1, result.loss, threshold, rows)
-        hashes_G8 = run.layouts.at(state.step).in_step_order(run.engine.ranks.gather_bytes(local.row_hashes))
+        hashes_G8 = run.layouts.at(state.step).in_step_order(step.row_hashes_GL8)
         state = state.after_step(phase, counts, hashes_G8, loss=result.loss)
         info = StepInfo(state, phase, objective.attention)
         seconds = time.perf_counter() - started
         metrics = StepMetrics(result.loss, result.grad_norm, lr, counts, seconds, spike, result.is_applied)
         state = _evaluate_if_due(run, info, hooks, errors)
         hooks.after_step(info, metrics)
-        if not num_writing:
+        if not is_writing:
             run.saver.advance(hooks)
         if run.saver.is_due(state):
             errors.raise_agreed()

@@ -28,13 +28,18 @@ class RankErrors:
         except Exception as error:
             self._error = self._error or error
 
+    @property
+    def has_one(self) -> bool:
+        """Whether this rank keeps an error."""
+        return self._error is not None
+
     def sum_counts(self, *counts: int) -> tuple[int, ...]:
         """Element-wise sum over all ranks; collective.
 
         Raises:
             ToolkitError: the error of any rank, on every rank. OSError likewise.
         """
-        *sums, num_failed = self._ranks.sum_counts(*counts, int(self._error is not None))
+        *sums, num_failed = self._ranks.sum_counts(*counts, int(self.has_one))
         if num_failed:
             self.raise_agreed()
         return tuple(sums)

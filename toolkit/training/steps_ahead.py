@@ -1,0 +1,104 @@
+"""Steps, each built and agreed on by all ranks while the one before it is trained on.
+
+Both happen in a thread. It has a process group of its own, so that its exchanges and those of the main thread never
+meet; a plain step exchanges nothing but gradients, their norm and one sum on the main thread.
+
+Shapes: G data-parallel ranks, L rows of one of them in a step.
+"""
+
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from toolkit.engine.engine import MicroBatch
+from toolkit.engine.ranks import GatherNumbers, Ranks
+from toolkit.objectives.base import Objective
+from toolkit.training.batching import Batcher
+from toolkit.training.run_state import StepCounts
+
+
+@dataclass(frozen=True)
+class AgreedStep:
+    """What one rank runs in one step, and what all ranks know of it before it begins."""
+
+    micro_batches: tuple[MicroBatch, ...]
+    """Of this rank."""
+    counts: StepCounts
+    """Over all ranks."""
+    row_hashes_GL8: npt.NDArray[np.uint8]
+    """By data rank."""
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """A step that some rank could not build."""
+
+    error: Exception | None
+    """Of this rank."""
+
+
+StepsAhead = Generator[AgreedStep, None, None]
+"""One step after the other. Whoever stops early closes it, on all ranks after the same step."""
+
+
+def steps_ahead(
+    batcher: Batcher, ranks: Ranks, objective_at: Callable[[int], Objective], *, start: int, stop: int
+) -> StepsAhead:
+    """The updates `start` to `stop` - 1; collective where it begins.
+
+    Args:
+        batcher: of this rank.
+        ranks: the process group.
+        objective_at: the objective of an update, by its 0-based index.
+        start: of the first update.
+        stop: one past the last update.
+
+    Raises:
+        ToolkitError: any rank could not build its part of the step; on every rank. OSError likewise.
+    """
+
+    def enter_thread() -> None:
+        # Each thread has its own current GPU, and pinning memory makes a context on it.
+        if ranks.device.type == "cuda":
+            torch.cuda.set_device(ranks.device)
+
+    with ranks.gathering() as gather, ThreadPoolExecutor(max_workers=1, initializer=enter_thread) as thread:
+        begun = (thread.submit(_agree, batcher, ranks, gather, step, objective_at(step)) for step in range(start, stop))
+        awaited = next(begun, None)
+        while awaited is not None:
+            agreed = awaited.result()
+            awaited = next(begun, None)
+            if isinstance(agreed, AgreedStep):
+                yield agreed
+            else:
+                _raise_everywhere(agreed, ranks)
+
+
+def _raise_everywhere(failure: _Failure, ranks: Ranks) -> None:
+    with ranks.together():
+        if failure.error is not None:
+            raise failure.error
+
+
+def _agree(
+    batcher: Batcher, ranks: Ranks, gather: GatherNumbers, step: int, objective: Objective
+) -> AgreedStep | _Failure:
+    """Build this rank's part, and take part in the exchange whether that failed or not: the others wait in it."""
+    local, error = None, None
+    try:
+        local = batcher.step(step, objective)
+    except Exception as raised:
+        error = raised
+    counts = local.counts if local else StepCounts()
+    hashes_L8 = local.row_hashes if local else np.zeros((batcher.samples(step).size, 8), dtype=np.uint8)
+    gathered = gather(np.concatenate([[error is not None, *counts], hashes_L8.view(np.int64).ravel()]))
+    if local is None or gathered[:, 0].any():
+        return _Failure(error)
+    by_copy = ranks.one_of_each_copy(gathered[:, 1:])
+    summed = StepCounts(*by_copy[:, : len(counts)].sum(axis=0).tolist())
+    hashes_GL8 = np.ascontiguousarray(by_copy[:, len(counts) :]).view(np.uint8).reshape(len(by_copy), -1, 8)
+    return AgreedStep(local.micro_batches, summed, hashes_GL8)
