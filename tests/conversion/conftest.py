@@ -8,7 +8,8 @@ from tests.support.checkpoints import TINY_VOCABULARY, model_states, write_check
 from tests.support.text import tiny_tokenizer
 from toolkit.core.types import Vocabulary
 from toolkit.model import ModelSettings, model_settings
-from toolkit.model.encoder import Encoder, initialize_
+from toolkit.model.encoder import Encoder
+from toolkit.model.initialization import initialize_
 
 SETTINGS = {
     "run": {"dir": "/srv/someone/runs/first", "seed": 7},

@@ -15,7 +15,8 @@ from toolkit.conversion import exporting, forms, parity, to_hf
 from toolkit.core.errors import CheckpointError, ToolkitError, UserError
 from toolkit.core.types import AttentionKind, Vocabulary
 from toolkit.model import model_settings
-from toolkit.model.encoder import Encoder, initialize_
+from toolkit.model.encoder import Encoder
+from toolkit.model.initialization import initialize_
 
 
 def left_beside(out: Path) -> list[str]:

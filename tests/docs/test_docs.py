@@ -28,7 +28,8 @@ from toolkit.engine.ds_config import read_ds_config, resolve_ds_config
 from toolkit.experiments import grid_cells, load_grid
 from toolkit.finetuning import FinetuningResult, get_task
 from toolkit.model import model_settings
-from toolkit.model.encoder import Encoder, initialize_
+from toolkit.model.encoder import Encoder
+from toolkit.model.initialization import initialize_
 from toolkit.parallel.topology import batch_plan
 from toolkit.preprocess import PreprocessSettings, preprocess
 from toolkit.run import load_run

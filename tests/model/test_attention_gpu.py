@@ -5,6 +5,7 @@ import torch
 
 from toolkit.core.types import AttentionKind
 from toolkit.model.attention import attend
+from toolkit.model.kernels.choice import Kernels
 from toolkit.model.kernels.flash import flash_kernel, suits_flash
 from toolkit.model.segments import SegmentLayout
 from toolkit.testing.models import dense_visibility, tiny_encoder
@@ -95,6 +96,31 @@ def test_a_model_loses_the_same_as_on_the_cpu(kind, dtype):
     layout = SegmentLayout.from_segments(SEGMENTS, device="cuda")
     found = encoder.cuda()(ids.cuda(), layout, kind, **moved).item()
     assert found == pytest.approx(expected, rel=1e-4 if dtype is torch.float32 else 2e-2)
+
+
+@pytest.mark.parametrize("num_filled", [0, 100])
+def test_queries_at_targets_alone_change_neither_loss_nor_gradients(num_filled):
+    """In the last block, where the kernel gets fewer queries than keys, and for some segments none."""
+    encoder = tiny_encoder(seed=1, dtype=torch.bfloat16).cuda()
+    kernels = Kernels.choose(
+        torch.device("cuda", 0), torch.bfloat16, blocks="eager", weights="whole", head_size=encoder.settings.head_size
+    )
+    kernels.apply_(encoder)
+    ids = torch.randint(3, 97, SEGMENTS.shape, generator=torch.Generator().manual_seed(2))
+    positions = torch.nonzero(SEGMENTS.flatten())[::7, 0]
+    filled = torch.cat([positions, torch.full((num_filled,), SEGMENTS.numel() - 1)])
+    labels = torch.cat([ids.flatten()[positions], torch.full((num_filled,), -1)])
+    found = []
+    for known in (None, filled.numpy()):
+        layout = SegmentLayout.from_segments(SEGMENTS, device="cuda", positions_N=known, most_repeats=num_filled)
+        encoder.zero_grad()
+        targets = {"positions_N": filled.cuda(), "labels_N": labels.cuda(), "scale": 1.0 / len(positions)}
+        loss = encoder(ids.cuda(), layout, AttentionKind.BIDIRECTIONAL, **targets)
+        loss.backward()
+        found.append((loss.item(), [parameter.grad.float() for parameter in encoder.parameters()]))
+    assert found[1][0] == pytest.approx(found[0][0], rel=2e-3)
+    for ours, theirs in zip(found[1][1], found[0][1], strict=True):
+        assert (ours - theirs).norm() <= 0.03 * theirs.norm() + 1e-6
 
 
 def test_no_step_of_the_model_waits_for_the_device():

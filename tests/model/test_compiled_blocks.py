@@ -54,19 +54,23 @@ def _encoder(kernel: FlashKernel, **options: object) -> Encoder:
     return encoder
 
 
-def _layout(name: str) -> SegmentLayout:
+def _positions(num_targets: int) -> Tensor:
+    return torch.arange(3, 3 + 2 * num_targets, 2)
+
+
+def _layout(name: str, num_targets: int) -> SegmentLayout:
     segments_BS = torch.ones(_ROWS, 32, dtype=torch.int64)
     for cut in _CUTS[name]:
         segments_BS[:, cut:] += 1
     if name == "padded":
         segments_BS[1:, 20:] = 0
-    return SegmentLayout.from_segments(segments_BS)
+    return SegmentLayout.from_segments(segments_BS, positions_N=_positions(num_targets).numpy())
 
 
 def _loss(encoder: Encoder, layout: SegmentLayout, kind: AttentionKind, num_targets: int) -> Tensor:
     device = encoder.lm_head.weight.device
     ids_BS = torch.randint(0, 97, (_ROWS, 32), generator=torch.Generator().manual_seed(num_targets)).to(device)
-    positions_N = torch.arange(3, 3 + 2 * num_targets, 2, device=device)
+    positions_N = _positions(num_targets).to(device)
     loss: Tensor = encoder(
         ids_BS, layout, kind, positions_N=positions_N, labels_N=ids_BS.flatten()[positions_N], scale=1.0 / num_targets
     )
@@ -89,7 +93,7 @@ def test_a_block_is_one_graph_each_way_whatever_the_layout_and_the_targets(
                 losses = []
                 for encoder in (compiled, plain):
                     encoder.zero_grad()
-                    loss = _loss(encoder, _layout(name), kind, num_targets)
+                    loss = _loss(encoder, _layout(name, num_targets), kind, num_targets)
                     loss.backward()  # type: ignore[no-untyped-call]
                     losses.append(loss.item())
                 assert losses[0] == pytest.approx(losses[1], rel=1e-6)
@@ -98,7 +102,7 @@ def test_a_block_is_one_graph_each_way_whatever_the_layout_and_the_targets(
         counts.append(dict(graphs))
         with torch.no_grad():
             for name in _CUTS:
-                _loss(compiled, _layout(name), kind, 5)
+                _loss(compiled, _layout(name, 5), kind, 5)
     # A block and the last block.
     assert counts[0] == {"forward": 2, "backward": 2}
     assert graphs == {"forward": 8, "backward": 4}
@@ -113,14 +117,16 @@ def test_torchs_operator_is_taken_into_the_graph(graphs: Counter[str]) -> None:
     encoder.lm_head.form = EAGER
     for kind in AttentionKind:
         for name in _CUTS:
-            layout = _layout(name)
-            moved = replace(
-                layout,
-                bounds_M=layout.bounds_M.to("meta"),
-                rope_positions_T=layout.rope_positions_T.to("meta"),
-                is_real_T=layout.is_real_T.to("meta"),
-            )
             for num_targets in _NUM_TARGETS:
+                layout = _layout(name, num_targets)
+                assert layout.targets is not None
+                moved = replace(
+                    layout,
+                    bounds_M=layout.bounds_M.to("meta"),
+                    rope_positions_T=layout.rope_positions_T.to("meta"),
+                    is_real_T=layout.is_real_T.to("meta"),
+                    targets=replace(layout.targets, bounds_M=layout.targets.bounds_M.to("meta")),
+                )
                 _loss(encoder, moved, kind, num_targets).backward()  # type: ignore[no-untyped-call]
     assert graphs == {"forward": 4, "backward": 4}
 
@@ -137,7 +143,7 @@ def test_checkpointed_blocks_stay_one_graph_each_way(mode: ActivationCheckpointi
             losses = []
             for encoder in (compiled, plain):
                 encoder.zero_grad()
-                loss = _loss(encoder, _layout(name), AttentionKind.BIDIRECTIONAL, num_targets)
+                loss = _loss(encoder, _layout(name, num_targets), AttentionKind.BIDIRECTIONAL, num_targets)
                 loss.backward()  # type: ignore[no-untyped-call]
                 losses.append(loss.item())
             assert losses[0] == pytest.approx(losses[1], rel=1e-6)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from toolkit.model import Encoder, initialize_
-from toolkit.model.encoder import initial_weight
+from toolkit.model.initialization import initial_weight
 from toolkit.testing.models import tiny_settings
 
 

@@ -20,7 +20,8 @@ from toolkit.checkpoint import (
 )
 from toolkit.core.types import Vocabulary
 from toolkit.model.config import ModelSettings
-from toolkit.model.encoder import Encoder, initialize_
+from toolkit.model.encoder import Encoder
+from toolkit.model.initialization import initialize_
 from toolkit.testing.models import tiny_settings
 
 TINY_VOCABULARY = Vocabulary(size=384, mask_id=2, pad_id=1, bos_id=None, eos_id=0, special_ids=(0, 1, 2))

@@ -1,5 +1,7 @@
 """Micro-batches are a function of (step, objective) and the share, and nothing else."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -64,6 +66,33 @@ def test_padded_target_lists_hold_the_same_targets(parts):
     assert padded.counts == plain.counts
     assert torch.equal(labels[labels >= 0], plain.micro_batches[0].labels_N)
     assert (labels < 0).sum() == labels.numel() - plain.counts.targets
+    positions = padded.micro_batches[0].positions_N
+    assert (positions.diff() >= 0).all()
+    assert set(positions[labels < 0].tolist()) == {8 * 64 - 1}
+
+
+def test_the_layout_knows_which_targets_lie_in_which_stretch(parts):
+    _, stream, mlm = parts
+    (batch,) = _batcher(stream, micro=8, ranks=1, rank=0, targets_multiple=64).step(0, mlm).micro_batches
+    starts, bounds = batch.layout.bounds_M.tolist(), batch.layout.targets.bounds_M.tolist()
+    assert (bounds[0], bounds[-1]) == (0, batch.positions_N.numel())
+    for (first, stop), (start, end) in zip(pairwise(bounds), pairwise(starts), strict=True):
+        assert ((batch.positions_N[first:stop] >= start) & (batch.positions_N[first:stop] < end)).all()
+        assert stop - first <= batch.layout.targets.longest
+
+
+class _Unsorted:
+    """An objective whose targets do not ascend."""
+
+    name, attention = "unsorted", AttentionKind.BIDIRECTIONAL
+
+    def build(self, tokens_BS, segments_BS, draws):
+        return Targets(input_ids_BS=tokens_BS, positions_N=np.array([5, 1]), labels_N=np.array([5, 6]))
+
+
+def test_an_objective_whose_targets_do_not_ascend_is_named(parts):
+    with pytest.raises(SettingsError, match=r"objective unsorted \(.*_Unsorted\) gives positions_N that do not ascend"):
+        _batcher(parts[1], micro=8, ranks=1, rank=0).step(0, _Unsorted())
 
 
 def test_counts_are_of_tokens_and_targets(parts):

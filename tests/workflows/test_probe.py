@@ -21,7 +21,8 @@ from tests.support.text import sample_documents, tiny_tokenizer
 from toolkit.conversion import to_hf
 from toolkit.core.errors import SettingsError
 from toolkit.model import model_settings
-from toolkit.model.encoder import Encoder, initialize_
+from toolkit.model.encoder import Encoder
+from toolkit.model.initialization import initialize_
 from toolkit.run import RunFolder, load_run
 from toolkit.run.load import to_toml
 from toolkit.workflows import probe

@@ -14,7 +14,8 @@ from tests.support.checkpoints import model_states, write_checkpoint
 from tests.support.text import sample_documents, tiny_tokenizer
 from toolkit.core.errors import SettingsError
 from toolkit.finetuning import FinetuningResult
-from toolkit.model.encoder import Encoder, initialize_
+from toolkit.model.encoder import Encoder
+from toolkit.model.initialization import initialize_
 from toolkit.preprocess import PreprocessSettings, preprocess
 from toolkit.run import load_run
 from toolkit.run.data import open_run_data

@@ -91,7 +91,8 @@ def time_steps(threads: int) -> dict[Precision, float]:
     import torch
 
     from toolkit.core.types import AttentionKind
-    from toolkit.model.encoder import Encoder, initialize_
+    from toolkit.model.encoder import Encoder
+    from toolkit.model.initialization import initialize_
     from toolkit.model.presets import model_settings
 
     settings = model_settings("nano", vocab_size=4096, hidden_size=256, num_hidden_layers=2, intermediate_size=1024)

@@ -3,7 +3,7 @@
 Attention is a description: a kind and a `SegmentLayout`. No (S, S) mask crosses a function boundary. No position sees
 padding, and padding sees nothing: its output is 0 and so is its gradient.
 
-Shapes: T positions in a micro-batch, H query heads, K key-value heads, E width of one head.
+Shapes: T positions in a micro-batch, N of them targets, H query heads, K key-value heads, E width of one head.
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,14 @@ class SegmentAttention:
     kind: AttentionKind
     layout: SegmentLayout
 
-    def __call__(self, query_THE: Tensor, key_TKE: Tensor, value_TKE: Tensor, kernel: FlashKernel | None) -> Tensor:
+    def __call__(
+        self,
+        query_THE: Tensor,
+        key_TKE: Tensor,
+        value_TKE: Tensor,
+        kernel: FlashKernel | None,
+        positions_N: Tensor | None = None,
+    ) -> Tensor:
         """See `attend`.
 
         Args:
@@ -37,11 +44,23 @@ class SegmentAttention:
             value_TKE: see `attend`.
             kernel: that the compiler takes into the block's graph, one for all layouts. None: whichever suits the
                 tensors; a compiled block does not look inside, so that neither layout nor kind compiles it again.
+            positions_N: of the targets, where `query_THE` has theirs alone, (N, H, E); see `takes_targets`.
         """
         if kernel is None:
             output_THE: Tensor = self._attend_uncompiled(query_THE, key_TKE, value_TKE)
             return output_THE
-        return attend_by_flash(query_THE, key_TKE, value_TKE, self.kind, self.layout, kernel=kernel)
+        return attend_by_flash(
+            query_THE, key_TKE, value_TKE, self.kind, self.layout, kernel=kernel, positions_N=positions_N
+        )
+
+    def takes_targets(self, kernel: FlashKernel | None) -> bool:
+        """Whether queries may be those of the targets alone: the layout knows them, and they see all of their segments.
+
+        A causal kernel would count queries and keys from their ends. Without a flash kernel, products over equally many
+        queries of equally long segments are few, and those over targets would be one for each segment.
+        """
+        is_bidirectional = self.kind is AttentionKind.BIDIRECTIONAL
+        return is_bidirectional and self.layout.targets is not None and kernel is not None
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _attend_uncompiled(self, query_THE: Tensor, key_TKE: Tensor, value_TKE: Tensor) -> Tensor:
@@ -75,16 +94,26 @@ def attend_by_flash(
     layout: SegmentLayout,
     *,
     kernel: FlashKernel,
+    positions_N: Tensor | None = None,
 ) -> Tensor:
-    """`attend` by one call of a flash kernel; asks the device for nothing, whatever the segments are."""
+    """`attend` by one call of a flash kernel; asks the device for nothing, whatever the segments are.
+
+    With `positions_N`, the layout's targets, for their queries alone: (N, H, E) -> (N, H, E).
+    """
     # In a graph: always, since another layout would be another graph. There, the compiler does it while it rotates
     # queries and keys, and copies values, which would otherwise hold the memory of the product they are part of.
     if torch.compiler.is_compiling() or any(span.is_padding for span in layout.spans):
         # Padding is a stretch of its own to the kernel: of zeros, whatever stands there, so that its output is 0 too.
         is_real_T11 = layout.is_real_T[:, None, None]
-        query_THE, key_TKE, value_TKE = (torch.where(is_real_T11, part, 0) for part in (query_THE, key_TKE, value_TKE))
+        is_real = is_real_T11 if positions_N is None else is_real_T11[positions_N]
+        query_THE = torch.where(is_real, query_THE, 0)
+        key_TKE, value_TKE = (torch.where(is_real_T11, part, 0) for part in (key_TKE, value_TKE))
     bounds_M, length = layout.bounds_M, layout.row_length
-    return kernel(query_THE, key_TKE, value_TKE, bounds_M, bounds_M, length, length, kind)
+    query_bounds_M, longest = bounds_M, length
+    if positions_N is not None:
+        assert layout.targets is not None
+        query_bounds_M, longest = layout.targets.bounds_M, layout.targets.longest
+    return kernel(query_THE, key_TKE, value_TKE, query_bounds_M, bounds_M, longest, length, kind)
 
 
 def attend_by_sdpa(

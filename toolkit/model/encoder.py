@@ -22,7 +22,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
-from toolkit.core.draws import keyed_uint64
 from toolkit.core.errors import SettingsError
 from toolkit.core.types import AttentionKind
 from toolkit.model.attention import SegmentAttention
@@ -52,7 +51,7 @@ from toolkit.model.segments import SegmentLayout
 class Encoder(nn.Module):
     """A masked or causal language model over packed segments; which of the two is an argument of `forward`.
 
-    Weights are not initialised: use `initialize_`, or load some.
+    Weights are not initialised: use `initialize_` (`toolkit.model.initialization`), or load some.
 
     Raises:
         SettingsError: `settings.vocab_size` is None.
@@ -82,7 +81,8 @@ class Encoder(nn.Module):
 
         Args:
             input_ids_BS: (B, S) int64.
-            segments_BS: (B, S), 0 is padding; or their layout, made beforehand, which on a GPU saves waiting for it.
+            segments_BS: (B, S), 0 is padding; or their layout, made beforehand, which on a GPU saves waiting for it. If
+                it knows the targets, they are those at `positions_N`.
             attention: the kind.
             positions_N: (N,) int64, flat positions in the micro-batch (row * S + column). N = 0 is legal: the loss
                 is 0 and every gradient is zero.
@@ -210,13 +210,30 @@ class SelfAttention(nn.Module):
 
     def forward(self, normed_TD: Tensor, context: ForwardContext, positions_N: Tensor | None) -> Tensor:
         """(T, D) -> (T, D); or (N, D) where only `positions_N` of the result are wanted."""
+        if positions_N is not None and context.attention.takes_targets(self.kernel):
+            return self._at_targets(normed_TD, context, positions_N)
         parts = self.products(normed_TD, (self.q_proj, self.k_proj, self.v_proj))
-        query_THE, key_TKE, value_TKE = (part.view(len(part), -1, self.head_size) for part in parts)
+        query_THE, key_TKE, value_TKE = (self._heads(part) for part in parts)
         query_THE = apply_rope(self.q_norm(query_THE), context.rope)
         key_TKE = apply_rope(self.k_norm(key_TKE), context.rope)
         mixed = context.attention(query_THE, key_TKE, value_TKE, self.kernel).flatten(1)
         projected: Tensor = self.o_proj(mixed if positions_N is None else mixed[positions_N])
         return projected
+
+    def _at_targets(self, normed_TD: Tensor, context: ForwardContext, positions_N: Tensor) -> Tensor:
+        """The same (N, D), with no queries elsewhere."""
+        query_NHE = self._heads(self.q_proj(normed_TD[positions_N]))
+        key_TKE, value_TKE = (self._heads(part) for part in self.products(normed_TD, (self.k_proj, self.v_proj)))
+        cos, sin = context.rope
+        query_NHE = apply_rope(self.q_norm(query_NHE), (cos[positions_N], sin[positions_N]))
+        key_TKE = apply_rope(self.k_norm(key_TKE), context.rope)
+        mixed_NHE = context.attention(query_NHE, key_TKE, value_TKE, self.kernel, positions_N)
+        projected: Tensor = self.o_proj(mixed_NHE.flatten(1))
+        return projected
+
+    def _heads(self, part: Tensor) -> Tensor:
+        """(T, heads x E) -> (T, heads, E)."""
+        return part.view(len(part), part.shape[1] // self.head_size, self.head_size)
 
 
 class FeedForward(nn.Module):
@@ -277,32 +294,9 @@ def compile_blocks_(encoder: Encoder) -> None:
 def _mark_dynamic(_: nn.Module, arguments: tuple[Tensor, ForwardContext]) -> None:
     """Say what differs between micro-batches of one shape: how many stretches they have, and how many targets."""
     context = arguments[1]
-    torch._dynamo.maybe_mark_dynamic(context.attention.layout.bounds_M, 0)
+    layout = context.attention.layout
+    torch._dynamo.maybe_mark_dynamic(layout.bounds_M, 0)
+    if layout.targets is not None:
+        torch._dynamo.maybe_mark_dynamic(layout.targets.bounds_M, 0)
     if context.positions_N is not None:
         torch._dynamo.maybe_mark_dynamic(context.positions_N, 0)
-
-
-def initial_weight(name: str, shape: tuple[int, ...], *, standard_deviation: float, seed: int) -> Tensor:
-    """The initial value of one parameter, fp32 on the CPU: ones for a norm, zeros for a bias, else N(0, sd^2).
-
-    Args:
-        name: its Hugging Face name.
-        shape: of the whole parameter; one who holds a slice slices the result.
-        standard_deviation: of the normal distribution.
-        seed: of the run.
-    """
-    if name.endswith("norm.weight"):
-        return torch.ones(shape)
-    if name.endswith(".bias"):
-        return torch.zeros(shape)
-    generator = torch.Generator().manual_seed(keyed_uint64(seed, "initialize", name) >> 1)
-    return torch.empty(shape).normal_(std=standard_deviation, generator=generator)
-
-
-@torch.no_grad()
-def initialize_(encoder: Encoder, seed: int) -> None:
-    """Give every parameter its initial value, in place. A tied head has the embedding's."""
-    standard_deviation = encoder.settings.initializer_range
-    for name, parameter in encoder.named_parameters():
-        value = initial_weight(name, tuple(parameter.shape), standard_deviation=standard_deviation, seed=seed)
-        parameter.copy_(value)

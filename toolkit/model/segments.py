@@ -1,6 +1,6 @@
 """Where the segments of a micro-batch lie: made on the CPU, once, so that no kernel asks the device for a length later.
 
-Shapes: B rows, S positions in a row, T = B x S, M entries of the list of bounds.
+Shapes: B rows, S positions in a row, T = B x S, N targets, M entries of the list of bounds.
 """
 
 from dataclasses import dataclass
@@ -31,6 +31,16 @@ class Span:
 
 
 @dataclass(frozen=True, eq=False)
+class TargetBounds:
+    """Which targets lie in which stretch of a layout."""
+
+    bounds_M: Tensor
+    """int32: the targets of stretch i are bounds_M[i] to bounds_M[i + 1] - 1 of the list of targets, possibly none."""
+    longest: int
+    """An upper bound of the targets of a stretch, the same for all micro-batches of a shape."""
+
+
+@dataclass(frozen=True, eq=False)
 class SegmentLayout:
     """Where the segments of a micro-batch lie; tensors are on the device of the model."""
 
@@ -47,16 +57,26 @@ class SegmentLayout:
     """Whether a position is no padding."""
     row_length: int
     """S, which no segment exceeds."""
+    targets: TargetBounds | None = None
+    """None where it was not said which positions are targets."""
 
     @classmethod
     def from_segments(
-        cls, segments_BS: Tensor | IntArray, *, device: torch.device | str | None = None
+        cls,
+        segments_BS: Tensor | IntArray,
+        *,
+        device: torch.device | str | None = None,
+        positions_N: IntArray | None = None,
+        most_repeats: int = 0,
     ) -> "SegmentLayout":
         """Read the layout off segment ids, (B, S): a segment is a stretch of one id in one row, 0 is padding.
 
         Args:
             segments_BS: on the CPU; a tensor on another device is copied, and waited for.
             device: where the model is; by default where `segments_BS` is.
+            positions_N: flat positions of the targets, ascending. Whoever gives them lets the model compute with this
+                layout for these targets alone.
+            most_repeats: how often the last position may stand in `positions_N` beyond once; a bound for all layouts.
         """
         if isinstance(segments_BS, Tensor):
             device = segments_BS.device if device is None else device
@@ -78,6 +98,10 @@ class SegmentLayout:
         bounds_M = np.full(num_bounds, segments_BS.size, dtype=np.int32)
         bounds_M[: starts.size] = starts
         device = "cpu" if device is None else device
+        targets = None
+        if positions_N is not None:
+            target_bounds_M = np.searchsorted(positions_N, bounds_M).astype(np.int32)
+            targets = TargetBounds(to_device(target_bounds_M, device), segments_BS.shape[1] + most_repeats)
         return cls(
             tuple(spans),
             to_device(rope_positions_T, device),
@@ -85,6 +109,7 @@ class SegmentLayout:
             to_device(bounds_M, device),
             to_device(segments_BS.reshape(-1) != 0, device),
             segments_BS.shape[1],
+            targets,
         )
 
     def attended_pairs(self, kind: AttentionKind) -> int:

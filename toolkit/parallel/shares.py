@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from toolkit.model.encoder import initial_weight
+from toolkit.model.initialization import initial_weight
 
 
 @dataclass(frozen=True)

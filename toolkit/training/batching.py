@@ -151,15 +151,22 @@ class EvaluationBatches:
 def _build(objective: Objective, rows: TokenRows, draws: Draws) -> Targets:
     """What the objective makes of rows, which stay as they are: they are counted and hashed after it."""
     rows.tokens_BS.flags.writeable = rows.segments_BS.flags.writeable = False
+    named = f"the objective {objective.name} ({type(objective).__module__}.{type(objective).__qualname__})"
     try:
-        return objective.build(rows.tokens_BS, rows.segments_BS, draws)
+        targets = objective.build(rows.tokens_BS, rows.segments_BS, draws)
     except ValueError as error:
         if "read-only" not in str(error):
             raise
         raise SettingsError(
-            f"the objective {objective.name} ({type(objective).__module__}.{type(objective).__qualname__}) writes into "
-            f"its input: {error}.\nbuild() may change copies only: tokens_BS.copy(), segments_BS.copy()."
+            f"{named} writes into its input: {error}.\nbuild() may change copies only: tokens_BS.copy(), "
+            "segments_BS.copy()."
         ) from error
+    if not (np.diff(targets.positions_N) > 0).all():
+        raise SettingsError(
+            f"{named} gives positions_N that do not ascend, or one of them twice.\nbuild() has to sort them, and their "
+            "labels with them, as np.flatnonzero gives them."
+        )
+    return targets
 
 
 def _make_micro_batch(
@@ -170,10 +177,15 @@ def _make_micro_batch(
     padding = -count % targets_multiple
     if count == 0 and targets_multiple > 1:
         padding = targets_multiple
+    # Filled up with the last position, so that they still ascend.
+    positions_N = np.pad(targets.positions_N.astype(np.int64), (0, padding), constant_values=segments_BS.size - 1)
+    layout = SegmentLayout.from_segments(
+        segments_BS, device=device, positions_N=positions_N, most_repeats=targets_multiple
+    )
     return MicroBatch(
         input_ids_BS=to_device(targets.input_ids_BS.astype(np.int64), device),
-        layout=SegmentLayout.from_segments(segments_BS, device=device),
-        positions_N=to_device(np.pad(targets.positions_N.astype(np.int64), (0, padding)), device),
+        layout=layout,
+        positions_N=to_device(positions_N, device),
         # A negative label weighs nothing.
         labels_N=to_device(np.pad(targets.labels_N.astype(np.int64), (0, padding), constant_values=-1), device),
     )

@@ -1,0 +1,33 @@
+"""Initial weights: functions of the seed of the run and a parameter's name, so that any share can be made anywhere."""
+
+import torch
+from torch import Tensor
+
+from toolkit.core.draws import keyed_uint64
+from toolkit.model.encoder import Encoder
+
+
+def initial_weight(name: str, shape: tuple[int, ...], *, standard_deviation: float, seed: int) -> Tensor:
+    """The initial value of one parameter, fp32 on the CPU: ones for a norm, zeros for a bias, else N(0, sd^2).
+
+    Args:
+        name: its Hugging Face name.
+        shape: of the whole parameter; one who holds a slice slices the result.
+        standard_deviation: of the normal distribution.
+        seed: of the run.
+    """
+    if name.endswith("norm.weight"):
+        return torch.ones(shape)
+    if name.endswith(".bias"):
+        return torch.zeros(shape)
+    generator = torch.Generator().manual_seed(keyed_uint64(seed, "initialize", name) >> 1)
+    return torch.empty(shape).normal_(std=standard_deviation, generator=generator)
+
+
+@torch.no_grad()
+def initialize_(encoder: Encoder, seed: int) -> None:
+    """Give every parameter its initial value, in place. A tied head has the embedding's."""
+    standard_deviation = encoder.settings.initializer_range
+    for name, parameter in encoder.named_parameters():
+        value = initial_weight(name, tuple(parameter.shape), standard_deviation=standard_deviation, seed=seed)
+        parameter.copy_(value)
