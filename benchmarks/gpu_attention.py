@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from typing import Any
@@ -15,13 +15,15 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from toolkit.core.types import AttentionKind
-from toolkit.model.attention import attend, attend_by_sdpa
+from toolkit.model.attention import attend, attend_by_flash, attend_by_sdpa
+from toolkit.model.kernels.flash import flash_kernel
 from toolkit.model.segments import SegmentLayout
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 LAYOUTS = ("random-cut", "documents", "one segment")
 # Two products forward; five backward, one of which makes the scores again.
 _FORWARD_FLOPS, _BACKWARD_FLOPS = 4, 10
+_TARGETS_SHARE = 0.4
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,11 +37,29 @@ class Case:
     kind: AttentionKind
     backend: str
     """Of torch.compile."""
+    positions_N: np.ndarray[Any, np.dtype[np.int64]]
+    """Of the queries, ascending."""
 
     @property
     def is_causal(self) -> bool:
         """Whether a position sees only what is before it."""
         return self.kind is AttentionKind.CAUSAL
+
+    @property
+    def pairs(self) -> int:
+        """Number of (query, key) pairs that see each other."""
+        if self.is_causal:
+            return self.layout.attended_pairs(self.kind)
+        segments_T = _numbered(self.segments_BS)
+        real_N = self.positions_N[self.segments_BS.ravel()[self.positions_N] != 0]
+        return int(np.bincount(segments_T)[segments_T[real_N]].sum())
+
+    def at_targets(self) -> "Case":
+        """The same with queries at 40 % of the positions, as the last block has them under MLM."""
+        is_target_T = np.random.default_rng(1).random(self.segments_BS.size) < _TARGETS_SHARE
+        positions_N = np.flatnonzero(is_target_T & (self.segments_BS.ravel() != 0))
+        layout = SegmentLayout.from_segments(self.segments_BS, device=device(), positions_N=positions_N)
+        return replace(self, layout=layout, positions_N=positions_N)
 
 
 def measure_attention(job: Job) -> Rows:
@@ -49,14 +69,15 @@ def measure_attention(job: Job) -> Rows:
     for layout_name, heads, kind in product(LAYOUTS, shapes, AttentionKind):
         segments_BS = segments_of(layout_name, rows=scale.rows, length=scale.row_length)
         layout = SegmentLayout.from_segments(segments_BS, device=device())
-        case = Case(heads, segments_BS, layout, kind, scale.compile_backend)
+        case = Case(heads, segments_BS, layout, kind, scale.compile_backend, np.arange(segments_BS.size))
         generator_state = torch.random.get_rng_state()
         for name, contender in CONTENDERS.items():
-            if name in ONE_LAYOUT and layout_name != LAYOUTS[0]:
+            if (name in ONE_LAYOUT and layout_name != LAYOUTS[0]) or (name in AT_TARGETS and case.is_causal):
                 continue
             torch.random.set_rng_state(generator_state)
             row = {"what": "attention", "kernel": name, "heads": "/".join(map(str, heads)), "layout": layout_name}
-            work = partial(_measure, case, contender, repeats=scale.repeats)
+            measured = case.at_targets() if name in AT_TARGETS else case
+            work = partial(_measure, measured, contender, repeats=scale.repeats)
             yield attempt(row | {"kind": str(kind)}, work)
 
 
@@ -79,48 +100,67 @@ def segments_of(name: str, *, rows: int, length: int) -> np.ndarray[Any, np.dtyp
 
 def _measure(case: Case, contender: Callable[[Case], Iterator[Attention]], *, repeats: int) -> Row:
     num_heads, num_key_value_heads, width = case.heads
-    num_positions = case.segments_BS.size
-    counts = (num_heads, num_key_value_heads, num_key_value_heads)
-    inputs = [random(num_positions, count, width).requires_grad_() for count in counts]
-    d_output = random(num_positions, num_heads, width)
+    num_positions, num_queries = case.segments_BS.size, len(case.positions_N)
+    shapes = ((num_queries, num_heads), (num_positions, num_key_value_heads), (num_positions, num_key_value_heads))
+    inputs = [random(*shape, width).requires_grad_() for shape in shapes]
+    d_output = random(num_queries, num_heads, width)
     with contextmanager(contender)(case) as attention:
         output = attention(*inputs)
         gradients = torch.autograd.grad(output, inputs, d_output, retain_graph=True)
         row: Row = {"forward_ms": median_ms(lambda: attention(*inputs), repeats=repeats)}
         backward = partial(torch.autograd.grad, output, inputs, d_output, retain_graph=True)
         row["backward_ms"] = median_ms(backward, repeats=repeats)
-    useful = case.layout.attended_pairs(case.kind) * num_heads * width
+    useful = case.pairs * num_heads * width
     row["forward_tflops"] = tera_per_second(_FORWARD_FLOPS * useful, row["forward_ms"])
     row["backward_tflops"] = tera_per_second(_BACKWARD_FLOPS * useful, row["backward_ms"])
     expected = _expected(case, [part.detach() for part in inputs], d_output)
-    length = case.segments_BS.shape[1]
     # Padding is 0 in all of ours; what a bare kernel makes of it is not compared.
     is_real = torch.from_numpy(case.segments_BS[0] != 0).to(output.device)
-    names = ("output", "d_query", "d_key", "d_value")
-    for name, found, right in zip(names, (output, *gradients), expected, strict=True):
-        row[f"{name}_error"] = relative_error(found.detach()[:length][is_real], right[is_real])
+    is_real_query = is_real[_queries_of_first_row(case, output.device)]
+    compared = {"output": is_real_query, "d_query": is_real_query, "d_key": is_real, "d_value": is_real}
+    for (name, rows), found, right in zip(compared.items(), (output, *gradients), expected, strict=True):
+        row[f"{name}_error"] = relative_error(found.detach()[: len(rows)][rows], right[rows])
     return row
+
+
+def _queries_of_first_row(case: Case, device: torch.device) -> Tensor:
+    return torch.from_numpy(case.positions_N[case.positions_N < case.segments_BS.shape[1]]).to(device)
 
 
 def _expected(case: Case, inputs: list[Tensor], d_output: Tensor) -> tuple[Tensor, ...]:
     """Output and gradients of the first row by the definition in fp64; segments do not leave a row."""
     length = case.segments_BS.shape[1]
-    query, key, value = (part[:length].double().requires_grad_() for part in inputs)
+    queries = _queries_of_first_row(case, inputs[0].device)
+    parts = zip(inputs, (len(queries), length, length), strict=True)
+    query, key, value = (part[:count].double().requires_grad_() for part, count in parts)
     group = case.heads[0] // case.heads[1]
     segments_S = torch.from_numpy(case.segments_BS[0]).to(query.device)
     is_visible = segments_S[:, None] == segments_S[None, :]
     if case.is_causal:
         is_visible = is_visible.tril()
+    is_visible = is_visible[queries]
     scores = torch.einsum("the,she->hts", query, key.repeat_interleave(group, 1)) / query.shape[2] ** 0.5
     probs = scores.masked_fill(~is_visible, float("-inf")).softmax(-1)
     output = torch.einsum("hts,she->the", probs, value.repeat_interleave(group, 1))
-    is_real = (segments_S != 0)[:, None, None]
-    gradients = torch.autograd.grad(output, (query, key, value), d_output[:length].double() * is_real)
+    is_real = (segments_S != 0)[queries, None, None]
+    gradients = torch.autograd.grad(output, (query, key, value), d_output[: len(queries)].double() * is_real)
     return (output.detach(), *gradients)
 
 
 def _project(case: Case) -> Iterator[Attention]:
     yield lambda query, key, value: attend(query, key, value, case.kind, case.layout)
+
+
+def _at_targets(case: Case) -> Iterator[Attention]:
+    """What the last block calls: fewer queries than keys, and in some segments none."""
+    if (kernel := flash_kernel()) is None:
+        raise NotImplementedError("no flash kernel")
+    positions_N = torch.from_numpy(case.positions_N).to(device())
+
+    def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return attend_by_flash(query, key, value, case.kind, case.layout, kernel=kernel, positions_N=positions_N)
+
+    yield attention
 
 
 def _spans(case: Case) -> Iterator[Attention]:
@@ -230,6 +270,7 @@ def _dense_cudnn(case: Case) -> Iterator[Attention]:
 
 CONTENDERS: dict[str, Callable[[Case], Iterator[Attention]]] = {
     "the toolkit's choice": _project,
+    "queries at targets": _at_targets,
     "FA2, heads copied": _flash_2,
     "FA2, heads shared": _flash_2_shared,
     "FA3 through torch": partial(_activated, implementation="FA3"),
@@ -241,3 +282,5 @@ CONTENDERS: dict[str, Callable[[Case], Iterator[Attention]]] = {
 }
 ONE_LAYOUT = ("flex",)
 """Measured on the first layout alone: each is compiled for half a minute."""
+AT_TARGETS = ("queries at targets",)
+"""Measured with queries at targets, bidirectional; the others with queries everywhere."""

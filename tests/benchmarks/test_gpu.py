@@ -9,7 +9,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+
+from tests.support.kernels import plain_flash
+from toolkit.core.types import AttentionKind
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 BENCHMARK = BENCHMARKS / "gpu.py"
@@ -18,7 +22,7 @@ ENVIRONMENT = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu"
 
 # What needs a GPU, a package that nothing here needs, or a setting that is refused.
 NOT_HERE = {"FA2, heads copied", "FA2, heads shared", "FA3 through torch", "FA4 through torch", "FA4 package", "flex"}
-NOT_HERE |= {"Liger", "flash_attention_2", "gradients summed in bf16"}
+NOT_HERE |= {"Liger", "flash_attention_2", "gradients summed in bf16", "queries at targets"}
 
 
 def _run(*arguments: str, timeout: int = 100) -> subprocess.CompletedProcess[str]:
@@ -96,6 +100,27 @@ def test_the_machine_is_measured_at_begin_and_end(tmp_path):
         "copy",
         "product",
     ]
+
+
+@pytest.mark.parametrize("layout_name", ["random-cut", "documents"])
+def test_queries_at_targets_are_compared_with_the_definition(layout_name, monkeypatch):
+    """With a kernel of the CPU in the place of a GPU's: right, its errors are those of bf16; with wrong bounds, not."""
+    attention = _module("gpu_attention", monkeypatch)
+    segments_BS = attention.segments_of(layout_name, rows=3, length=64)
+    layout = attention.SegmentLayout.from_segments(segments_BS)
+    everywhere = attention.Case((4, 2, 16), segments_BS, layout, AttentionKind.BIDIRECTIONAL, "eager", np.arange(192))
+    case = everywhere.at_targets()
+    assert everywhere.pairs == layout.attended_pairs(AttentionKind.BIDIRECTIONAL)
+    assert 0 < case.pairs < everywhere.pairs
+
+    def without_the_first_key(query, key, value, query_bounds, key_bounds, *rest):
+        return plain_flash(query, key.roll(1, 0), value, query_bounds, key_bounds, *rest)
+
+    names = [f"{name}_error" for name in ("output", "d_query", "d_key", "d_value")]
+    for kernel, is_right in ((plain_flash, True), (without_the_first_key, False)):
+        monkeypatch.setattr(attention, "flash_kernel", lambda kernel=kernel: kernel)
+        row = attention._measure(case, attention.CONTENDERS["queries at targets"], repeats=1)
+        assert [row[name] < 0.02 for name in names] == [is_right] * 4
 
 
 @pytest.mark.slow

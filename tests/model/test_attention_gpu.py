@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from toolkit.core.types import AttentionKind
-from toolkit.model.attention import attend
+from toolkit.model.attention import attend, attend_by_flash
 from toolkit.model.kernels.choice import Kernels
 from toolkit.model.kernels.flash import flash_kernel, suits_flash
 from toolkit.model.segments import SegmentLayout
@@ -54,6 +54,39 @@ def test_values_and_gradients_equal_the_definition(kind, heads, dtype, width):
     (expected * weights.to(dtype).double()).sum().backward()
     for our, their in zip(ours, theirs, strict=True):
         torch.testing.assert_close(our.grad.cpu().double(), their.grad.nan_to_num(), **limits)
+
+
+@pytest.mark.parametrize("width", [64, 96])
+@pytest.mark.parametrize("heads", _HEADS)
+@pytest.mark.parametrize("repeats", [0, 100])
+def test_fewer_queries_than_keys_equal_the_definition(heads, width, repeats):
+    """Some segments have no query, whose keys and values get gradients of 0; some queries are at one position."""
+    kernel = flash_kernel()
+    assert kernel is not None
+    is_target = (torch.arange(SEGMENTS.numel()) % 3 == 0) & (SEGMENTS.flatten() > 0)
+    is_target[70:120] = is_target[259:263] = False
+    last = torch.full((repeats,), SEGMENTS.numel() - 1)
+    positions = torch.cat([torch.nonzero(is_target)[:, 0], last])
+    layout = SegmentLayout.from_segments(SEGMENTS, device="cuda", positions_N=positions.numpy(), most_repeats=len(last))
+    inputs = _inputs(heads, torch.bfloat16, width=width)
+    ours = [part.cuda().requires_grad_() for part in inputs]
+    theirs = [part.double().requires_grad_() for part in inputs]
+    where = positions.cuda()
+    output = attend_by_flash(
+        ours[0][where], *ours[1:], AttentionKind.BIDIRECTIONAL, layout, kernel=kernel, positions_N=where
+    )
+    expected = _dense(*theirs, AttentionKind.BIDIRECTIONAL)[positions]
+    torch.testing.assert_close(output.cpu().double(), expected, **tolerance(torch.bfloat16))
+    weights = torch.randn(output.shape, generator=torch.Generator().manual_seed(5)).bfloat16()
+    # As in training, where a target that fills the list up weighs nothing.
+    weights[len(positions) - repeats :] = 0
+    (output * weights.cuda()).sum().backward()
+    (expected * weights.double()).sum().backward()
+    for our, their in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(our.grad.cpu().double(), their.grad.nan_to_num(), **tolerance(torch.bfloat16))
+    for part in ours[1:]:
+        assert not part.grad[70:120].any()
+        assert not part.grad[259:263].any()
 
 
 @pytest.mark.parametrize("heads", _HEADS)

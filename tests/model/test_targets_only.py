@@ -124,3 +124,22 @@ def test_products_that_are_saved(kind: AttentionKind) -> None:
     mm = torch.ops.aten.mm
     products = [sum(found["Global"].get(name, 0) for name in (mm, torch.ops.aten.addmm)) for found in counted]
     assert products[0] - products[1] == saved
+
+
+@pytest.mark.parametrize("segments", list(_SEGMENTS.values()), ids=list(_SEGMENTS))
+def test_a_token_reaches_the_targets_of_its_segment_alone(segments: list[list[int]]) -> None:
+    """Bit for bit; a token of padding reaches none."""
+    encoder, segments_BS = _encoder(plain_flash), np.array(segments)
+    segments_T = (segments_BS + 10 * np.arange(len(segments_BS))[:, None] * (segments_BS > 0)).ravel()
+    positions_N = np.flatnonzero(segments_T)[::2]
+    layout = SegmentLayout.from_segments(segments_BS, positions_N=positions_N)
+    ids_BS = torch.randint(0, 97, segments_BS.shape, generator=torch.Generator().manual_seed(1))
+    given = (layout, AttentionKind.BIDIRECTIONAL, torch.from_numpy(positions_N))
+    with torch.no_grad():
+        before_ND = encoder.model(ids_BS, *given)
+        for position in range(segments_BS.size):
+            changed_BS = ids_BS.clone()
+            changed_BS.view(-1)[position] = (changed_BS.view(-1)[position] + 1) % 97
+            is_changed_N = (encoder.model(changed_BS, *given) != before_ND).any(-1).numpy()
+            is_reached_N = (segments_T[positions_N] == segments_T[position]) & (segments_T[position] > 0)
+            np.testing.assert_array_equal(is_changed_N, is_reached_N, err_msg=f"position {position}")
