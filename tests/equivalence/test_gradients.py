@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from tests.support.kernels import plain_flash
 from toolkit.core.types import AttentionKind
 from toolkit.engine.ds_config import resolve_ds_config
 from toolkit.engine.engine import Engine, MicroBatch
@@ -24,6 +25,7 @@ from toolkit.engine.pipeline import PipelinedEngine
 from toolkit.engine.ranks import Ranks, join_ranks
 from toolkit.model import Encoder, SegmentLayout
 from toolkit.model.kernels.choice import Kernels
+from toolkit.model.kernels.flash import FlashKernel
 from toolkit.model.layers import Products, joined_products, separate_products
 from toolkit.parallel.stages import Stage, stage_blocks
 from toolkit.parallel.tensor_parallel import share_weights_
@@ -55,6 +57,7 @@ class OneStep:
     """Earlier ones have no target."""
     z_loss: float = 0.0
     products: Products = separate_products
+    kernel: FlashKernel | None = None
 
     def __call__(self) -> tuple[float, float, dict[str, FloatArray]]:
         engine, batches, num_targets = self.prepared()
@@ -85,7 +88,7 @@ class OneStep:
         names = [name for name, _ in encoder.named_parameters()]
         if self.parallel.tp > 1:
             share_weights_(encoder, ranks.groups.tensor)
-        Kernels(None, self.products, ()).apply_(encoder)
+        Kernels(self.kernel, self.products, ()).apply_(encoder)
         if self.parallel.pp == 1:
             return Engine(encoder, config=config, optimizer=optimizer, ranks=ranks)
         blocks = stage_blocks(encoder.settings, self.parallel, targets_per_position=0.0)
@@ -122,8 +125,9 @@ def _micro_batch(numbers: object, first_row: int) -> MicroBatch:
     chosen_rows = [row if number >= first_row else (*row[:2], none, none) for number, row in chosen]
     ids, segments, columns, labels = zip(*chosen_rows, strict=True)
     positions = [row * _COLUMNS + part for row, part in enumerate(columns)]
-    layout = SegmentLayout.from_segments(torch.stack(segments))
-    return MicroBatch(torch.stack(ids), layout, torch.cat(positions), torch.cat(labels))
+    positions_N = torch.cat(positions)
+    layout = SegmentLayout.from_segments(torch.stack(segments), positions_N=positions_N.numpy())
+    return MicroBatch(torch.stack(ids), layout, positions_N, torch.cat(labels))
 
 
 def _expected(case: OneStep) -> tuple[float, dict[str, Tensor]]:
@@ -220,6 +224,21 @@ def test_every_gradient_of_joined_products(parallel: ParallelSettings) -> None:
         OneStep(("zero1", precision), 2, AttentionKind.BIDIRECTIONAL, parallel=parallel, model=name,
                 products=joined_products)
         for name, precision in (("plain", "bf16"), ("biases", "fp32"), ("head norms, wide heads", "fp32"))
+    ]  # fmt: skip
+    _check(cases, 2)
+
+
+@pytest.mark.parametrize(
+    ("parallel", "stage"),
+    [(_ALONE, "zero3"), (ParallelSettings(tp=2), "zero1"), (ParallelSettings(pp=2), "zero1")],
+    ids=["dp2", "tp2", "pp2"],
+)
+def test_every_gradient_of_queries_at_targets_alone(parallel: ParallelSettings, stage: str) -> None:
+    """With a flash kernel's stand-in; micro-batches without any target, segments without one, padding."""
+    cases = [
+        OneStep((stage, "fp32"), 2, AttentionKind.BIDIRECTIONAL, parallel=parallel, model=name, first_row=4,
+                kernel=plain_flash)
+        for name in ("biases", "head norms, wide heads")
     ]  # fmt: skip
     _check(cases, 2)
 
