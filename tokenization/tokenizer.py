@@ -265,7 +265,12 @@ class Tokenizer:
     @cached_property
     def encoding_digest(self) -> str:
         """Sha256 over what turns a text into ids, before any end is added; no mask and no other role is part of it."""
-        return hashlib.sha256(f"{self.kind}\n{self._backend.to_str()}".encode()).hexdigest()
+        return hashlib.sha256(f"{self.kind}\n{self.form}".encode()).hexdigest()
+
+    @cached_property
+    def form(self) -> str:
+        """The backend's `tokenizer.json` on one line. Kept, since a large vocabulary takes half a second to write."""
+        return self._backend.to_str()
 
     def save(self, folder: Path) -> None:
         """Write a folder that `transformers.AutoTokenizer` and `tokenization.load` read.

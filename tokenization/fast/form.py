@@ -30,7 +30,7 @@ def fast_form(tokenizer: Tokenizer) -> bytes:
     kind = type(tokenizer.backend.model).__name__
     if kind != "BPE":
         raise FastUnavailable(f"it does BPE vocabularies, and this one is {kind}")
-    content = tokenizer.backend.to_str()
+    content = tokenizer.form
     # Hundreds of thousands of merges follow, which need not become Python objects.
     place = content.index(_MODEL)
     parsed = json.loads(content[:place] + "}")
