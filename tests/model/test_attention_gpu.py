@@ -1,5 +1,7 @@
 """Attention and the whole model on a CUDA device: leaks, parity with the CPU's definition, and no waiting."""
 
+from itertools import product
+
 import pytest
 import torch
 
@@ -7,6 +9,7 @@ from toolkit.core.types import AttentionKind
 from toolkit.model.attention import attend, attend_by_flash
 from toolkit.model.kernels.choice import Kernels
 from toolkit.model.kernels.flash import flash_kernel, suits_flash
+from toolkit.model.layers import separate_products
 from toolkit.model.segments import SegmentLayout
 from toolkit.testing.models import dense_visibility, tiny_encoder
 from toolkit.testing.tolerances import tolerance
@@ -157,14 +160,20 @@ def test_queries_at_targets_alone_change_neither_loss_nor_gradients(num_filled):
 
 
 def test_no_step_of_the_model_waits_for_the_device():
-    """Forward and backward with padding, an uneven number of targets, both kinds; torch raises where the host waits."""
+    """Forward and backward with padding, an uneven number of targets, both kinds; torch raises where the host waits.
+
+    With the flash kernel given, the last block of a bidirectional pass has queries at the targets alone.
+    """
     encoder = tiny_encoder(seed=1, dtype=torch.bfloat16).cuda()
     ids, labels = torch.randint(3, 97, SEGMENTS.shape).cuda(), torch.randint(3, 97, (100,)).cuda()
-    layout, positions = SegmentLayout.from_segments(SEGMENTS, device="cuda"), torch.arange(100).cuda()
+    positions = torch.arange(100)
+    layout = SegmentLayout.from_segments(SEGMENTS, device="cuda", positions_N=positions.numpy())
+    positions = positions.cuda()
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        for kind in AttentionKind:
+        for kernel, kind in product((None, flash_kernel()), AttentionKind):
+            Kernels(kernel, separate_products, ()).apply_(encoder)
             encoder(ids, layout, kind, positions_N=positions, labels_N=labels, scale=0.01).backward()
     finally:
         torch.cuda.set_sync_debug_mode("default")
