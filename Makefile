@@ -34,7 +34,7 @@ lint: $(VENV)/lint-installed
 	$(BIN)/mypy
 
 bench: $(VENV)/installed
-	$(BIN)/python benchmarks/training_step.py
+	$(BIN)/python benchmarks/performance.py
 
 # torch first: as somebody's dependency, pip might take a newer one than the constraints name.
 $(VENV)/installed: pyproject.toml constraints-cpu.txt

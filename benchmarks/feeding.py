@@ -1,0 +1,149 @@
+"""How fast rows reach the model: tokens/s of one core, and the share of a training step that waits for them.
+
+    python benchmarks/feeding.py [--documents 40000] [--steps 30]
+
+The corpus is made up: documents of 12 to 1,012 ids. `rate`: rows are gathered from it and masked by MLM at 40 %, in
+batches of 12 of 2,048 tokens and of 48 of 512, by one thread, without a model; the median of five passes counts, and
+the fill of rows is shown. `waiting`: a run of the preset `nano` through the toolkit's own loop, rows of 256, in which
+the time that the loop waits for its next step is summed; the first five steps are left out. One JSON row goes to
+benchmarks/results/feeding.jsonl.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+from unittest.mock import patch
+
+import numpy as np
+from rows import append_row, machine, versions
+
+if TYPE_CHECKING:
+    from toolkit.training.steps_ahead import StepsAhead
+
+RESULTS = Path(__file__).parent / "results" / "feeding.jsonl"
+PACKAGES = ("numpy", "torch", "deepspeed", "encoder-pretraining-toolkit")
+VOCABULARY, SKIPPED = 32_000, 5
+SHAPES = ((12, 2048), (48, 512))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--documents", type=int, default=40_000)
+    parser.add_argument("--steps", type=int, default=30, help="of the run whose waiting is measured")
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        corpus = made_up_corpus(folder / "corpus", options.documents)
+        row = {
+            "benchmark": "feeding",
+            "documents": options.documents,
+            "rates": {f"{length}": rate(corpus, rows, length) for rows, length in SHAPES},
+            "waiting": waiting(folder, corpus, options.steps),
+            "machine": machine(),
+            "load_average": os.getloadavg()[0],
+            "versions": versions(PACKAGES),
+        }
+    print(json.dumps(row, indent=1))
+    append_row(options.output, row)
+
+
+def made_up_corpus(folder: Path, num_documents: int) -> Path:
+    """Documents of 12 to 1,012 ids."""
+    from toolkit.testing.corpora import random_documents, write_token_corpus
+
+    documents = random_documents(
+        num_documents, vocabulary_size=VOCABULARY, min_length=12, max_length=1012, first_id=4, seed=0
+    )
+    return write_token_corpus(folder, documents, vocabulary_size=VOCABULARY, bos=0, eos=1, pad=2, mask=3)
+
+
+def rate(corpus: Path, num_rows: int, length: int) -> dict[str, float]:
+    """Millions of tokens that one core reads and masks in a second, and how full rows are."""
+    from toolkit.core.draws import Draws
+    from toolkit.data import Corpus, DataSettings, Order, RowStream, open_rows
+    from toolkit.objectives.mlm import MaskedLanguageModeling, MlmSettings
+
+    opened = Corpus(str(corpus))
+    objective = MaskedLanguageModeling(MlmSettings(mask_ratio=0.4), opened.vocabulary)
+    rows = open_rows(opened, DataSettings(train=str(corpus), sequence_length=length), seed=0)
+    stream = RowStream(rows, Order(rows.num_rows, seed=0, shuffle="global"))
+    num_batches = min(rows.num_rows // num_rows, 400)
+    seconds, filled = [], 0
+    for _ in range(6):
+        begun, filled = time.process_time(), 0
+        for batch in range(num_batches):
+            samples = np.arange(batch * num_rows, (batch + 1) * num_rows, dtype=np.int64)
+            read = stream.at(samples)
+            objective.build(read.tokens_BS, read.segments_BS, Draws(0, samples, num_columns=length))
+            filled += int(np.count_nonzero(read.segments_BS))
+        seconds.append(time.process_time() - begun)
+    tokens = num_batches * num_rows * length
+    per_second = tokens / statistics.median(seconds[1:])
+    return {"million_tokens_per_core_second": round(per_second / 1e6, 1), "fill": round(filled / tokens, 5)}
+
+
+def timed(steps: "StepsAhead", waited: list[float]) -> "StepsAhead":
+    """The same steps; how long the loop waited for each is noted."""
+    with closing(steps):
+        while True:
+            begun = time.perf_counter()
+            step = next(steps, None)
+            waited.append(time.perf_counter() - begun)
+            if step is None:
+                return
+            yield step
+
+
+def waiting(folder: Path, corpus: Path, steps: int) -> dict[str, float]:
+    """Share of the steps' time that the loop waited for rows."""
+    from toolkit.engine.engine import Engine
+    from toolkit.engine.ranks import join_ranks
+    from toolkit.model import Encoder, initialize_
+    from toolkit.run import RunFolder, load_run
+    from toolkit.run.metrics import read_lines
+    from toolkit.run.resolve import resolve_run
+    from toolkit.training import loop
+    from toolkit.training.assembly import assemble
+    from toolkit.training.run_state import RunState
+    from toolkit.training.steps_ahead import steps_ahead
+
+    overrides = [
+        f"data.train={corpus}", f"run.dir={folder / 'run'}", "data.sequence_length=256",
+        f'schedule=[{{objective="mlm",steps={steps}}}]', "train.global_batch_rows=8", "train.micro_batch_rows=8",
+        "lr.warmup_steps=1", "lr.decay_steps=1", "log.every=1", "log.tensorboard=false",
+    ]  # fmt: skip
+    file = folder / "run.toml"
+    file.write_text('[model]\npreset = "nano"\n', encoding="utf-8")
+    settings = load_run(str(file), overrides)
+    resolved = resolve_run(settings, ds_config="zero1", num_ranks=1)
+    resolved.folder.path.mkdir()
+    resolved.write()
+    ranks = join_ranks()
+    encoder = Encoder(resolved.settings.model)
+    initialize_(encoder, 0)
+    engine = Engine(encoder, config=resolved.ds_config, optimizer=resolved.settings.train, ranks=ranks)
+    run = assemble(resolved.data, engine, resolved.plan, state=RunState(), origin={}, is_stop_requested=lambda: False)
+    waited: list[float] = []
+    with patch.object(loop, "steps_ahead", lambda *given, **named: timed(steps_ahead(*given, **named), waited)):
+        loop.train(run, RunState())
+    engine.close()
+    logged = [line for line in read_lines(RunFolder(folder / "run")) if "tokens_per_second" in line][SKIPPED:]
+    tokens = 8 * 256
+    step_s = statistics.median(tokens / line["tokens_per_second"] for line in logged)
+    waited_s = statistics.mean(waited[SKIPPED:steps])
+    return {
+        "share": round(waited_s / step_s, 5),
+        "waited_ms": round(waited_s * 1e3, 3),
+        "step_ms": round(step_s * 1e3, 1),
+    }
+
+
+if __name__ == "__main__":
+    main()
