@@ -105,11 +105,11 @@ def test_a_cluster_without_room_is_refused(cluster, folder):
 
 
 def test_a_busy_cluster_is_refused(cluster, folder, monkeypatch):
-    monkeypatch.setattr(ray_actors, "_SECONDS_TO_PLACE", 2.0)
     cpus = len(os.sched_getaffinity(0))
     (folder / "other").mkdir()
     with executor_of(cluster, folder / "other", cpus=cpus) as other:
         do(other, folder, "work")
+        monkeypatch.setattr(ray_actors, "_SECONDS_TO_PLACE", 2.0)
         with executor_of(cluster, folder, cpus=cpus) as executor, pytest.raises(SettingsError) as error:
             ready(executor)
     assert f"is busy: a worker asks for {cpus} CPU, and within 2 seconds no machine had them" in str(error.value)

@@ -3,6 +3,8 @@
 import os
 import resource
 import shutil
+import signal
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +19,7 @@ from toolkit.checkpoint.read import open_checkpoint
 from toolkit.core.errors import CheckpointError
 from toolkit.engine import saving
 from toolkit.testing.distributed import run_distributed
-from toolkit.training.stopping import STOP_FILE_VARIABLE
+from toolkit.training.stopping import STOP_FILE_VARIABLE, StopRequest
 
 _PHASE, _EVERY = 4, 4
 _LAST = 2 * _PHASE
@@ -164,12 +166,27 @@ def test_a_stop_waits_for_the_checkpoint_in_flight(tmp_path):
 class IsInterrupted(WithWriter):
     """While the first checkpoint is written, the process gets Ctrl-C."""
 
+    writes, is_interrupted = threading.Event(), threading.Event()
+
     def before_writing(self, hidden: Path) -> None:
-        """Interrupt the main thread when it trains again, and take longer than that takes."""
+        """Write for longer than the interrupt takes."""
         if step_name(_EVERY) in hidden.name:
-            time.sleep(0.2)
-            os.kill(os.getpid(), 2)
+            self.writes.set()
+            assert self.is_interrupted.wait(60)
             time.sleep(0.5)
+
+    def __call__(self) -> tuple[str, str]:
+        """Interrupted in a step: where Python runs a finalizer, it would drop the exception."""
+
+        def asked(request: StopRequest) -> bool:
+            if self.writes.is_set() and not self.is_interrupted.is_set():
+                self.is_interrupted.set()
+                signal.raise_signal(signal.SIGINT)
+            return False
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(StopRequest, "__call__", asked)
+            return super().__call__()
 
 
 def test_an_interrupt_leaves_no_part_of_the_checkpoint_in_flight(tmp_path):

@@ -87,7 +87,9 @@ class _Unsorted:
     name, attention = "unsorted", AttentionKind.BIDIRECTIONAL
 
     def build(self, tokens_BS, segments_BS, draws):
-        return Targets(input_ids_BS=tokens_BS, positions_N=np.array([5, 1]), labels_N=np.array([5, 6]))
+        # Unsigned, so that the difference of two would not be below zero.
+        positions_N = np.array([5, 1], dtype=np.uint32)
+        return Targets(input_ids_BS=tokens_BS, positions_N=positions_N, labels_N=np.array([5, 6]))
 
 
 def test_an_objective_whose_targets_do_not_ascend_is_named(parts):

@@ -43,7 +43,8 @@ class Moments:
     """A run of 3 + 3 steps, from the start or from where its folder stands; gives the moments that hooks had."""
 
     run_file: str
-    stop_at: int = 100
+    stop_after: tuple[str, int] = ("none", 0)
+    """The moment in which it is asked to stop."""
 
     def __call__(self) -> list[tuple[object, ...]]:
         from toolkit.run import load_run
@@ -55,8 +56,7 @@ class Moments:
         train = loop.train
 
         def watched(run: loop.Run, state: object) -> object:
-            # Asked for within the step before whose end the run stops.
-            stops = lambda: any(("step", self.stop_at - 1) == moment[:2] for moment in watches.moments)  # noqa: E731
+            stops = lambda: any(self.stop_after == moment[:2] for moment in watches.moments)  # noqa: E731
             return train(replace(run, hooks=[watches, *run.hooks], is_stop_requested=stops), state)
 
         with pytest.MonkeyPatch.context() as patch:
@@ -65,9 +65,11 @@ class Moments:
         return watches.moments
 
 
-def test_moments_of_a_run_that_is_stopped_and_resumed(tmp_path):
+@pytest.mark.parametrize("asked", [("step", 2), ("evaluation", 3)])
+def test_moments_of_a_run_that_is_stopped_and_resumed(tmp_path, asked):
+    """Asked before the gradients of step 3 are there, or while it is evaluated."""
     run_file = str(write_run(tmp_path))
-    ((first,), (second,)) = run_distributed([Moments(run_file, stop_at=3), Moments(run_file)], world_size=1)
+    ((first,), (second,)) = run_distributed([Moments(run_file, asked), Moments(run_file)], world_size=1)
     names = ["clm", "mlm"]
     steps = [[moment for moment in moments if moment[0] != "checkpoint"] for moments in (first, second)]
     assert steps[0] == [

@@ -115,6 +115,14 @@ def test_a_fault_shows_at_its_own_step_and_is_told_to_the_others(parts, monkeypa
         next(coming)
 
 
+def test_an_objective_that_cannot_be_had_is_a_fault_of_its_step(parts):
+    batcher, mlm = parts
+    coming = steps_ahead(batcher, _Alone(), {0: mlm}.__getitem__, start=0, stop=2)
+    assert next(coming).counts.targets
+    with pytest.raises(KeyError):
+        next(coming)
+
+
 def test_a_step_that_another_rank_could_not_build_is_not_run(parts):
     batcher, mlm = parts
     assert list(steps_ahead(batcher, _Alone(heard=(1,)), lambda step: mlm, start=0, stop=4)) == []

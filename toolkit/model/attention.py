@@ -59,8 +59,8 @@ class SegmentAttention:
         A causal kernel would count queries and keys from their ends. Without a flash kernel, products over equally many
         queries of equally long segments are few, and those over targets would be one for each segment.
         """
-        is_bidirectional = self.kind is AttentionKind.BIDIRECTIONAL
-        return is_bidirectional and self.layout.targets is not None and kernel is not None
+        # In this order: compiled code without a kernel does not ask for the kind, which would make it another graph.
+        return kernel is not None and self.layout.targets is not None and self.kind is AttentionKind.BIDIRECTIONAL
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _attend_uncompiled(self, query_THE: Tensor, key_TKE: Tensor, value_TKE: Tensor) -> Tensor:

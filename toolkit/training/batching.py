@@ -161,7 +161,7 @@ def _build(objective: Objective, rows: TokenRows, draws: Draws) -> Targets:
             f"{named} writes into its input: {error}.\nbuild() may change copies only: tokens_BS.copy(), "
             "segments_BS.copy()."
         ) from error
-    if not (np.diff(targets.positions_N) > 0).all():
+    if not (np.diff(targets.positions_N.astype(np.int64)) > 0).all():
         raise SettingsError(
             f"{named} gives positions_N that do not ascend, or one of them twice.\nbuild() has to sort them, and their "
             "labels with them, as np.flatnonzero gives them."

@@ -45,6 +45,11 @@ class Run:
         phase = self.plan.schedule.phase_at(step)
         return at_progress(self.objectives[phase.objective], phase.progress_at(step))
 
+    def is_plain(self, info: StepInfo) -> bool:
+        """Whether a step is neither evaluated nor saved."""
+        is_evaluated = self.evaluator is not None and self.evaluator.is_due(info)
+        return not is_evaluated and not self.saver.is_due(info.state)
+
 
 def train(run: Run, state: RunState) -> RunState:
     """Continue from `state` until the schedule ends or a stop is requested on any rank.
@@ -124,8 +129,10 @@ def _train(run: Run, state: RunState, coming: StepsAhead, hooks: HookList, error
         hooks.after_step(info, metrics)
         if not is_writing:
             run.saver.advance(hooks)
+        if not run.is_plain(info):
+            # That took long, or will: a request to stop since the gradients has not waited in vain.
+            is_stopping |= errors.sum_counts(int(run.is_stop_requested())) != (0,)
         if run.saver.is_due(state):
-            errors.raise_agreed()
             run.saver.save(state, hooks)
     return state
 

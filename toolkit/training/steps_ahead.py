@@ -67,7 +67,7 @@ def steps_ahead(
             torch.cuda.set_device(ranks.device)
 
     with ranks.gathering() as gather, ThreadPoolExecutor(max_workers=1, initializer=enter_thread) as thread:
-        begun = (thread.submit(_agree, batcher, ranks, gather, step, objective_at(step)) for step in range(start, stop))
+        begun = (thread.submit(_agree, batcher, ranks, gather, step, objective_at) for step in range(start, stop))
         awaited = next(begun, None)
         while awaited is not None:
             agreed = awaited.result()
@@ -85,12 +85,12 @@ def _raise_everywhere(failure: _Failure, ranks: Ranks) -> None:
 
 
 def _agree(
-    batcher: Batcher, ranks: Ranks, gather: GatherNumbers, step: int, objective: Objective
+    batcher: Batcher, ranks: Ranks, gather: GatherNumbers, step: int, objective_at: Callable[[int], Objective]
 ) -> AgreedStep | _Failure:
     """Build this rank's part, and take part in the exchange whether that failed or not: the others wait in it."""
     local, error = None, None
     try:
-        local = batcher.step(step, objective)
+        local = batcher.step(step, objective_at(step))
     except Exception as raised:
         error = raised
     counts = local.counts if local else StepCounts()
