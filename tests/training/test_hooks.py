@@ -65,9 +65,9 @@ class Moments:
         return watches.moments
 
 
-@pytest.mark.parametrize("asked", [("step", 2), ("evaluation", 3)])
+@pytest.mark.parametrize("asked", [("step", 3), ("evaluation", 3)])
 def test_moments_of_a_run_that_is_stopped_and_resumed(tmp_path, asked):
-    """Asked before the gradients of step 3 are there, or while it is evaluated."""
+    """Asked after an evaluated step, or while it is evaluated: no other step is made."""
     run_file = str(write_run(tmp_path))
     ((first,), (second,)) = run_distributed([Moments(run_file, asked), Moments(run_file)], world_size=1)
     names = ["clm", "mlm"]
