@@ -45,8 +45,13 @@ class Run:
         phase = self.plan.schedule.phase_at(step)
         return at_progress(self.objectives[phase.objective], phase.progress_at(step))
 
+    def coming(self, state: RunState) -> StepsAhead:
+        """The steps after a state."""
+        start, stop = state.step, self.plan.schedule.total_steps
+        return steps_ahead(self.batcher, self.engine.ranks, self.objective_at, start=start, stop=stop)
+
     def is_plain(self, info: StepInfo) -> bool:
-        """Whether a step is neither evaluated nor saved."""
+        """Whether a step is neither evaluated nor saved, which take so long that a request to stop may come."""
         is_evaluated = self.evaluator is not None and self.evaluator.is_due(info)
         return not is_evaluated and not self.saver.is_due(info.state)
 
@@ -62,10 +67,7 @@ def train(run: Run, state: RunState) -> RunState:
     errors = RankErrors(run.engine.ranks)
     hooks = HookList(run.hooks, errors)
     try:
-        coming = steps_ahead(
-            run.batcher, run.engine.ranks, run.objective_at, start=state.step, stop=run.plan.schedule.total_steps
-        )
-        with closing(coming):
+        with closing(run.coming(state)) as coming:
             state = _train(run, state, coming, hooks, errors)
         if not run.saver.is_saved(state):
             errors.raise_agreed()
@@ -130,7 +132,6 @@ def _train(run: Run, state: RunState, coming: StepsAhead, hooks: HookList, error
         if not is_writing:
             run.saver.advance(hooks)
         if not run.is_plain(info):
-            # That took long, or will: a request to stop since the gradients has not waited in vain.
             is_stopping |= errors.sum_counts(int(run.is_stop_requested())) != (0,)
         if run.saver.is_due(state):
             run.saver.save(state, hooks)
