@@ -1,5 +1,6 @@
 # Two commands: `make quickstart` shows the whole path at work, `make test` runs the suite. Both install what they need.
 # PIP_ARGS is passed to every pip install, for example PIP_ARGS="--index-url <a CPU-only index>".
+# BENCH_ARGS goes to the command of `make bench`.
 
 PYTHON ?= python3
 VENV := .venv
@@ -34,7 +35,7 @@ lint: $(VENV)/lint-installed
 	$(BIN)/mypy
 
 bench: $(VENV)/installed
-	$(BIN)/python benchmarks/performance.py
+	$(BIN)/python benchmarks/performance.py $(BENCH_ARGS)
 
 # torch first: as somebody's dependency, pip might take a newer one than the constraints name.
 $(VENV)/installed: pyproject.toml constraints-cpu.txt

@@ -1,11 +1,13 @@
 """The CPU's figures in one command: measures what this machine can, and writes docs/performance.md of all results.
 
     python benchmarks/performance.py [--page-only] [--minutes 20]
+        [--finetuning MODEL TRAIN TEST] [--preprocess TEXT TOKENIZER PEER_PYTHON]
 
 Measured here, one after another: `feeding.py`, `training_step.py` (both dtypes, both allocators), `training_sweeps.py`
-at the faster of the two dtypes, `first_batch.py`. Rows that need another environment, text or a model (`preprocess.py`,
-`finetuning.py`, `grid.py`) are taken as they were measured last; each line of the table names its machine and command.
-What would begin after so many minutes is left out, and said.
+at the faster of the two dtypes, `first_batch.py`; and, where what they need is given, `finetuning.py` (an encoder and
+labelled files, which `toolkit quickstart` leaves) and `preprocess.py` (text, a tokenizer, and an environment with its
+three peers). Other rows are taken as they were measured last; each line of the table names its machine and command.
+What fails, or would begin after so many minutes, is left out, and said.
 """
 
 import argparse
@@ -42,33 +44,47 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--page-only", action="store_true", help="measure nothing; write the page of what is there")
     parser.add_argument("--minutes", type=float, default=20.0, help="begin no measurement after so many")
+    parser.add_argument("--finetuning", nargs=3, metavar=("MODEL", "TRAIN", "TEST"))
+    parser.add_argument("--preprocess", nargs=3, metavar=("TEXT", "TOKENIZER", "PEER_PYTHON"))
     options = parser.parse_args()
-    left_out = [] if options.page_only else measure(60 * options.minutes)
+    left_out = [] if options.page_only else measure(options)
     PAGE.write_text(page(), encoding="utf-8")
     for name, picture in pictures():
         (FIGURES / name).write_bytes(picture)
     print(f"{PAGE} is written.")
     if left_out:
-        print(f"Left out, since the time was over: {', '.join(left_out)}.", file=sys.stderr)
+        print(f"Left out: {', '.join(left_out)}.", file=sys.stderr)
     return 1 if left_out else 0
 
 
-def measure(seconds: float) -> list[str]:
-    """Run the benchmarks; returns those that were left out."""
+def measure(options: argparse.Namespace) -> list[str]:
+    """Run the benchmarks; returns those that were left out, and why."""
     begun, left_out = time.monotonic(), []
-    for name, arguments in (
-        ("feeding", []),
-        ("training_step", []),
-        ("training_sweeps", ["--dtype", ""]),
-        ("first_batch", ["--processes", "5"]),
-    ):
-        if time.monotonic() - begun > seconds:
-            left_out.append(name)
+    for name, arguments in benchmarks(options):
+        minutes = (time.monotonic() - begun) / 60
+        if minutes > options.minutes:
+            left_out.append(f"{name} (the time was over)")
             continue
         given = [each or faster_dtype() for each in arguments]
-        print(f"\n== {name} {' '.join(given)} ({time.monotonic() - begun:.0f} s since the start)", flush=True)
-        subprocess.run([sys.executable, str(HERE / f"{name}.py"), *given], check=True)
+        print(f"\n== {name} {' '.join(given)} ({minutes:.1f} minutes since the start)", flush=True)
+        done = subprocess.run([sys.executable, str(HERE / f"{name}.py"), *given], check=False)
+        if done.returncode:
+            left_out.append(f"{name} (exit code {done.returncode})")
     return left_out
+
+
+def benchmarks(options: argparse.Namespace) -> Iterator[tuple[str, list[str]]]:
+    """What is run, with its arguments; an empty one stands for the faster dtype, which is not known before."""
+    yield "feeding", []
+    yield "training_step", []
+    yield "training_sweeps", ["--dtype", ""]
+    yield "first_batch", ["--processes", "5"]
+    if options.finetuning:
+        model, train, test = options.finetuning
+        yield "finetuning", ["--model", model, "--train", train, "--test", test]
+    if options.preprocess:
+        text, tokenizer, peer_python = options.preprocess
+        yield "preprocess", ["--text", text, "--tokenizer", tokenizer, "--peer-python", peer_python]
 
 
 def rows_of(name: str) -> list[Row]:
@@ -245,8 +261,9 @@ allocator's setting (`toolkit.core.allocator`) is given to it too, the line says
 {measured}
 
 `make bench` measures `feeding`, `training_step`, `training_sweeps` and `first_batch` in about 20 minutes and writes
-this page; `preprocess`, `finetuning` and `grid` need text, a model or another environment, which the beginning of each
-file says. Results are kept as JSON lines in `benchmarks/results`.
+this page. `finetuning` needs an encoder and labelled files, `preprocess` text and an environment with its peers, with
+which they are run too: `make bench BENCH_ARGS="--finetuning MODEL TRAIN TEST --preprocess TEXT TOKENIZER PYTHON"`.
+`grid` is run by itself. Results are kept as JSON lines in `benchmarks/results`.
 """
 
 
