@@ -4,10 +4,10 @@
         [--finetuning MODEL TRAIN TEST] [--preprocess TEXT TOKENIZER PEER_PYTHON]
 
 Measured here, one after another: `feeding.py`, `training_step.py` (both dtypes, both allocators), `training_sweeps.py`
-at the faster of the two dtypes, `first_batch.py`; and, where what they need is given, `finetuning.py` (an encoder and
-labelled files, which `toolkit quickstart` leaves) and `preprocess.py` (text, a tokenizer, and an environment with its
-three peers). Other rows are taken as they were measured last; each line of the table names its machine and command.
-What fails, or would begin after so many minutes, is left out, and said.
+at the faster of the two dtypes, `first_batch.py`; and, where what they need is given, `finetuning.py` (an encoder, as
+`toolkit quickstart` leaves one, and labelled files, as in toolkit/quickstart/entity) and `preprocess.py` (text, a
+tokenizer, and an environment with its three peers). Other rows are taken as they were measured last; each line of the
+table names its machine and command. What fails, or would begin after so many minutes, is left out, and said.
 """
 
 import argparse
