@@ -1,7 +1,6 @@
 """Probes beside a training: nothing waits for them, no checkpoint is lost to them, and their scores arrive."""
 
 import importlib.util
-import itertools
 import sys
 import time
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ from toolkit.objectives.schedule import Phase
 from toolkit.run import load_run
 from toolkit.testing.distributed import run_distributed
 from toolkit.training import probing
-from toolkit.training.hooks import RetentionHook
+from toolkit.training.hooks import Hook, RetentionHook
 from toolkit.training.probing import ProbeHook, is_probed, missing_probes
 from toolkit.training.run_state import RunState, StepCounts, StepInfo, StepMetrics
 
@@ -170,9 +169,17 @@ def test_the_program_has_the_name_that_training_knows():
     assert importlib.util.find_spec(probing._PROGRAM) is not None
 
 
+@dataclass
+class LastStep(Hook):
+    step: int = 0
+
+    def after_step(self, info, metrics):
+        self.step = info.step
+
+
 @dataclass(frozen=True)
 class Probed:
-    """A run whose probes are `program`, stopped after a step if asked."""
+    """A run whose probes are `program`, stopped if asked after a step that is evaluated or saved."""
 
     run_file: str
     overrides: tuple[str, ...] = ()
@@ -183,9 +190,9 @@ class Probed:
         from toolkit.training import loop
 
         def stopped(run: loop.Run, state: RunState) -> RunState:
-            # It is asked twice before the first step, and once in each.
-            asked = itertools.count(-1)
-            return loop.train(replace(run, is_stop_requested=lambda: next(asked) == self.stop_at), state)
+            last = LastStep()
+            stops = lambda: last.step == self.stop_at  # noqa: E731
+            return loop.train(replace(run, hooks=[last, *run.hooks], is_stop_requested=stops), state)
 
         with pytest.MonkeyPatch.context() as patch:
             command = lambda folder, step: [sys.executable, "-c", self.program, str(folder), str(step)]  # noqa: E731
@@ -234,7 +241,7 @@ def test_scores_stand_in_the_line_of_their_step_and_as_a_curve(run_file):
 def test_a_resumed_run_makes_what_is_missing(run_file):
     """Stopped at step 5, where the probe of step 4 failed and that of step 2 is still to come."""
     fails = "import sys, time\nif sys.argv[2] == '2': time.sleep(60)\nsys.exit(1)"
-    more = _overrides(run_file, "stopped")
+    more = _overrides(run_file, "stopped", "eval.every=5")
     cases = [Probed(run_file, more, fails, stop_at=5), Probed(run_file, more)]
     assert run_distributed(cases, world_size=1) == [["stopped at step 5"], ["finished at step 8"]]
     assert _probes(run_file, "stopped") == {step: {"shape": step / 100} for step in (2, 4, 6, 8)}
