@@ -62,7 +62,7 @@ FAULTS = (
     ),
     Fault(
         name="tensor parallelism: the norm counts a whole weight once for each rank",
-        path="toolkit/engine/engine.py",
+        path="toolkit/engine/initialization.py",
         old="share_of(parameter) is not None or tp_rank == 0",
         new="True",
         tests=("tests/equivalence/test_gradients.py::test_every_gradient_under_tensor_parallelism",),

@@ -1,5 +1,6 @@
-"""The engine around DeepSpeed: errors that are a user's to mend, and the norm at stage 0."""
+"""The engine around DeepSpeed: errors that are a user's to mend, the norm at stage 0, and garbage collection."""
 
+import gc
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,6 +64,29 @@ def test_offloading_with_the_key_that_deepspeed_names(layout: str) -> None:
     zero = {"stage": int(layout[-1]), "offload_optimizer": {"device": "cpu"}}
     values = (("zero_optimization", zero), ("zero_force_ds_cpu_optimizer", False))
     assert run_distributed([RejectedConfig(values)], world_size=1) == [[("no error", False)]]
+
+
+@dataclass(frozen=True)
+class CollectorVisits:
+    """Objects that garbage collection visits before there is an engine, while there is one, and after it."""
+
+    def __call__(self) -> list[int]:
+        gc.unfreeze()
+        ranks = join_ranks()
+        batch = batch_plan(4, 1, data_parallel=1)
+        config = resolve_ds_config({}, batch=batch, grad_clip=0.0, precision="fp32", source="file.json")
+        visits = [len(gc.get_objects())]
+        engine = Engine(tiny_encoder(seed=0), config=config, optimizer=OptimizerSettings(), ranks=ranks)
+        visits.append(len(gc.get_objects()))
+        engine.close()
+        return [*visits, len(gc.get_objects())]
+
+
+def test_garbage_collection_passes_over_what_was_there_before_training() -> None:
+    """With it, each collection would take as long as several steps of a small model on a GPU."""
+    (((before, during, after),),) = run_distributed([CollectorVisits()], world_size=1)
+    assert during < before / 100
+    assert after > before / 2
 
 
 class _LargestMade(TorchDispatchMode):

@@ -10,25 +10,22 @@ A value that is not finite never reaches a checkpoint: the reduced loss is teste
 and the engine's skipped steps after it, or before it at stage 0, where the engine would step on NaN silently.
 """
 
-import io
+import gc
 import math
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import redirect_stdout
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from toolkit.core.errors import SettingsError
 from toolkit.core.types import AttentionKind
-from toolkit.engine.ds_config import deepspeed_error_message, zero_stage
+from toolkit.engine.ds_config import zero_stage
+from toolkit.engine.initialization import count_once_, initialize_deepspeed
 from toolkit.engine.optimizer import OptimizerSettings, build_optimizer
 from toolkit.engine.ranks import Ranks
 from toolkit.model.config import ModelSettings
 from toolkit.model.encoder import Encoder
 from toolkit.model.segments import SegmentLayout
-from toolkit.parallel.groups import ProcessGroups
-from toolkit.parallel.shares import share_of
 from toolkit.parallel.stages import Stage
 
 _NORM_PIECE = 1 << 22
@@ -97,6 +94,11 @@ class Engine:
         # Every rank meets the same error: told once.
         with ranks.together():
             self.deepspeed = self._initialize(config, optimizer)
+        # What there is by now, imported modules most of all, stays: collections pass over it, and last a millisecond
+        # where they took several steps of a small model. Where the process did so itself, it is the one to undo it.
+        self._has_frozen = gc.get_freeze_count() == 0
+        if self._has_frozen:
+            gc.freeze()
 
     def _initialize(self, config: dict[str, Any], optimizer: OptimizerSettings) -> Any:
         """DeepSpeed's engine around the module."""
@@ -192,6 +194,8 @@ class Engine:
         from deepspeed.utils import groups
 
         self.deepspeed.destroy()
+        if self._has_frozen:
+            gc.unfreeze()
         # Else the next engine of this process would reduce over this one's groups.
         groups.mpu = None
 
@@ -266,55 +270,3 @@ def gradient_norm(module: torch.nn.Module) -> float:
         for piece in torch.split(parameter.grad.detach().flatten(), _NORM_PIECE)
     ]
     return math.sqrt(float(torch.stack(squares).sum()))
-
-
-def count_once_(module: torch.nn.Module, *, tp_rank: int, copy: torch.nn.Parameter | None = None) -> None:
-    """Set what DeepSpeed reads to count each weight once in the norm of the gradient, over all ranks that hold it.
-
-    Args:
-        module: this rank's part of the model.
-        tp_rank: the first one counts weights that all tensor-parallel ranks hold whole.
-        copy: the tied weight of a stage where an earlier stage counts it.
-    """
-    for parameter in module.parameters():
-        is_counted = share_of(parameter) is not None or tp_rank == 0
-        parameter.ds_pipe_replicated = parameter is copy  # type: ignore[attr-defined]
-        parameter.tensor_model_parallel = is_counted and parameter is not copy  # type: ignore[attr-defined]
-
-
-def initialize_deepspeed(
-    module: torch.nn.Module,
-    optimizer: torch.optim.Optimizer,
-    config: dict[str, Any],
-    *,
-    ranks: Ranks,
-    mpu: ProcessGroups | None,
-) -> Any:
-    """DeepSpeed's engine around a module.
-
-    Args:
-        module: of this rank.
-        optimizer: over its parameters.
-        config: a resolved DeepSpeed configuration.
-        ranks: the process group.
-        mpu: its groups, where DeepSpeed shall not make its own: one for all ranks, or those of a pipeline.
-
-    Raises:
-        SettingsError: a change of the configuration would cure DeepSpeed's error.
-    """
-    import deepspeed
-    from deepspeed.runtime.config import DeepSpeedConfig, DeepSpeedConfigError
-    from deepspeed.runtime.zero.utils import ZeRORuntimeException
-
-    try:
-        # Reads nothing but the user's file, and stumbles over wrong types in many ways.
-        DeepSpeedConfig(config, mpu=ranks.groups)
-    except Exception as error:
-        raise SettingsError(deepspeed_error_message(error)) from error
-    try:
-        # Some of its optimizers print how much memory they take.
-        with redirect_stdout(io.StringIO()):
-            engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, config=config, mpu=mpu)
-    except (DeepSpeedConfigError, ZeRORuntimeException, AssertionError, ValueError) as error:
-        raise SettingsError(deepspeed_error_message(error)) from error
-    return engine

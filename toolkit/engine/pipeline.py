@@ -19,7 +19,8 @@ from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
 from torch import nn
 
 from toolkit.core.types import AttentionKind
-from toolkit.engine.engine import Engine, MicroBatch, count_once_, initialize_deepspeed
+from toolkit.engine.engine import Engine, MicroBatch
+from toolkit.engine.initialization import count_once_, initialize_deepspeed
 from toolkit.engine.optimizer import OptimizerSettings, build_optimizer
 from toolkit.engine.ranks import Ranks
 from toolkit.model.encoder import ForwardContext

@@ -1,0 +1,65 @@
+"""DeepSpeed's engine around a module, and what it reads from the module's parameters."""
+
+import io
+from contextlib import redirect_stdout
+from typing import Any
+
+import torch
+
+from toolkit.core.errors import SettingsError
+from toolkit.engine.ds_config import deepspeed_error_message
+from toolkit.engine.ranks import Ranks
+from toolkit.parallel.groups import ProcessGroups
+from toolkit.parallel.shares import share_of
+
+
+def count_once_(module: torch.nn.Module, *, tp_rank: int, copy: torch.nn.Parameter | None = None) -> None:
+    """Set what DeepSpeed reads to count each weight once in the norm of the gradient, over all ranks that hold it.
+
+    Args:
+        module: this rank's part of the model.
+        tp_rank: the first one counts weights that all tensor-parallel ranks hold whole.
+        copy: the tied weight of a stage where an earlier stage counts it.
+    """
+    for parameter in module.parameters():
+        is_counted = share_of(parameter) is not None or tp_rank == 0
+        parameter.ds_pipe_replicated = parameter is copy  # type: ignore[attr-defined]
+        parameter.tensor_model_parallel = is_counted and parameter is not copy  # type: ignore[attr-defined]
+
+
+def initialize_deepspeed(
+    module: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    config: dict[str, Any],
+    *,
+    ranks: Ranks,
+    mpu: ProcessGroups | None,
+) -> Any:
+    """DeepSpeed's engine around a module.
+
+    Args:
+        module: of this rank.
+        optimizer: over its parameters.
+        config: a resolved DeepSpeed configuration.
+        ranks: the process group.
+        mpu: its groups, where DeepSpeed shall not make its own: one for all ranks, or those of a pipeline.
+
+    Raises:
+        SettingsError: a change of the configuration would cure DeepSpeed's error.
+    """
+    import deepspeed
+    from deepspeed.runtime.config import DeepSpeedConfig, DeepSpeedConfigError
+    from deepspeed.runtime.zero.utils import ZeRORuntimeException
+
+    try:
+        # Reads nothing but the user's file, and stumbles over wrong types in many ways.
+        DeepSpeedConfig(config, mpu=ranks.groups)
+    except Exception as error:
+        raise SettingsError(deepspeed_error_message(error)) from error
+    try:
+        # Some of its optimizers print how much memory they take.
+        with redirect_stdout(io.StringIO()):
+            engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, config=config, mpu=mpu)
+    except (DeepSpeedConfigError, ZeRORuntimeException, AssertionError, ValueError) as error:
+        raise SettingsError(deepspeed_error_message(error)) from error
+    return engine
