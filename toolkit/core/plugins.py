@@ -4,8 +4,10 @@ Ours are declared the same way, in pyproject.toml. A class is imported when a ru
 does not affect other runs.
 """
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 
@@ -13,6 +15,12 @@ from pydantic import BaseModel, ValidationError
 
 from toolkit.core.errors import SettingsError
 from toolkit.core.settings import explain, nearest
+
+
+@lru_cache
+def _points_of(group: str, search_path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
+    """Looking through all installed packages takes 15 ms and more, and a start asks a dozen times."""
+    return tuple(entry_points(group=group))
 
 
 class PluginClass(Protocol):
@@ -113,7 +121,7 @@ class Plugins(Generic[ClassT]):
         return kind, settings
 
     def _points(self) -> tuple[EntryPoint, ...]:
-        return tuple(entry_points(group=self.group))
+        return _points_of(self.group, tuple(sys.path))
 
     def _others(self, kind: str) -> str:
         return ", ".join(name for name in self.known() if name != kind) or "none"
