@@ -30,7 +30,9 @@ def _phases(folder: Path) -> str:
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_resume_around_every_boundary(tmp_path: Path, world_size: int) -> None:
     run_file = write_run(tmp_path, phase_steps=4)
-    layouts = [("zero0", "fp32"), ("zero2", "fp32"), ("zero1", "bf16"), (stage3(tmp_path), "bf16")]
+    layouts = [("zero0", "fp32"), ("zero1", "bf16")]
+    if world_size > 1:  # one rank shares nothing
+        layouts += [("zero2", "fp32"), (stage3(tmp_path), "bf16")]
     cases = []
     for ds_config, precision in layouts:
         folder = tmp_path / f"{Path(ds_config).stem}-{precision}"
