@@ -55,7 +55,8 @@ def test_states_by_hand():
     model, count = model_settings("3b"), 3_212_749_824
     zero1 = _one_rank(model, dp=8)
     assert (zero1.weights, zero1.optimizer, zero1.gradients) == (2 * count, 12 * count // 8, 4 * count)
-    assert zero1.communication == 4 * 500_000_000
+    assert zero1.communication == 4 * 128_256 * 3072
+    assert _one_rank(model, dp=8, gradient_reduction="copied").communication == 4 * 500_000_000
     zero2 = _one_rank(model, dp=8, zero={"stage": 2, "overlap_comm": True})
     assert (zero2.weights, zero2.optimizer) == (2 * count, 12 * count // 8)
     assert (zero2.gradients, zero2.communication) == (4 * count // 8 + 10**9, 2 * 10**9 + 2 * 10**9)

@@ -6,14 +6,16 @@ e = 2 bytes in bf16, 4 in fp32, DeepSpeed 0.19.8 holds
 | | weights | master weights and moments | gradients | communication |
 |---|---|---|---|---|
 | stage 0 | e P | 8 P | 2 e P | copy |
-| stage 1, bf16 | e P | 12 P / d | 4 P | copy |
+| stage 1, bf16 | e P | 12 P / d | 4 P | one fp32 gradient, or copy |
 | stage 1, fp32 | e P | 12 P / d | 8 P | buckets |
 | stage 2 | e P | 12 P / d | 4 P / d + reducing | buckets, and in bf16 a copy of one |
 | stage 3 | e P / d + gathered | 12 P / d | 4 P / d | one fp32 bucket, prefetched and largest weight |
 
 where a copy is 4 bytes for each of up to 5e8 gradients, and `buckets` are `reduce_bucket_size` gradients (5e8; "auto":
-those of the largest parameter), twice with `overlap_comm`. An offloaded optimizer is in main memory. At stage 3,
-weights stay gathered from the forward to the backward pass up to `stage3_max_live_parameters` (1e9).
+those of the largest parameter), twice with `overlap_comm`. At stage 1 in bf16, gradients of one parameter group that
+are added to their fp32 sums at once are reduced where they are; others are copied. An offloaded optimizer is in main
+memory. At stage 3, weights stay gathered from the forward to the backward pass up to `stage3_max_live_parameters`
+(1e9).
 
 Shapes: B rows in a micro-batch, S positions in a row, T = B x S, D model width, V vocabulary, F feed-forward width,
 H query heads, K key-value heads, E width of one head.
@@ -26,6 +28,8 @@ from typing import Any, Literal
 from toolkit.model.config import ActivationCheckpointing, ModelSettings
 from toolkit.model.kernels.cross_entropy import EAGER, CrossEntropyForm
 from toolkit.model.presets import parameter_counts
+
+GradientReduction = Literal["in place", "copied"]
 
 _BUCKET = 500_000_000
 _LIVE_PARAMETERS = 1_000_000_000
@@ -114,6 +118,7 @@ def rank_memory(
     sequence_length: int,
     activation_checkpointing: ActivationCheckpointing,
     form: CrossEntropyForm = EAGER,
+    gradient_reduction: GradientReduction = "in place",
 ) -> RankMemory:
     """Bytes of one rank at the peak of a step, where attention is a flash kernel.
 
@@ -126,10 +131,11 @@ def rank_memory(
         sequence_length: S.
         activation_checkpointing: of the run.
         form: of the head's loss.
+        gradient_reduction: of stage 1 in bf16, see above.
     """
     width = 2 if precision == "bf16" else 4
     positions = micro_batch_rows * sequence_length
-    weights, optimizer, gradients, communication = _states(shape, dp, zero, width)
+    weights, optimizer, gradients, communication = _states(shape, dp, zero, width, gradient_reduction)
     activations = width * positions * _activations_per_position(shape, activation_checkpointing)
     return RankMemory(weights, optimizer, gradients, activations, _head(shape, positions, width, form), communication)
 
@@ -140,7 +146,9 @@ def largest_parameter(model: ModelSettings, tp: int) -> int:
     return max(model.vocab_size, model.intermediate_size) * model.hidden_size // tp
 
 
-def _states(shape: RankShape, dp: int, zero: Mapping[str, Any], width: int) -> tuple[int, int, int, int]:
+def _states(
+    shape: RankShape, dp: int, zero: Mapping[str, Any], width: int, reduction: GradientReduction
+) -> tuple[int, int, int, int]:
     """(weights, optimizer, gradients, communication)."""
     stage, count = int(zero.get("stage", 0)), shape.parameters
     asked = zero.get("reduce_bucket_size", _BUCKET)
@@ -152,7 +160,8 @@ def _states(shape: RankShape, dp: int, zero: Mapping[str, Any], width: int) -> t
     if stage == 0:
         return width * count, _MOMENTS * count, 2 * width * count, copy if dp > 1 else 0
     if stage == 1 and width == 2:
-        return width * count, master, _FP32 * count, copy
+        one_gradient = _FP32 * largest_parameter(shape.model, shape.tp)
+        return width * count, master, _FP32 * count, copy if reduction == "copied" else one_gradient
     if stage == 1:
         return width * count, master, 2 * _FP32 * count, buckets
     if stage == 2:

@@ -27,6 +27,11 @@ def rank_memories(settings: RunSettings, plan: BatchPlan, config: Mapping[str, A
     stages = tuple(len(blocks) for blocks in blocks_of_stages(settings))
     # Micro-batches of all phases have as many positions, or fewer; only one long row can be more.
     rows, length = BatchPlans(plan, StepPlan(settings)).largest_micro_batch
+    # Tied weights of a pipeline are a parameter group of their own, as are norms and embeddings without weight decay.
+    is_tied_pipeline = settings.parallel.pp > 1 and settings.model.tie_word_embeddings
+    has_one_group = settings.train.decay_norms_and_embeddings and not is_tied_pipeline
+    is_added_at_once = config.get("bf16", {}).get("immediate_grad_update", True)
+    is_copied = not is_added_at_once or (plan.data_parallel > 1 and not has_one_group)
     return [
         rank_memory(
             shape,
@@ -37,6 +42,7 @@ def rank_memories(settings: RunSettings, plan: BatchPlan, config: Mapping[str, A
             sequence_length=length,
             activation_checkpointing=settings.train.activation_checkpointing,
             form=Compiled() if settings.train.is_compiled and settings.parallel.tp == 1 else EAGER,
+            gradient_reduction="copied" if is_copied else "in place",
         )
         for shape in shapes_of_stages(
             settings.model, tp=settings.parallel.tp, stages=stages, num_micro_batches=plan.accumulation
