@@ -18,7 +18,7 @@ test: $(VENV)/tests-installed
 	$(BIN)/python -m pytest $(IN_PARALLEL)
 
 test-slow: $(VENV)/tests-installed
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow $(IN_PARALLEL)
 
 # About half an hour: does the suite notice when the code is wrong?
 faults: $(VENV)/tests-installed

@@ -73,7 +73,8 @@ def test_a_grid_that_is_killed_three_times_gives_the_same_bytes(tmp_path):
     killer = start("-m", "tests.support.grid_killer", path)
     killer.communicate(timeout=1200)
     assert killer.returncode == -signal.SIGKILL
-    assert len(list(folder.glob("cells/*/*/*/*/.result.json.*.partial"))) == 1
+    # Both workers may have been at their fifth result.
+    assert len(list(folder.glob("cells/*/*/*/*/.result.json.*.partial"))) in (1, 2)
     assert 24 < num_done(folder) < 96
 
     assert "96 of 96 cells done" in finish(start(*COMMAND, path, "--workers", 2))
