@@ -40,6 +40,12 @@ def _wait_for_step(folder: Path, step: int, process: "subprocess.Popen[str]") ->
         time.sleep(0.05)
 
 
+def _catches(process: "subprocess.Popen[str]", number: signal.Signals) -> bool:
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    caught = next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:"))
+    return bool(int(caught, 16) >> (number - 1) & 1)
+
+
 def _output(process: "subprocess.Popen[str]") -> str:
     out, err = process.communicate(timeout=240)
     assert process.returncode == 0, (process.returncode, out, err)
@@ -84,8 +90,8 @@ def test_a_stop_before_the_first_step_saves_nothing(tmp_path):
     run_file = write_run(tmp_path)
     process = _train(run_file, tmp_path / "run")
     deadline = time.monotonic() + 120
-    # The launcher's process is the sign that the signals are in hand.
-    while not Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+    # From before the imports on: seconds before there is a run folder, or a launcher.
+    while not _catches(process, signal.SIGUSR1):
         assert time.monotonic() < deadline
         time.sleep(0.02)
     process.send_signal(signal.SIGUSR1)

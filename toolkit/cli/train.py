@@ -32,9 +32,16 @@ def command(
     ] = False,
 ) -> None:
     """Pretrain an encoder, objective after objective; run again in the same folder, it resumes."""
-    from toolkit.workflows.train import show_run, train_run
-
     if dry_run:
+        from toolkit.workflows.train import show_run
+
         show_run(run, overrides or [], ds_config=ds_config, num_procs=num_procs)
         return
-    raise typer.Exit(train_run(run, overrides or [], ds_config=ds_config, num_procs=num_procs))
+    from toolkit.workflows.stop_signals import EarlyStop
+
+    # Before the imports of the next line, which take seconds.
+    with EarlyStop() as is_stopped:
+        from toolkit.workflows.train import train_run
+
+        code = train_run(run, overrides or [], ds_config=ds_config, num_procs=num_procs, is_stopped=is_stopped)
+    raise typer.Exit(code)

@@ -1,8 +1,9 @@
 """`toolkit train`: start the deepspeed launcher on this machine, and own the signals.
 
 The launcher and its ranks get a session of their own, so a Ctrl-C on the terminal reaches this process alone. A stop
-(SIGTERM, SIGUSR1) becomes a stop file, which ranks look at between steps and which is safe while they still import;
-a second SIGTERM or a Ctrl-C ends everything at once. If this process is killed, ranks notice and end themselves.
+(SIGTERM, SIGUSR1) becomes a stop file, also one that came before there were ranks; they look at it between steps, and
+it is safe while they still import. A second SIGTERM or a Ctrl-C ends everything at once. If this process is killed,
+ranks notice and end themselves.
 """
 
 import contextlib
@@ -12,7 +13,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 
@@ -21,9 +22,9 @@ from toolkit.core.files import shipped_folder
 from toolkit.core.text import counted
 from toolkit.engine.ranks import has_gpu
 from toolkit.training.stopping import STARTER_VARIABLE, STOP_FILE_VARIABLE
+from toolkit.workflows.stop_signals import STOP_SIGNALS
 
 _VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
-_STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 
 def num_devices() -> int:
@@ -33,12 +34,13 @@ def num_devices() -> int:
     return torch.cuda.device_count() if has_gpu() else 1
 
 
-def launch_ranks(run_folder: Path, *, num_procs: int) -> int:
+def launch_ranks(run_folder: Path, *, num_procs: int, is_stopped: Callable[[], bool] = lambda: False) -> int:
     """Run `launchers/pretrain.py` under the deepspeed launcher and return its exit code.
 
     Args:
         run_folder: of a run that is resolved.
         num_procs: ranks on this machine.
+        is_stopped: whether a stop was asked for already; the ranks then stop before a step.
     """
     command = launcher_command(num_procs, os.environ)
     command += [str(shipped_folder("launchers") / "pretrain.py"), "--run_dir", str(run_folder)]
@@ -55,7 +57,7 @@ def launch_ranks(run_folder: Path, *, num_procs: int) -> int:
             # The launcher would read it as another choice of devices; it sets the variable for each rank itself.
             del environment[_VISIBLE_DEVICES]
         with stop_signals_kept():
-            launcher = _start_listening(stop_file, command, environment)
+            launcher = _start_listening(stop_file, command, environment, is_stopped)
             try:
                 code = launcher.wait()
             except KeyboardInterrupt:
@@ -104,7 +106,9 @@ def device_options(num_procs: int, environment: Mapping[str, str]) -> list[str]:
     return ["--include", f"localhost:{','.join(visible[:num_procs])}"]
 
 
-def _start_listening(stop_file: Path, command: list[str], environment: dict[str, str]) -> "subprocess.Popen[bytes]":
+def _start_listening(
+    stop_file: Path, command: list[str], environment: dict[str, str], is_stopped: Callable[[], bool]
+) -> "subprocess.Popen[bytes]":
     """Start the launcher, with the stop signals turned into the stop file from before it starts."""
     launchers: list[subprocess.Popen[bytes]] = []
 
@@ -114,8 +118,11 @@ def _start_listening(stop_file: Path, command: list[str], environment: dict[str,
                 _kill(launcher)
         stop_file.touch()
 
-    for number in _STOP_SIGNALS:
+    for number in STOP_SIGNALS:
         signal.signal(number, on_stop)
+    # Only now: from here on no signal is lost between the two handlers.
+    if is_stopped():
+        stop_file.touch()
     launchers.append(subprocess.Popen(command, env=environment, start_new_session=True))
     return launchers[0]
 
@@ -123,7 +130,7 @@ def _start_listening(stop_file: Path, command: list[str], environment: dict[str,
 @contextlib.contextmanager
 def stop_signals_kept() -> Iterator[None]:
     """Give the stop signals back to whom they belonged, after ranks have run."""
-    handlers = {number: signal.getsignal(number) for number in _STOP_SIGNALS}
+    handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     try:
         yield
     finally:

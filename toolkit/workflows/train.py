@@ -3,7 +3,7 @@
 A run on the bundled corpus, Wikipedia text that travels with the package, has it made into shards where it is missing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from filelock import FileLock
@@ -21,7 +21,14 @@ QUICKSTART_DATA = Path(__file__).resolve().parent.parent / "quickstart"
 _SPLITS = {"train": "wikipedia-train.parquet", "validation": "wikipedia-validation.parquet"}
 
 
-def train_run(source: str, overrides: Sequence[str], *, ds_config: str | None, num_procs: int | None) -> int:
+def train_run(
+    source: str,
+    overrides: Sequence[str],
+    *,
+    ds_config: str | None,
+    num_procs: int | None,
+    is_stopped: Callable[[], bool] = lambda: False,
+) -> int:
     """Resolve a run, start it, and return its exit code.
 
     Args:
@@ -29,6 +36,7 @@ def train_run(source: str, overrides: Sequence[str], *, ds_config: str | None, n
         overrides: `a.b=value`.
         ds_config: a DeepSpeed JSON or the name of a shipped one; None: chosen.
         num_procs: ranks on this machine; None: one per GPU, else one.
+        is_stopped: whether a stop was asked for before there are ranks.
 
     Raises:
         UserError: the run cannot start.
@@ -43,7 +51,7 @@ def train_run(source: str, overrides: Sequence[str], *, ds_config: str | None, n
     with run.folder.reserved():
         with run.folder.locked():
             run.write()
-        return launch_ranks(run.folder.path, num_procs=ranks)
+        return launch_ranks(run.folder.path, num_procs=ranks, is_stopped=is_stopped)
 
 
 def show_run(source: str, overrides: Sequence[str], *, ds_config: str | None, num_procs: int | None) -> None:
