@@ -208,6 +208,8 @@ def test_a_folder_that_holds_a_run_is_left_alone(trunk: Path, tmp_path: Path) ->
     assert (tmp_path / "branch" / "run.toml").read_bytes() == written
     with pytest.raises(SettingsError, match="is the run itself"):
         make_branch(trunk, step=4, tail=tmp_path / "tail.toml", output=trunk)
+    with pytest.raises(SettingsError, match="is inside the run"):
+        make_branch(trunk, step=4, tail=tmp_path / "tail.toml", output=trunk / "mlm")
     with pytest.raises(SettingsError, match="has no checkpoint"):
         make_branch(tmp_path, step=4, tail=tmp_path / "tail.toml", output=tmp_path / "x")
 

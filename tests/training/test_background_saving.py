@@ -184,6 +184,8 @@ class IsInterrupted(WithWriter):
                 signal.raise_signal(signal.SIGINT)
             return False
 
+        # A process that a shell put into the background ignores Ctrl-C, and so do those that it starts.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(StopRequest, "__call__", asked)
             return super().__call__()

@@ -63,7 +63,7 @@ def make_branch(parent: Path, *, step: int, tail: Path, output: Path, overrides:
         overrides: `a.b=value`, on top of the tail.
 
     Raises:
-        SettingsError: the tail is invalid or does not fit the parent, or `output` holds a run.
+        SettingsError: the tail is invalid or does not fit the parent, or `output` is in the parent or holds a run.
         CheckpointError: the checkpoint is not kept, or damaged.
         CorpusError: a corpus is missing or damaged.
     """
@@ -125,6 +125,8 @@ def _check_output(output: Path, parent: Path) -> None:
     folder = RunFolder(output)
     if output.resolve() == parent.resolve():
         raise SettingsError(f"--output {output} is the run itself. Give the folder of a new run.")
+    if output.resolve().is_relative_to(parent.resolve()):
+        raise SettingsError(f"--output {output} is inside the run {parent}. Give a folder beside it.")
     if folder.settings_file.exists() or folder.steps():
         raise SettingsError(
             f"--output {output} holds a run already. Give the folder of a new run, or remove that one; to go on with "

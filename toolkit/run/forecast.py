@@ -43,7 +43,7 @@ def forecast(settings: RunSettings, data: RunData | None) -> list[str]:
     each = f"{sizes[0]:,}" if len(set(sizes)) == 1 else f"{min(sizes):,} to {max(sizes):,}"
     lines = [f"tokens: {sum(positions):,} positions in {counted(schedule.num_steps, 'step')}, {each} a step"]
     lines += [
-        f"steps {phase.start + 1:,} to {phase.stop:,}: {phase.objective}, {phase.stop - phase.start:,} steps"
+        f"steps {phase.start + 1:,} to {phase.stop:,}: {phase.objective}, {counted(phase.stop - phase.start, 'step')}"
         f"{plan.describe_changes(phase)}"
         for phase in schedule.phases
     ]

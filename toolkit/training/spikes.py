@@ -48,6 +48,6 @@ class SpikePolicy:
         if self.action == "stop":
             raise LossSpikeError(
                 f"{text}\nNothing of this step was saved; the last checkpoint is intact. Start again with --set "
-                "train.on_spike=skip to leave this update out, or with tell to make it."
+                "train.on_spike=skip to leave this update out (not with parallel.pp), or with tell to make it."
             )
         return f"{text} Its update is left out." if self.action == "skip" else text
