@@ -18,7 +18,7 @@ from toolkit.run.data import open_run_data
 from toolkit.testing.distributed import run_distributed
 
 _SWITCH, _LAST, _ROWS = 4, 8, 8
-_KEPT = ("checkpoint.every=1", "checkpoint.keep=100")
+_KEPT = ("checkpoint.keep_every=1",)
 _SAME = (
     "loss",
     "targets",

@@ -66,7 +66,7 @@ def test_ranks_and_pipelines_see_the_same(tmp_path: Path) -> None:
 def test_a_phase_equals_a_run_of_its_own(tmp_path: Path) -> None:
     """Each later phase as a branch from the end of the one before it, which has its data and rows as the run's."""
     run_file = write_run(tmp_path, phase_steps=4)
-    shared = ("lr.warmup_steps=1", "lr.decay_steps=1", "checkpoint.every=1", "checkpoint.keep=99")
+    shared = ("lr.warmup_steps=1", "lr.decay_steps=1", "checkpoint.keep_every=1")
     run_distributed([RunCase(str(run_file), "zero0", (_phases(tmp_path), *shared))], world_size=1)
     whole = {line["step"]: line for line in read_metrics(tmp_path / "run") if "loss" in line}
     tail = tmp_path / "tail.toml"

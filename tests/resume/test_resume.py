@@ -18,7 +18,7 @@ from toolkit.testing.distributed import run_distributed
 
 _SWITCH = 4
 _LAST = 2 * _SWITCH
-_KEEP_ALL = ("checkpoint.every=1", "checkpoint.keep=100")
+_KEEP_ALL = ("checkpoint.keep_every=1",)
 _AT_THE_SWITCH = (f"checkpoint.every={_SWITCH}", "checkpoint.keep=9")
 
 
