@@ -18,7 +18,7 @@ from toolkit.testing.distributed import run_distributed
 
 _SWITCH = 4
 _LAST = 2 * _SWITCH
-_KEEP_ALL = ("checkpoint.keep_every=1",)
+_KEEP_ALL, _KEEP_LAST = "checkpoint.keep_every=1", "checkpoint.keep=1"
 _AT_THE_SWITCH = (f"checkpoint.every={_SWITCH}", "checkpoint.keep=9")
 
 
@@ -37,7 +37,7 @@ class CutOff:
 
         ranks = join_ranks()
         whole = Path(self.folder) / "whole"
-        self._run(whole)
+        self._run(whole, _KEEP_ALL)
         differences = {}
         for step in self.steps:
             again = Path(self.folder) / f"again-{step}"
@@ -47,13 +47,13 @@ class CutOff:
                     if int(checkpoint.name.removeprefix("step-")) > step:
                         shutil.rmtree(checkpoint)
             ranks.barrier()
-            self._run(again)
+            self._run(again, _KEEP_LAST)
             ranks.barrier()
             differences[step] = compare(whole, again)
         return differences
 
-    def _run(self, folder: Path) -> None:
-        RunCase(self.run_file, self.ds_config, (*_KEEP_ALL, *self.overrides, f"run.dir={folder}"))()
+    def _run(self, folder: Path, kept: str) -> None:
+        RunCase(self.run_file, self.ds_config, (kept, *self.overrides, f"run.dir={folder}"))()
 
 
 def compare(whole: Path, again: Path) -> list[str]:

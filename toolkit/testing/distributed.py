@@ -19,7 +19,17 @@ from typing import Any
 Case = Callable[[], Any]
 """Runs on every rank, with RANK and WORLD_SIZE in the environment; a picklable callable, its result comes back."""
 
-_PRELOADED = ["torch", "torch._dynamo", "deepspeed", "deepspeed.runtime.zero.muon.muon_optimizer", "toolkit.training"]
+_PRELOADED = [
+    "torch._dynamo",
+    "deepspeed.runtime.zero.muon.muon_optimizer",
+    "toolkit.training",
+    # What an engine imports when it starts.
+    "setuptools",
+    "deepspeed.module_inject.auto_ep_layer",
+    # What files of tests import, which each rank does for its cases: two seconds.
+    "pytest",
+    "toolkit.testing.models",
+]
 _context: ForkServerContext | None = None
 
 
