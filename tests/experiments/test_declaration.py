@@ -50,6 +50,7 @@ def test_folders_name_the_rate_as_python_writes_it():
         ("", ["model is missing. A grid needs at least one [[model]]", "task is missing"]),
         (MODEL + MODEL + TASK, ["[[model]] 'm' is there twice"]),
         (MODEL + TASK + TASK, ["[[task]] 't' is there twice"]),
+        (MODEL + MODEL.replace('"m"', '"M"') + TASK, ["[[model]] 'M' and 'm' differ in case alone. Rename one."]),
         ("[grid]\nseeds = [1, 1]\n" + MODEL + TASK, ["[[task]] t: seeds 1 is there twice"]),
         ("[grid]\nlearning_rates = [0]\n" + MODEL + TASK, ["grid.learning_rates.0", "above 0, got 0"]),
         ("[grid]\nseed = [1]\n" + MODEL + TASK, ["unknown key 'grid.seed'", "Did you mean 'seeds'"]),

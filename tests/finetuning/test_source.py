@@ -48,6 +48,21 @@ def test_a_decoder_that_says_it_is_bidirectional_passes(tmp_path):
     assert open_source(str(tmp_path)).config.model_type == "llama"
 
 
+def test_a_model_without_the_files_of_its_tokenizer_is_refused(tmp_path):
+    folder = save_encoder("bert", tmp_path / "bert")
+    for file in folder.glob("*token*"):
+        file.unlink()
+    with pytest.raises(UserError, match=r"bert has no tokenizer: all of its 5 tokens are special ones\. Put the files"):
+        open_source(str(folder))
+
+
+def test_a_tokenizer_of_another_model_is_refused(tmp_path):
+    LlamaConfig(**TINY | {"vocab_size": 20}, is_causal=False).save_pretrained(tmp_path)
+    plain_tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=r"has ids up to \d+, and the model embeds 20 tokens"):
+        open_source(str(tmp_path))
+
+
 def test_an_encoder_decoder_is_refused(tmp_path):
     heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
     BartModel(BartConfig(vocab_size=9, d_model=8, encoder_layers=1, decoder_layers=1, **heads)).save_pretrained(

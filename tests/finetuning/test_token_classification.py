@@ -145,7 +145,11 @@ def data_and_source(tmp_path, text, *, protocol="standard", tokenizer=None):
     path = tmp_path / "data.conll"
     path.write_text(text)
     model = save_encoder("eurobert", tmp_path / "model")
-    (tokenizer or plain_tokenizer()).save_pretrained(model)
+    tokenizer = tokenizer or plain_tokenizer()
+    tokenizer.save_pretrained(model)
+    # Its weights are not read here.
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"vocab_size": len(tokenizer)}))
     task = TokenClassification(QUICK.model_copy(update={"protocol": protocol}))
     return task, task.read(dict.fromkeys(Split, path)), open_source(str(model))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.grids import write_grid
-from toolkit.core.errors import SettingsError
+from toolkit.core.errors import SettingsError, UserError
 from toolkit.experiments import load_grid
 from toolkit.workflows.grid_plan import GridPlan
 
@@ -33,3 +33,23 @@ def test_a_finished_cell_is_taken_only_as_it_was_declared(tmp_path: Path) -> Non
     changed = GridPlan(load_grid(write_grid(tmp_path, kinds=("sc",), rates=(1e-3,), steps=3)))
     with pytest.raises(SettingsError, match=r"settings\.steps was 2 and is 3 \(1 cell: eurobert/sc/lr-0.001/seed-0\)"):
         changed.finished()
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        {"metric": "accuracy", "validation": None, "test": {"f1": 0.5}},
+        {"metric": "accuracy", "validation": {"f1": 0.5}, "test": {"accuracy": 0.5}},
+        {"metric": "accuracy", "validation": None, "test": {"accuracy": "high"}},
+        {"metric": "accuracy", "validation": None, "test": {"accuracy": float("nan")}},
+        {"metric": 5, "validation": None, "test": {}},
+        {"metric": "accuracy", "validation": None, "test": [0.5]},
+    ],
+)
+def test_a_result_without_scores_is_damaged(tmp_path: Path, result: dict[str, object]) -> None:
+    plan = GridPlan(load_grid(write_grid(tmp_path, kinds=("sc",), rates=(1e-3,))))
+    first, _ = plan.cells
+    plan.place(first).begin(plan.record(first))
+    (plan.place(first).path / "result.json").write_text(json.dumps(result))
+    with pytest.raises(UserError, match=r"result\.json is damaged .* Remove .*seed-0: the cell is run again"):
+        plan.finished()

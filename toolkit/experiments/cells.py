@@ -1,6 +1,7 @@
 """Cells of a grid, and the folder of each: what a finished one holds, and what it was declared to be."""
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -93,7 +94,9 @@ class CellFolder:
         file = self.path / RESULT_FILE
         try:
             result = json.loads(file.read_text(encoding="utf-8"))
-            return Score(self.cell, result["metric"], result["validation"], result["test"])
+            score = Score(self.cell, result["metric"], result["validation"], result["test"])
+            _check_finite(score)
+            return score
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError) as error:
@@ -128,6 +131,16 @@ class CellFolder:
         """Keep the message of an attempt that failed."""
         self.path.mkdir(parents=True, exist_ok=True)
         atomic_write(self.path / _ERROR, message + "\n")
+
+
+def _check_finite(score: Score) -> None:
+    """Raise ValueError unless both splits have the metric, and every score is a finite number."""
+    for scores in (score.test,) if score.validation is None else (score.test, score.validation):
+        if score.metric not in scores:
+            raise ValueError(f"no score of the metric {score.metric!r}")
+        for name, value in scores.items():
+            if isinstance(value, bool) or not math.isfinite(value):
+                raise ValueError(f"{name} is {value!r}, expected a finite number")
 
 
 def differences(was: Record, now: Record, *, place: str = "") -> list[str]:

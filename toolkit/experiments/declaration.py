@@ -107,6 +107,8 @@ class Grid(Settings):
         mistakes = [
             *_repeated("[[model]]", (entry.name for entry in self.model)),
             *_repeated("[[task]]", (entry.name for entry in self.task)),
+            *_alike("[[model]]", {entry.name for entry in self.model}),
+            *_alike("[[task]]", {entry.name for entry in self.task}),
             *(mistake for task in self.task for mistake in self._mistakes_of(task)),
         ]
         if mistakes:
@@ -186,3 +188,15 @@ def _repeated(place: str, values: Iterable[object]) -> list[str]:
             repeated[value] = None
         seen.add(value)
     return [f"{place} {value!r} is there twice. Remove or rename one." for value in repeated]
+
+
+def _alike(place: str, names: Iterable[str]) -> list[str]:
+    """A message for names that differ in case alone: some file systems take them for one folder."""
+    by_folded: dict[str, list[str]] = {}
+    for name in sorted(names):
+        by_folded.setdefault(name.casefold(), []).append(name)
+    return [
+        f"{place} {' and '.join(map(repr, alike))} differ in case alone. Rename one."
+        for alike in by_folded.values()
+        if len(alike) > 1
+    ]

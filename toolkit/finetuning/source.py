@@ -87,6 +87,7 @@ def open_source(
         tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
         with torch.device("meta"):
             shape = AutoModel.from_config(config)  # type: ignore[no-untyped-call]
+    _check_tokenizer(model, config, tokenizer)
     longest = longest_input(shape, tokenizer)
     accepted = frozenset(inspect.signature(shape.forward).parameters)
     origin = Path(model) if origin is None and Path(model).is_dir() else origin
@@ -131,6 +132,23 @@ def _check_encoder(model: str, config: PretrainedConfig) -> None:
         raise UserError(
             f"{model} ({kind}) is not a text encoder: its configuration has no hidden_size. Give an encoder, such as "
             "BERT or EuroBERT."
+        )
+
+
+def _check_tokenizer(model: str, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Without a tokenizer's files, transformers makes one that knows special tokens alone."""
+    added, ids = tokenizer.get_added_vocab(), tokenizer.get_vocab()
+    largest = max((number for token, number in ids.items() if token not in added), default=None)
+    if ids.keys() <= set(tokenizer.all_special_tokens):
+        raise UserError(
+            f"{model} has no tokenizer: all of its {len(ids)} tokens are special ones. Put the files of its tokenizer "
+            "there, such as tokenizer.json and tokenizer_config.json."
+        )
+    rows = getattr(config, "vocab_size", None)
+    if largest is not None and rows is not None and largest >= rows:
+        raise UserError(
+            f"the tokenizer of {model} has ids up to {largest:,}, and the model embeds {rows:,} tokens. Give the "
+            "tokenizer that the model was trained with."
         )
 
 

@@ -53,9 +53,10 @@ def run_grid(path: Path, *, num_workers: int | None = None, executor: ExecutorKi
     with _locked(plan.folder):
         scores = plan.finished()
         atomic_write(plan.folder / _DECLARATION, tomli_w.dumps(plan.grid.model_dump(mode="json", exclude_none=True)))
-        atomic_write(plan.folder / _RESULTS, results_text(scores.values()))
         console().print(f"{plan.folder}: {counted(len(plan.cells), 'cell')}, {len(scores):,} done before")
         tally = Tally(plan.cells, scores, read=lambda cell: _score(plan, cell))
+        # Also before: where this command is killed, no rate stands there that was chosen for fewer seeds.
+        _write_results(plan, tally)
         if missing := _next_round(plan, tally):
             with open_executor(executor, plan, len(missing), num_workers) as workers, shown(tally) as display:
                 _run_rounds(plan, tally, workers, observer=_Keeper(plan, display))

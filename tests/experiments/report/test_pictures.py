@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.checkpoints import states_of, write_checkpoint
 from tests.support.finished_grids import row, write_finished_grid
+from tests.support.runs import write_run
 from toolkit.checkpoint.manifest import MANIFEST_NAME, manifest_bytes, read_manifest
 from toolkit.experiments.report.drawing import Shape, _tick, draw
 from toolkit.experiments.report.label_pictures import label_pictures
@@ -18,6 +19,7 @@ from toolkit.experiments.report.pictures import Panel, Picture, Point, Series, l
 from toolkit.experiments.report.rate_pictures import rate_pictures
 from toolkit.experiments.report.results import read_results
 from toolkit.experiments.report.runs import read_runs
+from toolkit.run import load_run
 
 
 def _level(folder: Path, labels: dict[str, dict[str, Any]]) -> Level:
@@ -203,6 +205,27 @@ def test_a_continued_run_says_what_it_began_with(tmp_path: Path) -> None:
     picture = loss_picture(read_runs([run]))
     assert picture is not None
     assert {series.label for panel in picture.panels for series in panel.series} == {"cpt, from clm-42k step 42000"}
+
+
+def test_a_branch_says_where_it_began_and_marks_a_switch_there(tmp_path: Path) -> None:
+    run = tmp_path / "mlm"
+    run.mkdir()
+    lines = [{"step": step, "objective": "mlm", "loss": 9.0 - step} for step in (3, 4)]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    tokenizer = tmp_path / "tokenizer"
+    tokenizer.mkdir()
+    (run / "checkpoints").mkdir()
+    checkpoint = write_checkpoint(run / "checkpoints", 4, states=states_of(4), tokenizer_folder=tokenizer)
+    begun = {"from": str(tmp_path / "trunk/checkpoints/step-00000002"), "step": 2}
+    for past, marks in (("clm", (2.0,)), ("mlm", ())):
+        settings = load_run(str(write_run(tmp_path))).model_dump(mode="json", by_alias=True)
+        settings["branch"] = begun | {"past": [{"objective": past, "steps": 2}]}
+        manifest = read_manifest(checkpoint).model_copy(update={"settings": settings})
+        (checkpoint / MANIFEST_NAME).write_bytes(manifest_bytes(manifest))
+        picture = loss_picture(read_runs([run]))
+        assert picture is not None
+        assert picture.panels[0].series[0].label == "mlm, from trunk step 2"
+        assert picture.panels[0].marks == marks
 
 
 def test_places_of_an_axis_have_names(tmp_path: Path) -> None:

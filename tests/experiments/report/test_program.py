@@ -199,12 +199,15 @@ def test_a_run_alone_has_its_curves(tmp_path: Path) -> None:
 
 
 def test_an_unfinished_model_is_left_out_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = write_finished_grid(tmp_path / "grid", [row("a", "sst2", 0, 0.8), row("b", "sst2", 0, 0.9)])
+    rows = [row("a", "sst2", 0, 0.8), row("b", "sst2", 0, 0.9)]
+    folder = write_finished_grid(tmp_path / "grid", rows, labels={"all failed": {}})
     selected = json.loads((folder / "selected.json").read_text())
     del selected["b"]
     (folder / "selected.json").write_text(json.dumps(selected))
     output = write_report([folder])
-    assert "b on sst2" in capsys.readouterr().out
+    told = "left out, as no learning rate has all its seeds finished: all failed on sst2, b on sst2"
+    assert told in " ".join(capsys.readouterr().out.split())
+    assert told in (output / "report.html").read_text()
     assert len((output / "tables/scores.csv").read_text().splitlines()) == 2
 
 

@@ -17,6 +17,7 @@ _TEX = {
     "#": r"\#",
     "_": r"\_",
     "%": r"\%",
+    "→": r"$\to$",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
     DASH: "--",
@@ -147,6 +148,8 @@ def _markdown_row(cells: Sequence[str]) -> str:
 
 
 def _latex_row(cells: Sequence[str]) -> str:
+    # After the end of a row, a bracket would be its distance to the next, and a star would be lost.
+    cells = [f"{{}}{cells[0]}" if cells[0].startswith(("[", "*")) else cells[0], *cells[1:]]
     return " & ".join(cells) + r" \\"
 
 

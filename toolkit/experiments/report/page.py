@@ -80,6 +80,8 @@ def _head(contents: Contents) -> str:
             counted(len(results.tasks), "data set"),
             counted(len(results.cells), "fine-tuning run"),
         ]
+        if results.omission:
+            parts.append(results.omission)
     if contents.runs:
         parts.append(counted(len(contents.runs), "pretraining run"))
     links: list[tuple[str, str, object]] = [
@@ -91,7 +93,7 @@ def _head(contents: Contents) -> str:
     items = "".join(f'<li><a href="#{name}">{title}</a></li>' for name, title, there in links if there)
     return f"""
 <h1>{escape(first_few(_names(contents)))}</h1>
-<p class="lead">{", ".join(parts)}.</p>
+<p class="lead">{escape(", ".join(parts))}.</p>
 <nav><ul>{items}</ul></nav>"""
 
 

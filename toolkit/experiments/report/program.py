@@ -7,7 +7,7 @@ from pathlib import Path
 from toolkit.core.console import console
 from toolkit.core.errors import SettingsError
 from toolkit.core.machine import machine_facts
-from toolkit.core.text import counted, first_few, home_hint
+from toolkit.core.text import counted, home_hint
 from toolkit.experiments.report.drawing import Shape, draw
 from toolkit.experiments.report.formats import comma_separated, latex, latex_document, markdown
 from toolkit.experiments.report.grid_files import is_grid
@@ -168,11 +168,7 @@ def _command(folders: Sequence[Path], output: Path) -> str:
 
 def _say(results: Results | None, output: Path) -> None:
     if results is not None:
-        missing = sorted({(cell.model, cell.task) for cell in results.cells} - results.rates.keys())
-        if missing:
-            names = first_few([f"{model} on {task}" for model, task in missing])
-            console().print(
-                f"left out, since no learning rate could be chosen before all seeds of one have finished: {names}"
-            )
+        if results.omission:
+            console().print(results.omission)
         console().print(f"{counted(len(results.cells), 'run')} of {counted(len(results.models), 'model')}")
     console().print(f"written to {output}: {PAGE}, tables/, figures/")

@@ -6,6 +6,8 @@ from functools import cached_property
 from pathlib import Path
 
 from toolkit.core.errors import UserError
+from toolkit.core.text import first_few
+from toolkit.experiments.report.comparability import check_comparable
 from toolkit.experiments.report.grid_files import (
     GRID_FILE,
     CellScores,
@@ -39,6 +41,14 @@ class Results:
     """In the order of the grid files."""
     declarations: Mapping[Path, str]
     """Texts of the grid files, by folder."""
+    left_out: tuple[tuple[str, str], ...] = ()
+    """Each (model, task) without a chosen rate: no rate has all its seeds yet, or cells have failed."""
+
+    @property
+    def omission(self) -> str:
+        """What tables lack, in words; empty where they lack nothing."""
+        names = first_few([f"{model} on {task}" for model, task in self.left_out])
+        return f"left out, as no learning rate has all its seeds finished: {names}" if names else ""
 
     def chosen(self, model: str, task: str) -> list[CellScores]:
         """The cells at the chosen rate, by seed; none where no rate was chosen."""
@@ -61,7 +71,8 @@ def read_results(folders: Iterable[Path]) -> Results:
     """The results of grid folders, which may share models and tasks but not a pair of the two.
 
     Raises:
-        UserError: a file is missing or damaged, a grid has no finished cell, or two grids have the same cells.
+        UserError: a file is missing or damaged, a grid has no finished cell, or two grids have the same cells, or use
+            one name for different weights or test data.
     """
     folders = tuple(folders)
     cells: list[CellScores] = []
@@ -70,6 +81,7 @@ def read_results(folders: Iterable[Path]) -> Results:
     tasks: dict[str, None] = {}
     declarations: dict[Path, str] = {}
     source: dict[tuple[str, str], Path] = {}
+    declared: set[tuple[str, str]] = set()
     for folder in folders:
         found = read_cells(folder)
         for pair in {(cell.model, cell.task): None for cell in found}:
@@ -87,6 +99,8 @@ def read_results(folders: Iterable[Path]) -> Results:
         for model in entries:
             models[model.name] = _merged(models.get(model.name), model, folder)
         tasks |= dict.fromkeys(names)
+        declared |= {(model.name, task) for model in entries for task in names}
+    check_comparable(cells)
     return Results(
         folders=folders,
         cells=tuple(sorted(cells, key=lambda cell: (cell.model, cell.task, cell.learning_rate, cell.seed))),
@@ -94,6 +108,7 @@ def read_results(folders: Iterable[Path]) -> Results:
         models=_models_with_cells(models, cells),
         tasks=_tasks_with_cells(tasks, cells),
         declarations=declarations,
+        left_out=tuple(sorted((declared | source.keys()) - rates.keys())),
     )
 
 

@@ -7,9 +7,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from toolkit.checkpoint.manifest import CheckpointManifest
 from toolkit.core.errors import CheckpointError, UserError
 from toolkit.experiments.report.manifests import start_of
 from toolkit.run.folder import RunFolder
+from toolkit.run.load import settings_in
 from toolkit.run.metrics import read_lines
 
 Curve = tuple[tuple[float, float], ...]
@@ -75,18 +77,28 @@ def _read_run(folder: Path, name: str) -> RunCurves:
             f"(toolkit train {run.settings_file}), or leave it out."
         )
     trained = [line for line in lines if "loss" in line]
-    switches = tuple(
+    switches = [
         before["step"] for before, after in pairwise(trained) if before.get("objective") != after.get("objective")
-    )
-    return RunCurves(name, folder, training, held_out, switches, settings, _start(run))
-
-
-def _start(run: RunFolder) -> str | None:
-    """As the newest checkpoint tells it; losses are drawn without one too."""
+    ]
+    start = None
+    # Losses are drawn without a checkpoint too.
     with suppress(CheckpointError):
         manifest = run.newest_manifest()
-        return start_of(manifest) if manifest is not None and manifest.origin else None
-    return None
+        if manifest is not None and manifest.origin:
+            start = start_of(manifest)
+        branch = None if manifest is None else settings_in(manifest).branch
+        if manifest is not None and branch is not None:
+            # Its checkpoint is RUN/checkpoints/step-NNNNNNNN.
+            start = f"{Path(branch.source).parents[1].name} step {branch.step}"
+            if trained and branch.past and branch.past[-1].objective != _kind(manifest, trained[0]):
+                switches.insert(0, branch.step)
+    return RunCurves(name, folder, training, held_out, tuple(switches), settings, start)
+
+
+def _kind(manifest: CheckpointManifest, line: Mapping[str, Any]) -> object:
+    """The kind of the objective of a logged step."""
+    name = line.get("objective")
+    return manifest.settings.get("objectives", {}).get(name, {}).get("kind", name)
 
 
 def _evaluation(line: Mapping[str, Any]) -> Mapping[str, Any]:

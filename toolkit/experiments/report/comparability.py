@@ -1,0 +1,69 @@
+"""Whether cells of several grids compare: one name has to mean the same weights, or the same test data, in all."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from toolkit.core.console import console
+from toolkit.core.errors import UserError
+from toolkit.experiments.cells import Cell, CellFolder, Record, differences
+from toolkit.experiments.report.grid_files import CellScores
+
+# What makes cells of one table differ.
+_OF_A_CELL = ("learning_rate", "seed", "threads")
+
+
+def check_comparable(cells: Iterable[CellScores]) -> None:
+    """Compare what cells of different grids were declared to be, as far as their folders are there.
+
+    Other settings of one task are told, since a table says nothing of them.
+
+    Raises:
+        UserError: a model has other weights, or a task other test data, in another grid.
+    """
+    models: dict[str, dict[Path, Record]] = {}
+    tasks: dict[str, dict[Path, Record]] = {}
+    for cell in cells:
+        # A cell lies in cells/MODEL/TASK/lr-RATE/seed-SEED of its grid.
+        grid = cell.folder.parents[4]
+        if grid in models.get(cell.model, {}) and grid in tasks.get(cell.task, {}):
+            continue
+        declared = CellFolder(
+            cell.folder, Cell(cell.model, cell.task, cell.kind, cell.seed, cell.learning_rate)
+        ).declared
+        if declared is not None:
+            models.setdefault(cell.model, {}).setdefault(grid, declared)
+            tasks.setdefault(cell.task, {}).setdefault(grid, declared)
+    for name, grids in models.items():
+        _check_equal(
+            f"the model {name!r} has other weights", {grid: _of(record, "model") for grid, record in grids.items()}
+        )
+    for name, grids in tasks.items():
+        tests = {grid: sorted(map(str, _of(_of(record, "data"), "test").values())) for grid, record in grids.items()}
+        _check_equal(f"the task {name!r} has other test data", tests)
+        _tell_settings(name, {grid: _of(record, "settings") for grid, record in grids.items()})
+
+
+def _of(record: Record, key: str) -> Mapping[str, Any]:
+    found = record.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def _check_equal(what: str, by_grid: Mapping[Path, object]) -> None:
+    (first, expected), *others = by_grid.items()
+    for grid, found in others:
+        if found != expected:
+            raise UserError(
+                f"{what} in {grid} than in {first}. Rename it in one of the grid files: scores under one name are "
+                "taken for scores of one thing."
+            )
+
+
+def _tell_settings(task: str, by_grid: Mapping[Path, Mapping[str, Any]]) -> None:
+    (first, was), *others = [
+        (grid, {key: value for key, value in settings.items() if key not in _OF_A_CELL})
+        for grid, settings in by_grid.items()
+    ]
+    for grid, now in others:
+        if found := differences(was, now):
+            console().print(f"the task {task!r} was trained otherwise in {grid} than in {first}: {'; '.join(found)}")
