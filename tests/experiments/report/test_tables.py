@@ -160,6 +160,16 @@ def test_latex_escapes_names_and_has_rules(tmp_path: Path) -> None:
     assert r"\input{models-sc.tex}" in document
 
 
+@pytest.mark.parametrize(
+    ("name", "first_cell"),
+    [("[10pt] a", r"{}[10pt] a & "), ("*", r"{}* & "), ("CLM\u2192MLM", r"CLM$\to$MLM & ")],
+)
+def test_latex_takes_a_name_for_nothing_else(tmp_path: Path, name: str, first_cell: str) -> None:
+    """A bracket behind the end of a row would be a distance, a star would be lost."""
+    text = latex(_table(model_level(_results(tmp_path, row(name, "sst2", 0, 0.8))), "models-sc"))
+    assert any(line.startswith(first_cell) for line in text.splitlines())
+
+
 def test_a_long_table_breaks_across_pages(tmp_path: Path) -> None:
     """9 models make 36 pairs; the heading is there twice, for the first page and for the others."""
     rows = [row(f"m{number}", "sst2", seed, 0.5 + number * seed / 50) for number in range(9) for seed in (0, 1)]
