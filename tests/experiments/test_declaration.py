@@ -58,6 +58,7 @@ def test_folders_name_the_rate_as_python_writes_it():
         ('[[model]]\nname = ".."\npath = "p"\n' + TASK, ["model.0.name"]),
         (MODEL + TASK + "lr = 0.1\n", ["[[task]] t: unknown key 'lr'. Did you mean 'learning_rates'?"]),
         (MODEL + TASK.replace('train = "a"\n', ""), ["[[task]] t: train missing. Give train and test, or dataset."]),
+        (MODEL + TASK + "steps = 2\nepochs = 1\n", ["[[task]] t has steps and epochs. Leave one of the two out."]),
         (MODEL + TASK + 'dataset = "sst2"\n', ["dataset = 'sst2' and files of its own"]),
         (MODEL + TASK.replace('validation = "b"\n', ""), ["6 learning rates and no validation file", "a single one"]),
     ],

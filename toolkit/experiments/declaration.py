@@ -138,6 +138,8 @@ class Grid(Settings):
         for key, plural in (("learning_rate", "learning_rates"), ("lr", "learning_rates"), ("seed", "seeds")):
             if key in task.options:
                 yield f"{place}: unknown key {key!r}. Did you mean {plural!r}?"
+        if {"steps", "epochs"} <= task.options.keys():
+            yield f"{place} has steps and epochs. Leave one of the two out."
         if task.dataset is not None and task.files:
             yield f"{place} has dataset = {task.dataset!r} and files of its own. Leave one of the two out."
         missing = [split for split in ("train", "test") if split not in task.files]
