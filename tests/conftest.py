@@ -20,7 +20,6 @@ LONGEST_FIRST = (
     "resume/test_resume.py",
     "cli/test_train_signals.py",
     "equivalence/test_topologies.py",
-    "conversion/test_large_models.py",
     "preprocess/test_preprocess_corpus.py",
     "preprocess/test_preprocess_backends.py",
     "equivalence/test_digest.py",

@@ -30,7 +30,8 @@ def test_a_bug_on_one_rank_shows_one_traceback(run):
     assert first.splitlines()[-1] == "error: rank 1 failed: TypeError: a bug in the objective"
 
 
-@pytest.mark.parametrize("how", [pytest.param("is killed", marks=pytest.mark.slow), "is killed while rank 0 hangs"])
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["is killed", "is killed while rank 0 hangs"])
 def test_a_killed_rank_ends_the_other_one(run, how):
     """No launcher here, so that nothing else can end rank 0."""
     arguments, environment = run

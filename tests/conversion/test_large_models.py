@@ -5,8 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.hf_decoders import save_decoder
 from tests.support.hub_server import HubServer
+
+pytestmark = pytest.mark.slow
 
 # A small conversion first, so that imports and the sizes of buffers are not counted.
 _CONVERT = """

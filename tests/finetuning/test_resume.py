@@ -85,6 +85,7 @@ print(beginnings)
     return None if killed_at else json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_a_killed_run_resumes_and_gives_what_an_undisturbed_one_gives(folder):
     out, undisturbed = folder / "out", folder / "undisturbed"
     run_in_process(folder, "out", killed_at=10)
