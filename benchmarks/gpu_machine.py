@@ -65,7 +65,9 @@ def _attention_implementations() -> list[str]:
 
 def _is_importable(module: str) -> bool:
     try:
-        return find_spec(module) is not None
+        found = find_spec(module)
+        # A folder that holds another package's part has no file of its own.
+        return found is not None and found.origin is not None
     except (ImportError, ValueError):
         return False
 

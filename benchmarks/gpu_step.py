@@ -76,13 +76,12 @@ def measure(
         ds_changes: values that differ from the shipped `zero1`, by dotted key.
         profiler: looks into one more step.
     """
-    from toolkit.engine.ranks import join_ranks
     from toolkit.run import RunFolder, load_run
     from toolkit.run.metrics import read_lines
     from toolkit.run.resolve import resolve_run
     from toolkit.training.assembly import assemble
     from toolkit.training.loop import train
-    from toolkit.training.pretrain import _build_engine
+    from toolkit.training.pretrain import _build_engine, _join
     from toolkit.training.run_state import RunState
 
     num_steps, clock = steps + (profiler is not None), _StepClock()
@@ -91,7 +90,7 @@ def measure(
     (folder / "run").mkdir()
     resolved = resolve_run(settings, ds_config=_ds_config(folder, ds_changes or {}), num_ranks=1)
     data = resolved.data
-    ranks = join_ranks()
+    ranks = _join()
     if has_gpu():
         torch.cuda.reset_peak_memory_stats()
     engine = _build_engine(data.settings, resolved.ds_config, ranks)

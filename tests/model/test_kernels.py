@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from tests.support.kernels import plain_flash
 from toolkit.core.errors import SettingsError
 from toolkit.core.types import AttentionKind
 from toolkit.model import Encoder
@@ -16,7 +18,7 @@ from toolkit.model.config import AttentionKernel
 from toolkit.model.encoder import FeedForward, SelfAttention
 from toolkit.model.kernels import choice, flash
 from toolkit.model.kernels.choice import Kernels
-from toolkit.model.kernels.flash import torch_flash
+from toolkit.model.kernels.flash import torch_flash, try_kernel
 from toolkit.model.layers import Products, joined_products, separate_products
 from toolkit.testing.models import MODEL_OPTIONS, tiny_encoder
 
@@ -35,6 +37,7 @@ class _Machine:
         patch.setattr(choice, "flash_attn_kernel", lambda: torch_flash)
         patch.setattr(torch.nn.attention, "list_flash_attention_impls", lambda: self.registered)
         patch.setattr(torch.nn.attention, "activate_flash_attention_impl", self.activated.append)
+        patch.setattr(choice, "try_kernel", lambda *arguments: None)
         patch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: self.has_torchs)
 
     def choose(
@@ -107,7 +110,37 @@ def test_a_package_that_does_not_load_is_passed_over(machine: _Machine, monkeypa
     monkeypatch.setattr(torch.nn.attention, "activate_flash_attention_impl", activate)
     machine.modules = {"flash_attn_interface"}
     (line,) = machine.choose().choices
-    assert line.startswith("attention kernel flash2 (not flash3: its module does not load (libcudart.so.13: cannot")
+    told = "attention kernel flash2 (not flash3: it does not run here (OSError: libcudart.so.13: cannot"
+    assert line.startswith(told)
+
+
+def test_a_kernel_that_fails_at_its_first_call_is_passed_over(
+    machine: _Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FlashAttention-4's forward returns five values in newer versions, where torch expects two."""
+
+    def call(*arguments: object) -> None:
+        raise ValueError("too many values to unpack (expected 2)")
+
+    restored: list[dict[str, bool]] = []
+    monkeypatch.setattr(torch.nn.attention, "restore_flash_attention_impl", lambda **given: restored.append(given))
+    monkeypatch.setattr(choice, "try_kernel", call)
+    machine.modules = {"flash_attn.cute"}
+    (line,) = machine.choose().choices
+    assert line.startswith("attention kernel flash2 (")
+    assert "not flash4: it does not run here (ValueError: too many values to unpack (expected 2))" in line
+    # After the failure, and once more since torch's own is taken.
+    assert restored == [{"_raise_warn": False}] * 2
+
+
+def test_a_kernel_is_tried_each_way() -> None:
+    try_kernel(plain_flash, torch.device("cpu"), torch.float32, 16)
+
+    def not_finite(*arguments: Any) -> Tensor:
+        return plain_flash(*arguments) / 0
+
+    with pytest.raises(RuntimeError, match="causal attention of ones is not finite"):
+        try_kernel(not_finite, torch.device("cpu"), torch.float32, 16)
 
 
 @pytest.mark.parametrize(("dtype", "head_size"), [(torch.float32, 64), (torch.bfloat16, 60), (torch.bfloat16, 264)])

@@ -2,7 +2,8 @@
 
 On a GPU of Ampere or later, in bf16: FlashAttention-3, else 4, else torch's 2, else that of the flash-attn package.
 torch puts 3 and 4 in the place of its own operator, process-wide, and looks at neither the GPU nor their packages
-before the first call; both are looked at here. Elsewhere attention is plain torch (`toolkit.model.attention`).
+before the first call; both are looked at here, and the kernel is called once, forward and backward. Elsewhere attention
+is plain torch (`toolkit.model.attention`).
 """
 
 from collections.abc import Callable
@@ -14,7 +15,7 @@ import torch
 
 from toolkit.core.errors import SettingsError
 from toolkit.model.config import AttentionKernel
-from toolkit.model.kernels.flash import FlashKernel, capability, flash_attn_kernel, suits_flash, torch_flash
+from toolkit.model.kernels.flash import FlashKernel, capability, flash_attn_kernel, suits_flash, torch_flash, try_kernel
 from toolkit.model.layers import Products, joined_products, separate_products
 
 if TYPE_CHECKING:
@@ -121,13 +122,24 @@ def _kernel_or_reason(
     if name in _TORCH_NAMES:
         try:
             torch.nn.attention.activate_flash_attention_impl(_TORCH_NAMES[name])
-        except (ImportError, OSError, RuntimeError) as error:
-            return f"its module does not load ({error})"
-    if name == "flash2" and not torch.backends.cuda.is_flash_attention_available():
-        return "this torch was built without it"
+            try_kernel(torch_flash, device, dtype, head_size)
+        # It brings a compiler of its own, whose versions have to fit: it may fail in any way, and others can run.
+        except Exception as error:
+            _restore_torchs_own()
+            return f"it does not run here ({type(error).__name__}: {str(error).partition(chr(10))[0]})"
+    if name == "flash2":
+        if not torch.backends.cuda.is_flash_attention_available():
+            return "this torch was built without it"
+        _restore_torchs_own()
     if name == "flash-attn":
         return flash_attn_kernel() or "its module does not load"
     return torch_flash
+
+
+def _restore_torchs_own() -> None:
+    """Undo what an earlier choice of this process put in the place of torch's operator; older torch has no others."""
+    restore: Callable[..., None] = getattr(torch.nn.attention, "restore_flash_attention_impl", lambda **_: None)
+    restore(_raise_warn=False)
 
 
 def _is_installed(module: str) -> bool:

@@ -133,3 +133,23 @@ def flash_attn_kernel() -> FlashKernel | None:
         return output_NHE
 
     return attend
+
+
+def try_kernel(kernel: FlashKernel, device: torch.device, dtype: torch.dtype, head_size: int) -> None:
+    """Call a kernel forward and backward on three short stretches, one of them without a query, with shared heads.
+
+    Raises:
+        RuntimeError: its output or a gradient is not finite. Whatever the kernel raises.
+    """
+    key_bounds_M = torch.tensor([0, 16, 24, 40], dtype=torch.int32, device=device)
+    query_bounds_M = torch.tensor([0, 16, 16, 24], dtype=torch.int32, device=device)
+    key_TKE, value_TKE = (torch.ones(40, 1, head_size, dtype=dtype, device=device).requires_grad_() for _ in range(2))
+    for kind, bounds_M, queries in (
+        (AttentionKind.CAUSAL, key_bounds_M, 40),
+        (AttentionKind.BIDIRECTIONAL, query_bounds_M, 24),
+    ):
+        query_NHE = torch.ones(queries, 2, head_size, dtype=dtype, device=device, requires_grad=True)
+        output_NHE = kernel(query_NHE, key_TKE, value_TKE, bounds_M, key_bounds_M, 16, 16, kind)
+        gradients = torch.autograd.grad(output_NHE.sum(), (query_NHE, key_TKE, value_TKE))
+        if not all(tensor.isfinite().all() for tensor in (output_NHE, *gradients)):
+            raise RuntimeError(f"{kind.value} attention of ones is not finite")
