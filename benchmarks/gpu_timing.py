@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from toolkit.core.errors import SettingsError
-from toolkit.engine.ranks import has_gpu
+from toolkit.engine.gpus import has_gpu
 
 Row = dict[str, Any]
 _WARM_UP = 3

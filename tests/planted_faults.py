@@ -245,7 +245,7 @@ FAULTS = (
     ),
     Fault(
         name="pipeline: the head weighs nothing in the cut",
-        path="toolkit/parallel/stages.py",
+        path="toolkit/parallel/division.py",
         old="return max(last + last_stage_extra,",
         new="return max(float(last),",
         tests=("tests/parallel/test_stages.py",),

@@ -1,5 +1,7 @@
 """How `toolkit train` asks the deepspeed launcher for ranks."""
 
+import base64
+import json
 import os
 import signal
 import subprocess
@@ -10,32 +12,44 @@ import pytest
 from tests.support.runs import write_run
 from toolkit.core.errors import SettingsError
 from toolkit.core.files import shipped_folder
-from toolkit.workflows.launch import as_shells_say, device_options, launcher_command, stop_signals_kept
+from toolkit.engine import gpus
+from toolkit.parallel.launcher import check_launcher, read_launcher
+from toolkit.workflows.launch import as_shells_say, devices_of_ranks, rank_command, stop_signals_kept
+
+
+@pytest.fixture
+def on_gpus(monkeypatch):
+    monkeypatch.setattr(gpus, "has_gpu", lambda: True)
 
 
 @pytest.mark.parametrize(
-    ("num_procs", "visible", "options"),
-    [
-        (2, None, ["--num_gpus", "2"]),
-        (2, "", ["--num_gpus", "2"]),
-        (2, "4,5,6", ["--include", "localhost:4,5"]),
-        (3, "4,5,6", ["--include", "localhost:4,5,6"]),
-    ],
+    ("num_procs", "visible", "devices"),
+    [(2, None, [0, 1]), (2, "", [0, 1]), (2, "4,5,6", [4, 5]), (3, "4,5,6", [4, 5, 6])],
 )
-def test_visible_devices_are_respected(num_procs, visible, options):
+@pytest.mark.usefixtures("on_gpus")
+def test_visible_devices_are_respected(num_procs, visible, devices):
     environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
-    assert device_options(num_procs, environment) == options
+    assert devices_of_ranks(num_procs, environment) == devices
 
 
-@pytest.mark.parametrize(("num_procs", "visible"), [(4, "4,5,6"), (1, "GPU-ab12"), (1, "-1")])
+@pytest.mark.parametrize(("num_procs", "visible"), [(4, "4,5,6"), (2, "GPU-ab12,GPU-cd34")])
+@pytest.mark.usefixtures("on_gpus")
 def test_what_the_launcher_cannot_take_is_refused(num_procs, visible):
     with pytest.raises(SettingsError, match="CUDA_VISIBLE_DEVICES"):
-        device_options(num_procs, {"CUDA_VISIBLE_DEVICES": visible})
+        devices_of_ranks(num_procs, {"CUDA_VISIBLE_DEVICES": visible})
 
 
-def test_a_run_on_the_cpu_does_not_ask_for_gpus():
-    environment = {"CUDA_VISIBLE_DEVICES": "0", "DS_ACCELERATOR": "cpu"}
-    assert device_options(4, environment) == ["--num_gpus", "4"]
+def test_a_run_on_the_cpu_does_not_ask_for_gpus(monkeypatch):
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    assert devices_of_ranks(4, {"CUDA_VISIBLE_DEVICES": "0"}) == [0, 1, 2, 3]
+
+
+def test_one_rank_needs_no_launcher():
+    """It would be two imports of DeepSpeed more."""
+    command, place = rank_command(1, {})
+    assert command == [sys.executable, "-u"]
+    check_launcher(place)
+    assert read_launcher(place).world_size == 1
 
 
 def test_stop_signals_go_back_to_whom_they_belonged():
@@ -52,17 +66,28 @@ def test_signals_are_exit_codes_as_shells_say_them(code, shown):
     assert as_shells_say(code) == shown
 
 
-@pytest.mark.parametrize("environment", [{}, {"CUDA_VISIBLE_DEVICES": "0,1"}])
-def test_the_launch_stays_on_this_machine(tmp_path, monkeypatch, environment):
-    """Clusters lay /job/hostfile, which the launcher reads by default."""
-    from deepspeed.launcher import runner
+@pytest.mark.usefixtures("on_gpus")
+def test_the_launcher_takes_its_command(monkeypatch):
+    """Of this machine alone, whatever /job/hostfile says, which clusters lay and the command `deepspeed` reads."""
+    from deepspeed.launcher import launch
 
-    hosts = tmp_path / "hostfile"
-    hosts.write_text("worker-0 slots=2\nworker-1 slots=2\n")
-    monkeypatch.setattr(runner, "DLTS_HOSTFILE", str(hosts))
-    command = launcher_command(2, environment)
-    arguments = runner.parse_args([*command[command.index("deepspeed.launcher.runner") + 1 :], "program.py"])
-    assert not runner.fetch_hostfile(arguments.hostfile)
+    command, _ = rank_command(2, {"CUDA_VISIBLE_DEVICES": "4,5,6"})
+    monkeypatch.setattr(sys, "argv", [*command[command.index("deepspeed.launcher.launch") :], "program.py"])
+    arguments = launch.parse_args()
+    assert json.loads(base64.urlsafe_b64decode(arguments.world_info)) == {"localhost": [4, 5]}
+    assert (arguments.node_rank, arguments.training_script) == (0, "program.py")
+
+
+def test_a_run_is_resolved_without_torch(tmp_path):
+    """Importing it is most of what a command that has nothing to do would cost."""
+    script = (
+        "import sys\nfrom toolkit.run import load_run\nfrom toolkit.workflows import train\n"
+        "train.resolve_run(load_run(sys.argv[1]), ds_config=None, num_ranks=train.num_devices()).is_finished\n"
+        "sys.exit('torch' in sys.modules)\n"
+    )
+    command = [sys.executable, "-c", script, str(write_run(tmp_path))]
+    environment = {**os.environ, "DS_ACCELERATOR": "cpu"}
+    subprocess.run(command, env=environment, timeout=60, check=True)
 
 
 def test_a_rank_that_fails_alone_says_why(tmp_path):

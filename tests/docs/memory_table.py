@@ -9,8 +9,9 @@ from tests.docs.pages import ROOT
 from toolkit.engine.ds_config import read_ds_config
 from toolkit.model import MODEL_PRESETS
 from toolkit.model.config import ActivationCheckpointing
+from toolkit.model.kernels.cross_entropy import EAGER
+from toolkit.parallel.division import stage_blocks
 from toolkit.parallel.memory import rank_memory, shapes_of_stages
-from toolkit.parallel.stages import stage_blocks
 from toolkit.parallel.topology import ParallelSettings
 
 __all__ = ["PAGE", "with_table"]
@@ -57,7 +58,7 @@ def _gigabytes(name: str, file: str, tp: int, pp: int, mode: ActivationCheckpoin
     memories = [
         rank_memory(
             shape, dp=_RANKS // (tp * pp), zero=read_ds_config(file)["zero_optimization"], precision="bf16",
-            micro_batch_rows=_ROWS, sequence_length=_LENGTH, activation_checkpointing=mode,
+            micro_batch_rows=_ROWS, sequence_length=_LENGTH, activation_checkpointing=mode, form=EAGER,
         )
         for shape in shapes
     ]  # fmt: skip

@@ -92,7 +92,7 @@ def test_a_cache_that_cannot_be_written_only_costs_time(tmp_path: Path) -> None:
 def test_stage_0_and_gpus_need_no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "faster_on_this_cpu", None)
     assert choose_precision(0, ranks_per_machine=1)[0] == "fp32"
-    monkeypatch.setattr("toolkit.engine.ranks.has_gpu", lambda: True)
+    monkeypatch.setattr("toolkit.engine.gpus.has_gpu", lambda: True)
     assert choose_precision(1, ranks_per_machine=1)[0] == "bf16"
     assert choose_precision(0, ranks_per_machine=1)[0] == "fp32"
 

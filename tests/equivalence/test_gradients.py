@@ -27,7 +27,8 @@ from toolkit.model import Encoder, SegmentLayout
 from toolkit.model.kernels.choice import Kernels
 from toolkit.model.kernels.flash import FlashKernel
 from toolkit.model.layers import Products, joined_products, separate_products
-from toolkit.parallel.stages import Stage, stage_blocks
+from toolkit.parallel.division import stage_blocks
+from toolkit.parallel.stages import Stage
 from toolkit.parallel.tensor_parallel import share_weights_
 from toolkit.parallel.topology import ParallelSettings, batch_plan
 from toolkit.testing.distributed import run_distributed

@@ -13,7 +13,7 @@ from toolkit.engine.ds_config import read_ds_config, resolve_ds_config
 from toolkit.engine.engine import MicroBatch
 from toolkit.engine.ranks import join_ranks
 from toolkit.model import Encoder, ModelSettings, SegmentLayout, model_settings
-from toolkit.model.kernels.cross_entropy import Compiled
+from toolkit.model.kernels.cross_entropy import EAGER, Compiled
 from toolkit.parallel.memory import RankMemory, rank_memory, shapes_of_stages
 from toolkit.parallel.topology import batch_plan
 from toolkit.run.settings import RunSettings
@@ -33,7 +33,7 @@ def _one_rank(model: ModelSettings, **changes: Any) -> RankMemory:
     (shape,) = shapes_of_stages(model, tp=1, stages=(model.num_hidden_layers,), num_micro_batches=1)
     arguments: dict[str, Any] = {
         "dp": 1, "zero": {"stage": 1}, "precision": "bf16", "micro_batch_rows": 1, "sequence_length": 100,
-        "activation_checkpointing": "none",
+        "activation_checkpointing": "none", "form": EAGER,
     }  # fmt: skip
     return rank_memory(shape, **(arguments | changes))
 
@@ -126,7 +126,7 @@ class _Steps:
         shapes = shapes_of_stages(settings.model, tp=self.tp, stages=stages, num_micro_batches=_ACCUMULATION)
         formula = rank_memory(
             shapes[ranks.topology.stage], dp=dp, zero=config["zero_optimization"], precision=self.precision,
-            micro_batch_rows=1, sequence_length=_LENGTH, activation_checkpointing="none",
+            micro_batch_rows=1, sequence_length=_LENGTH, activation_checkpointing="none", form=EAGER,
         )  # fmt: skip
         return peak, formula.total
 

@@ -7,8 +7,9 @@ from toolkit.core.errors import SettingsError
 from toolkit.core.types import AttentionKind
 from toolkit.model import Encoder, SegmentLayout, model_settings
 from toolkit.model.encoder import ForwardContext
+from toolkit.parallel.division import balanced_stages, check_pipeline_parallel, head_in_blocks, stage_blocks
 from toolkit.parallel.shares import allocate_
-from toolkit.parallel.stages import Stage, balanced_stages, check_pipeline_parallel, head_in_blocks, stage_blocks
+from toolkit.parallel.stages import Stage
 from toolkit.parallel.topology import ParallelSettings
 from toolkit.testing.models import tiny_encoder, tiny_settings
 

@@ -5,8 +5,9 @@ import torch
 
 from toolkit.core.errors import SettingsError
 from toolkit.model import Encoder
+from toolkit.parallel.division import check_tensor_parallel
 from toolkit.parallel.shares import Share
-from toolkit.parallel.tensor_parallel import Sharing, check_tensor_parallel, sharing_of
+from toolkit.parallel.tensor_parallel import Sharing, sharing_of
 from toolkit.testing.models import MODEL_OPTIONS, tiny_settings
 
 

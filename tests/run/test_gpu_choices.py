@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.runs import write_run
 from toolkit.core.errors import SettingsError
-from toolkit.engine import ranks
+from toolkit.engine import gpus
 from toolkit.run import load_run
 from toolkit.run.memory import rank_memories
 from toolkit.run.resolve import ResolvedRun, resolve_run
@@ -22,8 +22,8 @@ def run_file(tmp_path: Path) -> str:
 
 
 def _resolve(run_file: str, gpu: int | None, monkeypatch: pytest.MonkeyPatch, *overrides: str) -> ResolvedRun:
-    monkeypatch.setattr(ranks, "has_gpu", lambda: gpu is not None)
-    monkeypatch.setattr(ranks, "gpu_bytes", lambda: gpu)
+    monkeypatch.setattr(gpus, "has_gpu", lambda: gpu is not None)
+    monkeypatch.setattr(gpus, "gpu_bytes", lambda: gpu)
     settings = load_run(run_file, ['precision="bf16"', *overrides])
     return resolve_run(settings, ds_config=None, num_ranks=2)
 
@@ -71,6 +71,6 @@ def test_blocks_are_compiled_on_gpus(run_file: str, monkeypatch: pytest.MonkeyPa
     assert told not in _resolve(run_file, None, monkeypatch).choices
     selective = load_run(run_file, ['train.activation_checkpointing="selective"', "train.micro_batch_rows=1"])
     assert resolve_run(selective, ds_config="zero3", num_ranks=2)
-    monkeypatch.setattr(ranks, "has_gpu", lambda: True)
+    monkeypatch.setattr(gpus, "has_gpu", lambda: True)
     with pytest.raises(SettingsError, match=r"cannot run with train\.compile=true and ZeRO stage 3"):
         resolve_run(selective, ds_config="zero3", num_ranks=2)

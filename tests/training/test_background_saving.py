@@ -18,8 +18,9 @@ from toolkit.checkpoint.folders import WRITING_PREFIX, step_folders, step_name
 from toolkit.checkpoint.read import open_checkpoint
 from toolkit.core.errors import CheckpointError
 from toolkit.engine import saving
+from toolkit.parallel.launcher import STOP_FILE_VARIABLE
 from toolkit.testing.distributed import run_distributed
-from toolkit.training.stopping import STOP_FILE_VARIABLE, StopRequest
+from toolkit.training.stopping import StopRequest
 
 _PHASE, _EVERY = 4, 4
 _LAST = 2 * _PHASE

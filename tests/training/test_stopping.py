@@ -5,7 +5,8 @@ import signal
 
 import pytest
 
-from toolkit.training.stopping import STOP_FILE_VARIABLE, StopRequest
+from toolkit.parallel.launcher import STOP_FILE_VARIABLE
+from toolkit.training.stopping import StopRequest
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])

@@ -1,4 +1,4 @@
-"""Reading checkpoints, one tensor at a time; files are hashed before they are trusted."""
+"""Reading checkpoints, one tensor at a time; files are hashed before they are trusted, which needs no torch."""
 
 import logging
 import os
@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
 from safetensors import SafetensorError, safe_open
 
 from toolkit.checkpoint.folders import CHECKPOINTS_FOLDER, TOKENIZER_FOLDER, step_folders
@@ -20,9 +20,11 @@ from toolkit.checkpoint.manifest import (
     read_manifest,
     tensor_file,
 )
-from toolkit.checkpoint.tensor_files import read_header, read_rows
 from toolkit.core.errors import CheckpointError
 from toolkit.core.files import hash_file
+
+if TYPE_CHECKING:
+    import torch
 
 _WHAT_TO_GIVE = f"Give a checkpoint (RUN_DIR/{CHECKPOINTS_FOLDER}/step-NNNNNNNN), or the folder of a run that has one."
 _log = logging.getLogger(__name__)
@@ -33,9 +35,9 @@ class ParameterState:
     """A parameter as AdamW sees it: three fp32 CPU tensors of one shape, by Hugging Face name."""
 
     name: str
-    weight: torch.Tensor
-    exp_avg: torch.Tensor
-    exp_avg_sq: torch.Tensor
+    weight: "torch.Tensor"
+    exp_avg: "torch.Tensor"
+    exp_avg_sq: "torch.Tensor"
 
 
 class Checkpoint:
@@ -60,7 +62,7 @@ class Checkpoint:
         """Names of all parameters, sorted."""
         return sorted(self.manifest.tensors)
 
-    def weight(self, name: str) -> torch.Tensor:
+    def weight(self, name: str) -> "torch.Tensor":
         """One parameter's weight, fp32 on the CPU.
 
         Raises:
@@ -68,12 +70,14 @@ class Checkpoint:
         """
         return self._tensor("weights", name)
 
-    def rows(self, name: str) -> Iterator[torch.Tensor]:
+    def rows(self, name: str) -> "Iterator[torch.Tensor]":
         """One parameter's weight in blocks along its first dimension, fp32; no more than a block is in memory.
 
         Raises:
             CheckpointError: there is no such parameter, or its file cannot be read.
         """
+        from toolkit.checkpoint.tensor_files import read_header, read_rows
+
         entry = self.manifest.tensors.get(name)
         if entry is None:
             raise CheckpointError(f"{self.path} has no parameter {name}. {COPY_AGAIN}")
@@ -105,6 +109,8 @@ class Checkpoint:
         Raises:
             CheckpointError: there is no such parameter, or its file cannot be read.
         """
+        import torch
+
         weight = self._tensor("weights", name)
         return ParameterState(name, weight, torch.zeros_like(weight), torch.zeros_like(weight))
 
@@ -153,7 +159,9 @@ class Checkpoint:
             return f"{path} is damaged: expected SHA-256 {expected.sha256[:12]}, found {found[:12]}."
         return None
 
-    def _tensor(self, kind: TensorKind, name: str) -> torch.Tensor:
+    def _tensor(self, kind: TensorKind, name: str) -> "torch.Tensor":
+        import torch
+
         entry = self.manifest.tensors.get(name)
         if entry is None:
             raise CheckpointError(f"{self.path} has no parameter {name}. {COPY_AGAIN}")

@@ -91,12 +91,14 @@ class Engine:
         self.zero_stage = zero_stage(config)
         self._accumulation = int(config["gradient_accumulation_steps"])
         self._steps_here = 0
-        # Every rank meets the same error: told once.
-        with ranks.together():
-            self.deepspeed = self._initialize(config, optimizer)
         # What there is by now, imported modules most of all, stays: collections pass over it, and last a millisecond
         # where they took several steps of a small model. Where the process did so itself, it is the one to undo it.
         self._has_frozen = gc.get_freeze_count() == 0
+        if self._has_frozen:
+            gc.freeze()
+        # Every rank meets the same error: told once.
+        with ranks.together():
+            self.deepspeed = self._initialize(config, optimizer)
         if self._has_frozen:
             gc.freeze()
 

@@ -1,7 +1,7 @@
 """DeepSpeed's engine around a module, and what it reads from the module's parameters."""
 
 import io
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from typing import Any
 
 import torch
@@ -51,6 +51,7 @@ def initialize_deepspeed(
     from deepspeed.runtime.config import DeepSpeedConfig, DeepSpeedConfigError
     from deepspeed.runtime.zero.utils import ZeRORuntimeException
 
+    _import_muon_uncompiled()
     try:
         # Reads nothing but the user's file, and stumbles over wrong types in many ways.
         DeepSpeedConfig(config, mpu=ranks.groups)
@@ -63,3 +64,19 @@ def initialize_deepspeed(
     except (DeepSpeedConfigError, ZeRORuntimeException, AssertionError, ValueError) as error:
         raise SettingsError(deepspeed_error_message(error)) from error
     return engine
+
+
+def _import_muon_uncompiled() -> None:
+    """Import an optimizer that no run has, and that DeepSpeed asks for whatever the optimizer is.
+
+    It compiles functions as it is imported, for which torch would load its compiler: two seconds of each rank's start.
+    """
+    from deepspeed.runtime import compiler
+
+    compile_ = compiler.compile
+    compiler.compile = lambda: lambda function: function
+    try:
+        with suppress(ImportError):
+            import deepspeed.runtime.zero.muon.original_muon  # noqa: F401
+    finally:
+        compiler.compile = compile_

@@ -18,6 +18,7 @@ from typing import Literal
 from filelock import FileLock
 
 from toolkit.core.files import atomic_write, cache_folder
+from toolkit.engine import gpus
 
 Precision = Literal["fp32", "bf16"]
 """Compute dtype of a run."""
@@ -36,11 +37,9 @@ def choose_precision(zero_stage: int, *, ranks_per_machine: int) -> tuple[Precis
         zero_stage: of the run's DeepSpeed file.
         ranks_per_machine: which share its cores, unless OMP_NUM_THREADS is set.
     """
-    from toolkit.engine.ranks import has_gpu
-
     if zero_stage == 0:
         return "fp32", "ZeRO stage 0 accumulates gradients in the compute dtype"
-    if has_gpu():
+    if gpus.has_gpu():
         return "bf16", "the run is on GPUs"
     threads = int(os.environ.get("OMP_NUM_THREADS") or max(1, len(os.sched_getaffinity(0)) // ranks_per_machine))
     return faster_on_this_cpu(threads)

@@ -19,9 +19,10 @@ import torch
 import torch.distributed as dist
 
 from toolkit.core.errors import ToolkitError
+from toolkit.engine.gpus import has_gpu
 from toolkit.model.segments import to_device
 from toolkit.parallel.groups import process_groups
-from toolkit.parallel.launcher import check_launcher, read_launcher
+from toolkit.parallel.launcher import alone, check_launcher, read_launcher
 from toolkit.parallel.topology import ParallelSettings, topology
 
 _T = TypeVar("_T")
@@ -31,20 +32,8 @@ GatherNumbers = Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]]
 
 # Packing plans of a large corpus take longer than the half hour that a process group waits by default.
 _PATIENCE = timedelta(days=7)
-# What DeepSpeed and torch want to read in a process that nobody launched.
-_SINGLE_PROCESS = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
 
 _DATA_PARALLEL = ParallelSettings(tp=1, pp=1)
-
-
-def has_gpu() -> bool:
-    """Whether runs go to GPUs; DS_ACCELERATOR=cpu keeps them off, and so does a machine without one."""
-    return os.environ.get("DS_ACCELERATOR") != "cpu" and torch.cuda.is_available()
-
-
-def gpu_bytes() -> int:
-    """Memory of a GPU of this machine, of the smallest one; there has to be one."""
-    return min(torch.cuda.get_device_properties(number).total_memory for number in range(torch.cuda.device_count()))
 
 
 def has_joined() -> bool:
@@ -198,7 +187,8 @@ def join_ranks(parallel: ParallelSettings = _DATA_PARALLEL) -> Ranks:
     compatible_ops["deepspeed_shm_comm"] = False
     launched = read_launcher()
     if not launched.is_launched:
-        os.environ.update(_SINGLE_PROCESS)
+        # What DeepSpeed and torch want to read in a process that nobody launched.
+        os.environ.update(alone(port=0))
     if has_gpu():
         if "PYTORCH_ALLOC_CONF" not in os.environ:
             # Micro-batches differ in their targets, and blocks of fixed sizes leave gaps. Read at the first allocation.

@@ -1,10 +1,16 @@
-"""This process's place in a launch, from the environment variables that launchers set; their only reader."""
+"""This process's place in a launch, from the environment variables that launchers set; their only reader.
+
+`toolkit train` tells its ranks two things more in the same way: who started them, and where a stop is asked for.
+"""
 
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from toolkit.core.errors import SettingsError
+
+STOP_FILE_VARIABLE = "TOOLKIT_STOP_FILE"
+STARTER_VARIABLE = "TOOLKIT_STARTER_PID"
 
 _OTHER_STARTERS = {"SLURM_STEP_NUM_TASKS": "srun", "OMPI_COMM_WORLD_SIZE": "mpirun", "PMI_SIZE": "mpiexec"}
 """How many processes they started, in a variable of each; none of them sets RANK."""
@@ -47,6 +53,12 @@ def read_launcher(environment: Mapping[str, str] = os.environ) -> Launched:
         is_launched=bool(environment.get("RANK")),
         main_address=environment.get("MASTER_ADDR") or "127.0.0.1",
     )
+
+
+def alone(port: int) -> dict[str, str]:
+    """The variables of a launch of one process."""
+    place = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    return {**place, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
 
 
 def check_launcher(environment: Mapping[str, str] = os.environ) -> None:

@@ -23,11 +23,13 @@ H query heads, K key-value heads, E width of one head.
 
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from toolkit.model.config import ActivationCheckpointing, ModelSettings
-from toolkit.model.kernels.cross_entropy import EAGER, CrossEntropyForm
 from toolkit.model.presets import parameter_counts
+
+if TYPE_CHECKING:
+    from toolkit.model.kernels.cross_entropy import CrossEntropyForm
 
 GradientReduction = Literal["in place", "copied"]
 
@@ -117,7 +119,7 @@ def rank_memory(
     micro_batch_rows: int,
     sequence_length: int,
     activation_checkpointing: ActivationCheckpointing,
-    form: CrossEntropyForm = EAGER,
+    form: "CrossEntropyForm",
     gradient_reduction: GradientReduction = "in place",
 ) -> RankMemory:
     """Bytes of one rank at the peak of a step, where attention is a flash kernel.
@@ -190,7 +192,7 @@ def _activations_per_position(shape: RankShape, mode: ActivationCheckpointing) -
     return shape.blocks * kept * shape.micro_batches + again
 
 
-def _head(shape: RankShape, positions: int, width: int, form: CrossEntropyForm) -> int:
+def _head(shape: RankShape, positions: int, width: int, form: "CrossEntropyForm") -> int:
     """A chunk of logits as its form holds it, and the gradient of the matrix, which is summed in fp32."""
     if not shape.has_head:
         return 0

@@ -14,7 +14,6 @@ share ends in rows of zeros that stay zero; they are in no checkpoint.
 Shapes: T positions in a micro-batch, D model width, V vocabulary, N target tokens. A share keeps the letters.
 """
 
-import math
 from enum import Enum
 from fnmatch import fnmatchcase
 from typing import Any
@@ -23,8 +22,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from toolkit.core.errors import SettingsError
-from toolkit.model.config import ModelSettings
 from toolkit.model.encoder import Encoder, FeedForward, Head, SelfAttention
 from toolkit.model.kernels.cross_entropy import VocabularyColumns
 from toolkit.model.layers import Embedding, Linear, RMSNorm, embed, linear, rms_norm
@@ -60,26 +57,6 @@ TENSOR_PARALLEL_TABLE = (
 def sharing_of(name: str) -> Sharing | None:
     """What the table says of a parameter, by its Hugging Face name; None: whole on every rank."""
     return next((sharing for pattern, sharing in TENSOR_PARALLEL_TABLE if fnmatchcase(name, pattern)), None)
-
-
-def check_tensor_parallel(settings: ModelSettings, tp: int) -> None:
-    """Check that `tp` ranks can share a model of this shape.
-
-    Raises:
-        SettingsError: with the sizes that `tp` does not divide.
-    """
-    sizes = {
-        "num_attention_heads": settings.num_attention_heads,
-        "num_key_value_heads": settings.key_value_heads,
-        "intermediate_size": settings.intermediate_size,
-    }
-    if uneven := [f"model.{name}={size}" for name, size in sizes.items() if size % tp]:
-        largest = math.gcd(*sizes.values())
-        possible = [str(ranks) for ranks in range(1, largest + 1) if largest % ranks == 0]
-        raise SettingsError(
-            f"tensor parallelism (parallel.tp={tp}) gives each rank the same number of heads and inner features, but "
-            f"{tp} does not divide {', '.join(uneven)}.\nSet parallel.tp to {' or '.join(possible)}."
-        )
 
 
 @torch.no_grad()

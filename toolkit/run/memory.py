@@ -5,7 +5,6 @@ from dataclasses import asdict
 from typing import Any
 
 from toolkit.core.errors import SettingsError
-from toolkit.model.kernels.cross_entropy import EAGER, Compiled
 from toolkit.parallel.memory import RankMemory, rank_memory, shapes_of_stages
 from toolkit.parallel.topology import LARGEST_DEFAULT_MICRO_BATCH, BatchPlan
 from toolkit.run.settings import RunSettings
@@ -24,6 +23,9 @@ def rank_memories(settings: RunSettings, plan: BatchPlan, config: Mapping[str, A
         plan: how the ranks share a step.
         config: the content of its DeepSpeed file.
     """
+    # It needs torch, which a run without a GPU is resolved without.
+    from toolkit.model.kernels.cross_entropy import EAGER, Compiled
+
     stages = tuple(len(blocks) for blocks in blocks_of_stages(settings))
     # Micro-batches of all phases have as many positions, or fewer; only one long row can be more.
     rows, length = BatchPlans(plan, StepPlan(settings)).largest_micro_batch

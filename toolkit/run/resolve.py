@@ -5,18 +5,19 @@ that all fits. Its result is written to the run folder, from where ranks read it
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from toolkit.core.errors import SettingsError
 from toolkit.core.text import counted, home_hint
+from toolkit.engine import gpus
 from toolkit.engine.ds_config import check_parallel, choose_ds_config, read_ds_config, resolve_ds_config, zero_stage
 from toolkit.engine.precision import choose_precision
+from toolkit.parallel.division import check_pipeline_parallel, check_tensor_parallel
 from toolkit.parallel.launcher import read_launcher
 from toolkit.parallel.memory import largest_parameter
-from toolkit.parallel.stages import check_pipeline_parallel
-from toolkit.parallel.tensor_parallel import check_tensor_parallel
 from toolkit.parallel.topology import BatchPlan, batch_plan, topology
 from toolkit.run.data import RunData, open_run_data
 from toolkit.run.folder import RunFolder
@@ -51,20 +52,41 @@ class ResolvedRun:
         """Of the run."""
         return RunFolder(self.settings.run.dir)
 
+    @cached_property
+    def is_finished(self) -> bool:
+        """Whether the folder has the checkpoint of the last step, every file of it intact."""
+        own = self.start.own
+        if own is None or own.step != self.data.schedule.total_steps:
+            return False
+        newest, _ = self.folder.newest_checkpoint()
+        return newest is not None and newest.manifest.step == own.step
+
     def write(self) -> None:
         """Write what ranks read into the run folder, and a copy of the tokenizer for checkpoints.
 
         Raises:
             UserError: a file cannot be written.
         """
-        folder, own = self.folder, self.start.own
-        if own is not None and own.step == self.data.schedule.total_steps and folder.settings_file.is_file():
-            newest, _ = folder.newest_checkpoint()
-            if newest is not None and newest.manifest.step == own.step:
-                # The run is finished: its files say how it was trained.
-                return
+        folder = self.folder
+        if self.is_finished and folder.settings_file.is_file():
+            # They say how it was trained.
+            return
         folder.write_resolved(to_toml(self.settings), self.ds_config)
         folder.keep_tokenizer(self.data.corpus.tokenizer_folder)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: the step it stands at, of how many, and whether it had to do anything."""
+
+    step: int
+    total_steps: int
+    was_finished: bool
+
+    def __str__(self) -> str:
+        if self.was_finished:
+            return f"already finished at step {self.step}"
+        return f"finished at step {self.step}" if self.step == self.total_steps else f"stopped at step {self.step}"
 
 
 def resolve_run(settings: RunSettings, *, ds_config: str | None, num_ranks: int) -> ResolvedRun:
@@ -136,15 +158,13 @@ def divide_run(
         SettingsError: model, rows, ranks, degrees of parallelism and DeepSpeed file do not fit.
     """
     parallel, choices = settings.parallel, list[str]()
-    from toolkit.engine.ranks import gpu_bytes, has_gpu
-
     plan = _batch_plan(settings, settings.train.micro_batch_rows, num_ranks)
-    if settings.train.micro_batch_rows is None and settings.model.vocab_size is not None and has_gpu():
+    if settings.train.micro_batch_rows is None and settings.model.vocab_size is not None and gpus.has_gpu():
         plan, why = largest_fitting(
             settings,
             lambda plan: read_ds_config(ds_config or choose_ds_config(plan, parallel)[0]),
             data_parallel=plan.data_parallel,
-            gpu_bytes=gpu_bytes(),
+            gpu_bytes=gpus.gpu_bytes(),
         )
         choices.append(f"train.micro_batch_rows {plan.micro_batch_rows}: {why}")
     if ds_config is None:

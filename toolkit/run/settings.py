@@ -8,6 +8,7 @@ from pydantic import Field, InstanceOf, PlainSerializer, model_validator
 from toolkit.checkpoint.retention import CheckpointSettings
 from toolkit.core.settings import Settings
 from toolkit.data import DataSettings
+from toolkit.engine import gpus
 from toolkit.engine.lr import LearningRateSettings
 from toolkit.engine.optimizer import OptimizerSettings
 from toolkit.model.config import ActivationCheckpointing, AttentionKernel, ModelSettings
@@ -58,9 +59,7 @@ class TrainSettings(OptimizerSettings):
     @property
     def is_compiled(self) -> bool:
         """Whether blocks and loss are compiled here."""
-        from toolkit.engine.ranks import has_gpu
-
-        return has_gpu() if self.compile is None else self.compile
+        return gpus.has_gpu() if self.compile is None else self.compile
 
 
 class InitSettings(Settings):

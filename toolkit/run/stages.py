@@ -1,7 +1,7 @@
 """The pipeline stages of a run: how its schedule weighs the head, and the cut that follows."""
 
 from toolkit.objectives.mlm import MaskRatioRamp
-from toolkit.parallel.stages import head_in_blocks, stage_blocks
+from toolkit.parallel.division import head_in_blocks, stage_blocks
 from toolkit.run.settings import RunSettings
 from toolkit.run.step_plan import schedule_of
 

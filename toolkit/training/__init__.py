@@ -1,5 +1,6 @@
 """The pretraining program."""
 
-from toolkit.training.pretrain import Outcome, pretrain
+from toolkit.run.resolve import Outcome
+from toolkit.training.pretrain import pretrain
 
 __all__ = ["Outcome", "pretrain"]

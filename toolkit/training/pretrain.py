@@ -11,7 +11,7 @@ import socket
 import sys
 import uuid
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,9 @@ from toolkit.core.errors import SettingsError
 from toolkit.data import DIGEST_START
 from toolkit.engine.ds_config import zero_stage
 from toolkit.engine.engine import Engine
+from toolkit.engine.gpus import has_gpu
 from toolkit.engine.peers import peers_watched
-from toolkit.engine.ranks import Ranks, has_gpu, join_ranks
+from toolkit.engine.ranks import Ranks, join_ranks
 from toolkit.engine.saving import load_checkpoint
 from toolkit.model.activation_checkpointing import checkpoint_blocks_
 from toolkit.model.encoder import Encoder, compile_blocks_
@@ -37,7 +38,7 @@ from toolkit.parallel.tensor_parallel import share_weights_
 from toolkit.run.folder import RunFolder
 from toolkit.run.identity import check_same_model, growth_of, rope_differences
 from toolkit.run.load import read_resolved
-from toolkit.run.resolve import read_run, resolve_run
+from toolkit.run.resolve import Outcome, read_run, resolve_run
 from toolkit.run.settings import RunSettings
 from toolkit.run.stages import blocks_of_stages
 from toolkit.run.start import no_intact_checkpoint
@@ -50,20 +51,6 @@ from toolkit.training.stopping import StopRequest
 
 _GPU_SWITCH_SECONDS = 5e-4
 """Python's own 5 ms are many kernels' time."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a run ended: the step it stands at, of how many, and whether it had to do anything."""
-
-    step: int
-    total_steps: int
-    was_finished: bool
-
-    def __str__(self) -> str:
-        if self.was_finished:
-            return f"already finished at step {self.step}"
-        return f"finished at step {self.step}" if self.step == self.total_steps else f"stopped at step {self.step}"
 
 
 def pretrain(settings: RunSettings, *, ds_config: str | None = None) -> Outcome:

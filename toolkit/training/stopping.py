@@ -18,8 +18,8 @@ from typing import Any
 
 import psutil
 
-STOP_FILE_VARIABLE = "TOOLKIT_STOP_FILE"
-STARTER_VARIABLE = "TOOLKIT_STARTER_PID"
+from toolkit.parallel.launcher import STARTER_VARIABLE, STOP_FILE_VARIABLE
+
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 

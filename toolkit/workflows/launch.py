@@ -1,12 +1,15 @@
-"""`toolkit train`: start the deepspeed launcher on this machine, and own the signals.
+"""`toolkit train`: start ranks on this machine, several by the deepspeed launcher, and own the signals.
 
-The launcher and its ranks get a session of their own, so a Ctrl-C on the terminal reaches this process alone. A stop
-(SIGTERM, SIGUSR1) becomes a stop file, also one that came before there were ranks; they look at it between steps, and
-it is safe while they still import. A second SIGTERM or a Ctrl-C ends everything at once. If this process is killed,
-ranks notice and end themselves.
+Of the launcher it is the part that runs on each machine (`deepspeed.launcher.launch`): the command `deepspeed` in front
+of it looks for other machines, and takes two seconds to import. Launcher and ranks get a session of their own, so a
+Ctrl-C on the terminal reaches this process alone. A stop (SIGTERM, SIGUSR1) becomes a stop file, also one that came
+before there were ranks; they look at it between steps, and it is safe while they still import. A second SIGTERM or a
+Ctrl-C ends everything at once. If this process is killed, ranks notice and end themselves.
 """
 
+import base64
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -20,18 +23,11 @@ from types import FrameType
 from toolkit.core.errors import SettingsError
 from toolkit.core.files import shipped_folder
 from toolkit.core.text import counted
-from toolkit.engine.ranks import has_gpu
-from toolkit.training.stopping import STARTER_VARIABLE, STOP_FILE_VARIABLE
+from toolkit.engine import gpus
+from toolkit.parallel.launcher import STARTER_VARIABLE, STOP_FILE_VARIABLE, alone
 from toolkit.workflows.stop_signals import STOP_SIGNALS
 
 _VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
-
-
-def num_devices() -> int:
-    """Ranks that `toolkit train` starts by default: one per GPU, else one."""
-    import torch
-
-    return torch.cuda.device_count() if has_gpu() else 1
 
 
 def launch_ranks(run_folder: Path, *, num_procs: int, is_stopped: Callable[[], bool] = lambda: False) -> int:
@@ -42,22 +38,20 @@ def launch_ranks(run_folder: Path, *, num_procs: int, is_stopped: Callable[[], b
         num_procs: ranks on this machine.
         is_stopped: whether a stop was asked for already; the ranks then stop before a step.
     """
-    command = launcher_command(num_procs, os.environ)
-    command += [str(shipped_folder("launchers") / "pretrain.py"), "--run_dir", str(run_folder)]
+    program = [str(shipped_folder("launchers") / "pretrain.py"), "--run_dir", str(run_folder)]
+    command, place = rank_command(num_procs, os.environ)
     with tempfile.TemporaryDirectory(prefix="toolkit-train-") as folder:
         stop_file = Path(folder) / "stop"
         environment = {
             **os.environ,
+            **place,
             STOP_FILE_VARIABLE: str(stop_file),
             STARTER_VARIABLE: str(os.getpid()),
             # Ranks must not decide otherwise: on a CPU the launcher gives them GPU numbers all the same.
-            "DS_ACCELERATOR": "cuda" if has_gpu() else "cpu",
+            "DS_ACCELERATOR": "cuda" if gpus.has_gpu() else "cpu",
         }
-        if "--include" in command:
-            # The launcher would read it as another choice of devices; it sets the variable for each rank itself.
-            del environment[_VISIBLE_DEVICES]
         with stop_signals_kept():
-            launcher = _start_listening(stop_file, command, environment, is_stopped)
+            launcher = _start_listening(stop_file, [*command, *program], environment, is_stopped)
             try:
                 code = launcher.wait()
             except KeyboardInterrupt:
@@ -74,36 +68,37 @@ def as_shells_say(code: int) -> int:
     return 128 + number if 0 < number <= signal.NSIG else code
 
 
-def launcher_command(num_procs: int, environment: Mapping[str, str]) -> list[str]:
-    """The deepspeed launcher for `num_procs` ranks on this machine, up to the program that ranks run.
+def rank_command(num_procs: int, environment: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
+    """What starts `num_procs` ranks on this machine: a command up to the program that ranks run, and its variables.
 
     Raises:
-        SettingsError: as `device_options`.
+        SettingsError: as `devices_of_ranks`.
     """
-    command = [sys.executable, "-m", "deepspeed.launcher.runner", "--log_level", "critical"]
-    # By default it reads /job/hostfile, which some clusters lay, and starts ranks on every host in it.
-    command += ["--hostfile", os.devnull]
-    return [*command, *device_options(num_procs, environment), "--master_port", str(_free_port())]
+    python = [sys.executable, "-u"]
+    if num_procs == 1:
+        return python, alone(_free_port())
+    devices = {"localhost": devices_of_ranks(num_procs, environment)}
+    launcher = [*python, "-m", "deepspeed.launcher.launch", "--log_level", "critical"]
+    world = base64.urlsafe_b64encode(json.dumps(devices).encode()).decode()
+    return [*launcher, "--world_info", world, "--master_port", str(_free_port())], {}
 
 
-def device_options(num_procs: int, environment: Mapping[str, str]) -> list[str]:
-    """The launcher's options for `num_procs` ranks; of the GPUs that CUDA_VISIBLE_DEVICES names, the first ones.
-
-    With `--num_gpus` the launcher would drop that variable and take GPUs that were not meant for the run.
+def devices_of_ranks(num_procs: int, environment: Mapping[str, str]) -> list[int]:
+    """The number of each rank's GPU: the first of those that CUDA_VISIBLE_DEVICES names. On a CPU it means nothing.
 
     Raises:
         SettingsError: more ranks than visible GPUs, or GPUs that are not named by number.
     """
     visible = [device.strip() for device in environment.get(_VISIBLE_DEVICES, "").split(",") if device.strip()]
-    if not visible or environment.get("DS_ACCELERATOR") == "cpu":
-        return ["--num_gpus", str(num_procs)]
+    if not visible or not gpus.has_gpu():
+        return list(range(num_procs))
     if num_procs > len(visible) or not all(device.isdecimal() for device in visible):
         raise SettingsError(
             f"--num-procs asks for {counted(num_procs, 'rank')}, and {_VISIBLE_DEVICES}={','.join(visible)} shows "
             f"{counted(len(visible), 'device')}.\nThe deepspeed launcher takes one GPU a rank, named by number: ask "
             "for fewer ranks, show more GPUs, or set DS_ACCELERATOR=cpu."
         )
-    return ["--include", f"localhost:{','.join(visible[:num_procs])}"]
+    return [int(device) for device in visible[:num_procs]]
 
 
 def _start_listening(

@@ -10,7 +10,8 @@ from toolkit.engine.ranks import has_joined
 from toolkit.parallel.launcher import read_launcher
 from toolkit.run import RunFolder, load_run
 from toolkit.run.data import open_corpora
-from toolkit.training.pretrain import Outcome, pretrain, pretrain_resolved
+from toolkit.run.resolve import Outcome
+from toolkit.training.pretrain import pretrain, pretrain_resolved
 from toolkit.training.stopping import end_with_starter
 from toolkit.workflows.probe import check_probe
 from toolkit.workflows.train import prepare_if_named

@@ -10,11 +10,11 @@ from filelock import FileLock
 
 from toolkit.core.errors import SettingsError
 from toolkit.data import MANIFEST_NAME
+from toolkit.engine.gpus import num_devices
 from toolkit.run import RunSettings, load_run, run_presets
-from toolkit.run.forecast import forecast, forecast_memory
 from toolkit.run.load import to_toml
-from toolkit.run.resolve import divide_run, resolve_run
-from toolkit.workflows.launch import launch_ranks, num_devices
+from toolkit.run.resolve import Outcome, divide_run, resolve_run
+from toolkit.workflows.launch import launch_ranks
 from toolkit.workflows.probe import check_probe
 
 QUICKSTART_DATA = Path(__file__).resolve().parent.parent / "quickstart"
@@ -46,6 +46,10 @@ def train_run(
     ranks = num_procs or num_devices()
     run = resolve_run(settings, ds_config=ds_config, num_ranks=ranks)
     check_probe(settings)
+    if run.is_finished and settings.probe is None:
+        step = run.data.schedule.total_steps
+        print(Outcome(step, step, was_finished=True), flush=True)
+        return 0
     for choice in run.choices:
         print(choice, flush=True)
     with run.folder.reserved():
@@ -64,6 +68,9 @@ def show_run(source: str, overrides: Sequence[str], *, ds_config: str | None, nu
     Raises:
         UserError: the run could not start.
     """
+    # It needs torch, which a run without a GPU is started without.
+    from toolkit.run.forecast import forecast, forecast_memory
+
     settings = load_run(source, overrides)
     missing = _missing(settings) if source in run_presets() else []
     ranks = num_procs or num_devices()
