@@ -27,9 +27,15 @@ def test_unset_ramps_are_five_percent_up_to_2000(total, ramp):
     assert LearningRateSettings().ramps(total) == (ramp, ramp)
 
 
+@pytest.mark.parametrize(("given", "decay"), [({}, 100), ({"decay_steps": 7}, 7)])
+def test_a_share_is_of_the_run_and_steps_go_before_it(given, decay):
+    assert LearningRateSettings(decay_fraction=0.5, **given).ramps(200) == (10, decay)
+
+
 def test_ramps_longer_than_the_run_are_refused():
-    with pytest.raises(SettingsError, match=r"lr.warmup_steps \(15\) and lr.decay_steps \(10\).*20 steps"):
+    with pytest.raises(SettingsError, match=r"lr.warmup_steps \(15\) and lr.decay_steps \(10\).*20 steps") as caught:
         LearningRateSettings(warmup_steps=15, decay_steps=10).ramps(20)
+    assert "--set lr.warmup_steps=1 --set lr.decay_steps=10" in str(caught.value)
 
 
 # Two steps of warm-up and four of decay in a run of eight, peak 1: the decay is at 0, 1/4, 1/2 and 3/4.

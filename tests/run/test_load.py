@@ -117,13 +117,24 @@ def test_every_preset_loads(name, tmp_path, monkeypatch):
         assert (settings.lr.warmup_steps, settings.lr.decay_steps) == (2000, 2000)
 
 
+@pytest.mark.parametrize(
+    ("name", "steps", "ramps"),
+    [("adapt", (20,), (1, 10)), ("detour", (20, 2), (1, 2)), ("detour", (2000, 200), (110, 200))],
+)
+def test_presets_to_adapt_with_are_shortened_by_their_steps_alone(name, steps, ramps):
+    shape = [f"model.{key}=64" for key in ("vocab_size", "hidden_size", "intermediate_size")]
+    shape += ["model.num_hidden_layers=1", "model.num_attention_heads=2"]
+    settings = load_run(name, [*shape, *(f"schedule.{number}.steps={each}" for number, each in enumerate(steps))])
+    assert settings.lr.ramps(sum(steps)) == ramps
+
+
 def test_the_detour_decays_over_its_mlm_to_a_tenth():
     shape = (f"model.{key}=64" for key in ("vocab_size", "hidden_size", "intermediate_size"))
     settings = load_run("detour", [*shape, "model.num_hidden_layers=1", "model.num_attention_heads=2"])
     assert [(phase.objective, phase.steps) for phase in settings.schedule] == [("clm", 2000), ("mlm", 200)]
     rates = [learning_rate_at(step, settings.lr, total_steps=2200) for step in range(2200)]
-    assert rates[0] == pytest.approx(2e-6)
-    assert rates[99] == rates[1999] == rates[2000] == 2e-4
+    assert rates[0] == pytest.approx(2e-4 / 110)
+    assert rates[109] == rates[1999] == rates[2000] == 2e-4
     # 2e-4 x (0.1 + 0.9 x (1 - sqrt(d / 200))) behind d of the 200 steps.
     by_hand = {2001: 1.8727e-4, 2050: 1.1e-4, 2100: 7.2721e-5, 2199: 2.0451e-5}
     assert {step: rates[step] for step in by_hand} == pytest.approx(by_hand, rel=1e-4)

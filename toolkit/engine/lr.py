@@ -21,7 +21,10 @@ class LearningRateSettings(Settings):
     warmup_steps: int | None = Field(None, ge=0)
     """Steps of linear rise; unset: 5 % of the run, at most 2,000."""
     decay_steps: int | None = Field(None, ge=0)
-    """Steps of decay at the end of the run, of kind `wsd` alone; unset: 5 % of the run, at most 2,000."""
+    """Steps of decay at the end of the run, of kind `wsd` alone; unset: `decay_fraction`, else 5 % of the run, at most
+    2,000."""
+    decay_fraction: float | None = Field(None, ge=0, le=1)
+    """The same as a share of the run, so that it stays right for a shorter one; `decay_steps` goes before it."""
     kind: Literal["wsd", "cosine", "constant"] = "wsd"
     """Shape of the whole schedule behind the warm-up: `wsd`, the peak and then a decay; `cosine`, half a cosine from
     the peak to the floor over all other steps; `constant`, the peak."""
@@ -32,11 +35,12 @@ class LearningRateSettings(Settings):
 
     @model_validator(mode="after")
     def _kind_and_decay_fit(self) -> Self:
-        if self.kind != "wsd" and self.decay_steps is not None:
-            raise ValueError(
-                f'lr.decay_steps={self.decay_steps} is of kind "wsd", and lr.kind="{self.kind}". Leave lr.decay_steps '
-                'out, or set lr.kind = "wsd".'
-            )
+        for key, given in (("decay_steps", self.decay_steps), ("decay_fraction", self.decay_fraction)):
+            if self.kind != "wsd" and given is not None:
+                raise ValueError(
+                    f'lr.{key}={given} is of kind "wsd", and lr.kind="{self.kind}". Leave lr.{key} out, or set '
+                    'lr.kind = "wsd".'
+                )
         if self.kind != "wsd" and self.decay != "linear":
             raise ValueError(
                 f'lr.decay="{self.decay}" is of kind "wsd", and lr.kind="{self.kind}". Leave lr.decay out, or set '
@@ -66,11 +70,14 @@ class LearningRateSettings(Settings):
                     "Make it shorter, or the run longer."
                 )
             return warmup, total_steps - warmup if self.kind == "cosine" else 0
-        decay = default if self.decay_steps is None else self.decay_steps
+        decay = self.decay_steps
+        if decay is None:
+            decay = default if self.decay_fraction is None else round(self.decay_fraction * total_steps)
         if warmup + decay > total_steps:
             raise SettingsError(
                 f"lr.warmup_steps ({warmup}) and lr.decay_steps ({decay}) together are longer than the run "
-                f"({counted(total_steps, 'step')}).\nMake one of them shorter, or the run longer."
+                f"({counted(total_steps, 'step')}).\nMake them shorter, for example with --set "
+                f"lr.warmup_steps={total_steps // 20} --set lr.decay_steps={total_steps // 2}, or the run longer."
             )
         return warmup, decay
 

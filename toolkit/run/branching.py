@@ -173,10 +173,11 @@ def _objective(before: Any, given: Any) -> Any:
 
 
 def _without_other_decay(before: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """`[lr]` of the parent without its decay, where the tail's schedule is of another kind."""
-    if given.get("kind", before["kind"]) == before["kind"]:
-        return before
-    return {key: value for key, value in before.items() if key not in ("decay", "decay_steps", "floor")}
+    """`[lr]` of the parent without its decay, where the tail's schedule is of another kind, or gives its own length."""
+    others = ("decay_steps",) if "decay_fraction" in given else ()
+    if given.get("kind", before["kind"]) != before["kind"]:
+        others = ("decay", "decay_steps", "decay_fraction", "floor")
+    return {key: value for key, value in before.items() if key not in others}
 
 
 def _without_nothing(value: Any) -> Any:
