@@ -85,7 +85,11 @@ _SETTINGS = (
     _set("model.num_attention_heads=5", found=("hidden_size=32", "num_attention_heads=5"), remedy="Change one"),
     _set("model.vocab_size=50", found=("model.vocab_size", "50", "97"), remedy="Leave model.vocab_size out"),
     _set("lr.peak=-1", found=("lr.peak", "-1"), remedy="above 0"),
-    _set("lr.warmup_steps=30", found=("lr.warmup_steps (30)", "20 steps"), remedy="Make one of them shorter"),
+    _set(
+        "lr.warmup_steps=30",
+        found=("lr.warmup_steps (30)", "20 steps"),
+        remedy="Make them shorter, for example with --set lr",
+    ),
     _set("lr.kind=cosine", found=("lr.decay_steps=4", 'lr.kind="cosine"'), remedy="Leave lr.decay_steps out"),
     _set("lr.decay=exponential", found=('lr.decay="exponential"',), remedy="Set lr.floor"),
     _set(
@@ -159,6 +163,8 @@ _PARALLEL = (
         remedy="set parallel.pp=1",
     ),
     _train("--set", "precision=bf16", "--ds-config", "zero0", found=("stage 0",), remedy="zero1"),
+    _train("--dry-run", "--device", "h1000", found=("unknown --device 'h1000'",), remedy="Known devices: a100, h100"),
+    _train("--device", "h100", found=("are for planning",), remedy="Add --dry-run"),
     _train("--num-procs", "3", found=("3 data-parallel rank",), remedy="Change train.global_batch_rows"),
     _train("--ds-config", "zero9", found=("'zero9' does not exist",), remedy="pipeline, zero0, zero1, zero2, zero3"),
     _train(

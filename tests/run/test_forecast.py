@@ -12,7 +12,7 @@ from toolkit.model.encoder import Encoder
 from toolkit.model.presets import training_flops
 from toolkit.run import load_run, run_presets
 from toolkit.run.data import open_run_data
-from toolkit.run.forecast import forecast
+from toolkit.run.forecast import Machines, forecast
 from toolkit.run.stages import targets_per_position
 from toolkit.workflows.train import show_run
 
@@ -85,3 +85,21 @@ def test_a_layout_that_cannot_run_is_refused_without_a_corpus(tmp_path, monkeypa
     overrides = [*overrides, "train.global_batch_rows=1536"]
     with pytest.raises(SettingsError, match=message):
         show_run("3b", overrides, ds_config=ds_config, num_procs=ranks)
+
+
+def test_hours_and_jobs_by_hand():
+    """989 TFLOP/s at 40 % are 1.424e18 FLOPs an hour."""
+    planned = Machines("h100", 0.4, num_ranks=4, job_hours=5.0)
+    assert planned.describe(40 * 989e12 * 0.4 * 3600) == (
+        "40 GPU hours at 40% of 989 TFLOP/s (h100), 10 hours on 4 ranks: 2 jobs of at most 5 hours"
+    )
+
+
+def test_the_share_of_each_phase_is_told(tmp_path, capsys):
+    overrides = ["schedule.1.global_batch_rows=16", "train.micro_batch_rows=4"]
+    show_run(str(write_run(tmp_path)), overrides, ds_config=None, num_procs=2, device="h100", mfu=0.4)
+    told = capsys.readouterr().out
+    assert "# phase 1: 8 rows a step = 4 a micro-batch x 1 micro-batch x 2 data-parallel ranks" in told
+    assert "# phase 2: 16 rows a step = 4 a micro-batch x 2 micro-batches x 2 data-parallel ranks" in told
+    assert "GPU hours at 40% of 989 TFLOP/s (h100)" in told
+    assert "GB of token ids on disk" in told

@@ -76,6 +76,15 @@ def test_a_run_from_before_a_setting_resumes_with_its_default(run_file):
         check_same_run(saved, load_run(run_file, ["lr.floor=0.1"]))
 
 
+def test_what_no_number_depends_on_may_change(run_file):
+    free = [
+        "train.activation_checkpointing=full",
+        "model.max_position_embeddings=4096",
+        "train.attention_kernel=flash2",
+    ]
+    check_same_run(snapshot(load_run(run_file)), load_run(run_file, free))
+
+
 def test_a_scheduler_is_replaced_by_the_phases_that_it_makes(run_file, tmp_path):
     settings = load_run(run_file, ["scheduler.kind=alternate", "scheduler.cycles=2"])
     assert [(phase.objective, phase.steps) for phase in settings.schedule] == [("clm", 6), ("mlm", 4)] * 2

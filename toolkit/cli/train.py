@@ -5,12 +5,15 @@ from typing import Annotated
 
 import typer
 
+from toolkit.core.errors import SettingsError
+
 # Not `run_presets()`: what it imports would make `--help` slow.
 _PRESETS = ", ".join(sorted(path.stem for path in (Path(__file__).parents[1] / "run" / "presets").glob("*.toml")))
 
 EXAMPLES = (
     "toolkit train run.toml",
     "toolkit train 210m --set data.train=data/corpus --set run.dir=runs/mine --dry-run",
+    "toolkit train 1b --dry-run --num-procs 64 --device h100 --mfu 0.4 --job-hours 20",
     "toolkit train run.toml --num-procs 8 --ds-config zero3",
 )
 
@@ -30,13 +33,26 @@ def command(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the resolved settings and what the run will take; start nothing.")
     ] = False,
+    device: Annotated[
+        str | None, typer.Option(metavar="a100|h100|h200|b200", help="With --dry-run: say how long it takes on these.")
+    ] = None,
+    mfu: Annotated[
+        float, typer.Option(metavar="SHARE", min=0.01, max=1.0, help="The share of --device's peak to expect.")
+    ] = 0.4,
+    job_hours: Annotated[
+        float | None, typer.Option(metavar="HOURS", min=0.1, help="With --device: say how many jobs as long as this.")
+    ] = None,
 ) -> None:
     """Pretrain an encoder, objective after objective; run again in the same folder, it resumes."""
     if dry_run:
         from toolkit.workflows.train import show_run
 
-        show_run(run, overrides or [], ds_config=ds_config, num_procs=num_procs)
+        show_run(
+            run, overrides or [], ds_config=ds_config, num_procs=num_procs, device=device, mfu=mfu, job_hours=job_hours
+        )
         return
+    if device or job_hours:
+        raise SettingsError("--device and --job-hours are for planning. Add --dry-run, or leave them out.")
     from toolkit.workflows.stop_signals import EarlyStop
 
     # Before the imports of the next line, which take seconds.

@@ -1,11 +1,30 @@
-"""GPUs of this machine. On one that cannot have any, nobody waits for torch to say so."""
+"""GPUs: those of this machine, and what each kind can do. A machine that cannot have any need not wait for torch."""
 
 import ctypes
 import os
+import re
 import sys
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
+
+# Dense bf16 TFLOP/s of one device, from its data sheet, by its full name without the vendor's.
+# Full, since names contain one another: a slice of a card (MIG, a virtual GPU), a variant with fewer units
+# (A100-SXM-64GB) and an RTX A1000 are no A100, and no MFU is better than a wrong one.
+_BF16_TFLOPS = {
+    r"A100-(SXM4?|PCIE)-(40|80)GB|A100 80GB PCIe|A100X": 312.0,
+    r"A40": 149.7,
+    r"L4": 121.0,
+    r"L40S": 362.0,
+    r"GeForce RTX 4090": 165.2,
+    r"H100 80GB HBM3": 989.0,
+    r"H100 PCIe": 756.0,
+    r"H100 NVL": 835.0,
+    r"H200": 989.0,
+    r"H200 NVL": 835.0,
+    r"GH200 (120GB|480GB|144G HBM3e)": 989.0,
+    r"B200": 2250.0,
+}
 
 
 def has_gpu() -> bool:
@@ -31,6 +50,12 @@ def gpu_bytes() -> int:
     import torch
 
     return min(torch.cuda.get_device_properties(number).total_memory for number in range(torch.cuda.device_count()))
+
+
+def peak_flops(name: str) -> float | None:
+    """Peak FLOPs per second in bf16 of a GPU by its name; None if it is not in the table."""
+    model = name.removeprefix("NVIDIA ")
+    return next((tflops * 1e12 for names, tflops in _BF16_TFLOPS.items() if re.fullmatch(names, model)), None)
 
 
 @cache

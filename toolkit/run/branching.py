@@ -174,7 +174,7 @@ def _objective(before: Any, given: Any) -> Any:
 
 def _without_other_decay(before: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """`[lr]` of the parent without its decay, where the tail's schedule is of another kind, or gives its own length."""
-    others = ("decay_steps",) if "decay_fraction" in given else ()
+    others: tuple[str, ...] = ("decay_steps",) if "decay_fraction" in given else ()
     if given.get("kind", before["kind"]) != before["kind"]:
         others = ("decay", "decay_steps", "decay_fraction", "floor")
     return {key: value for key, value in before.items() if key not in others}

@@ -2,15 +2,18 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from toolkit.core.draws import Draws
+from toolkit.core.errors import SettingsError
 from toolkit.core.text import counted
 from toolkit.core.types import AttentionKind
 from toolkit.data import Rows
 from toolkit.engine.ds_config import zero_stage
+from toolkit.engine.gpus import peak_flops
 from toolkit.model.presets import parameter_counts, training_flops
 from toolkit.objectives.base import Objective, at_progress
 from toolkit.objectives.registry import get
@@ -28,14 +31,50 @@ _SAMPLED_ROWS = 32
 _SAMPLED_PROGRESS = (1 / math.pi, 1 - 1 / math.pi)
 # Weights and two moments of AdamW, each fp32.
 _BYTES_PER_PARAMETER = 12
+DEVICES = {"a100": "A100-SXM4-80GB", "h100": "H100 80GB HBM3", "h200": "H200", "b200": "B200"}
+"""Names of GPUs to plan with, and the device that each stands for."""
 
 
-def forecast(settings: RunSettings, data: RunData | None) -> list[str]:
+@dataclass(frozen=True)
+class Machines:
+    """What a run is planned for.
+
+    Attributes:
+        device: of `DEVICES`.
+        mfu: share of its peak that is expected.
+        num_ranks: devices.
+        job_hours: that one job may take; None: no limit.
+    """
+
+    device: str
+    mfu: float
+    num_ranks: int
+    job_hours: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.device not in DEVICES:
+            raise SettingsError(f"unknown --device {self.device!r}. Known devices: {', '.join(DEVICES)}.")
+
+    def describe(self, flops: float) -> str:
+        """How long model FLOPs take."""
+        peak = peak_flops(DEVICES[self.device])
+        assert peak is not None
+        hours = flops / (self.mfu * peak) / 3600
+        text = f"{hours:,.3g} GPU hours at {self.mfu:.0%} of {peak / 1e12:,.0f} TFLOP/s ({self.device})"
+        text += f", {hours / self.num_ranks:,.3g} hours on {counted(self.num_ranks, 'rank')}"
+        if self.job_hours is None:
+            return text
+        jobs = max(1, math.ceil(hours / self.num_ranks / self.job_hours))
+        return f"{text}: {counted(jobs, 'job')} of at most {self.job_hours:g} hours"
+
+
+def forecast(settings: RunSettings, data: RunData | None, *, machines: Machines | None = None) -> list[str]:
     """One line for each figure.
 
     Args:
         settings: of the run.
         data: opened; None where a corpus is missing, and what follows from it is left out.
+        machines: that it is planned for; None: no time is given.
     """
     plan = StepPlan(settings)
     schedule, sizes = plan.schedule, plan.step_sizes
@@ -58,12 +97,18 @@ def forecast(settings: RunSettings, data: RunData | None) -> list[str]:
     )
     of = "" if data is not None else ", for rows of one segment"
     lines.insert(1, f"model FLOPs: {flops / sum(positions):.3g} per token, {flops:.3g} in all{of}")
+    if machines is not None:
+        lines.append(f"time: {machines.describe(flops)}")
     kept = _kept_checkpoints(settings, schedule)
     size = counts.total * _BYTES_PER_PARAMETER
     lines.append(
-        f"checkpoints: {size / 1e9:,.3g} GB each, {counted(kept, 'checkpoint')} kept at the end; "
-        f"{(kept + 1) * size / 1e9:,.3g} GB of disk while the last is written"
+        f"checkpoints: {_gigabytes(size)} each, {counted(kept, 'checkpoint')} kept at the end; "
+        f"{_gigabytes((kept + 1) * size)} of disk while the last is written"
     )
+    if data is not None:
+        corpora = {named.corpus.path: named.corpus for part in data.training for named in part.corpora}
+        tokens = sum(one.num_tokens * np.dtype(one.manifest.dtype).itemsize for one in corpora.values())
+        lines.append(f"corpora: {_gigabytes(tokens)} of token ids on disk")
     return lines
 
 
@@ -82,7 +127,8 @@ def forecast_memory(settings: RunSettings, plan: BatchPlan, config: Mapping[str,
     of = f" of stage {memories.index(worst) + 1}" if len(memories) > 1 else ""
     ranks = plan.data_parallel * settings.parallel.pp * settings.parallel.tp
     layout = f"{settings.precision or 'bf16'}, ZeRO stage {zero_stage(config)}, {counted(ranks, 'rank')}"
-    return [f"memory per rank{of}: {worst.total / 1e9:.1f} GB ({parts_in_words(worst)}; {layout}, flash attention)"]
+    needed = f"{worst.total / 1e9:.1f} GB ({parts_in_words(worst)}; {layout}, flash attention)"
+    return [f"memory per rank{of}, on GPUs: {needed}"]
 
 
 def _flops_per_position(settings: RunSettings, plan: StepPlan, phase: Phase, data: RunData | None) -> float:
@@ -109,6 +155,11 @@ def _sampled_flops(settings: RunSettings, objective: Objective, made: Rows) -> f
         pairs = (pairs + float(sizes.sum())) / 2
     flops = training_flops(settings.model, tokens=float(sizes.sum()), targets=targets, attended_pairs=pairs)
     return flops / rows.tokens_BS.size
+
+
+def _gigabytes(size: float) -> str:
+    """A size, with three digits or all of a large one."""
+    return f"{size / 1e9:,.0f} GB" if size >= 1e11 else f"{size / 1e9:,.3g} GB"
 
 
 def _kept_checkpoints(settings: RunSettings, schedule: Schedule) -> int:

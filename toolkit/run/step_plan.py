@@ -239,6 +239,16 @@ class BatchPlans:
         """Of the update with 0-based index `step`."""
         return self._plans[self._steps.schedule.phase_at(step).index, self._steps.rows_at(step)]
 
+    def describe(self) -> list[str]:
+        """The division of a step in words; a line for each division that phases have, with their numbers."""
+        phases = dict[str, list[str]]()
+        for number, rows in self._plans:
+            if rows == self._steps.rows[number].full:
+                phases.setdefault(self._plans[number, rows].describe(), []).append(str(number + 1))
+        if len(phases) == 1:
+            return list(phases)
+        return [f"phase {', '.join(numbers)}: {division}" for division, numbers in phases.items()]
+
     @property
     def largest_micro_batch(self) -> tuple[int, int]:
         """Rows, and positions of a row, of the micro-batch with most positions."""

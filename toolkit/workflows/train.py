@@ -14,6 +14,7 @@ from toolkit.engine.gpus import num_devices
 from toolkit.run import RunSettings, load_run, run_presets
 from toolkit.run.load import to_toml
 from toolkit.run.resolve import Outcome, divide_run, resolve_run
+from toolkit.run.step_plan import BatchPlans, StepPlan
 from toolkit.workflows.launch import launch_ranks
 from toolkit.workflows.probe import check_probe
 
@@ -58,27 +59,38 @@ def train_run(
         return launch_ranks(run.folder.path, num_procs=ranks, is_stopped=is_stopped)
 
 
-def show_run(source: str, overrides: Sequence[str], *, ds_config: str | None, num_procs: int | None) -> None:
+def show_run(
+    source: str,
+    overrides: Sequence[str],
+    *,
+    ds_config: str | None,
+    num_procs: int | None,
+    device: str | None = None,
+    mfu: float = 1.0,
+    job_hours: float | None = None,
+) -> None:
     """Print the resolved settings as a run file, and below them what follows from them; nothing is started or written.
 
     A preset may be shown before its corpora and first weights are there.
 
-    Args: as `train_run`.
+    Args: as `train_run`, and as `Machines`; without `device`, no time is given.
 
     Raises:
         UserError: the run could not start.
     """
     # It needs torch, which a run without a GPU is started without.
-    from toolkit.run.forecast import forecast, forecast_memory
+    from toolkit.run.forecast import Machines, forecast, forecast_memory
 
     settings = load_run(source, overrides)
     missing = _missing(settings) if source in run_presets() else []
     ranks = num_procs or num_devices()
+    machines = None if device is None else Machines(device, mfu, ranks, job_hours)
     if missing:
         plan, _, config, choices = divide_run(settings, ds_config=ds_config, num_ranks=ranks)
         check_probe(settings)
         print(to_toml(settings))
-        lines = [*forecast(settings, None), *forecast_memory(settings, plan, config), plan.describe(), *choices]
+        lines = [*forecast(settings, None, machines=machines), *forecast_memory(settings, plan, config)]
+        lines += [*BatchPlans(plan, StepPlan(settings)).describe(), *choices]
         lines += [f"{key} ({path}) does not exist yet" for key, path in missing]
         sizes = "" if settings.model.vocab_size else ", parameters, FLOPs and disk (set model.vocab_size to see them)"
         lines.append(f"what depends on that is left out here: epochs of the corpus, checks against it{sizes}")
@@ -86,9 +98,10 @@ def show_run(source: str, overrides: Sequence[str], *, ds_config: str | None, nu
         run = resolve_run(settings, ds_config=ds_config, num_ranks=ranks)
         check_probe(settings)
         print(to_toml(run.settings))
-        lines = [*forecast(run.settings, run.data), *forecast_memory(run.settings, run.plan, run.ds_config)]
+        lines = forecast(run.settings, run.data, machines=machines)
+        lines += forecast_memory(run.settings, run.plan, run.ds_config)
         lines += run.data.describe().splitlines()
-        lines += [run.start.describe(run.settings), run.plan.describe(), *run.choices]
+        lines += [run.start.describe(run.settings), *BatchPlans(run.plan, run.data.plan).describe(), *run.choices]
     for line in lines:
         print(f"# {line}")
 
