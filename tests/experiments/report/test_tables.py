@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from tests.support.finished_grids import row, write_finished_grid
+from toolkit.experiments.report.comparisons import comparison_table
 from toolkit.experiments.report.formats import comma_separated, latex, latex_document, markdown
 from toolkit.experiments.report.levels import Level, Seeds, configuration_level, model_level
 from toolkit.experiments.report.results import Results, read_results
-from toolkit.experiments.report.tables import Table, comparison_table, rates_table, score_tables, scores_csv
+from toolkit.experiments.report.score_tables import score_tables
+from toolkit.experiments.report.tables import Table, rates_table, scores_csv
 
 # t of 97.5 % with one degree of freedom, so that two seeds 0.02 apart have the interval mean +- 0.1270620473617.
 T_1 = 12.706204736174698
@@ -139,7 +141,7 @@ def test_pairs_of_models_are_tested_within_each_column(tmp_path: Path) -> None:
     assert first["p (Holm)"] == pytest.approx(3 * p)
     second = dict(zip(table.head, table.rows[1], strict=True))
     assert (second["second"], second["p"], second["p (Holm)"]) == ("c", 1.0, 1.0)
-    assert "| sc | sst2 | a | b | 2 | -6.00 | -18.71 | 6.71 | 0.1051 | 0.3154 |" in markdown(table)
+    assert "| sc | sst2 | model | a | b | 2 | -6.00 | -18.71 | 6.71 | 0.1051 | 0.3154 |" in markdown(table)
 
 
 def test_chosen_rates(tmp_path: Path) -> None:
@@ -176,7 +178,7 @@ def test_a_long_table_breaks_across_pages(tmp_path: Path) -> None:
     table = comparison_table(model_level(_results(tmp_path, *rows)))
     assert table is not None
     text = latex(table)
-    assert text.count(r"\begin{longtable}{llllrrrrrr}") == 1
+    assert text.count(r"\begin{longtable}{lllllrrrrrr}") == 1
     assert (text.count(r"\toprule"), text.count(r"\midrule"), text.count(r"\bottomrule")) == (2, 2, 1)
     assert text.count(r"\endhead") == 1
 

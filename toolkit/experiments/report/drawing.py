@@ -107,6 +107,10 @@ def _draw_panel(axes: "Axes", picture: Picture, panel: Panel) -> dict[str, Any]:
     handles: dict[str, Any] = {}
     for series in panel.series:
         handles.setdefault(series.label, _draw_series(axes, picture, series))
+    bottom, top = axes.get_ylim()
+    # Farther below it would leave less than half of the height to the scores.
+    if panel.floor is not None and panel.floor >= bottom - (top - bottom):
+        axes.axhline(panel.floor, color="#5b6675", linewidth=1.0, linestyle=(0, (5, 3)))
     values = sorted({point.x for series in panel.series for point in series.points})
     if picture.ticks is not None:
         _name_ticks(axes, picture.ticks)

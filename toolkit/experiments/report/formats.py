@@ -22,6 +22,8 @@ _TEX = {
     "^": r"\textasciicircum{}",
     DASH: "--",
     "±": r"$\pm$",
+    "\u2020": r"$\dagger$",
+    "\u2021": r"$\ddagger$",
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
@@ -40,15 +42,17 @@ def number_text(value: Cell, decimals: int | None = None) -> str:
     return f"< {smallest:.{decimals}f}" if decimals >= 4 and 0 <= value < smallest / 2 else f"{value:.{decimals}f}"
 
 
-def score_text(score: Score, kind: IntervalKind) -> str:
-    """Percent with its interval: `87.00 ± 0.21`, `87.00 [86.80, 87.19]`, or how few seeds there are."""
-    mean, interval = 100 * score.estimate.mean, score.interval(kind)
-    if interval is None:
-        return f"{mean:.2f} (1 seed)"
-    low, high = 100 * interval.low, 100 * interval.high
-    if kind is IntervalKind.T:
-        return f"{mean:.2f} ± {(high - low) / 2:.2f}"
-    return f"{mean:.2f} [{low:.2f}, {high:.2f}]"
+def score_text(score: Score, table: Table) -> str:
+    """Percent with its interval, `87.00 ± 0.21` or `87.00 [86.80, 87.19]`, then how many seeds, and marks."""
+    mean, interval = 100 * score.estimate.mean, score.interval(table.intervals)
+    parts = [f"{mean:.2f}"]
+    if interval is not None:
+        low, high = 100 * interval.low, 100 * interval.high
+        is_t = table.intervals is IntervalKind.T
+        parts.append(f"± {(high - low) / 2:.2f}" if is_t else f"[{low:.2f}, {high:.2f}]")
+    if seeds := table.seeds_text(score):
+        parts.append(f"({seeds})")
+    return " ".join([*parts, score.marks]).rstrip()
 
 
 def markdown(table: Table) -> str:
@@ -62,7 +66,7 @@ def markdown(table: Table) -> str:
         lines.append(
             _markdown_row([f"**{text}**" if _is_best(table, row, i) else text for i, text in enumerate(texts)])
         )
-    return f"# {table.title}\n\n" + "\n".join(lines) + f"\n\n{table.note}\n"
+    return f"# {table.title}\n\n" + "\n".join(lines) + f"\n\n{_notes(table)}\n"
 
 
 def latex(table: Table) -> str:
@@ -76,7 +80,7 @@ def latex(table: Table) -> str:
         )
     head = f"\\toprule\n{_latex_row([_tex(heading) for heading in table.head])}\n\\midrule\n"
     lines = "\n".join([*body, r"\bottomrule"])
-    caption = f"\\caption{{{_tex(f'{table.title}. {table.note}')}}}\\label{{tab:{table.name}}}"
+    caption = f"\\caption{{{_tex(f'{table.title}. {_notes(table)}')}}}\\label{{tab:{table.name}}}"
     if len(table.rows) > _MOST_ROWS_ON_A_PAGE:
         return (
             f"{{\\footnotesize\n\\begin{{longtable}}{{{columns}}}\n{caption}\\\\\n{head}\\endfirsthead\n{head}\\endhead\n"
@@ -131,7 +135,7 @@ def _csv_cells(table: Table, heading: str, cell: Cell, is_score: bool) -> list[s
 
 def _texts(table: Table, row: Sequence[Cell]) -> list[str]:
     return [
-        score_text(cell, table.intervals)
+        score_text(cell, table)
         if isinstance(cell, Score)
         else number_text(cell, table.decimals.get(heading) if isinstance(cell, float) else None)
         for heading, cell in zip(table.head, row, strict=True)
@@ -140,7 +144,11 @@ def _texts(table: Table, row: Sequence[Cell]) -> list[str]:
 
 def _is_best(table: Table, row: Sequence[Cell], column: int) -> bool:
     cell = row[column]
-    return isinstance(cell, Score) and cell.estimate.mean == table.best(column)
+    return isinstance(cell, Score) and not cell.is_reference and cell.estimate.mean == table.best(column)
+
+
+def _notes(table: Table) -> str:
+    return f"{table.note} {table.remarks}".rstrip()
 
 
 def _markdown_row(cells: Sequence[str]) -> str:
