@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import combinations
 
 from toolkit.experiments.report.axes import axes_of
-from toolkit.experiments.report.labels import title_of
+from toolkit.experiments.report.labels import SEED
 from toolkit.experiments.report.levels import Level, Row, Seeds, family_name
 from toolkit.experiments.report.lines import lines_of
 from toolkit.experiments.report.score_tables import Column, columns_of, table_of_rows
@@ -19,7 +19,8 @@ from toolkit.experiments.report.tasks import TaskInfo
 
 _HEAD = ("family", "data set", "varies", "first", "second", "pairs", "difference", "low", "high", "p", "p (Holm)")
 _DECIMALS = {"difference": 2, "low": 2, "high": 2, "p": 4, "p (Holm)": 4}
-_BASELINE = "baseline"
+# With a blank, as hardly a label has.
+_BASELINE = "against the baseline"
 Pairs = Mapping[str, Sequence[tuple[Row, Row]]]
 """Rows to compare, by the label in which they differ."""
 
@@ -44,9 +45,10 @@ def comparison_table(level: Level, baseline: str | None = None) -> Table | None:
     one = level.seeds.removesuffix("s")
     note = (
         f"First minus second in points, paired by {one}: mean, its 95 % interval and a two-sided t test. Compared are "
-        f"{level.name} that differ in one label, those on one line of its figure{_with(baseline, level)}; Holm's "
-        "correction is over the pairs of one label within one data set or average. An average is tested on the seeds "
-        "that all its data sets share. A dash: fewer than two pairs, or all differences equal."
+        f"{level.name} that differ in one label, those on one line of its figure{_with(baseline, level)}, or all where "
+        "no label tells them apart; Holm's correction is over the pairs of one label within one data set or average. "
+        "An average is tested on the seeds that all its data sets share. A dash: fewer than two pairs, or all "
+        "differences equal."
     )
     if any(row.seeds is Seeds.NONE for row in level.rows):
         note += " A model without a pretraining seed is compared as it is: its score is taken for exact."
@@ -58,19 +60,25 @@ def pairs_of(level: Level, baseline: str | None = None) -> Pairs:
     found: dict[str, list[tuple[Row, Row]]] = {}
     seen: set[tuple[str, str]] = set()
     for axis in axes_of(level):
-        with_label = [row for row in level.rows if axis in row.labels]
-        for members in lines_of(with_label, axis).rows.values():
-            for first, second in combinations(members, 2):
-                key = first.name, second.name
-                if key not in seen and first.labels[axis] != second.labels[axis]:
-                    seen.add(key)
-                    found.setdefault(title_of(axis), []).append((first, second))
+        new = [pair for pair in _on_one_line(level, axis) if (pair[0].name, pair[1].name) not in seen]
+        seen |= {(first.name, second.name) for first, second in new}
+        if new:
+            found[axis] = new
     if not found:
         found[level.name.removesuffix("s")] = list(combinations(level.rows, 2))
     if (reference := _row(level, baseline)) is not None:
         others = [(row, reference) for row in level.rows if row is not reference]
         found = {_BASELINE: others, **found}
     return found
+
+
+def _on_one_line(level: Level, axis: str) -> Iterator[tuple[Row, Row]]:
+    """Pairs on a line of the label's figure, at different places and of one pretraining seed, if they have any."""
+    lines = lines_of([row for row in level.rows if axis in row.labels], axis).rows.values()
+    pairs = {(first.name, second.name): (first, second) for line in lines for first, second in combinations(line, 2)}
+    for first, second in pairs.values():
+        if first.labels[axis] != second.labels[axis] and first.labels.get(SEED) == second.labels.get(SEED):
+            yield first, second
 
 
 def difference_tables(level: Level, baseline: str | None) -> list[Table]:

@@ -3,6 +3,7 @@
 import io
 import math
 import textwrap
+import warnings
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -81,7 +82,10 @@ def draw(picture: Picture, file_format: str, shape: Shape = Shape.WIDE) -> bytes
             _add_legend(figure, {label: handles[label] for label in labels}, legend_columns)
         file = io.BytesIO()
         metadata = {"Date": None} if file_format == "svg" else {"CreationDate": None}
-        figure.savefig(file, format=file_format, metadata=metadata)
+        with warnings.catch_warnings():
+            # Of a sign that the font lacks: a viewer of the SVG has another font, the PDF shows a box.
+            warnings.filterwarnings("ignore", message=r"Glyph \d+ .* missing from")
+            figure.savefig(file, format=file_format, metadata=metadata)
     return file.getvalue()
 
 

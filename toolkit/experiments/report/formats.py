@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from toolkit.experiments.report.tables import Cell, IntervalKind, Score, Table
 
@@ -28,6 +28,20 @@ _TEX = {
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
 }
+_PDFLATEX = r"""\ifdefined\DeclareUnicodeCharacter
+\usepackage[T1]{fontenc}
+\IfFileExists{lmodern.sty}{\usepackage{lmodern}}{}
+\newcommand{\declared}[2]{\ifcsname u8:\detokenize{#1}\endcsname\else\DeclareUnicodeCharacter{#2}{[U+#2]}\fi}
+"""
+_LETTERS = (
+    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma varsigma tau upsilon phi "
+    "chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega"
+)
+_TEX |= {
+    letter: rf"$\{name}$" for letter, name in zip("αβγδεζηθικλμνξπρσςτυφχψωΓΔΘΛΞΠΣΦΨΩ", _LETTERS.split(), strict=True)
+}
+# Up to these Latin letters, and among punctuation, currencies and arrows, pdfLaTeX knows most signs.
+_LATIN_END, _PUNCTUATION, _ARROWS_END = 0x180, 0x2010, 0x2194
 _MARKDOWN = {ord("|"): r"\|", ord("\n"): " ", ord("*"): r"\*", ord("`"): r"\`", ord("<"): "&lt;"}
 
 
@@ -71,6 +85,16 @@ def markdown(table: Table) -> str:
 
 def latex(table: Table) -> str:
     r"""A `table` environment for `\input`, or a `longtable` where it needs several pages; needs booktabs."""
+    text = _environment(table)
+    if signs := "".join(sign for sign in _foreign_signs(text) if not _is_common(sign)):
+        return (
+            f"% pdfLaTeX may not know these signs: {signs}\n% Use XeLaTeX or LuaLaTeX with a font that has them, or "
+            f"declare each, as tables.tex does.\n{text}"
+        )
+    return text
+
+
+def _environment(table: Table) -> str:
     columns = "l" * table.num_names + "r" * (len(table.head) - table.num_names)
     body = []
     for row in table.rows:
@@ -92,15 +116,31 @@ def latex(table: Table) -> str:
     )
 
 
-def latex_document(names: Sequence[str]) -> str:
-    r"""A document of its own that shows the tables of these names, which lie beside it."""
-    inputs = "\n".join(rf"\input{{{name}.tex}}" for name in names)
+def latex_document(tables: Mapping[str, str]) -> str:
+    r"""A document of its own that shows tables, which lie beside it.
+
+    Signs that pdfLaTeX does not know would stop it; there they become their code points.
+
+    Args:
+        tables: their LaTeX by name.
+    """
+    inputs = "\n".join(rf"\input{{{name}.tex}}" for name in tables)
+    signs = "".join(f"\\declared{{{sign}}}{{{ord(sign):04X}}}\n" for sign in _foreign_signs("".join(tables.values())))
+    declared = f"{_PDFLATEX}{signs}\\fi\n" if signs else ""
     return (
         "% Shows all tables; to use one in a paper, \\usepackage{booktabs,longtable} and \\input it.\n"
         "\\documentclass{article}\n\\usepackage[utf8]{inputenc}\n\\usepackage[landscape,margin=1.5cm]{geometry}\n"
-        "\\usepackage{booktabs,longtable}\n\\extrafloats{200}\n"
+        f"\\usepackage{{booktabs,longtable}}\n\\extrafloats{{200}}\n{declared}"
         f"\\begin{{document}}\n{inputs}\n\\end{{document}}\n"
     )
+
+
+def _foreign_signs(text: str) -> list[str]:
+    return sorted({sign for sign in text if not sign.isascii()})
+
+
+def _is_common(sign: str) -> bool:
+    return ord(sign) < _LATIN_END or _PUNCTUATION <= ord(sign) < _ARROWS_END
 
 
 def comma_separated(table: Table) -> str:

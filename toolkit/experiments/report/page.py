@@ -118,9 +118,13 @@ def _tables(contents: Contents) -> str:
         for table in tables:
             # What is below the first heading holds for all tables of scores.
             own = table.remarks if table.note == tables[0].note else f"{table.note} {table.remarks}"
-            shown.append(f"<h3>{escape(_title(level, table))}</h3>{_table(table, anchors)}<p>{escape(own)}</p>")
+            shown.append(f"<h3>{escape(_title(level, table))}</h3>{_table(table, anchors)}{_fine(own)}")
         parts.append(_folded(f"Scores by {level.name.removesuffix('s')}", shown, is_open=level is contents.levels[0]))
     return "\n".join(parts)
+
+
+def _fine(text: str) -> str:
+    return f'<p class="fine">{escape(text)}</p>' if text else ""
 
 
 def _folded(title: str, parts: Sequence[str], *, is_open: bool) -> str:
@@ -164,16 +168,16 @@ def _score_cell(score: Score, table: Table, anchors: Anchors, *, css: str) -> st
     target = anchors.get(score.row if score.task is None else pair_key(score.row, score.task))
     mean = f"{100 * score.estimate.mean:.2f}"
     shown = mean if target is None else f'<a href="#{target}">{mean}</a>'
-    own = f"{_intervals(score, table)}{f' {score.marks}' if score.marks else ''}"
-    return f'<td class="{css}" data-value="{score.estimate.mean!r}">{shown}{own}</td>'
+    return f'<td class="{css}" data-value="{score.estimate.mean!r}">{shown}{_intervals(score, table)}</td>'
 
 
 def _intervals(score: Score, table: Table) -> str:
     interval, resampled = score.interval(IntervalKind.T), score.interval(IntervalKind.BOOTSTRAP)
     half = "" if interval is None else f" ± {50 * (interval.high - interval.low):.2f}"
+    marks = f" {score.marks}" if score.marks else ""
     limits = "" if resampled is None else f"[{100 * resampled.low:.2f}, {100 * resampled.high:.2f}]"
     below = ", ".join(filter(None, (limits, table.seeds_text(score))))
-    return f'{half}<span class="interval">{below}</span>' if below else half
+    return f"{half}{marks}" + (f'<span class="interval">{below}</span>' if below else "")
 
 
 def _figures(contents: Contents) -> str:

@@ -160,7 +160,7 @@ def _table_files(tables: Sequence[Table]) -> dict[str, str]:
         texts[f"tables/{table.name}.md"] = markdown(table)
         texts[f"tables/{table.name}.tex"] = latex(table)
         texts[f"tables/{table.name}.csv"] = comma_separated(table)
-    texts["tables/tables.tex"] = latex_document([table.name for table in tables])
+    texts["tables/tables.tex"] = latex_document({table.name: texts[f"tables/{table.name}.tex"] for table in tables})
     return texts
 
 
