@@ -181,7 +181,7 @@ def _same_training(folder: Path, *tasks: str) -> None:
     for task in tasks:
         cell = folder / f"cells/a/{task}/lr-0.0001/seed-0"
         cell.mkdir(parents=True)
-        data = {"train": {"pairs.tsv": "hash"}, "test": {f"{task}.tsv": task}}
+        data = {"train": {f"{task}-pairs.tsv": "hash"}, "test": {f"{task}.tsv": task}}
         (cell / "declared.json").write_text(json.dumps({"data": data}))
 
 

@@ -1,6 +1,5 @@
 """Data sets of the grids; folders of cells tell the number of test items, and which training data are equal."""
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -77,4 +76,4 @@ def _training(cell: CellScores) -> str | None:
     declared = CellFolder(cell.folder, cell.cell).declared or {}
     data = declared.get("data")
     files = data.get("train") if isinstance(data, Mapping) else None
-    return json.dumps(files, sort_keys=True) if files else None
+    return " ".join(sorted(map(str, files.values()))) if isinstance(files, Mapping) and files else None
