@@ -161,6 +161,12 @@ def test_what_learnt_nothing_is_marked(tmp_path: Path) -> None:
     assert r"(3 seeds) $\ddagger$ \\" in latex(table)
 
 
+def test_the_best_model_is_bold_even_below_an_answer_that_reads_no_text(tmp_path: Path) -> None:
+    rows = [row(name, "sst2", 0, score, majority=0.9) for name, score in (("a", 0.5), ("b", 0.6))]
+    lines = markdown(_table(model_level(_results(tmp_path, *rows)), "models-sc")).splitlines()
+    assert lines[5:7] == ["| b | **60.00 (1 seed) \u2021** |", "| reads no text | 90.00 |"]
+
+
 def test_no_answer_without_reading_for_a_family_of_which_a_set_has_none(tmp_path: Path) -> None:
     rows = [row("a", "sst2", 0, 0.7, majority=0.6), row("a", "stsb", 0, 0.7)]
     line = _table(model_level(_results(tmp_path, *rows)), "models-sc").rows[-1]
