@@ -20,8 +20,9 @@ def row(
     kind: str = "sc",
     rate: float = 1e-4,
     validation: float | None = None,
+    **more: Any,
 ) -> dict[str, Any]:
-    """A line of results.jsonl; the validation score is the test score if not given."""
+    """A line of results.jsonl; the validation score is the test score if not given. `more` are further keys."""
     metric = METRICS[kind]
     return {
         "model": model,
@@ -32,6 +33,7 @@ def row(
         "metric": metric,
         "validation": {metric: score if validation is None else validation},
         "test": {metric: score},
+        **more,
     }
 
 
@@ -41,8 +43,9 @@ def write_finished_grid(
     *,
     labels: Mapping[str, Mapping[str, Any]] | None = None,
     paths: Mapping[str, str] | None = None,
+    **settings: Any,
 ) -> Path:
-    """A grid's folder with these results; its models have these labels and paths."""
+    """A grid's folder with these results; its models have these labels and paths, and `[grid]` these settings."""
     rows, labels, paths = list(rows), labels or {}, paths or {}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "results.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in rows))
@@ -50,7 +53,7 @@ def write_finished_grid(
     models = dict.fromkeys([*labels, *(entry["model"] for entry in rows)])
     tasks = {entry["task"]: entry["kind"] for entry in rows}
     declared = {
-        "grid": {"dir": str(folder)},
+        "grid": {"dir": str(folder), **settings},
         "model": [
             {
                 "name": name,

@@ -8,6 +8,7 @@ import typer
 EXAMPLES = (
     "toolkit report grids/clm-share",
     "toolkit report grids/clm-share runs/clm-0 runs/clm-50 --output report",
+    "toolkit report grids/clm-share --baseline bert-base",
     "toolkit report runs/mine",
 )
 
@@ -20,8 +21,12 @@ def command(
         Path | None,
         typer.Option(metavar="OUT", help="Folder to write to [default: report in the first DIR].", show_default=False),
     ] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Model or configuration to compare all others with.", show_default=False),
+    ] = None,
 ) -> None:
     """Write tables with intervals and tests, figures, and report.html from finished grids and runs."""
     from toolkit.experiments.report import write_report
 
-    write_report(folders, output=output)
+    write_report(folders, output=output, baseline=baseline)

@@ -10,7 +10,7 @@ from toolkit.experiments.report.label_pictures import label_pictures
 from toolkit.experiments.report.levels import Level, model_level
 from toolkit.experiments.report.pictures import Picture, Series
 from toolkit.experiments.report.results import read_results
-from toolkit.experiments.report.tables import score_tables
+from toolkit.experiments.report.score_tables import score_tables
 
 CLM, MLM, BOTH = "clm", "mlm", "clm+mlm"
 

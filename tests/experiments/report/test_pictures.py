@@ -2,6 +2,7 @@
 
 import json
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,45 @@ def test_rates_by_objective_and_their_spread(tmp_path: Path) -> None:
     # Each value is there twice: (2 x 2 x 1 ** 2) / 3 and (2 x 2 x 2 ** 2) / 3.
     (point,) = next(line for line in spread.panels[0].series if line.label == "objective mlm").points
     assert (point.y, point.low) == pytest.approx((70, 70 - (10 / 3) ** 0.5))
+
+
+def test_the_spread_is_over_rates_alike(tmp_path: Path) -> None:
+    """A rate with three seeds counts as much as one with a single seed: 50 and 80 on the seed that both have."""
+    rows = [row("a", "sst2", 0, 0.5, rate=1e-5)]
+    rows += [row("a", "sst2", seed, 0.8 + seed / 50, rate=1e-4) for seed in (0, 1, 2)]
+    results = read_results([write_finished_grid(tmp_path, rows)])
+    curves, spread = rate_pictures(results, model_level(results), {"a": ["a"]})
+    (point,) = spread.panels[0].series[0].points
+    assert (point.y, point.low) == pytest.approx((65, 65 - 450**0.5))
+    assert "the seeds that all rates of a model have (1 seed)" in spread.caption
+    assert "over seeds, 1 to 3 of them" in curves.caption
+
+
+def test_an_answer_that_reads_no_text_is_a_line_where_it_is_near(tmp_path: Path) -> None:
+    rows = [
+        row(name, "sst2", seed, 0.6 + x / 9 + seed / 20, majority=0.55)
+        for x, name in enumerate("ab")
+        for seed in (0, 1)
+    ]
+    labels = {name: {"x": x} for x, name in enumerate("ab")}
+    (picture,) = label_pictures(model_level(read_results([write_finished_grid(tmp_path, rows, labels=labels)])))
+    assert picture.panels[0].floor == pytest.approx(55)
+    assert "Dashed, unless far below: the best answer that reads no text." in picture.caption
+    plain = replace(picture, panels=(replace(picture.panels[0], floor=None),))
+    far = replace(picture, panels=(replace(picture.panels[0], floor=-300.0),))
+    assert draw(far, "svg") == draw(plain, "svg") != draw(picture, "svg")
+
+
+def test_models_without_the_label_are_named_below_the_figure(tmp_path: Path) -> None:
+    (picture,) = label_pictures(_level(tmp_path, {"a": {"x": 1}, "b": {"x": 2}, "bert": {}}))
+    assert "Not drawn, as they have no x: bert." in picture.caption
+
+
+def test_signs_that_no_font_has_say_nothing(recwarn: pytest.WarningsRecorder) -> None:
+    picture = Picture("p", "t", "c", "\u4e2d\u6587", (Panel("panel", (Series("a", (Point(1.0, 50.0),), 0),), "y"),))
+    assert "\u4e2d\u6587".encode() in draw(picture, "svg")
+    draw(picture, "pdf")
+    assert list(recwarn) == []
 
 
 def test_models_without_an_objective_are_lines_of_their_own(tmp_path: Path) -> None:

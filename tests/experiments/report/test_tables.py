@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,12 @@ from typing import Any
 import pytest
 
 from tests.support.finished_grids import row, write_finished_grid
+from toolkit.experiments.report.comparisons import comparison_table
 from toolkit.experiments.report.formats import comma_separated, latex, latex_document, markdown
 from toolkit.experiments.report.levels import Level, Seeds, configuration_level, model_level
 from toolkit.experiments.report.results import Results, read_results
-from toolkit.experiments.report.tables import Table, comparison_table, rates_table, score_tables, scores_csv
+from toolkit.experiments.report.score_tables import score_tables
+from toolkit.experiments.report.tables import Table, rates_table, scores_csv
 
 # t of 97.5 % with one degree of freedom, so that two seeds 0.02 apart have the interval mean +- 0.1270620473617.
 T_1 = 12.706204736174698
@@ -139,7 +142,74 @@ def test_pairs_of_models_are_tested_within_each_column(tmp_path: Path) -> None:
     assert first["p (Holm)"] == pytest.approx(3 * p)
     second = dict(zip(table.head, table.rows[1], strict=True))
     assert (second["second"], second["p"], second["p (Holm)"]) == ("c", 1.0, 1.0)
-    assert "| sc | sst2 | a | b | 2 | -6.00 | -18.71 | 6.71 | 0.1051 | 0.3154 |" in markdown(table)
+    assert "| sc | sst2 | model | a | b | 2 | -6.00 | -18.71 | 6.71 | 0.1051 | 0.3154 |" in markdown(table)
+
+
+def test_what_learnt_nothing_is_marked(tmp_path: Path) -> None:
+    """b is where an answer that reads no text is; that answer is no candidate for the best score."""
+    rows = [row("a", "sst2", seed, 0.7, majority=0.6) for seed in (0, 1)]
+    rows += [row("b", "sst2", seed, 0.6, majority=0.6) for seed in (0, 1, 2)]
+    table = _table(model_level(_results(tmp_path, *rows)), "models-sc")
+    lines = markdown(table).splitlines()
+    assert lines[4:7] == [
+        "| a | **70.00 \u00b1 0.00 (2 seeds)** |",
+        "| b | 60.00 \u00b1 0.00 (3 seeds) \u2021 |",
+        "| reads no text | 60.00 |",
+    ]
+    assert "\u2021 marks scores that are not above it" in lines[-1]
+    assert comma_separated(table).splitlines()[-1] == "reads no text,60.00,,"
+    assert r"(3 seeds) $\ddagger$ \\" in latex(table)
+
+
+def test_the_best_model_is_bold_even_below_an_answer_that_reads_no_text(tmp_path: Path) -> None:
+    rows = [row(name, "sst2", 0, score, majority=0.9) for name, score in (("a", 0.5), ("b", 0.6))]
+    lines = markdown(_table(model_level(_results(tmp_path, *rows)), "models-sc")).splitlines()
+    assert lines[5:7] == ["| b | **60.00 (1 seed) \u2021** |", "| reads no text | 90.00 |"]
+
+
+def test_no_answer_without_reading_for_a_family_of_which_a_set_has_none(tmp_path: Path) -> None:
+    rows = [row("a", "sst2", 0, 0.7, majority=0.6), row("a", "stsb", 0, 0.7)]
+    line = _table(model_level(_results(tmp_path, *rows)), "models-sc").rows[-1]
+    assert (line[0], line[2], line[3]) == ("reads no text", None, None)
+
+
+def test_numbers_of_seeds_and_test_items_are_told(tmp_path: Path) -> None:
+    folder = write_finished_grid(tmp_path, _two_tasks("a"))
+    cell = folder / "cells/a/sst2/lr-0.0001/seed-1"
+    cell.mkdir(parents=True)
+    (cell / "predictions.jsonl").write_text("{}\n" * 1821)
+    table = _table(model_level(read_results([folder])), "models-sc")
+    assert table.remarks == "Each score is over 2 fine-tuning seeds. Test items: sst2 1,821."
+    assert "how far other items would move a score is in no interval" in table.note
+
+
+def _same_training(folder: Path, *tasks: str) -> None:
+    for task in tasks:
+        cell = folder / f"cells/a/{task}/lr-0.0001/seed-0"
+        cell.mkdir(parents=True)
+        data = {"train": {f"{task}-pairs.tsv": "hash"}, "test": {f"{task}.tsv": task}}
+        (cell / "declared.json").write_text(json.dumps({"data": data}))
+
+
+def test_data_sets_with_equal_training_data_are_one_observation_per_seed(tmp_path: Path) -> None:
+    """81 and 61, 61 and 81, and a third set of its own: means of 71 and 71 have no spread, 50 and 52 have."""
+    rows = [row("a", task, seed, score) for task, scores in _TWISTED.items() for seed, score in enumerate(scores)]
+    folder = write_finished_grid(tmp_path, rows)
+    before = model_level(read_results([folder]))
+    _same_training(folder, "nq", "mldr")
+    level = model_level(read_results([folder]))
+    found = level.rows[0].estimate(level.tasks)
+    assert found is not None
+    assert found.t is not None
+    assert found.mean == pytest.approx((0.71 + 0.71 + 0.51) / 3)
+    assert found.t.high - found.mean == pytest.approx(T_1 * 0.01 / 3)
+    apart = before.rows[0].estimate(before.tasks)
+    assert apart is not None
+    assert apart.mean == pytest.approx(found.mean)
+    assert (apart.nums, found.nums) == ((2, 2, 2), (2, 2))
+
+
+_TWISTED = {"nq": (0.81, 0.61), "mldr": (0.61, 0.81), "other": (0.50, 0.52)}
 
 
 def test_chosen_rates(tmp_path: Path) -> None:
@@ -155,7 +225,7 @@ def test_latex_escapes_names_and_has_rules(tmp_path: Path) -> None:
     assert r"50\%\_clm \& \$x\textasciicircum{}2\$ & 81.00 $\pm$ 12.71 \\" in text
     assert [text.count(rule) for rule in (r"\toprule", r"\midrule", r"\bottomrule")] == [1, 1, 1]
     assert r"\begin{tabular}{lr}" in text
-    document = latex_document(["models-sc"])
+    document = latex_document({"models-sc": text})
     assert r"\usepackage{booktabs,longtable}" in document
     assert r"\input{models-sc.tex}" in document
 
@@ -170,13 +240,26 @@ def test_latex_takes_a_name_for_nothing_else(tmp_path: Path, name: str, first_ce
     assert any(line.startswith(first_cell) for line in text.splitlines())
 
 
+def test_signs_that_pdflatex_does_not_know_are_told_and_do_not_stop_it(tmp_path: Path) -> None:
+    """Greek letters are math; other scripts need another engine, or their code points in their place."""
+    text = latex(_table(model_level(_results(tmp_path, row("\u03bb \u4e2d", "sst2", 0, 0.8))), "models-sc"))
+    assert "\n$\\lambda$ \u4e2d & 80.00 (1 seed)" in text
+    first, second, third = text.splitlines()[:3]
+    assert first == "% pdfLaTeX may not know these signs: \u4e2d"
+    assert second.startswith("% Use XeLaTeX or LuaLaTeX")
+    assert third == r"\begin{table}[htbp]"
+    document = latex_document({"models-sc": text})
+    assert "\\declared{\u4e2d}{4E2D}\n" in document
+    assert "DeclareUnicodeCharacter" not in latex_document({"models-sc": "a"})
+
+
 def test_a_long_table_breaks_across_pages(tmp_path: Path) -> None:
     """9 models make 36 pairs; the heading is there twice, for the first page and for the others."""
     rows = [row(f"m{number}", "sst2", seed, 0.5 + number * seed / 50) for number in range(9) for seed in (0, 1)]
     table = comparison_table(model_level(_results(tmp_path, *rows)))
     assert table is not None
     text = latex(table)
-    assert text.count(r"\begin{longtable}{llllrrrrrr}") == 1
+    assert text.count(r"\begin{longtable}{lllllrrrrrr}") == 1
     assert (text.count(r"\toprule"), text.count(r"\midrule"), text.count(r"\bottomrule")) == (2, 2, 1)
     assert text.count(r"\endhead") == 1
 

@@ -3,6 +3,7 @@
 import io
 import math
 import textwrap
+import warnings
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -81,7 +82,10 @@ def draw(picture: Picture, file_format: str, shape: Shape = Shape.WIDE) -> bytes
             _add_legend(figure, {label: handles[label] for label in labels}, legend_columns)
         file = io.BytesIO()
         metadata = {"Date": None} if file_format == "svg" else {"CreationDate": None}
-        figure.savefig(file, format=file_format, metadata=metadata)
+        with warnings.catch_warnings():
+            # Of a sign that the font lacks: a viewer of the SVG has another font, the PDF shows a box.
+            warnings.filterwarnings("ignore", message=r"Glyph \d+ .* missing from")
+            figure.savefig(file, format=file_format, metadata=metadata)
     return file.getvalue()
 
 
@@ -107,6 +111,10 @@ def _draw_panel(axes: "Axes", picture: Picture, panel: Panel) -> dict[str, Any]:
     handles: dict[str, Any] = {}
     for series in panel.series:
         handles.setdefault(series.label, _draw_series(axes, picture, series))
+    bottom, top = axes.get_ylim()
+    # Farther below it would leave less than half of the height to the scores.
+    if panel.floor is not None and panel.floor >= bottom - (top - bottom):
+        axes.axhline(panel.floor, color="#5b6675", linewidth=1.0, linestyle=(0, (5, 3)))
     values = sorted({point.x for series in panel.series for point in series.points})
     if picture.ticks is not None:
         _name_ticks(axes, picture.ticks)

@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from toolkit.experiments.report.tables import Cell, IntervalKind, Score, Table
 
@@ -22,10 +22,26 @@ _TEX = {
     "^": r"\textasciicircum{}",
     DASH: "--",
     "±": r"$\pm$",
+    "\u2020": r"$\dagger$",
+    "\u2021": r"$\ddagger$",
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
 }
+_PDFLATEX = r"""\ifdefined\DeclareUnicodeCharacter
+\usepackage[T1]{fontenc}
+\IfFileExists{lmodern.sty}{\usepackage{lmodern}}{}
+\newcommand{\declared}[2]{\ifcsname u8:\detokenize{#1}\endcsname\else\DeclareUnicodeCharacter{#2}{[U+#2]}\fi}
+"""
+_LETTERS = (
+    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma varsigma tau upsilon phi "
+    "chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega"
+)
+_TEX |= {
+    letter: rf"$\{name}$" for letter, name in zip("αβγδεζηθικλμνξπρσςτυφχψωΓΔΘΛΞΠΣΦΨΩ", _LETTERS.split(), strict=True)
+}
+# Up to these Latin letters, and among punctuation, currencies and arrows, pdfLaTeX knows most signs.
+_LATIN_END, _PUNCTUATION, _ARROWS_END = 0x180, 0x2010, 0x2194
 _MARKDOWN = {ord("|"): r"\|", ord("\n"): " ", ord("*"): r"\*", ord("`"): r"\`", ord("<"): "&lt;"}
 
 
@@ -40,15 +56,17 @@ def number_text(value: Cell, decimals: int | None = None) -> str:
     return f"< {smallest:.{decimals}f}" if decimals >= 4 and 0 <= value < smallest / 2 else f"{value:.{decimals}f}"
 
 
-def score_text(score: Score, kind: IntervalKind) -> str:
-    """Percent with its interval: `87.00 ± 0.21`, `87.00 [86.80, 87.19]`, or how few seeds there are."""
-    mean, interval = 100 * score.estimate.mean, score.interval(kind)
-    if interval is None:
-        return f"{mean:.2f} (1 seed)"
-    low, high = 100 * interval.low, 100 * interval.high
-    if kind is IntervalKind.T:
-        return f"{mean:.2f} ± {(high - low) / 2:.2f}"
-    return f"{mean:.2f} [{low:.2f}, {high:.2f}]"
+def score_text(score: Score, table: Table) -> str:
+    """Percent with its interval, `87.00 ± 0.21` or `87.00 [86.80, 87.19]`, then how many seeds, and marks."""
+    mean, interval = 100 * score.estimate.mean, score.interval(table.intervals)
+    parts = [f"{mean:.2f}"]
+    if interval is not None:
+        low, high = 100 * interval.low, 100 * interval.high
+        is_t = table.intervals is IntervalKind.T
+        parts.append(f"± {(high - low) / 2:.2f}" if is_t else f"[{low:.2f}, {high:.2f}]")
+    if seeds := table.seeds_text(score):
+        parts.append(f"({seeds})")
+    return " ".join([*parts, score.marks]).rstrip()
 
 
 def markdown(table: Table) -> str:
@@ -62,11 +80,21 @@ def markdown(table: Table) -> str:
         lines.append(
             _markdown_row([f"**{text}**" if _is_best(table, row, i) else text for i, text in enumerate(texts)])
         )
-    return f"# {table.title}\n\n" + "\n".join(lines) + f"\n\n{table.note}\n"
+    return f"# {table.title}\n\n" + "\n".join(lines) + f"\n\n{_notes(table)}\n"
 
 
 def latex(table: Table) -> str:
     r"""A `table` environment for `\input`, or a `longtable` where it needs several pages; needs booktabs."""
+    text = _environment(table)
+    if signs := "".join(sign for sign in _foreign_signs(text) if not _is_common(sign)):
+        return (
+            f"% pdfLaTeX may not know these signs: {signs}\n% Use XeLaTeX or LuaLaTeX with a font that has them, or "
+            f"declare each, as tables.tex does.\n{text}"
+        )
+    return text
+
+
+def _environment(table: Table) -> str:
     columns = "l" * table.num_names + "r" * (len(table.head) - table.num_names)
     body = []
     for row in table.rows:
@@ -76,7 +104,7 @@ def latex(table: Table) -> str:
         )
     head = f"\\toprule\n{_latex_row([_tex(heading) for heading in table.head])}\n\\midrule\n"
     lines = "\n".join([*body, r"\bottomrule"])
-    caption = f"\\caption{{{_tex(f'{table.title}. {table.note}')}}}\\label{{tab:{table.name}}}"
+    caption = f"\\caption{{{_tex(f'{table.title}. {_notes(table)}')}}}\\label{{tab:{table.name}}}"
     if len(table.rows) > _MOST_ROWS_ON_A_PAGE:
         return (
             f"{{\\footnotesize\n\\begin{{longtable}}{{{columns}}}\n{caption}\\\\\n{head}\\endfirsthead\n{head}\\endhead\n"
@@ -88,15 +116,31 @@ def latex(table: Table) -> str:
     )
 
 
-def latex_document(names: Sequence[str]) -> str:
-    r"""A document of its own that shows the tables of these names, which lie beside it."""
-    inputs = "\n".join(rf"\input{{{name}.tex}}" for name in names)
+def latex_document(tables: Mapping[str, str]) -> str:
+    r"""A document of its own that shows tables, which lie beside it.
+
+    Signs that pdfLaTeX does not know would stop it; there they become their code points.
+
+    Args:
+        tables: their LaTeX by name.
+    """
+    inputs = "\n".join(rf"\input{{{name}.tex}}" for name in tables)
+    signs = "".join(f"\\declared{{{sign}}}{{{ord(sign):04X}}}\n" for sign in _foreign_signs("".join(tables.values())))
+    declared = f"{_PDFLATEX}{signs}\\fi\n" if signs else ""
     return (
         "% Shows all tables; to use one in a paper, \\usepackage{booktabs,longtable} and \\input it.\n"
         "\\documentclass{article}\n\\usepackage[utf8]{inputenc}\n\\usepackage[landscape,margin=1.5cm]{geometry}\n"
-        "\\usepackage{booktabs,longtable}\n\\extrafloats{200}\n"
+        f"\\usepackage{{booktabs,longtable}}\n\\extrafloats{{200}}\n{declared}"
         f"\\begin{{document}}\n{inputs}\n\\end{{document}}\n"
     )
+
+
+def _foreign_signs(text: str) -> list[str]:
+    return sorted({sign for sign in text if not sign.isascii()})
+
+
+def _is_common(sign: str) -> bool:
+    return ord(sign) < _LATIN_END or _PUNCTUATION <= ord(sign) < _ARROWS_END
 
 
 def comma_separated(table: Table) -> str:
@@ -131,7 +175,7 @@ def _csv_cells(table: Table, heading: str, cell: Cell, is_score: bool) -> list[s
 
 def _texts(table: Table, row: Sequence[Cell]) -> list[str]:
     return [
-        score_text(cell, table.intervals)
+        score_text(cell, table)
         if isinstance(cell, Score)
         else number_text(cell, table.decimals.get(heading) if isinstance(cell, float) else None)
         for heading, cell in zip(table.head, row, strict=True)
@@ -140,7 +184,11 @@ def _texts(table: Table, row: Sequence[Cell]) -> list[str]:
 
 def _is_best(table: Table, row: Sequence[Cell], column: int) -> bool:
     cell = row[column]
-    return isinstance(cell, Score) and cell.estimate.mean == table.best(column)
+    return isinstance(cell, Score) and not cell.is_reference and cell.estimate.mean == table.best(column)
+
+
+def _notes(table: Table) -> str:
+    return f"{table.note} {table.remarks}".rstrip()
 
 
 def _markdown_row(cells: Sequence[str]) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from toolkit.core.errors import UserError
 from toolkit.core.text import json_kind
+from toolkit.experiments.cells import Cell
 
 RESULTS_FILE, SELECTED_FILE, GRID_FILE = "results.jsonl", "selected.json", "grid.toml"
 _AGAIN = "Run `toolkit grid` again: it writes the file from the cells that have finished."
@@ -22,7 +23,10 @@ Labels = Mapping[str, Label]
 
 @dataclass(frozen=True)
 class CellScores:
-    """A finished cell: scores by metric name, and its folder, which need not exist."""
+    """A finished cell: scores by metric name, and its folder, which need not exist.
+
+    `majority` is the main metric of the best answer that reads no text, `made_by` versions and device; None if unknown.
+    """
 
     model: str
     task: str
@@ -33,11 +37,18 @@ class CellScores:
     validation: Mapping[str, float]
     test: Mapping[str, float]
     folder: Path
+    majority: float | None = None
+    made_by: Mapping[str, str] | None = None
 
     @property
     def score(self) -> float:
         """The main metric on the test split."""
         return self.test[self.metric]
+
+    @property
+    def cell(self) -> Cell:
+        """Which cell it is."""
+        return Cell(self.model, self.task, self.kind, self.seed, self.learning_rate)
 
 
 @dataclass(frozen=True)
@@ -47,6 +58,19 @@ class ModelInfo:
     name: str
     path: str | None = None
     labels: Labels | None = None
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """A grid file: its text, models, names of tasks and cells; nothing where a folder has none."""
+
+    text: str | None = None
+    models: tuple[ModelInfo, ...] = ()
+    tasks: tuple[str, ...] = ()
+    cells: tuple[Cell, ...] = ()
+    """All that are declared, rates and seeds ascending."""
+    is_halving: bool = False
+    """Whether rates that do badly get no further seeds."""
 
 
 def is_grid(folder: Path) -> bool:
@@ -94,14 +118,29 @@ def _cell(path: Path, number: int, line: str) -> CellScores:
     test, validation = _scores(path, number, row, "test"), _scores(path, number, row, "validation")
     if row["metric"] not in test:
         raise _broken(path, number, f"has no test score of its metric {row['metric']!r}")
-    rate = float(row["learning_rate"])
+    cell = Cell(row["model"], row["task"], row["kind"], row["seed"], float(row["learning_rate"]))
     return CellScores(
-        **{key: row[key] for key in (*_TEXTS, "seed")},
-        learning_rate=rate,
+        **cell._asdict(),
+        metric=row["metric"],
         validation=validation,
         test=test,
-        folder=path.parent / "cells" / row["model"] / row["task"] / f"lr-{rate!r}" / f"seed-{row['seed']}",
+        folder=cell_folder(path.parent, cell),
+        majority=_majority(path, number, row),
+        made_by=row["made_by"] if isinstance(row.get("made_by"), dict) else None,
     )
+
+
+def cell_folder(grid: Path, cell: Cell) -> Path:
+    """Where a cell of a grid keeps its files."""
+    return grid / "cells" / cell.path
+
+
+def _majority(path: Path, number: int, row: Mapping[str, Any]) -> float | None:
+    """None too where an older version wrote the row."""
+    if row.get("majority") is None:
+        return None
+    metric = row["metric"]
+    return _scores(path, number, {"majority": {metric: row["majority"]}}, "majority")[metric]
 
 
 def _scores(path: Path, number: int, row: Mapping[str, Any], split: str) -> dict[str, float]:
@@ -160,26 +199,43 @@ def _read_text(path: Path) -> str:
         raise UserError(f"could not read {path}: {error.strerror}. Make it readable.") from error
 
 
-def read_declaration(folder: Path) -> tuple[str | None, list[ModelInfo], list[str]]:
-    """The text of the grid file, its models and the names of its tasks; nothing where the folder has none.
+def read_declaration(folder: Path) -> Declaration:
+    """What the grid file declares.
 
     Raises:
         UserError: grid.toml is damaged.
     """
     path = folder / GRID_FILE
     if not path.is_file():
-        return None, [], []
+        return Declaration()
     text = _read_text(path)
     try:
         content = tomllib.loads(text)
-        started_in = _working_directory(folder, content.get("grid", {}).get("dir"))
+        shared, tasks = content.get("grid", {}), content.get("task", [])
+        started_in = _working_directory(folder, shared.get("dir"))
         models = [
             ModelInfo(entry["name"], _seen_from_here(entry.get("path"), started_in), _labels(entry.get("labels", {})))
             for entry in content.get("model", [])
         ]
-        return text, models, [entry["name"] for entry in content.get("task", [])]
-    except (tomllib.TOMLDecodeError, KeyError, TypeError, AttributeError) as error:
+        return Declaration(
+            text=text,
+            models=tuple(models),
+            tasks=tuple(task["name"] for task in tasks),
+            cells=tuple(cell for model in models for task in tasks for cell in _declared_cells(model, task, shared)),
+            is_halving=shared.get("search") == "halving",
+        )
+    except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"{path} is damaged ({error}). {_AGAIN}") from None
+
+
+def _declared_cells(model: ModelInfo, task: Mapping[str, Any], shared: Mapping[str, Any]) -> list[Cell]:
+    """Of a model and a task; `toolkit grid` writes its defaults into the file, so that rates and seeds are there."""
+    rates, seeds = ({**shared, **task}.get(key, ()) for key in ("learning_rates", "seeds"))
+    return [
+        Cell(model.name, task["name"], task["kind"], seed, rate)
+        for rate in sorted(map(float, rates))
+        for seed in sorted(seeds)
+    ]
 
 
 def _working_directory(folder: Path, declared: str | None) -> Path | None:

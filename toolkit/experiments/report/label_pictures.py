@@ -1,86 +1,54 @@
 """Figures of scores against labels of models: numbers such as the CLM share, sizes such as `610m`, and texts."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from toolkit.core.text import counted
+from toolkit.core.text import counted, first_few
+from toolkit.experiments.report.axes import Axis, axes_of
 from toolkit.experiments.report.grid_files import Label
-from toolkit.experiments.report.labels import CLM_SHARE, MASK_RATIO, OBJECTIVE, SEED, places_of, quantity, title_of
-from toolkit.experiments.report.levels import Level, Row, family_name
-from toolkit.experiments.report.lines import Lines, lines_of, repeated_labels
+from toolkit.experiments.report.labels import MASK_RATIO, title_of
+from toolkit.experiments.report.levels import Level, Row, Seeds, family_name
+from toolkit.experiments.report.lines import Lines, lines_of
 from toolkit.experiments.report.model_index import file_names
-from toolkit.experiments.report.pictures import Panel, Picture, Point, Series, Ticks
-from toolkit.experiments.report.results import TaskInfo
+from toolkit.experiments.report.pictures import Panel, Picture, Point, Series, floor_of, floor_sentence
 from toolkit.experiments.report.statistics import estimate
+from toolkit.experiments.report.tasks import TaskInfo
 
-_LOG_FROM = 30.0
-_MOST_CATEGORIES = 12
 # Between points of one category that belong to different lines.
 _STEP_ASIDE = 0.12
 _VARIED = (MASK_RATIO,)
 """Labels of which a figure shows the differences from each line's mean too."""
 
 
-@dataclass(frozen=True)
-class _Axis:
-    """A label as an axis: the place of each of its values."""
-
-    name: str
-    places: Mapping[Label, float]
-    is_category: bool
-
-    @property
-    def is_log(self) -> bool:
-        """Whether a logarithmic axis shows the places better; that of sizes always, which are multiples."""
-        places = self.places.values()
-        is_wide = min(places) > 0 and (self.ticks is not None or max(places) / min(places) >= _LOG_FROM)
-        return is_wide and not self.is_category
-
-    @property
-    def ticks(self) -> Ticks | None:
-        """Names of the places; None where all are numbers."""
-        if not any(isinstance(value, str | bool) for value in self.places):
-            return None
-        return tuple(sorted({place: str(value) for value, place in self.places.items()}.items()))
-
-
 def label_pictures(level: Level) -> list[Picture]:
-    """Family scores against each label that differs between rows, as far as it is a number or one of a few texts."""
-    hidden = repeated_labels(level) | {SEED}
-    if CLM_SHARE in level.label_names:
-        hidden.add(OBJECTIVE)
-    found = (_axis(level.rows, name) for name in level.label_names if name not in hidden)
-    axes = {axis.name: axis for axis in found if axis is not None}
+    """Family scores against each axis of a level."""
+    axes = axes_of(level)
     # `x_y` as `x-y`, unless there is a label of that name.
     names = {name: name if (dashed := name.replace("_", "-")) in axes else dashed for name in axes}
     files = file_names(list(names.values()))
     return [picture for name, axis in axes.items() for picture in _pictures(level, axis, files[names[name]])]
 
 
-def _axis(rows: Iterable[Row], name: str) -> _Axis | None:
-    """The axis of a label; None where it has one value, or too many that are no numbers."""
-    places = places_of(row.labels[name] for row in rows if name in row.labels)
-    is_category = any(quantity(value) is None for value in places)
-    are_texts = all(isinstance(value, str | bool) for value in places)
-    if len(set(places.values())) < 2 or (is_category and not (are_texts and len(places) <= _MOST_CATEGORIES)):
-        return None
-    return _Axis(name, places, is_category)
-
-
-def _pictures(level: Level, axis: _Axis, file: str) -> Iterator[Picture]:
+def _pictures(level: Level, axis: Axis, file: str) -> Iterator[Picture]:
     lines = lines_of([row for row in level.rows if axis.name in row.labels], axis.name)
+    without = [row.name for row in level.rows if axis.name not in row.labels]
     title = title_of(axis.name)
     caption = f"bars: 95 % t intervals over {level.seeds}."
     if lines.common:
         caption += f" All: {lines.common}."
     if lines.num_left_out:
         caption += f" Left out: {counted(lines.num_left_out, level.name.removesuffix('s'))} with no comparable one."
+    if without:
+        caption += f" Not drawn, as they have no {title}: {first_few(without)}."
+    if any(row.seeds is Seeds.NONE for members in lines.rows.values() for row in members):
+        caption += f" Without a bar: a single {level.seeds.removesuffix('s')}, or none known."
+    panels = tuple(_panels(level, axis, lines))
     picture = Picture(
         name=f"{level.name}-by-{file}",
         title=f"Score by {title}",
-        caption=f"Mean test score of each family's data sets; {caption}",
+        caption=f"Mean test score of each family's data sets; {caption}{floor_sentence(panels)}",
         x_label=title,
-        panels=tuple(_panels(level, axis, lines)),
+        panels=panels,
         is_log=axis.is_log,
         ticks=axis.ticks,
     )
@@ -96,27 +64,27 @@ def _pictures(level: Level, axis: _Axis, file: str) -> Iterator[Picture]:
         )
 
 
-def _panels(level: Level, axis: _Axis, lines: Lines) -> Iterator[Panel]:
+def _panels(level: Level, axis: Axis, lines: Lines) -> Iterator[Panel]:
     for kind, tasks in level.families.items():
         points = {name: list(_score_points(rows, tasks, axis)) for name, rows in lines.rows.items()}
         if series := _series(points, axis):
-            yield Panel(family_name(kind), series, y_label="test score (%)")
+            yield Panel(family_name(kind), series, y_label="test score (%)", floor=floor_of(tasks))
 
 
-def _variation_panels(level: Level, axis: _Axis, lines: Lines) -> Iterator[Panel]:
+def _variation_panels(level: Level, axis: Axis, lines: Lines) -> Iterator[Panel]:
     for kind, tasks in level.families.items():
         points = {name: list(_variation_points(rows, tasks, axis)) for name, rows in lines.rows.items()}
         if series := _series(points, axis):
             yield Panel(family_name(kind), series, y_label="difference (points)")
 
 
-def _score_points(rows: Iterable[Row], tasks: Sequence[TaskInfo], axis: _Axis) -> Iterator[Point]:
+def _score_points(rows: Iterable[Row], tasks: Sequence[TaskInfo], axis: Axis) -> Iterator[Point]:
     for row in rows:
         if (found := row.estimate(tasks)) is not None:
             yield Point.of(axis.places[row.labels[axis.name]], found)
 
 
-def _variation_points(rows: Sequence[Row], tasks: Sequence[TaskInfo], axis: _Axis) -> Iterator[Point]:
+def _variation_points(rows: Sequence[Row], tasks: Sequence[TaskInfo], axis: Axis) -> Iterator[Point]:
     """Of each row the difference from the rows' mean, over the seeds that all have."""
     scores = [row.by_seed(tasks) for row in rows if row.estimate(tasks) is not None]
     known = [row for row in rows if row.estimate(tasks) is not None]
@@ -129,7 +97,7 @@ def _variation_points(rows: Sequence[Row], tasks: Sequence[TaskInfo], axis: _Axi
             yield Point.of(axis.places[row.labels[axis.name]], found)
 
 
-def _series(points: Mapping[str, Sequence[Point]], axis: _Axis) -> tuple[Series, ...]:
+def _series(points: Mapping[str, Sequence[Point]], axis: Axis) -> tuple[Series, ...]:
     """A series for each line that has points; side by side where they share the places of categories."""
     found = []
     middle = (len(points) - 1) / 2

@@ -1,7 +1,8 @@
 """What a report compares: models over fine-tuning seeds, and configurations over pretraining seeds.
 
 Models whose labels differ in the seed alone are one configuration, pretrained several times. Its scores are those
-models' means, so that its intervals tell how far pretraining moves a score.
+models' means, so that its intervals tell how far pretraining moves a score. A model without a pretraining seed, such as
+a published baseline, is a configuration of one observation.
 """
 
 import math
@@ -12,10 +13,12 @@ from functools import cached_property
 
 from toolkit.experiments.report.grid_files import Label, Labels
 from toolkit.experiments.report.labels import SEED, TOTALS, distinguishing, names_after, quantity
-from toolkit.experiments.report.results import Results, TaskInfo
+from toolkit.experiments.report.results import Results
 from toolkit.experiments.report.statistics import Estimate, estimate
+from toolkit.experiments.report.tasks import TaskInfo
 
 _UNSHARED = (SEED, *TOTALS)
+_NO_SEED = ""
 FAMILIES = {
     "sc": "Sequence classification",
     "tc": "Token classification",
@@ -29,6 +32,8 @@ class Seeds(StrEnum):
 
     FINE_TUNING = "fine-tuning seeds"
     PRETRAINING = "pretraining seeds"
+    NONE = "no pretraining seed"
+    """One observation, of a model beside others that were pretrained several times."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,8 @@ class Row:
     labels: Labels
     scores: Mapping[str, Mapping[Label, float]]
     seeds: Seeds = Seeds.FINE_TUNING
+    unfinished: frozenset[str] = frozenset()
+    """Tasks whose learning rate was chosen while others had cells without a result."""
 
     @cached_property
     def _estimates(self) -> dict[tuple[str, ...], Estimate]:
@@ -47,20 +54,37 @@ class Row:
     def estimate(self, tasks: Sequence[TaskInfo]) -> Estimate | None:
         """Mean over tasks; None unless there are scores of each, since other means do not compare.
 
-        The fine-tuning runs of two tasks are independent. A pretraining seed is in all tasks at once: its mean over
-        them is one observation.
+        The fine-tuning runs of two tasks are independent, unless both train on the same data: then one seed is one
+        model in both. A pretraining seed is in all tasks at once. The mean of such tasks is one observation per seed.
         """
         names = tuple(task.name for task in tasks)
         if not names or not all(self.scores.get(name) for name in names):
             return None
         if names not in self._estimates:
-            samples = [list(self.scores[name].values()) for name in names]
-            if self.seeds is Seeds.PRETRAINING:
-                samples = [list(self.by_seed(tasks).values())]
-            if not samples[0]:
+            groups = self._dependent(tasks)
+            # So weighted, the mean over groups is that over tasks.
+            weights = [len(group) * len(groups) / len(tasks) for group in groups]
+            samples = [
+                [weight * score for score in self.by_seed(group).values()]
+                for weight, group in zip(weights, groups, strict=True)
+            ]
+            if not all(samples):
                 return None
             self._estimates[names] = estimate(samples)
         return self._estimates[names]
+
+    def _dependent(self, tasks: Sequence[TaskInfo]) -> list[list[TaskInfo]]:
+        """Tasks in which one seed is one model; those that share no seed are independent all the same."""
+        if self.seeds is not Seeds.FINE_TUNING:
+            return [list(tasks)]
+        groups: dict[object, list[TaskInfo]] = {}
+        for task in tasks:
+            groups.setdefault(task.name if task.training is None else (task.training,), []).append(task)
+        return [
+            part
+            for group in groups.values()
+            for part in ([group] if self.by_seed(group) else [[task] for task in group])
+        ]
 
     def by_seed(self, tasks: Sequence[TaskInfo]) -> dict[Label, float]:
         """Mean over tasks for each seed that all of them have."""
@@ -112,7 +136,9 @@ def model_level(results: Results) -> Level:
             task.name: {cell.seed: cell.score for cell in results.chosen(model.name, task.name)}
             for task in results.tasks
         }
-        rows.append(Row(model.name, model.labels or {}, {task: found for task, found in scores.items() if found}))
+        scores = {task: found for task, found in scores.items() if found}
+        unfinished = frozenset(task for task in scores if (model.name, task) in results.unfinished_rates)
+        rows.append(Row(model.name, model.labels or {}, scores, unfinished=unfinished))
     return Level("models", Seeds.FINE_TUNING, tuple(row for row in rows if row.scores), results.tasks)
 
 
@@ -122,13 +148,19 @@ def configuration_level(models: Level) -> Level | None:
     repeats = [len({row.labels[SEED] for row in rows}) for rows in groups.values()]
     if max(repeats, default=1) < 2 or repeats != [len(rows) for rows in groups.values()]:
         return None
-    rows = tuple(_configuration(name, members) for name, members in groups.items())
-    return Level("configurations", Seeds.PRETRAINING, rows, models.tasks)
+    rows = [_configuration(name, members, Seeds.PRETRAINING) for name, members in groups.items()]
+    rows += [_configuration(row.name, [row], Seeds.NONE) for row in _without_seed(models)]
+    return Level("configurations", Seeds.PRETRAINING, tuple(rows), models.tasks)
 
 
 def configuration_members(models: Level) -> dict[str, list[str]]:
     """Names of the models of each configuration."""
-    return {name: [row.name for row in rows] for name, rows in _configurations(models).items()}
+    alone = {row.name: [row] for row in _without_seed(models)}
+    return {name: [row.name for row in rows] for name, rows in (_configurations(models) | alone).items()}
+
+
+def _without_seed(models: Level) -> list[Row]:
+    return [row for row in models.rows if SEED not in row.labels]
 
 
 def _configurations(models: Level) -> dict[str, list[Row]]:
@@ -143,16 +175,16 @@ def _configurations(models: Level) -> dict[str, list[Row]]:
     return {title or "all models": rows for title, rows in zip(titles, groups.values(), strict=True)}
 
 
-def _configuration(name: str, members: Sequence[Row]) -> Row:
+def _configuration(name: str, members: Sequence[Row], seeds: Seeds) -> Row:
     first = members[0].labels
     scores: dict[str, dict[Label, float]] = {}
     for row in members:
         for task in row.scores:
             found = list(row.scores[task].values())
-            scores.setdefault(task, {})[row.labels[SEED]] = math.fsum(found) / len(found)
+            scores.setdefault(task, {})[row.labels.get(SEED, _NO_SEED)] = math.fsum(found) / len(found)
     labels = {label: value for label, value in first.items() if label != SEED}
     for label in TOTALS:
         values = [number for row in members if (number := quantity(row.labels.get(label))) is not None]
         if values:
             labels[label] = math.fsum(values) / len(values)
-    return Row(name, labels, scores, Seeds.PRETRAINING)
+    return Row(name, labels, scores, seeds, frozenset[str]().union(*(row.unfinished for row in members)))

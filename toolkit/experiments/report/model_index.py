@@ -9,7 +9,8 @@ from typing import Any
 import toolkit
 from toolkit.core.errors import UserError
 from toolkit.experiments.report.grid_files import CellScores
-from toolkit.experiments.report.results import Results, TaskInfo
+from toolkit.experiments.report.results import Results
+from toolkit.experiments.report.tasks import TaskInfo
 
 # Of the hub's list of tasks.
 _TASK_TYPES = {

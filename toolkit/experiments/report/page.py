@@ -9,6 +9,7 @@ from pathlib import Path
 
 from toolkit.core.page import html_page, pairs_table
 from toolkit.core.text import counted, first_few
+from toolkit.experiments.report.completeness import summary
 from toolkit.experiments.report.formats import number_text
 from toolkit.experiments.report.levels import Level
 from toolkit.experiments.report.pictures import Picture
@@ -41,6 +42,7 @@ class Contents:
     """With t intervals; the bootstrap's are shown below them."""
     tests: tuple[Table, ...]
     rates: Table | None
+    missing: Table | None
     figures: tuple[Figure, ...]
     runs: tuple[RunCurves, ...]
     written: tuple[str, ...]
@@ -53,7 +55,8 @@ class Contents:
 def render(contents: Contents, *, output: Path) -> str:
     """The page; `output` is its folder, to which links to the cells' files are relative."""
     package = files("toolkit.experiments.report")
-    sections = [_head(contents), _tables(contents), _figures(contents), _tests(contents), _rates(contents)]
+    sections = [_head(contents), _tables(contents), _figures(contents), _tests(contents)]
+    sections += [_with_note(contents.rates, "rates"), _with_note(contents.missing, "missing")]
     if contents.results is not None:
         sections.append(runs_section(contents.results, contents.members, output=output))
     sections += [_settings(contents), _files(contents)]
@@ -78,23 +81,28 @@ def _head(contents: Contents) -> str:
         parts = [
             counted(len(models.rows), "model"),
             counted(len(results.tasks), "data set"),
-            counted(len(results.cells), "fine-tuning run"),
+            results.completeness,
         ]
-        if results.omission:
-            parts.append(results.omission)
     if contents.runs:
         parts.append(counted(len(contents.runs), "pretraining run"))
+    sentences = () if results is None else filter(None, (summary(results.missing), results.omission))
+    lacking = "".join(f"<p><strong>{escape(_sentence(text))}</strong></p>" for text in sentences)
     links: list[tuple[str, str, object]] = [
         ("tables", "Scores", contents.tables),
         ("figures", "Figures", contents.figures),
     ]
     links += [("tests", "Paired tests", contents.tests), ("rates", "Learning rates", contents.rates)]
+    links += [("missing", "Runs without a result", contents.missing)]
     links += [("runs", "Runs", results), ("settings", "Settings and machine", True), ("files", "Files", True)]
     items = "".join(f'<li><a href="#{name}">{title}</a></li>' for name, title, there in links if there)
     return f"""
 <h1>{escape(first_few(_names(contents)))}</h1>
-<p class="lead">{escape(", ".join(parts))}.</p>
+<p class="lead">{escape(", ".join(parts))}.</p>{lacking}
 <nav><ul>{items}</ul></nav>"""
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def _tables(contents: Contents) -> str:
@@ -107,9 +115,16 @@ def _tables(contents: Contents) -> str:
         if not tables:
             continue
         shown = [f"<p>{escape(tables[0].note)} Below it, the bootstrap's interval. A number leads to its runs.</p>"]
-        shown += [f"<h3>{escape(_title(level, table))}</h3>{_table(table, anchors)}" for table in tables]
+        for table in tables:
+            # What is below the first heading holds for all tables of scores.
+            own = table.remarks if table.note == tables[0].note else f"{table.note} {table.remarks}"
+            shown.append(f"<h3>{escape(_title(level, table))}</h3>{_table(table, anchors)}{_fine(own)}")
         parts.append(_folded(f"Scores by {level.name.removesuffix('s')}", shown, is_open=level is contents.levels[0]))
     return "\n".join(parts)
+
+
+def _fine(text: str) -> str:
+    return f'<p class="fine">{escape(text)}</p>' if text else ""
 
 
 def _folded(title: str, parts: Sequence[str], *, is_open: bool) -> str:
@@ -140,7 +155,7 @@ def _cells(table: Table, row: Sequence[Cell], anchors: Anchors) -> Iterator[str]
     for index, (heading, cell) in enumerate(zip(table.head, row, strict=True)):
         if isinstance(cell, Score):
             is_best = cell.estimate.mean == table.best(index)
-            yield _score_cell(cell, anchors, css="right best" if is_best else "right")
+            yield _score_cell(cell, table, anchors, css="right best" if is_best and not cell.is_reference else "right")
             continue
         tag = "th" if index == 0 else "td"
         css = "" if index < table.num_names else ' class="right"'
@@ -149,19 +164,20 @@ def _cells(table: Table, row: Sequence[Cell], anchors: Anchors) -> Iterator[str]
         yield f'<{tag}{css} data-value="{escape(value)}">{escape(text)}</{tag}>'
 
 
-def _score_cell(score: Score, anchors: Anchors, *, css: str) -> str:
+def _score_cell(score: Score, table: Table, anchors: Anchors, *, css: str) -> str:
     target = anchors.get(score.row if score.task is None else pair_key(score.row, score.task))
     mean = f"{100 * score.estimate.mean:.2f}"
     shown = mean if target is None else f'<a href="#{target}">{mean}</a>'
-    return f'<td class="{css}" data-value="{score.estimate.mean!r}">{shown}{_intervals(score)}</td>'
+    return f'<td class="{css}" data-value="{score.estimate.mean!r}">{shown}{_intervals(score, table)}</td>'
 
 
-def _intervals(score: Score) -> str:
+def _intervals(score: Score, table: Table) -> str:
     interval, resampled = score.interval(IntervalKind.T), score.interval(IntervalKind.BOOTSTRAP)
-    if interval is None or resampled is None:
-        return '<span class="interval">1 seed</span>'
-    half = 50 * (interval.high - interval.low)
-    return f' ± {half:.2f}<span class="interval">[{100 * resampled.low:.2f}, {100 * resampled.high:.2f}]</span>'
+    half = "" if interval is None else f" ± {50 * (interval.high - interval.low):.2f}"
+    marks = f" {score.marks}" if score.marks else ""
+    limits = "" if resampled is None else f"[{100 * resampled.low:.2f}, {100 * resampled.high:.2f}]"
+    below = ", ".join(filter(None, (limits, table.seeds_text(score))))
+    return f"{half}{marks}" + (f'<span class="interval">{below}</span>' if below else "")
 
 
 def _figures(contents: Contents) -> str:
@@ -199,11 +215,10 @@ def _tests(contents: Contents) -> str:
     return "\n".join(parts)
 
 
-def _rates(contents: Contents) -> str:
-    table = contents.rates
+def _with_note(table: Table | None, anchor: str) -> str:
     if table is None:
         return ""
-    return f'<h2 id="rates">{escape(table.title)}</h2><p>{escape(table.note)}</p>{_table(table, {})}'
+    return f'<h2 id="{anchor}">{escape(table.title)}</h2><p>{escape(table.note)}</p>{_table(table, {})}'
 
 
 def _settings(contents: Contents) -> str:
@@ -213,9 +228,12 @@ def _settings(contents: Contents) -> str:
     details = "".join(
         f"<details><summary>{escape(name)}</summary><pre>{escape(text)}</pre></details>" for name, text in texts.items()
     )
+    makers = {} if contents.results is None else contents.results.makers
+    made_by = pairs_table({maker: counted(number, "run") for maker, number in makers.items()})
     return f"""
 <h2 id="settings">Settings and machine</h2>
 {details}
+{f"<p>What made the runs:</p>{made_by}" if makers else ""}
 <p>Written {escape(contents.date)} by <code>{escape(contents.command)}</code>, on this machine, which
 need not be the one that trained:</p>
 {pairs_table(contents.machine)}"""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from toolkit.experiments.report.runs import RunCurves
 from toolkit.experiments.report.statistics import Estimate
+from toolkit.experiments.report.tasks import TaskInfo, majority_of
 
 Ticks = tuple[tuple[float, str], ...]
 """Places on an axis that have names."""
@@ -44,6 +45,8 @@ class Panel:
     series: tuple[Series, ...]
     y_label: str
     marks: tuple[float, ...] = ()
+    floor: float | None = None
+    """Score in percent of the best answer that reads no text: a dashed line, unless it is far below all scores."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,18 @@ class Picture:
     has_points: bool = True
     ticks: Ticks | None = None
     """Names on the x axis; None: numbers."""
+
+
+def floor_sentence(panels: Sequence[Panel]) -> str:
+    """For the caption of panels, of which some may have a floor."""
+    has_floor = any(panel.floor is not None for panel in panels)
+    return " Dashed, unless far below: the best answer that reads no text." if has_floor else ""
+
+
+def floor_of(tasks: Sequence[TaskInfo]) -> float | None:
+    """The `floor` of a panel of these data sets."""
+    found = majority_of(tasks)
+    return None if found is None else 100 * found
 
 
 def loss_picture(runs: Sequence[RunCurves]) -> Picture | None:

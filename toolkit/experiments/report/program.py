@@ -1,5 +1,6 @@
 """`toolkit report`: read grids and runs -> tables, tests, figures, results for model cards -> one page."""
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -8,6 +9,8 @@ from toolkit.core.console import console
 from toolkit.core.errors import SettingsError
 from toolkit.core.machine import machine_facts
 from toolkit.core.text import counted, home_hint
+from toolkit.experiments.report.comparisons import comparison_table, difference_tables
+from toolkit.experiments.report.completeness import summary
 from toolkit.experiments.report.drawing import Shape, draw
 from toolkit.experiments.report.formats import comma_separated, latex, latex_document, markdown
 from toolkit.experiments.report.grid_files import is_grid
@@ -21,21 +24,17 @@ from toolkit.experiments.report.pictures import Picture, loss_picture
 from toolkit.experiments.report.rate_pictures import rate_pictures
 from toolkit.experiments.report.results import Results, read_results
 from toolkit.experiments.report.runs import RunCurves, is_run, read_runs
-from toolkit.experiments.report.tables import (
-    IntervalKind,
-    Table,
-    comparison_table,
-    rates_table,
-    score_tables,
-    scores_csv,
-)
+from toolkit.experiments.report.score_tables import score_tables
+from toolkit.experiments.report.tables import IntervalKind, Table, missing_table, rates_table, scores_csv
 
 PAGE = "report.html"
 _PACKAGES = ("torch", "transformers", "numpy", "scipy", "matplotlib")
 _DEFAULT_OUTPUT = "report"
+Members = Mapping[str, Mapping[str, Sequence[str]]]
+"""Of each level, names of the models of each row."""
 
 
-def write_report(folders: Sequence[Path], *, output: Path | None = None) -> Path:
+def write_report(folders: Sequence[Path], *, output: Path | None = None, baseline: str | None = None) -> Path:
     """Write `report.html`, `tables/`, `figures/`, `model-index/` and `mteb/`; returns their folder.
 
     What an earlier report wrote there, and this one does not, is removed.
@@ -43,16 +42,21 @@ def write_report(folders: Sequence[Path], *, output: Path | None = None) -> Path
     Args:
         folders: of grids and of runs, at least one.
         output: folder to write to; None: `report` in the first of `folders`. Nothing else is written.
+        baseline: name of a model, or of a configuration, to compare all others with.
 
     Raises:
-        UserError: a folder is neither, a file is missing or damaged, or the output folder cannot be written.
+        UserError: a folder is neither, a file is missing or damaged, there is no such baseline, or the output folder
+            cannot be written.
     """
     grids, run_folders = _sorted_folders(folders)
     output = folders[0] / _DEFAULT_OUTPUT if output is None else output
     check_output_folder(output)
     results = with_manifest_labels(read_results(grids)) if grids else None
     runs = tuple(read_runs(run_folders))
-    texts, contents = _compose(results, runs, _command(folders, output))
+    levels, members = _levels(results)
+    _check_baseline(baseline, levels)
+    command = _command(folders, output, baseline)
+    texts, contents = _compose(results, runs, levels, members, baseline=baseline, command=command)
     replace_report(output, {**texts, PAGE: render(contents, output=output)})
     _say(results, output)
     return output
@@ -88,15 +92,21 @@ def _sorted_folders(folders: Sequence[Path]) -> tuple[list[Path], list[Path]]:
 
 
 def _compose(
-    results: Results | None, runs: tuple[RunCurves, ...], command: str
+    results: Results | None,
+    runs: tuple[RunCurves, ...],
+    levels: tuple[Level, ...],
+    members: Members,
+    *,
+    baseline: str | None,
+    command: str,
 ) -> tuple[dict[str, str | bytes], Contents]:
     """Contents of the files by name, and of the page."""
-    levels, members = _levels(results)
     texts: dict[str, str | bytes] = {}
-    score_list = [table for level in levels for table in score_tables(level)]
-    tests = tuple(table for level in levels if (table := comparison_table(level)) is not None)
+    scores = [table for level in levels for table in (*score_tables(level), *difference_tables(level, baseline))]
+    tests = tuple(table for level in levels if (table := comparison_table(level, baseline)) is not None)
     rates = None if results is None else rates_table(results, levels[-1])
-    tables = [*score_list, *tests, *([] if rates is None else [rates])]
+    missing = None if results is None else missing_table(results)
+    tables = [*scores, *tests, *(table for table in (rates, missing) if table is not None)]
     if results is not None:
         texts["tables/scores.csv"] = scores_csv(results)
         texts |= _table_files(tables)
@@ -111,10 +121,16 @@ def _compose(
     contents = Contents(
         results=results,
         levels=levels,
-        members={name: models for level in levels[:-1] for name, models in members[level.name].items()},
-        tables=tuple(table for table in score_list if table.intervals is IntervalKind.T),
+        members={
+            name: models
+            for level in levels[:-1]
+            for name, models in members[level.name].items()
+            if list(models) != [name]
+        },
+        tables=tuple(table for table in scores if table.intervals is IntervalKind.T),
         tests=tests,
         rates=rates,
+        missing=missing,
         figures=tuple(figures),
         runs=runs,
         written=tuple(texts),
@@ -123,10 +139,6 @@ def _compose(
         date=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
     )
     return texts, contents
-
-
-Members = Mapping[str, Mapping[str, Sequence[str]]]
-"""Of each level, names of the models of each row."""
 
 
 def _levels(results: Results | None) -> tuple[tuple[Level, ...], Members]:
@@ -148,7 +160,7 @@ def _table_files(tables: Sequence[Table]) -> dict[str, str]:
         texts[f"tables/{table.name}.md"] = markdown(table)
         texts[f"tables/{table.name}.tex"] = latex(table)
         texts[f"tables/{table.name}.csv"] = comma_separated(table)
-    texts["tables/tables.tex"] = latex_document([table.name for table in tables])
+    texts["tables/tables.tex"] = latex_document({table.name: texts[f"tables/{table.name}.tex"] for table in tables})
     return texts
 
 
@@ -162,13 +174,28 @@ def _pictures(
         yield losses
 
 
-def _command(folders: Sequence[Path], output: Path) -> str:
-    return f"toolkit report {' '.join(map(str, folders))} --output {output}"
+def _check_baseline(baseline: str | None, levels: Sequence[Level]) -> None:
+    names = [row.name for level in levels for row in level.rows]
+    if baseline is not None and baseline not in names:
+        available = ", ".join(dict.fromkeys(names)) or "none, as there are no scores"
+        raise SettingsError(f"--baseline {baseline!r} is not in the report. Available: {available}.")
+
+
+def _command(folders: Sequence[Path], output: Path, baseline: str | None) -> str:
+    words = ["toolkit", "report", *map(str, folders), "--output", str(output)]
+    return shlex.join([*words, *([] if baseline is None else ["--baseline", baseline])])
 
 
 def _say(results: Results | None, output: Path) -> None:
     if results is not None:
         if results.omission:
             console().print(results.omission)
-        console().print(f"{counted(len(results.cells), 'run')} of {counted(len(results.models), 'model')}")
+        if len(results.makers) > 1:
+            console().print(
+                f"runs were made by {len(results.makers)} combinations of versions, device and dtype: their scores may "
+                f"differ for that; {PAGE} lists them under Settings and machine"
+            )
+        if missing := summary(results.missing):
+            console().print(f"{missing}, see tables/missing-runs.md")
+        console().print(f"{results.completeness} of {counted(len(results.models), 'model')}")
     console().print(f"written to {output}: {PAGE}, tables/, figures/")

@@ -6,13 +6,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from toolkit.core.text import counted
 from toolkit.experiments.report.labels import OBJECTIVE, START, named_after
 from toolkit.experiments.report.levels import Level, family_name
-from toolkit.experiments.report.pictures import Panel, Picture, Point, Series
-from toolkit.experiments.report.results import Results, TaskInfo
+from toolkit.experiments.report.pictures import Panel, Picture, Point, Series, floor_of, floor_sentence
+from toolkit.experiments.report.results import Results
+from toolkit.experiments.report.tasks import TaskInfo
 
-_ByRate = Mapping[float, Sequence[float]]
-"""Scores of a model in percent by rate, over seeds."""
+_ByRate = Mapping[float, Mapping[int, float]]
+"""Scores of a model in percent by rate and seed."""
 
 
 @dataclass(frozen=True)
@@ -43,23 +45,28 @@ def rate_pictures(results: Results, level: Level, members: Mapping[str, Sequence
     lines = _lines(level, members)
     curves: list[Panel] = []
     spreads: list[Panel] = []
+    nums, nums_shared = set[int](), set[int]()
     for group in _groups(results, level):
         scores = {name: list(_scores(results, models, group)) for name, models in lines.items()}
         drawn = [(color, name, found) for color, (name, found) in enumerate(scores.items()) if found]
         if drawn:
             series = tuple(Series(name, _curve(found, group.rates), color) for color, name, found in drawn)
-            curves.append(Panel(group.title, series, group.y_label))
-            pooled = tuple(Series(name, (_spread(found, color),), color) for color, name, found in drawn)
-            spreads.append(Panel(group.title, pooled, group.y_label))
+            curves.append(Panel(group.title, series, group.y_label, floor=floor_of(group.tasks)))
+            balanced = [(color, name, list(map(_on_shared_seeds, found))) for color, name, found in drawn]
+            pooled = tuple(Series(name, (_spread(found, color),), color) for color, name, found in balanced)
+            spreads.append(Panel(group.title, pooled, group.y_label, floor=floor_of(group.tasks)))
+            nums |= {len(scores) for _, _, found in drawn for by_rate in found for scores in by_rate.values()}
+            nums_shared |= {len(scores) for _, _, found in balanced for by_rate in found for scores in by_rate.values()}
     if curves:
         is_pooled = any(len(models) > 1 for models in lines.values())
         several = " Of several models on a line: the mean, and the pooled deviation." if is_pooled else ""
+        several += floor_sentence(curves)
         yield Picture(
             name="learning-rates",
             title="Sensitivity to the learning rate",
             caption=(
-                "Mean test score at each learning rate of fine-tuning; bars: one standard deviation over seeds."
-                f"{several}"
+                "Mean test score at each learning rate of fine-tuning; bars: one standard deviation over "
+                f"{_seeds_text(nums)}.{several}"
             ),
             x_label="learning rate",
             panels=tuple(curves),
@@ -69,7 +76,8 @@ def rate_pictures(results: Results, level: Level, members: Mapping[str, Sequence
             name="learning-rate-spread",
             title="Spread over learning rates and seeds",
             caption=(
-                f"Mean test score over all learning rates and seeds; bars: one standard deviation over both.{several}"
+                "Mean test score over all learning rates; bars: one standard deviation over rates and seeds, of the "
+                f"seeds that all rates of a model have ({_seeds_text(nums_shared)}).{several}"
             ),
             x_label="",
             panels=tuple(spreads),
@@ -102,26 +110,43 @@ def _groups(results: Results, level: Level) -> Iterator[_Group]:
 
 
 def _scores(results: Results, models: Iterable[str], group: _Group) -> Iterator[_ByRate]:
-    """Of each model that has all rates, the means over the data sets by seed."""
+    """Of each model that has a seed that was run at all rates, the means over the data sets by seed."""
     for model in models:
-        by_rate: dict[float, Sequence[float]] = {}
+        by_rate: dict[float, Mapping[int, float]] = {}
         for rate in group.rates:
             each = [
                 {cell.seed: cell.score for cell in results.of(model, task.name) if cell.learning_rate == rate}
                 for task in group.tasks
             ]
             seeds = sorted(set.intersection(*(set(found) for found in each)))
-            by_rate[rate] = [100 * math.fsum(found[seed] for found in each) / len(each) for seed in seeds]
-        if all(by_rate.values()):
+            by_rate[rate] = {seed: 100 * math.fsum(found[seed] for found in each) / len(each) for seed in seeds}
+        if _shared_seeds(by_rate):
             yield by_rate
 
 
+def _shared_seeds(by_rate: _ByRate) -> set[int]:
+    """Halving runs the better rates on more seeds than the others."""
+    return set.intersection(*map(set, by_rate.values()))
+
+
+def _on_shared_seeds(by_rate: _ByRate) -> _ByRate:
+    """Else the mean over rates would lean towards those with more seeds."""
+    seeds = sorted(_shared_seeds(by_rate))
+    return {rate: {seed: scores[seed] for seed in seeds} for rate, scores in by_rate.items()}
+
+
+def _seeds_text(nums: set[int]) -> str:
+    """'5 seeds', 'seeds, 1 to 5 of them'."""
+    return counted(min(nums), "seed") if len(nums) == 1 else f"seeds, {min(nums)} to {max(nums)} of them"
+
+
 def _curve(models: Sequence[_ByRate], rates: Sequence[float]) -> tuple[Point, ...]:
-    return tuple(_pooled(rate, [found[rate] for found in models]) for rate in rates)
+    return tuple(_pooled(rate, [list(found[rate].values()) for found in models]) for rate in rates)
 
 
 def _spread(models: Sequence[_ByRate], place: int) -> Point:
-    return _pooled(float(place), [[score for scores in found.values() for score in scores] for found in models])
+    samples = [[score for scores in found.values() for score in scores.values()] for found in models]
+    return _pooled(float(place), samples)
 
 
 def _pooled(x: float, samples: Sequence[Sequence[float]]) -> Point:

@@ -1,5 +1,6 @@
 """Results of grid folders: finished cells, the chosen learning rates, and what the grid files say of the models."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,6 +9,7 @@ from pathlib import Path
 from toolkit.core.errors import UserError
 from toolkit.core.text import first_few
 from toolkit.experiments.report.comparability import check_comparable
+from toolkit.experiments.report.completeness import MissingCell, Reason, missing_cells
 from toolkit.experiments.report.grid_files import (
     GRID_FILE,
     CellScores,
@@ -16,15 +18,7 @@ from toolkit.experiments.report.grid_files import (
     read_declaration,
     read_rates,
 )
-
-
-@dataclass(frozen=True)
-class TaskInfo:
-    """A data set of the grids."""
-
-    name: str
-    kind: str
-    metric: str
+from toolkit.experiments.report.tasks import TaskInfo, tasks_with_cells
 
 
 @dataclass(frozen=True)
@@ -43,6 +37,34 @@ class Results:
     """Texts of the grid files, by folder."""
     left_out: tuple[tuple[str, str], ...] = ()
     """Each (model, task) without a chosen rate: no rate has all its seeds yet, or cells have failed."""
+    missing: tuple[MissingCell, ...] = ()
+    """Declared cells without a result."""
+
+    @property
+    def completeness(self) -> str:
+        """How many of the declared cells have a result: `39 of 60 fine-tuning runs`."""
+        num_all = len(self.cells) + len(self.missing)
+        of_all = f" of {num_all:,}" if self.missing else ""
+        return f"{len(self.cells):,}{of_all} fine-tuning {'run' if num_all == 1 else 'runs'}"
+
+    @cached_property
+    def unfinished_rates(self) -> dict[tuple[str, str], list[float]]:
+        """For each (model, task) the learning rates that might still be chosen: cells have failed, or have not run.
+
+        A rate that diverged is finished: it cannot be chosen.
+        """
+        diverged = {(*one.cell.group, one.cell.learning_rate) for one in self.missing if one.reason is Reason.DIVERGED}
+        found: dict[tuple[str, str], list[float]] = {}
+        for model, task, rate in dict.fromkeys((*one.cell.group, one.cell.learning_rate) for one in self.missing):
+            if (model, task, rate) not in diverged:
+                found.setdefault((model, task), []).append(rate)
+        return found
+
+    @property
+    def makers(self) -> dict[str, int]:
+        """Numbers of runs by the versions, device and dtype that made them; empty where no run tells."""
+        found = Counter("unknown" if cell.made_by is None else _maker(cell.made_by) for cell in self.cells)
+        return {} if found.keys() == {"unknown"} else dict(found)
 
     @property
     def omission(self) -> str:
@@ -67,6 +89,10 @@ class Results:
         return found
 
 
+def _maker(made_by: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in made_by.items())
+
+
 def read_results(folders: Iterable[Path]) -> Results:
     """The results of grid folders, which may share models and tasks but not a pair of the two.
 
@@ -82,6 +108,7 @@ def read_results(folders: Iterable[Path]) -> Results:
     declarations: dict[Path, str] = {}
     source: dict[tuple[str, str], Path] = {}
     declared: set[tuple[str, str]] = set()
+    missing: list[MissingCell] = []
     for folder in folders:
         found = read_cells(folder)
         for pair in {(cell.model, cell.task): None for cell in found}:
@@ -93,22 +120,24 @@ def read_results(folders: Iterable[Path]) -> Results:
             source[pair] = folder
         cells += found
         rates |= read_rates(folder, found)
-        text, entries, names = read_declaration(folder)
-        if text is not None:
-            declarations[folder] = text
-        for model in entries:
+        file = read_declaration(folder)
+        missing += missing_cells(folder, file, found)
+        if file.text is not None:
+            declarations[folder] = file.text
+        for model in file.models:
             models[model.name] = _merged(models.get(model.name), model, folder)
-        tasks |= dict.fromkeys(names)
-        declared |= {(model.name, task) for model in entries for task in names}
+        tasks |= dict.fromkeys(file.tasks)
+        declared |= {(model.name, task) for model in file.models for task in file.tasks}
     check_comparable(cells)
     return Results(
         folders=folders,
         cells=tuple(sorted(cells, key=lambda cell: (cell.model, cell.task, cell.learning_rate, cell.seed))),
         rates=rates,
         models=_models_with_cells(models, cells),
-        tasks=_tasks_with_cells(tasks, cells),
+        tasks=tasks_with_cells(tasks, cells),
         declarations=declarations,
         left_out=tuple(sorted((declared | source.keys()) - rates.keys())),
+        missing=tuple(missing),
     )
 
 
@@ -130,23 +159,3 @@ def _models_with_cells(declared: Mapping[str, ModelInfo], cells: Iterable[CellSc
     names = {cell.model for cell in cells}
     known = [model for name, model in declared.items() if name in names]
     return (*known, *(ModelInfo(name) for name in sorted(names - declared.keys())))
-
-
-def _tasks_with_cells(declared: Iterable[str], cells: Iterable[CellScores]) -> tuple[TaskInfo, ...]:
-    """Declared ones first, in their order.
-
-    Raises:
-        UserError: the cells of one task have several kinds or metrics.
-    """
-    found: dict[str, set[tuple[str, str]]] = {}
-    for cell in cells:
-        found.setdefault(cell.task, set()).add((cell.kind, cell.metric))
-    for task, kinds in found.items():
-        if len(kinds) > 1:
-            listed = ", ".join(f"{kind} by {metric}" for kind, metric in sorted(kinds))
-            raise UserError(
-                f"the task {task!r} is scored in {len(kinds)} ways: {listed}. Rename it in one of the grid files: "
-                "only scores of one metric compare."
-            )
-    order = [*(task for task in declared if task in found), *sorted(found.keys() - set(declared))]
-    return tuple(TaskInfo(task, *next(iter(found[task]))) for task in order)

@@ -1,9 +1,10 @@
 """Means with 95 % intervals, and paired tests between models.
 
-The mean of a family is the unweighted mean of its data sets. Its t interval takes the seeds of the data sets as
-independent: variances of the means add up, with the degrees of freedom of Welch and Satterthwaite. The bootstrap
-resamples the seeds of each data set (percentile method). Both tell how far fine-tuning alone moves a score: where each
-model was pretrained once, neither knows how far another pretraining seed would.
+The mean of a family is the unweighted mean of its data sets. Its t interval takes the seeds of its samples, each of a
+data set or of several that share a model, as independent: variances of the means add up, with the degrees of freedom of
+Welch and Satterthwaite. The bootstrap resamples the seeds of each sample (percentile method). Both tell how far
+fine-tuning alone moves a score: where each model was pretrained once, neither knows how far another pretraining seed
+would.
 """
 
 import math

@@ -1,0 +1,79 @@
+"""Data sets of the grids; folders of cells tell the number of test items, and which training data are equal."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from toolkit.core.errors import UserError
+from toolkit.experiments.cells import CellFolder
+from toolkit.experiments.report.grid_files import CellScores
+
+_PREDICTIONS = "predictions.jsonl"
+
+
+@dataclass(frozen=True)
+class TaskInfo:
+    """A data set of the grids."""
+
+    name: str
+    kind: str
+    metric: str
+    majority: float | None = None
+    """Score of the best answer that reads no text; None where there is none, or no cell tells."""
+    num_test: int | None = None
+    """Items of the test split; None where no cell's folder is there."""
+    training: str | None = None
+    """Identity of the training data: cells of equal data, rate and seed are one fine-tuned model; None if unknown."""
+
+
+def tasks_with_cells(declared: Iterable[str], cells: Iterable[CellScores]) -> tuple[TaskInfo, ...]:
+    """Tasks that have cells; declared ones first, in their order.
+
+    Raises:
+        UserError: the cells of one task have several kinds or metrics.
+    """
+    found: dict[str, list[CellScores]] = {}
+    for cell in cells:
+        found.setdefault(cell.task, []).append(cell)
+    order = [*(task for task in declared if task in found), *sorted(found.keys() - set(declared))]
+    return tuple(_task(name, found[name]) for name in order)
+
+
+def _task(name: str, cells: list[CellScores]) -> TaskInfo:
+    kinds = {(cell.kind, cell.metric) for cell in cells}
+    if len(kinds) > 1:
+        listed = ", ".join(f"{kind} by {metric}" for kind, metric in sorted(kinds))
+        raise UserError(
+            f"the task {name!r} is scored in {len(kinds)} ways: {listed}. Rename it in one of the grid files: "
+            "only scores of one metric compare."
+        )
+    [(kind, metric)] = kinds
+    return TaskInfo(
+        name,
+        kind,
+        metric,
+        majority=next((cell.majority for cell in cells if cell.majority is not None), None),
+        num_test=next((number for cell in cells if (number := _num_test(cell)) is not None), None),
+        training=next((data for cell in cells if (data := _training(cell)) is not None), None),
+    )
+
+
+def majority_of(tasks: Sequence[TaskInfo]) -> float | None:
+    """Mean score of the best answers that read no text; None unless it is known of all."""
+    found = [task.majority for task in tasks if task.majority is not None]
+    return math.fsum(found) / len(found) if found and len(found) == len(tasks) else None
+
+
+def _num_test(cell: CellScores) -> int | None:
+    try:
+        with (cell.folder / _PREDICTIONS).open("rb") as file:
+            return sum(1 for _ in file)
+    except OSError:
+        return None
+
+
+def _training(cell: CellScores) -> str | None:
+    declared = CellFolder(cell.folder, cell.cell).declared or {}
+    data = declared.get("data")
+    files = data.get("train") if isinstance(data, Mapping) else None
+    return " ".join(sorted(map(str, files.values()))) if isinstance(files, Mapping) and files else None
