@@ -58,7 +58,7 @@ def test_any_encoder_learns_and_its_folder_answers_alike(tmp_path, family):
     assert embedder.prompts == {"query": "w0 ", "document": ""}
     documents = [row["text"] for row in read_lines(collection / "corpus.jsonl")]
     queries = [row["text"] for row in read_lines(collection / "queries.jsonl")][60:]
-    again = search(embedder, queries, documents, depth=10, rows=16)
+    (again,) = search(embedder, [queries], documents, depth=10, rows=16)
     assert [[f"d{number}" for number in row] for row in again] == [row["ranking"][:10] for row in predictions]
     plain = embedder.encode(["w0 " + query for query in queries], normalize_embeddings=True)
     np.testing.assert_allclose(embedder.encode_query(queries, normalize_embeddings=True), plain, atol=1e-6)
@@ -237,6 +237,60 @@ def test_documents_without_text_are_neither_trained_on_nor_found(tmp_path, capsy
     assert result.test["recall@100"] == pytest.approx(2 / 3)
 
 
+def test_a_query_that_is_a_document_does_not_find_itself(tmp_path):
+    """As in ArguAna and Quora. By the id alone, unrelated documents would go where both are numbered from 0."""
+    rows = [{"_id": str(n), "title": "w0" if n == 2 else "", "text": f"w{n}"} for n in range(1, 5)]
+    queries = [{"_id": str(n), "text": f"w{9 if n == 4 else n}"} for n in range(1, 5)]
+    collection = write_beir(
+        tmp_path / "set", rows, queries, {"train": (), "test": [("1", "3", 1), ("2", "3", 1), ("4", "3", 1)]}
+    )
+    task = Retrieval(RetrievalSettings())
+    data = task.read({Split.TEST: collection})
+    predictions = task.decode(data, {}, {Split.TEST: [np.arange(4)] * 3})
+    assert predictions[Split.TEST] == [
+        {"id": "1", "ranking": ["2", "3", "4"]},
+        {"id": "2", "ranking": ["1", "3", "4"]},
+        {"id": "4", "ranking": ["1", "2", "3", "4"]},
+    ]
+    assert task.score(data, predictions)[Split.TEST]["mrr@10"] == pytest.approx((1 / 2 + 1 / 2 + 1 / 3) / 3)
+
+
+def test_rankings_without_the_query_have_a_hundred_documents(tmp_path):
+    words = word_collection(tmp_path / "words")
+    documents = (words / "corpus.jsonl").read_text()
+    (words / "queries.jsonl").write_text(documents)
+    for split, judged in (("train", range(30)), ("dev", range(30, 60)), ("test", range(60, 90))):
+        rows = "".join(f"d{n}\td{n + 1}\t1\n" for n in judged)
+        (words / "qrels" / f"{split}.tsv").write_text(rows)
+    _, output = run(tmp_path, words)
+    rankings = {row["id"]: row["ranking"] for row in read_lines(output / "predictions.jsonl")}
+    assert {len(ranking) for ranking in rankings.values()} == {100}
+    assert not any(query in ranking for query, ranking in rankings.items())
+
+
+@pytest.mark.parametrize("has_same_documents", [True, False])
+def test_documents_that_two_splits_search_are_encoded_once(tmp_path, monkeypatch, has_same_documents):
+    words = word_collection(tmp_path / "words")
+    other = words if has_same_documents else small(tmp_path / "other", {"dev": [("q1", "d1", 1)]})
+    source = open_source(str(save_encoder("eurobert", tmp_path / "model")))
+    task = Retrieval(QUICK)
+    data = task.read({Split.TRAIN: words, Split.VALIDATION: other, Split.TEST: words})
+    network, features = task.network(data, source), dict(task.encode(data, source))
+    del features[Split.TRAIN]
+    encoded = []
+    encode = network.encode_document
+
+    def counting(texts, **options):
+        encoded.append(len(texts))
+        return encode(texts, **options)
+
+    monkeypatch.setattr(network, "encode_document", counting)
+    together = task.answer_splits(network, features, source)
+    assert encoded == ([130] if has_same_documents else [12, 130])
+    for split, inputs in features.items():
+        np.testing.assert_array_equal(task.answer(network, inputs, source), together[split])
+
+
 @pytest.fixture
 def cranfield(tmp_path):
     folder = tmp_path / "cran"
@@ -324,7 +378,7 @@ def test_the_paper_fixes_prompts_and_loss():
 def test_equal_documents_come_in_the_order_of_the_corpus(tmp_path):
     source = open_source(str(save_encoder("eurobert", tmp_path / "model")))
     embedder = new_embedder(source, protocol="standard", prompts={"query": "", "document": ""})
-    (ranking,) = search(embedder, ["w1"], ["w2", "w1", "w1", "w1", "w1"], depth=3, rows=8)
+    ((ranking,),) = search(embedder, [["w1"]], ["w2", "w1", "w1", "w1", "w1"], depth=3, rows=8)
     assert ranking.tolist() == [1, 2, 3]
 
 
@@ -335,7 +389,10 @@ def test_search_is_exact_over_several_chunks(tmp_path, monkeypatch):
     embedder = new_embedder(source, protocol="standard", prompts={"query": "w7 ", "document": ""})
     documents = [f"{one} {other}" for one in WORDS[:9] for other in WORDS[9:20]]
     monkeypatch.setattr(embedding, "_DOCUMENTS_AT_ONCE", 10)
-    found = search(embedder, WORDS[:5], documents, depth=20, rows=8)
+    found, *others = search(embedder, [WORDS[:5], WORDS[5:9]], documents, depth=20, rows=8)
+    for queries, expected in ((WORDS[:5], found), (WORDS[5:9], *others)):
+        (alone,) = search(embedder, [queries], documents, depth=20, rows=8)
+        np.testing.assert_array_equal(alone, expected)
     options = {"normalize_embeddings": True}
     scores = embedder.encode_query(WORDS[:5], **options) @ embedder.encode_document(documents, **options).T
     for row, ranking in zip(scores, found, strict=True):

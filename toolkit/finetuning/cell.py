@@ -26,7 +26,7 @@ from toolkit.core.settings import Settings
 from toolkit.finetuning.precision import choose_autocast
 from toolkit.finetuning.settings import Initialization
 from toolkit.finetuning.source import EncoderSource
-from toolkit.finetuning.task import Outputs, Prediction, Split, Task
+from toolkit.finetuning.task import Prediction, Split, Task
 from toolkit.finetuning.trainer import Features
 
 _RESULT, _PREDICTIONS, _MODEL = "result.json", "predictions.jsonl", "model"
@@ -136,8 +136,7 @@ def _run(prepared: PreparedTask, output: Path, *, model_name: str, keep: Keep) -
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
     answered: dict[Split, Features] = {split: features[split] for split in features if split is not Split.TRAIN}
-    outputs: dict[Split, Outputs] = {split: task.answer(network, inputs, source) for split, inputs in answered.items()}
-    predictions = task.decode(data, answered, outputs)
+    predictions = task.decode(data, answered, task.answer_splits(network, answered, source))
     scores = task.score(data, predictions)
     result = FinetuningResult(
         task=task.name,

@@ -128,32 +128,33 @@ def _check_room(tokenizer: PreTrainedTokenizerBase) -> None:
 
 
 def search(
-    network: "SentenceTransformer", queries: Sequence[str], documents: Sequence[str], *, depth: int, rows: int
-) -> list[npt.NDArray[np.int64]]:
+    network: "SentenceTransformer", queries: Sequence[Sequence[str]], documents: Sequence[str], *, depth: int, rows: int
+) -> list[list[npt.NDArray[np.int64]]]:
     """Rank all documents for each query by the cosine, exactly; among equal ones the first document comes first.
 
     Args:
         network: whose prompts are put in front of queries and documents.
-        queries: texts.
-        documents: texts.
+        queries: texts, in groups; what others there are does not change a group's rankings by a bit.
+        documents: texts, encoded once for all groups.
         depth: length of the rankings.
         rows: texts that pass through the encoder at once.
 
     Returns:
-        For each query the numbers of its `depth` best documents, or of all where there are fewer.
+        For each query of each group the numbers of its `depth` best documents, or of all where there are fewer.
     """
     network.eval()
     options: dict[str, Any] = {"batch_size": rows, "normalize_embeddings": True, "show_progress_bar": False}
-    asked_QD = np.asarray(network.encode_query(list(queries), **options), np.float32)
-    best = [_Best(depth) for _ in queries]
+    asked = [np.asarray(network.encode_query(list(group), **options), np.float32) for group in queries]
+    best = [[_Best(depth) for _ in group] for group in queries]
     with progress("searching", total=len(documents), unit="documents") as bar:
         for start in range(0, len(documents), _DOCUMENTS_AT_ONCE):
             texts = list(documents[start : start + _DOCUMENTS_AT_ONCE])
             found_CD = np.asarray(network.encode_document(texts, **options), np.float32)
-            for ranking, scores_C in zip(best, asked_QD @ found_CD.T, strict=True):
-                ranking.add(scores_C, start)
+            for rankings, asked_QD in zip(best, asked, strict=True):
+                for ranking, scores_C in zip(rankings, asked_QD @ found_CD.T, strict=True):
+                    ranking.add(scores_C, start)
             bar.update(start + len(texts))
-    return [ranking.numbers for ranking in best]
+    return [[ranking.numbers for ranking in rankings] for rankings in best]
 
 
 class _Best:

@@ -145,6 +145,12 @@ class Task(ABC, Generic[DataT]):
         """What the trained network answers to each input, in their order."""
         return predict(network, features, task=self, source=source)
 
+    def answer_splits(
+        self, network: nn.Module, features: Mapping[Split, Features], source: EncoderSource
+    ) -> Mapping[Split, Outputs]:
+        """`answer` for each split but the training split; a family may share work between them."""
+        return {split: self.answer(network, inputs, source) for split, inputs in features.items()}
+
 
 def known_tasks() -> tuple[str, ...]:
     """Names of all families; nothing is imported."""

@@ -31,6 +31,13 @@ class Collection:
     documents: Mapping[str, Document]
     queries: Mapping[str, str]
 
+    def is_query_itself(self, query: str, document: str) -> bool:
+        """Whether a query is a document of its own collection: id and text are equal, with the title or without."""
+        if query != document:
+            return False
+        found = self.documents[document]
+        return self.queries[query] in (found.text, found.joined(" "))
+
 
 @dataclass(frozen=True)
 class Judgement:

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -40,8 +41,10 @@ def set_scores(truth: Sequence[Sequence[float]], prediction: Sequence[Sequence[f
     from sklearn import metrics
 
     expected, found = np.array(truth, np.int64), np.array(prediction, np.int64)
+    # scikit-learn takes a single column for two classes, 0 and 1, and would score both.
+    options: dict[str, Any] = {"labels": [1] if expected.shape[1] == 1 else None, "zero_division": 0}
     return {
-        "f1_micro": float(metrics.f1_score(expected, found, average="micro", zero_division=0)),
-        "f1_macro": float(metrics.f1_score(expected, found, average="macro", zero_division=0)),
+        "f1_micro": float(metrics.f1_score(expected, found, average="micro", **options)),
+        "f1_macro": float(metrics.f1_score(expected, found, average="macro", **options)),
         "exact_match": float((expected == found).all(axis=1).mean()),
     }

@@ -173,21 +173,37 @@ class Retrieval(Task[JudgedSplits]):
 
     def answer(self, network: nn.Module, features: Features, source: EncoderSource) -> Outputs:
         """For each query the numbers of the best documents among those searched."""
-        (row,) = features
-        embedder = cast("SentenceTransformer", network)
-        return search(embedder, row["queries"], row["documents"], depth=_DEPTH, rows=self.settings.batch_rows)
+        return self.answer_splits(network, {Split.TEST: features}, source)[Split.TEST]
+
+    def answer_splits(
+        self, network: nn.Module, features: Mapping[Split, Features], source: EncoderSource
+    ) -> Mapping[Split, Outputs]:
+        """As `answer`; documents that several splits search are encoded once."""
+        embedder, rows = cast("SentenceTransformer", network), self.settings.batch_rows
+        queries = {split: row["queries"] for split, (row,) in features.items()}
+        documents = {split: row["documents"] for split, (row,) in features.items()}
+        rankings: dict[Split, Outputs] = {}
+        for split, searched in documents.items():
+            alike = [other for other in documents if other not in rankings and documents[other] == searched]
+            if split in alike:
+                # One deeper: where a query is a document of its own, `decode` leaves that one out.
+                found = search(embedder, [queries[one] for one in alike], searched, depth=_DEPTH + 1, rows=rows)
+                rankings |= zip(alike, found, strict=True)
+        return rankings
 
     def decode(
         self, data: JudgedSplits, features: Mapping[Split, Features], outputs: Mapping[Split, Outputs]
     ) -> Mapping[Split, list[Prediction]]:
-        """Document ids for each query of the judgements, best first."""
-        return {
-            split: [
-                {"id": query, "ranking": [data.searched[split][number] for number in numbers]}
-                for query, numbers in zip(data.judgements[split].grades, rankings, strict=True)
-            ]
-            for split, rankings in outputs.items()
-        }
+        """Document ids for each query of the judgements, best first, the query itself left out."""
+        predictions: dict[Split, list[Prediction]] = {}
+        for split, rankings in outputs.items():
+            judged, searched = data.judgements[split], data.searched[split]
+            predictions[split] = []
+            for query, numbers in zip(judged.grades, rankings, strict=True):
+                found = (searched[number] for number in numbers)
+                others = [document for document in found if not judged.collection.is_query_itself(query, document)]
+                predictions[split].append({"id": query, "ranking": others[:_DEPTH]})
+        return predictions
 
     def score(
         self, data: JudgedSplits, predictions: Mapping[Split, list[Prediction]]
