@@ -1,6 +1,11 @@
-"""What training leaves behind."""
+"""What training leaves behind, and batches in parts."""
+
+import json
+import random
 
 import numpy as np
+import pytest
+import torch
 
 from tests.support.hf_encoders import WORDS, save_encoder
 from toolkit.finetuning import Split, get_task, open_source, trainer
@@ -20,3 +25,100 @@ def test_answers_are_those_of_the_weights_alone_after_bf16_training(tmp_path, mo
     fresh.load_state_dict(network.state_dict())
     answers = [task.answer(one, features, source) for one in (network, fresh)]
     np.testing.assert_array_equal(*answers)
+
+
+def rows_of(task, folder):
+    """Seventeen examples of very different lengths, so that parts of a batch have different numbers of targets."""
+    draw = random.Random(0)
+    texts = [draw.choices(WORDS, k=draw.randint(1, 25)) for _ in range(17)]
+    if task == "tc":
+        lines = ("\n".join(f"{word} {draw.choice(('O', 'B-A', 'I-A'))}" for word in text) for text in texts)
+        (folder / "train.conll").write_text("\n\n".join(lines) + "\n")
+        return folder / "train.conll"
+    if task == "qa":
+        asked = [
+            {
+                "context": " ".join(text),
+                "qas": [{"id": str(n), "question": "w1", "answers": [{"text": text[-1], "answer_start": 0}]}],
+            }
+            for n, text in enumerate([word, *text, word] for word, text in zip(WORDS, texts, strict=False))
+        ]
+        (folder / "train.json").write_text(json.dumps({"data": [{"paragraphs": asked}]}))
+        return folder / "train.json"
+    lines = (json.dumps({"text": " ".join(text), "label": str(n % 2)}) for n, text in enumerate(texts))
+    (folder / "train.jsonl").write_text("\n".join(lines))
+    return folder / "train.jsonl"
+
+
+def trained(task, file, source, folder):
+    data = task.read(dict.fromkeys((Split.TRAIN, Split.TEST), file))
+    torch.manual_seed(0)
+    network = task.network(data, source)
+    task.fit(network, task.encode(data, source)[Split.TRAIN], source, folder=folder)
+    return network.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("sc", {}),
+        ("sc", {"label_type": "number"}),
+        ("sc", {"label_type": "set"}),
+        ("tc", {}),
+        ("qa", {}),
+        ("qa", {"protocol": "paper"}),
+    ],
+)
+def test_a_batch_in_parts_is_the_same_update(tmp_path, monkeypatch, name, options):
+    """The last batch of an epoch too, which has a single row."""
+    monkeypatch.setattr(trainer, "choose_autocast", lambda threads: "fp32")
+    source, family = open_source(str(save_encoder("bert", tmp_path / "model"))), get_task(name)
+    # A large epsilon: some gradients are 0 but for rounding, which Adam would blow up.
+    settings = {"steps": 5, "batch_rows": 8, "learning_rate": 1e-2, "adam_eps": 1e-2, **options}
+    file = rows_of(name, tmp_path)
+    whole, *others = (
+        trained(family(family.Settings(**settings, micro_rows=rows)), file, source, tmp_path / str(rows))
+        for rows in (None, 8, 4, 1)
+    )
+    for parts in others:
+        for key, weight in whole.items():
+            torch.testing.assert_close(parts[key], weight, rtol=1e-4, atol=1e-5, msg=key)
+    for key, weight in whole.items():
+        assert torch.equal(others[0][key], weight)
+
+
+def test_a_killed_run_in_parts_goes_on_as_if_nothing_had_been(tmp_path, monkeypatch):
+    monkeypatch.setattr(trainer, "choose_autocast", lambda threads: "fp32")
+    source, family = open_source(str(save_encoder("bert", tmp_path / "model"))), get_task("tc")
+    task, file = (
+        family(family.Settings(steps=7, batch_rows=8, micro_rows=2, learning_rate=1e-2)),
+        rows_of("tc", tmp_path),
+    )
+    whole = trained(task, file, source, tmp_path / "whole")
+    monkeypatch.setattr(trainer, "_SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    ended = trainer.ShowProgress.on_step_end
+
+    def killed(self, args, state, control, **more):
+        ended(self, args, state, control, **more)
+        if state.global_step == 5:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(trainer.ShowProgress, "on_step_end", killed)
+    with pytest.raises(KeyboardInterrupt):
+        trained(task, file, source, tmp_path / "killed")
+    assert (tmp_path / "killed" / "checkpoint-4").is_dir()
+    monkeypatch.setattr(trainer.ShowProgress, "on_step_end", ended)
+    resumed = trained(task, file, source, tmp_path / "killed")
+    assert all(torch.equal(resumed[key], weight) for key, weight in whole.items())
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("sc", {"batch_rows": 32, "micro_rows": 12}, "does not divide batch_rows = 32. Choose a divisor, such as 4"),
+        ("ir", {"micro_rows": 8}, "Use chunk_rows"),
+    ],
+)
+def test_parts_that_cannot_be_are_refused(name, options, message):
+    with pytest.raises(ValueError, match=message):
+        get_task(name).Settings(**options)

@@ -105,6 +105,10 @@ class AnswerSpans:
         start, end = (nn.functional.cross_entropy(masked[:, :, side], labels[:, side]) for side in (0, 1))
         return (start + end) / 2
 
+    def num_targets(self, labels: torch.Tensor) -> int:
+        """Windows."""
+        return len(labels)
+
     def decode(
         self,
         questions: Mapping[Split, Sequence[Question]],

@@ -76,6 +76,10 @@ class AnswerTags:
         """Mean cross-entropy of the batch's tokens."""
         return nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=_IGNORED)
 
+    def num_targets(self, labels: torch.Tensor) -> int:
+        """Tokens without padding."""
+        return int((labels != _IGNORED).sum())
+
     def decode(
         self,
         questions: Mapping[Split, Sequence[Question]],

@@ -1,9 +1,10 @@
 """Settings of a fine-tuning run that every family of tasks has."""
 
+import math
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from toolkit.core.settings import Settings
 
@@ -34,6 +35,9 @@ class FinetuningSettings(Settings):
     """Passes over the training file, in place of `steps`."""
     batch_rows: int = Field(default=32, ge=1)
     """Examples per update."""
+    micro_rows: int | None = Field(default=None, ge=1)
+    """Examples that pass through the network at once, for batches that memory does not hold: a divisor of `batch_rows`.
+    The update is the same, but for rounding and dropout's draws. Unset: the whole batch."""
     warmup_fraction: float = Field(default=0.1, ge=0, le=1)
     """Share of the steps over which the learning rate rises from 0."""
     adam_betas: tuple[float, float] = Field(default=(0.9, 0.95), strict=False)
@@ -49,6 +53,20 @@ class FinetuningSettings(Settings):
     threads: int | None = Field(default=None, ge=1)
     """CPU threads of training and evaluation. Sums, and with them the last digits of weights, depend on their number.
     Unset: `OMP_NUM_THREADS`, or all cores."""
+
+    @model_validator(mode="after")
+    def _check_micro_rows(self) -> Self:
+        if self.micro_rows is not None and self.batch_rows % self.micro_rows:
+            raise ValueError(
+                f"micro_rows = {self.micro_rows} does not divide batch_rows = {self.batch_rows}. Choose a divisor, "
+                f"such as {math.gcd(self.micro_rows, self.batch_rows)}."
+            )
+        return self
+
+    @property
+    def rows_at_once(self) -> int:
+        """Examples that pass through the network at once."""
+        return self.batch_rows if self.micro_rows is None else self.micro_rows
 
     def peak_rate(self, num_parameters: int) -> float:
         """The learning rate for a model of so many parameters."""

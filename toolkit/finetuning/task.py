@@ -85,7 +85,7 @@ class Task(ABC, Generic[DataT]):
 
     @abstractmethod
     def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Mean loss of a batch, from fp32 logits and labels as `collate_labels` stacks them."""
+        """Mean loss of a batch over its targets, from fp32 logits and labels as `collate_labels` stacks them."""
 
     @abstractmethod
     def decode(
@@ -117,6 +117,14 @@ class Task(ABC, Generic[DataT]):
     def baseline(self, data: DataT) -> float | None:
         """The main metric on the test split of the best answer that reads no text; None where there is none."""
         return None
+
+    def num_targets(self, labels: torch.Tensor) -> int:
+        """How many losses `loss` averages over: rows, or what else a family counts. Parts of a batch are weighed by it.
+
+        Args:
+            labels: as for `loss`.
+        """
+        return len(labels)
 
     def collate_labels(self, labels: Sequence[Any], *, width: int) -> torch.Tensor:
         """Labels of a batch, from `labels` of its inputs; `width` is the longest input's number of tokens."""

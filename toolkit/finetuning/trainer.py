@@ -85,13 +85,16 @@ def train(network: nn.Module, features: Features, *, task: "Task[Any]", source: 
     """
     settings = task.settings
 
-    def loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: object = None) -> torch.Tensor:
-        return task.loss(task.logits(outputs).float(), labels)
+    def loss(outputs: Any, labels: torch.Tensor, *, num_items_in_batch: int) -> torch.Tensor:
+        logits, num_targets = task.logits(outputs).float(), task.num_targets(labels)
+        # A mean over nothing is not a number, and would not go away when it is weighed by 0.
+        return task.loss(logits, labels) * (num_targets / num_items_in_batch) if num_targets else logits.sum() * 0.0
 
     steps = settings.num_steps(len(features))
     rate = settings.peak_rate(sum(parameter.numel() for parameter in network.parameters()))
     with progress("fine-tuning", total=steps, unit="steps") as bar:
         trainer = _Trainer(
+            task,
             model=network,
             args=training_arguments(TrainingArguments, settings, folder, steps=steps, rate=rate),
             train_dataset=features,
@@ -125,11 +128,20 @@ def run_trainer(trainer: Trainer, folder: Path) -> None:
 
 
 class _Trainer(Trainer):
-    """The Trainer with batches of like length, with which a resumed run goes on."""
+    """The Trainer with batches of like length, with which a resumed run goes on, and a family's count of targets."""
+
+    def __init__(self, task: "Task[Any]", **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._task = task
+
+    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> tuple[list[Any], int]:
+        """The parts of a batch, and the number of targets in all of them, by which the loss of each is divided."""
+        parts, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
+        return parts, sum(self._task.num_targets(part["labels"]) for part in parts)
 
     def _get_train_sampler(self, train_dataset: object = None) -> LengthGroupedSampler:
         features: Any = self.train_dataset
-        lengths, size = [len(row["input_ids"]) for row in features], self.args.per_device_train_batch_size
+        lengths, size = [len(row["input_ids"]) for row in features], self._task.settings.batch_rows
         _, done = last_checkpoint(Path(str(self.args.output_dir)))
         return LengthGroupedSampler(
             lengths, batch_rows=size, seed=self.args.seed, first_epoch=done // math.ceil(len(lengths) / size)
@@ -177,7 +189,8 @@ def training_arguments(
     arguments = kind(
         output_dir=str(folder),
         max_steps=steps,
-        per_device_train_batch_size=settings.batch_rows,
+        per_device_train_batch_size=settings.rows_at_once,
+        gradient_accumulation_steps=settings.batch_rows // settings.rows_at_once,
         learning_rate=rate,
         lr_scheduler_type="linear",
         warmup_steps=round(settings.warmup_fraction * steps),
@@ -242,7 +255,7 @@ def predict(
     collate, lengths = collator(task, source), [len(row["input_ids"]) for row in features]
     by_length = sorted(range(len(features)), key=lengths.__getitem__)
     answers: list[npt.NDArray[np.float32]] = [np.empty(0, np.float32)] * len(features)
-    rows = task.settings.batch_rows
+    rows = task.settings.rows_at_once
     with progress("predicting", total=len(features), unit="inputs") as bar:
         for start in range(0, len(by_length), rows):
             chosen = by_length[start : start + rows]

@@ -60,6 +60,9 @@ class AnswerForm(Protocol):
     def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Mean loss of a batch."""
 
+    def num_targets(self, labels: torch.Tensor) -> int:
+        """How many losses `loss` averages over."""
+
     def decode(
         self,
         questions: Mapping[Split, Sequence[Question]],
@@ -125,6 +128,10 @@ class QuestionAnswering(Task[Questions]):
     def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Cross-entropy."""
         return self._form.loss(logits, labels)
+
+    def num_targets(self, labels: torch.Tensor) -> int:
+        """Windows (`paper`: tokens)."""
+        return self._form.num_targets(labels)
 
     def decode(
         self, data: Questions, features: Mapping[Split, Features], outputs: Mapping[Split, Outputs]

@@ -45,7 +45,12 @@ class RetrievalSettings(FinetuningSettings):
     the same, at the price of a second forward pass. Unset: the whole batch. `paper`: 4."""
 
     @model_validator(mode="after")
-    def _check_protocol(self) -> "RetrievalSettings":
+    def _check_options(self) -> "RetrievalSettings":
+        if self.micro_rows is not None:
+            raise ValueError(
+                "micro_rows does not split the batches of retrieval, whose documents are the negatives of one another. "
+                "Use chunk_rows."
+            )
         for name, value in _PAPER.items():
             if self.protocol == "paper" and name in self.model_fields_set and getattr(self, name) != value:
                 raise ValueError(f"protocol = 'paper' fixes {name} = {value!r}. Leave it out, or use 'standard'.")

@@ -107,6 +107,10 @@ class TokenClassification(Task[TaggedText]):
         """Cross-entropy, averaged over the tokens that answer for a word."""
         return nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=_IGNORED)
 
+    def num_targets(self, labels: torch.Tensor) -> int:
+        """Tokens that answer for a word."""
+        return int((labels != _IGNORED).sum())
+
     def decode(
         self, data: TaggedText, features: Mapping[Split, Features], outputs: Mapping[Split, Outputs]
     ) -> Mapping[Split, list[Prediction]]:
