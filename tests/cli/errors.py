@@ -545,10 +545,19 @@ _FINETUNED = (
             (("--lr", "-1"), ("--lr:", "got -1.0"), "above 0"),
             (("--lr", "fast"), ("'--lr'",), "a number"),
             (("--steps", "0"), ("--steps:", "got 0"), "at least 1"),
+            (("--set", "batch_row=4"), ("unknown key 'batch_row'",), "'batch_rows'"),
+            (("--set", "batch_rows=many"), ("batch_rows", "'many'"), "an integer"),
+            (("--set", "batch_rows"), ("--set 'batch_rows' is not of the form key=value",), "Write, for example"),
+            (("--set", "micro_rows=5"), ("micro_rows = 5 does not divide batch_rows = 32",), "Choose a divisor"),
+            (("--set", "seed=1", "--seed", "2"), ("--seed and --set seed are both given",), "Leave one of the two out"),
+            (("--set", "epochs=1", "--steps", "2"), ("steps and epochs are both given",), "Leave one of the two out"),
+            (("--set", "metric=mcf"), ("unknown metric 'mcf' for the task sc", "'mcc'"), "accuracy, f1_macro, mcc"),
             (("--output", "{text}"), ("could not create the output folder {text}",), "--output"),
             (("--output", "/sys/out"), ("could not create the output folder /sys/out",), "--output"),
         )
     ),
+    _finetune("tc", "{checkpoint}", "--label-type", "set", found=("--label-type",), remedy="Leave it out"),
+    _finetune("ir", "{checkpoint}", "--set", "micro_rows=8", found=("micro_rows does not split",), remedy="chunk_rows"),
     *(
         _finetune("qa", "{checkpoint}", "--train", file, found=found, remedy=remedy)
         for file, found, remedy in (

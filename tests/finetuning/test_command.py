@@ -9,6 +9,7 @@ from transformers import AutoModel
 
 from tests.support.checkpoints import write_tiny_run
 from tests.support.hf_encoders import save_encoder
+from tests.support.packages import lay_down_entry_points
 from toolkit.checkpoint.read import open_checkpoint
 from toolkit.cli import main
 
@@ -43,6 +44,47 @@ def test_options_reach_the_settings(monkeypatch, capsys, tmp_path, data):
     assert ["test", *(f"{result['test'][metric]:.4f}" for metric in ("accuracy", "f1_macro", "mcc"))] in [
         line.split() for line in printed.out.splitlines()
     ]
+
+
+def test_any_setting_is_changed_with_set(monkeypatch, capsys, tmp_path, data):
+    model, output = save_encoder("eurobert", tmp_path / "model"), tmp_path / "out"
+    values = ("epochs=2", "batch_rows=2", "micro_rows=1", "max_length=8", "metric=mcc", "text_columns=['sentence']")
+    code, printed = run(
+        monkeypatch, capsys, "sc", model, "--train", data, "--test", data, "--output", output,
+        "--label-column", "stars", *(word for value in values for word in ("--set", value)),
+    )  # fmt: skip
+    assert code == 0, printed.err
+    result = json.loads((output / "result.json").read_text())
+    assert (result["steps"], result["metric"], result["majority"]) == (4, "mcc", 0.0)
+    assert printed.out.split()[:3] == ["mcc", "accuracy", "f1_macro"]
+
+
+@pytest.mark.parametrize(
+    ("words", "shown", "not_shown"),
+    [
+        ([], ["batch_rows", "[default: 32]", "--lr"], ["pair_labels", "window_overlap"]),
+        (["sc"], ["batch_rows", "Settings of sc", "pair_labels", "sst2, qqp, mnli"], ["window_overlap"]),
+        (["--lr", "1e-3", "qa"], ["batch_rows", "Settings of qa", "window_overlap", "[default: 128]"], ["pair_labels"]),
+        (
+            ["from_elsewhere"],
+            ["batch_rows", "Settings of from_elsewhere", "How loud.", "[default: 11]"],
+            ["pair_labels"],
+        ),
+    ],
+)
+def test_help_shows_the_settings_of_the_task(monkeypatch, capsys, tmp_path, words, shown, not_shown):
+    (tmp_path / "elsewhere.py").write_text(
+        "from toolkit.finetuning.settings import FinetuningSettings\n"
+        "from toolkit.finetuning.tasks.token_classification import TokenClassification\n"
+        'class Louder(FinetuningSettings):\n    volume: int = 11\n    """How loud."""\n'
+        "class Elsewhere(TokenClassification):\n    name, Settings = 'from_elsewhere', Louder\n"
+    )
+    lay_down_entry_points(tmp_path, "elsewhere", {"toolkit.tasks": {"from_elsewhere": "elsewhere:Elsewhere"}})
+    monkeypatch.syspath_prepend(tmp_path)
+    code, printed = run(monkeypatch, capsys, *words, "--help")
+    assert code == 0
+    text = " ".join(printed.out.split())
+    assert [word in text for word in (*shown, *not_shown)] == [True] * len(shown) + [False] * len(not_shown)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Numbers and sets as labels of texts: from the cell to the scores, and through the stock classes."""
 
+import itertools
 import json
 import math
 import random
@@ -13,7 +14,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from tests.support.hf_encoders import WORDS, save_encoder
 from toolkit.core.errors import UserError
-from toolkit.finetuning import load_classifier
+from toolkit.finetuning import Split, get_task, load_classifier
 from toolkit.finetuning.formats.examples import Example, read_number, read_set
 from toolkit.finetuning.labels import NumberLabels, SetLabels
 from toolkit.finetuning.metrics.label_metrics import regression_scores, set_scores
@@ -148,9 +149,30 @@ def test_a_set_is_a_row_of_ones_and_zeros():
 
 
 def test_the_constant_set_that_scores_best_on_the_training_split_is_the_baseline():
-    # "a" alone: 2 x 3 of 4 + 5. Both: 2 x 5 of 8 + 5. On the test split both hit 1 of 4 and 1.
-    labels = of(SetLabels, ("a", "b"), ("a", "b"), ("a",), ())
-    assert labels.baseline([("a", "b"), ("a", "b"), ("a",), ()], [("a",), ()]) == pytest.approx(2 / 5)
+    # "a" alone: 2 x 3 of 4 + 5. Both: 2 x 5 of 8 + 5.
+    training = [("a", "b"), ("a", "b"), ("a",), ()]
+    assert of(SetLabels, *training).best_constant(training, metric="f1_micro") == ["a", "b"]
+
+
+@pytest.mark.parametrize("metric", SetLabels.metrics)
+def test_no_constant_set_beats_the_baseline(metric):
+    training = [("c",), ("c",), ("c",), ("a", "b"), ("a", "b", "c", "d"), ("a", "d"), (), ()]
+    labels = of(SetLabels, *training)
+    subsets = itertools.chain.from_iterable(itertools.combinations("abcd", size) for size in range(5))
+    chosen, *others = (
+        labels.scores(training, [constant] * len(training))[metric]
+        for constant in (labels.best_constant(training, metric=metric), *subsets)
+    )
+    assert chosen == pytest.approx(max(others))
+
+
+@pytest.mark.parametrize(("metric", "majority"), [(None, 0.75), ("f1_macro", 3 / 7), ("mcc", 0.0)])
+def test_the_baseline_is_of_the_main_metric(tmp_path, metric, majority):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps({"text": "w1", "label": label}) + "\n" for label in "aaab"))
+    task = get_task("sc")(get_task("sc").Settings(metric=metric))
+    data = task.read(dict.fromkeys((Split.TRAIN, Split.TEST), rows))
+    assert task.baseline(data) == pytest.approx(majority)
 
 
 @pytest.mark.parametrize(("cell", "number"), [(3, 3.0), ("-2.5e1", -25.0), (0.5, 0.5), (" 7 ", 7.0)])

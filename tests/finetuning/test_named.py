@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import time
-from typing import get_type_hints
 
 import pytest
 from datasets import ClassLabel, Dataset, Features, IterableDataset, Value
@@ -13,7 +12,7 @@ from datasets import ClassLabel, Dataset, Features, IterableDataset, Value
 from tests.support.hf_encoders import save_encoder
 from tests.support.hub_server import HubServer
 from tests.support.named_repositories import CONLL_LABELS, NUM_TRAIN, write_repositories
-from toolkit.cli.finetune import command
+from toolkit.cli.finetune import help_sections
 from toolkit.core.errors import SettingsError, UserError
 from toolkit.core.files import cache_folder
 from toolkit.finetuning import FinetuningSettings, Split, get_task
@@ -116,11 +115,11 @@ def ids(done, protocol, name, split, file):
         return [json.loads(line)["_id"] for line in opened]
 
 
-def test_the_commands_help_lists_every_set_by_family():
-    option = get_type_hints(command, include_extras=True)["dataset"].__metadata__[0]
-    for task in RUNS:
-        names = [dataset.name for dataset in DATASETS.values() if dataset.task == task]
-        assert f"{task}: {', '.join(names)}." in option.help
+def test_the_help_of_a_task_lists_its_sets():
+    listed = [help_sections([task, "--help"])[-1] for task in RUNS]
+    assert [title for title, _ in listed] == [f"Data sets of {task} (--dataset NAME)" for task in RUNS]
+    names = [name for _, [(row, _)] in listed for name in row.split(", ")]
+    assert sorted(names) == sorted(DATASETS)
 
 
 def test_every_set_has_train_and_test_and_the_name_of_its_folder(done):
@@ -463,6 +462,9 @@ def test_the_papers_settings_are_defaults_under_its_protocol():
     assert conll.settings(FinetuningSettings(protocol="paper", epochs=3)).epochs == 3
     assert conll.settings(FinetuningSettings(protocol="paper", steps=7)).epochs is None
     assert conll.settings(FinetuningSettings()).epochs is None
+    shared = conll.settings(FinetuningSettings(protocol="paper", steps=7), shared={"protocol", "steps"})
+    assert shared == conll.settings(FinetuningSettings(protocol="paper"))
+    assert DATASETS["ontonotes"].settings(FinetuningSettings(protocol="paper", steps=7), shared={"steps"}).steps == 7
     assert DATASETS["uner"].paper_settings == {"epochs": 1}
     chosen = DATASETS["mnli"].settings(get_task("sc").Settings(protocol="paper"))
     assert chosen.pair_labels == ("Premise", "Hypothesis")

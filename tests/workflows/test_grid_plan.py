@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.grids import write_grid
+from tests.support.grids import write_data, write_grid
 from toolkit.core.errors import SettingsError, UserError
 from toolkit.experiments import load_grid
+from toolkit.finetuning import Split
+from toolkit.finetuning.named.datasets import NamedDataset
 from toolkit.workflows.grid_plan import GridPlan
 
 
@@ -53,3 +55,42 @@ def test_a_result_without_scores_is_damaged(tmp_path: Path, result: dict[str, ob
     (plan.place(first).path / "result.json").write_text(json.dumps(result))
     with pytest.raises(UserError, match=r"result\.json is damaged .* Remove .*seed-0: the cell is run again"):
         plan.finished()
+
+
+@pytest.mark.parametrize(
+    ("of_the_grid", "of_the_task", "steps"), [("", "", 6), ("steps = 1000", "", 6), ("", "steps = 1000", 1000)]
+)
+def test_the_grids_steps_leave_a_sets_own_number_alone(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    of_the_grid: str,
+    of_the_task: str,
+    steps: int,
+) -> None:
+    """The paper trains on CoNLL-2003 for one pass, and for 1,000 steps on nearly everything else."""
+    write_data(tmp_path / "data")
+    files = dict(zip(Split, (tmp_path / "data" / f"{name}.conll" for name in ("train", "dev", "test")), strict=True))
+    monkeypatch.setattr(NamedDataset, "fetch", lambda *_: files)
+    path = write_grid(tmp_path, kinds=())
+    text = path.read_text().replace("steps = 2\n", f"protocol = 'paper'\n{of_the_grid}\n")
+    path.write_text(
+        f"{text}\n[[task]]\nname = 'ner'\nkind = 'tc'\ndataset = 'conll2003'\nbatch_rows = 4\n{of_the_task}\n"
+    )
+    plan = GridPlan(load_grid(path))
+    settings = plan.job(plan.cells[0]).task.settings
+    assert settings.num_steps(24) == steps
+    said = "[[task]] ner: 1 pass over the training file of conll2003" in " ".join(capsys.readouterr().out.split())
+    assert said == bool(of_the_grid)
+
+
+def test_a_task_names_the_metric_that_chooses(tmp_path: Path) -> None:
+    path = write_grid(tmp_path, kinds=("sc",))
+    path.write_text(path.read_text() + "metric = 'mcc'\n")
+    plan = GridPlan(load_grid(path))
+    assert plan.record(plan.cells[0])["settings"]["metric"] == "mcc"
+    path.write_text(path.read_text().replace("'mcc'", "'mcf'"))
+    with pytest.raises(
+        SettingsError, match=r"\[\[task\]\] sc: unknown metric 'mcf' .* 'mcc'\? Choose one of: accuracy, f1_macro"
+    ):
+        GridPlan(load_grid(path))

@@ -1,11 +1,14 @@
 """`toolkit finetune`: train an encoder on labelled data and evaluate it."""
 
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from toolkit.cli.options import settings_from
+from toolkit.cli.options import help_rows, option_of, settings_from
+from toolkit.finetuning.settings import FinetuningSettings
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -16,6 +19,7 @@ EXAMPLES = (
     "toolkit finetune sc hf-encoder --train train.tsv --test test.tsv --output runs/sentiment",
     "toolkit finetune tc hf-encoder --train eng.train --test eng.testb --output runs/ner",
     "toolkit finetune sc hf-encoder --dataset sst2 --protocol paper --output runs/sst2",
+    "toolkit finetune qa hf-encoder --dataset squad --set epochs=2 --set micro_rows=8 --output runs/squad",
     "toolkit finetune ir hf-encoder --train scifact --test scifact --output runs/scifact",
     "toolkit finetune sc runs/mine --train a.jsonl --test b.jsonl --output runs/nli --text-columns premise,hypothesis",
 )
@@ -25,10 +29,16 @@ _TRAINING_FILE = (
     "Training file. sc: .tsv .txt .csv .jsonl .parquet with the columns text and label. tc: CoNLL columns. "
     "qa: SQuAD JSON. ir: a BEIR folder."
 )
-_DATASETS = (
-    "A data set on the hub, in place of files. sc: sst2, qqp, mnli. tc: conll2003, ontonotes, uner. "
-    "qa: squad, squad-v2, record. ir: msmarco, nq, mldr."
-)
+_DATASETS = "A data set on the hub, in place of files, such as sst2; `toolkit finetune TASK --help` names a task's."
+# By option, the settings of all tasks that have one of their own.
+_OPTIONS = {
+    "protocol": "--protocol",
+    "learning_rate": "--lr",
+    "seed": "--seed",
+    "steps": "--steps",
+    "threads": "--threads",
+}
+_option = partial(option_of, FinetuningSettings)
 
 
 def command(
@@ -44,23 +54,26 @@ def command(
     validation: Annotated[Path | None, typer.Option(metavar="FILE", help="A second file to evaluate on.")] = None,
     test: Annotated[Path | None, typer.Option(metavar="FILE", help="File to evaluate on.")] = None,
     dataset: Annotated[str | None, typer.Option(metavar="NAME", help=_DATASETS)] = None,
-    protocol: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Inputs and metrics: standard, or paper (the paper's own).")
-    ] = None,
-    lr: Annotated[float | None, typer.Option(metavar="RATE", help="Peak learning rate.")] = None,
-    seed: Annotated[int | None, typer.Option(metavar="N", help="Seed of the new head and the data order.")] = None,
-    steps: Annotated[int | None, typer.Option(metavar="N", help="Optimizer updates.")] = None,
-    threads: Annotated[
-        int | None, typer.Option(metavar="N", help="CPU threads (default: OMP_NUM_THREADS, or all cores).")
-    ] = None,
+    protocol: Annotated[str | None, _option("protocol", "NAME")] = None,
+    lr: Annotated[float | None, _option("learning_rate", "RATE")] = None,
+    seed: Annotated[int | None, _option("seed", "N")] = None,
+    steps: Annotated[int | None, _option("steps", "N")] = None,
+    threads: Annotated[int | None, _option("threads", "N")] = None,
     text_columns: Annotated[
         str | None, typer.Option(metavar="A[,B]", help="Column of the text; A,B for text pairs.")
     ] = None,
     label_column: Annotated[str | None, typer.Option(metavar="NAME", help="Column of the label.")] = None,
     label_type: Annotated[str | None, typer.Option(metavar="TYPE", help="class (default), number or set.")] = None,
     label_separator: Annotated[str | None, typer.Option(metavar="SIGN", help="Of a set's labels; default: ,")] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="key=value", help="Change a setting of the lists below; the value is TOML."),
+    ] = None,
 ) -> None:
-    """Fine-tune an encoder on a labelled data set and evaluate it."""
+    """Fine-tune an encoder on a labelled data set and evaluate it.
+
+    With the name of a task, help shows the settings of that task too: toolkit finetune sc --help
+    """
     from toolkit.core.console import console
     from toolkit.finetuning import get_task
     from toolkit.workflows.finetune import finetune
@@ -76,12 +89,32 @@ def command(
         "label_type": label_type,
         "label_separator": label_separator,
     }
-    settings = settings_from(get_task(task).Settings, given, options={"learning_rate": "--lr"})
+    settings = settings_from(get_task(task).Settings, given, overrides=overrides or (), options=_OPTIONS)
     result = finetune(
         task, model, output=output, train=train, test=test, validation=validation, dataset=dataset, settings=settings
     )
     console().print(_scores(result))
     console().print(f"written to {output}: result.json, predictions.jsonl, model/")
+
+
+def help_sections(words: Sequence[str]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """What `--set` changes for every task, and for the one that a command line names.
+
+    Args:
+        words: of the command line, behind the command.
+    """
+    sections = [("Settings of every task (--set key=value)", help_rows(FinetuningSettings, without=_OPTIONS))]
+    if any(not word.startswith("-") for word in words):
+        # Takes seconds: a task's settings are where its network is.
+        from toolkit.finetuning import get_task, known_tasks
+        from toolkit.finetuning.named.datasets import DATASETS
+
+        for task in [word for word in words if word in known_tasks()][:1]:
+            own = help_rows(get_task(task).Settings, without=FinetuningSettings.model_fields)
+            named = ", ".join(dataset.name for dataset in DATASETS.values() if dataset.task == task)
+            sections.append((f"Settings of {task} (--set key=value)", own or [("none", "")]))
+            sections.append((f"Data sets of {task} (--dataset NAME)", [(named or "none", "")]))
+    return sections
 
 
 def _scores(result: "FinetuningResult") -> "Table":

@@ -3,6 +3,8 @@
 import importlib
 import os
 import sys
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 import typer
@@ -35,6 +37,8 @@ class _Command(TyperCommand):
     """A command whose help names arguments as they are typed, and ends with examples."""
 
     examples: tuple[str, ...] = ()
+    sections: Callable[[], Sequence[tuple[str, Sequence[tuple[str, str]]]]] = staticmethod(tuple)
+    """More of the help behind the options: titles and rows."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         # The library writes {SOURCE}... for a required argument.
@@ -49,7 +53,7 @@ class _Command(TyperCommand):
                     arguments.append((parameter.metavar or parameter.name, record[1]))
                 else:
                     options.append(record)
-        for title, records in (("Arguments", arguments), ("Options", options)):
+        for title, records in (("Arguments", arguments), ("Options", options), *self.sections()):
             if records:
                 with formatter.section(title):
                     formatter.write_dl(records)
@@ -82,8 +86,10 @@ class _LazyGroup(TyperGroup):
             _refuse_unknown(name)
         module = importlib.import_module(f"toolkit.cli.{name}")
         app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-        examples = {"examples": getattr(module, "EXAMPLES", ())}
-        app.command(_BELOW.get(name, name), cls=type("_CommandWithExamples", (_Command,), examples))(module.command)
+        more: dict[str, Any] = {"examples": getattr(module, "EXAMPLES", ())}
+        if hasattr(module, "help_sections"):
+            more["sections"] = staticmethod(partial(module.help_sections, args[1:]))
+        app.command(_BELOW.get(name, name), cls=type("_CommandWithHelp", (_Command,), more))(module.command)
         if name in _BELOW:
             app.callback(no_args_is_help=True, help=_COMMANDS[name])(_no_options)
         return name, get_command(app), args[1:]

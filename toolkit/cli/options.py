@@ -1,45 +1,77 @@
 """Options that set the fields of a settings class: its texts and defaults stand there, and are refused there."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 import typer
 from pydantic import ValidationError
 
 from toolkit.core.errors import SettingsError
-from toolkit.core.settings import Settings, invalid_value, meaning
+from toolkit.core.settings import Settings, explain, invalid_value, meaning
 
 _Settings = TypeVar("_Settings", bound=Settings)
 
 
 def option_of(settings: type[Settings], key: str, metavar: str | None = None) -> Any:
     """An option whose text and default are those of the setting it sets."""
+    return typer.Option(metavar=metavar, help=_help(settings, key), show_default=False)
+
+
+def help_rows(settings: type[Settings], *, without: Collection[str] = ()) -> list[tuple[str, str]]:
+    """Key and text with default of each setting, as a command's help lists what `--set` changes."""
+    return [(key, _help(settings, key)) for key in settings.model_fields if key not in without]
+
+
+def _help(settings: type[Settings], key: str) -> str:
     field = settings.model_fields[key]
-    default = field.default
+    default = list(field.default) if isinstance(field.default, tuple) else field.default
+    # Whether a flag is given needs no default.
     shown = "" if field.is_required() or default is None or isinstance(default, bool) else f" [default: {default}]"
-    return typer.Option(metavar=metavar, help=f"{field.description}{shown}", show_default=False)
+    return f"{' '.join((field.description or '').split())}{shown}"
 
 
 def settings_from(
-    settings: type[_Settings], given: Mapping[str, Any], *, options: Mapping[str, str] | None = None
+    settings: type[_Settings],
+    given: Mapping[str, Any],
+    *,
+    overrides: Sequence[str] = (),
+    options: Mapping[str, str] | None = None,
 ) -> _Settings:
     """The settings that options give; None is an option that was not given.
 
     Args:
         settings: the class.
         given: values by key.
+        overrides: `key=value` of `--set`.
         options: by key, the option where its name is another one.
 
     Raises:
-        SettingsError: one has a value that its setting refuses; the message names the option.
+        SettingsError: one has a value that its setting refuses; the message names the option or the key.
     """
+    values = {key: value for key, value in given.items() if value is not None}
+    changed = _changed(overrides)
+    names = {key: (options or {}).get(key, "--" + key.replace("_", "-")) for key in values}
+    if both := sorted(values.keys() & changed.keys()):
+        raise SettingsError(f"{names[both[0]]} and --set {both[0]} are both given. Leave one of the two out.")
     try:
-        return settings.model_validate({key: value for key, value in given.items() if value is not None})
+        return settings.model_validate(values | changed)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        key = str(first["loc"][0])
-        option = (options or {}).get(key, "--" + key.replace("_", "-"))
-        value = given[key]
+        key = str(first["loc"][0]) if first["loc"] else ""
+        if key not in values:
+            raise SettingsError(explain(error, settings)) from error
+        option, value = names[key], given[key]
+        if first["type"] == "extra_forbidden":
+            raise SettingsError(f"{option} is not an option of this task. Leave it out.") from error
         shown = shlex.quote(",".join(value) if isinstance(value, tuple) else str(value))
         raise SettingsError(f"{invalid_value(option, shown, first)}{meaning(settings, (key,))}") from error
+
+
+def _changed(overrides: Sequence[str]) -> dict[str, Any]:
+    from toolkit.run.toml_files import apply_override
+
+    changed: dict[str, Any] = {}
+    for override in overrides:
+        apply_override(changed, override)
+    return changed

@@ -39,7 +39,8 @@ class GridSettings(Settings):
     protocol: Literal["standard", "paper"] = "standard"
     """Of inputs and metrics; a task may have its own."""
     steps: int | None = Field(default=None, ge=1)
-    """Optimizer updates of a cell; a task may have its own. Unset: 1,000, as in `toolkit finetune`."""
+    """Optimizer updates of a cell; a task may have its own, and data sets that the paper trains on for one pass have
+    under its protocol. Unset: 1,000, as in `toolkit finetune`."""
     threads: int | None = Field(default=None, ge=1)
     """CPU threads of a cell; a task may have its own. Unset: `OMP_NUM_THREADS`, or all cores, as in `toolkit finetune`.
     With 1, as many workers as there are cores are fastest for small models."""

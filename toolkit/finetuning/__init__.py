@@ -1,14 +1,18 @@
 """Fine-tuning of encoders on labelled data, through transformers' Trainer.
 
-A `Task` is a family of data sets, from files to scores; `prepare` and `run_cell` run one on prepared data. Heavy:
-imports torch and transformers.
+A `Task` is a family of data sets, from files to scores; `prepare` and `run_cell` run one on prepared data. Imports
+torch and transformers on first use only: `toolkit finetune --help` needs the settings alone.
 """
 
-from toolkit.finetuning.cell import FinetuningResult, Keep, PreparedTask, prepare, run_cell
-from toolkit.finetuning.heads import MeanPoolingClassifier, load_classifier
+from typing import TYPE_CHECKING, Any
+
 from toolkit.finetuning.settings import FinetuningSettings, Initialization
-from toolkit.finetuning.source import EncoderSource, open_source
-from toolkit.finetuning.task import Split, Task, get_task, known_tasks
+
+if TYPE_CHECKING:
+    from toolkit.finetuning.cell import FinetuningResult, Keep, PreparedTask, prepare, run_cell
+    from toolkit.finetuning.heads import MeanPoolingClassifier, load_classifier
+    from toolkit.finetuning.source import EncoderSource, open_source
+    from toolkit.finetuning.task import Split, Task, get_task, known_tasks
 
 __all__ = [
     "EncoderSource",
@@ -27,3 +31,20 @@ __all__ = [
     "prepare",
     "run_cell",
 ]
+
+_ON_FIRST_USE = {
+    "toolkit.finetuning.cell": ("FinetuningResult", "Keep", "PreparedTask", "prepare", "run_cell"),
+    "toolkit.finetuning.heads": ("MeanPoolingClassifier", "load_classifier"),
+    "toolkit.finetuning.source": ("EncoderSource", "open_source"),
+    "toolkit.finetuning.task": ("Split", "Task", "get_task", "known_tasks"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what needs torch when it is asked for."""
+    for module, names in _ON_FIRST_USE.items():
+        if name in names:
+            from importlib import import_module
+
+            return getattr(import_module(module), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

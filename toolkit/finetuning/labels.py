@@ -27,11 +27,11 @@ LabelledRows = tuple[Path, Sequence[Example]]
 class Labels(ABC):
     """What the training split's labels decide: the outputs of the network, and how they are learnt and answered.
 
-    Class attributes: `metric`, the main one; `problem_type`, as configurations of transformers call it. `classes` are
-    the labels by output, None for numbers.
+    Class attributes: `metrics`, the main one first; `problem_type`, as configurations of transformers call it.
+    `classes` are the labels by output, None for numbers.
     """
 
-    metric: ClassVar[str]
+    metrics: ClassVar[tuple[str, ...]]
     problem_type: ClassVar[str]
     classes: LabelSet | None = None
 
@@ -74,8 +74,8 @@ class Labels(ABC):
         """Scores by metric name."""
 
     @abstractmethod
-    def baseline(self, training: Sequence[Any], test: Sequence[Any]) -> float | None:
-        """The main metric on `test` of the constant answer that is best on `training`; None where it has none."""
+    def best_constant(self, training: Sequence[Any], *, metric: str) -> Any:
+        """The answer that scores best where it is given to every row of `training`; None where no constant scores."""
 
     def in_label_unit(self, last: nn.Linear) -> nn.Linear:
         """The network's last layer, so that its outputs are in the labels' unit."""
@@ -86,7 +86,7 @@ class ClassLabels(Labels):
     """One of two or more classes."""
 
     classes: LabelSet
-    metric = "accuracy"
+    metrics = ("accuracy", "f1_macro", "mcc")
     problem_type = "single_label_classification"
 
     def __init__(self, training: LabelledRows) -> None:
@@ -121,16 +121,16 @@ class ClassLabels(Labels):
         """`accuracy`, `f1_macro` over the classes that occur, and `mcc` (Matthews' correlation)."""
         return classification_scores([*map(self.classes.index, truth)], [*map(self.classes.index, prediction)])
 
-    def baseline(self, training: Sequence[Any], test: Sequence[Any]) -> float:
-        """Accuracy of the training split's most frequent class."""
+    def best_constant(self, training: Sequence[Any], *, metric: str) -> Any:
+        """The most frequent class, by whichever metric."""
         [(majority, _)] = Counter(map(self.classes.index, training)).most_common(1)
-        return [*map(self.classes.index, test)].count(majority) / len(test)
+        return self.classes.labels[majority]
 
 
 class NumberLabels(Labels):
     """A number. The loss sees standardised targets: less the training split's mean, divided by its deviation."""
 
-    metric = "pearson"
+    metrics = ("pearson", "spearman")
     problem_type = "regression"
 
     def __init__(self, training: LabelledRows) -> None:
@@ -168,7 +168,7 @@ class NumberLabels(Labels):
         """`pearson` and `spearman`."""
         return regression_scores(truth, prediction)
 
-    def baseline(self, training: Sequence[Any], test: Sequence[Any]) -> None:
+    def best_constant(self, training: Sequence[Any], *, metric: str) -> None:
         """None: a constant does not correlate."""
 
     @torch.no_grad()
@@ -184,7 +184,7 @@ class SetLabels(Labels):
     """Any number of labels for a text, none included."""
 
     classes: LabelSet
-    metric = "f1_micro"
+    metrics = ("f1_micro", "f1_macro", "exact_match")
     problem_type = "multi_label_classification"
 
     def __init__(self, training: LabelledRows) -> None:
@@ -221,8 +221,13 @@ class SetLabels(Labels):
         """`f1_micro`, `f1_macro` over all labels, and `exact_match` of whole sets."""
         return set_scores([*map(self.target, truth)], [*map(self.target, prediction)])
 
-    def baseline(self, training: Sequence[Any], test: Sequence[Any]) -> float:
-        """Micro-F1 of the set of the most frequent labels that scores best on the training split."""
+    def best_constant(self, training: Sequence[Any], *, metric: str) -> Any:
+        """By `exact_match` the most frequent set, by `f1_macro` all labels, by `f1_micro` some frequent labels."""
+        if metric == "exact_match":
+            [(numbers, _)] = Counter(frozenset(map(self.classes.index, row)) for row in training).most_common(1)
+            return [self.classes.labels[number] for number in sorted(numbers)]
+        if metric == "f1_macro":
+            return self.classes.labels
         counts = Counter(self.classes.index(label) for row in training for label in row).most_common()
         total = sum(count for _, count in counts)
         f1 = [
@@ -230,8 +235,7 @@ class SetLabels(Labels):
             for size, hits in enumerate(accumulate(count for _, count in counts), start=1)
         ]
         size = 1 + f1.index(max(f1))
-        constant = [self.classes.labels[number] for number, _ in counts[:size]]
-        return self.scores(test, [constant] * len(test))[self.metric]
+        return [self.classes.labels[number] for number, _ in counts[:size]]
 
 
 def _check_known(labels: LabelSet, label: Any, place: str, training_file: Path) -> None:

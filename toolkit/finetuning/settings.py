@@ -24,6 +24,9 @@ class FinetuningSettings(Settings):
     protocol: Literal["standard", "paper"] = "standard"
     """`standard`: inputs as the tokenizer makes them, and the field's usual metrics. `paper`: inputs and metrics of the
     paper's authors, whose numbers compare with its tables only."""
+    metric: str | None = None
+    """The main metric, one of the task's scores: named in results, and what chooses among learning rates. Unset: the
+    task's own, such as accuracy."""
     learning_rate: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Peak learning rate. Unset: 5e-5, and 2e-5 for models above 100 million parameters. The best one differs by model
     and data set; the recipe tries 1e-5 to 5e-4."""
@@ -55,7 +58,9 @@ class FinetuningSettings(Settings):
     Unset: `OMP_NUM_THREADS`, or all cores."""
 
     @model_validator(mode="after")
-    def _check_micro_rows(self) -> Self:
+    def _check_together(self) -> Self:
+        if {"steps", "epochs"} <= self.model_fields_set and self.epochs is not None:
+            raise ValueError("steps and epochs are both given. Leave one of the two out.")
         if self.micro_rows is not None and self.batch_rows % self.micro_rows:
             raise ValueError(
                 f"micro_rows = {self.micro_rows} does not divide batch_rows = {self.batch_rows}. Choose a divisor, "

@@ -5,6 +5,7 @@ cell calls its methods in the order in which they stand here. `read` and `encode
 tokenizer alone and happen once; what follows depends on learning rate and seed and happens in every cell.
 """
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -16,13 +17,14 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from toolkit.core.errors import UserError
+from toolkit.core.errors import SettingsError, UserError
 from toolkit.core.settings import nearest
 from toolkit.finetuning.settings import FinetuningSettings
 from toolkit.finetuning.source import EncoderSource
 from toolkit.finetuning.trainer import Features, predict, train
 
 _GROUP = "toolkit.tasks"
+_LOWER_IS_BETTER = re.compile(r"^(?!neg_)(.*_)?(loss|error|perplexity|mse|rmse|mae|wer|cer)(_|@|$)")
 
 DataT = TypeVar("DataT")
 Prediction = dict[str, Any]
@@ -43,21 +45,37 @@ class Split(StrEnum):
 class Task(ABC, Generic[DataT]):
     """A family of tasks.
 
-    Class attributes: `name` as on the command line; `metrics`, the main metric by protocol; `Settings`, which adds
-    the family's own options to those of every fine-tuning run.
+    Class attributes: `name` as on the command line; `metrics`, the main metric by protocol, and `other_metrics`, those
+    that `metric` of the settings may name in its place; `Settings`, which adds the family's own options to those of
+    every fine-tuning run.
+
+    **Higher is better**, in every metric: a rate is chosen by the highest mean. Of an error take 1 - it, or its
+    negative under a name such as `neg_mse`.
     """
 
     name: ClassVar[str]
     metrics: ClassVar[Mapping[str, str]]
+    other_metrics: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     Settings: ClassVar[type[FinetuningSettings]] = FinetuningSettings
 
     def __init__(self, settings: FinetuningSettings) -> None:
         self.settings = settings
+        if settings.metric is not None and settings.metric not in self.metric_names:
+            raise SettingsError(
+                f"unknown metric {settings.metric!r} for the task {self.name}."
+                f"{nearest(settings.metric, self.metric_names)} Choose one of: {', '.join(self.metric_names)}."
+            )
 
     @property
     def metric(self) -> str:
-        """The main metric under the settings' protocol."""
-        return self.metrics[self.settings.protocol]
+        """The main metric."""
+        return self.metric_names[0] if self.settings.metric is None else self.settings.metric
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """What may be the main metric under the settings, the family's own choice first."""
+        protocol = self.settings.protocol
+        return (self.metrics[protocol], *self.other_metrics.get(protocol, ()))
 
     @abstractmethod
     def read(self, files: Mapping[Split, Path]) -> DataT:
@@ -95,7 +113,7 @@ class Task(ABC, Generic[DataT]):
 
     @abstractmethod
     def score(self, data: DataT, predictions: Mapping[Split, list[Prediction]]) -> Mapping[Split, dict[str, float]]:
-        """Scores of each split by metric name, the main one among them."""
+        """Scores of each split by metric name, all of `metric_names` among them. Higher is better."""
 
     @abstractmethod
     def save(self, network: nn.Module, folder: Path, data: DataT) -> None:
@@ -188,4 +206,10 @@ def get_task(name: str) -> type[Task[Any]]:
         ) from error
     if not (isinstance(loaded, type) and issubclass(loaded, Task)):
         raise UserError(f"the task {name!r} ({point.value}) is not a subclass of toolkit.finetuning.Task.")
+    named = [*loaded.metrics.values(), *(metric for others in loaded.other_metrics.values() for metric in others)]
+    if errors := [metric for metric in named if _LOWER_IS_BETTER.search(metric)]:
+        raise UserError(
+            f"the task {name!r} ({point.value}) has the metric {errors[0]!r}, of which a lower value seems to be "
+            f"better, but the highest one is chosen. Let it score 1 - the error, or the negative as 'neg_{errors[0]}'."
+        )
     return loaded

@@ -1,7 +1,7 @@
 """Fine-tuning of MODEL: a run or a checkpoint is converted first, an encoder is used as it is."""
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -69,7 +69,12 @@ def finetune(
 
 
 def resolve_data(
-    settings: FinetuningSettings, files: Mapping[Split, Path], *, task: str, dataset: str | None
+    settings: FinetuningSettings,
+    files: Mapping[Split, Path],
+    *,
+    task: str,
+    dataset: str | None,
+    shared: Collection[str] = (),
 ) -> tuple[FinetuningSettings, dict[Split, Path]]:
     """Settings and files of a run: those given, or what a named data set makes of them.
 
@@ -78,6 +83,7 @@ def resolve_data(
         files: by split; none for a named data set.
         task: name of the family.
         dataset: name of a data set on the hub.
+        shared: keys of `settings` that are given for several tasks, as by a grid.
 
     Raises:
         UserError: there is no such data set, or it cannot be read.
@@ -85,7 +91,7 @@ def resolve_data(
     if dataset is None:
         return settings, dict(files)
     named = named_dataset(dataset, task=task)
-    settings = named.settings(settings)
+    settings = named.settings(settings, shared=shared)
     return settings, named.fetch(settings.protocol)
 
 

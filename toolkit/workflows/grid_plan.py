@@ -12,6 +12,7 @@ from transformers import AutoConfig
 
 from toolkit.checkpoint.manifest import MANIFEST_NAME
 from toolkit.checkpoint.read import open_checkpoint
+from toolkit.core.console import console
 from toolkit.core.errors import SettingsError
 from toolkit.core.files import hash_file
 from toolkit.core.settings import explain
@@ -192,10 +193,20 @@ def _resolve_task(entry: TaskEntry, options: dict[str, Any]) -> ResolvedTask:
     for split, path in files.items():
         if not path.exists():
             raise SettingsError(f"{place}: {split} = '{path}' does not exist.{home_hint(path)} Check the path.")
-    settings, files = resolve_data(settings, files, task=entry.kind, dataset=entry.dataset)
+    shared = options.keys() - entry.options.keys()
+    settings, files = resolve_data(settings, files, task=entry.kind, dataset=entry.dataset, shared=shared)
+    if "steps" in shared and settings.epochs is not None:
+        console().print(
+            f"{place}: {counted(settings.epochs, 'pass', 'passes')} over the training file of {entry.dataset}, as the "
+            f"paper's runs; grid.steps = {options['steps']} is for the other tasks. For another number, set steps in "
+            "this task."
+        )
     if settings.threads is None and not torch.cuda.is_available():
         settings = settings.model_copy(update={"threads": torch.get_num_threads()})
-    reader = family(settings)
+    try:
+        reader = family(settings)
+    except SettingsError as error:
+        raise SettingsError(f"{place}: {error}") from None
     hashes = {split.value: _hash_files(reader.files_of(split, path), path) for split, path in files.items()}
     return ResolvedTask(entry, settings, files, hashes)
 

@@ -6,7 +6,7 @@ cache folder, under a key of what is declared and of the repositories' commits.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -59,11 +59,18 @@ class NamedDataset:
     paper: Mapping[Split, PublishedForm] | None = None
     paper_settings: Mapping[str, Any] = field(default_factory=dict)
 
-    def settings(self, given: SettingsT) -> SettingsT:
-        """The settings of a run, with this set's own where none are given."""
+    def settings(self, given: SettingsT, *, shared: Collection[str] = ()) -> SettingsT:
+        """The settings of a run, with this set's own where none are given.
+
+        Args:
+            given: for the run.
+            shared: keys of it that are given for other data sets too: the set's own number takes their place.
+        """
         if given.protocol != "paper":
             return given
         chosen = given.model_dump(exclude_unset=True)
+        if "epochs" in self.paper_settings and "steps" in shared:
+            del chosen["steps"]
         own = {key: value for key, value in self.paper_settings.items() if not (key == "epochs" and "steps" in chosen)}
         return type(given).model_validate(own | chosen)
 

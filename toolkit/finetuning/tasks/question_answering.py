@@ -83,6 +83,7 @@ class QuestionAnswering(Task[Questions]):
 
     name: ClassVar[str] = "qa"
     metrics: ClassVar[Mapping[str, str]] = {"standard": "f1", "paper": "paper_f1"}
+    other_metrics: ClassVar[Mapping[str, tuple[str, ...]]] = {"standard": ("exact_match",)}
     Settings: ClassVar[type[FinetuningSettings]] = QuestionAnsweringSettings
     settings: QuestionAnsweringSettings
 

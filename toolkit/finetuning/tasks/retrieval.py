@@ -74,6 +74,7 @@ class Retrieval(Task[JudgedSplits]):
 
     name: ClassVar[str] = "ir"
     metrics: ClassVar[Mapping[str, str]] = {"standard": "ndcg@10", "paper": "paper_ndcg@10"}
+    other_metrics: ClassVar[Mapping[str, tuple[str, ...]]] = {"standard": ("mrr@10", "recall@100")}
     Settings: ClassVar[type[FinetuningSettings]] = RetrievalSettings
     settings: RetrievalSettings
 

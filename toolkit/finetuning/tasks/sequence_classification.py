@@ -66,9 +66,9 @@ class SequenceClassification(Task[LabelledTexts]):
     settings: SequenceClassificationSettings
 
     @property
-    def metric(self) -> str:
-        """The main metric: by label type, and under the paper's protocol its accuracy."""
-        return self.metrics["paper"] if self._is_paper else self._kind.metric
+    def metric_names(self) -> tuple[str, ...]:
+        """Those of the label type; under the paper's protocol its accuracy alone."""
+        return (self.metrics["paper"],) if self._is_paper else self._kind.metrics
 
     @property
     def _kind(self) -> type[Labels]:
@@ -183,4 +183,8 @@ class SequenceClassification(Task[LabelledTexts]):
     def baseline(self, data: LabelledTexts) -> float | None:
         """Of the constant answer that is best on the training split; None for numbers."""
         training, test = ([row.label for row in data.examples[split]] for split in (Split.TRAIN, Split.TEST))
-        return data.labels.baseline(training, test)
+        constant = data.labels.best_constant(training, metric=self.metric)
+        if constant is None:
+            return None
+        rows = [{"label": label, "prediction": constant} for label in test]
+        return self.score(data, {Split.TEST: rows})[Split.TEST][self.metric]

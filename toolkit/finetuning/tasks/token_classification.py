@@ -46,6 +46,7 @@ class TokenClassification(Task[TaggedText]):
 
     name: ClassVar[str] = "tc"
     metrics: ClassVar[Mapping[str, str]] = {"standard": "f1", "paper": "paper_f1"}
+    other_metrics: ClassVar[Mapping[str, tuple[str, ...]]] = {"standard": ("precision", "recall")}
 
     @property
     def is_paper(self) -> bool:
