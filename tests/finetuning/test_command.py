@@ -66,20 +66,20 @@ def test_any_setting_is_changed_with_set(monkeypatch, capsys, tmp_path, data):
         (["sc"], ["batch_rows", "Settings of sc", "pair_labels", "sst2, qqp, mnli"], ["window_overlap"]),
         (["--lr", "1e-3", "qa"], ["batch_rows", "Settings of qa", "window_overlap", "[default: 128]"], ["pair_labels"]),
         (
-            ["from_elsewhere"],
-            ["batch_rows", "Settings of from_elsewhere", "How loud.", "[default: 11]"],
+            ["from_louder"],
+            ["batch_rows", "Settings of from_louder", "How loud.", "[default: 11]"],
             ["pair_labels"],
         ),
     ],
 )
 def test_help_shows_the_settings_of_the_task(monkeypatch, capsys, tmp_path, words, shown, not_shown):
-    (tmp_path / "elsewhere.py").write_text(
+    (tmp_path / "louder.py").write_text(
         "from toolkit.finetuning.settings import FinetuningSettings\n"
         "from toolkit.finetuning.tasks.token_classification import TokenClassification\n"
         'class Louder(FinetuningSettings):\n    volume: int = 11\n    """How loud."""\n'
-        "class Elsewhere(TokenClassification):\n    name, Settings = 'from_elsewhere', Louder\n"
+        "class Elsewhere(TokenClassification):\n    name, Settings = 'from_louder', Louder\n"
     )
-    lay_down_entry_points(tmp_path, "elsewhere", {"toolkit.tasks": {"from_elsewhere": "elsewhere:Elsewhere"}})
+    lay_down_entry_points(tmp_path, "louder", {"toolkit.tasks": {"from_louder": "louder:Elsewhere"}})
     monkeypatch.syspath_prepend(tmp_path)
     code, printed = run(monkeypatch, capsys, *words, "--help")
     assert code == 0

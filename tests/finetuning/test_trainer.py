@@ -87,6 +87,18 @@ def test_a_batch_in_parts_is_the_same_update(tmp_path, monkeypatch, name, option
         assert torch.equal(others[0][key], weight)
 
 
+def test_a_part_without_a_target_teaches_nothing(tmp_path):
+    """As a window may be whose words another window answers; a mean over nothing is not a number."""
+    source, family = open_source(str(save_encoder("bert", tmp_path / "model"))), get_task("tc")
+    task = family(family.Settings(steps=4, batch_rows=2, micro_rows=1, learning_rate=1e-2))
+    data = task.read(dict.fromkeys((Split.TRAIN, Split.TEST), rows_of("tc", tmp_path)))
+    features = [
+        row if number % 3 else {**row, "labels": [-100] * len(row["labels"])}
+        for number, row in enumerate(task.encode(data, source)[Split.TRAIN])
+    ]
+    task.fit(task.network(data, source), features, source, folder=tmp_path / "training")
+
+
 def test_a_killed_run_in_parts_goes_on_as_if_nothing_had_been(tmp_path, monkeypatch):
     monkeypatch.setattr(trainer, "choose_autocast", lambda threads: "fp32")
     source, family = open_source(str(save_encoder("bert", tmp_path / "model"))), get_task("tc")

@@ -206,7 +206,10 @@ def get_task(name: str) -> type[Task[Any]]:
         ) from error
     if not (isinstance(loaded, type) and issubclass(loaded, Task)):
         raise UserError(f"the task {name!r} ({point.value}) is not a subclass of toolkit.finetuning.Task.")
-    named = [*loaded.metrics.values(), *(metric for others in loaded.other_metrics.values() for metric in others)]
+    named = [
+        *getattr(loaded, "metrics", {}).values(),
+        *(metric for others in loaded.other_metrics.values() for metric in others),
+    ]
     if errors := [metric for metric in named if _LOWER_IS_BETTER.search(metric)]:
         raise UserError(
             f"the task {name!r} ({point.value}) has the metric {errors[0]!r}, of which a lower value seems to be "
