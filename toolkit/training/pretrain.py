@@ -74,7 +74,9 @@ def pretrain(settings: RunSettings, *, ds_config: str | None = None) -> Outcome:
             stack.enter_context(run.folder.locked())
             run.write()
 
-        ranks.rank_0_first(resolve)
+        with ranks.together():
+            if ranks.rank == 0:
+                resolve()
         return _pretrain(RunFolder(settings.run.dir), ranks, is_stop_requested)
 
 
@@ -88,7 +90,9 @@ def pretrain_resolved(folder: RunFolder) -> Outcome:
     with StopRequest() as is_stop_requested, ExitStack() as stack:
         ranks = _join()
         stack.enter_context(peers_watched(ranks))
-        ranks.rank_0_first(lambda: stack.enter_context(folder.locked()))
+        with ranks.together():
+            if ranks.rank == 0:
+                stack.enter_context(folder.locked())
         return _pretrain(folder, ranks, is_stop_requested)
 
 

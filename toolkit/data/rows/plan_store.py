@@ -5,6 +5,7 @@ plan or none. A damaged one is made again, and comes out the same.
 """
 
 import os
+import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -147,7 +148,9 @@ class PlanStore:
         if len(numbers) < _FEWEST_SHARDS_SHOWN:
             return [self._make(number) for number in numbers]
         made = []
-        with progress("Packing rows", total=len(numbers), unit="shards") as shown:
+        # On which machine: where the corpus cannot be written, each one of a run has a cache folder, and plans, of its own.
+        label = f"Packing rows of {self._corpus.path} on {socket.gethostname()}"
+        with progress(label, total=len(numbers), unit="shards") as shown:
             for number in numbers:
                 made.append(self._make(number))
                 shown.update(len(made))
