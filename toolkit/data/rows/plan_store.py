@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from filelock import FileLock
 
 from toolkit.core import files
 from toolkit.core.console import progress
 from toolkit.core.errors import CorpusError
+from toolkit.core.locks import locked_file
 from toolkit.data.corpus.corpus import Corpus
 from toolkit.data.corpus.files import kept_open, open_folder
 from toolkit.data.corpus.shard_index import Lengths
@@ -107,7 +107,7 @@ class PlanStore:
         """Whether it could be written there."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with FileLock(path.with_name(".plans.lock")):
+            with locked_file(path.with_name(".plans.lock")):
                 write_summary(path, self._summary_key, table)
         except OSError:
             return False
@@ -161,7 +161,7 @@ class PlanStore:
         for path in self._places(number):
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                with FileLock(path.with_name(".plans.lock")):
+                with locked_file(path.with_name(".plans.lock")):
                     # Another process may have made it while this one waited.
                     found = read_sizes(path, key) if is_intact(path, key) else None
                     return found or write_plan(path, key, document_lengths=self._checked_lengths(number))
