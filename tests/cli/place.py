@@ -260,7 +260,8 @@ class Place:
             )
         _flip_last_byte(next(step.glob("weights-*")))
 
-        moved = self._file("moved/run.toml", (self.folder / "run.toml").read_text().replace(f"{self.folder}/run", "runs/a"))
+        run = Path(self.names["run"]).read_text().replace(f"{self.folder}/run", "runs/a")
+        moved = self._file("moved/run.toml", run)
         shutil.copytree(self.folder / "started" / "checkpoints", self._add("moved", moved.parent) / "checkpoints")
 
     def _lay_down_decoders(self) -> None:

@@ -227,7 +227,7 @@ def test_the_file_of_a_moved_run_starts_no_other_run(tmp_path, monkeypatch):
     assert load_run("linked/run.toml").run.dir == "runs/a"
     (tmp_path / "runs/a").rename(tmp_path / "archive")
     (tmp_path / "linked").unlink()
-    with pytest.raises(SettingsError, match=r"(?s)archive/run\.toml lies in .* --set run\.dir=archive\. To start a new"):
+    with pytest.raises(SettingsError, match=r"(?s)archive/run\.toml lies in .*: --set run\.dir=archive\. To start"):
         load_run("archive/run.toml")
     monkeypatch.chdir("/")
     with pytest.raises(SettingsError, match=r"runs/a, which is /runs/a from here"):

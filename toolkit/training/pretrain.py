@@ -19,7 +19,6 @@ import torch
 from toolkit.checkpoint.manifest import CheckpointManifest
 from toolkit.checkpoint.read import Checkpoint, open_checkpoint, open_unverified
 from toolkit.core.allocator import keep_freed_memory
-from toolkit.core.errors import SettingsError
 from toolkit.data import DIGEST_START
 from toolkit.engine.ds_config import zero_stage
 from toolkit.engine.engine import Engine

@@ -148,7 +148,7 @@ class PlanStore:
         if len(numbers) < _FEWEST_SHARDS_SHOWN:
             return [self._make(number) for number in numbers]
         made = []
-        # On which machine: where the corpus cannot be written, each one of a run has a cache folder, and plans, of its own.
+        # On which machine: where the corpus cannot be written, each one of a run has plans of its own.
         label = f"Packing rows of {self._corpus.path} on {socket.gethostname()}"
         with progress(label, total=len(numbers), unit="shards") as shown:
             for number in numbers:

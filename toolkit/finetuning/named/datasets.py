@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-
 from toolkit.core.console import console
 from toolkit.core.errors import SettingsError, UserError
 from toolkit.core.files import atomic_directory, cache_folder
