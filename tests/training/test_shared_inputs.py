@@ -75,7 +75,7 @@ def test_each_difference_names_the_first_rank_that_has_another():
     same, other = Input("a1", "/nvme/corpus"), Input("b2", "/nvme/corpus")
     gathered = [
         ("ann", {"data.train": same, "torch": Input("2.13.0")}),
-        ("ann", {"data.train": Input("a1", "/shared/corpus"), "torch": Input("2.13.0")}),
+        ("ann", {"data.train": Input("a1", "/disk/corpus"), "torch": Input("2.13.0")}),
         ("bob", {"data.train": other, "torch": Input("2.13.0")}),
         ("bob", {"data.train": other, "torch": Input("2.12.1")}),
     ]
