@@ -44,9 +44,9 @@ NARROWER = {
 
 THIRD_PARTY = {
     "toolkit.objectives": {"numpy", "pydantic"},
-    "toolkit.data": {"numpy", "pydantic", "filelock"},
+    "toolkit.data": {"numpy", "pydantic"},
     # rich and transformers (only to quiet it) are imported inside functions.
-    "toolkit.core": {"numpy", "pydantic", "rich", "transformers"},
+    "toolkit.core": {"numpy", "pydantic", "filelock", "rich", "transformers"},
 }
 """Packages that may use these from outside the standard library and nothing else."""
 

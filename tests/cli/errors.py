@@ -139,6 +139,14 @@ _SETTINGS = (
     Case(("train", "{no_model}"), ("model is missing",), "model.preset"),
 )
 
+_RESUMED = (
+    Case(
+        ("train", "{moved}/run.toml", "--dry-run"),
+        ("{moved}/run.toml lies in the folder of a run that has checkpoints", "runs/a, which is {here}/runs/a from"),
+        "--set run.dir={moved}",
+    ),
+)
+
 _PROBE = ("probe.task=x", "probe.kind=sc", "probe.train={table}", "probe.test={table}")
 
 _PROBES = (
@@ -755,6 +763,7 @@ LAUNCHED = (
 
 CASES = (
     *_SETTINGS,
+    *_RESUMED,
     *_PROBES,
     *_PARALLEL,
     *_CORPORA,

@@ -72,7 +72,7 @@ class Place:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.names: dict[str, str] = {}
+        self.names: dict[str, str] = {"here": str(folder)}
         self._lay_down_runs()
         self._lay_down_corpora()
         self._lay_down_text()
@@ -259,6 +259,10 @@ class Place:
                 settings=snapshot(started),
             )
         _flip_last_byte(next(step.glob("weights-*")))
+
+        run = Path(self.names["run"]).read_text().replace(f"{self.folder}/run", "runs/a")
+        moved = self._file("moved/run.toml", run)
+        shutil.copytree(self.folder / "started" / "checkpoints", self._add("moved", moved.parent) / "checkpoints")
 
     def _lay_down_decoders(self) -> None:
         whole = self._add("decoder", self.folder / "decoder")

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator
 from multiprocessing.synchronize import Barrier
@@ -192,6 +193,16 @@ def test_a_read_only_corpus_has_its_plan_in_the_cache(read_only_corpus: Path, tm
     shutil.copytree(read_only_corpus, tmp_path / "writable")
     (tmp_path / "writable").chmod(0o755)
     assert _read_all(tmp_path / "writable") == found
+
+
+def test_who_packs_many_shards_says_on_which_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("toolkit.data.rows.plan_store._FEWEST_SHARDS_SHOWN", 2)
+    monkeypatch.setattr("toolkit.core.console._SECONDS_BETWEEN_LINES", 0)
+    folder = _write_corpus(tmp_path / "corpus")
+    _read_all(folder)
+    assert f"Packing rows of {folder} on {socket.gethostname()}: 1/2 shards" in capsys.readouterr().out
 
 
 def test_nowhere_to_write_the_plan_says_so(read_only_corpus: Path) -> None:

@@ -1,12 +1,18 @@
 """Small exchanges between ranks, and leaving together."""
 
+import time
 from dataclasses import dataclass
+from datetime import timedelta
 
 import numpy as np
 import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from toolkit.core.errors import CheckpointError
 from toolkit.testing.distributed import run_distributed
+
+_TIMEOUT = timedelta(seconds=0.5)
 
 
 @dataclass(frozen=True)
@@ -29,6 +35,24 @@ class Exchanges:
 def _numbers(ranks):
     with ranks.gathering() as gather:
         return gather(np.full(3, ranks.rank)).tolist()
+
+
+@dataclass(frozen=True)
+class WorksAlone:
+    """Rank 0, or rank 1, works for longer than collectives may take; returns what each rank then has from the other."""
+
+    def __call__(self) -> list[list[str]]:
+        from toolkit.engine.ranks import join_ranks
+
+        ranks, received = join_ranks(), []
+        # Of every other group that is made without one of its own.
+        _set_pg_timeout(_TIMEOUT, dist.group.WORLD)
+        for alone in range(ranks.world_size):
+            with ranks.together():
+                if ranks.rank == alone:
+                    time.sleep(2 * _TIMEOUT.total_seconds())
+            received.append(ranks.gather(f"rank {ranks.rank}"))
+        return received
 
 
 @dataclass(frozen=True)
@@ -62,3 +86,8 @@ def test_exchanges_and_shared_failures():
     assert exchanges == [expected, expected]
     assert ours == [("CheckpointError", "disk full", True)] * 2
     assert other == [("ToolkitError", "rank 1 failed: ZeroDivisionError: oops", True)] * 2
+
+
+def test_others_wait_for_a_rank_that_works_alone_for_longer_than_a_collective_may_take():
+    (received,) = run_distributed([WorksAlone()], world_size=2)
+    assert received == [[["rank 0", "rank 1"]] * 2] * 2

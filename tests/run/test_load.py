@@ -214,3 +214,25 @@ def test_a_file_may_begin_with_the_mark_of_its_encoding(tmp_path, run_file):
 def test_no_such_run_file_lists_the_presets():
     with pytest.raises(SettingsError, match="Did you mean 'smoke'"):
         load_run("smok")
+
+
+def test_the_file_of_a_moved_run_starts_no_other_run(tmp_path, monkeypatch):
+    """The documented resume, from the working directory that `run.dir` is relative to, and from another one."""
+    (tmp_path / "runs/a/checkpoints/step-00000020").mkdir(parents=True)
+    file = tmp_path / "runs/a/run.toml"
+    file.write_text(f'[run]\ndir = "runs/a"\n{_RUN}')
+    monkeypatch.chdir(tmp_path)
+    assert load_run("runs/a/run.toml").run.dir == "runs/a"
+    (tmp_path / "linked").symlink_to(tmp_path / "runs/a")
+    assert load_run("linked/run.toml").run.dir == "runs/a"
+    (tmp_path / "runs/a").rename(tmp_path / "archive")
+    (tmp_path / "linked").unlink()
+    with pytest.raises(SettingsError, match=r"(?s)archive/run\.toml lies in .*: --set run\.dir=archive\. To start"):
+        load_run("archive/run.toml")
+    monkeypatch.chdir("/")
+    with pytest.raises(SettingsError, match=r"runs/a, which is /runs/a from here"):
+        load_run(str(tmp_path / "archive/run.toml"))
+    for folder in (tmp_path / "archive", tmp_path / "new"):
+        assert load_run(str(tmp_path / "archive/run.toml"), [f"run.dir={folder}"]).run.dir == str(folder)
+    (tmp_path / "archive/checkpoints/step-00000020").rmdir()
+    assert load_run(str(tmp_path / "archive/run.toml")).run.dir == "runs/a"

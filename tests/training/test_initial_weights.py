@@ -17,7 +17,9 @@ from toolkit.model import ModelSettings
 from toolkit.model.growth import Growth
 from toolkit.run import load_run
 from toolkit.run.data import open_run_data
+from toolkit.run.identity import check_same_run, snapshot
 from toolkit.run.resolve import resolve_run
+from toolkit.run.start import Start
 from toolkit.testing.corpora import random_documents, write_token_corpus
 from toolkit.training import pretrain
 from toolkit.workflows.train import show_run
@@ -90,6 +92,28 @@ def test_a_resumed_run_does_not_ask_for_its_first_weights_again(first: Path, tmp
     resumed = open_checkpoint(_checkpoint(tmp_path / "second", 2))
     assert all(torch.equal(resumed.weight(name), weight) for name, weight in expected.items())
     assert resumed.manifest.origin == whole.manifest.origin
+
+
+@pytest.mark.parametrize("place", ["", "checkpoints", "checkpoints/step-00000003"])
+def test_the_run_file_names_the_checkpoint_of_a_run_that_goes_on(first: Path, tmp_path: Path, place: str) -> None:
+    """Until the new run has a checkpoint of its own, it can be started again from the same weights."""
+    parent = shutil.copytree(first / "run", tmp_path / "parent")
+    overrides = [*_second(first, tmp_path), f"init.from={parent / place}", "model.vocab_size=97"]
+    run = resolve_run(load_run(str(tmp_path / "second.toml"), overrides), ds_config="zero1", num_ranks=1)
+    run.folder.path.mkdir()
+    run.write()
+    later = shutil.copytree(_checkpoint(parent, 3), _checkpoint(parent, 4))
+    manifest = open_checkpoint(later).manifest.model_copy(update={"step": 4})
+    (later / "manifest.json").write_bytes(manifest_bytes(manifest))
+    again = resolve_run(load_run(str(run.folder.settings_file)), ds_config="zero1", num_ranks=1)
+    assert again.settings.init is not None
+    assert again.settings.init.source == str(_checkpoint(parent, 3))
+    assert again.start.initial is not None
+    assert again.start.initial.step == 3
+    own = Start(again.start.initial.model_copy(update={"settings": snapshot(again.settings)}))
+    for given in overrides, [f"init.from={_checkpoint(parent, 3)}"]:
+        kept = own.keep_choices(load_run(str(run.folder.settings_file), given))
+        check_same_run(own.own.settings, kept)
 
 
 def test_another_tokenizer_is_refused_with_the_command(first: Path, tmp_path: Path) -> None:
@@ -185,7 +209,7 @@ def test_a_dry_run_says_where_the_weights_begin(
     overrides = [*_second(first, tmp_path), "init.optimizer=keep"]
     run_file = str(tmp_path / "second.toml")
     show_run(run_file, overrides, ds_config="zero1", num_procs=1)
-    assert f"# starts from {first / 'run'} (step 3); the optimizer is kept\n" in capsys.readouterr().out
+    assert f"# starts from {_checkpoint(first / 'run', 3)} (step 3); the optimizer is kept\n" in capsys.readouterr().out
     pretrain(load_run(run_file, overrides), ds_config="zero0")
     capsys.readouterr()
     show_run(run_file, overrides, ds_config="zero1", num_procs=1)

@@ -15,9 +15,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Literal
 
-from filelock import FileLock
-
 from toolkit.core.files import atomic_write, cache_folder
+from toolkit.core.locks import locked_file
 from toolkit.engine import gpus
 
 Precision = Literal["fp32", "bf16"]
@@ -70,7 +69,7 @@ def faster_on_this_cpu(
             # be written costs a second at each start.
             with suppress(OSError):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                stack.enter_context(FileLock(path.with_suffix(".lock")))
+                stack.enter_context(locked_file(path.with_suffix(".lock")))
             kept = _read(path, key)
         seconds = kept or (measure or time_steps)(threads)
         if kept is None:

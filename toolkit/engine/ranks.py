@@ -1,7 +1,7 @@
 """The ranks of a run: starting and leaving the process group, and the few small exchanges the loop makes.
 
-Host exchanges (counts, hashes, flags, messages) travel over gloo, so that on a GPU they neither wait for the device
-nor make it wait.
+Host exchanges (counts, hashes, flags, messages) travel over a gloo group of their own, so that on a GPU they neither
+wait for the device nor make it wait, and so that ranks may wait in them for as long as another one has work to do.
 """
 
 import atexit
@@ -10,13 +10,14 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from toolkit.core.errors import ToolkitError
 from toolkit.engine.gpus import has_gpu
@@ -30,8 +31,10 @@ _T = TypeVar("_T")
 GatherNumbers = Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]]
 """From a list of n numbers on each rank to all ranks', (world_size, n); collective."""
 
-# Packing plans of a large corpus take longer than the half hour that a process group waits by default.
-_PATIENCE = timedelta(days=7)
+# Ranks wait in a host exchange while rank 0, or one machine, works alone: it hashes a checkpoint, packs the rows of a
+# large corpus, makes the last probes, writes to a slow disk. That may take any time. A rank that dies meanwhile ends
+# the others through `peers_watched`.
+_HOST_TIMEOUT = timedelta(days=7)
 
 _DATA_PARALLEL = ParallelSettings(tp=1, pp=1)
 
@@ -61,7 +64,7 @@ class Ranks:
         self.data_parallel_size = self.topology.data_parallel_size
         self.groups = process_groups(self.topology)
         self.device = torch.device("cuda", torch.cuda.current_device()) if has_gpu() else torch.device("cpu")
-        self._host_group = dist.new_group(backend="gloo") if dist.get_backend() != "gloo" else None
+        self._host_group = _host_group(dist.group.WORLD)
 
     def sum_counts(self, *counts: int) -> tuple[int, ...]:
         """Element-wise sum over copies of the model, whose ranks all count the same; of a flag, one suffices."""
@@ -129,23 +132,6 @@ class Ranks:
         """Wait for all ranks."""
         dist.barrier(group=self._host_group)
 
-    def rank_0_first(self, work: Callable[[], object]) -> None:
-        """Rank 0 does `work` while the others wait for it, however long it takes; its error is raised on every rank."""
-        patient = dist.new_group(backend="gloo", timeout=_PATIENCE)
-        error: Exception | None = None
-        if self.rank == 0:
-            try:
-                work()
-            except Exception as raised:
-                error = raised
-        box = [_portable(error, self.rank)]
-        dist.broadcast_object_list(box, src=0, group=patient)
-        dist.destroy_process_group(patient)
-        if (failed := box[0]) is not None:
-            if isinstance(failed, ToolkitError):
-                failed.is_agreed = True
-            raise failed from error
-
     @contextmanager
     def together(self) -> Iterator[None]:
         """If the body fails on any rank, every rank raises the first one's error, so that all leave the same way."""
@@ -203,7 +189,17 @@ def join_ranks(parallel: ParallelSettings = _DATA_PARALLEL) -> Ranks:
 def leave_ranks() -> None:
     """Leave the process group, at the end of the process."""
     if dist.is_initialized():
+        _host_group.cache_clear()
         dist.destroy_process_group()
+
+
+@cache
+def _host_group(world: dist.ProcessGroup) -> dist.ProcessGroup:
+    """For host exchanges among the ranks of `world`; made by all of them at once, when first asked for."""
+    group: dist.ProcessGroup = dist.new_group(backend="gloo")
+    # Only now: nobody watches ranks that have yet to connect, and one may fail there.
+    _set_pg_timeout(_HOST_TIMEOUT, group)
+    return group
 
 
 def _portable(error: Exception | None, rank: int) -> ToolkitError | OSError | None:

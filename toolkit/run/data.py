@@ -93,9 +93,14 @@ class RunData:
         """The rows of `corpus`."""
         return self.training[0].rows[0]
 
+    def named_corpora(self) -> list[NamedCorpus]:
+        """All corpora of the run; of phases with equal data, those of the first."""
+        training = [named for part in dict.fromkeys(self.training) for named in part.corpora]
+        return training if self.validation is None else [*training, self.validation]
+
     def hashes(self) -> dict[str, str]:
         """SHA-256 of each corpus's manifest, by the setting that names it: what may not change on resume."""
-        return corpus_hashes([*(named for part in self.training for named in part.corpora), self.validation])
+        return corpus_hashes(self.named_corpora())
 
     def describe(self) -> str:
         """What the run reads and how often, by the data of its phases; each corpus of a blend has a line."""

@@ -12,6 +12,7 @@ from toolkit.model.growth import Growth, shape_in_words
 from toolkit.objectives.registry import declare
 from toolkit.run.folder import RunFolder
 from toolkit.run.settings import RunSettings
+from toolkit.run.step_plan import data_of_phases
 
 # What no weight depends on.
 _FREE_IN_MODEL = ("initializer_range", "max_position_embeddings", "rope_")
@@ -76,23 +77,42 @@ def check_same_corpora(saved: Mapping[str, str], found: Mapping[str, str]) -> No
             )
 
 
-def check_branch_corpora(saved: Mapping[str, str], found: Mapping[str, str]) -> None:
-    """Refuse a branch whose rows go on where none of its training corpora was its parent's.
+def check_branch_corpora(settings: RunSettings, saved: Mapping[str, str], found: Mapping[str, str]) -> None:
+    """Refuse a branch if the corpora of a phase whose rows go on are not those of any phase of its parent.
 
     Args:
+        settings: of the branch.
         saved: SHA-256 of each corpus's manifest by the setting that names it, in the parent.
         found: the same in the branch.
 
     Raises:
-        CorpusError: with what to do.
+        CorpusError: naming the settings, with what to do.
     """
-    trained = {value for key, value in found.items() if key != "data.validation"}
-    if not trained & set(saved.values()):
+    assert settings.branch is not None
+    phases, parents = data_of_phases(settings), _corpora_of_phases(saved)
+    branches, others = _corpora_of_phases(found), dict[str, None]()
+    # A phase at position 0 reads data that are new to it; one without a position has the data of the first phase.
+    for number, position in enumerate((settings.branch.position, *settings.branch.later_positions)):
+        first = phases.index(phases[number])
+        group = f"schedule.{first}.data" if "train" in (settings.schedule[first].data or {}) else "data"
+        if position > 0 and branches[group] not in parents.values():
+            others[f"{group}.train"] = None
+    if others:
         raise CorpusError(
             "the rows of this branch go on where its parent stopped (branch.data), but its corpora are others: "
-            f"{', '.join(key for key in found if key != 'data.validation')}.\n"
+            f"{', '.join(others)}.\n"
             "Put the corpora back, or make the branch again with `toolkit branch`."
         )
+
+
+def _corpora_of_phases(hashes: Mapping[str, str]) -> dict[str, list[str]]:
+    """The training corpora's hashes, in one order, by the group of settings that names them."""
+    groups: dict[str, list[str]] = {}
+    for key in sorted(hashes):
+        group, is_training, _ = key.partition(".train")
+        if is_training:
+            groups.setdefault(group, []).append(hashes[key])
+    return groups
 
 
 def check_same_model(settings: RunSettings, manifest: CheckpointManifest) -> None:

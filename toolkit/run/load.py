@@ -3,6 +3,7 @@
 Nothing is opened here but the run file and, where `[model]` leaves something out, a checkpoint's manifest.
 """
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from toolkit.model.presets import MODEL_PRESETS
 from toolkit.objectives.registry import DeclaredObjective, declare
 from toolkit.objectives.schedulers import are_phases
 from toolkit.objectives.schedulers import declare as declare_scheduler
+from toolkit.run.folder import RunFolder
 from toolkit.run.settings import RunSettings
 from toolkit.run.start import fill_model_from_checkpoint
 from toolkit.run.step_plan import StepPlan
@@ -48,14 +50,18 @@ def load_run(source: str, overrides: Sequence[str] = ()) -> RunSettings:
     """Settings from a run file or the name of a shipped preset, with `a.b=value` overrides on top.
 
     Raises:
-        SettingsError: naming each key that is wrong, what was found and what would be right.
+        SettingsError: naming each key that is wrong, what was found and what would be right; or the file lies in a run
+            and would start another one.
     """
     path = _find(source)
     raw = read_toml(path)
     _name_run_folder(raw, path.stem)
     # The file of a preset is not the user's to correct.
     origin = f"preset {source}" if path.parent == _PRESETS else str(path)
-    return complete_run(raw, overrides, origin=origin)
+    settings = complete_run(raw, overrides, origin=origin)
+    if not any(override.split("=")[0].strip() in ("run", "run.dir") for override in overrides):
+        _check_own_folder(path, settings)
+    return settings
 
 
 def complete_run(raw: dict[str, Any], overrides: Sequence[str] = (), *, origin: str) -> RunSettings:
@@ -156,6 +162,21 @@ def _find(source: str) -> Path:
     raise SettingsError(
         f"run file {source!r} does not exist, and no preset has that name.{nearest(source, run_presets())}\n"
         f"Give a .toml file or a preset. Available presets: {', '.join(run_presets())}."
+    )
+
+
+def _check_own_folder(path: Path, settings: RunSettings) -> None:
+    """Refuse a file that lies beside the checkpoints of a run, of which it would start another one elsewhere.
+
+    It means to resume that run, but the run's folder was moved, or its path starts at another working directory.
+    """
+    here, named = path.parent, Path(settings.run.dir)
+    if not RunFolder(here).steps() or (named.is_dir() and named.samefile(here)):
+        return
+    raise SettingsError(
+        f"{path} lies in the folder of a run that has checkpoints, and its run.dir names another folder: "
+        f"{settings.run.dir}{'' if named.is_absolute() else f', which is {named.absolute()} from here'}.\n"
+        f"To resume that run: --set run.dir={shlex.quote(str(here))}. To start a new one: --set run.dir=NEW_FOLDER."
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from toolkit.core.errors import SettingsError
+from toolkit.core.locks import holder_of
 
 
 @contextmanager
@@ -19,7 +20,7 @@ def locked_folder(
         folder: the folder.
         name: of the lock's file.
         timeout: seconds to wait for another process.
-        in_use: message where another process still holds it.
+        in_use: message where another process still holds it; which one is added where the system does not know.
         unwritable: the message where the folder cannot be written, from the system's reason.
 
     Raises:
@@ -30,7 +31,7 @@ def locked_folder(
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except Timeout:
-        raise SettingsError(in_use) from None
+        raise SettingsError(f"{in_use}{holder_of(folder / name)}") from None
     except OSError as error:
         raise SettingsError(unwritable(error.strerror or str(error))) from None
     try:

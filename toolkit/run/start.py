@@ -1,6 +1,7 @@
 """Where a run starts: from random weights, from those of `[init]` or `[branch]`, or from its own newest checkpoint.
 
-Once the run has a checkpoint, init.from and branch.from are not read again.
+An init.from with several checkpoints means the newest at the start; RUN_DIR/run.toml names that one. Once the run has a
+checkpoint of its own, init.from and branch.from are not read again.
 """
 
 from collections.abc import Mapping
@@ -8,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from toolkit.checkpoint.folders import CHECKPOINTS_FOLDER
+from toolkit.checkpoint.folders import CHECKPOINTS_FOLDER, step_folders
 from toolkit.checkpoint.manifest import MANIFEST_NAME, CheckpointManifest, read_manifest
 from toolkit.core.errors import CheckpointError, SettingsError
 from toolkit.core.text import home_hint
@@ -41,7 +42,10 @@ class Start:
     """That of `init.from` or `branch.from`, for a run without one of its own. With neither, weights are random."""
 
     def keep_choices(self, settings: RunSettings) -> RunSettings:
-        """The settings with what was chosen when the run was started, where they leave it open."""
+        """The settings with what is chosen when the run is started, where they leave it open."""
+        if (init := settings.init) is not None:
+            init = init.model_copy(update={"source": self._checkpoint_at(init.source)})
+            settings = settings.model_copy(update={"init": init})
         if self.own is None:
             return settings
         before, model = self.own.settings, settings.model
@@ -49,6 +53,16 @@ class Start:
             model = model.model_copy(update={"vocab_size": before.get("model", {}).get("vocab_size")})
         precision = before.get("precision") if settings.precision is None else settings.precision
         return settings.model_copy(update={"model": model, "precision": precision})
+
+    def _checkpoint_at(self, source: str) -> str:
+        """Of a folder with several checkpoints, the one that the run was started from, or that is now the newest."""
+        roots = (Path(source) / CHECKPOINTS_FOLDER, Path(source))
+        if self.own is not None:
+            before = (self.own.settings.get("init") or {}).get("from", source)
+            return before if Path(before).parent in roots else source
+        if self.initial is None or (Path(source) / MANIFEST_NAME).is_file():
+            return source
+        return next(str(path) for root in roots for step, path in step_folders(root) if step == self.initial.step)
 
     def check(self, settings: RunSettings, corpus: Corpus, *, key: str, hashes: Mapping[str, str]) -> None:
         """Refuse settings and corpora that do not fit it.
@@ -78,7 +92,7 @@ class Start:
             )
         check_same_model(settings, self.initial)
         if settings.branch is not None and settings.branch.data == "keep":
-            check_branch_corpora(self.initial.corpora, hashes)
+            check_branch_corpora(settings, self.initial.corpora, hashes)
 
     def describe(self, settings: RunSettings) -> str:
         """Where the run starts, in one line."""

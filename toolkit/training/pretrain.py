@@ -2,14 +2,13 @@
 
 1. Join the other ranks. Where nobody has resolved the run yet (`toolkit train` has), rank 0 does, and writes run.toml
    and deepspeed.json; the others wait, for as long as it takes.
-2. Read those two, open the data, build the encoder and its engine, and restore the newest intact checkpoint.
+2. Read those two and open the data, which has to be the same for all ranks. Build the encoder and its engine, and
+   restore the newest intact checkpoint.
 3. Loop. Leave together, with the same exit code on every rank.
 """
 
 import os
-import socket
 import sys
-import uuid
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,6 @@ import torch
 from toolkit.checkpoint.manifest import CheckpointManifest
 from toolkit.checkpoint.read import Checkpoint, open_checkpoint, open_unverified
 from toolkit.core.allocator import keep_freed_memory
-from toolkit.core.errors import SettingsError
 from toolkit.data import DIGEST_START
 from toolkit.engine.ds_config import zero_stage
 from toolkit.engine.engine import Engine
@@ -47,6 +45,7 @@ from toolkit.training.assembly import assemble, finish_probes
 from toolkit.training.grown_checkpoint import GrownCheckpoint
 from toolkit.training.loop import train
 from toolkit.training.run_state import RunState
+from toolkit.training.shared_inputs import check_same_inputs, check_shared_folder
 from toolkit.training.stopping import StopRequest
 
 _GPU_SWITCH_SECONDS = 5e-4
@@ -74,7 +73,9 @@ def pretrain(settings: RunSettings, *, ds_config: str | None = None) -> Outcome:
             stack.enter_context(run.folder.locked())
             run.write()
 
-        ranks.rank_0_first(resolve)
+        with ranks.together():
+            if ranks.rank == 0:
+                resolve()
         return _pretrain(RunFolder(settings.run.dir), ranks, is_stop_requested)
 
 
@@ -88,12 +89,14 @@ def pretrain_resolved(folder: RunFolder) -> Outcome:
     with StopRequest() as is_stop_requested, ExitStack() as stack:
         ranks = _join()
         stack.enter_context(peers_watched(ranks))
-        ranks.rank_0_first(lambda: stack.enter_context(folder.locked()))
+        with ranks.together():
+            if ranks.rank == 0:
+                stack.enter_context(folder.locked())
         return _pretrain(folder, ranks, is_stop_requested)
 
 
 def _pretrain(folder: RunFolder, ranks: Ranks, is_stop_requested: StopRequest) -> Outcome:
-    _check_shared(folder.path, ranks)
+    check_shared_folder(folder.path, ranks)
     with ranks.together():
         settings = read_resolved(folder.settings_file)
     ranks = join_ranks(settings.parallel)
@@ -107,6 +110,9 @@ def _pretrain(folder: RunFolder, ranks: Ranks, is_stop_requested: StopRequest) -
     with ranks.together():
         run = read_run(folder, settings, num_ranks=ranks.world_size)
     initial = _initial_checkpoint(run.settings, ranks) if resumed is None else None
+    first = run.settings.first_weights if resumed is None else None
+    key = "the newest checkpoint" if first is None else first.key
+    check_same_inputs(ranks, run.data, resumed or initial, key=key)
     engine = _build_engine(run.settings, run.ds_config, ranks)
     try:
         state = _restore(engine, resumed) if initial is None else _start_from(engine, initial, run.settings)
@@ -145,28 +151,6 @@ def _use_cores() -> None:
     keep_freed_memory()
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // read_launcher().local_world_size))
-
-
-def _check_shared(folder: Path, ranks: Ranks) -> None:
-    """Every rank looks for a file that rank 0 just made: else the first checkpoint would find out.
-
-    Raises:
-        SettingsError: a rank does not see it; on every rank.
-    """
-    probe = folder / ranks.broadcast(f".look-{uuid.uuid4().hex[:12]}.partial")
-    try:
-        with ranks.together():
-            if ranks.rank == 0:
-                probe.touch()
-        with ranks.together():
-            if not probe.exists():
-                raise SettingsError(
-                    f"rank {ranks.rank} on {socket.gethostname()} does not see what rank 0 writes to the run folder "
-                    f"{folder}.\nSet run.dir to an absolute path on a file system that all machines of the run share."
-                )
-    finally:
-        if ranks.rank == 0:
-            probe.unlink(missing_ok=True)
 
 
 def _own_checkpoint(folder: RunFolder, ranks: Ranks) -> Checkpoint | None:

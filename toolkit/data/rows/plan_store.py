@@ -5,16 +5,17 @@ plan or none. A damaged one is made again, and comes out the same.
 """
 
 import os
+import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from filelock import FileLock
 
 from toolkit.core import files
 from toolkit.core.console import progress
 from toolkit.core.errors import CorpusError
+from toolkit.core.locks import locked_file
 from toolkit.data.corpus.corpus import Corpus
 from toolkit.data.corpus.files import kept_open, open_folder
 from toolkit.data.corpus.shard_index import Lengths
@@ -106,7 +107,7 @@ class PlanStore:
         """Whether it could be written there."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with FileLock(path.with_name(".plans.lock")):
+            with locked_file(path.with_name(".plans.lock")):
                 write_summary(path, self._summary_key, table)
         except OSError:
             return False
@@ -147,7 +148,9 @@ class PlanStore:
         if len(numbers) < _FEWEST_SHARDS_SHOWN:
             return [self._make(number) for number in numbers]
         made = []
-        with progress("Packing rows", total=len(numbers), unit="shards") as shown:
+        # On which machine: where the corpus cannot be written, each one of a run has plans of its own.
+        label = f"Packing rows of {self._corpus.path} on {socket.gethostname()}"
+        with progress(label, total=len(numbers), unit="shards") as shown:
             for number in numbers:
                 made.append(self._make(number))
                 shown.update(len(made))
@@ -158,7 +161,7 @@ class PlanStore:
         for path in self._places(number):
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                with FileLock(path.with_name(".plans.lock")):
+                with locked_file(path.with_name(".plans.lock")):
                     # Another process may have made it while this one waited.
                     found = read_sizes(path, key) if is_intact(path, key) else None
                     return found or write_plan(path, key, document_lengths=self._checked_lengths(number))

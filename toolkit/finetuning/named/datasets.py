@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from filelock import FileLock
-
 from toolkit.core.console import console
 from toolkit.core.errors import SettingsError, UserError
 from toolkit.core.files import atomic_directory, cache_folder
+from toolkit.core.locks import locked_file
 from toolkit.core.settings import nearest
 from toolkit.finetuning.named.hub_rows import Hub, HubRows
 from toolkit.finetuning.named.published_forms import (
@@ -122,7 +121,7 @@ def _local_folder(form: PublishedForm, hub: Hub) -> Path:
         return copies[-1].parent
     folder = root / _key(form, commits) / form.name
     root.mkdir(parents=True, exist_ok=True)
-    with FileLock(root / f".{form.name}.lock"):
+    with locked_file(root / f".{form.name}.lock"):
         if not folder.is_dir():
             folder.parent.mkdir(exist_ok=True)
             with atomic_directory(folder) as unfinished:

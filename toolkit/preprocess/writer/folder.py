@@ -13,6 +13,7 @@ import toolkit
 from tokenization import Tokenizer
 from toolkit.core.errors import CorpusError, UserError
 from toolkit.core.files import PARTIAL_FILES, atomic_directory, hash_folder
+from toolkit.core.locks import holder_of
 from toolkit.core.text import counted, first_few
 from toolkit.data import (
     MANIFEST_NAME,
@@ -49,6 +50,7 @@ def locked(folder: Path) -> Iterator[None]:
     except Timeout as error:
         raise UserError(
             f"Another process is writing a corpus into {folder}. Wait for it, or name another folder."
+            f"{holder_of(folder / LOCK_NAME)}"
         ) from error
     except OSError as error:
         raise UserError(

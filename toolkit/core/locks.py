@@ -1,0 +1,46 @@
+"""Locks between processes and machines, each by a file. The system frees them when a process ends.
+
+Some file systems have none (Lustre mounted without `flock`, some FUSE ones). There filelock makes do with a file that
+exists while the lock is held and names its holder. After a kill it is taken over on the same machine. On another one
+nothing tells whether the holder still runs, so a person has to.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+_SECONDS_UNTIL_SAID = 30.0
+
+
+@contextmanager
+def locked_file(path: Path) -> Iterator[None]:
+    """Hold the lock `path` inside the block, after waiting for other processes as long as it takes.
+
+    Raises:
+        OSError: the file cannot be made or locked.
+    """
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=_SECONDS_UNTIL_SAID)
+    except Timeout:
+        if holder := holder_of(path):
+            print(f"waiting for the lock {path}{holder}", flush=True)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def holder_of(path: Path) -> str:
+    """A line to append: who holds the lock `path`, and what to do if it is gone; empty where the system would know."""
+    try:
+        process, host, *_ = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):
+        return ""
+    return (
+        f"\nThe file system has no locks (flock); according to {path}, process {process} on {host} holds it. If that "
+        "process no longer runs, remove the file."
+    )

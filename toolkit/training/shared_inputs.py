@@ -1,0 +1,108 @@
+"""What the ranks of a run must have in common, checked in one exchange each before the first step.
+
+Every rank opens corpora and first weights by itself, maybe copies on a disk of its machine. A copy of something else
+would train all the same: its rank would feed other rows, or other weights, and no loss would show it.
+"""
+
+import socket
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import toolkit
+from toolkit.checkpoint.manifest import MANIFEST_NAME
+from toolkit.checkpoint.read import Checkpoint
+from toolkit.core.errors import SettingsError
+from toolkit.core.files import hash_file
+from toolkit.engine.ranks import Ranks
+from toolkit.run.data import RunData
+
+# Those that losses depend on.
+_PACKAGES = ("torch", "deepspeed", "numpy")
+
+
+@dataclass(frozen=True)
+class Input:
+    """Something that a rank has opened or imported.
+
+    Attributes:
+        identity: equal on all ranks of a run.
+        place: where this rank found it, which may differ.
+    """
+
+    identity: str
+    place: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.identity} ({self.place})" if self.place else self.identity
+
+
+def check_same_inputs(ranks: Ranks, data: RunData, checkpoint: Checkpoint | None, *, key: str) -> None:
+    """Compare the corpora, the first weights and the packages of all ranks; collective.
+
+    Args:
+        ranks: of the run.
+        data: as this rank opened it.
+        checkpoint: that this rank starts or resumes from.
+        key: what messages call the checkpoint.
+
+    Raises:
+        SettingsError: one rank's differ; on every rank.
+    """
+    with ranks.together():
+        mine = {"toolkit": Input(toolkit.__version__)} | {name: Input(version(name)) for name in _PACKAGES}
+        for named in data.named_corpora():
+            mine[named.key] = _file(named.corpus.manifest.manifest_sha256, named.corpus.path)
+        if checkpoint is not None:
+            mine[key] = _file(hash_file(checkpoint.path / MANIFEST_NAME), checkpoint.path)
+    gathered = ranks.gather((socket.gethostname(), mine))
+    with ranks.together():
+        if found := differences(gathered):
+            raise SettingsError(
+                "\n  ".join(["the ranks of this run do not start from the same things:", *found]) + "\n"
+                "Put the same files in these places on every machine, with absolute paths in the run file, and install "
+                "the same packages. Then start again."
+            )
+
+
+def differences(gathered: Sequence[tuple[str, Mapping[str, Input]]]) -> list[str]:
+    """What differs from rank 0, a line for each name with the first such rank.
+
+    Args:
+        gathered: host and inputs of each rank, by the names that they share.
+    """
+    (first_host, first), lines = gathered[0], []
+    for name, ours in first.items():
+        for rank, (host, inputs) in enumerate(gathered):
+            if inputs[name].identity != ours.identity:
+                lines.append(f"{name}: rank 0 on {first_host} has {ours}, rank {rank} on {host} has {inputs[name]}")
+                break
+    return lines
+
+
+def check_shared_folder(folder: Path, ranks: Ranks) -> None:
+    """Every rank looks for a file that rank 0 just made: else the first checkpoint would find out; collective.
+
+    Raises:
+        SettingsError: a rank does not see it; on every rank.
+    """
+    probe = folder / ranks.broadcast(f".look-{uuid.uuid4().hex[:12]}.partial")
+    try:
+        with ranks.together():
+            if ranks.rank == 0:
+                probe.touch()
+        with ranks.together():
+            if not probe.exists():
+                raise SettingsError(
+                    f"rank {ranks.rank} on {socket.gethostname()} does not see what rank 0 writes to the run folder "
+                    f"{folder}.\nSet run.dir to an absolute path on a file system that all machines of the run share."
+                )
+    finally:
+        if ranks.rank == 0:
+            probe.unlink(missing_ok=True)
+
+
+def _file(sha256: str, path: Path) -> Input:
+    return Input(f"SHA-256 {sha256[:12]}", str(path.absolute()))
