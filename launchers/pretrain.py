@@ -4,6 +4,7 @@ import argparse
 import sys
 
 from toolkit.cli.exit_codes import guarded, print_error_on_rank_0
+from toolkit.core.console import survive_lost_output
 
 
 def main() -> None:
@@ -26,4 +27,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    survive_lost_output()
     sys.exit(guarded(main, report=print_error_on_rank_0))

@@ -14,7 +14,14 @@ from toolkit.core.errors import SettingsError
 from toolkit.core.files import shipped_folder
 from toolkit.engine import gpus
 from toolkit.parallel.launcher import check_launcher, read_launcher
-from toolkit.workflows.launch import as_shells_say, devices_of_ranks, rank_command, stop_signals_kept
+from toolkit.run import RunFolder
+from toolkit.workflows.launch import (
+    as_shells_say,
+    devices_of_ranks,
+    rank_command,
+    stop_signals_kept,
+    what_is_left,
+)
 
 
 @pytest.fixture
@@ -64,6 +71,19 @@ def test_stop_signals_go_back_to_whom_they_belonged():
 )
 def test_signals_are_exit_codes_as_shells_say_them(code, shown):
     assert as_shells_say(code) == shown
+
+
+def test_an_interrupted_run_says_what_the_same_command_will_do(tmp_path):
+    folder = RunFolder(tmp_path)
+    again = "nothing was saved; the same command starts again"
+    assert what_is_left(folder) == f"interrupted before the first step, {again}"
+    folder.metrics_file.write_text('{"step": 0, "eval_loss": {}}\n')
+    assert what_is_left(folder) == f"interrupted before the first step, {again}"
+    folder.metrics_file.write_text('{"step": 1, "loss": 2.5}\n')
+    assert what_is_left(folder) == f"interrupted before the first checkpoint, {again}"
+    for step in (1_000, 2_000):
+        folder.checkpoint(step).mkdir(parents=True)
+    assert what_is_left(folder) == "interrupted; the same command resumes from step 2,000"
 
 
 @pytest.mark.usefixtures("on_gpus")

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any, Protocol, TextIO, cast
 
+from toolkit.core.errors import is_out_of_room
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as RichProgress
@@ -30,6 +32,48 @@ def console() -> "Console":
     # In a log a row of a table is one line, without the blanks that fill its columns.
     width = None if "COLUMNS" in os.environ else _LOG_COLUMNS
     return Console(**plain, width=width, file=cast("IO[str]", _WithoutTrailingBlanks(sys.stdout)))
+
+
+def survive_lost_output() -> None:
+    """Let this process go on where its standard output or error is lost: a terminal or a pipe that was closed, a full
+    disk. What cannot be written is dropped, and said once on standard error.
+    """
+    sys.stdout = cast(TextIO, _Expendable(sys.stdout, "standard output"))
+    sys.stderr = cast(TextIO, _Expendable(sys.stderr, "standard error"))
+
+
+class _Expendable:
+    """A standard stream that raises no error of the system."""
+
+    def __init__(self, stream: TextIO | None, name: str) -> None:
+        # None: it was closed when Python started. One for the life of the process.
+        self._stream = open(os.devnull, "w") if stream is None else stream  # noqa: SIM115
+        self._name, self._is_told = name, False
+
+    def write(self, text: str) -> int:
+        with self._dropping():
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self._dropping():
+            self._stream.flush()
+
+    @contextmanager
+    def _dropping(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if not is_out_of_room(error):
+                # What is closed stays closed, and Python would write its buffer at exit, and change the exit code.
+                with open(os.devnull, "wb") as nothing:
+                    os.dup2(nothing.fileno(), self._stream.fileno())
+            if not self._is_told:
+                self._is_told = True
+                print(f"{self._name} is lost ({error.strerror}); the run continues", file=sys.stderr, flush=True)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 class _WithoutTrailingBlanks:

@@ -33,6 +33,12 @@ class RankErrors:
         """Whether this rank keeps an error."""
         return self._error is not None
 
+    def should_stop(self, is_requested: bool) -> bool:
+        """Whether any rank asks to stop, or keeps an error: the weights are good, so such a run ends as one that is
+        stopped, and raises it once it is saved; collective.
+        """
+        return self._ranks.sum_counts(int(is_requested or self.has_one)) != (0,)
+
     def sum_counts(self, *counts: int) -> tuple[int, ...]:
         """Element-wise sum over all ranks; collective.
 
