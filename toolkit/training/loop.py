@@ -83,7 +83,7 @@ def train(run: Run, state: RunState) -> RunState:
 
 
 def _train(run: Run, state: RunState, coming: StepsAhead, hooks: HookList, errors: RankErrors) -> RunState:
-    if errors.should_stop(run.is_stop_requested()):
+    if errors.should_stop(run.is_stop_requested):
         return state
     schedule = run.plan.schedule
     info = StepInfo(state, schedule.phase_at(state.step), run.objective_at(state.step).attention)
@@ -91,7 +91,7 @@ def _train(run: Run, state: RunState, coming: StepsAhead, hooks: HookList, error
     run.engine.set_rope(run.plan.model_at(state.step))
     if info.is_start:
         state = _evaluate_if_due(run, info, hooks, errors)
-    is_stopping = errors.should_stop(run.is_stop_requested())
+    is_stopping = errors.should_stop(run.is_stop_requested)
     while state.step < schedule.total_steps and not is_stopping:
         started = time.perf_counter()
         step = next(coming)
@@ -128,14 +128,14 @@ def _train(run: Run, state: RunState, coming: StepsAhead, hooks: HookList, error
         if not is_writing:
             run.saver.advance(hooks)
         if not run.is_plain(info):
-            is_stopping |= errors.should_stop(run.is_stop_requested())
+            is_stopping |= errors.should_stop(run.is_stop_requested)
         if run.saver.is_due(state):
             run.saver.save(state, hooks)
     return state
 
 
 def _evaluate_if_due(run: Run, info: StepInfo, hooks: HookList, errors: RankErrors) -> RunState:
-    if run.evaluator is None or not run.evaluator.is_due(info) or errors.should_stop(False):
+    if run.evaluator is None or not run.evaluator.is_due(info) or errors.should_stop():
         return info.state
     losses = run.evaluator.losses(info.step, errors)
     hooks.after_evaluation(info, losses)

@@ -4,7 +4,7 @@ A rank that raised at once would leave the others waiting in a collective, from 
 connection, another traceback and another exit code.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
@@ -33,11 +33,12 @@ class RankErrors:
         """Whether this rank keeps an error."""
         return self._error is not None
 
-    def should_stop(self, is_requested: bool) -> bool:
-        """Whether any rank asks to stop, or keeps an error: the weights are good, so such a run ends as one that is
-        stopped, and raises it once it is saved; collective.
+    def should_stop(self, is_requested: Callable[[], bool] = lambda: False) -> bool:
+        """Whether any rank is asked to stop, or keeps an error; collective.
+
+        After such an error the weights are good: a run ends as one that is stopped, and raises it once it is saved.
         """
-        return self._ranks.sum_counts(int(is_requested or self.has_one)) != (0,)
+        return self._ranks.sum_counts(int(self.has_one or is_requested())) != (0,)
 
     def sum_counts(self, *counts: int) -> tuple[int, ...]:
         """Element-wise sum over all ranks; collective.
