@@ -23,7 +23,12 @@ def command(
     run: Annotated[str, typer.Argument(metavar="RUN.toml|PRESET", help=f"A run file, or a preset: {_PRESETS}.")],
     ds_config: Annotated[
         str | None,
-        typer.Option(metavar="FILE|NAME", help="DeepSpeed JSON, or a shipped one (default: zero1 or zero2)."),
+        typer.Option(
+            "--ds-config",
+            "--ds_config",
+            metavar="FILE|NAME|auto",
+            help="DeepSpeed JSON, or a shipped one (default: auto, zero1 or zero2).",
+        ),
     ] = None,
     num_procs: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Number of ranks (default: one per GPU, or 1 on CPU).")

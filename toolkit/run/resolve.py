@@ -94,7 +94,7 @@ def resolve_run(settings: RunSettings, *, ds_config: str | None, num_ranks: int)
 
     Args:
         settings: as `load_run` gives them.
-        ds_config: path of a DeepSpeed JSON, or the name of a shipped one; None: chosen.
+        ds_config: path of a DeepSpeed JSON, or the name of a shipped one; None or "auto": chosen.
         num_ranks: that will run it.
 
     Raises:
@@ -148,7 +148,7 @@ def divide_run(
 
     Args:
         settings: of the run.
-        ds_config: path of a DeepSpeed JSON, or the name of a shipped one; None: chosen.
+        ds_config: path of a DeepSpeed JSON, or the name of a shipped one; None or "auto": chosen.
         num_ranks: that will run it.
 
     Returns:
@@ -158,6 +158,7 @@ def divide_run(
         SettingsError: model, rows, ranks, degrees of parallelism and DeepSpeed file do not fit.
     """
     parallel, choices = settings.parallel, list[str]()
+    ds_config = None if ds_config == "auto" else ds_config
     plan = _batch_plan(settings, settings.train.micro_batch_rows, num_ranks)
     if settings.train.micro_batch_rows is None and settings.model.vocab_size is not None and gpus.has_gpu():
         plan, why = largest_fitting(
