@@ -111,7 +111,7 @@ def test_a_run_is_resolved_without_torch(tmp_path):
 
 
 def test_a_rank_that_fails_alone_says_why(tmp_path):
-    command = [sys.executable, str(shipped_folder("launchers") / "pretrain.py"), "--ds_config", "zero2"]
+    command = [sys.executable, str(shipped_folder("launchers") / "pretrain.py")]
     command += ["--config", str(write_run(tmp_path)), "--set", f"data.train={tmp_path / 'nowhere'}"]
     environment = {**os.environ, "RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)

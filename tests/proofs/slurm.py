@@ -191,14 +191,14 @@ def main() -> int:
     if not is_available():
         print("no Slurm with two idle nodes here: nothing was tried")
         return 0
-    # Slurm signals a minute before the limit at the latest; a start has no time for all steps.
-    limit = ("--time", "2", "--signal=B:USR1@60")
+    # Slurm signals one or two minutes before the limit, and all steps take longer than the two that are left at most.
+    limit = ("--time", "3", "--signal=B:USR1@60")
     with tempfile.TemporaryDirectory(prefix="slurm-") as folder:
-        case = Case(Path(folder), steps=320, seconds_per_batch=0.1)
+        case = Case(Path(folder), steps=220, seconds_per_batch=0.3)
         case.make()
         rows = {
-            "one node, two ranks, a limit of 2 minutes": stopped_and_resumed(case, *limit, nodes=1),
-            "two nodes, one rank each, a limit of 2 minutes": stopped_and_resumed(case, *limit, nodes=2),
+            "one node, two ranks, a limit of 3 minutes": stopped_and_resumed(case, *limit, nodes=1),
+            "two nodes, one rank each, a limit of 3 minutes": stopped_and_resumed(case, *limit, nodes=2),
             "a limit of 5 minutes, the signal 10 minutes before it": too_short(case),
         }
     version = _slurm("sbatch", "--version").split()[-1]
