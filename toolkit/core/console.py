@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any, Protocol, TextIO, cast
 
-from toolkit.core.errors import is_out_of_room
-
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as RichProgress
@@ -43,7 +41,7 @@ def survive_lost_output() -> None:
 
 
 class _Expendable:
-    """A standard stream that raises no error of the system."""
+    """A standard stream without errors; one while Python flushes it at exit would change the exit code."""
 
     def __init__(self, stream: TextIO | None, name: str) -> None:
         # None: it was closed when Python started. One for the life of the process.
@@ -64,10 +62,6 @@ class _Expendable:
         try:
             yield
         except OSError as error:
-            if not is_out_of_room(error):
-                # What is closed stays closed, and Python would write its buffer at exit, and change the exit code.
-                with open(os.devnull, "wb") as nothing:
-                    os.dup2(nothing.fileno(), self._stream.fileno())
             if not self._is_told:
                 self._is_told = True
                 print(f"{self._name} is lost ({error.strerror}); the run continues", file=sys.stderr, flush=True)
