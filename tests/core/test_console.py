@@ -38,9 +38,9 @@ print("left in the buffer", end="")
 
 
 def _run(stdout, stderr=subprocess.PIPE, *options):
-    return subprocess.Popen(
-        [sys.executable, *options, "-c", _PRINTS], stdin=subprocess.PIPE, stdout=stdout, stderr=stderr, text=True
-    )
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    command = [sys.executable, *options, "-c", _PRINTS]
+    return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=stdout, stderr=stderr, text=True)
 
 
 @pytest.mark.parametrize("options", [[], ["-u"]], ids=["buffered", "unbuffered"])

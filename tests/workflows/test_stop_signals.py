@@ -25,6 +25,7 @@ def test_a_closed_terminal_asks_once_however_often_it_says_so(default_sighup):
     with EarlyStop() as is_stopped:
         os.kill(os.getpid(), signal.SIGHUP)
         assert is_stopped()
+        assert signal.SIG_DFL not in (signal.getsignal(signal.SIGHUP), signal.getsignal(signal.SIGTERM))
         os.kill(os.getpid(), signal.SIGHUP)
         os.kill(os.getpid(), signal.SIGTERM)
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
