@@ -28,6 +28,7 @@ faults: $(VENV)/tests-installed
 proofs: $(VENV)/tests-installed
 	$(BIN)/python -m tests.proofs.layout_table --write docs/parallelism.md
 	$(BIN)/python -m tests.proofs.kills
+	$(BIN)/python -m tests.proofs.slurm --write docs/clusters.md
 
 lint: $(VENV)/lint-installed
 	$(BIN)/ruff check .

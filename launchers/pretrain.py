@@ -1,22 +1,37 @@
-"""The engine's own way in: `deepspeed launchers/pretrain.py --ds_config FILE [--config RUN.toml] [--set a.b=value]`."""
+"""The engine's own way in: `deepspeed launchers/pretrain.py [--config RUN.toml] [--ds_config FILE] [--set a.b=value]`.
+
+Any other launcher that sets the variables of a rank will do.
+"""
 
 import argparse
 import sys
 
 from toolkit.cli.exit_codes import guarded, print_error_on_rank_0
+from toolkit.core.console import survive_lost_output
 
 
 def main() -> None:
     """One rank: read the arguments, prepare the bundled corpus where the quickstart preset is run, pretrain."""
     parser = argparse.ArgumentParser(description=__doc__)
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--ds_config", help="a DeepSpeed JSON, or the name of a shipped one (zero2)")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument(
+        "--ds_config",
+        "--ds-config",
+        default="auto",
+        help="a DeepSpeed JSON, a shipped one (zero2), or auto",
+    )
     what.add_argument("--run_dir", help="a run folder that `toolkit train` has resolved; no other option is read")
     parser.add_argument("--config", help="a run file or the name of a preset; default: the quickstart preset")
     parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="a.b=value")
+    parser.add_argument("--print_run_dir", action="store_true", help="print the run folder of --config; start nothing")
     parser.add_argument("--local_rank", type=int, help="set by the deepspeed launcher")
     arguments = parser.parse_args()
 
+    if arguments.print_run_dir:
+        from toolkit.run import load_run
+
+        print(load_run(arguments.config, arguments.overrides).run.dir)
+        return
     from toolkit.workflows.rank import run_rank, run_resolved_rank
 
     if arguments.run_dir is not None:
@@ -26,4 +41,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    survive_lost_output()
     sys.exit(guarded(main, report=print_error_on_rank_0))

@@ -5,6 +5,7 @@ import re
 import signal
 import sys
 import textwrap
+import time
 
 import pytest
 from deepspeed.launcher import runner
@@ -131,12 +132,30 @@ def test_a_slurm_job_stops_before_its_time_is_over_and_resumes(tmp_path, whole, 
 
 
 @pytest.mark.slow
+def test_a_slurm_job_that_saved_nothing_new_is_not_requeued(tmp_path, whole, cluster):
+    """The signal comes before the first step."""
+    run_file, _ = whole
+    job = start_program(
+        ["bash", str(_LAUNCHERS / "slurm.sbatch"), str(run_file), "--set", f"run.dir={tmp_path / 'run'}"], cluster
+    )
+    while not (tmp_path / "run" / "run.toml").exists():
+        assert job.poll() is None
+        time.sleep(0.02)
+    job.send_signal(signal.SIGUSR1)
+    (log,) = outputs([job], seconds=120)
+    assert job.returncode == 1
+    assert "stopped at step 0" in log
+    assert "the time was over before a new checkpoint, so the job is not queued again. It needs a longer --time" in log
+    assert not (tmp_path / "requeued").exists()
+
+
+@pytest.mark.slow
 def test_a_slurm_job_that_cannot_run_is_not_requeued(tmp_path, whole, cluster):
     run_file, _ = whole
     command = ["bash", str(_LAUNCHERS / "slurm.sbatch"), str(run_file), "--set", "lr.peak=-1"]
     job = start_program(command, cluster)
     (log,) = outputs([job], seconds=120)
-    assert job.returncode == 1
+    assert job.returncode == 2
     assert "invalid value for lr.peak" in log
     assert not (tmp_path / "requeued").exists()
 

@@ -14,7 +14,14 @@ from toolkit.core.errors import SettingsError
 from toolkit.core.files import shipped_folder
 from toolkit.engine import gpus
 from toolkit.parallel.launcher import check_launcher, read_launcher
-from toolkit.workflows.launch import as_shells_say, devices_of_ranks, rank_command, stop_signals_kept
+from toolkit.run import RunFolder
+from toolkit.workflows.launch import (
+    as_shells_say,
+    devices_of_ranks,
+    rank_command,
+    stop_signals_kept,
+    what_is_left,
+)
 
 
 @pytest.fixture
@@ -66,6 +73,19 @@ def test_signals_are_exit_codes_as_shells_say_them(code, shown):
     assert as_shells_say(code) == shown
 
 
+def test_an_interrupted_run_says_what_the_same_command_will_do(tmp_path):
+    folder = RunFolder(tmp_path)
+    again = "nothing was saved; the same command starts again"
+    assert what_is_left(folder) == f"interrupted before the first step, {again}"
+    folder.metrics_file.write_text('{"step": 0, "eval_loss": {}}\n')
+    assert what_is_left(folder) == f"interrupted before the first step, {again}"
+    folder.metrics_file.write_text('{"step": 1, "loss": 2.5}\n')
+    assert what_is_left(folder) == f"interrupted before the first checkpoint, {again}"
+    for step in (1_000, 2_000):
+        folder.checkpoint(step).mkdir(parents=True)
+    assert what_is_left(folder) == "interrupted; the same command resumes from step 2,000"
+
+
 @pytest.mark.usefixtures("on_gpus")
 def test_the_launcher_takes_its_command(monkeypatch):
     """Of this machine alone, whatever /job/hostfile says, which clusters lay and the command `deepspeed` reads."""
@@ -91,7 +111,7 @@ def test_a_run_is_resolved_without_torch(tmp_path):
 
 
 def test_a_rank_that_fails_alone_says_why(tmp_path):
-    command = [sys.executable, str(shipped_folder("launchers") / "pretrain.py"), "--ds_config", "zero2"]
+    command = [sys.executable, str(shipped_folder("launchers") / "pretrain.py")]
     command += ["--config", str(write_run(tmp_path)), "--set", f"data.train={tmp_path / 'nowhere'}"]
     environment = {**os.environ, "RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)

@@ -1,9 +1,12 @@
 """`toolkit train` as a user runs it: signals, kills, exit codes. Real launches, about ten seconds each."""
 
+import fcntl
 import os
+import pty
 import signal
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -11,25 +14,37 @@ import pytest
 
 from tests.resume.test_resume import compare
 from tests.support.runs import read_metrics, write_run
+from toolkit.run import RunFolder
 
 _LONG = ("schedule.0.steps=60", "schedule.1.steps=60", "checkpoint.every=20", "log.every=5")
 
 
-def _train(run_file: Path, folder: Path, *overrides: str, num_procs: int = 1) -> "subprocess.Popen[str]":
+def _train(
+    run_file: Path, folder: Path, *overrides: str, num_procs: int = 1, terminal: int | None = None
+) -> "subprocess.Popen[str]":
+    """With pipes, or on a terminal that is theirs."""
     command = [sys.executable, "-m", "toolkit.cli", "train", str(run_file), "--num-procs", str(num_procs)]
     for override in (f"run.dir={folder}", *overrides):
         command += ["--set", override]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
         command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stdin=terminal,
+        stdout=terminal or subprocess.PIPE,
+        stderr=terminal or subprocess.PIPE,
         text=True,
         env=environment,
         start_new_session=True,
-        # A suite that a shell started in the background ignores it, and what it starts inherits that.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=lambda: _prepare(terminal),
     )
+
+
+def _prepare(terminal: int | None) -> None:
+    # A suite that a shell started in the background ignores them, and what it starts inherits that.
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    if terminal is not None:
+        fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
 
 
 def _wait_for_step(folder: Path, step: int, process: "subprocess.Popen[str]") -> None:
@@ -99,10 +114,47 @@ def test_a_stop_before_the_first_step_saves_nothing(tmp_path):
     assert not list((tmp_path / "run").glob("checkpoints/step-*"))
 
 
+def test_a_run_whose_output_is_cut_off_goes_on_to_its_end(tmp_path):
+    """As `| head -2` does; the change of phases is printed later."""
+    process = _train(write_run(tmp_path), tmp_path / "run", "checkpoint.every=5")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline()
+    process.stdout.close()
+    err = process.stderr.read()
+    assert process.wait(timeout=120) == 0, err
+    assert err.count("standard output is lost (Broken pipe); the run continues") == 1
+    assert [step for step, _ in RunFolder(tmp_path / "run").steps()] == [20, 15]
+
+
+def test_a_run_whose_terminal_is_closed_is_saved(tmp_path):
+    """The system sends SIGHUP, what is printed has no place any more, and a shell may send SIGHUP again."""
+    screen, terminal = pty.openpty()
+    process = _train(write_run(tmp_path), tmp_path / "run", "schedule.0.steps=60_000", terminal=terminal)
+    os.close(terminal)
+    _wait_for_step(tmp_path / "run", 10, process)
+    os.close(screen)
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(timeout=120) == 0
+    ((saved, _),) = RunFolder(tmp_path / "run").steps()
+    assert saved == read_metrics(tmp_path / "run")[-1]["step"] >= 10
+
+
+def test_ctrl_c_before_the_first_step_says_that_the_same_command_starts_again(tmp_path):
+    process = _train(write_run(tmp_path), tmp_path / "run")
+    while not (tmp_path / "run" / "run.toml").exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err == "interrupted before the first step, nothing was saved; the same command starts again\n"
+
+
 def test_ctrl_c_leaves_with_130_and_no_traceback(tmp_path):
     run_file = write_run(tmp_path)
     # So long that no run ends by itself before the signal, however busy the machine.
-    process = _train(run_file, tmp_path / "run", "schedule.0.steps=60_000", "log.every=5")
+    process = _train(run_file, tmp_path / "run", "schedule.0.steps=60_000", "log.every=5", "checkpoint.every=3")
     _wait_for_step(tmp_path / "run", 10, process)
     process.send_signal(signal.SIGINT)
     try:
@@ -110,6 +162,8 @@ def test_ctrl_c_leaves_with_130_and_no_traceback(tmp_path):
     finally:
         process.kill()
     assert process.returncode == 130
+    newest, _ = RunFolder(tmp_path / "run").steps()[0]
+    assert err.endswith(f"interrupted; the same command resumes from step {newest:,}\n")
     assert "Traceback" not in err
 
 

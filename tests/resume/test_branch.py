@@ -52,6 +52,12 @@ _TAILS = (
     Tail("at", '[[schedule]]\nobjective = "mlm"\nfraction = 1.0\n[train]\nsteps = 4\n', 4),
     Tail("after", '[[schedule]]\nobjective = "mlm"\ntokens = 1536\n', 5),
     Tail(
+        "more rows",
+        '[[schedule]]\nobjective = "mlm"\nsteps = 4\n[train]\nglobal_batch_rows = 16\n',
+        4,
+        ("schedule.1.global_batch_rows=16",),
+    ),
+    Tail(
         "longer",
         '[[schedule]]\nobjective = "mlm"\nsteps = 6\n[objectives.mlm]\nmask_ratio = 0.2\n[lr]\ndecay_steps = 4\n',
         4,

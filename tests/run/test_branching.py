@@ -153,13 +153,39 @@ def test_a_branch_keeps_the_angles_of_its_parents_phase(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["[run]\nseed = 8\n", "[data]\nsequence_length = 32\n", "[train]\nglobal_batch_rows = 16\n"],
-    ids=["seed", "length", "rows"],
+    ["[run]\nseed = 8\n", "[data]\nsequence_length = 32\n"],
+    ids=["seed", "length"],
 )
 def test_other_rows_begin_anew(trunk: Path, tmp_path: Path, text: str) -> None:
     settings = load_run(str(_branch(trunk, tmp_path, _MLM + text)))
     assert settings.branch is not None
     assert (settings.branch.data, settings.branch.position) == ("reset", 0)
+
+
+def test_rows_go_on_with_another_number_of_them_a_step(trunk: Path, tmp_path: Path) -> None:
+    settings = load_run(str(_branch(trunk, tmp_path, _MLM + "[train]\nglobal_batch_rows = 16\n")))
+    assert settings.branch is not None
+    assert (settings.branch.data, settings.branch.position) == ("keep", 4 * 8)
+    plan = StepPlan(settings)
+    assert [plan.position(step) for step in (4, 5, 9)] == [32, 48, 112]
+
+
+@pytest.mark.parametrize("is_last", [True, False], ids=["16 rows", "back to 8"])
+def test_rows_go_on_where_a_phase_names_the_corpus_of_the_run_again(tmp_path: Path, is_last: bool) -> None:
+    """Four steps of 8 rows and three of 16 on the same corpus, which a checkpoint names once."""
+    run_file = str(write_run(tmp_path, phase_steps=4))
+    again = f'{{objective="mlm", steps=4, data={{train="{tmp_path / "corpus"}"}}, global_batch_rows=16}}'
+    first = '{objective="clm", steps=4}'
+    trunk = f"schedule=[{first}, {again}]"
+    run_distributed([RunCase(run_file, "zero0", ("checkpoint.keep_every=7", trunk))], world_size=1)
+    tail = again.replace("steps=4", "steps=1") if is_last else first
+    plan = StepPlan(load_run(str(_branch(tmp_path / "run", tmp_path, f"schedule = [{tail}]", step=7))))
+    in_one = trunk if is_last else f"schedule=[{first}, {again.replace('steps=4', 'steps=3')}, {first}]"
+    whole = StepPlan(load_run(run_file, [in_one]))
+    assert plan.position(7) == 4 * 8 + 3 * 16
+    assert [plan.position(step) for step in range(7, plan.schedule.total_steps)] == [
+        whole.position(step) for step in range(7, whole.schedule.total_steps)
+    ]
 
 
 def test_another_validation_corpus_changes_no_row(trunk: Path, tmp_path: Path) -> None:

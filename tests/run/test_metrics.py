@@ -32,6 +32,17 @@ def test_a_fresh_start_sets_every_line_of_an_earlier_try_aside(tmp_path):
     assert _steps(tmp_path / "metrics.superseded.jsonl") == [0]
 
 
+def test_the_first_line_after_a_resume_is_a_line_of_its_own(tmp_path):
+    file = MetricsFile(RunFolder(tmp_path), resumed_step=None)
+    file.append({"step": 1})
+    file.append({"step": 2})
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(path.read_text().removesuffix("\n"))
+    MetricsFile(RunFolder(tmp_path), resumed_step=2).append({"step": 3})
+    assert _steps(path) == [1, 2, 3]
+    assert not (tmp_path / "metrics.superseded.jsonl").exists()
+
+
 def test_the_documented_fields_are_those_of_a_line():
     page = (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
     table = page.split("### metrics.jsonl")[1].split("The form of a line")[0]

@@ -53,6 +53,31 @@ def test_selective_checkpointing_of_compiled_blocks_is_refused_at_stage_3(tmp_pa
     assert resolve_run(settings, ds_config="zero2", num_ranks=1).settings.train.compile
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_auto_is_the_choice_that_is_made_without_a_file(tmp_path, ranks):
+    settings = load_run(str(write_run(tmp_path)))
+    chosen, auto = (resolve_run(settings, ds_config=name, num_ranks=ranks) for name in (None, "auto"))
+    assert (chosen.ds_config, chosen.choices) == (auto.ds_config, auto.choices)
+
+
+def test_steps_whose_rows_only_small_micro_batches_divide_are_told(tmp_path):
+    """Of 17 rows, a prime, one runs at a time where eight fit; of 13, one where twelve do."""
+    run_file = str(write_run(tmp_path))
+    slow = "rows are slow: less than half of the rows that fit are in a micro-batch"
+    phase = ("schedule.1.global_batch_rows=17", "train.micro_batch_rows=8")
+    (told,) = [line for line in _choices(run_file, *phase) if "slow" in line]
+    assert told.startswith(f"steps of 17 {slow}")
+    text = run_file.replace("run.toml", "unset.toml")
+    Path(text).write_text(Path(run_file).read_text().replace("micro_batch_rows = 2\n", ""))
+    (told,) = [line for line in _choices(text, "train.global_batch_rows=13") if "slow" in line]
+    assert told.startswith(f"steps of 13 {slow}")
+    assert not [line for line in _choices(text, "train.global_batch_rows=16") if "slow" in line]
+
+
+def _choices(run_file, *overrides):
+    return resolve_run(load_run(run_file, overrides), ds_config=None, num_ranks=1).choices
+
+
 def test_an_optional_setting_of_a_plugin_may_stay_unset(tmp_path, vanishing):
     settings = load_run(str(write_run(tmp_path)), ["schedule.0.objective=vanishing"])
     again = tmp_path / "again.toml"

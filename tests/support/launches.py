@@ -27,7 +27,7 @@ batches = 0
 
 
 class Failing:
-    """Causal targets; at its 20th batch rank 1 fails as the environment says."""
+    """Causal targets, in as many seconds as the environment says; at its 20th batch rank 1 fails as it says."""
 
     name = "failing"
     attention = AttentionKind.CAUSAL
@@ -39,10 +39,11 @@ class Failing:
     def build(self, tokens_BS, segments_BS, draws):
         global batches
         batches += 1
+        time.sleep(float(os.environ.get("SECONDS_PER_BATCH", 0)))
         rank, how = os.environ.get("RANK"), os.environ["HOW_RANK_1_FAILS"]
         if batches == 20 and rank == "1" and how == "raises":
             raise TypeError("a bug in the objective")
-        if batches == 20 and rank == "1":
+        if batches == 20 and rank == "1" and "killed" in how:
             os.kill(os.getpid(), signal.SIGKILL)
         if batches == 20 and how == "is killed while rank 0 hangs":
             time.sleep(600)

@@ -1,5 +1,6 @@
 """What fails on one rank only: all ranks raise the same error, so that the run leaves with one message and one code."""
 
+import errno
 import resource
 import shutil
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ import pytest
 from tests.support.runs import RunCase, write_run
 from toolkit.core.errors import CheckpointError, CorpusError, ToolkitError
 from toolkit.run.folder import RunFolder
-from toolkit.run.metrics import read_lines
+from toolkit.run.metrics import MetricsFile, MetricsLine, read_lines
 from toolkit.testing.distributed import run_distributed
 
 _MOST_BYTES = 4096
@@ -63,6 +64,15 @@ class FailsOnOneRank:
                 raise CheckpointError(f"{root} cannot be tidied")
 
             patch.setattr(hooks, "retain", retain)
+        if self.where == "log" and rank == 0:
+            append = MetricsFile.append
+
+            def fail(file: MetricsFile, line: MetricsLine) -> None:
+                if line["step"] == 4:
+                    raise OSError(errno.ENOSPC, "No space left on device")
+                append(file, line)
+
+            patch.setattr(MetricsFile, "append", fail)
         if rank != 1:
             return
         if self.where == "rows":
@@ -94,6 +104,7 @@ class FailsOnOneRank:
 
 _EXPECTED = {
     "metrics": ("UserError", "could not write {folder}/metrics.jsonl: File too large"),
+    "log": ("UserError", "could not write {folder}/metrics.jsonl: No space left on device"),
     "retention": ("CheckpointError", "{folder}/checkpoints cannot be tidied"),
     "rows": ("CorpusError", "shard-00000.bin is damaged"),
     "validation": ("CorpusError", "shard-00001.bin is damaged"),
@@ -129,3 +140,14 @@ def test_a_step_that_could_not_be_logged_is_the_last(raised):
     assert steps == list(range(len(steps)))
     assert 3 < len(steps) < 20
     assert not list((Path(folder) / "checkpoints").glob("step-*20"))
+
+
+def test_a_hook_that_fails_costs_no_step(raised):
+    """The other ranks learn of it at the next exchange; a checkpoint appears some steps after its own."""
+    unlogged, _ = raised["log"]
+    newest, _ = RunFolder(unlogged).newest_checkpoint()
+    assert newest.manifest.step in (4, 5)
+    assert read_lines(RunFolder(unlogged))[-1]["step"] == 3
+    untidy, _ = raised["retention"]
+    newest, _ = RunFolder(untidy).newest_checkpoint()
+    assert newest.manifest.step == read_lines(RunFolder(untidy))[-1]["step"] > 10

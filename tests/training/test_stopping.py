@@ -9,7 +9,7 @@ from toolkit.parallel.launcher import STOP_FILE_VARIABLE
 from toolkit.training.stopping import StopRequest
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP])
 def test_handlers_are_given_back(number):
     asked_before = []
     own = signal.signal(number, lambda number, frame: asked_before.append(number))
@@ -23,6 +23,16 @@ def test_handlers_are_given_back(number):
         assert asked_before == [number]
     finally:
         signal.signal(number, own)
+
+
+def test_an_ignored_hang_up_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopRequest() as is_stop_requested:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not is_stop_requested()
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_they_are_given_back_after_an_error_too():

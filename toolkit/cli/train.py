@@ -1,5 +1,6 @@
 """`toolkit train`."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -22,7 +23,12 @@ def command(
     run: Annotated[str, typer.Argument(metavar="RUN.toml|PRESET", help=f"A run file, or a preset: {_PRESETS}.")],
     ds_config: Annotated[
         str | None,
-        typer.Option(metavar="FILE|NAME", help="DeepSpeed JSON, or a shipped one (default: zero1 or zero2)."),
+        typer.Option(
+            "--ds-config",
+            "--ds_config",
+            metavar="FILE|NAME|auto",
+            help="DeepSpeed JSON, or a shipped one (default: auto, zero1 or zero2).",
+        ),
     ] = None,
     num_procs: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Number of ranks (default: one per GPU, or 1 on CPU).")
@@ -53,11 +59,17 @@ def command(
         return
     if device or job_hours:
         raise SettingsError("--device and --job-hours are for planning. Add --dry-run, or leave them out.")
-    from toolkit.workflows.stop_signals import EarlyStop
+    from toolkit.core.console import survive_lost_output
+    from toolkit.workflows.stop_signals import EarlyStop, nothing_saved
 
-    # Before the imports of the next line, which take seconds.
-    with EarlyStop() as is_stopped:
-        from toolkit.workflows.train import train_run
+    survive_lost_output()
+    try:
+        # Before the imports of the next line, which take seconds.
+        with EarlyStop() as is_stopped:
+            from toolkit.workflows.train import train_run
 
-        code = train_run(run, overrides or [], ds_config=ds_config, num_procs=num_procs, is_stopped=is_stopped)
+            code = train_run(run, overrides or [], ds_config=ds_config, num_procs=num_procs, is_stopped=is_stopped)
+    except KeyboardInterrupt as interrupt:
+        print(str(interrupt) or nothing_saved(), file=sys.stderr, flush=True)
+        raise
     raise typer.Exit(code)

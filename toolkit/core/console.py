@@ -32,6 +32,44 @@ def console() -> "Console":
     return Console(**plain, width=width, file=cast("IO[str]", _WithoutTrailingBlanks(sys.stdout)))
 
 
+def survive_lost_output() -> None:
+    """Let this process go on where its standard output or error is lost: a terminal or a pipe that was closed, a full
+    disk. What cannot be written is dropped, and said once on standard error.
+    """
+    sys.stdout = cast(TextIO, _Expendable(sys.stdout, "standard output"))
+    sys.stderr = cast(TextIO, _Expendable(sys.stderr, "standard error"))
+
+
+class _Expendable:
+    """A standard stream without errors; one while Python flushes it at exit would change the exit code."""
+
+    def __init__(self, stream: TextIO | None, name: str) -> None:
+        # None: it was closed when Python started. One for the life of the process.
+        self._stream = open(os.devnull, "w") if stream is None else stream  # noqa: SIM115
+        self._name, self._is_told = name, False
+
+    def write(self, text: str) -> int:
+        with self._dropping():
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self._dropping():
+            self._stream.flush()
+
+    @contextmanager
+    def _dropping(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if not self._is_told:
+                self._is_told = True
+                print(f"{self._name} is lost ({error.strerror}); the run continues", file=sys.stderr, flush=True)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
 class _WithoutTrailingBlanks:
     """A stream that drops blanks at the ends of lines."""
 

@@ -73,7 +73,7 @@ def read_ds_config(source: str) -> dict[str, Any]:
         if source not in shipped:
             raise SettingsError(
                 f"DeepSpeed file {source!r} does not exist.{nearest(source, shipped_ds_configs())}\n"
-                f"Give a path, or one of the shipped names: {', '.join(shipped_ds_configs())}."
+                f"Give a path, auto, or one of the shipped names: {', '.join(shipped_ds_configs())}."
             )
     try:
         config = json.loads(path.read_text(encoding="utf-8"))

@@ -1,5 +1,6 @@
 """Where each rank stands in the run, and how the rows of a step are divided among data-parallel ranks."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -13,6 +14,7 @@ from toolkit.core.text import counted
 
 LARGEST_DEFAULT_MICRO_BATCH = 12
 """Rows; the paper's micro-batch."""
+_MOST_NAMED = 3
 
 
 class ParallelSettings(Settings):
@@ -139,6 +141,10 @@ class BatchPlan:
             f"{counted(self.data_parallel, 'data-parallel rank')}"
         )
 
+    def is_small(self, fitting: int) -> bool:
+        """Whether micro-batches have less than half of the rows that a rank could run at once, `fitting` at most."""
+        return 2 * self.micro_batch_rows < min(self.global_batch_rows // self.data_parallel, fitting)
+
     def row_numbers(self, data_rank: int) -> npt.NDArray[np.int64]:
         """Rows of the step, numbered 0..G-1, of the data-parallel rank: (accumulation, micro_batch_rows)."""
         shape = (self.accumulation, self.data_parallel, self.micro_batch_rows)
@@ -169,3 +175,12 @@ def batch_plan(global_batch_rows: int, micro_batch_rows: int | None, *, data_par
             "Change train.global_batch_rows, train.micro_batch_rows or --num-procs so that it does."
         )
     return BatchPlan(global_batch_rows, micro_batch_rows, data_parallel)
+
+
+def describe_small(sizes: Sequence[int]) -> str:
+    """What there is to say of steps of so many rows, whose micro-batches are small."""
+    shown = ", ".join(f"{rows:,}" for rows in sizes[:_MOST_NAMED]) + (", ..." if len(sizes) > _MOST_NAMED else "")
+    return (
+        f"steps of {shown} rows are slow: less than half of the rows that fit are in a micro-batch, since no larger "
+        "number divides those of a rank"
+    )

@@ -222,8 +222,8 @@ def _with_data(settings: RunSettings, before: RunSettings, manifest: CheckpointM
     plan, own = StepPlan(before), StepPlan(settings)
     last = plan.schedule.phase_at(manifest.step - 1).index
     orders = [_order(before, number, manifest.corpora) for number in range(len(plan.data))]
-    wanted = (_order(settings, 0, hashes), own.rows[0].full)
-    same = [number for number in range(last + 1) if (orders[number], plan.rows[number].full) == wanted]
+    wanted = _order(settings, 0, hashes)
+    same = [number for number in range(last + 1) if orders[number] == wanted]
     assert settings.branch is not None
     where: dict[str, Any] = {"data": "reset"}
     if same:
@@ -242,9 +242,12 @@ def _with_data(settings: RunSettings, before: RunSettings, manifest: CheckpointM
 
 def _order(settings: RunSettings, number: int, hashes: Mapping[str, str]) -> tuple[Any, ...]:
     """What decides which row of a phase's data comes when."""
-    data, entry = data_of_phases(settings)[number], settings.schedule[number]
+    phases = data_of_phases(settings)
+    # A checkpoint names the corpora of equal data once, by the first phase that has them.
+    first = phases.index(phases[number])
+    data, entry = phases[first], settings.schedule[first]
     weights = None if isinstance(data.train, str) else [part.weight for part in data.train]
-    key = f"schedule.{number}.data.train" if "train" in (entry.data or {}) else "data.train"
+    key = f"schedule.{first}.data.train" if "train" in (entry.data or {}) else "data.train"
     corpora = [hashes[name] for name in sorted(hashes) if name == key or name.startswith(f"{key}.")]
     return settings.run.seed, weights, corpora, data.model_dump(exclude={"train", "validation"})
 
@@ -254,7 +257,7 @@ def _notes(settings: RunSettings, before: RunSettings, choices: TailSettings) ->
     assert branch is not None
     last = StepPlan(before).learning_rate(branch.step - 1)
     first, kept = StepPlan(settings).learning_rate(branch.step), "kept" if branch.optimizer == "keep" else "reset"
-    rows = "go on" if branch.data == "keep" else "start over, as data, rows or seed differ"
+    rows = "go on" if branch.data == "keep" else "start over, as data or seed differ"
     return [
         f"from step {branch.step:,} of {before.run.dir} on: {counted(schedule.num_steps, 'step')}, to step "
         f"{schedule.total_steps:,}",

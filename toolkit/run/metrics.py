@@ -75,12 +75,14 @@ class MetricsFile:
             step = _step_of(line)
             is_kept = step is not None and resumed_step is not None and step <= resumed_step
             (kept if is_kept else moved).append(line)
-        if not moved:
+        if moved:
+            with superseded.open("a", encoding="utf-8") as file:
+                file.writelines(line + "\n" for line in moved)
+                file.flush()
+                os.fsync(file.fileno())
+        elif self.path.read_bytes().endswith(b"\n"):
             return
-        with superseded.open("a", encoding="utf-8") as file:
-            file.writelines(line + "\n" for line in moved)
-            file.flush()
-            os.fsync(file.fileno())
+        # Also where the last line lacks its end: the next one would be written onto it.
         atomic_write(self.path, "".join(line + "\n" for line in kept))
 
 

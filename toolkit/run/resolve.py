@@ -18,7 +18,13 @@ from toolkit.engine.precision import choose_precision
 from toolkit.parallel.division import check_pipeline_parallel, check_tensor_parallel
 from toolkit.parallel.launcher import read_launcher
 from toolkit.parallel.memory import largest_parameter
-from toolkit.parallel.topology import BatchPlan, batch_plan, topology
+from toolkit.parallel.topology import (
+    LARGEST_DEFAULT_MICRO_BATCH,
+    BatchPlan,
+    batch_plan,
+    describe_small,
+    topology,
+)
 from toolkit.run.data import RunData, open_run_data
 from toolkit.run.folder import RunFolder
 from toolkit.run.load import to_toml
@@ -94,7 +100,7 @@ def resolve_run(settings: RunSettings, *, ds_config: str | None, num_ranks: int)
 
     Args:
         settings: as `load_run` gives them.
-        ds_config: path of a DeepSpeed JSON, or the name of a shipped one; None: chosen.
+        ds_config: path of a DeepSpeed JSON, or the name of a shipped one; None or "auto": chosen.
         num_ranks: that will run it.
 
     Raises:
@@ -119,8 +125,9 @@ def resolve_run(settings: RunSettings, *, ds_config: str | None, num_ranks: int)
         # What fits in memory depends on it.
         plan, source, config, choices = divide_run(data.settings, ds_config=ds_config, num_ranks=num_ranks)
         complete = _complete(data.settings, plan, config, source)
-    BatchPlans(plan, data.plan)
     choices += chosen
+    if small := BatchPlans(plan, data.plan).small:
+        choices.append(describe_small(small))
     if settings.train.compile is None and settings.train.is_compiled:
         choices.append("train.compile true: the run is on GPUs")
     if settings.parallel.pp > 1 and settings.parallel.stages is None:
@@ -148,7 +155,7 @@ def divide_run(
 
     Args:
         settings: of the run.
-        ds_config: path of a DeepSpeed JSON, or the name of a shipped one; None: chosen.
+        ds_config: path of a DeepSpeed JSON, or the name of a shipped one; None or "auto": chosen.
         num_ranks: that will run it.
 
     Returns:
@@ -158,6 +165,7 @@ def divide_run(
         SettingsError: model, rows, ranks, degrees of parallelism and DeepSpeed file do not fit.
     """
     parallel, choices = settings.parallel, list[str]()
+    ds_config = None if ds_config == "auto" else ds_config
     plan = _batch_plan(settings, settings.train.micro_batch_rows, num_ranks)
     if settings.train.micro_batch_rows is None and settings.model.vocab_size is not None and gpus.has_gpu():
         plan, why = largest_fitting(
@@ -167,6 +175,8 @@ def divide_run(
             gpu_bytes=gpus.gpu_bytes(),
         )
         choices.append(f"train.micro_batch_rows {plan.micro_batch_rows}: {why}")
+    elif settings.train.micro_batch_rows is None and plan.is_small(LARGEST_DEFAULT_MICRO_BATCH):
+        choices.append(describe_small([plan.global_batch_rows]))
     if ds_config is None:
         ds_config, why = choose_ds_config(plan, parallel)
         choices.append(f"--ds-config {ds_config}: {why}")

@@ -228,7 +228,7 @@ class BatchPlans:
     """
 
     def __init__(self, plan: BatchPlan, steps: StepPlan) -> None:
-        self._steps = steps
+        self._plan, self._steps = plan, steps
         self._plans = {
             (phase.index, rows): _plan_of(plan, steps, phase, rows)
             for phase in steps.schedule.phases
@@ -248,6 +248,14 @@ class BatchPlans:
         if len(phases) == 1:
             return list(phases)
         return [f"phase {', '.join(numbers)}: {division}" for division, numbers in phases.items()]
+
+    @property
+    def small(self) -> list[int]:
+        """Rows of steps that ranks run in much smaller micro-batches than that of the plan."""
+        plans = self._plans.items()
+        return sorted(
+            {rows for (number, rows), plan in plans if plan.is_small(_largest(self._plan, self._steps, number))}
+        )
 
     @property
     def largest_micro_batch(self) -> tuple[int, int]:
@@ -272,6 +280,11 @@ def _plan_of(plan: BatchPlan, steps: StepPlan, phase: Phase, rows: int) -> Batch
             f"{counted(plan.data_parallel, 'data-parallel rank')} cannot share evenly.\n"
             "Change it, or --num-procs, so that the ranks divide it."
         )
-    largest = max(1, plan.micro_batch_rows * steps.sequence_length // length)
+    largest = _largest(plan, steps, phase.index)
     micro = max(count for count in range(1, min(share, largest) + 1) if share % count == 0)
     return BatchPlan(rows, micro, plan.data_parallel)
+
+
+def _largest(plan: BatchPlan, steps: StepPlan, number: int) -> int:
+    """Rows of a phase with as many positions as a micro-batch of the plan, at most."""
+    return max(1, plan.micro_batch_rows * steps.sequence_length // steps.data[number].sequence_length)

@@ -39,10 +39,13 @@ class Hook:
 
 
 class HookList(Hook):
-    """All hooks of a rank, called in order. One that fails stops neither the others nor, at once, the run."""
+    """All hooks of a rank, called in order. One that fails stops neither the others nor, at once, the run; it is closed
+    in the end, and has no other moment.
+    """
 
     def __init__(self, hooks: Sequence[Hook], errors: RankErrors) -> None:
         self._hooks, self._errors = hooks, errors
+        self._running = list(hooks)
 
     def on_start(self, info: StepInfo) -> None:
         """On each hook."""
@@ -77,9 +80,13 @@ class HookList(Hook):
                     raise
 
     def _run(self, moment: Callable[[Hook], None]) -> None:
-        for hook in self._hooks:
+        for hook in tuple(self._running):
             with self._errors.kept():
-                moment(hook)
+                try:
+                    moment(hook)
+                except Exception:
+                    self._running.remove(hook)
+                    raise
 
 
 class ConsoleHook(Hook):

@@ -1,8 +1,8 @@
 """The training loop: phase, batch, step, evaluation, checkpoint, hooks. It does not know which objective is running.
 
-Hooks run on one rank and use no collectives, so that any of them may fail there alone: its error is kept and raised
-by all ranks at their next exchange. That is in the next step, with the loss, where requests to stop travel too: a plain
-step has no other exchange on this thread than those of the engine.
+Hooks run on one rank and use no collectives, so that any of them may fail there alone. Its error touches no weight: it
+is kept, ends the run as a request to stop does, and is raised by all ranks once they have saved. Both travel with the
+loss of the next step: a plain step has no other exchange on this thread than those of the engine.
 """
 
 import time
@@ -62,17 +62,15 @@ def train(run: Run, state: RunState) -> RunState:
     Raises:
         NonFiniteError: the loss or the gradient of a step is not finite; on all ranks.
         LossSpikeError: the loss of a step is a spike, and `train.on_spike` is "stop"; on all ranks.
-        UserError: reading data, logging or saving failed on any rank; on all ranks. OSError likewise.
+        UserError: reading data, logging or saving failed on any rank; on all ranks. OSError likewise. After a hook
+            that failed, the state it saw or the next one is saved.
     """
     errors = RankErrors(run.engine.ranks)
     hooks = HookList(run.hooks, errors)
     try:
         with closing(run.coming(state)) as coming:
             state = _train(run, state, coming, hooks, errors)
-        if not run.saver.is_saved(state):
-            errors.raise_agreed()
-            run.saver.save(state, hooks)
-        run.saver.finish(hooks)
+        run.saver.save_last(state, hooks, errors)
         hooks.on_end(state)
         errors.raise_agreed()
     except BaseException as error:
@@ -85,7 +83,7 @@ def train(run: Run, state: RunState) -> RunState:
 
 
 def _train(run: Run, state: RunState, coming: StepsAhead, hooks: HookList, errors: RankErrors) -> RunState:
-    if errors.sum_counts(int(run.is_stop_requested())) != (0,):
+    if errors.should_stop(run.is_stop_requested):
         return state
     schedule = run.plan.schedule
     info = StepInfo(state, schedule.phase_at(state.step), run.objective_at(state.step).attention)
@@ -93,7 +91,7 @@ def _train(run: Run, state: RunState, coming: StepsAhead, hooks: HookList, error
     run.engine.set_rope(run.plan.model_at(state.step))
     if info.is_start:
         state = _evaluate_if_due(run, info, hooks, errors)
-    is_stopping = errors.sum_counts(int(run.is_stop_requested())) != (0,)
+    is_stopping = errors.should_stop(run.is_stop_requested)
     while state.step < schedule.total_steps and not is_stopping:
         started = time.perf_counter()
         step = next(coming)
@@ -110,14 +108,12 @@ def _train(run: Run, state: RunState, coming: StepsAhead, hooks: HookList, error
                 num_targets=counts.targets,
                 learning_rate=lr,
                 largest_loss=run.spikes.largest_applied(threshold),
-                flags=lambda: (run.is_stop_requested(), run.saver.is_writing, errors.has_one),
+                flags=lambda: (errors.has_one or run.is_stop_requested(), run.saver.is_writing),
             )
         except NonFiniteStep as error:
             rows = run.batcher.name_rows(state.step, error.micro_batches)
             errors.raise_non_finite(error, step=state.step + 1, rows=rows)
-        is_stopping, is_writing, has_failed = result.flags
-        if has_failed:
-            errors.raise_agreed()
+        is_stopping, is_writing = result.flags
         spike = ""
         if result.loss > threshold:
             rows = errors.name_rows(run.batcher.name_rows(state.step, None))
@@ -132,16 +128,15 @@ def _train(run: Run, state: RunState, coming: StepsAhead, hooks: HookList, error
         if not is_writing:
             run.saver.advance(hooks)
         if not run.is_plain(info):
-            is_stopping |= errors.sum_counts(int(run.is_stop_requested())) != (0,)
+            is_stopping |= errors.should_stop(run.is_stop_requested)
         if run.saver.is_due(state):
             run.saver.save(state, hooks)
     return state
 
 
 def _evaluate_if_due(run: Run, info: StepInfo, hooks: HookList, errors: RankErrors) -> RunState:
-    if run.evaluator is None or not run.evaluator.is_due(info):
+    if run.evaluator is None or not run.evaluator.is_due(info) or errors.should_stop():
         return info.state
-    errors.raise_agreed()
     losses = run.evaluator.losses(info.step, errors)
     hooks.after_evaluation(info, losses)
     return info.state.with_losses({f"validation/{name}": loss for name, loss in losses.items()})

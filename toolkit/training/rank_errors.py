@@ -4,7 +4,7 @@ A rank that raised at once would leave the others waiting in a collective, from 
 connection, another traceback and another exit code.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
@@ -32,6 +32,13 @@ class RankErrors:
     def has_one(self) -> bool:
         """Whether this rank keeps an error."""
         return self._error is not None
+
+    def should_stop(self, is_requested: Callable[[], bool] = lambda: False) -> bool:
+        """Whether any rank is asked to stop, or keeps an error; collective.
+
+        After such an error the weights are good: a run ends as one that is stopped, and raises it once it is saved.
+        """
+        return self._ranks.sum_counts(int(self.has_one or is_requested())) != (0,)
 
     def sum_counts(self, *counts: int) -> tuple[int, ...]:
         """Element-wise sum over all ranks; collective.

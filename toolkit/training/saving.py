@@ -10,6 +10,7 @@ from toolkit.engine.engine import Engine
 from toolkit.engine.saving import AsyncCheckpoint
 from toolkit.run.step_plan import StepPlan
 from toolkit.training.hooks import Hook
+from toolkit.training.rank_errors import RankErrors
 from toolkit.training.run_state import RunState
 
 _log = logging.getLogger(__name__)
@@ -47,10 +48,6 @@ class CheckpointSaver:
     def is_due(self, state: RunState) -> bool:
         """Whether a checkpoint is saved after this step, be it the last of the process or not."""
         return self._settings.is_due(state.step)
-
-    def is_saved(self, state: RunState) -> bool:
-        """Whether there is a checkpoint of this step, if only in flight, or nothing to save yet."""
-        return state.step == self._saved_step
 
     @property
     def is_writing(self) -> bool:
@@ -103,6 +100,23 @@ class CheckpointSaver:
         """
         while self._in_flight is not None:
             self.advance(hooks)
+
+    def save_last(self, state: RunState, hooks: Hook, errors: RankErrors) -> None:
+        """Save where the process ends, unless that is saved, and then raise what a hook of any rank met; collective.
+
+        Raises:
+            CheckpointError: on every rank, if any could not write.
+            ToolkitError: the error of a hook, which comes first: a full disk is the cause of both. OSError likewise.
+        """
+        try:
+            if state.step != self._saved_step:
+                self.save(state, hooks)
+            self.finish(hooks)
+        except ToolkitError as error:
+            if error.is_agreed:
+                errors.raise_agreed()
+            raise
+        errors.raise_agreed()
 
     def close(self, error: BaseException) -> None:
         """Finish the checkpoint in flight after an error that all ranks raise together; after any other, give it up."""

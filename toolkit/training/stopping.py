@@ -1,8 +1,8 @@
 """Requests to stop a run after its current step.
 
-Two ways in: a signal to any rank (SIGTERM, SIGUSR1), for a run under the bare `deepspeed` launcher; and a stop file,
-which the process that started the run creates when it gets such a signal itself. The file also covers the seconds in
-which ranks are still importing, when a signal would end them.
+Two ways in: a signal to any rank (SIGTERM, SIGUSR1, SIGHUP), for a run under the bare `deepspeed` launcher; and a stop
+file, which the process that started the run creates when it gets such a signal itself. The file also covers the seconds
+in which ranks are still importing, when a signal would end them.
 
 A rank whose starter was killed exits at once: a run without its starter would keep the run folder locked and the
 machine busy.
@@ -18,9 +18,8 @@ from typing import Any
 
 import psutil
 
+from toolkit.core.signals import stop_signals
 from toolkit.parallel.launcher import STARTER_VARIABLE, STOP_FILE_VARIABLE
-
-_STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 
 class StopRequest:
@@ -35,7 +34,7 @@ class StopRequest:
     def __enter__(self) -> "StopRequest":
         # Python lets no other thread set a handler.
         if threading.current_thread() is threading.main_thread():
-            self._previous = {number: signal.signal(number, self._on_signal) for number in _STOP_SIGNALS}
+            self._previous = {number: signal.signal(number, self._on_signal) for number in stop_signals()}
         return self
 
     def __exit__(

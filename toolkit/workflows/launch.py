@@ -2,9 +2,9 @@
 
 Of the launcher it is the part that runs on each machine (`deepspeed.launcher.launch`): the command `deepspeed` in front
 of it looks for other machines, and takes two seconds to import. Launcher and ranks get a session of their own, so a
-Ctrl-C on the terminal reaches this process alone. A stop (SIGTERM, SIGUSR1) becomes a stop file, also one that came
-before there were ranks; they look at it between steps, and it is safe while they still import. A second SIGTERM or a
-Ctrl-C ends everything at once. If this process is killed, ranks notice and end themselves.
+Ctrl-C on the terminal reaches this process alone. A stop (SIGTERM, SIGUSR1, SIGHUP) becomes a stop file, also one that
+came before there were ranks; they look at it between steps, and it is safe while they still import. A second SIGTERM or
+a Ctrl-C ends everything at once. If this process is killed, ranks notice and end themselves.
 """
 
 import base64
@@ -22,10 +22,13 @@ from types import FrameType
 
 from toolkit.core.errors import SettingsError
 from toolkit.core.files import shipped_folder
+from toolkit.core.signals import is_insisting, stop_signals
 from toolkit.core.text import counted
 from toolkit.engine import gpus
 from toolkit.parallel.launcher import STARTER_VARIABLE, STOP_FILE_VARIABLE, alone
-from toolkit.workflows.stop_signals import STOP_SIGNALS
+from toolkit.run import RunFolder
+from toolkit.run.metrics import read_lines
+from toolkit.workflows.stop_signals import nothing_saved
 
 _VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 
@@ -57,8 +60,16 @@ def launch_ranks(run_folder: Path, *, num_procs: int, is_stopped: Callable[[], b
             except KeyboardInterrupt:
                 _kill(launcher)
                 launcher.wait()
-                raise
+                raise KeyboardInterrupt(what_is_left(RunFolder(run_folder))) from None
     return as_shells_say(code)
+
+
+def what_is_left(folder: RunFolder) -> str:
+    """Of a run that was interrupted, in words."""
+    if saved := folder.steps():
+        return f"interrupted; the same command resumes from step {saved[0][0]:,}"
+    has_trained = any("loss" in line for line in read_lines(folder))
+    return nothing_saved("checkpoint" if has_trained else "step")
 
 
 def as_shells_say(code: int) -> int:
@@ -106,17 +117,22 @@ def _start_listening(
 ) -> "subprocess.Popen[bytes]":
     """Start the launcher, with the stop signals turned into the stop file from before it starts."""
     launchers: list[subprocess.Popen[bytes]] = []
+    is_asked = False
 
     def on_stop(number: int, frame: FrameType | None) -> None:
-        if stop_file.exists():
-            for launcher in launchers:
-                _kill(launcher)
+        nonlocal is_asked
+        if is_insisting(number):
+            if is_asked:
+                for launcher in launchers:
+                    _kill(launcher)
+            is_asked = True
         stop_file.touch()
 
-    for number in STOP_SIGNALS:
+    for number in stop_signals():
         signal.signal(number, on_stop)
     # Only now: from here on no signal is lost between the two handlers.
     if is_stopped():
+        is_asked = True
         stop_file.touch()
     launchers.append(subprocess.Popen(command, env=environment, start_new_session=True))
     return launchers[0]
@@ -125,7 +141,7 @@ def _start_listening(
 @contextlib.contextmanager
 def stop_signals_kept() -> Iterator[None]:
     """Give the stop signals back to whom they belonged, after ranks have run."""
-    handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    handlers = {number: signal.getsignal(number) for number in stop_signals()}
     try:
         yield
     finally:

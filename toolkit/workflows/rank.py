@@ -27,7 +27,7 @@ def run_rank(source: str | None, overrides: Sequence[str], *, ds_config: str) ->
     Args:
         source: run file or preset; None: the quickstart preset, into runs/pretrain.
         overrides: `a.b=value`.
-        ds_config: a DeepSpeed JSON, or the name of a shipped one.
+        ds_config: a DeepSpeed JSON, the name of a shipped one, or "auto".
     """
     if source is None:
         source, overrides = "quickstart", [f"run.dir={_DEFAULT_FOLDER}", *overrides]

@@ -7,7 +7,12 @@ import signal
 from types import FrameType, TracebackType
 from typing import Any
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+from toolkit.core.signals import is_insisting, stop_signals
+
+
+def nothing_saved(before: str = "step") -> str:
+    """What there is to say of a run that was interrupted before the first step or checkpoint."""
+    return f"interrupted before the first {before}, nothing was saved; the same command starts again"
 
 
 class EarlyStop:
@@ -22,7 +27,7 @@ class EarlyStop:
         self._previous: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> "EarlyStop":
-        self._previous = {number: signal.signal(number, self._on_signal) for number in STOP_SIGNALS}
+        self._previous = {number: signal.signal(number, self._on_signal) for number in stop_signals()}
         return self
 
     def __exit__(
@@ -37,5 +42,6 @@ class EarlyStop:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._is_signalled = True
-        for other in STOP_SIGNALS:
-            signal.signal(other, signal.SIG_DFL)
+        if is_insisting(number):
+            for other in filter(is_insisting, self._previous):
+                signal.signal(other, signal.SIG_DFL)

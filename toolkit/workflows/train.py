@@ -35,7 +35,7 @@ def train_run(
     Args:
         source: run file or preset.
         overrides: `a.b=value`.
-        ds_config: a DeepSpeed JSON or the name of a shipped one; None: chosen.
+        ds_config: a DeepSpeed JSON or the name of a shipped one; None or "auto": chosen.
         num_procs: ranks on this machine; None: one per GPU, else one.
         is_stopped: whether a stop was asked for before there are ranks.
 
