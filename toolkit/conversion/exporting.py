@@ -21,6 +21,7 @@ from toolkit.checkpoint.manifest import COPY_AGAIN
 from toolkit.checkpoint.read import Checkpoint, open_checkpoint
 from toolkit.checkpoint.write import split_into_files
 from toolkit.conversion.card import model_card
+from toolkit.conversion.exported_tokenizer import write_tokenizer
 from toolkit.conversion.folders import check_output, output_directory
 from toolkit.conversion.forms import (
     DEFAULT_DTYPE,
@@ -34,7 +35,7 @@ from toolkit.conversion.forms import (
     rope_scaling,
 )
 from toolkit.conversion.parity import USE_WHOLE, NativeModel, Parity, compare_logits, open_native, open_stock
-from toolkit.conversion.tokenizer import update_json, write_json, write_tokenizer
+from toolkit.conversion.tokenizer import update_json, write_json
 from toolkit.core.errors import CheckpointError, ToolkitError, UserError
 from toolkit.core.settings import explain
 from toolkit.core.types import Vocabulary
@@ -118,7 +119,7 @@ def to_hf(
         native = open_native(source, settings, rounded_to=dtype.torch_dtype)
         _write_config(folder, settings, config, form)
         _write_weights(folder, source, settings, dtype)
-        write_tokenizer(folder, source, form=form, longest=settings.max_position_embeddings)
+        differences = write_tokenizer(folder, source, form=form, longest=settings.max_position_embeddings)
         if sentence_transformers:
             _write_modules(folder, width=settings.hidden_size, longest=_trained_length(source, settings))
         (folder / "README.md").write_text(
@@ -140,7 +141,7 @@ def to_hf(
         form=form,
         dtype=dtype,
         architecture=class_name,
-        notes=_notes(form, class_name, settings, vocabulary),
+        notes=(*_notes(form, class_name, settings, vocabulary), *differences),
         max_difference=parity.max_difference,
         max_logit=parity.max_logit,
         files=files,
