@@ -83,7 +83,7 @@ def model_card(
         form: what was exported.
         name: of the written folder, as title and in the example.
         architecture: the transformers class of the folder.
-        left_out: parameters that the folder has not: its head, where it is written for sentence-transformers.
+        left_out: parameters that the folder does not have: the head, where it is written for sentence-transformers.
     """
     has_own_class = form is ExportForm.CAUSAL or architecture == "EuroBertForMaskedLM"
     tag = _PIPELINE_TAG[form] if has_own_class else "feature-extraction"
