@@ -4,7 +4,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tokenization.frame import Frame
 from toolkit.core.errors import CorpusError, SettingsError
 from toolkit.data import Blend, Corpus, DataSettings, Order, Rows, RowStream, open_rows, tokens_left_out
 from toolkit.objectives.base import Objective
@@ -280,7 +279,7 @@ def _check_frames(corpora: Sequence[NamedCorpus]) -> None:
     for named in corpora:
         encoding = named.corpus.manifest.tokenizer.encoding
         if encoding is not None and encoding.frame is not None:
-            frames.append((named, Frame(encoding.frame.front, encoding.frame.back)))
+            frames.append((named, encoding.frame))
     for named, frame in frames[1:]:
         first, expected = frames[0]
         if frame != expected:

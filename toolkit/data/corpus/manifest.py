@@ -37,6 +37,10 @@ class FrameEntry(Settings):
     back: Annotated[tuple[Count, ...], Field(strict=False)]
     """Behind its text."""
 
+    def __str__(self) -> str:
+        front, back = (f"id {', '.join(map(str, ids))}" if ids else "nothing" for ids in (self.front, self.back))
+        return f"{front} in front, {back} behind"
+
 
 class EncodingEntry(Settings):
     """How texts became ids."""
