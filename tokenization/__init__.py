@@ -3,6 +3,7 @@
 from tokenization.comparison import Difference
 from tokenization.errors import BackendsDiffer, FastUnavailable, TokenizationError, UnsupportedTokenizerError
 from tokenization.fast.backend import FastBackend
+from tokenization.frame import Frame
 from tokenization.loading import load
 from tokenization.mask import MaskOrigin, MaskToken
 from tokenization.reference import EncodingRules, TokenizerKind
@@ -15,6 +16,7 @@ __all__ = [
     "EncodingRules",
     "FastBackend",
     "FastUnavailable",
+    "Frame",
     "MaskOrigin",
     "MaskToken",
     "TokenizationError",

@@ -15,10 +15,11 @@ from tokenization.formats.huggingface import (
     backend_from_pair,
     read_content,
 )
+from tokenization.frame import read_source
 from tokenization.reference import EncodingRules, TokenizerKind, TokenizerParts, release_freed_memory
 from tokenization.special_tokens import CONFIGURATION_FILES, SpecialNames, read_added_tokens, read_special_names
 from tokenization.specs import DEFAULT_SCHEME, Ranks, RankSpec, read_spec, shipped_names, shipped_spec
-from tokenization.tokenizer import Tokenizer, read_source
+from tokenization.tokenizer import Tokenizer
 
 _PAIR = (VOCABULARY_FILE, MERGES_FILE)
 _MODEL_FILES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model")

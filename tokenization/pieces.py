@@ -36,6 +36,8 @@ class Piece:
     content: bytes
     is_byte: bool = False
     """Whether it is the fallback for one byte of what no piece spells."""
+    is_continued: bool = False
+    """Whether a WordPiece vocabulary writes it as a part behind another: `##§` and `§` stand for the same bytes."""
 
 
 class Pieces:
@@ -51,12 +53,14 @@ class Pieces:
             for text, token_id in self._backend.get_vocab(with_added_tokens=True).items()
             if token_id not in special
         }
-        self._by_piece = {piece: token_id for token_id, piece in sorted(self.by_id.items(), reverse=True)}
+        # Of several that are alike the first; of several for the same bytes one that is neither fallback nor part.
+        ranked = sorted(self.by_id.items(), key=lambda entry: (entry[1].is_byte, entry[1].is_continued, entry[0]))
+        self._by_piece = {piece: token_id for token_id, piece in reversed(ranked)}
+        self._by_content = {piece.content: token_id for token_id, piece in reversed(ranked)}
 
     def find(self, piece: Piece) -> int | None:
-        """The id of the token for the same bytes; a byte's fallback is preferred for a fallback alone."""
-        same = self._by_piece.get(piece)
-        return self._by_piece.get(Piece(piece.content, not piece.is_byte)) if same is None else same
+        """The id of the token for the same bytes, of those one that is written alike if there is one."""
+        return self._by_piece.get(piece, self._by_content.get(piece.content))
 
     def spell(self, content: bytes) -> list[int]:
         """The ids that spell these bytes, as a part of a longer text; empty where the vocabulary cannot spell them."""
@@ -84,7 +88,7 @@ class Pieces:
             return Piece(text.replace(_BLANK, " ").encode())
         if self._spelling is _Spelling.WORDS:
             if text.startswith(self._continuation):
-                return Piece(text.removeprefix(self._continuation).encode())
+                return Piece(text.removeprefix(self._continuation).encode(), is_continued=True)
             # Words stand behind a blank, marks seldom do.
             return Piece((f" {text}" if text[:1].isalnum() else text).encode())
         return Piece(text.encode())

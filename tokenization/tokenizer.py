@@ -7,16 +7,17 @@ which mask token was decided; the mask belongs to the vocabulary that is counted
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tokenization.backend import check_ids, completed, fingerprint, framing_post_processor, settled, vocabulary_bytes
-from tokenization.errors import TokenizationError, native_errors
+from tokenization.errors import TokenizationError
+from tokenization.frame import ENCODING_FILE, Frame, post_processor_frame
 from tokenization.mask import MaskOrigin, choose_mask
 from tokenization.reference import (
     EncodingRules,
@@ -31,9 +32,6 @@ from tokenization.special_tokens import ROLES, SpecialNames, SpecialTextCounter
 
 if TYPE_CHECKING:
     import tokenizers
-
-ENCODING_FILE = "encoding.json"
-"""File of a saved tokenizer that says how texts became ids."""
 
 _NO_END = {
     TokenizerKind.HUGGINGFACE: "neither an eos_token nor a sep_token is named in tokenizer_config.json or "
@@ -136,7 +134,7 @@ class Tokenizer:
         Raises:
             TokenizationError: no token ends a document, or the vocabulary cannot spell a text.
         """
-        num_front = 0 if self.rules.add_bos else self.frame[0].size
+        num_front = 0 if self.rules.add_bos else len(self.own_frame.front)
         end = self.appended_ids
         parts: list[Ids] = [end[:0]]
         lengths = np.zeros(len(texts), dtype=np.int64)
@@ -148,21 +146,31 @@ class Tokenizer:
         return np.concatenate(parts), lengths
 
     @cached_property
-    def frame(self) -> tuple[Ids, Ids]:
-        """The ids that the post-processor puts in front of a text and behind it."""
-        if self.kind is not TokenizerKind.HUGGINGFACE or self._backend.post_processor is None:
-            return np.empty(0, dtype=np.uint32), np.empty(0, dtype=np.uint32)
-        with native_errors("the tokenizer cannot encode the letter a, which shows what it puts around a text"):
-            framed = self._backend.encode("a")
-        is_text = np.flatnonzero(np.array(framed.special_tokens_mask, dtype=np.int64) == 0)
-        ids = np.array(framed.ids, dtype=np.uint32)
-        return (ids[: is_text[0]], ids[is_text[-1] + 1 :]) if is_text.size else (ids[:0], ids[:0])
+    def own_frame(self) -> Frame:
+        """What the post-processor puts around a text."""
+        return post_processor_frame(self._backend) if self.kind is TokenizerKind.HUGGINGFACE else Frame()
+
+    @cached_property
+    def frame(self) -> Frame:
+        """What stands around every document: in what `encode_batch` gives, or in documents that were `made_with` it.
+
+        Raises:
+            TokenizationError: no token ends a document.
+        """
+        front = self.own_frame.front if self.rules.add_bos else ()
+        return Frame(front, (*self.own_frame.back, *self.appended_ids.tolist()))
+
+    def made_with(self, frame: Frame) -> None:
+        """Take over the frame of documents that were encoded elsewhere; after that the tokenizer is saved, not used."""
+        is_own = frame.front == self.own_frame.front
+        add_bos = self.rules.add_bos if is_own else bool(frame.front)
+        add_eod = self.eod_id is not None and frame.back[-1:] == (self.eod_id,)
+        self.frame, self.rules = frame, replace(self.rules, add_bos=add_bos, add_eod=add_eod)
 
     @property
     def ends_texts(self) -> bool:
         """Whether the post-processor ends every text with the end-of-document token."""
-        back = self.frame[1]
-        return self.eod_id is not None and back.size > 0 and int(back[-1]) == self.eod_id
+        return self.eod_id is not None and self.own_frame.back[-1:] == (self.eod_id,)
 
     @property
     def appended_ids(self) -> Ids:
@@ -190,8 +198,7 @@ class Tokenizer:
         """
         suspects: Iterable[int] = range(len(texts))
         if self.rules.parse_special_text:
-            front, back = self.frame
-            around = np.concatenate([front if self.rules.add_bos else front[:0], back, self.appended_ids])
+            around = np.array([*self.frame.front, *self.frame.back], dtype=np.int64)
             num_before = np.concatenate([[0], np.cumsum(self._is_special[ids])])
             ends = np.cumsum(lengths)
             num_special = num_before[ends] - num_before[ends - lengths]
@@ -246,10 +253,12 @@ class Tokenizer:
         content = self._content if complete is self._backend else None
         if content is None:
             content = complete.to_str(pretty=True)
-        front, back = self.frame
-        if front.size and not self.rules.add_bos:
+        own = self.own_frame
+        # What is appended to documents is no part of the post-processor.
+        back = own.back if self.frame.back[: len(own.back)] == own.back else ()
+        if own != Frame(self.frame.front, back):
             parsed = json.loads(content)
-            parsed["post_processor"] = framing_post_processor(self._backend, front=[], back=back.tolist())
+            parsed["post_processor"] = framing_post_processor(self._backend, front=self.frame.front, back=back)
             content = json.dumps(parsed, indent=2, ensure_ascii=False)
         return {
             "tokenizer.json": content,
@@ -272,6 +281,10 @@ class Tokenizer:
         """The backend's `tokenizer.json` on one line. Kept, since a large vocabulary takes half a second to write."""
         return self._backend.to_str()
 
+    def encoding(self) -> dict[str, Any]:
+        """How texts became ids, as plain data: the rules, and the frame as ids."""
+        return {**asdict(self.rules), "frame": asdict(self.frame)}
+
     def save(self, folder: Path) -> None:
         """Write a folder that `transformers.AutoTokenizer` and `tokenization.load` read.
 
@@ -279,15 +292,6 @@ class Tokenizer:
         post-processor is the one that `encode_batch` applies, and `encoding.json` says what else decided the ids.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        encoding = json.dumps({**asdict(self.rules), "source": self.source}, indent=2) + "\n"
+        encoding = json.dumps({**self.encoding(), "source": self.source}, indent=2) + "\n"
         for name, content in {**self.files(), ENCODING_FILE: encoding}.items():
             (folder / name).write_text(content, encoding="utf-8")
-
-
-def read_source(folder: Path) -> str | None:
-    """The `source` of a tokenizer that was saved in a folder; None if unknown."""
-    try:
-        source = json.loads((folder / ENCODING_FILE).read_bytes())["source"]
-    except (OSError, ValueError, LookupError, TypeError):
-        return None
-    return source if isinstance(source, str) else None

@@ -239,6 +239,12 @@ _CORPORA = (
         found=("different tokenizers", "{other}"),
         remedy="same --tokenizer",
     ),
+    _set(
+        "data.train={prepared}",
+        "data.validation={unended}",
+        found=("{prepared}) have nothing in front, id 0 behind", "data.validation", "{unended}) have nothing in front"),
+        remedy="same --eod, --no-eod and --no-bos",
+    ),
     Case(("train", "{no_validation}", "--set", "data.train={maskless}"), ("mlm", "mask"), "--mask-token"),
     _set('data.train=[{path="a"}]', found=("run.toml",), remedy="it is required"),
     _set('data.train=[{path="a",weight=0}]', found=("data.train.0.weight",), remedy="above 0"),

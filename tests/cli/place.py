@@ -168,6 +168,8 @@ class Place:
         self._write("spec", "spec.toml", 'scheme = "llama9"\n')
         prepared = self._add("prepared", self.folder / "prepared")
         preprocess([str(text)], prepared, settings=PreprocessSettings(tokenizer=str(tokenizer)))
+        unended = PreprocessSettings(tokenizer=str(tokenizer), add_eod=False)
+        preprocess([str(text)], self._add("unended", self.folder / "unended"), settings=unended)
         for name, damage in _DAMAGE.items():
             damage(shutil.copytree(prepared, self._add(name, self.folder / name)))
 

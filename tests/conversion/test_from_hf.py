@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer, pipeline
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer, pipeline
 
 import tokenization
 from tests.support.hf_decoders import FAMILIES, TOKENS, edit_json, edit_tensors, save_decoder, save_tokenizer
@@ -94,16 +94,21 @@ def test_the_exported_encoder_fills_masks_and_the_decoder_generates(tmp_path: Pa
     assert decoder.generate(**prompt, max_new_tokens=4, do_sample=False).shape[1] > prompt["input_ids"].shape[1]
 
 
-def test_an_encoders_texts_end_as_documents_do_a_decoders_do_not(tmp_path: Path) -> None:
-    save_decoder("smollm", tmp_path / "model")
+@pytest.mark.parametrize("family", ["smollm", "eurobert"])
+def test_a_model_that_was_not_trained_here_reads_texts_as_before(family: str, tmp_path: Path) -> None:
+    """Its tokenizer puts a token in front of a text and none behind; documents of ours would have an end."""
+    model = save_decoder(family, tmp_path / "model")
     from_hf(tmp_path / "model", tmp_path / "imported")
+    before = AutoTokenizer.from_pretrained(tmp_path / "model")("The river").input_ids
     for form in ("bidirectional", "causal"):
         to_hf(tmp_path / "imported", tmp_path / form, form=form)
-    before = AutoTokenizer.from_pretrained(tmp_path / "model")("The river")["input_ids"]
-    encoder, decoder = (AutoTokenizer.from_pretrained(tmp_path / form) for form in ("bidirectional", "causal"))
-    assert decoder("The river")["input_ids"] == before
-    assert encoder("The river")["input_ids"] == [*before, 1]
-    assert encoder("The river", "The river")["input_ids"] == [*before, 1, *before[1:], 1]
+        assert AutoTokenizer.from_pretrained(tmp_path / form)("The river").input_ids == before
+    if family == "eurobert":
+        encoder = AutoModel.from_pretrained(tmp_path / "bidirectional").eval()
+        ids = torch.tensor([before])
+        with torch.no_grad():
+            ours, theirs = (each(input_ids=ids).last_hidden_state.mean(1) for each in (encoder, model.model.eval()))
+        assert torch.allclose(ours, theirs, atol=1e-5)
 
 
 class TestRounding:

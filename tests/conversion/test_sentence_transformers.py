@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModel, AutoTokenizer
 
 from toolkit.conversion import to_hf
@@ -50,6 +51,25 @@ def test_sentence_transformers_reads_them(make_checkpoint: Callable[..., Path], 
     torch.testing.assert_close(found, _by_hand(out), rtol=1e-4, atol=1e-5)
     cosine = float(model.similarity(found[:1], found[1:]))
     assert -1 <= cosine < 1
+
+
+@pytest.mark.parametrize("changes", [{}, {"qk_norm": True}, {"tie_word_embeddings": True}])
+def test_the_head_is_left_out_and_nothing_is_unexpected(
+    make_checkpoint: Callable[..., Path], tmp_path: Path, changes: dict[str, object]
+) -> None:
+    out, whole = tmp_path / "out", tmp_path / "whole"
+    checkpoint = make_checkpoint(**changes)
+    report = to_hf(checkpoint, out, sentence_transformers=True)
+    to_hf(checkpoint, whole)
+    _, loading = AutoModel.from_pretrained(out, output_loading_info=True)
+    assert not any(loading.values())
+    assert "lm_head.weight" not in load_file(out / "model.safetensors")
+    assert any(note.startswith("the head is left out") for note in report.notes)
+    assert torch.equal(_by_hand(out), _by_hand(whole))
+    card = (out / "README.md").read_text()
+    assert "SentenceTransformer(" in card
+    assert "AutoModelForMaskedLM" not in card
+    assert "AutoModelForCausalLM" not in card
 
 
 def test_a_decoder_has_none(make_checkpoint: Callable[..., Path], tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -26,6 +27,7 @@ from transformers import (
 
 import tokenization
 from tests.support.text import sample_documents
+from tokenization import EncodingRules
 from toolkit.checkpoint import open_checkpoint
 from toolkit.conversion import to_hf
 from toolkit.core.types import AttentionKind, Vocabulary
@@ -246,23 +248,40 @@ def test_a_tokenizer_without_a_pad_token_gets_the_models(
     assert len(tokenizer(["a", "a b c d"], padding=True)["input_ids"][0]) > 1
 
 
-@pytest.mark.parametrize(("rules", "ends"), [({}, True), ({"add_eod": False}, False), ({"add_bos": False}, True)])
+@pytest.mark.parametrize(
+    ("template", "choices", "end"),
+    [
+        ("<|pad|> $A", {}, [0]),
+        ("<|pad|> $A", {"rules": EncodingRules(add_eod=False)}, []),
+        ("<|pad|> $A", {"rules": EncodingRules(add_bos=False)}, [0]),
+        ("$A", {"eod": "<|pad|>"}, [1]),
+        ("$A <|pad|>", {}, [1, 0]),
+        ("$A <|endoftext|>", {"eod": "<|endoftext|>"}, [0, 0]),
+    ],
+)
 def test_an_encoder_frames_texts_as_training_did(
-    make_checkpoint: Callable[..., Path], tokenizer_folder: Path, tmp_path: Path, rules: dict[str, bool], ends: bool
+    make_checkpoint: Callable[..., Path],
+    tokenizer_folder: Path,
+    tmp_path: Path,
+    template: str,
+    choices: dict[str, Any],
+    end: list[int],
 ) -> None:
-    """Under --no-bos and --no-eod the exported tokenizer leaves out what training left out."""
-    folder = tmp_path / "with-bos"
+    """What documents ended with is neither the tokenizer's own end nor always one token."""
+    folder = tmp_path / "framing"
     shutil.copytree(tokenizer_folder, folder)
     backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    backend.post_processor = processors.TemplateProcessing(single="<|pad|> $A", special_tokens=[("<|pad|>", 1)])
+    named = [("<|endoftext|>", 0), ("<|pad|>", 1)]
+    backend.post_processor = processors.TemplateProcessing(single=template, special_tokens=named)
     backend.save(str(folder / "tokenizer.json"))
-    tokenizer = tokenization.load(folder, rules=tokenization.EncodingRules(**rules))
+    tokenizer = tokenization.load(folder, **choices)
     tokenizer.save(tmp_path / "kept")
     to_hf(make_checkpoint(tokenizer=tmp_path / "kept"), tmp_path / "out")
 
     exported = AutoTokenizer.from_pretrained(tmp_path / "out")("the river").input_ids
     assert exported == tokenizer.encode_batch(["the river"])[0].tolist()
-    assert (exported[-1] == 0) == ends
+    plain = backend.encode("the river", add_special_tokens=False).ids
+    assert exported[exported.index(plain[0]) :] == [*plain, *end]
     assert not (tmp_path / "out" / "encoding.json").exists()
 
 

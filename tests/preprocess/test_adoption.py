@@ -1,5 +1,6 @@
 """`toolkit adopt`: pairs as Megatron-LM writes them, by a writer made here from its published layout."""
 
+import json
 import os
 import shutil
 import struct
@@ -8,12 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer, processors
 
+import tokenization
 from tests.support.mutations import mutated
 from tests.support.runs import RunCase, write_run
 from toolkit.cli.main import main
 from toolkit.core.errors import CorpusError, UserError
 from toolkit.data import Corpus, DataSettings, Order, RowStream, Shard, ShardWriter, open_rows, verify_corpus
+from toolkit.preprocess.adopted_frames import FrameIds
 from toolkit.preprocess.adoption import Adoption, adopt, examine_shard
 from toolkit.testing.distributed import run_distributed
 
@@ -100,7 +104,7 @@ def test_documents_are_read_where_they_lie(take, tmp_path, megatron):
     assert (corpus.num_documents, corpus.num_tokens) == (90, sum(map(len, documents)))
     assert corpus.manifest.dtype == "uint16"
     assert [entry.source for entry in corpus.manifest.shards] == [str(prefix) for prefix in in_order]
-    assert (found.num_ended, found.num_without_end) == (90, 0)
+    assert (found.num_documents, found.num_without_end) == (90, 0)
     assert _files(tmp_path / "megatron") == before
     own = sorted(path.relative_to(tmp_path / "corpus").as_posix() for path in _files(tmp_path / "corpus"))
     assert own == ["corpus.json", *(f"tokenizer/{name}.json" for name in ("encoding", "tokenizer", "tokenizer_config"))]
@@ -208,19 +212,87 @@ def test_documents_without_the_end_token_are_said(take, tmp_path):
         documents[number][-1].append(7)
     documents[4:4] = [[], [[]]]
     found = take(write_pair(tmp_path / "m" / "x", documents))
-    assert (found.manifest.documents, found.num_ended, found.num_without_end) == (12, 10, 3)
+    assert (found.manifest.documents, found.num_documents, found.num_without_end) == (12, 10, 3)
     assert "3 of 10 documents do not end with <|endoftext|> (id 0)" in str(found)
+
+
+def _with_template(tokenizer_folder: Path, folder: Path, single: str) -> Path:
+    """The tokenizer with a post-processor; `<|pad|>` has the id 1 and `<|endoftext|>` the id 0."""
+    shutil.copytree(tokenizer_folder, folder)
+    backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    named = [("<|pad|>", 1), ("<|endoftext|>", 0)]
+    backend.post_processor = processors.TemplateProcessing(single=single, special_tokens=named)
+    backend.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("template", "front", "back", "rules"),
+    [
+        (None, [], [0], (True, True)),
+        (None, [], [], (True, False)),
+        ("<|pad|> $A", [1], [0], (True, True)),
+        ("<|pad|> $A", [], [0], (False, True)),
+        ("<|pad|> $A", [1], [], (True, False)),
+        ("<|pad|> $A <|endoftext|>", [1], [0], (True, True)),
+        ("<|pad|> $A <|endoftext|>", [1], [0, 0], (True, True)),
+        ("<|pad|> $A <|endoftext|>", [], [], (False, False)),
+    ],
+)
+def test_the_frame_is_counted_from_the_documents(tokenizer_folder, tmp_path, template, front, back, rules):
+    """Whatever the tokenizer would do: documents of Megatron's were made with options of its own."""
+    folder = tokenizer_folder
+    if template is not None:
+        folder = _with_template(tokenizer_folder, tmp_path / "framing", template)
+    documents = [[[*front, *document[0][:-1], 5, *back]] for document in made_up(9)]
+    documents += [[], [[5, 6]], [[0]], [[1, 1]]]
+    adopt([str(write_pair(tmp_path / "m" / "x", documents))], tmp_path / "corpus", tokenizer=str(folder))
+
+    encoding = Corpus(tmp_path / "corpus").manifest.tokenizer.encoding
+    assert (list(encoding.frame.front), list(encoding.frame.back)) == (front, back)
+    assert (encoding.add_bos, encoding.add_eod) == rules
+    saved = json.loads((tmp_path / "corpus" / "tokenizer" / "encoding.json").read_text())
+    assert saved["frame"] == {"front": front, "back": back}
+    tokenizer = tokenization.load(tmp_path / "corpus")
+    assert list(tokenizer.own_frame.front) == front
+    assert tokenizer.fingerprint == tokenization.load(folder).fingerprint
+
+
+def test_a_mixture_of_frames_is_said(take, tmp_path):
+    documents = made_up(10)
+    for document in documents[:3]:
+        document[-1].pop()
+        document[-1].append(7)
+    said = str(take(write_pair(tmp_path / "m" / "x", documents)))
+    assert "Documents have nothing in front, id 0 behind" in said
+    assert "3 of 10 documents have something else around them, most often nothing in front, nothing behind" in said
+
+
+def test_where_no_end_is_named_it_may_be_any_special_token(tokenizer_folder, tmp_path):
+    """A tokenizer.json alone names no roles."""
+    shutil.copy(tokenizer_folder / "tokenizer.json", tmp_path / "tokenizer.json")
+    prefix = write_pair(tmp_path / "m" / "x", made_up(9))
+    found = adopt([str(prefix)], tmp_path / "corpus", tokenizer=str(tmp_path / "tokenizer.json"))
+    assert found.manifest.tokenizer.encoding.frame.back == (EOS,)
+    assert "No file names a token that ends a document" in str(found)
+
+
+def test_what_preprocess_says_of_a_tokenizer_is_said_here_too(take, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("toolkit.preprocess.adoption.ids_that_differ_in_transformers", lambda _: ["Ids differ"])
+    said = str(take(write_pair(tmp_path / "m" / "x", made_up(3)), mask_token="id:300"))
+    assert "(id 300) is an ordinary token, which texts contain" in said
+    assert "Ids differ. Megatron-LM's ids are AutoTokenizer's." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("piece_bytes", [2, 6, 64, 4096])
 def test_ends_are_counted_over_pieces_of_any_size(take, tmp_path, monkeypatch, piece_bytes):
     monkeypatch.setattr("toolkit.preprocess.adoption._PIECE_BYTES", piece_bytes)
-    monkeypatch.setattr("toolkit.preprocess.adoption._DOCUMENTS_AT_ONCE", 7)
+    monkeypatch.setattr("toolkit.preprocess.adopted_frames._DOCUMENTS_AT_ONCE", 7)
     documents = made_up(60, sentences=3)
     for document in documents[::4]:
         document[-1][-1] = 9
     found = take(write_pair(tmp_path / "m" / "x", documents))
-    assert (found.num_ended, found.num_without_end) == (60, 15)
+    assert (found.num_documents, found.num_without_end) == (60, 15)
     assert verify_corpus(tmp_path / "corpus").damaged == ()
 
 
@@ -320,16 +392,16 @@ def test_the_command(tmp_path, tokenizer_folder, megatron, monkeypatch, capsys):
 def test_mutated_pairs_are_refused_or_read(tmp_path):
     """600 changes to an index or to tokens: an error of ours, or documents that are there."""
     prefix = write_pair(tmp_path / "m" / "x", made_up(30, sentences=3))
-    generator, outcomes = np.random.default_rng(0), set()
+    generator, outcomes, ids = np.random.default_rng(0), set(), FrameIds(front=(1,), back=(EOS,))
     for ending in ("idx", "bin"):
         path = Path(f"{prefix}.{ending}")
         intact = path.read_bytes()
         for _ in range(300):
             path.write_bytes(mutated(intact, generator))
             try:
-                pair = examine_shard(Shard(prefix), lambda _: None, vocabulary_size=384, eod_id=EOS)
+                pair = examine_shard(Shard(prefix), lambda _: None, vocabulary_size=384, frame_ids=ids)
                 outcomes.add("read")
-                assert pair.num_without_end <= pair.num_ended <= pair.entry.documents
+                assert pair.frames.total() <= pair.entry.documents
             except CorpusError:
                 outcomes.add("refused")
         path.write_bytes(intact)

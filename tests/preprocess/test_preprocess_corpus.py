@@ -379,7 +379,8 @@ def test_the_rules_of_encoding_are_recorded(prepare, write_jsonl, tmp_path, wide
     prepare(source, tokenizer=str(wide_tokenizer), add_bos=False, add_eod=False)
 
     recorded = Corpus(tmp_path / "corpus").manifest.tokenizer.encoding
-    assert recorded.model_dump() == {"parse_special_text": True, "add_bos": False, "add_eod": False}
+    frame = {"front": (), "back": ()}
+    assert recorded.model_dump() == {"parse_special_text": True, "add_bos": False, "add_eod": False, "frame": frame}
     assert json.loads((tmp_path / "corpus" / "tokenizer" / "encoding.json").read_text())["add_eod"] is False
     kept = Tokenizer.from_file(str(tmp_path / "corpus" / "tokenizer" / "tokenizer.json"))
     assert kept.encode("the river").ids == Corpus(tmp_path / "corpus").shards[0].document(0).tolist()

@@ -5,6 +5,7 @@ import pytest
 from tests.support.checkpoints import states_of, write_checkpoint
 from tests.support.runs import write_run
 from toolkit.core.errors import CorpusError, SettingsError
+from toolkit.data import EncodingEntry, FrameEntry, read_manifest, write_manifest
 from toolkit.run import load_run
 from toolkit.run.data import open_run_data
 from toolkit.run.identity import snapshot
@@ -85,6 +86,53 @@ def test_a_blend_of_different_tokenizers_is_refused_by_both_names(tmp_path):
         open_run_data(load_run(str(run_file), [_blend(tmp_path / "corpus", other)]))
     for part in (f"data.train.0.path ({tmp_path / 'corpus'})", f"data.train.1.path ({other})"):
         assert part in str(refused.value)
+
+
+def _encoded(folder, *, front=(), back=(0,), frame=True, **rules):
+    """Let a corpus record how it was encoded; without a frame, as earlier versions did."""
+    rules = {"parse_special_text": True, "add_bos": True, "add_eod": True} | rules
+    given = FrameEntry(front=front, back=back) if frame else None
+    manifest = read_manifest(folder)
+    entry = manifest.tokenizer.model_copy(update={"encoding": EncodingEntry(**rules, frame=given)})
+    write_manifest(folder, manifest.model_copy(update={"tokenizer": entry, "manifest_sha256": ""}))
+
+
+@pytest.mark.parametrize("other", [{"back": ()}, {"front": (2,)}, {"back": (1, 0)}, {"back": (), "add_eod": False}])
+@pytest.mark.parametrize("key", ["data.validation", "schedule.1.data.train", "data.train"])
+def test_corpora_whose_documents_end_differently_are_refused(tmp_path, key, other):
+    run_file = str(write_run(tmp_path))
+    _encoded(tmp_path / "corpus")
+    _encoded(tmp_path / "validation", **other)
+    change = _blend(tmp_path / "corpus", tmp_path / "validation")
+    given = {
+        "data.validation": [],
+        "schedule.1.data.train": [f"schedule.1.data={{train='{tmp_path / 'validation'}'}}"],
+        "data.train": [change],
+    }
+    validation = [] if key == "data.validation" else [f"data.validation={tmp_path / 'corpus'}"]
+    named = "data.train.1.path" if key == "data.train" else key
+    with pytest.raises(SettingsError, match=rf"have nothing in front, id 0 behind, and those of {named}"):
+        open_run_data(load_run(run_file, [*given[key], *validation]))
+
+
+@pytest.mark.parametrize(
+    ("rules", "said"),
+    [
+        ({"parse_special_text": False}, "different --special-text;"),
+        ({"parse_special_text": False, "frame": False}, "different --special-text;"),
+        ({"add_eod": False, "frame": False}, "different --eod or --no-eod;"),
+        ({"add_bos": False}, ""),  # where the tokenizer has no beginning, and the frames are equal
+        ({"frame": False}, ""),
+    ],
+)
+def test_other_rules_are_said_where_the_ids_around_documents_are_equal_or_unknown(tmp_path, rules, said):
+    """Corpora of earlier versions stay usable together."""
+    run_file = str(write_run(tmp_path))
+    _encoded(tmp_path / "corpus")
+    _encoded(tmp_path / "validation", **rules)
+    described = open_run_data(load_run(run_file)).describe()
+    assert ("were preprocessed with" in described) == bool(said)
+    assert said in described
 
 
 def test_one_corpus_twice_in_a_blend_is_refused(tmp_path):

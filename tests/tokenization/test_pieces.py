@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer, models
 
 import tokenization
 from tests.support.subword_tokenizers import subword_tokenizer
@@ -35,7 +36,7 @@ def pieces(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pieces]:
 def test_a_piece_is_the_bytes_of_its_text(pieces: dict[str, Pieces], kind: str, written: str, content: bytes) -> None:
     token_id = pieces[kind]._backend.token_to_id(written)
     assert token_id is not None
-    assert pieces[kind].by_id[token_id] == Piece(content)
+    assert pieces[kind].by_id[token_id] == Piece(content, is_continued=written.startswith("##"))
 
 
 @pytest.mark.parametrize("kind", ["byte-level BPE", "SentencePiece", "WordPiece"])
@@ -50,6 +51,20 @@ def test_every_piece_is_found_and_spelled_by_itself(pieces: dict[str, Pieces], k
             assert b"".join(own.by_id[part].content for part in own.spell(piece.content)) == piece.content
         if kind == "byte-level BPE":
             assert own.spell(piece.content) == [token_id]
+
+
+@pytest.mark.parametrize("texts", [["§", "##§"], ["##§", "§"]])
+def test_a_mark_and_its_continuation_keep_their_own_rows(tmp_path: Path, texts: list[str]) -> None:
+    """Both stand for the same bytes, since no blank is thought before a mark."""
+    names = ["[UNK]", "[PAD]", "a", *texts]
+    backend = Tokenizer(models.WordPiece({text: number for number, text in enumerate(names)}, unk_token="[UNK]"))
+    backend.save(str(tmp_path / "tokenizer.json"))
+    own = Pieces(tokenization.load(tmp_path))
+    assert {token_id: own.find(piece) for token_id, piece in own.by_id.items()} == {
+        number: number for number in own.by_id
+    }
+    # From a vocabulary that knows no continuations.
+    assert own.find(Piece("§".encode())) == names.index("§")
 
 
 @pytest.mark.parametrize("kind", ["byte-level BPE", "SentencePiece", "WordPiece"])

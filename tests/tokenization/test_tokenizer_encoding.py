@@ -76,7 +76,8 @@ def test_a_saved_tokenizer_puts_in_front_of_a_text_what_encoding_did(make_folder
     assert AutoTokenizer.from_pretrained(tmp_path / "saved")("the river").input_ids == [*plain, 2]
     assert tokenization.load(tmp_path / "saved").encode_batch(["the river"])[0].tolist() == [*plain, 2, 0]
     encoding = json.loads((tmp_path / "saved" / "encoding.json").read_text())
-    assert encoding == {"parse_special_text": True, "add_bos": False, "add_eod": True, "source": None}
+    rules = {"parse_special_text": True, "add_bos": False, "add_eod": True}
+    assert encoding == {**rules, "frame": {"front": [], "back": [2, 0]}, "source": None}
 
 
 def test_a_text_without_ids_has_no_end(trained):

@@ -58,10 +58,8 @@ class FastBackend:
         self._renewal = threading.Lock()
         self._gigatoken = _build(content)
         self._first_resident = _resident_bytes()
-        front, back = tokenizer.frame
-        self._front = front.tolist() if tokenizer.rules.add_bos else []
-        self._back = back.tolist()
-        self._end = tokenizer.appended_ids.tolist()
+        self._frame = tokenizer.frame
+        self._is_text_framed = bool(self._frame.front) or bool(tokenizer.own_frame.back)
 
     @classmethod
     def open(cls, tokenizer: Tokenizer, *, characters: Iterable[str] | None = None) -> "FastBackend":
@@ -170,16 +168,15 @@ class FastBackend:
 
     def _framed(self, ids: Ids, sizes: Lengths) -> tuple[Ids, Lengths]:
         """Put around every text what the tokenizer puts around it, then the end of the document."""
-        num_framed = len(self._front) + len(self._back)
-        behind = np.array([*self._back, *self._end], dtype=np.uint32)
-        if not num_framed and not behind.size:
+        front, back = self._frame.front, self._frame.back
+        if not front and not back:
             return ids, sizes
-        is_kept = np.ones(sizes.size, dtype=bool) if num_framed else sizes > 0
+        is_kept = np.ones(sizes.size, dtype=bool) if self._is_text_framed else sizes > 0
         ends = np.cumsum(sizes)[is_kept]
-        places = np.empty((ends.size, len(self._front) + behind.size), dtype=np.int64)
-        places[:, : len(self._front)] = (ends - sizes[is_kept])[:, None]
-        places[:, len(self._front) :] = ends[:, None]
-        values = np.tile(np.array([*self._front, *behind], dtype=np.uint32), ends.size)
+        places = np.empty((ends.size, len(front) + len(back)), dtype=np.int64)
+        places[:, : len(front)] = (ends - sizes[is_kept])[:, None]
+        places[:, len(front) :] = ends[:, None]
+        values = np.tile(np.array([*front, *back], dtype=np.uint32), ends.size)
         lengths = np.where(is_kept, sizes + places.shape[1], 0)
         return np.insert(ids, places.ravel(), values), lengths
 

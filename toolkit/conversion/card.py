@@ -32,6 +32,12 @@ inputs = tokenizer("The cat sat on", return_tensors="pt")
 tokens = model.generate(**inputs, max_new_tokens=20)
 """,
 }
+_EMBEDDING = """\
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("{name}")
+embeddings = model.encode(["The cat sat on the mat.", "A dog lay in front of the fire."])
+"""
 _KEPT = {"keep": "kept", "reset": "new"}
 _NOTES = {
     ExportForm.BIDIRECTIONAL: """\
@@ -45,11 +51,10 @@ trained like any other and is used as it is; only further training through that 
 }
 
 _CAUSAL_CLASS = """\
-`{architecture}` is the class of a decoder, so the head loads through `AutoModelForCausalLM` and the encoder through
-`AutoModel`; attention is bidirectional all the same, since config.json says `is_causal: false`. transformers honours
-that from 5.2 on, and it was checked with transformers {version}; an older one may read over it and attend to the left
-only. The `fill-mask` pipeline does not take such a class. Sentence embeddings: average `AutoModel`'s last hidden states
-over the attention mask.
+`{architecture}` is the class of a decoder, so {loading}; attention is
+bidirectional all the same, since config.json says `is_causal: false`. transformers honours that from 5.2 on, and it was
+checked with transformers {version}; an older one may read over it and attend to the left only. The `fill-mask` pipeline
+does not take such a class. Sentence embeddings: average `AutoModel`'s last hidden states over the attention mask.
 
 Servers that know `{architecture}` take the folder as an embedding model. By their sources (not run here), vLLM switches
 to bidirectional attention by the same key, and so does llama.cpp's `convert_hf_to_gguf.py` since pull request 20746:
@@ -63,7 +68,14 @@ Compare a few embeddings with transformers' before you rely on a server.
 """
 
 
-def model_card(manifest: CheckpointManifest, form: ExportForm, *, name: str, architecture: str) -> str:
+def model_card(
+    manifest: CheckpointManifest,
+    form: ExportForm,
+    *,
+    name: str,
+    architecture: str,
+    left_out: frozenset[str] = frozenset(),
+) -> str:
     """The text of README.md.
 
     Args:
@@ -71,16 +83,22 @@ def model_card(manifest: CheckpointManifest, form: ExportForm, *, name: str, arc
         form: what was exported.
         name: of the written folder, as title and in the example.
         architecture: the transformers class of the folder.
+        left_out: parameters that the folder does not have: the head, where it is written for sentence-transformers.
     """
     has_own_class = form is ExportForm.CAUSAL or architecture == "EuroBertForMaskedLM"
     tag = _PIPELINE_TAG[form] if has_own_class else "feature-extraction"
+    library, about = "transformers", _ABOUT[form]
     base = manifest.origin.get("model", "")
     # Only an id of the hub says something to readers of the page.
     based_on = f"base_model: {base}\n" if "/" in base else ""
-    front = f"---\nlibrary_name: transformers\npipeline_tag: {tag}\n{based_on}---\n"
     loading = (
         _LOADING[form] if has_own_class else _LOADING[form].replace("AutoModelForMaskedLM", "AutoModelForCausalLM")
     )
+    places = "the head loads through `AutoModelForCausalLM` and the encoder through `AutoModel`"
+    if left_out:
+        library, tag, loading = "sentence-transformers", "sentence-similarity", _EMBEDDING
+        about, places = f"{about.partition(' with ')[0]} without a head", "the encoder loads through `AutoModel`"
+    front = f"---\nlibrary_name: {library}\npipeline_tag: {tag}\n{based_on}---\n"
     rows = "\n".join(f"| {key} | {value} |" for key, value in _facts(manifest))
     version = metadata.version("transformers")
     since = "transformers >= 5.3" if has_own_class else f"transformers (checked with {version})"
@@ -88,13 +106,14 @@ def model_card(manifest: CheckpointManifest, form: ExportForm, *, name: str, arc
     parts = [
         front,
         f"# {name}\n",
-        f"{_ABOUT[form]}, as `{architecture}` of stock {since}, without remote code.\n",
+        f"{about}, as `{architecture}` of stock {since}, without remote code.\n",
         f"## Use\n\n```python\n{loading.format(name=name)}```\n",
         notes.format(
             pad_id=exported_pad_id(manifest.vocabulary.vocabulary()),
             version=version,
             architecture=architecture,
             name=name,
+            loading=places,
         ),
         f"## Training\n\n| | |\n|---|---|\n{rows}\n",
         f"Written by encoder-pretraining-toolkit {manifest.toolkit_version}.\n",

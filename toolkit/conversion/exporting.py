@@ -5,7 +5,7 @@ Weights pass through one tensor at a time, so that a model larger than memory co
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import prod
 from operator import attrgetter
@@ -21,6 +21,7 @@ from toolkit.checkpoint.manifest import COPY_AGAIN
 from toolkit.checkpoint.read import Checkpoint, open_checkpoint
 from toolkit.checkpoint.write import split_into_files
 from toolkit.conversion.card import model_card
+from toolkit.conversion.exported_tokenizer import write_tokenizer
 from toolkit.conversion.folders import check_output, output_directory
 from toolkit.conversion.forms import (
     DEFAULT_DTYPE,
@@ -34,7 +35,8 @@ from toolkit.conversion.forms import (
     rope_scaling,
 )
 from toolkit.conversion.parity import USE_WHOLE, NativeModel, Parity, compare_logits, open_native, open_stock
-from toolkit.conversion.tokenizer import update_json, write_json, write_tokenizer
+from toolkit.conversion.tokenizer import update_json, write_json
+from toolkit.conversion.weights import HEAD
 from toolkit.core.errors import CheckpointError, ToolkitError, UserError
 from toolkit.core.settings import explain
 from toolkit.core.types import Vocabulary
@@ -94,7 +96,7 @@ def to_hf(
             for an encoder without norms of heads, else the second.
         dtype: `"fp32"` or `"bf16"`; bf16 weights are rounded, and checked against ours rounded alike.
         sentence_transformers: also write the modules by which sentence-transformers loads the folder and pools by the
-            mean; for the bidirectional form.
+            mean, and leave out the head, which it does not use; for the bidirectional form.
 
     Raises:
         UserError: modules are asked for a causal model, the architecture does not have the form or a part of the
@@ -114,18 +116,19 @@ def to_hf(
     settings, vocabulary = _model_settings(source), source.manifest.vocabulary.vocabulary()
     config = configuration(form, settings, vocabulary=vocabulary, dtype=dtype, architecture=architecture)
     class_name = exported_class(form, architecture, settings)
+    left_out = frozenset({HEAD} if sentence_transformers else ())
     with output_directory(out) as folder:
         native = open_native(source, settings, rounded_to=dtype.torch_dtype)
         _write_config(folder, settings, config, form)
-        _write_weights(folder, source, settings, dtype)
-        write_tokenizer(folder, source, form=form, longest=settings.max_position_embeddings)
+        _write_weights(folder, source, settings, dtype, left_out=left_out)
+        differences = write_tokenizer(folder, source, form=form, longest=settings.max_position_embeddings)
         if sentence_transformers:
             _write_modules(folder, width=settings.hidden_size, longest=_trained_length(source, settings))
         (folder / "README.md").write_text(
-            model_card(source.manifest, form, name=out.name, architecture=class_name),
+            model_card(source.manifest, form, name=out.name, architecture=class_name, left_out=left_out),
             encoding="utf-8",
         )
-        parity = _compare(folder, native, form, pad_id=vocabulary.pad_id)
+        parity = _compare(folder, native, form, pad_id=vocabulary.pad_id, left_out=left_out)
         if not parity.is_within_tolerance:
             raise ToolkitError(
                 f"converting {source.path} to {form} {dtype}: the logits of the written model differ from ours by "
@@ -140,7 +143,7 @@ def to_hf(
         form=form,
         dtype=dtype,
         architecture=class_name,
-        notes=_notes(form, class_name, settings, vocabulary),
+        notes=(*_notes(form, class_name, settings, vocabulary, left_out=left_out), *differences),
         max_difference=parity.max_difference,
         max_logit=parity.max_logit,
         files=files,
@@ -153,16 +156,19 @@ def _trained_length(source: Checkpoint, settings: ModelSettings) -> int:
     return min(trained, longest) if isinstance(trained, int) else longest
 
 
-def _compare(folder: Path, native: NativeModel, form: ExportForm, *, pad_id: int) -> Parity:
+def _compare(folder: Path, native: NativeModel, form: ExportForm, *, pad_id: int, left_out: frozenset[str]) -> Parity:
     """Compare the written folder with the checkpoint; it has to load without anything missing or left over.
 
-    A decoder's class is bidirectional by its configuration alone, which each kind of attention reads at a place of its
-    own: two kinds are tried, and the one that is further off is returned.
+    A head that was left out is ours: what is compared then is the encoder. A decoder's class is bidirectional by its
+    configuration alone, which each kind of attention reads at a place of its own: two kinds are tried, and the one that
+    is further off is returned.
     """
     try:
         stock = open_stock(folder, tokenizer=folder, name="the exported model")
     except UserError as error:
         raise ToolkitError(str(error)) from error
+    if stock.problems == {"missing_keys": sorted(left_out)}:
+        stock = replace(stock, problems={}, head=native.read)
     if stock.problems:
         raise ToolkitError(f"transformers does not load the exported model whole: {stock.problems}.")
     found = []
@@ -185,12 +191,14 @@ def _write_config(folder: Path, settings: ModelSettings, config: "PreTrainedConf
         GenerationConfig.from_model_config(config).save_pretrained(folder)
 
 
-def _write_weights(folder: Path, source: Checkpoint, settings: ModelSettings, dtype: ExportDtype) -> None:
+def _write_weights(
+    folder: Path, source: Checkpoint, settings: ModelSettings, dtype: ExportDtype, *, left_out: frozenset[str]
+) -> None:
     """The safetensors of a folder, one tensor at a time.
 
     A tied head has no tensor of its own, as transformers expects it.
     """
-    shapes = {name: entry.shape for name, entry in source.manifest.tensors.items()}
+    shapes = {name: entry.shape for name, entry in source.manifest.tensors.items() if name not in left_out}
     # All exported classes have a bias at the output too wherever query, key and value have one.
     zeros = {
         f"model.layers.{number}.self_attn.o_proj.bias": (settings.hidden_size,)
@@ -233,8 +241,12 @@ def _write_modules(folder: Path, *, width: int, longest: int) -> None:
     write_json(folder / _POOLING / "config.json", pooling)
 
 
-def _notes(form: ExportForm, class_name: str, settings: ModelSettings, vocabulary: Vocabulary) -> tuple[str, ...]:
+def _notes(
+    form: ExportForm, class_name: str, settings: ModelSettings, vocabulary: Vocabulary, *, left_out: frozenset[str]
+) -> tuple[str, ...]:
     notes = []
+    if left_out:
+        notes.append("the head is left out; fill-mask needs an export without --sentence-transformers")
     if (pad_id := exported_pad_id(vocabulary)) != vocabulary.pad_id:
         named = "no token is" if pad_id is None else "the mask token is"
         notes.append(
@@ -243,9 +255,10 @@ def _notes(form: ExportForm, class_name: str, settings: ModelSettings, vocabular
         )
     if form is ExportForm.BIDIRECTIONAL and class_name != "EuroBertForMaskedLM":
         why = "transformers has no masked-LM class with norms of heads: " if settings.qk_norm else ""
+        head = "" if left_out else "the head through AutoModelForCausalLM and "
         notes.append(
-            f"{why}load the head through AutoModelForCausalLM and the encoder through AutoModel; is_causal: false in "
-            "config.json makes both bidirectional, from transformers 5.2 on"
+            f"{why}load {head}the encoder through AutoModel; is_causal: false in config.json makes attention "
+            "bidirectional, from transformers 5.2 on"
         )
     if settings.qkv_bias:
         notes.append("attention_bias: true; the class has biases at the output of attention too, which are zero")

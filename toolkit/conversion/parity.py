@@ -135,6 +135,7 @@ class StockModel:
         encode: the tokenizer.
         model: the model.
         problems: tensors that were missing, left over or of another shape, by kind.
+        head: reads the head by its name, where the folder has none.
     """
 
     folder: Path
@@ -142,6 +143,7 @@ class StockModel:
     encode: Any
     model: Any
     problems: dict[str, list[str]]
+    head: Callable[[str], Tensor] | None = None
 
 
 def open_stock(folder: Path, *, tokenizer: Path, name: str) -> StockModel:
@@ -266,7 +268,13 @@ def _stock_logits(
     """Logits of the stock model, (N, V) without padding, for each pair of ids (B, S) and mask (B, S) or none."""
     model = stock.model
     weights = HubWeights.open(stock.folder, is_tied=model.config.tie_word_embeddings)
-    with _streamed(model, lambda name: weights.tensor(name, dtype)):
+
+    def read(name: str) -> Tensor:
+        if name == HEAD and stock.head is not None:
+            return stock.head(name).to(dtype)
+        return weights.tensor(name, dtype)
+
+    with _streamed(model, read):
         for input_ids_BS, mask_BS in inputs:
             if mask_BS is None:
                 yield model(input_ids=input_ids_BS).logits.flatten(0, 1)

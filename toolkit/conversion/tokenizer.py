@@ -1,27 +1,21 @@
-"""Tokenizer of an imported model, with notes on its special tokens, and tokenizer files of an exported folder."""
+"""Tokenizer of an imported model, with notes on its special tokens."""
 
 import json
 import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
 
 import tokenization
-from tokenization import MaskOrigin, Tokenizer
-from tokenization.backend import framing_post_processor
+from tokenization import EncodingRules, MaskOrigin, Tokenizer
 from tokenization.comparison import transformers_differences
-from tokenization.tokenizer import ENCODING_FILE
-from toolkit.checkpoint.read import Checkpoint
 from toolkit.conversion.families import Described
-from toolkit.conversion.forms import ExportForm, exported_pad_id
 from toolkit.core.errors import UserError
-
-if TYPE_CHECKING:
-    import tokenizers
 
 _CONFIG = "tokenizer_config.json"
 _NAMES = (_CONFIG, "special_tokens_map.json", "added_tokens.json")
 _JSON, _PAIR = "tokenizer.json", ("vocab.json", "merges.txt")
+# An import knows no documents: its texts are what the tokenizer itself makes of them, until a corpus says more.
+_RULES = EncodingRules(add_eod=False)
 _POLICIES = {"auto": "auto", "reserved": "reserved", "mean": "append"}
 
 
@@ -45,7 +39,7 @@ def open_tokenizer(folder: Path, described: Described, *, mask_token: str) -> tu
     """
     policy = _policy(mask_token)
     _require_files(folder)
-    tokenizer = tokenization.load(folder, mask_token=policy)
+    tokenizer = tokenization.load(folder, mask_token=policy, rules=_RULES)
     said = []
     special = {token_id for token_id, token in tokenizer.backend.get_added_tokens_decoder().items() if token.special}
     missing = _missing(tokenizer, described, special, policy)
@@ -75,7 +69,7 @@ def open_other_tokenizer(spec: Path | str, *, mask_token: str) -> tuple[Tokenize
         UserError: the policy is unknown.
         tokenization.TokenizationError: it cannot be read, or the mask token asked for does not exist.
     """
-    tokenizer = tokenization.load(spec, mask_token=_policy(mask_token))
+    tokenizer = tokenization.load(spec, mask_token=_policy(mask_token), rules=_RULES)
     return tokenizer, [_mask_note(tokenizer), *_notes(tokenizer)]
 
 
@@ -95,8 +89,8 @@ def _notes(tokenizer: Tokenizer) -> list[str]:
         said.append(f"{mask.passed_over} looks like a mask and no file names it: --mask-token token:{mask.passed_over}")
     if tokenizer.special_ids["pad"] is None:
         said.append("pad: none is named; the end of text fills up, told apart by position and not by id")
-    if (back := tokenizer.frame[1]).size:
-        said.append(f"the tokenizer itself ends every text with {tokenizer.backend.id_to_token(int(back[-1]))}")
+    if back := tokenizer.own_frame.back:
+        said.append(f"the tokenizer itself ends every text with {tokenizer.backend.id_to_token(back[-1])}")
     return said
 
 
@@ -155,7 +149,7 @@ def _with_names(folder: Path, names: dict[str, str], policy: str) -> Tokenizer:
             if (folder / file).is_file():
                 shutil.copy(folder / file, place)
         update_json(Path(place) / _CONFIG, {f"{role}_token": text for role, text in names.items()})
-        return tokenization.load(Path(place), mask_token=policy)
+        return tokenization.load(Path(place), mask_token=policy, rules=_RULES)
 
 
 def _differences(role: str, tokenizer: Tokenizer, described: Described) -> list[str]:
@@ -177,65 +171,7 @@ def preprocess_options(tokenizer: Tokenizer) -> str:
     """Options that `toolkit preprocess` needs with this tokenizer beside the usual ones, each with a blank before."""
     if tokenizer.eod_id is not None:
         return ""
-    return " --no-eod" if tokenizer.frame[1].size else " --eod TOKEN"
-
-
-def write_tokenizer(folder: Path, source: Checkpoint, *, form: ExportForm, longest: int) -> None:
-    """Copy the tokenizer into `folder` and set what the model needs.
-
-    - Llama and EuroBERT take no token types; a text may be as long as the model's positions.
-    - Where the tokenizer names no pad token, the token of `exported_pad_id` is named, since a batch could not be padded
-      otherwise.
-    - For an encoder, a text ends as documents did in training: with the end-of-text token, unless the tokenizer adds
-      a token behind a text already or documents had no end (--no-eod). A decoder continues a text: nothing is added.
-    - For an encoder, the mask takes the blank before it along where blanks belong to the word behind them: in training
-      it stood for the whole token, blank included.
-    """
-    shutil.copytree(source.tokenizer_folder, folder, dirs_exist_ok=True)
-    path, vocabulary = folder / _CONFIG, source.manifest.vocabulary
-    changes: dict[str, object] = {
-        "model_max_length": longest,
-        "model_input_names": ["input_ids", "attention_mask"],
-    }
-    from tokenizers import Tokenizer
-
-    backend = Tokenizer.from_file(str(folder / _JSON))
-    config = read_json(path)
-    pad_id = exported_pad_id(vocabulary.vocabulary())
-    if config.get("pad_token") is None and pad_id is not None:
-        changes["pad_token"] = backend.id_to_token(pad_id)
-    if isinstance(extra := config.pop("extra_special_tokens", None), list):
-        # As the toolkit wrote them before; transformers 4 takes no list under this name.
-        changes["additional_special_tokens"] = extra
-    write_json(path, config | changes)
-    # `True` in checkpoints of corpora that do not say.
-    ends_documents = read_json(folder / ENCODING_FILE).get("add_eod", True)
-    (folder / ENCODING_FILE).unlink(missing_ok=True)
-    if form is ExportForm.BIDIRECTIONAL:
-        if vocabulary.mask_id is not None:
-            _strip_before_mask(folder / _JSON, backend, vocabulary.mask_id)
-        if vocabulary.eos_id is not None and ends_documents:
-            _set_end(folder / _JSON, backend, vocabulary.eos_id)
-
-
-def _strip_before_mask(path: Path, backend: "tokenizers.Tokenizer", mask_id: int) -> None:
-    """Let the mask take a blank before it along, where that blank would be a token of its own."""
-    mask = backend.id_to_token(mask_id)
-    apart, joined = (len(backend.encode(f"a{gap}{mask}", add_special_tokens=False).ids) for gap in (" ", ""))
-    if apart > joined:
-        added: Any = read_json(path).get("added_tokens") or []
-        changed = [token | {"lstrip": True} if token["id"] == mask_id else token for token in added]
-        update_json(path, {"added_tokens": changed})
-
-
-def _set_end(path: Path, backend: "tokenizers.Tokenizer", eos_id: int) -> None:
-    """Give a tokenizer that puts nothing behind a text a template that ends each text with a token."""
-    encoding = backend.encode("a")
-    ids, is_special = encoding.ids, encoding.special_tokens_mask
-    if not ids or is_special[-1] or 0 not in is_special:
-        return
-    front = ids[: is_special.index(0)]
-    update_json(path, {"post_processor": framing_post_processor(backend, front=front, back=[eos_id])})
+    return " --no-eod" if tokenizer.own_frame.back else " --eod TOKEN"
 
 
 def update_json(path: Path, changes: dict[str, object]) -> None:

@@ -1,15 +1,17 @@
 """Adopt pairs of .bin and .idx that Megatron-LM wrote, where they are: a corpus folder that names them.
 
-Every pair is read through once, by several threads: its hashes go into corpus.json; ids that the tokenizer does not
-have, types that are not read, and pairs of different types are refused. Nothing is copied and no pair is changed.
+Every pair is read through once, by several threads: its hashes go into corpus.json, and so does the frame that most
+documents have; ids that the tokenizer does not have, types that are not read, and pairs of different types are refused.
+Nothing is copied and no pair is changed.
 """
 
 import glob
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 import tokenization
+from tokenization import Frame
+from toolkit.core.console import console
 from toolkit.core.errors import CorpusError, UserError
 from toolkit.core.files import cache_folder, hash_file
 from toolkit.core.text import counted
@@ -24,11 +28,12 @@ from toolkit.data import MANIFEST_NAME, CorpusManifest, Shard, ShardEntry
 from toolkit.data.corpus.files import OnRead, read_through
 from toolkit.data.corpus.manifest import read_damaged_manifest
 from toolkit.data.corpus.shards import file_names
+from toolkit.preprocess.adopted_frames import FrameCounter, FrameIds, most_common_frame
+from toolkit.preprocess.tokenizer_checks import ids_that_differ_in_transformers, mask_notes
 from toolkit.preprocess.writer.folder import TOKENIZER_FOLDER, complete_corpus, locked, unexpected_names
 
 _ENDINGS = (".bin", ".idx")
 _PIECE_BYTES = 1 << 22
-_DOCUMENTS_AT_ONCE = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -36,8 +41,7 @@ class AdoptedShard:
     """What corpus.json will say of a pair that was read through, and its counts for an `Adoption`."""
 
     entry: ShardEntry
-    num_ended: int
-    num_without_end: int
+    frames: Counter[Frame]
 
 
 @dataclass(frozen=True)
@@ -46,31 +50,47 @@ class Adoption:
 
     Attributes:
         manifest: what corpus.json says.
-        tokenizer: the tokenizer, with its mask token decided.
-        num_ended: documents that are not empty.
-        num_without_end: those of them whose last token is not the tokenizer's end-of-document token.
+        tokenizer: the tokenizer, with its mask token and the documents' frame decided.
+        frames: how many documents that are not empty have which frame.
     """
 
     manifest: CorpusManifest
     tokenizer: tokenization.Tokenizer
-    num_ended: int
-    num_without_end: int
+    frames: Counter[Frame]
+
+    @property
+    def num_documents(self) -> int:
+        """Documents that are not empty."""
+        return self.frames.total()
+
+    @property
+    def num_without_end(self) -> int:
+        """Those of them whose last token is not the tokenizer's end-of-document token."""
+        eod = self.tokenizer.eod_id
+        return 0 if eod is None else sum(n for frame, n in self.frames.items() if frame.back[-1:] != (eod,))
 
     def __str__(self) -> str:
-        manifest, mask, end = self.manifest, self.tokenizer.mask, self.tokenizer.eod_text
+        manifest, mask, end, frame = self.manifest, self.tokenizer.mask, self.tokenizer.eod_text, self.tokenizer.frame
         lines = [
             f"{counted(len(manifest.shards), 'pair')} adopted, nothing copied: {manifest.documents:,} documents, "
             f"{manifest.tokens:,} tokens ({manifest.dtype}).",
+            f"Documents have {frame}; exports of encoders put the same around a text.",
             f"The mask token is {mask.text} (id {mask.id}).",
+            *mask_notes(self.tokenizer),
         ]
+        if num_others := self.num_documents - self.frames[frame]:
+            lines.append(
+                f"{num_others:,} of {self.num_documents:,} documents have something else around them, most often "
+                f"{next(other for other, _ in self.frames.most_common() if other != frame)}."
+            )
         if self.num_without_end:
             lines.append(
-                f"{self.num_without_end:,} of {self.num_ended:,} documents do not end with {end} "
+                f"{self.num_without_end:,} of {self.num_documents:,} documents do not end with {end} "
                 f"(id {self.tokenizer.eod_id}), the tokenizer's end-of-document token: they were made without "
                 "--append-eod, or with another tokenizer."
             )
         elif end is None:
-            lines.append("No token is named that ends a document, so their ends were not looked at (see --eod).")
+            lines.append("No file names a token that ends a document (see --eod).")
         return "\n".join(lines)
 
 
@@ -99,14 +119,16 @@ def adopt(
     """
     prefixes = _find_shards(named)
     loaded = tokenization.load(tokenizer, mask_token=mask_token, eod=eod, cache_folder=cache_folder())
+    for difference in ids_that_differ_in_transformers(loaded):
+        console().print(f"{difference}. Megatron-LM's ids are AutoTokenizer's.")
     shards = _open(prefixes)
     with locked(output):
         try:
             _check_output(output, prefixes, overwrite=overwrite)
             pairs = _examine(shards, loaded)
             _clear(output)
-            num_ended = sum(pair.num_ended for pair in pairs)
-            loaded.rules = replace(loaded.rules, add_eod=num_ended > 0)
+            frames = sum((pair.frames for pair in pairs), Counter[Frame]())
+            loaded.made_with(most_common_frame(frames))
             manifest = complete_corpus(
                 output,
                 loaded,
@@ -115,12 +137,7 @@ def adopt(
                 special_text_hits=0,
                 skipped={},
             )
-            return Adoption(
-                manifest=manifest,
-                tokenizer=loaded,
-                num_ended=num_ended,
-                num_without_end=sum(pair.num_without_end for pair in pairs),
-            )
+            return Adoption(manifest, loaded, frames)
         except OSError as error:
             raise UserError(
                 f"{error.filename or output} cannot be used: {error.strerror}. Name another folder."
@@ -164,8 +181,9 @@ def _check_output(output: Path, prefixes: Sequence[Path], *, overwrite: bool) ->
 
 def _examine(shards: Sequence[Shard], tokenizer: tokenization.Tokenizer) -> list[AdoptedShard]:
     """Read all pairs through; the first error ends it."""
+    ids = FrameIds.of(tokenizer)
     readers = [
-        partial(examine_shard, shard, vocabulary_size=tokenizer.encoded_vocabulary_size, eod_id=tokenizer.eod_id)
+        partial(examine_shard, shard, vocabulary_size=tokenizer.encoded_vocabulary_size, frame_ids=ids)
         for shard in shards
     ]
     num_bytes = sum(path.stat().st_size for shard in shards for path in file_names(shard.prefix))
@@ -213,23 +231,23 @@ def _without_ending(name: str) -> str:
     return name[:-4] if name.endswith(_ENDINGS) else name
 
 
-def examine_shard(shard: Shard, on_read: OnRead, *, vocabulary_size: int, eod_id: int | None) -> AdoptedShard:
-    """Read a pair through, in bounded memory; `eod_id` should end its documents, unless it is None.
+def examine_shard(shard: Shard, on_read: OnRead, *, vocabulary_size: int, frame_ids: FrameIds) -> AdoptedShard:
+    """Read a pair through, in bounded memory; documents may have `frame_ids` around them.
 
     Raises:
         CorpusError: the index is damaged, or an id is outside the vocabulary.
         OSError: a file cannot be read.
     """
     bin_path, idx_path = file_names(shard.prefix)
-    ends = _Ends(shard, eod_id)
+    counter = FrameCounter(shard, frame_ids)
     digest, position = hashlib.sha256(), 0
     with bin_path.open("rb") as file:
         while piece := file.read(_PIECE_BYTES):
             digest.update(piece)
             tokens = np.frombuffer(piece, shard.dtype)
             _check_ids(tokens, bin_path, position=position, vocabulary_size=vocabulary_size)
-            ends.look_at(tokens, position)
             position += tokens.size
+            counter.read_to(position)
             on_read(len(piece))
     entry = ShardEntry(
         name=str(shard.prefix),
@@ -239,7 +257,7 @@ def examine_shard(shard: Shard, on_read: OnRead, *, vocabulary_size: int, eod_id
         sha256_idx=hash_file(idx_path, on_read=on_read),
         source=str(shard.prefix),
     )
-    return AdoptedShard(entry, ends.num_ended, ends.num_without_end)
+    return AdoptedShard(entry, counter.frames)
 
 
 def _check_ids(tokens: npt.NDArray[np.integer], path: Path, *, position: int, vocabulary_size: int) -> None:
@@ -250,35 +268,3 @@ def _check_ids(tokens: npt.NDArray[np.integer], path: Path, *, position: int, vo
         f"{path} has the id {tokens[wrong]} (token {position + wrong:,} of the file, counted from 0), outside the "
         f"vocabulary of {vocabulary_size:,} ids. Give the tokenizer that the pair was made with (--tokenizer)."
     )
-
-
-class _Ends:
-    """Counts the documents that end with the end-of-document token, as the tokens go by."""
-
-    def __init__(self, shard: Shard, eod_id: int | None) -> None:
-        self._eod_id, self._blocks = eod_id, _document_ends(shard)
-        self._next = np.empty(0, np.int64)
-        self.num_ended = self.num_without_end = 0
-
-    def look_at(self, tokens: npt.NDArray[np.integer], position: int) -> None:
-        """The next tokens of the file; the first of them is at `position`."""
-        while True:
-            count = int(np.searchsorted(self._next, position + tokens.size, side="right"))
-            last_tokens = tokens[self._next[:count] - 1 - position]
-            self.num_ended += count
-            if self._eod_id is not None:
-                self.num_without_end += int(np.count_nonzero(last_tokens != self._eod_id))
-            self._next = self._next[count:]
-            if self._next.size or (block := next(self._blocks, None)) is None:
-                return
-            self._next = block
-
-
-def _document_ends(shard: Shard) -> Iterator[npt.NDArray[np.int64]]:
-    """Where documents end that are not empty, in tokens, some at a time."""
-    end = 0
-    for start in range(0, shard.num_documents, _DOCUMENTS_AT_ONCE):
-        lengths = shard.lengths[start : start + _DOCUMENTS_AT_ONCE].astype(np.int64)
-        ends = end + np.cumsum(lengths)
-        end = int(ends[-1])
-        yield ends[lengths > 0]

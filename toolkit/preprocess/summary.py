@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from tokenization import MaskOrigin, Tokenizer
 from toolkit.core.console import facts
 from toolkit.data import CorpusManifest, Rows
-from toolkit.preprocess.tokenizer_checks import BackendChoice
+from toolkit.preprocess.tokenizer_checks import BackendChoice, mask_notes
 from toolkit.preprocess.writer.ledger import Tally
 
 if TYPE_CHECKING:
@@ -83,22 +83,12 @@ def summary_table(result: PreprocessResult) -> "Table":
 
 def notes(result: PreprocessResult) -> list[str]:
     """What the user should know besides, one sentence or two each."""
-    manifest, mask = result.manifest, result.tokenizer.mask
-    found = []
+    manifest, found = result.manifest, []
     if result.holdout is not None and not result.holdout.documents:
         found.append("No document fell into the holdout: the text is short for that share. Hold out more.")
-    if mask.passed_over is not None:
-        found.append(
-            f"The vocabulary has {mask.passed_over!r}, which no configuration file names as its mask. To mask with it, "
-            f"run again with --mask-token token:{mask.passed_over}."
-        )
+    found += mask_notes(result.tokenizer)
     if result.left_out is not None:
         found.append(result.left_out)
-    if result.tokenizer.is_mask_ordinary:
-        found.append(
-            f"The mask token {mask.text!r} (id {mask.id}) is an ordinary token, which texts contain. Exported "
-            "tokenizers parse it as the mask everywhere: choose a special or reserved token, or --mask-token auto."
-        )
     if manifest.special_text_hits:
         parsed = result.tokenizer.rules.parse_special_text
         how = "read as these tokens (--special-text literal reads plain text)" if parsed else "read as plain text"

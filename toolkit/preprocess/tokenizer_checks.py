@@ -180,6 +180,22 @@ def ids_that_differ_in_transformers(tokenizer: Tokenizer) -> list[str]:
     return differences
 
 
+def mask_notes(tokenizer: Tokenizer) -> list[str]:
+    """What to know about the mask token that was decided, a sentence or two each."""
+    found, mask = [], tokenizer.mask
+    if mask.passed_over is not None:
+        found.append(
+            f"The vocabulary has {mask.passed_over!r}, which no configuration file names as its mask. To mask with it, "
+            f"run again with --mask-token token:{mask.passed_over}."
+        )
+    if tokenizer.is_mask_ordinary:
+        found.append(
+            f"The mask token {mask.text!r} (id {mask.id}) is an ordinary token, which texts contain. Exported "
+            "tokenizers parse it as the mask everywhere: choose a special or reserved token, or --mask-token auto."
+        )
+    return found
+
+
 def _changes_nothing(contents: Mapping[str, str]) -> bool:
     names = {f"{role}_token" for role in ROLES} | {"additional_special_tokens", "extra_special_tokens"}
     known = {"tokenizer_class", "clean_up_tokenization_spaces", *names}

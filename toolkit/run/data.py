@@ -12,6 +12,9 @@ from toolkit.objectives.schedule import Schedule
 from toolkit.run.settings import RunSettings
 from toolkit.run.step_plan import StepPlan, data_of_phases
 
+_OPTIONS = {"parse_special_text": "--special-text", "add_bos": "--no-bos", "add_eod": "--eod or --no-eod"}
+"""What a corpus records of its encoding, by the options of `toolkit preprocess` that decide it."""
+
 # Shapes that tensor cores like; ids beyond the tokenizer's are never targets.
 _VOCABULARY_MULTIPLE = 64
 
@@ -118,6 +121,8 @@ class RunData:
             for length, longest in lengths
             if length > longest
         ]
+        corpora = dict.fromkeys([*(named for part in self.training for named in part.corpora), self.validation])
+        lines += _other_rules([named for named in corpora if named is not None])
         return "\n  ".join(lines)
 
 
@@ -135,6 +140,25 @@ def _describe_part(part: TrainingRows, needed: int, reader: str) -> list[str]:
         )
         if left_out := tokens_left_out(corpus, rows, part.settings):
             lines.append(left_out)
+    return lines
+
+
+def _other_rules(corpora: Sequence[NamedCorpus]) -> list[str]:
+    """Lines on corpora that were encoded by other rules than the first; those of earlier versions have no frame."""
+    lines = []
+    first, *others = corpora
+    for other in others:
+        ours, theirs = (named.corpus.manifest.tokenizer.encoding for named in (first, other))
+        if ours is None or theirs is None:
+            continue
+        has_frames = ours.frame is not None and theirs.frame is not None
+        keys = ["parse_special_text"] if has_frames else list(_OPTIONS)
+        options = [_OPTIONS[key] for key in keys if getattr(ours, key) != getattr(theirs, key)]
+        if options:
+            lines.append(
+                f"{other.key} ({other.corpus.path}) and {first.key} ({first.corpus.path}) were preprocessed with "
+                f"different {', '.join(options)}; preprocess both alike unless that is meant"
+            )
     return lines
 
 
@@ -242,6 +266,7 @@ def _with_vocabulary(
                 f"tokenizers: fingerprints {first.corpus.fingerprint[:12]} and {other.corpus.fingerprint[:12]}.\n"
                 "Preprocess both with the same --tokenizer."
             )
+    _check_frames([first, *others])
     needed, asked = first.corpus.vocabulary.size, settings.model.vocab_size
     if asked is not None and asked < needed:
         raise SettingsError(
@@ -251,3 +276,20 @@ def _with_vocabulary(
     rounded = -(-needed // _VOCABULARY_MULTIPLE) * _VOCABULARY_MULTIPLE
     model = settings.model.model_copy(update={"vocab_size": asked or rounded})
     return settings.model_copy(update={"model": model})
+
+
+def _check_frames(corpora: Sequence[NamedCorpus]) -> None:
+    """Refuse corpora whose documents have different ids around them; those of earlier versions do not say which."""
+    frames = []
+    for named in corpora:
+        encoding = named.corpus.manifest.tokenizer.encoding
+        if encoding is not None and encoding.frame is not None:
+            frames.append((named, encoding.frame))
+    for named, frame in frames[1:]:
+        first, expected = frames[0]
+        if frame != expected:
+            raise SettingsError(
+                f"the documents of {first.key} ({first.corpus.path}) have {expected}, and those of {named.key} "
+                f"({named.corpus.path}) have {frame}: a model learns one beginning and end, which exports then use.\n"
+                "Preprocess both with the same --eod, --no-eod and --no-bos."
+            )

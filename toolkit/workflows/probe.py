@@ -118,8 +118,8 @@ def _model_settings(checkpoint: "Checkpoint") -> "ModelSettings":
 
 def _source(checkpoint: "Checkpoint", model: "ModelSettings") -> "EncoderSource":
     """Configuration and tokenizer as an export of the checkpoint has them, so that inputs are those of fine-tuning."""
+    from toolkit.conversion.exported_tokenizer import write_tokenizer
     from toolkit.conversion.forms import ExportDtype, ExportForm, configuration
-    from toolkit.conversion.tokenizer import write_tokenizer
     from toolkit.finetuning import open_source
 
     form = ExportForm.BIDIRECTIONAL

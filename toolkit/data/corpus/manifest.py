@@ -29,6 +29,19 @@ class SpecialIds(Settings):
     mask: Count | None
 
 
+class FrameEntry(Settings):
+    """The ids that stand around every document."""
+
+    front: Annotated[tuple[Count, ...], Field(strict=False)]
+    """In front of its text."""
+    back: Annotated[tuple[Count, ...], Field(strict=False)]
+    """Behind its text."""
+
+    def __str__(self) -> str:
+        front, back = (f"id {', '.join(map(str, ids))}" if ids else "nothing" for ids in (self.front, self.back))
+        return f"{front} in front, {back} behind"
+
+
 class EncodingEntry(Settings):
     """How texts became ids."""
 
@@ -38,6 +51,8 @@ class EncodingEntry(Settings):
     """Whether a text kept what the tokenizer's post-processor puts in front of it."""
     add_eod: bool
     """Whether documents end with the end-of-document token."""
+    frame: FrameEntry | None = None
+    """What that puts around every document; None in a corpus that does not say."""
 
 
 class TokenizerEntry(Settings):
@@ -59,7 +74,9 @@ class TokenizerEntry(Settings):
     @model_validator(mode="after")
     def _ids_are_in_the_vocabulary(self) -> Self:
         named = self.special_ids.model_dump().values()
-        for token_id in (*self.all_special_ids, *named):
+        frame = None if self.encoding is None else self.encoding.frame
+        framing = () if frame is None else (*frame.front, *frame.back)
+        for token_id in (*self.all_special_ids, *named, *framing):
             if token_id is not None and token_id >= self.vocab_size:
                 raise ValueError(f"the special id {token_id} is outside the vocabulary of {self.vocab_size:,} ids")
         return self

@@ -3,7 +3,6 @@
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -181,7 +180,7 @@ def complete_corpus(
             special_ids=SpecialIds(**tokenizer.special_ids),
             all_special_ids=tokenizer.all_special_ids,
             source=tokenizer.source,
-            encoding=EncodingEntry(**asdict(tokenizer.rules)),
+            encoding=EncodingEntry(**tokenizer.encoding()),
         ),
         tokenizer_files=hash_folder(folder / TOKENIZER_FOLDER),
         special_text_hits=special_text_hits,

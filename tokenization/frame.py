@@ -1,0 +1,80 @@
+"""The frame of a text, ids that stand around its own such as a beginning and an end; and the file that records it."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tokenization.errors import native_errors
+
+if TYPE_CHECKING:
+    import tokenizers
+
+ENCODING_FILE = "encoding.json"
+"""File of a saved tokenizer that says how texts became ids."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The ids in front of a text and behind it."""
+
+    front: tuple[int, ...] = ()
+    back: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{_listed(self.front)} in front, {_listed(self.back)} behind"
+
+
+def post_processor_frame(backend: "tokenizers.Tokenizer") -> Frame:
+    """The frame that a backend's post-processor gives every text.
+
+    Raises:
+        TokenizationError: the backend cannot encode the letter a.
+    """
+    if backend.post_processor is None:
+        return Frame()
+    with native_errors("the tokenizer cannot encode the letter a, which shows what it puts around a text"):
+        framed = backend.encode("a")
+    mask = framed.special_tokens_mask
+    if 0 not in mask:
+        return Frame()
+    num_front, num_back = mask.index(0), mask[::-1].index(0)
+    return Frame(tuple(framed.ids[:num_front]), tuple(framed.ids[len(mask) - num_back :]))
+
+
+def read_source(folder: Path) -> str | None:
+    """The `source` of a tokenizer that was saved in a folder; None if unknown."""
+    source = _read_encoding(folder).get("source")
+    return source if isinstance(source, str) else None
+
+
+def read_document_frame(folder: Path, backend: "tokenizers.Tokenizer", *, eos_id: int | None) -> Frame:
+    """The frame of the documents that a saved tokenizer belongs to.
+
+    Earlier versions recorded whether an end was appended, not which; the eos token is taken for it, unless the
+    tokenizer ends texts itself. Where nothing is recorded, it was appended.
+
+    Args:
+        folder: that the tokenizer was saved into.
+        backend: the tokenizer.
+        eos_id: the eos token, None where there is none.
+    """
+    encoding, own = _read_encoding(folder), post_processor_frame(backend)
+    if isinstance(recorded := encoding.get("frame"), dict):
+        return Frame(tuple(recorded["front"]), tuple(recorded["back"]))
+    if own.back or eos_id is None or not encoding.get("add_eod", True):
+        return own
+    return Frame(own.front, (eos_id,))
+
+
+def _read_encoding(folder: Path) -> dict[str, Any]:
+    """What the file says; nothing where it is missing or damaged."""
+    try:
+        content = json.loads((folder / ENCODING_FILE).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _listed(ids: tuple[int, ...]) -> str:
+    return f"id {', '.join(map(str, ids))}" if ids else "nothing"

@@ -1,0 +1,56 @@
+"""Tokenizer files of an exported folder."""
+
+import shutil
+from pathlib import Path
+
+from tokenization.backend import framing_post_processor
+from tokenization.frame import ENCODING_FILE, post_processor_frame, read_document_frame
+from toolkit.checkpoint.read import Checkpoint
+from toolkit.conversion.forms import ExportForm, exported_pad_id
+from toolkit.conversion.masked_texts import with_mask_as_trained
+from toolkit.conversion.tokenizer import read_json, update_json, write_json
+
+_CONFIG, _JSON = "tokenizer_config.json", "tokenizer.json"
+
+
+def write_tokenizer(folder: Path, source: Checkpoint, *, form: ExportForm, longest: int) -> tuple[str, ...]:
+    """Copy the tokenizer into `folder` and set what the model needs.
+
+    - Llama and EuroBERT take no token types; a text may be as long as the model's positions.
+    - Where the tokenizer names no pad token, the token of `exported_pad_id` is named, since a batch could not be padded
+      otherwise.
+    - For an encoder, a text gets the frame that documents had in training; for a model that was never trained here,
+      what its tokenizer puts around texts. A decoder continues a text: nothing is added.
+    - For an encoder, texts with the mask in them are read as in training, where it stood for tokens of a text.
+
+    Returns:
+        What could not be kept as in training, one sentence each.
+    """
+    from tokenizers import Tokenizer
+
+    shutil.copytree(source.tokenizer_folder, folder, dirs_exist_ok=True)
+    path, vocabulary = folder / _CONFIG, source.manifest.vocabulary
+    changes: dict[str, object] = {
+        "model_max_length": longest,
+        "model_input_names": ["input_ids", "attention_mask"],
+    }
+    backend = Tokenizer.from_file(str(folder / _JSON))
+    config = read_json(path)
+    pad_id = exported_pad_id(vocabulary.vocabulary())
+    if config.get("pad_token") is None and pad_id is not None:
+        changes["pad_token"] = backend.id_to_token(pad_id)
+    if isinstance(extra := config.pop("extra_special_tokens", None), list):
+        # As the toolkit wrote them before; transformers 4 takes no list under this name.
+        changes["additional_special_tokens"] = extra
+    write_json(path, config | changes)
+    frame = read_document_frame(folder, backend, eos_id=vocabulary.eos_id)
+    (folder / ENCODING_FILE).unlink(missing_ok=True)
+    difference = None
+    if form is ExportForm.BIDIRECTIONAL:
+        if frame != post_processor_frame(backend):
+            processor = framing_post_processor(backend, front=frame.front, back=frame.back)
+            update_json(folder / _JSON, {"post_processor": processor})
+        if vocabulary.mask_id is not None:
+            content, difference = with_mask_as_trained(read_json(folder / _JSON), vocabulary.mask_id)
+            write_json(folder / _JSON, content)
+    return () if difference is None else (difference,)

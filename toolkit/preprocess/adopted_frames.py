@@ -1,0 +1,104 @@
+"""Which ids stand around documents that were made elsewhere: counted, document by document."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tokenization import Frame, Tokenizer
+from toolkit.data import Shard
+
+_DOCUMENTS_AT_ONCE = 1 << 18
+_MOST_IDS = 4
+
+_Int64s = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class FrameIds:
+    """The ids that may stand in front of documents, and those that may stand behind them."""
+
+    front: tuple[int, ...]
+    back: tuple[int, ...]
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> "FrameIds":
+        """What a tokenizer itself puts there, and what its files name as a beginning or an end.
+
+        Where they name no end, documents may end with any special token.
+        """
+        own, roles = tokenizer.own_frame, tokenizer.role_ids
+        ends = [tokenizer.eod_id, *(roles.get(role) for role in ("eos", "sep"))]
+        if tokenizer.eod_id is None:
+            ends += [token_id for token_id in tokenizer.all_special_ids if token_id != tokenizer.mask.id]
+        beginnings = (roles.get(role) for role in ("bos", "cls"))
+        return cls(
+            front=tuple(sorted({*own.front, *(token_id for token_id in beginnings if token_id is not None)})),
+            back=tuple(sorted({*own.back, *(token_id for token_id in ends if token_id is not None)})),
+        )
+
+
+class FrameCounter:
+    """Counts the frames of the documents of a shard that are not empty, as the file is read."""
+
+    def __init__(self, shard: Shard, ids: FrameIds) -> None:
+        # Mapped for as long as this pair is read: the pairs of a large corpus are more than there may be mappings.
+        self._tokens, self._ids, self._blocks = Shard(shard.prefix).tokens, ids, _document_spans(shard)
+        self._starts = self._ends = np.empty(0, np.int64)
+        self.frames = Counter[Frame]()
+
+    def read_to(self, position: int) -> None:
+        """Count the documents that end at a token or before it, which have not been counted yet."""
+        while True:
+            count = int(np.searchsorted(self._ends, position, side="right"))
+            self._count(self._starts[:count], self._ends[:count])
+            self._starts, self._ends = self._starts[count:], self._ends[count:]
+            if self._ends.size or (block := next(self._blocks, None)) is None:
+                return
+            self._starts, self._ends = block
+
+    def _count(self, starts: _Int64s, ends: _Int64s) -> None:
+        if not ends.size:
+            return
+        front = self._leading(self._ids.front, starts, ends, step=1)
+        after_front = starts + np.count_nonzero(front, axis=0)
+        back = self._leading(self._ids.back, ends - 1, after_front - 1, step=-1)
+        found, counts = np.unique(np.concatenate([front, back]), axis=1, return_counts=True)
+        for ranks, count in zip(found.T.tolist(), counts.tolist(), strict=True):
+            first, last = ranks[:_MOST_IDS], ranks[_MOST_IDS:]
+            self.frames[
+                Frame(
+                    tuple(self._ids.front[rank - 1] for rank in first if rank),
+                    tuple(self._ids.back[rank - 1] for rank in reversed(last) if rank),
+                )
+            ] += count
+
+    def _leading(self, ids: tuple[int, ...], first: _Int64s, stop: _Int64s, *, step: int) -> _Int64s:
+        """Which of `ids` (its rank, from 1) documents have from `first` on, up to one that is none of them: (4, N)."""
+        ranks = np.zeros((_MOST_IDS, first.size), np.int64)
+        is_open = np.ones(first.size, dtype=bool)
+        for number in range(_MOST_IDS):
+            place = first + number * step
+            is_open &= (stop - place) * step > 0
+            tokens = self._tokens[np.where(is_open, place, 0)]
+            for rank, token_id in enumerate(ids, start=1):
+                ranks[number][is_open & (tokens == token_id)] = rank
+            is_open &= ranks[number] > 0
+        return ranks
+
+
+def most_common_frame(frames: Counter[Frame]) -> Frame:
+    """The frame of most documents; none where there is no document."""
+    return next((frame for frame, _ in frames.most_common(1)), Frame())
+
+
+def _document_spans(shard: Shard) -> Iterator[tuple[_Int64s, _Int64s]]:
+    """Where documents that are not empty start and end, in tokens, some at a time."""
+    end = 0
+    for first in range(0, shard.num_documents, _DOCUMENTS_AT_ONCE):
+        lengths = shard.lengths[first : first + _DOCUMENTS_AT_ONCE].astype(np.int64)
+        ends = end + np.cumsum(lengths)
+        end = int(ends[-1])
+        yield (ends - lengths)[lengths > 0], ends[lengths > 0]
