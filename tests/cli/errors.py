@@ -311,6 +311,7 @@ _PREPROCESS = (
     _preprocess("{empty}", *_TO, found=("{empty} is empty",), remedy="end in .parquet"),
     _preprocess("{no_rows}", *_TO, found=("no document in {no_rows}", "no rows"), remedy="Give sources with text"),
     _preprocess("{broken_csv}", *_TO, found=("{broken_csv} is broken", "never closed"), remedy="Repair it"),
+    _preprocess("{swallowed_csv}", *_TO, found=("{swallowed_csv} row 2: lines 3 to 5",), remedy="Repair the source"),
     _preprocess("{one_object}", *_TO, found=("{one_object} is one JSON object",), remedy="one object per line"),
     _preprocess("{broken_array}", *_TO, found=("{broken_array} is broken at byte",), remedy="repair it"),
     _preprocess("{empty_gzip}", *_TO, found=("{empty_gzip} is empty",), remedy="Download it again"),

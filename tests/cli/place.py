@@ -156,6 +156,7 @@ class Place:
         text = self._write("text", "text.jsonl", lines)
         self._write("bad_gzip", "bad.jsonl.gz", "this is no gzip")
         self._write("broken_csv", "broken.csv", 'text\n"never closed\n')
+        self._write("swallowed_csv", "swallowed.csv", 'id,text\n1,one\n2,"a stray mark\n3,three\n4,"four"\n')
         self._write("empty_gzip", "empty.jsonl.gz", "")
         self._write("bad_parquet", "bad.parquet", "this is no Parquet file")
         self._write("no_rows", "no_rows.jsonl", "")

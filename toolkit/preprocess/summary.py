@@ -99,6 +99,10 @@ def notes(result: PreprocessResult) -> list[str]:
             f"The mask token {mask.text!r} (id {mask.id}) is an ordinary token, which texts contain. Exported "
             "tokenizers parse it as the mask everywhere: choose a special or reserved token, or --mask-token auto."
         )
+    if result.tally.remark:
+        found.append(
+            f"{result.tally.remark}. If they should be several rows, a quotation mark is missing, or is not doubled."
+        )
     if manifest.special_text_hits:
         parsed = result.tokenizer.rules.parse_special_text
         how = "read as these tokens (--special-text literal reads plain text)" if parsed else "read as plain text"

@@ -51,6 +51,7 @@ class Tally:
         held_out: those that became documents of the holdout.
         skipped: the other rows by reason.
         first_bad: the first bad row for each reason.
+        remark: the first document that the user should know of, where there is one, and why.
     """
 
     rows: int = 0
@@ -58,6 +59,7 @@ class Tally:
     held_out: Counts = field(default_factory=Counts)
     skipped: dict[str, int] = field(default_factory=dict)
     first_bad: dict[str, BadRow] = field(default_factory=dict)
+    remark: str = ""
 
     @property
     def documents(self) -> int:
