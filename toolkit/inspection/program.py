@@ -6,7 +6,7 @@ from pathlib import Path
 from toolkit.checkpoint.manifest import MANIFEST_NAME as CHECKPOINT_MANIFEST
 from toolkit.checkpoint.read import open_unverified
 from toolkit.core.console import console
-from toolkit.core.errors import SettingsError
+from toolkit.core.errors import NoRowError, SettingsError
 from toolkit.data import Corpus, open_rows, tokens_left_out
 from toolkit.data.corpus.manifest import MANIFEST_NAME as CORPUS_MANIFEST
 from toolkit.inspection.corpora import (
@@ -96,8 +96,13 @@ def _show_corpus(folder: Path, num_rows: int, overrides: Sequence[str]) -> None:
     screen.print()
     screen.print(histogram(lengths))
     screen.print()
-    # Only now: a corpus without one whole row has its statistics shown before the error.
-    made = open_rows(corpus, settings, seed=0)
+    try:
+        made = open_rows(corpus, settings, seed=0)
+    except NoRowError as error:
+        if overrides:
+            raise
+        screen.print(f"No rows to show: {error}")
+        return
     screen.print(rows_line(made, settings))
     if (left_out := tokens_left_out(corpus, made, settings)) is not None:
         screen.print(left_out)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from toolkit.core.draws import hash_numbers, keyed_uint64
-from toolkit.core.errors import CorpusError
+from toolkit.core.errors import CorpusError, NoRowError
 from toolkit.core.text import counted
 from toolkit.data.corpus.corpus import Corpus
 from toolkit.data.rows.plan_store import PlanStore
@@ -68,7 +68,8 @@ def open_rows(corpus: Corpus, settings: DataSettings, *, seed: int, cache_folder
         cache_folder: where packing plans go if the corpus cannot be written; by default below `$XDG_CACHE_HOME`.
 
     Raises:
-        CorpusError: the corpus has not one row, is damaged, or there is no place to write a packing plan to.
+        NoRowError: the corpus has not one row.
+        CorpusError: it is damaged, or there is no place to write a packing plan to.
     """
     length = settings.sequence_length
     rows: Rows
@@ -87,7 +88,7 @@ def open_rows(corpus: Corpus, settings: DataSettings, *, seed: int, cache_folder
                 f"one full row of data.sequence_length={length} tokens in a shard (data.windows={settings.windows!r})"
             )
             remedy = "a shorter data.sequence_length"
-        raise CorpusError(
+        raise NoRowError(
             f"{corpus.path} does not have {what}: {counted(corpus.num_documents, 'document')}, "
             f"{counted(corpus.num_tokens, 'token')}, {counted(len(corpus.shards), 'shard')}. "
             f"Use a larger corpus, or {remedy}."

@@ -3,17 +3,15 @@
 import glob
 import os
 import stat
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tokenization.hub import HubName
-from toolkit.core.console import console
 from toolkit.core.errors import UserError
 from toolkit.core.text import counted, home_hint
 from toolkit.preprocess.sources.hub import find_on_hub, parse_hub_name
-from toolkit.preprocess.sources.source import READABLE, Source, extension_of, format_of
+from toolkit.preprocess.sources.source import READABLE, Source, extension_of, format_of, report_other_kinds
 from toolkit.preprocess.sources.walk import each_once, is_broken_link, matches, report_repeats, status_of, walk
 
 
@@ -114,12 +112,7 @@ class _Found:
 
     def report(self) -> None:
         """Print what is left out, one line for each reason."""
-        if self.other_kinds:
-            kinds = Counter(extension_of(path) or "without an extension" for path in self.other_kinds)
-            most = sorted(kinds.items(), key=lambda item: (-item[1], item[0]))[:8]
-            found = ", ".join(f"{count:,} {kind}" for kind, count in most)
-            more = f" and {len(kinds) - 8} more kinds" if len(kinds) > 8 else ""
-            console().print(f"Left out {counted(len(self.other_kinds), 'file')} of other kinds: {found}{more}.")
+        report_other_kinds(self.other_kinds)
         report_repeats(self.repeats)
 
     def _add_folder(self, path: str) -> None:

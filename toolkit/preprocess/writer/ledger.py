@@ -15,7 +15,7 @@ from pydantic import Field
 
 from toolkit.core.files import atomic_write
 from toolkit.core.settings import Settings
-from toolkit.core.text import counted, first_few
+from toolkit.core.text import counted, first_few, printable
 from toolkit.data import ShardEntry
 from toolkit.preprocess.readers import Reason
 
@@ -93,7 +93,8 @@ class Tally:
         lines = []
         for reason, bad in self.first_bad.items():
             count = self.skipped[reason]
-            lines.append(f"  {reason}: {counted(count, 'row')}; first {bad.source} row {bad.row:,}: {bad.found}")
+            first = printable(f"{bad.source} row {bad.row:,}: {bad.found}")
+            lines.append(f"  {reason}: {counted(count, 'row')}; first {first}")
         return "\n".join(lines)
 
 
