@@ -122,6 +122,7 @@ class Place:
         run = self._add("run", write_run(self.folder)).read_text()
         self._add("empty", self.folder / "empty").mkdir()
         self._write("broken_toml", "broken.toml", "[run\n")
+        self._write("open_toml", "open.toml", "[run]\nseeds = [1,\n")
         self._write("twice_toml", "twice.toml", run + "\n[run]\n")
         self._write("latin_toml", "latin.toml", b"# \xe9\n")
         head, data, rest = run[: run.index("[data]")], run[run.index("[data]") :], run[run.index("[[schedule]]") :]

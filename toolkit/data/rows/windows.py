@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from toolkit.core.draws import hash_numbers, keyed_uint64
 from toolkit.core.errors import CorpusError, NoRowError
-from toolkit.core.text import counted
+from toolkit.core.text import counted, quoted
 from toolkit.data.corpus.corpus import Corpus
 from toolkit.data.rows.plan_store import PlanStore
 from toolkit.data.settings import DataSettings
@@ -202,7 +202,7 @@ def _check_ids(tokens_BS: npt.NDArray[np.int32], located: list[tuple[int, int]],
     raise CorpusError(
         f"{corpus.path / corpus.manifest.table.names[shard]}.bin: row {row_in_shard} of this shard has the token id "
         f"{tokens_BS[row, column]}, outside the vocabulary of {size:,} ids. The tokens are damaged, or were made with "
-        f"another tokenizer. `toolkit verify {corpus.path}` tells which; copy the corpus again, or rebuild it."
+        f"another tokenizer. `toolkit verify {quoted(corpus.path)}` tells which; copy the corpus again, or rebuild it."
     )
 
 
