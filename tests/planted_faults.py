@@ -581,14 +581,14 @@ FAULTS = (
     ),
     Fault(
         name="sources: links to folders are not followed",
-        path="toolkit/preprocess/sources/find.py",
+        path="toolkit/preprocess/sources/walk.py",
         old="roots += [path for name in folders if os.path.islink(path := os.path.join(folder, name))]",
         new="pass",
         tests=("tests/preprocess/test_preprocess_sources.py",),
     ),
     Fault(
         name="sources: a folder that cannot be read is passed over",
-        path="toolkit/preprocess/sources/find.py",
+        path="toolkit/preprocess/sources/walk.py",
         old="os.walk(root, onerror=_raise_unreadable)",
         new="os.walk(root)",
         tests=("tests/preprocess/test_preprocess_sources.py",),
@@ -602,7 +602,7 @@ FAULTS = (
     ),
     Fault(
         name="sources: a file and a link to it are both read",
-        path="toolkit/preprocess/sources/find.py",
+        path="toolkit/preprocess/sources/walk.py",
         old="own = seen.setdefault((status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns), path)",
         new="own = path",
         tests=("tests/preprocess/test_preprocess_sources.py",),
@@ -1006,6 +1006,41 @@ FAULTS = (
         old="(gpus.has_gpu() and zero_stage < 3)",
         new="gpus.has_gpu()",
         tests=("tests/run/test_gpu_choices.py::test_blocks_whose_weights_are_gathered_inside_are_compiled_if_asked",),
+    ),
+    Fault(
+        name="csv: rows that a quotation mark swallowed count as one bad row",
+        path="toolkit/preprocess/readers/delimited.py",
+        old='        return [Row("", Reason.SWALLOWED, found)] * num_lines',
+        new='        return [Row("", Reason.SWALLOWED, found)]',
+        tests=("tests/preprocess/test_preprocess_delimited.py",),
+    ),
+    Fault(
+        name="csv: the rest of a broken record is read as records",
+        path="toolkit/preprocess/readers/csv_records.py",
+        old='            if self._can_begin_record(line.decode("utf-8", "replace")):',
+        new="            if line:",
+        tests=("tests/preprocess/test_preprocess_delimited.py::test_the_rest_of_a_broken_record_is_no_document",),
+    ),
+    Fault(
+        name="sources: a glob passes over links to nothing",
+        path="toolkit/preprocess/sources/walk.py",
+        old="            if not parts[1:] or is_broken_link(path):",
+        new="            if not parts[1:] and not is_broken_link(path):",
+        tests=("tests/preprocess/test_preprocess_sources.py::test_a_link_to_nothing_is_an_error",),
+    ),
+    Fault(
+        name="adopt: a pair and a link to it are both taken",
+        path="toolkit/preprocess/adoption.py",
+        old='for path, _ in each_once([f"{prefix}.bin" for prefix in found], repeats)]',
+        new='for path in (f"{prefix}.bin" for prefix in found)]',
+        tests=("tests/preprocess/test_adoption.py::test_a_pair_with_several_names_is_taken_once",),
+    ),
+    Fault(
+        name="shards: a ledger names files whose names are not on the disk yet",
+        path="toolkit/data/corpus/shards.py",
+        old="            sync(self._idx.parent)",
+        new="            pass",
+        tests=("tests/data/test_shards.py::test_both_names_are_forced_to_the_disk",),
     ),
 )
 

@@ -63,7 +63,11 @@ def _named(*words: str, found: tuple[str, ...], remedy: str, under: str = "") ->
 
 _SETTINGS = (
     Case(("train", "no-such.toml"), ("run file 'no-such.toml' does not exist",), "Available presets: 1b, 210m"),
+    Case(("train",), ("missing argument 'RUN.toml|PRESET'",), "For example: toolkit train run.toml"),
+    Case(("train", "{run}", "--nonsense"), ("no such option: --nonsense",), "toolkit train --help"),
+    Case(("--nonsense",), ("no such option: --nonsense",), "toolkit --help"),
     Case(("train", "{broken_toml}"), ("is not valid TOML", "line 1"), "Correct it"),
+    Case(("train", "{open_toml}"), ("is not valid TOML", "line 2, column 12, the end"), "Correct it"),
     _set("train.micro_batch_row=2", found=("unknown key 'train.micro_batch_row'",), remedy="'micro_batch_rows'"),
     _set("train.steps=ten", found=("train.steps", "'ten'"), remedy="an integer"),
     _set("objectives.mlm.mask_ratio=1.4", found=("objectives.mlm.mask_ratio", "1.4"), remedy="at most 1"),
@@ -257,7 +261,11 @@ _CORPORA = (
         remedy="a shorter data.sequence_length",
     ),
     Case(("verify", "{damaged_shard}"), ("shard-00000.bin",), "again"),
-    Case(("verify", "{empty}"), ("no corpus at",), "toolkit preprocess"),
+    Case(("verify", "{empty}"), ("nothing to verify in {empty}", "no corpus, run"), "Give the folder of a corpus"),
+    Case(("verify", "{decoder}"), ("a Hugging Face model",), "Give the folder of a corpus"),
+    Case(("verify", "{damaged_checkpoint}"), ("{damaged_checkpoint}/weights-", "is damaged"), "Copy the checkpoint"),
+    Case(("verify", "{damaged_run}"), ("step-00000010/weights-", "is damaged"), "Copy the checkpoint again"),
+    Case(("verify", "{no_manifest}"), ("manifest.json is damaged",), "Copy the checkpoint again"),
     Case(("inspect", "{empty}"), ("nothing to inspect", "{empty}"), "Give the folder of a corpus"),
     Case(("inspect", "no/such"), ("no/such", "does not exist"), "Give the folder of a corpus"),
     Case(("inspect", "{prepared}", "--set", "lr.peak=1"), ("--set lr.peak=1",), "--set data.windows=blocks"),
@@ -325,6 +333,15 @@ _PREPROCESS = (
     _preprocess("{empty}", *_TO, found=("{empty} is empty",), remedy="end in .parquet"),
     _preprocess("{no_rows}", *_TO, found=("no document in {no_rows}", "no rows"), remedy="Give sources with text"),
     _preprocess("{broken_csv}", *_TO, found=("{broken_csv} is broken", "never closed"), remedy="Repair it"),
+    _preprocess(
+        "{swallowed_csv}",
+        "--tokenizer",
+        "{tokenizer}",
+        "--output",
+        "swallowed",
+        found=("{swallowed_csv} row 2: lines 3 to 5",),
+        remedy="Repair the source",
+    ),
     _preprocess("{one_object}", *_TO, found=("{one_object} is one JSON object",), remedy="one object per line"),
     _preprocess("{broken_array}", *_TO, found=("{broken_array} is broken at byte",), remedy="repair it"),
     _preprocess("{empty_gzip}", *_TO, found=("{empty_gzip} is empty",), remedy="Download it again"),
@@ -412,6 +429,7 @@ _GRIDS = (
     Case(("grid", "no-such.toml"), ("grid file 'no-such.toml' does not exist",), "Check the path"),
     Case(("grid", "{empty}"), ("{empty} is a directory",), "Give the .toml file"),
     Case(("grid", "{broken_toml}"), ("is not valid TOML", "line 1"), "Correct it"),
+    Case(("grid", "{open_toml}"), ("is not valid TOML", "line 2, column 12"), "Correct it"),
     Case(("grid", "{latin_toml}"), ("not valid UTF-8", "byte 2"), "Save it as UTF-8"),
     Case(("grid", "{run}"), ("unknown key 'run'",), "Known keys here: grid, model, task"),
     Case(("grid", "{whole_grid}", "--workers", "0"), ("'--workers'",), "at least 1"),
@@ -525,6 +543,14 @@ _IMPORTS = (
 _SHEET = "Give a .tsv, .txt, .csv, .jsonl or .parquet file"
 _FINETUNED = (
     _finetune("xx", "{checkpoint}", found=("unknown task 'xx'",), remedy="Choose one of: "),
+    _finetune(
+        "sc",
+        "{text}/x",
+        "--label-column",
+        "x",
+        found=("could not load {text}/x",),
+        remedy="Give a folder with config.json",
+    ),
     _finetune("sc", "", found=("MODEL is an empty string",), remedy="Give a Hugging Face folder"),
     _finetune("sc", "{empty}", found=("{empty} is not a model", "a config.json"), remedy="Give a Hugging Face folder"),
     _finetune("sc", "{damaged_checkpoint}", found=("weights-", "is damaged"), remedy="Copy the checkpoint again"),
@@ -683,7 +709,7 @@ def _report(name: str, *options: str, found: tuple[str, ...], remedy: str) -> Ca
 
 _AGAIN = "Run `toolkit grid` again"
 _REPORTS = (
-    Case(("report", "nowhere"), ("'nowhere' does not exist",), "Check the path"),
+    Case(("report", "nowhere"), ("'nowhere' does not exist",), "Give the folder of a grid or of a run"),
     Case(("report", "{text}"), ("is not a directory",), "Give the folder of a grid or of a run"),
     Case(("report", "{empty}"), ("is neither a grid", "nor a run"), "`toolkit grid` or `toolkit train` wrote"),
     _report("whole", "{empty}", found=("is neither a grid", "nor a run"), remedy="Give a folder"),

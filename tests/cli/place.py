@@ -122,6 +122,7 @@ class Place:
         run = self._add("run", write_run(self.folder)).read_text()
         self._add("empty", self.folder / "empty").mkdir()
         self._write("broken_toml", "broken.toml", "[run\n")
+        self._write("open_toml", "open.toml", "[run]\nseeds = [1,\n")
         self._write("twice_toml", "twice.toml", run + "\n[run]\n")
         self._write("latin_toml", "latin.toml", b"# \xe9\n")
         head, data, rest = run[: run.index("[data]")], run[run.index("[data]") :], run[run.index("[[schedule]]") :]
@@ -156,6 +157,7 @@ class Place:
         text = self._write("text", "text.jsonl", lines)
         self._write("bad_gzip", "bad.jsonl.gz", "this is no gzip")
         self._write("broken_csv", "broken.csv", 'text\n"never closed\n')
+        self._write("swallowed_csv", "swallowed.csv", 'id,text\n1,one\n2,"a stray mark\n3,three\n4,"four"\n')
         self._write("empty_gzip", "empty.jsonl.gz", "")
         self._write("bad_parquet", "bad.parquet", "this is no Parquet file")
         self._write("no_rows", "no_rows.jsonl", "")

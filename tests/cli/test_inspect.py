@@ -111,6 +111,32 @@ def test_a_file_that_is_cut_off_or_gone_shows_in_the_view_of_the_run(inspect, ru
     assert any(line.startswith("10 ") and f"{gone.name} cannot be read" in line for line in lines)
 
 
+def test_verify_reads_runs_and_checkpoints(monkeypatch, capsys, run):
+    def verify(folder):
+        monkeypatch.setattr(sys, "argv", ["toolkit", "verify", str(folder)])
+        with pytest.raises(SystemExit) as left:
+            main()
+        said = capsys.readouterr()
+        return left.value.code, said.out.splitlines(), said.err
+
+    older, newer = (run / "checkpoints" / name for name in ("step-00000010", "step-00000015"))
+    code, lines, err = verify(run)
+    assert (code, err) == (0, "")
+    assert [line.partition(" is intact: ")[0] for line in lines] == [str(newer), str(older)]
+    assert verify(run / "checkpoints")[:2] == (0, lines)
+    assert verify(older)[:2] == (0, lines[1:])
+    for folder in (older, newer):
+        next(folder.glob("weights-*")).unlink()
+    code, _, err = verify(run)
+    assert code == 2
+    assert all(f"{folder}/weights-" in err for folder in (older, newer))
+    shutil.rmtree(run / "checkpoints")
+    code, _, err = verify(run)
+    assert code == 2
+    assert f"nothing to verify in {run}" in err
+    assert "preprocess" not in err
+
+
 def test_a_checkpoint_without_a_schedule(inspect, tmp_path):
     """As one that was not trained here has none."""
     settings = model_settings("test", vocab_size=384)

@@ -1,9 +1,11 @@
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.support.hf_decoders import save_decoder
 from toolkit.cli import main
 from toolkit.cli.convert import command
 
@@ -86,3 +88,14 @@ def test_directions_and_their_options(toolkit: Run, tmp_path: Path, options: tup
     assert code == 2
     assert message in errors
     assert "Traceback" not in errors
+
+
+def test_what_to_do_with_an_import_can_be_pasted(toolkit: Run, tmp_path: Path) -> None:
+    save_decoder("llama 3", tmp_path / "decoder")
+    code, output, _ = toolkit("convert", "--from-hf", tmp_path / "decoder", tmp_path / "two words")
+    assert code == 0
+    prepare, train = (shlex.split(line) for line in output.rpartition("Next:\n")[2].splitlines())
+    assert prepare[prepare.index("--tokenizer") + 1] == str(tmp_path / "two words")
+    assert prepare[-2:] == ["--holdout", "0.001"]
+    assert f"init.from={tmp_path / 'two words'}" in train
+    assert train[-1] == "data.validation=data/mine/holdout"

@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.core.files import atomic_directory, atomic_file, atomic_write, cache_folder, hash_file, hash_folder
+from toolkit.core.files import (
+    _private_folder,
+    atomic_directory,
+    atomic_file,
+    atomic_write,
+    cache_folder,
+    hash_file,
+    hash_folder,
+)
 
 
 def _names(folder: Path) -> list[str]:
@@ -94,7 +102,7 @@ def test_a_hash_says_how_far_it_is(tmp_path: Path) -> None:
 
 
 def test_a_user_without_a_home_has_a_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """D13: a container's bare uid has no HOME and no entry in /etc/passwd."""
+    """A container's bare uid has no HOME and no entry in /etc/passwd."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cache_folder() == tmp_path / "encoder-pretraining-toolkit"
     monkeypatch.delenv("XDG_CACHE_HOME")
@@ -102,5 +110,29 @@ def test_a_user_without_a_home_has_a_cache_folder(tmp_path: Path, monkeypatch: p
     assert cache_folder() == tmp_path / ".cache" / "encoder-pretraining-toolkit"
     monkeypatch.delenv("HOME")
     monkeypatch.setattr("pwd.getpwuid", lambda _: (_ for _ in ()).throw(KeyError("no such uid")))
-    assert cache_folder().is_absolute()
-    assert str(os.getuid()) in cache_folder().name
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    _private_folder.cache_clear()
+    folder = cache_folder()
+    assert folder == tmp_path / f"encoder-pretraining-toolkit-{os.getuid()}"
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("what", ["of another user", "open to all", "a link", "a file"])
+def test_a_cache_folder_that_others_can_write_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folder = tmp_path / "name"
+    if what == "a link":
+        (tmp_path / "elsewhere").mkdir(mode=0o700)
+        folder.symlink_to("elsewhere")
+    elif what == "a file":
+        folder.touch(mode=0o600)
+    else:
+        folder.mkdir()
+        folder.chmod(0o777 if what == "open to all" else 0o700)
+    if what == "of another user":
+        monkeypatch.setattr("os.getuid", lambda: folder.stat().st_uid + 1)
+    _private_folder.cache_clear()
+    found = _private_folder("name")
+    assert found != folder
+    assert found.is_dir()
+    assert _private_folder("name") == found

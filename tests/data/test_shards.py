@@ -1,6 +1,7 @@
 """Shards: the bytes on disk, against a reader and a writer that share no code with ours."""
 
 import hashlib
+import os
 import struct
 from pathlib import Path
 
@@ -115,6 +116,20 @@ def test_nothing_has_the_final_name_before_the_end(tmp_path: Path) -> None:
     assert not (tmp_path / "s.bin").exists()
     writer.close()
     assert (tmp_path / "s.bin").exists()
+
+
+def test_both_names_are_forced_to_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ledger will name the shard; without its folder, a power cut may take the names back."""
+    forced: list[tuple[str, list[str]]] = []
+
+    def noted(descriptor: int) -> None:
+        names = sorted(path.name for path in tmp_path.iterdir())
+        forced.append((os.readlink(f"/proc/self/fd/{descriptor}"), names))
+
+    monkeypatch.setattr(os, "fsync", noted)
+    with ShardWriter(tmp_path / "a", dtype="uint16") as writer:
+        writer.append(np.array([1]), np.array([1]))
+    assert forced[-1] == (str(tmp_path), ["a.bin", "a.idx"])
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:

@@ -41,6 +41,9 @@ def test_options_reach_the_settings(monkeypatch, capsys, tmp_path, data):
     assert result["majority"] == pytest.approx(2 / 3)
     labels = [json.loads(line)["label"] for line in (output / "predictions.jsonl").read_text().splitlines()]
     assert labels == ["1", "0", "1"]
+    assert printed.out.splitlines()[-1] == (
+        f"use the model in Python: transformers.pipeline('text-classification', model='{output / 'model'}')('a text')"
+    )
     assert ["test", *(f"{result['test'][metric]:.4f}" for metric in ("accuracy", "f1_macro", "mcc"))] in [
         line.split() for line in printed.out.splitlines()
     ]
@@ -95,7 +98,7 @@ def test_help_shows_the_settings_of_the_task(monkeypatch, capsys, tmp_path, word
         (["sc", "--lr", "nan"], "invalid value for --lr: expected a finite number, got nan"),
         (["sc", "--steps", "0"], "invalid value for --steps: expected at least 1, got 0"),
         (["sc", "--text-columns", "a,b,c"], "for --text-columns"),
-        (["sc"], "no column 'text' or 'label'; found: 'sentence', 'stars'"),
+        (["sc"], "is not a model"),  # before the columns, which have other names too
     ],
 )
 def test_what_cannot_run_leaves_with_2(monkeypatch, capsys, tmp_path, data, words, message):

@@ -1,8 +1,9 @@
 import pytest
 
 import tokenization
-from toolkit.core.errors import CorpusError, SettingsError
+from toolkit.core.errors import CorpusError, NoRowError, SettingsError
 from toolkit.data import Corpus, DataSettings, open_rows
+from toolkit.inspection import inspect
 from toolkit.inspection.corpora import (
     Segment,
     histogram,
@@ -130,3 +131,18 @@ def test_rows_are_numbered_over_the_shards(corpus):
 
     # The first shard has 15 tokens, one row and a tail.
     assert segment == Segment(1, 8, load_tokenizer(corpus).decode(corpus.shards[1].tokens[:8]))
+
+
+def test_a_corpus_too_small_for_a_row_shows_what_it_holds(prepare, write_jsonl, tmp_path, capsys):
+    """Its source has a name that would colour a terminal."""
+    prepare(write_jsonl("\x1b[31mred.jsonl", ["q", "qq", b"no JSON"]), max_bad_fraction=0.5)
+
+    inspect(tmp_path / "corpus", num_rows=3)
+
+    said = capsys.readouterr().out
+    assert "No rows to show: " in said
+    assert "data.min_length=12" in said
+    assert "\\x1b[31mred.jsonl" in said
+    assert "\x1b" not in said
+    with pytest.raises(NoRowError, match=r"data\.min_length=11"):
+        inspect(tmp_path / "corpus", num_rows=3, overrides=["data.min_length=11"])

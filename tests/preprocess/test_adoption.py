@@ -124,6 +124,19 @@ def test_globs_and_relative_paths(take, tmp_path, megatron, monkeypatch):
     assert Corpus("there").num_documents == 90
 
 
+@pytest.mark.parametrize("named", [("m/x", "link/x"), ("m/*",), ("**/*.idx",), ("copy", "m/x.bin")])
+def test_a_pair_with_several_names_is_taken_once(take, tmp_path, named, capsys):
+    write_pair(tmp_path / "m" / "x", made_up(5))
+    (tmp_path / "link").symlink_to("m")
+    for folder, target in (("m", "x"), (".", "m/x")):
+        for ending in ("bin", "idx"):
+            (tmp_path / folder / f"copy.{ending}").symlink_to(f"{target}.{ending}")
+    found = take(*(tmp_path / name for name in named))
+    assert found.manifest.documents == 5
+    assert found.manifest.table.names == [str(tmp_path / "m" / "x")]
+    assert "Read once, though named again by links: " in capsys.readouterr().out
+
+
 def test_rows_are_those_of_the_same_documents_in_a_corpus_of_ours(take, tmp_path, megatron):
     """Packed by best fit: sentences are joined again, so a document is one segment."""
     take(*megatron)
@@ -340,6 +353,22 @@ def test_nothing_is_lost_in_the_output_folder(take, tmp_path, prepare, write_jso
     prepare(write_jsonl("text.jsonl", ["The old miller counts."]), output=tmp_path / "ours")
     with pytest.raises(UserError, match="holds a corpus with shards of its own"):
         take(prefix, output=tmp_path / "ours", overwrite=True)
+
+
+def test_an_adoption_that_was_killed_before_its_end_can_be_made_again(take, tmp_path):
+    prefix = write_pair(tmp_path / "m" / "x", made_up(3))
+    take(prefix)
+    whole = _files(tmp_path / "corpus")
+    (tmp_path / "corpus" / "corpus.json").unlink()
+    (tmp_path / "corpus" / ".tokenizer.1234.partial").mkdir()
+    with pytest.raises(UserError, match="Name another folder"):
+        take(prefix)
+    take(prefix, overwrite=True)
+    assert _files(tmp_path / "corpus") == whole
+    assert not list((tmp_path / "corpus").glob(".tokenizer*"))
+    (tmp_path / "corpus" / "corpus.json").unlink()
+    with pytest.raises(UserError, match="Name another folder"):
+        take(prefix, overwrite=True, mask_token="id:5")
 
 
 def test_a_tokenizer_in_the_folder_that_is_replaced_may_be_the_one(take, tmp_path):

@@ -1,3 +1,4 @@
+import shlex
 import sys
 
 import pytest
@@ -150,3 +151,18 @@ def test_help_lists_the_options(toolkit):
     assert code == 0
     for option in ("--tokenizer", "--txt-documents", "--mask-token", "--workers", "--holdout", "[default: 0.01]"):
         assert option in out
+
+
+def test_the_command_that_is_proposed_can_be_pasted(toolkit, write_jsonl, tokenizer_folder, tmp_path):
+    folder, adopted = tmp_path / "two words", tmp_path / "it's"
+    source = write_jsonl("a.jsonl", sample_documents(20))
+
+    for words in (
+        ("preprocess", source, "--tokenizer", tokenizer_folder, "--output", folder),
+        ("adopt", folder / "shard-00000", "--tokenizer", tokenizer_folder, "--output", adopted),
+    ):
+        code, out, _ = toolkit(*words)
+        assert code == 0
+        proposed = shlex.split(out.rpartition("Look at it with: toolkit ")[2])
+        assert proposed == ["inspect", str(words[-1])]
+        assert toolkit(*proposed)[0] == 0

@@ -6,8 +6,9 @@ import io
 import pytest
 
 from toolkit.core.errors import UserError
-from toolkit.preprocess.readers import Reason, delimited, iterate_spans, lines
+from toolkit.preprocess.readers import Reason, csv_records, delimited, iterate_spans, lines
 from toolkit.preprocess.sources import find_sources
+from toolkit.preprocess.summary import notes
 
 BOM = b"\xef\xbb\xbf"
 
@@ -61,8 +62,62 @@ def test_a_record_with_broken_quoting_spoils_itself_only(tmp_path):
 
 
 def test_a_quotation_mark_that_is_never_closed_ends_the_reading(tmp_path):
-    with pytest.raises(UserError, match=r"a\.csv is broken: a quotation mark in the record at byte 7 is never closed"):
+    with pytest.raises(UserError, match=r"a\.csv is broken: a quotation mark in the record at line 3 is never closed"):
         read(tmp_path, "a.csv", b'text\na\n"b\nc\n')
+
+
+def test_a_field_without_an_end_in_sight_ends_the_reading(tmp_path, monkeypatch):
+    monkeypatch.setattr(csv_records, "_MOST_FIELD_CHARACTERS", 100)
+
+    with pytest.raises(UserError, match=r"the record at line 3 has a field of more than"):
+        read(tmp_path, "a.csv", b'text\na\n"b\n' + b"row\n" * 50 + b'"\n')
+
+
+PLAIN_ROWS = [f"{number},text {number}" for number in range(2, 41)]  # as many as its line in the file
+
+
+@pytest.mark.parametrize(
+    ("closing", "found"),
+    [('a pipe of 12" and 3"', "',' expected"), ('a pipe of 3"', "lines look like rows"), ('3",x', "3 fields")],
+)
+def test_every_line_that_a_stray_quotation_mark_swallows_is_a_bad_row(tmp_path, closing, found):
+    lines = list(PLAIN_ROWS)
+    lines[8], lines[28] = '10,"an inch mark at the front', f"30,{closing}"
+    rows = read(tmp_path, "a.csv", "\n".join(["id,text", *lines, ""]).encode())
+
+    assert values(rows)[:8] + values(rows)[29:] == [f"text {line}" for line in (*range(2, 10), *range(31, 41))]
+    assert values(rows)[8:29] == [Reason.SWALLOWED] * 21
+    assert rows[8].found.startswith("lines 10 to 30: ")
+    assert found in rows[8].found
+    assert "written twice" in rows[8].found
+
+
+@pytest.mark.parametrize("header", ["text", "id,text", "text,label"])
+@pytest.mark.parametrize("line", ["no comma", "one comma, as in prose", "roses are red,", '  "key": 1,', ""])
+def test_a_text_of_many_lines_is_one_document(tmp_path, header, line):
+    text = "\n".join([line] * 50)
+    written = [{"id": "7", "text": text, "label": "pos"}[name] for name in header.split(",")]
+    content = io.StringIO(newline="")
+    csv.writer(content).writerows([header.split(","), written, written])
+
+    rows = read(tmp_path, "a.csv", content.getvalue().encode())
+
+    assert [(row.text, row.found) for row in rows] == [(text, "")] * 2
+
+
+def test_the_rest_of_a_broken_record_is_no_document(tmp_path):
+    content = b'id,text\n1,"he said "hi" and\nleft\nmore, text"\n2,"two\nlines"\n3,three\n'
+    rows = read(tmp_path, "a.csv", content)
+
+    assert values(rows) == [Reason.SWALLOWED] * 3 + ["two\nlines", "three"]
+    assert rows[0].found.startswith("lines 2 to 4: ")
+
+
+def test_a_very_long_text_is_remarked_upon(tmp_path, monkeypatch):
+    monkeypatch.setattr(delimited, "_MANY_LINES", 20)
+    rows = read(tmp_path, "a.csv", ("text\na\n" + '"' + "row\n" * 30 + '"\nb\n').encode())
+
+    assert [row.found for row in rows] == ["", "lines 3 to 33 are one document", ""]
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv"])
@@ -89,7 +144,8 @@ def test_reading_resumes_at_the_start_of_every_span(tmp_path, monkeypatch, name,
     comma = "," if name == "a.csv" else "\t"
     texts = [f"é{quote and ','}{quote and chr(10)}{number}" for number in range(40)]
     content = "".join(f"{number}{comma}{quote}{text}{quote}\n" for number, text in enumerate(texts))
-    content = f"id{comma}text\n{content}".encode()
+    stray = '8,"swallowed\n9,also\n10,"too"\n' if quote else ""
+    content = f"id{comma}text\n{content}{stray}{content}".encode()
     path = tmp_path / (name + ".gz" if packed else name)
     if packed:
         import gzip
@@ -101,6 +157,29 @@ def test_reading_resumes_at_the_start_of_every_span(tmp_path, monkeypatch, name,
 
     assert len(spans) > 5
     for number, span in enumerate(spans):
-        rows = [row.text for later in spans_of(path, start=span.start) for row in later.read()]
-        assert rows == [row.text for later in spans[number:] for row in later.read()]
-    assert [row.text for span in spans for row in span.read()] == texts
+        rows = [row for later in spans_of(path, start=span.start) for row in later.read()]
+        assert rows == [row for later in spans[number:] for row in later.read()]
+    assert [row.text for span in spans for row in span.read() if not row.reason] == texts * 2
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_swallowed_rows_end_the_command(tmp_path, prepare, workers):
+    lines = [f"{number},text {number}" for number in range(2, 2001)]
+    lines[298], lines[1198] = '300,"an inch mark at the front', '1200,a pipe of 3"'
+    (tmp_path / "a.csv").write_text("\n".join(["id,text", *lines, ""]))
+
+    message = r"901 of 1,999 rows .* \(45\.1%\)(?s:.*)swallowed by a quotation mark: 901 rows; first .*a\.csv row 299"
+    with pytest.raises(UserError, match=message):
+        prepare(tmp_path / "a.csv", workers=workers)
+
+    result = prepare(tmp_path / "a.csv", workers=workers, max_bad_fraction=0.5, output=tmp_path / "corpus 2")
+    assert result.manifest.documents == 1098
+    assert result.manifest.skipped == {Reason.SWALLOWED: 901}
+
+
+def test_a_very_long_text_is_said_at_the_end(tmp_path, prepare):
+    (tmp_path / "a.csv").write_text('text\n"' + "row\n" * 1200 + '"\nlast\n')
+
+    (note,) = notes(prepare(tmp_path / "a.csv"))
+
+    assert f"{tmp_path / 'a.csv'}, lines 2 to 1,202 are one document. If they should be several rows" in note

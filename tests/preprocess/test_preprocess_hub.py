@@ -133,6 +133,22 @@ def test_without_a_readme_folders_are_configurations(hub):
     assert inside("A:test") == ["data/A/test-0.parquet"]
 
 
+def test_files_of_other_kinds_are_counted(hub, capsys):
+    several = repository(hub, "org/several", card=SEVERAL, files=["fr/a.parquet", "en/b.parquet"])
+    plain = repository(hub, "org/plain", files=["a.parquet"])
+    for name in ("fr/c.jsonl", "fr/x/d.jsonl.gz", "en/e.jsonl"):
+        (several / name).parent.mkdir(parents=True, exist_ok=True)
+        (several / name).write_text("{}")
+    (plain / "b.jsonl").write_text("{}")
+    (plain / "LICENSE").write_text("free")
+
+    assert found("org/several", subset="three") == ["org/several/fr/a.parquet"]
+    said = "Left out 2 files of other kinds in the data set org/several: 1 .jsonl, 1 .jsonl.gz.\n"
+    assert capsys.readouterr().out == said
+    assert found("org/plain") == ["org/plain/a.parquet"]
+    assert capsys.readouterr().out == "Left out 1 file of other kinds in the data set org/plain: 1 .jsonl.\n"
+
+
 def test_another_revision_can_be_named(hub):
     repository(hub, "org/text", files=["a.parquet"])
     repository(hub, "org/text@refs%2Fconvert%2Fparquet", files=["default/train/0000.parquet"])

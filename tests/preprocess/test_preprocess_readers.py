@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from toolkit.core.errors import UserError
-from toolkit.preprocess.readers import Reason, iterate_spans, parquet_footer
+from toolkit.preprocess.readers import Reason, iterate_spans, json_array, parquet_footer
 from toolkit.preprocess.sources import find_sources
 
 BOM = b"\xef\xbb\xbf"
@@ -178,7 +178,6 @@ def test_files_without_any_row(tmp_path, content):
         (b'[{"text": "1"}]\n[2]', "broken at byte 16: extra data after its end"),
         (b'[{"text": "a\nb"}]', "broken at byte 12: Invalid control character"),
         (b"[" * 100_000 + b"]", "recursion"),
-        (b"[" + b"9" * 5000 + b"]", "digits"),
         (b'{\n  "text": "1"\n}\n', "is one JSON object written over several lines"),
     ],
 )
@@ -288,6 +287,15 @@ def test_parquet_with_another_type_says_which(tmp_path):
 
     assert [row.reason for row in rows] == [Reason.WRONG_TYPE] * 3
     assert rows[0].found == "column 'text' has type int64"
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "json"])
+def test_an_integer_too_long_for_python_spoils_its_own_row(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(json_array, "_SPAN_CHARACTERS", 1000)
+    rows = [b'{"text": "a"}', b'{"n": ' + b"9" * 5000 + b', "text": "b"}', b'{"text": "c"}']
+    content = b"\n".join(rows) if kind == "jsonl" else b"[" + b",\n".join(rows) + b"]"
+
+    assert texts(write(tmp_path, f"a.{kind}", content)) == ["a", Reason.BROKEN_JSON, "c"]
 
 
 @pytest.mark.parametrize("damage", ["not parquet", "cut", "inside"])

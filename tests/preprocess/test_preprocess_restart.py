@@ -249,10 +249,10 @@ def test_a_lost_shard_of_an_unfinished_corpus_is_named(prepare, sources, tmp_pat
 def test_a_line_of_the_ledger_that_was_being_written_is_left_out(prepare, sources, tmp_path):
     prepare(*sources, output=tmp_path / "whole", **GIVEN)
     output = tmp_path / "killed"
-    assert not run_and_die(10, lambda: prepare(*sources, output=output, **GIVEN))
+    assert not run_and_die(11, lambda: prepare(*sources, output=output, **GIVEN))
     with (output / LEDGER_NAME).open("ab") as ledger:
         ledger.write(b'{"shard": {"name": "sha')
-    assert not run_and_die(8, lambda: prepare(*sources, output=output, **GIVEN))
+    assert not run_and_die(10, lambda: prepare(*sources, output=output, **GIVEN))
 
     assert prepare(*sources, output=output, **GIVEN).num_kept_shards == 2
     assert all_files(output) == all_files(tmp_path / "whole")

@@ -133,12 +133,34 @@ def test_an_unreadable_folder_is_an_error(tmp_path, monkeypatch, named):
         find_sources([str(tmp_path / named)])
 
 
-def test_a_link_to_nothing_is_an_error(tmp_path):
+@pytest.mark.parametrize("named", ["d", "d/*.txt", "**/*.txt", "d/2.txt"])
+def test_a_link_to_nothing_is_an_error(tmp_path, named):
     touch(tmp_path, "d/1.txt")
     (tmp_path / "d/2.txt").symlink_to("gone.txt")
 
     with pytest.raises(UserError, match=r"the source .*/d/2\.txt is a broken link to gone\.txt"):
-        find_sources([str(tmp_path / "d")])
+        find_sources([str(tmp_path / named)])
+
+
+@pytest.mark.parametrize("named", ["d", "d/*", "d/*/*.txt"])
+def test_a_link_to_a_folder_that_is_not_mounted_is_an_error(tmp_path, named):
+    touch(tmp_path, "d/x/1.txt")
+    (tmp_path / "d/y").symlink_to("/mnt/gone")
+
+    with pytest.raises(UserError, match=r"the source .*/d/y is a broken link to /mnt/gone"):
+        find_sources([str(tmp_path / named)])
+
+
+@pytest.mark.parametrize("named", ["d/**/*.txt", "d/**", "**/x/**/*.txt", "d/**/**/?.txt"])
+def test_a_glob_enters_each_folder_once(tmp_path, named, monkeypatch):
+    """Two links to a folder above make 2^40 paths, and Python's own glob follows each."""
+    touch(tmp_path, "d/x/1.txt", "d/x/2.txt", "d/.hidden/3.txt")
+    for link in ("d/up", "d/x/up", "d/x/again"):
+        (tmp_path / link).symlink_to(tmp_path / "d")
+    monkeypatch.chdir(tmp_path)
+
+    assert names(find_sources([named]), tmp_path) == ["d/x/1.txt", "d/x/2.txt"]
+    assert names(find_sources([str(tmp_path / named)]), tmp_path) == ["d/x/1.txt", "d/x/2.txt"]
 
 
 def test_a_pipe_is_not_waited_for(tmp_path, capsys):

@@ -22,6 +22,7 @@ from toolkit.checkpoint.manifest import (
 )
 from toolkit.core.errors import CheckpointError
 from toolkit.core.files import hash_file
+from toolkit.core.text import quoted
 
 if TYPE_CHECKING:
     import torch
@@ -201,7 +202,11 @@ def open_checkpoint(path: Path | str) -> Checkpoint:
         raise CheckpointError(f"{path} is not a directory. {_WHAT_TO_GIVE}")
     if not (path / MANIFEST_NAME).exists():
         is_hub_model = (path / "config.json").is_file()
-        hint = f"It is a Hugging Face model; toolkit convert --from-hf {path} OUT imports it. " if is_hub_model else ""
+        hint = (
+            f"It is a Hugging Face model; toolkit convert --from-hf {quoted(path)} OUT imports it. "
+            if is_hub_model
+            else ""
+        )
         raise CheckpointError(
             f"{path} holds no checkpoint: it has neither {MANIFEST_NAME} nor {CHECKPOINTS_FOLDER}/step-NNNNNNNN. "
             f"{hint}{_WHAT_TO_GIVE}"

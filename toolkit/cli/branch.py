@@ -24,10 +24,11 @@ def command(
     ] = None,
 ) -> None:
     """Start a new run at a step of another one, with another tail: objective, decay, budget, data."""
+    from toolkit.core.text import quoted
     from toolkit.run.branching import make_branch
 
     branch = make_branch(run, step=step, tail=config, output=output, overrides=overrides or [])
     for note in branch.notes:
         print(note)
     print(f"wrote {branch.settings_file}. Train it:")
-    print(f"  toolkit train {branch.settings_file}")
+    print(f"  toolkit train {quoted(branch.settings_file)}")

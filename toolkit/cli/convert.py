@@ -107,6 +107,7 @@ def _export(
 def _import(source: str, out: Path, mask_token: str | None, tokenizer: str | None) -> None:
     from toolkit.conversion import from_hf
     from toolkit.conversion.importing import DEFAULT_MASK_TOKEN
+    from toolkit.core.text import quoted
 
     policy = DEFAULT_MASK_TOKEN if mask_token is None else mask_token
     report = from_hf(source, out, mask_token=policy, tokenizer=tokenizer)
@@ -115,8 +116,10 @@ def _import(source: str, out: Path, mask_token: str | None, tokenizer: str | Non
         print(f"  {change}")
     print(f"  {_comparison(report)}")
     print(f"wrote {report.out}. Next:")
-    print(f"  toolkit preprocess YOUR_TEXT --tokenizer {report.out}{report.preprocess_options} --output data/mine")
-    print(f"  toolkit train adapt --set init.from={report.out} --set data.train=data/mine")
+    options = f"--tokenizer {quoted(report.out)}{report.preprocess_options} --output data/mine --holdout 0.001"
+    print(f"  toolkit preprocess YOUR_TEXT {options}")
+    data = "--set data.train=data/mine --set data.validation=data/mine/holdout"
+    print(f"  toolkit train adapt --set {quoted(f'init.from={report.out}')} {data}")
 
 
 def _comparison(report: "ConversionReport | ImportReport") -> str:

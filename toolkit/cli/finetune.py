@@ -76,7 +76,7 @@ def command(
     """
     from toolkit.core.console import console
     from toolkit.finetuning import get_task
-    from toolkit.workflows.finetune import finetune
+    from toolkit.workflows.finetune import finetune, next_lines
 
     given = {
         "protocol": protocol,
@@ -95,6 +95,7 @@ def command(
     )
     console().print(_scores(result))
     console().print(f"written to {output}: result.json, predictions.jsonl, model/")
+    console().print("\n".join(next_lines(result, output)))
 
 
 def help_sections(words: Sequence[str]) -> list[tuple[str, list[tuple[str, str]]]]:

@@ -3,7 +3,8 @@
 import importlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NoReturn
 
@@ -19,7 +20,7 @@ _COMMANDS = {
     "preprocess": "Tokenize text into memory-mapped shards",
     "adopt": "Use Megatron-LM's .bin/.idx files in place",
     "inspect": "Look at a corpus, a run or a checkpoint",
-    "verify": "Check the hashes of all files of a corpus",
+    "verify": "Check the hashes of a corpus, a run or a checkpoint",
     "train": "Pretrain an encoder, objective after objective",
     "branch": "Start a new run at a step of another one",
     "convert": "Export to or import from Hugging Face",
@@ -31,6 +32,10 @@ _NOT_BUILT = {"plan"}
 _BELOW = {"tokenizer": "train"}
 """Commands that are groups, with the one command in each."""
 _RESERVED = {"adapt", "estimate", "doctor", "launch", "watch"}
+
+
+# The library has its own copy of click, whose names it does not export.
+_UsageError: Any = typer.BadParameter.__base__
 
 
 class _Command(TyperCommand):
@@ -94,19 +99,39 @@ class _LazyGroup(TyperGroup):
             app.callback(no_args_is_help=True, help=_COMMANDS[name])(_no_options)
         return name, get_command(app), args[1:]
 
+    def make_context(self, *args: Any, **given: Any) -> Any:
+        with _usage_errors():
+            return super().make_context(*args, **given)
+
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
-        except typer.BadParameter as error:
-            error.message = _message(error)
-            raise
+            with _usage_errors():
+                return super().invoke(ctx)
         except KeyboardInterrupt:
             # Else the command-line library would turn it into exit code 1.
             raise SystemExit(INTERRUPTED) from None
 
 
+@contextmanager
+def _usage_errors() -> Iterator[None]:
+    """Say what is wrong with a command line as all other errors are said; a group without a command shows its help."""
+    try:
+        yield
+    except _UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            raise
+        from toolkit.core.errors import SettingsError
+
+        if isinstance(error, typer.BadParameter):
+            error.message = _message(error)
+        command, wrong = error.ctx.command if error.ctx else None, error.format_message().rstrip(".")
+        example = next((f" For example: {example}" for example in getattr(command, "examples", ())), "")
+        path = error.ctx.command_path if error.ctx else "toolkit"
+        raise SettingsError(f"{wrong[:1].lower()}{wrong[1:]}.{example}\nFor all options, see: {path} --help") from error
+
+
 def _message(error: typer.BadParameter) -> str:
-    """What is wrong with a value, in the words of all our messages; the library writes option and usage around it."""
+    """What is wrong with a value, in the words of all our messages; the library writes the option in front."""
     from pydantic import ValidationError
 
     from toolkit.core.settings import expectation

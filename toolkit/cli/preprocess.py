@@ -79,6 +79,7 @@ def command(
 def _run(sources: list[str], output: Path, given: dict[str, Any]) -> None:
     from toolkit.core.allocator import give_back_freed_memory
     from toolkit.core.console import console
+    from toolkit.core.text import quoted
     from toolkit.preprocess import preprocess
     from toolkit.preprocess.summary import notes, summary_table
 
@@ -91,4 +92,4 @@ def _run(sources: list[str], output: Path, given: dict[str, Any]) -> None:
         screen.print(note)
     if result.holdout is not None:
         screen.print(f"The held-out documents are in {output / 'holdout'}; set data.validation to this folder.")
-    screen.print(f"The corpus is in {output}. Look at it with: toolkit inspect {output}")
+    screen.print(f"The corpus is in {output}. Look at it with: toolkit inspect {quoted(output)}")

@@ -15,7 +15,7 @@ EXAMPLES = (
 
 def command(
     folders: Annotated[
-        list[Path], typer.Argument(metavar="DIR...", help="Folders of grids, and of runs for their losses.")
+        list[Path], typer.Argument(metavar="DIR", help="Folders of grids, and of runs for their losses.")
     ],
     output: Annotated[
         Path | None,

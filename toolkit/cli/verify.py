@@ -1,21 +1,22 @@
-"""`toolkit verify`: hashes of all files of a corpus."""
+"""`toolkit verify`: hashes of all files of a corpus, a run or a checkpoint."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-EXAMPLES = ("toolkit verify data/corpus",)
+EXAMPLES = (
+    "toolkit verify data/corpus",
+    "toolkit verify runs/mine",
+    "toolkit verify runs/mine/checkpoints/step-00001000",
+)
 
 
-def command(folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a corpus.")]) -> None:
-    """Read every file of a corpus and compare its hash; names damaged and missing files (exit code 2)."""
-    from toolkit.core.errors import CorpusError
-    from toolkit.data import verify_corpus
+def command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a corpus, of a run or of a checkpoint.")],
+) -> None:
+    """Read every file of a corpus, or of checkpoints, and compare its hash; names damaged files (exit code 2)."""
+    from toolkit.inspection import verify
 
-    found = verify_corpus(folder)
-    for path in found.unexpected_files:
-        print(f"{path} does not belong to the corpus; it was not checked.")
-    if found.damaged:
-        raise CorpusError(str(found))
-    print(found)
+    for line in verify(folder):
+        print(line)

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from toolkit.checkpoint.folders import holds_checkpoints
 from toolkit.core.errors import UserError
 from toolkit.core.settings import explain
-from toolkit.core.text import json_kind
+from toolkit.core.text import json_kind, quoted
 from toolkit.core.types import AttentionKind
 from toolkit.model.config import ModelSettings
 
@@ -210,7 +210,7 @@ def _read(folder: Path, name: str) -> dict[str, Any]:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         hint = (
-            f" It is a checkpoint of this toolkit; export it with: toolkit convert --to-hf {name} OUT"
+            f" It is a checkpoint of this toolkit; export it with: toolkit convert --to-hf {quoted(name)} OUT"
             if holds_checkpoints(folder)
             else ""
         )

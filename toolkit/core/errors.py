@@ -4,6 +4,7 @@ ToolkitError                 1  a bug, unless a child says otherwise
 ├── UserError                2  something the user can fix: what was asked, what was found, what to do
 │   ├── SettingsError           a run file, a --set or a combination of settings
 │   ├── CorpusError             a corpus that is missing, damaged or does not fit
+│   │   └── NoRowError              one that is whole, and too small for a single row
 │   ├── CheckpointError         a checkpoint that is missing, damaged or does not fit
 │   └── NotAvailableError       named by the documentation, not built yet
 ├── LostRankError            1  another rank of the run has ended; its own message says why
@@ -45,6 +46,10 @@ class SettingsError(UserError):
 
 class CorpusError(UserError):
     """A corpus that is missing, damaged or does not fit the run."""
+
+
+class NoRowError(CorpusError):
+    """A corpus that has not one row under these settings."""
 
 
 class CheckpointError(UserError):

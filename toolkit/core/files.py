@@ -3,10 +3,12 @@
 import hashlib
 import os
 import shutil
+import stat
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from io import BufferedRandom
 from pathlib import Path
 
@@ -116,15 +118,27 @@ def hash_folder(folder: Path) -> dict[str, str]:
 def cache_folder() -> Path:
     """The folder for files that can be made again, by the XDG base directory specification.
 
-    A user without a home (a container's bare uid) gets one below the system's temporary folder.
+    A user without a home (a container's bare uid) gets one below the system's temporary folder, where another user may
+    have made a folder of that name: then this process gets one of its own.
     """
     base = os.environ.get("XDG_CACHE_HOME", "")
     if not os.path.isabs(base):
         home = os.path.expanduser("~")
         base = os.path.join(home, ".cache")
         if not os.path.isabs(home):
-            return Path(tempfile.gettempdir()) / f"encoder-pretraining-toolkit-{os.getuid()}"
+            return _private_folder(f"encoder-pretraining-toolkit-{os.getuid()}")
     return Path(base) / "encoder-pretraining-toolkit"
+
+
+@cache
+def _private_folder(name: str) -> Path:
+    """A folder below the system's temporary one into which nobody else can put files."""
+    folder = Path(tempfile.gettempdir()) / name
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    status = folder.lstat()
+    is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022
+    return folder if is_ours else Path(tempfile.mkdtemp(prefix=f"{name}-"))
 
 
 def shipped_folder(name: str) -> Path:

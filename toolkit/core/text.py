@@ -1,5 +1,6 @@
 """Pieces of messages."""
 
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +20,16 @@ def first_few(names: Sequence[str]) -> str:
 def json_kind(value: Any) -> str:
     """The JSON type of a value."""
     return _KINDS.get(type(value), "null")
+
+
+def printable(text: str) -> str:
+    """Text on one line, without characters that move the cursor or change colours."""
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
+def quoted(path: object) -> str:
+    """A path as one word of a command that is printed to be copied."""
+    return shlex.quote(str(path))
 
 
 def home_hint(path: object) -> str:

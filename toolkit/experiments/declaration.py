@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field, ValidationError, model_validator
 from toolkit.core.errors import SettingsError
 from toolkit.core.settings import Settings, explain
 from toolkit.core.text import home_hint
+from toolkit.run.toml_files import toml_problem
 
 PAPER_RATES = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4)
 _NEEDED = {
@@ -176,11 +177,12 @@ def _read(path: Path) -> dict[str, Any]:
     if path.is_dir():
         raise SettingsError(f"{path} is a directory. Give the .toml file of a grid.")
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        return tomllib.loads(text)
     except UnicodeDecodeError as error:
         raise SettingsError(f"{path} is not valid UTF-8 (byte {error.start}). Save it as UTF-8.") from error
     except tomllib.TOMLDecodeError as error:
-        raise SettingsError(f"{path} is not valid TOML: {error}. Correct it.") from error
+        raise SettingsError(f"{path} is not valid TOML: {toml_problem(error, text)}. Correct it.") from error
 
 
 def _repeated(place: str, values: Iterable[object]) -> list[str]:

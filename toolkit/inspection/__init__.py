@@ -1,5 +1,6 @@
-"""Corpora, runs and checkpoints for a person to read; nothing is written, and a run at work is not disturbed."""
+"""Corpora, runs and checkpoints, shown and verified; nothing is written, and a run at work is not disturbed."""
 
 from toolkit.inspection.program import inspect
+from toolkit.inspection.verification import verify
 
-__all__ = ["inspect"]
+__all__ = ["inspect", "verify"]

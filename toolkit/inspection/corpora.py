@@ -14,7 +14,7 @@ from tokenization import Tokenizer, load
 from toolkit.core.console import facts
 from toolkit.core.errors import CorpusError, SettingsError
 from toolkit.core.settings import explain
-from toolkit.core.text import counted
+from toolkit.core.text import counted, printable
 from toolkit.data import Corpus, DataSettings, Rows
 from toolkit.run.toml_files import apply_override
 
@@ -147,7 +147,7 @@ def statistics(corpus: Corpus, lengths: Lengths) -> "Table":
     table.add_row("skipped rows", skipped or "none")
     sources = list(dict.fromkeys(shard.source for shard in manifest.shards))
     for source in sources[:_MOST_SOURCES]:
-        table.add_row("source", source)
+        table.add_row("source", printable(source))
     if len(sources) > _MOST_SOURCES:
         table.add_row("", f"and {len(sources) - _MOST_SOURCES:,} more")
     table.add_row("made with", f"toolkit {manifest.toolkit_version}")
@@ -207,7 +207,7 @@ def _spread(corpus: Corpus, lengths: Lengths) -> str:
 
 
 def _shown(text: str) -> str:
-    """Text on one line, without characters that move the cursor; the middle of a long one is left out."""
-    text = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+    """Text on one line; the middle of a long one is left out."""
+    text = printable(text)
     half = _MOST_CHARACTERS // 2
     return text if len(text) <= _MOST_CHARACTERS else f"{text[:half]} [...] {text[-half:]}"

@@ -6,7 +6,8 @@ from pathlib import Path
 from toolkit.checkpoint.manifest import MANIFEST_NAME as CHECKPOINT_MANIFEST
 from toolkit.checkpoint.read import open_unverified
 from toolkit.core.console import console
-from toolkit.core.errors import SettingsError
+from toolkit.core.errors import NoRowError, SettingsError
+from toolkit.core.text import quoted
 from toolkit.data import Corpus, open_rows, tokens_left_out
 from toolkit.data.corpus.manifest import MANIFEST_NAME as CORPUS_MANIFEST
 from toolkit.inspection.corpora import (
@@ -49,21 +50,23 @@ def inspect(folder: Path, *, num_rows: int, overrides: Sequence[str] = ()) -> No
         _show_corpus(folder, num_rows, overrides)
     else:
         raise SettingsError(
-            f"nothing to inspect in {folder}: {_found(folder)}.\nGive the folder of a corpus (corpus.json), of a run "
-            "(run.toml) or of a checkpoint (manifest.json), as `toolkit preprocess`, `train` and `convert --from-hf` "
-            "make them."
+            f"nothing to inspect in {folder}: {what_is_in(folder)}.\nGive the folder of a corpus (corpus.json), of a "
+            "run (run.toml) or of a checkpoint (manifest.json), as `toolkit preprocess`, `train` and "
+            "`convert --from-hf` make them."
         )
 
 
-def _found(folder: Path) -> str:
+def what_is_in(folder: Path) -> str:
+    """What a folder has in place of a corpus, a run or a checkpoint, for messages."""
     if not folder.exists():
         return "it does not exist"
     if not folder.is_dir():
         return "it is a file"
     if (folder / "config.json").is_file():
-        return f"it holds a Hugging Face model, which `toolkit convert --from-hf {folder} OUT` makes a checkpoint of"
+        command = f"toolkit convert --from-hf {quoted(folder)} OUT"
+        return f"it holds a Hugging Face model, which `{command}` makes a checkpoint of"
     if steps := sorted(path.name for path in folder.glob("step-*")):
-        return f"it holds checkpoints; look at one of them: toolkit inspect {folder / steps[-1]}"
+        return f"it holds checkpoints; look at one of them: toolkit inspect {quoted(folder / steps[-1])}"
     if (folder / "unfinished.jsonl").is_file():
         return "its corpus is unfinished; start the same `toolkit preprocess` again"
     return "it holds no corpus, run or checkpoint"
@@ -96,8 +99,13 @@ def _show_corpus(folder: Path, num_rows: int, overrides: Sequence[str]) -> None:
     screen.print()
     screen.print(histogram(lengths))
     screen.print()
-    # Only now: a corpus without one whole row has its statistics shown before the error.
-    made = open_rows(corpus, settings, seed=0)
+    try:
+        made = open_rows(corpus, settings, seed=0)
+    except NoRowError as error:
+        if overrides:
+            raise
+        screen.print(f"No rows to show: {error}")
+        return
     screen.print(rows_line(made, settings))
     if (left_out := tokens_left_out(corpus, made, settings)) is not None:
         screen.print(left_out)

@@ -12,7 +12,7 @@ from toolkit.checkpoint.manifest import CheckpointManifest, LayoutEntry
 from toolkit.checkpoint.read import Checkpoint, open_unverified
 from toolkit.core.console import facts
 from toolkit.core.errors import CheckpointError, SettingsError
-from toolkit.core.text import counted
+from toolkit.core.text import counted, quoted
 from toolkit.inspection.family import family_tree
 from toolkit.model.config import ModelSettings
 from toolkit.model.presets import parameter_counts
@@ -40,7 +40,7 @@ def run_views(folder: RunFolder) -> Iterator["Table | Tree"]:
     if not folder.settings_file.is_file():
         raise SettingsError(
             f"{folder.settings_file}, which a run writes before its first step, does not exist. "
-            f"Look at one of its checkpoints: toolkit inspect {folder.checkpoints}/step-NNNNNNNN."
+            f"Look at one of its checkpoints: toolkit inspect {quoted(folder.checkpoints)}/step-NNNNNNNN."
         )
     settings = read_without_objectives(folder.settings_file)
     schedule, lines = schedule_of(settings), read_lines(folder)

@@ -22,13 +22,14 @@ import tokenization
 from tokenization import Frame
 from toolkit.core.console import console
 from toolkit.core.errors import CorpusError, UserError
-from toolkit.core.files import cache_folder, hash_file
+from toolkit.core.files import PARTIAL_FILES, cache_folder, hash_file
 from toolkit.core.text import counted
 from toolkit.data import MANIFEST_NAME, CorpusManifest, Shard, ShardEntry
 from toolkit.data.corpus.files import OnRead, read_through
 from toolkit.data.corpus.manifest import read_damaged_manifest
 from toolkit.data.corpus.shards import file_names
 from toolkit.preprocess.adopted_frames import FrameCounter, FrameIds, most_common_frame
+from toolkit.preprocess.sources.walk import Repeats, each_once, matches, report_repeats
 from toolkit.preprocess.tokenizer_checks import ids_that_differ_in_transformers, mask_notes
 from toolkit.preprocess.writer.folder import TOKENIZER_FOLDER, complete_corpus, locked, unexpected_names
 
@@ -124,7 +125,7 @@ def adopt(
     shards = _open(prefixes)
     with locked(output):
         try:
-            _check_output(output, prefixes, overwrite=overwrite)
+            _check_output(output, prefixes, loaded, overwrite=overwrite)
             pairs = _examine(shards, loaded)
             _clear(output)
             frames = sum((pair.frames for pair in pairs), Counter[Frame]())
@@ -155,7 +156,9 @@ def _open(prefixes: Sequence[Path]) -> list[Shard]:
     return shards
 
 
-def _check_output(output: Path, prefixes: Sequence[Path], *, overwrite: bool) -> None:
+def _check_output(
+    output: Path, prefixes: Sequence[Path], tokenizer: tokenization.Tokenizer, *, overwrite: bool
+) -> None:
     """Refuse a folder in which something could be lost."""
     inside = [prefix for prefix in prefixes if prefix.resolve().is_relative_to(output.resolve())]
     if inside:
@@ -164,7 +167,9 @@ def _check_output(output: Path, prefixes: Sequence[Path], *, overwrite: bool) ->
             "replaced. Name another folder: nothing is copied into it."
         )
     if not (output / MANIFEST_NAME).exists():
-        if others := unexpected_names(output):
+        others = unexpected_names(output)
+        # An adoption that was killed before it wrote corpus.json leaves its tokenizer, and the same one replaces it.
+        if others and not (overwrite and others == TOKENIZER_FOLDER and _holds(output / TOKENIZER_FOLDER, tokenizer)):
             raise UserError(
                 f"the output folder {output} is not empty and holds no corpus ({others}). Name another folder."
             )
@@ -177,6 +182,14 @@ def _check_output(output: Path, prefixes: Sequence[Path], *, overwrite: bool) ->
             f"{output} holds a corpus with shards of its own (or one that cannot be read), and they would stay behind. "
             "Name another folder, or delete it."
         )
+
+
+def _holds(folder: Path, tokenizer: tokenization.Tokenizer) -> bool:
+    """Whether a folder has this tokenizer."""
+    try:
+        return tokenization.load(str(folder)).fingerprint == tokenizer.fingerprint
+    except tokenization.TokenizationError:
+        return False
 
 
 def _examine(shards: Sequence[Shard], tokenizer: tokenization.Tokenizer) -> list[AdoptedShard]:
@@ -195,30 +208,33 @@ def _clear(output: Path) -> None:
     (output / MANIFEST_NAME).unlink(missing_ok=True)
     for summary in output.glob("plans-S[0-9]*"):
         summary.unlink()
-    if (output / TOKENIZER_FOLDER).exists():
-        shutil.rmtree(output / TOKENIZER_FOLDER)
+    for folder in (*output.glob(TOKENIZER_FOLDER), *output.glob(PARTIAL_FILES)):
+        shutil.rmtree(folder)
 
 
 def _find_shards(named: Sequence[str]) -> list[Path]:
     """The pairs that were named, as absolute paths without ending: bytewise in order, each once."""
-    found = {os.path.abspath(prefix) for name in named for prefix in _prefixes(name)}
+    repeats: Repeats = {}
+    found = {os.path.abspath(prefix) for name in named for prefix in _prefixes(name, repeats)}
     for prefix in found:
         if not prefix.isprintable():
             raise UserError(f"the path {prefix!r} cannot be recorded in corpus.json. Rename it.")
         missing = [f"{prefix}{ending}" for ending in _ENDINGS if not os.path.isfile(f"{prefix}{ending}")]
         if missing:
             raise UserError(f"{missing[0]} is missing: a pair is {prefix}.bin and {prefix}.idx. Copy both.")
-    return [Path(prefix) for prefix in sorted(found, key=os.fsencode)]
+    own = [path.removesuffix(".bin") for path, _ in each_once([f"{prefix}.bin" for prefix in found], repeats)]
+    report_repeats(repeats)
+    return [Path(prefix) for prefix in sorted(own, key=os.fsencode)]
 
 
-def _prefixes(name: str) -> list[str]:
+def _prefixes(name: str, repeats: Repeats) -> list[str]:
     stem = _without_ending(name)
     if any(os.path.isfile(f"{stem}{ending}") for ending in _ENDINGS):
         return [stem]
     if glob.has_magic(name):
-        matches = [path for ending in _ENDINGS for path in glob.glob(f"{stem}{ending}", recursive=True)]
-        if matches:
-            return [_without_ending(path) for path in matches]
+        found = [path for ending in _ENDINGS for path in matches(f"{stem}{ending}", repeats)]
+        if found:
+            return [_without_ending(path) for path in found]
         raise UserError(f"no pair matches {name}. Give pairs by the path without .bin or .idx, or by a glob.")
     if os.path.isdir(name):
         raise UserError(f"{name} is a folder. Give the pairs in it, for example {os.path.join(name, '*')!r}.")

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from tokenization import MaskOrigin, Tokenizer
 from toolkit.core.console import facts
+from toolkit.core.text import printable
 from toolkit.data import CorpusManifest, Rows
 from toolkit.preprocess.tokenizer_checks import BackendChoice, mask_notes
 from toolkit.preprocess.writer.ledger import Tally
@@ -75,7 +76,7 @@ def summary_table(result: PreprocessResult) -> "Table":
         )
     for reason, count in manifest.skipped.items():
         first = tally.first_bad.get(reason)
-        where = f"; first {first.source} row {first.row:,}: {first.found}" if first else ""
+        where = printable(f"; first {first.source} row {first.row:,}: {first.found}") if first else ""
         table.add_row("skipped", f"{count:,} {reason}{where}")
     table.add_row("speed", _speed(result))
     return table
@@ -89,6 +90,9 @@ def notes(result: PreprocessResult) -> list[str]:
     found += mask_notes(result.tokenizer)
     if result.left_out is not None:
         found.append(result.left_out)
+    if result.tally.remark:
+        remark = printable(result.tally.remark)
+        found.append(f"{remark}. If they should be several rows, a quotation mark is missing, or is not doubled.")
     if manifest.special_text_hits:
         parsed = result.tokenizer.rules.parse_special_text
         how = "read as these tokens (--special-text literal reads plain text)" if parsed else "read as plain text"

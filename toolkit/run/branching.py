@@ -16,7 +16,7 @@ from toolkit.checkpoint.read import open_unverified
 from toolkit.core.errors import SettingsError
 from toolkit.core.files import atomic_write
 from toolkit.core.settings import Settings, explain
-from toolkit.core.text import counted
+from toolkit.core.text import counted, quoted
 from toolkit.run.data import corpus_hashes, open_corpora
 from toolkit.run.folder import RunFolder
 from toolkit.run.load import complete_run, settings_in, to_toml
@@ -130,7 +130,7 @@ def _check_output(output: Path, parent: Path) -> None:
     if folder.settings_file.exists() or folder.steps():
         raise SettingsError(
             f"--output {output} holds a run already. Give the folder of a new run, or remove that one; to go on with "
-            f"it: toolkit train {folder.settings_file}."
+            f"it: toolkit train {quoted(folder.settings_file)}."
         )
 
 

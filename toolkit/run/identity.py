@@ -7,6 +7,7 @@ from pydantic import ValidationError
 
 from toolkit.checkpoint.manifest import CheckpointManifest
 from toolkit.core.errors import CorpusError, SettingsError
+from toolkit.core.text import quoted
 from toolkit.model.config import ModelSettings
 from toolkit.model.growth import Growth, shape_in_words
 from toolkit.objectives.registry import declare
@@ -50,11 +51,12 @@ def check_same_run(saved: dict[str, Any], settings: RunSettings) -> None:
     ]
     if changed:
         written = RunFolder(settings.run.dir).settings_file
-        resume = f" (toolkit train {written})" if written.is_file() else ""
+        resume = f" (toolkit train {quoted(written)})" if written.is_file() else ""
         raise SettingsError(
             f"the run in {settings.run.dir} was started with other settings:\n" + "\n".join(changed) + "\n"
             f"Resume with the same ones{resume}, or give the new run another run.dir. Another schedule or other data "
-            f"from a step of this run on: toolkit branch {settings.run.dir} --step K --config TAIL.toml --output DIR."
+            "from a step of this run on: "
+            f"toolkit branch {quoted(settings.run.dir)} --step K --config TAIL.toml --output DIR."
         )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from toolkit.checkpoint.folders import CHECKPOINTS_FOLDER, step_folders
 from toolkit.checkpoint.manifest import MANIFEST_NAME, CheckpointManifest, read_manifest
 from toolkit.core.errors import CheckpointError, SettingsError
-from toolkit.core.text import home_hint
+from toolkit.core.text import home_hint, quoted
 from toolkit.data import Corpus
 from toolkit.model.config import ModelSettings
 from toolkit.run.folder import RunFolder, newest_manifest
@@ -88,7 +88,8 @@ class Start:
             raise SettingsError(
                 f"{key} ({corpus.path}) and {first.key} ({first.source}) have different tokenizers: fingerprints "
                 f"{corpus.fingerprint[:12]} and {theirs[:12]}.\n"
-                f"Preprocess the texts with the model's tokenizer: toolkit preprocess ... --tokenizer {first.source}."
+                "Preprocess the texts with the model's tokenizer: "
+                f"toolkit preprocess ... --tokenizer {quoted(first.source)}."
             )
         check_same_model(settings, self.initial)
         if settings.branch is not None and settings.branch.data == "keep":
@@ -166,7 +167,7 @@ def initial_manifest(source: str) -> CheckpointManifest:
     if newest is None:
         what = "holds no checkpoint" if path.is_dir() else "is not a directory"
         hint = (
-            f" It is a Hugging Face model; import it first: toolkit convert --from-hf {source} OUT."
+            f" It is a Hugging Face model; import it first: toolkit convert --from-hf {quoted(source)} OUT."
             if (path / "config.json").is_file()
             else ""
         )

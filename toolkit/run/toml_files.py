@@ -19,17 +19,26 @@ def read_toml(path: Path) -> dict[str, Any]:
     """
     try:
         # Some editors begin a file with a mark of its encoding, which TOML does not know.
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise SettingsError(f"{path} is not valid UTF-8 at byte {error.start:,}. Save it as UTF-8.") from None
+    except OSError as error:
+        raise SettingsError(f"could not read {path}: {error.strerror}. Give a run file that can be read.") from None
+    try:
+        return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        reason = _TABLE.sub(lambda found: f"[{'.'.join(re.findall(_NAME, found[0]))}]", str(error))
+        reason = _TABLE.sub(lambda found: f"[{'.'.join(re.findall(_NAME, found[0]))}]", toml_problem(error, text))
         raise SettingsError(
             f"{path} is not valid TOML: {reason}.\n"
             'Correct it there: tables are written in [brackets], strings in "quotes".'
         ) from None
-    except OSError as error:
-        raise SettingsError(f"could not read {path}: {error.strerror}. Give a run file that can be read.") from None
+
+
+def toml_problem(error: Exception, text: str) -> str:
+    """What the TOML reader found wrong in a text, always with line and column."""
+    *before, last = text.rstrip().split("\n")
+    place = f"at line {len(before) + 1:,}, column {len(last) + 1:,}, the end of the file"
+    return str(error).replace("at end of document", place)
 
 
 def apply_override(raw: dict[str, Any], override: str) -> None:

@@ -1,5 +1,6 @@
 """Fine-tuning of MODEL: a run or a checkpoint is converted first, an encoder is used as it is."""
 
+import json
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +20,15 @@ from toolkit.finetuning import (
     run_cell,
 )
 from toolkit.finetuning.named.datasets import DATASETS, named_dataset
+
+_USES = {
+    "sc": "transformers.pipeline('text-classification', model={model!r})('a text')",
+    "sc of another library": "toolkit.finetuning.load_classifier({model!r})",
+    "tc": "transformers.pipeline('token-classification', model={model!r}, aggregation_strategy='first')('a text')",
+    "ir": "sentence_transformers.SentenceTransformer({model!r}).encode_query('a query')",
+    "other": "transformers.AutoModel.from_pretrained({model!r})",
+}
+"""How a fine-tuned model is used, by task."""
 
 
 def finetune(
@@ -57,6 +67,8 @@ def finetune(
     _check_data(files, dataset)
     if dataset is not None:
         named_dataset(dataset, task=task)
+    # Before data are read or fetched; without a data set, a checkpoint is read only when it is exported.
+    if dataset is not None or not needs_export(model):
         _check_model(model)
     settings, files = resolve_data(settings, files, task=task, dataset=dataset)
     chosen = family(settings)
@@ -93,6 +105,24 @@ def resolve_data(
     named = named_dataset(dataset, task=task)
     settings = named.settings(settings, shared=shared)
     return settings, named.fetch(settings.protocol)
+
+
+def next_lines(result: FinetuningResult, output: Path) -> list[str]:
+    """What closes the command: where the answers to the test file are, and how the model is used."""
+    model = str(output / "model")
+    use = _USES.get(result.task, _USES["other"])
+    if result.task == "sc" and not _is_stock_classifier(output / "model"):
+        use = _USES["sc of another library"]
+    return [
+        f"Next: compare the answers, a row per test example ({output / 'predictions.jsonl'}), with the test file, and",
+        f"use the model in Python: {use.format(model=model)}",
+    ]
+
+
+def _is_stock_classifier(model: Path) -> bool:
+    """Whether transformers loads encoder and head together."""
+    names = json.loads((model / "config.json").read_text(encoding="utf-8")).get("architectures") or []
+    return any(name.endswith("ForSequenceClassification") for name in names)
 
 
 def needs_export(model: str | Path) -> bool:

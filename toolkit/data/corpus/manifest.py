@@ -14,7 +14,7 @@ from pydantic import Field, PlainSerializer, ValidationError, WrapValidator, mod
 from toolkit.core.errors import CorpusError
 from toolkit.core.files import atomic_write
 from toolkit.core.settings import Settings, explain
-from toolkit.core.text import home_hint
+from toolkit.core.text import home_hint, quoted
 from toolkit.data.corpus.shard_table import Count, FileName, Sha256, ShardEntry, ShardTable, read_entries
 
 MANIFEST_NAME = "corpus.json"
@@ -181,9 +181,11 @@ def _load(folder: Path) -> bytes:
     except (FileNotFoundError, NotADirectoryError) as error:
         what = "is not a directory" if folder.exists() else "does not exist"
         what = "has no corpus.json" if folder.is_dir() else what
+        # What is there may be a run, say.
+        place = "DIR" if folder.exists() else quoted(folder)
         raise CorpusError(
             f"no corpus at {folder}: it {what}.{home_hint(folder)} "
-            f"Make one with `toolkit preprocess SOURCE --tokenizer TOK --output {folder}`."
+            f"Make one with `toolkit preprocess SOURCE --tokenizer TOK --output {place}`."
         ) from error
     except OSError as error:
         raise CorpusError(f"{path} cannot be read: {error.strerror}. {_REMEDY}") from error

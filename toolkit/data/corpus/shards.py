@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from toolkit.core.errors import CorpusError
+from toolkit.core.files import sync
 from toolkit.data.corpus.files import file_size, map_file
 from toolkit.data.corpus.shard_index import CODES, HEADER, MAGIC, Lengths, ShardIndex
 
@@ -115,6 +116,8 @@ class ShardWriter:
                 _sync_and_close(file)
             _partial(self._bin).replace(self._bin)
             _partial(self._idx).replace(self._idx)
+            # Before a ledger names the shard: a rename is on the disk only with its folder.
+            sync(self._idx.parent)
         except OSError as error:
             self.abort()
             raise _unwritable(self._idx, error) from error

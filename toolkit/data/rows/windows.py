@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from toolkit.core.draws import hash_numbers, keyed_uint64
-from toolkit.core.errors import CorpusError
-from toolkit.core.text import counted
+from toolkit.core.errors import CorpusError, NoRowError
+from toolkit.core.text import counted, quoted
 from toolkit.data.corpus.corpus import Corpus
 from toolkit.data.rows.plan_store import PlanStore
 from toolkit.data.settings import DataSettings
@@ -68,7 +68,8 @@ def open_rows(corpus: Corpus, settings: DataSettings, *, seed: int, cache_folder
         cache_folder: where packing plans go if the corpus cannot be written; by default below `$XDG_CACHE_HOME`.
 
     Raises:
-        CorpusError: the corpus has not one row, is damaged, or there is no place to write a packing plan to.
+        NoRowError: the corpus has not one row.
+        CorpusError: it is damaged, or there is no place to write a packing plan to.
     """
     length = settings.sequence_length
     rows: Rows
@@ -87,7 +88,7 @@ def open_rows(corpus: Corpus, settings: DataSettings, *, seed: int, cache_folder
                 f"one full row of data.sequence_length={length} tokens in a shard (data.windows={settings.windows!r})"
             )
             remedy = "a shorter data.sequence_length"
-        raise CorpusError(
+        raise NoRowError(
             f"{corpus.path} does not have {what}: {counted(corpus.num_documents, 'document')}, "
             f"{counted(corpus.num_tokens, 'token')}, {counted(len(corpus.shards), 'shard')}. "
             f"Use a larger corpus, or {remedy}."
@@ -201,7 +202,7 @@ def _check_ids(tokens_BS: npt.NDArray[np.int32], located: list[tuple[int, int]],
     raise CorpusError(
         f"{corpus.path / corpus.manifest.table.names[shard]}.bin: row {row_in_shard} of this shard has the token id "
         f"{tokens_BS[row, column]}, outside the vocabulary of {size:,} ids. The tokens are damaged, or were made with "
-        f"another tokenizer. `toolkit verify {corpus.path}` tells which; copy the corpus again, or rebuild it."
+        f"another tokenizer. `toolkit verify {quoted(corpus.path)}` tells which; copy the corpus again, or rebuild it."
     )
 
 

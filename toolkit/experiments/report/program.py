@@ -73,7 +73,9 @@ def _sorted_folders(folders: Sequence[Path]) -> tuple[list[Path], list[Path]]:
     seen: set[Path] = set()
     for folder in folders:
         if not folder.exists():
-            raise SettingsError(f"{str(folder)!r} does not exist.{home_hint(folder)} Check the path.")
+            raise SettingsError(
+                f"{str(folder)!r} does not exist.{home_hint(folder)} Give the folder of a grid or of a run."
+            )
         if not folder.is_dir():
             raise SettingsError(f"{folder} is not a directory. Give the folder of a grid or of a run.")
         if folder.resolve() in seen:

@@ -9,6 +9,7 @@ from typing import Any
 
 from toolkit.checkpoint.manifest import CheckpointManifest
 from toolkit.core.errors import CheckpointError, UserError
+from toolkit.core.text import quoted
 from toolkit.experiments.report.manifests import start_of
 from toolkit.run.folder import RunFolder
 from toolkit.run.load import settings_in
@@ -74,7 +75,7 @@ def _read_run(folder: Path, name: str) -> RunCurves:
     if not training and not held_out:
         raise UserError(
             f"{run.metrics_file} has no logged step, so there is no loss curve to draw. Train the run further "
-            f"(toolkit train {run.settings_file}), or leave it out."
+            f"(toolkit train {quoted(run.settings_file)}), or leave it out."
         )
     trained = [line for line in lines if "loss" in line]
     switches = [

@@ -6,20 +6,20 @@ workers parse byte ranges themselves.
 """
 
 import codecs
-import csv
 import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import BinaryIO
 
 from toolkit.core.errors import UserError
+from toolkit.preprocess.readers.csv_records import DOUBLED, FEWEST_LINES, CsvRecords, holds_rows
 from toolkit.preprocess.readers.lines import iterate_line_spans, without_line_end
 from toolkit.preprocess.readers.rows import Reason, Row, Span, row_from_text
 from toolkit.preprocess.readers.streams import open_stream
 from toolkit.preprocess.sources.source import Source
 
 _SPAN_BYTES = 4 << 20
+_MANY_LINES = 1000
 
 
 @dataclass(frozen=True)
@@ -62,24 +62,19 @@ def iterate_csv_spans(source: Source, text_field: str, *, start: int) -> Iterato
     """The spans of a CSV file, from the record at byte `start` on.
 
     Raises:
-        UserError: the header is broken, or a quotation mark is never closed, which hides an unknown number of rows.
+        UserError: the header is broken, or a field is never closed or has more than 2^30 characters, which hides an
+            unknown number of rows.
     """
-    # The default limit of 131,072 characters is less than a novel.
-    csv.field_size_limit(2**31 - 1)
     with open_stream(source) as stream:
-        records = _Records(source, stream.file, 0)
-        first = next(records, [])
-        if isinstance(first, Row):
-            raise UserError(f"the header of {source.name} is broken: {first.found}. Repair it.")
-        header, start = _Header(first, text_field), max(start, records.num_bytes)
+        records = CsvRecords(source, stream.file, 0)
+        header, start = _Header(next(records, []), text_field), max(start, records.num_bytes)
+        if records.problem:
+            raise UserError(f"the header of {source.name} is broken: {records.problem}. Repair it.")
     with open_stream(source, start=start) as stream:
-        records = _Records(source, stream.file, start)
+        records = CsvRecords(source, stream.file, start, num_columns=len(header.names))
         rows: list[Row] = []
-        for record in records:
-            if isinstance(record, Row):
-                rows.append(record)
-            else:
-                rows.append(header.row(record) if record else Row("", Reason.EMPTY))
+        for fields in records:
+            rows += _csv_rows(header, records, fields)
             if records.num_bytes - start >= _SPAN_BYTES:
                 yield Span(start, stream.source_position(), partial(list, rows))
                 rows, start = [], records.num_bytes
@@ -87,40 +82,18 @@ def iterate_csv_spans(source: Source, text_field: str, *, start: int) -> Iterato
             yield Span(start, stream.source_position(), partial(list, rows))
 
 
-class _Records:
-    """The records of a CSV file: their fields, or a bad row.
-
-    Attributes:
-        num_bytes: byte of the decompressed file at which the next record starts.
-    """
-
-    def __init__(self, source: Source, file: BinaryIO, start: int) -> None:
-        self._source, self._file, self.num_bytes = source, file, start
-        self._not_utf8 = ""
-        self._records = csv.reader(self._lines(), strict=True)
-
-    def __iter__(self) -> Iterator[list[str] | Row]:
-        return self
-
-    def __next__(self) -> list[str] | Row:
-        self._not_utf8, start = "", self.num_bytes
-        try:
-            fields = next(self._records)
-        except csv.Error as error:
-            if str(error) == "unexpected end of data":
-                raise UserError(
-                    f"the source {self._source.name} is broken: a quotation mark in the record at byte {start:,} is "
-                    "never closed. Repair it, or leave it out."
-                ) from error
-            return Row("", Reason.BROKEN_CSV, str(error))
-        return Row("", Reason.NOT_UTF8, self._not_utf8) if self._not_utf8 else fields
-
-    def _lines(self) -> Iterator[str]:
-        for line in self._file:
-            content = line.removeprefix(codecs.BOM_UTF8) if self.num_bytes == 0 else line
-            self.num_bytes += len(line)
-            try:
-                yield content.decode("utf-8")
-            except UnicodeDecodeError as error:
-                self._not_utf8 = f"{error.reason} at byte {error.start} of a line"
-                yield content.decode("utf-8", "replace")
+def _csv_rows(header: _Header, records: CsvRecords, fields: Sequence[str]) -> list[Row]:
+    """The row of the last record; one bad row for each of its lines, where they may have been rows themselves."""
+    if fields:
+        row = header.row(fields)
+    else:
+        row = Row("", Reason.BROKEN_CSV, records.problem) if records.problem else Row("", Reason.EMPTY)
+    num_lines, is_broken = records.num_lines, row.reason in (Reason.BROKEN_CSV, Reason.WRONG_COLUMNS)
+    if num_lines > 1 and (is_broken or (num_lines > FEWEST_LINES and holds_rows(fields))):
+        found = f"{records.lines}: {row.found or 'one text, whose lines look like rows'} ({DOUBLED})"
+        return [Row("", Reason.SWALLOWED, found)] * num_lines
+    if records.not_utf8:
+        return [Row("", Reason.NOT_UTF8, records.not_utf8)]
+    if num_lines > _MANY_LINES and not row.reason:
+        return [row._replace(found=f"{records.lines} are one document")]
+    return [row]

@@ -12,7 +12,7 @@ from functools import partial
 from typing import NoReturn
 
 from toolkit.core.errors import UserError
-from toolkit.preprocess.readers.rows import Row, Span, row_from_bytes, row_from_json, without_lone_surrogates
+from toolkit.preprocess.readers.rows import Reason, Row, Span, row_from_bytes, row_from_json, without_lone_surrogates
 from toolkit.preprocess.readers.streams import ByteStream, open_stream
 from toolkit.preprocess.sources.source import Source
 
@@ -86,25 +86,31 @@ class _Array:
         return rows
 
     def _element(self) -> tuple[object, int]:
-        """The next value, and the index of the comma or bracket after it."""
+        """The next value, or a bad row in its place, and the index of the comma or bracket after it."""
+        parse, bad = self._parse, None
         while True:
             end = len(self._text)
             try:
-                value, end = self._parse(self._text, self._position)
+                value, end = parse(self._text, self._position)
                 end = self._after_space(end)
                 # The next character also proves that a number is complete.
                 if self._text[end : end + 1] in (",", "]"):
-                    return value, end
+                    return bad or value, end
                 problem = "Expecting ',' delimiter"
             except json.JSONDecodeError as error:
                 problem, end = error.msg, len(self._text) if error.msg.startswith("Unterminated") else error.pos
-            except (ValueError, RecursionError) as error:
+            except ValueError as error:  # an integer of more digits than Python converts; only its own row is bad
+                parse, bad = json.JSONDecoder(parse_int=str).raw_decode, Row("", Reason.BROKEN_JSON, str(error))
+                continue
+            except RecursionError as error:
                 self._fail(str(error), self._position)
             if self._is_at_end or end < len(self._text) - _LOOK_AHEAD:
                 self._fail(problem, end)
             self._read_more()
 
     def _row(self, value: object, written: str) -> Row:
+        if isinstance(value, Row):
+            return value
         try:
             written.encode("utf-8")
         except UnicodeEncodeError:

@@ -14,6 +14,7 @@ class Reason(StrEnum):
 
     BROKEN_JSON = "broken JSON"
     BROKEN_CSV = "broken CSV"
+    SWALLOWED = "lines swallowed by a quotation mark"
     WRONG_COLUMNS = "wrong number of columns"
     MISSING_FIELD = "missing field"
     WRONG_TYPE = "wrong type"
@@ -22,7 +23,10 @@ class Reason(StrEnum):
 
 
 class Row(NamedTuple):
-    """One row of a source: its text, or the reason why it has none and what was found instead."""
+    """One row of a source: its text, or the reason why it has none and what was found instead.
+
+    A row with a text has something in `found` where the user should know of it.
+    """
 
     text: str
     reason: Reason | None = None

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, BinaryIO
 
 from toolkit.core.errors import UserError
+from toolkit.core.text import quoted
 from toolkit.preprocess.sources.source import Compression, Format, Source
 
 _CODECS = {Compression.GZIP: "gzip", Compression.ZSTD: "zstd", Compression.BZIP2: "bz2", Compression.XZ: "xz"}
@@ -95,7 +96,7 @@ def _broken(source: Source, kind: str, error: Exception) -> UserError:
     remedy = "Download it again, or leave it out."
     if kind == "zstd" and "requires too much memory" in first_line:
         first_line = "its window is larger than 128 MB (zstd --long), which the Arrow library does not decompress"
-        remedy = f"Compress it again without --long: zstd -d --long=31 -c {source.name} | zstd -o NEW_NAME.zst"
+        remedy = f"Compress it again without --long: zstd -d --long=31 -c {quoted(source.name)} | zstd -o NEW_NAME.zst"
     return UserError(f"could not read the source {source.name} as {kind}: {first_line}. {remedy}")
 
 

@@ -2,6 +2,7 @@
 
 source.py   one file to read: its format and compression, by its name
 find.py     paths, folders, globs and data sets -> sources
+walk.py     folders, globs and links -> paths, each file once
 hub.py      data sets on the hub: configurations -> Parquet files of one commit
 """
 

@@ -3,18 +3,16 @@
 import glob
 import os
 import stat
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
 
 from tokenization.hub import HubName
-from toolkit.core.console import console
 from toolkit.core.errors import UserError
-from toolkit.core.text import counted, first_few, home_hint
+from toolkit.core.text import counted, home_hint
 from toolkit.preprocess.sources.hub import find_on_hub, parse_hub_name
-from toolkit.preprocess.sources.source import READABLE, Source, extension_of, format_of
+from toolkit.preprocess.sources.source import READABLE, Source, extension_of, format_of, report_other_kinds
+from toolkit.preprocess.sources.walk import each_once, is_broken_link, matches, report_repeats, status_of, walk
 
 
 def find_sources(named: Sequence[str], *, subset: str | None = None, output: Path | None = None) -> list[Source]:
@@ -88,11 +86,16 @@ class _Found:
             self.paths.add(path)
         elif os.path.isdir(path):
             self._add_folder(path)
-        elif os.path.exists(path):
+        elif os.path.lexists(path):
+            status_of(path)  # says where a link to nothing leads
             raise UserError(f"the source {name} is neither a file nor a folder. Give one of the two.")
-        else:
-            for match in _matches(name):
+        elif found := matches(name, self.repeats):
+            for match in found:
                 self.add(match)
+        else:
+            raise UserError(
+                f"no file matches {name!r}. Give a pattern that does, or name files and folders.{home_hint(name)}"
+            )
 
     def leave_out(self, folder: Path) -> None:
         """Leave out what is in a folder, also behind links to it."""
@@ -101,34 +104,24 @@ class _Found:
         self.other_kinds = {path for path in self.other_kinds if not os.path.realpath(path).startswith(own)}
 
     def sources(self) -> Iterator[Source]:
-        """Each file once; of several names that which is no link, then the first bytewise."""
-        seen: dict[tuple[int, ...], str] = {}
-        for path in sorted(self.paths, key=lambda path: (os.path.realpath(path) != path, os.fsencode(path))):
-            status = _stat(path)
-            # Size and time beside the number: network file systems may give one number to two files.
-            own = seen.setdefault((status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns), path)
+        """Each file once."""
+        for path, status in each_once(self.paths, self.repeats):
             file_format = format_of(path)
-            if own != path:
-                self.repeats[path] = own
-            elif file_format is not None:
-                yield Source(path, file_format, status.st_size, str(status.st_mtime_ns))
+            assert file_format is not None
+            yield Source(path, file_format, status.st_size, str(status.st_mtime_ns))
 
     def report(self) -> None:
         """Print what is left out, one line for each reason."""
-        if self.other_kinds:
-            kinds = Counter(extension_of(path) or "without an extension" for path in self.other_kinds)
-            most = sorted(kinds.items(), key=lambda item: (-item[1], item[0]))[:8]
-            found = ", ".join(f"{count:,} {kind}" for kind, count in most)
-            more = f" and {len(kinds) - 8} more kinds" if len(kinds) > 8 else ""
-            console().print(f"Left out {counted(len(self.other_kinds), 'file')} of other kinds: {found}{more}.")
-        if self.repeats:
-            links = first_few([f"{path} is {own}" for path, own in sorted(self.repeats.items())])
-            console().print(f"Read once, though named again by links: {links}.")
+        report_other_kinds(self.other_kinds)
+        report_repeats(self.repeats)
 
     def _add_folder(self, path: str) -> None:
-        inside = set(self._walk(path))
+        inside = {os.path.join(folder, name) for folder, files in walk(path, self.repeats) for name in files}
+        for file in inside:
+            if not extension_of(file) and is_broken_link(file):
+                status_of(file)  # it may have led to a folder of files
         # A pipe or a socket would be waited for.
-        readable = {file for file in inside if format_of(file) is not None and stat.S_ISREG(_stat(file).st_mode)}
+        readable = {file for file in inside if format_of(file) is not None and stat.S_ISREG(status_of(file).st_mode)}
         if not readable:
             held = (
                 f"has no supported files, but {counted(len(inside), 'file')} of other kinds" if inside else "is empty"
@@ -137,28 +130,12 @@ class _Found:
         self.paths |= readable
         self.other_kinds |= inside - readable
 
-    def _walk(self, top: str) -> Iterator[str]:
-        """All files below a folder, each folder once: links last, so that a file comes under its own name."""
-        seen: dict[tuple[int, int], str] = {}
-        roots = [top]
-        for root in roots:  # grows: links to folders are added on the way
-            for folder, folders, files in os.walk(root, onerror=_raise_unreadable):
-                status = _stat(folder)
-                own = seen.setdefault((status.st_dev, status.st_ino), folder)
-                if own != folder:
-                    self.repeats[folder] = own
-                    folders.clear()
-                    continue
-                folders[:] = sorted(name for name in folders if not name.startswith("."))
-                roots += [path for name in folders if os.path.islink(path := os.path.join(folder, name))]
-                yield from (os.path.join(folder, name) for name in files if not name.startswith("."))
-
 
 def _hub_name(name: str) -> HubName | None:
     """The data set that a name stands for; None if it stands for something here."""
     if not name:
         raise UserError("one of the sources is empty. Give files, folders, globs or data sets on the hub.")
-    if os.path.exists(os.path.abspath(name)) or glob.has_magic(name):
+    if os.path.lexists(os.path.abspath(name)) or glob.has_magic(name):
         return None
     if format_of(name) is None and (hub_name := parse_hub_name(name)):
         return hub_name
@@ -166,60 +143,3 @@ def _hub_name(name: str) -> HubName | None:
         f"no such file or directory: {name!r}.{home_hint(name)} Give files, folders or globs of {READABLE}; "
         "or a data set on the hub: fineweb-edu, or organisation/name."
     )
-
-
-def _matches(pattern: str) -> list[str]:
-    """What a glob matches.
-
-    Raises:
-        UserError: nothing, or it cannot look into a folder (`glob` itself would pass over it in silence).
-    """
-    parts = pattern.split("/")
-    for number, part in enumerate(parts):
-        if glob.has_magic(part):
-            outer = "/".join([*parts[: number + (part == "**")], ""])
-            for folder in glob.glob(outer or "./", recursive=True):
-                _check_listable(folder)
-    matches = [match for match in glob.glob(pattern, recursive=True) if os.path.exists(match)]
-    if not matches:
-        raise UserError(
-            f"no file matches {pattern!r}. Give a pattern that does, or name files and folders.{home_hint(pattern)}"
-        )
-    return matches
-
-
-def _check_listable(folder: str) -> None:
-    try:
-        with os.scandir(folder):
-            pass
-    except NotADirectoryError:
-        pass
-    except OSError as error:
-        _raise_unreadable(error)
-
-
-def _raise_unreadable(error: OSError) -> NoReturn:
-    raise UserError(
-        f"could not read the folder {error.filename}: {error.strerror}. Allow access to it, or name the sources "
-        "without it."
-    ) from error
-
-
-def _stat(path: str) -> os.stat_result:
-    try:
-        path.encode()
-    except UnicodeEncodeError as error:
-        raise UserError(
-            f"the name of the source {os.fsencode(path)!r} is not UTF-8, and corpus.json could not hold it. "
-            "Rename the file."
-        ) from error
-    try:
-        return os.stat(path)
-    except OSError as error:
-        if os.path.islink(path):
-            raise UserError(
-                f"the source {path} is a broken link to {os.readlink(path)}. Mend the link, or remove it."
-            ) from error
-        raise UserError(
-            f"could not read the source {path}: {error.strerror}. Allow access to it, or leave it out."
-        ) from error

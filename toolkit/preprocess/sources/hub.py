@@ -13,7 +13,7 @@ from typing import Any
 from tokenization.hub import HubName, endpoint, hub_error_message, is_network_error, with_retries
 from toolkit.core.console import console
 from toolkit.core.errors import UserError
-from toolkit.preprocess.sources.source import Format, Source
+from toolkit.preprocess.sources.source import Format, Source, format_of, report_other_kinds
 
 _SHORT_NAMES = {"fineweb-edu": "HuggingFaceFW/fineweb-edu"}
 _WAITS_SECONDS = (0.5, 1, 2)
@@ -92,6 +92,9 @@ class _Repository:
             splits = _by_split(folders[configuration])
             chosen = set(_split(splits, wanted_split, configuration, repository=self._repository))
             found = [path for path in found if self._relative(path) in chosen]
+        # Where no README says what a configuration is, only those that hold rows: most repositories have other files.
+        others = {path for path in paths if not path.endswith(".parquet") and (described or format_of(path))}
+        report_other_kinds(others, place=f" in the data set {self._name}")
         return [self._source(path) for path in sorted(set(found))]
 
     def _described(self) -> Mapping[str, Mapping[str, Any]]:

@@ -1,8 +1,13 @@
 """A source: one file to read, and what its name says of its format."""
 
 import os
+from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
+
+from toolkit.core.console import console
+from toolkit.core.text import counted
 
 
 class Format(StrEnum):
@@ -72,3 +77,14 @@ def format_of(name: str) -> Format | None:
     extension = extension_of(name)
     known = _FORMATS.get(extension.removesuffix(compression_of(name) or ""))
     return None if known is Format.PARQUET and extension != known else known
+
+
+def report_other_kinds(names: Collection[str], *, place: str = "") -> None:
+    """Print, in one line, how many files of which kinds are left out, and of what place."""
+    if not names:
+        return
+    kinds = Counter(extension_of(name) or "without an extension" for name in names)
+    most = sorted(kinds.items(), key=lambda item: (-item[1], item[0]))[:8]
+    found = ", ".join(f"{count:,} {kind}" for kind, count in most)
+    more = f" and {len(kinds) - 8} more kinds" if len(kinds) > 8 else ""
+    console().print(f"Left out {counted(len(names), 'file')} of other kinds{place}: {found}{more}.")

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from toolkit.core.files import atomic_write
 from toolkit.core.settings import Settings
-from toolkit.core.text import counted, first_few
+from toolkit.core.text import counted, first_few, printable
 from toolkit.data import ShardEntry
 from toolkit.preprocess.readers import Reason
 
@@ -51,6 +51,7 @@ class Tally:
         held_out: those that became documents of the holdout.
         skipped: the other rows by reason.
         first_bad: the first bad row for each reason.
+        remark: the first document that the user should know of, where there is one, and why.
     """
 
     rows: int = 0
@@ -58,6 +59,7 @@ class Tally:
     held_out: Counts = field(default_factory=Counts)
     skipped: dict[str, int] = field(default_factory=dict)
     first_bad: dict[str, BadRow] = field(default_factory=dict)
+    remark: str = ""
 
     @property
     def documents(self) -> int:
@@ -91,7 +93,8 @@ class Tally:
         lines = []
         for reason, bad in self.first_bad.items():
             count = self.skipped[reason]
-            lines.append(f"  {reason}: {counted(count, 'row')}; first {bad.source} row {bad.row:,}: {bad.found}")
+            first = printable(f"{bad.source} row {bad.row:,}: {bad.found}")
+            lines.append(f"  {reason}: {counted(count, 'row')}; first {first}")
         return "\n".join(lines)
 
 

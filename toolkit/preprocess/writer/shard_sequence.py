@@ -136,6 +136,9 @@ class ShardSequence:
             corpus.counts.text_bytes += int(encoded.text_bytes_N[start:stop][is_its].sum())
             corpus.counts.special_text_hits += int(encoded.special_hits_N[start:stop][is_its].sum())
         self.tally.rows += stop - start
+        for number, row in encoded.remarkable:
+            if encoded.rows_N[start] <= number <= encoded.rows_N[stop - 1]:
+                self.tally.remark = self.tally.remark or f"{self._source.name}, {row.found}"
 
     def _skip_until(self, encoded: EncodedSpan, first_row: int, end: int) -> None:
         """Count the rows without a document before row `end` of the span that are not done."""

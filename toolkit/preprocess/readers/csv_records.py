@@ -1,0 +1,149 @@
+"""Records of a CSV file with the lines that each takes, and signs that a stray quotation mark has swallowed rows.
+
+A quotation mark at the start of a field opens a text that ends at the next mark, however many rows lie between. So a
+record knows how many lines it takes, and after one whose quoting is wrong reading resumes at the first line that can
+begin a record.
+"""
+
+import codecs
+import csv
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from itertools import chain
+from typing import BinaryIO, NoReturn
+
+from toolkit.core.errors import UserError
+from toolkit.preprocess.readers.streams import open_stream
+from toolkit.preprocess.sources.source import Source
+
+_MOST_FIELD_CHARACTERS = 1 << 30
+_BLOCK_BYTES = 1 << 20
+DOUBLED = "inside a quoted text, a quotation mark is written twice"
+"""The remedy, for messages."""
+FEWEST_LINES = 10
+"""A field with fewer lines is never taken for rows."""
+_MOST_LINES, _SHARE_OF_ROWS = 100, 0.9
+_OPEN_FIELD = r'"(?:[^"]|"")*+'
+_FIELD = rf'(?:{_OPEN_FIELD}"|[^",\r\n]*)'
+
+
+class CsvRecords:
+    """The records of a CSV file from a byte on: an iterator of their fields, none for a blank line or a broken record.
+
+    Args:
+        source: the file.
+        file: its decompressed bytes, at byte `start`.
+        start: where a record begins.
+        num_columns: fields of a record, once the header is read.
+
+    Attributes:
+        num_bytes: byte of the decompressed file at which the next record starts.
+        problem: what is wrong with the quoting of the last record; empty if nothing is.
+        not_utf8: what is wrong with its encoding; empty if nothing is.
+    """
+
+    def __init__(self, source: Source, file: BinaryIO, start: int, *, num_columns: int = 1) -> None:
+        self._source, self._file, self._start, self.num_bytes = source, file, start, start
+        self.problem = self.not_utf8 = ""
+        self._lines_read = self._lines_before_record = 0
+        more = max(num_columns, 1) - 1
+        whole, cut_off = rf"(?:{_FIELD},){{{more}}}{_FIELD}\r?\n?", rf"(?:{_FIELD},){{0,{more}}}{_OPEN_FIELD}"
+        self._can_begin_record = re.compile(f"{whole}|{cut_off}").fullmatch
+        # The default limit of 131,072 characters is less than a novel.
+        csv.field_size_limit(_MOST_FIELD_CHARACTERS)
+        self._reader = csv.reader(self._decoded(file), strict=True)
+
+    @property
+    def num_lines(self) -> int:
+        """How many lines the last record takes."""
+        return self._lines_read - self._lines_before_record
+
+    @property
+    def lines(self) -> str:
+        """Which lines of the file the last record takes, for messages."""
+        first, last = (self._lines_before + number for number in (self._lines_before_record + 1, self._lines_read))
+        return f"lines {first:,} to {last:,}"
+
+    def __iter__(self) -> Iterator[list[str]]:
+        return self
+
+    def __next__(self) -> list[str]:
+        self.problem = self.not_utf8 = ""
+        self._lines_before_record = self._lines_read
+        try:
+            return next(self._reader)
+        except csv.Error as error:
+            self.problem = str(error)
+        if self.problem == "unexpected end of data":
+            self._fail("a quotation mark in the record at line {} is never closed")
+        if self.problem.startswith("field larger"):
+            self._fail("the record at line {} has a field of more than 2^30 characters")
+        self._skip_to_record()
+        return []
+
+    @cached_property
+    def _lines_before(self) -> int:
+        """Lines before the byte where the reading began; read again, since only messages need them."""
+        num_lines, missing = 0, self._start
+        with open_stream(self._source) as stream:
+            while missing and (block := stream.file.read(min(missing, _BLOCK_BYTES))):
+                num_lines, missing = num_lines + block.count(b"\n"), missing - len(block)
+        return num_lines
+
+    def _fail(self, problem: str) -> NoReturn:
+        line = f"{self._lines_before + self._lines_before_record + 1:,}"
+        raise UserError(
+            f"the source {self._source.name} is broken: {problem.format(line)}, which hides an unknown number of rows. "
+            f"Repair it ({DOUBLED}), or leave it out."
+        )
+
+    def _skip_to_record(self) -> None:
+        for line in self._file:
+            if self._can_begin_record(line.decode("utf-8", "replace")):
+                self._reader = csv.reader(self._decoded(chain([line], self._file)), strict=True)
+                return
+            self.num_bytes += len(line)
+            self._lines_read += 1
+
+    def _decoded(self, lines: Iterable[bytes]) -> Iterator[str]:
+        for line in lines:
+            content = line.removeprefix(codecs.BOM_UTF8) if self.num_bytes == 0 else line
+            self.num_bytes += len(line)
+            self._lines_read += 1
+            try:
+                yield content.decode("utf-8")
+            except UnicodeDecodeError as error:
+                self.not_utf8 = f"{error.reason} at byte {error.start} of a line"
+                yield content.decode("utf-8", "replace")
+
+
+def holds_rows(fields: Sequence[str]) -> bool:
+    """Whether a field of a record looks like rows of the same file, which a quotation mark has made one text.
+
+    Its last lines are looked at, since whatever is swallowed ends at the mark that closes the text. Nine of ten have as
+    many fields, none of them empty or begun with a blank, as prose has them after commas, and a number wherever the
+    record has one. A file of one column cannot show it.
+    """
+    return len(fields) > 1 and any(_is_rows(number, fields) for number in range(len(fields)))
+
+
+def _is_rows(number: int, fields: Sequence[str]) -> bool:
+    lines = fields[number].rsplit("\n", _MOST_LINES + 1)[1:-1]
+    alike = sum(_is_like(line.removesuffix("\r").split(","), fields, besides=number) for line in lines)
+    return len(lines) >= FEWEST_LINES and alike >= _SHARE_OF_ROWS * len(lines)
+
+
+def _is_like(candidate: Sequence[str], fields: Sequence[str], *, besides: int) -> bool:
+    if len(candidate) != len(fields) or any(not field or field[0].isspace() for field in candidate):
+        return False
+    pairs = enumerate(zip(candidate, fields, strict=True))
+    return all(number == besides or _is_number(its) >= _is_number(own) for number, (its, own) in pairs)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,139 @@
+"""Local files behind folders, globs and links: each folder is entered once and each file taken once.
+
+Links may lead in circles, and several names to one file. What is passed over for that reason goes into a dictionary of
+repeats: the other name, and the name that stays.
+"""
+
+import glob
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NoReturn
+
+from toolkit.core.console import console
+from toolkit.core.errors import UserError
+from toolkit.core.text import first_few
+
+Repeats = dict[str, str]
+
+
+def walk(top: str, repeats: Repeats) -> Iterator[tuple[str, list[str]]]:
+    """All folders from one down, each once, with the names of their files: links last, so that own names come first.
+
+    Names that begin with a dot are left out.
+
+    Raises:
+        UserError: a folder cannot be read.
+    """
+    seen: dict[tuple[int, int], str] = {}
+    roots = [top]
+    for root in roots:  # grows: links to folders are added on the way
+        for folder, folders, files in os.walk(root, onerror=_raise_unreadable):
+            status = status_of(folder)
+            own = seen.setdefault((status.st_dev, status.st_ino), folder)
+            if own != folder:
+                repeats[folder] = own
+                folders.clear()
+                continue
+            folders[:] = sorted(name for name in folders if not name.startswith("."))
+            roots += [path for name in folders if os.path.islink(path := os.path.join(folder, name))]
+            yield folder, [name for name in files if not name.startswith(".")]
+
+
+def matches(pattern: str, repeats: Repeats) -> list[str]:
+    """What a glob matches, links to nothing included; `**` enters each folder once.
+
+    Raises:
+        UserError: it cannot look into a folder (`glob` itself would pass over it in silence).
+    """
+    parts = [part for part in pattern.split("/") if part]
+    return sorted(set(_expand("/" if pattern.startswith("/") else os.getcwd(), parts, repeats)))
+
+
+def _expand(folder: str, parts: Sequence[str], repeats: Repeats) -> Iterator[str]:
+    if not parts:
+        yield folder
+    elif parts[0] == "**":
+        for inner in (path for path, _ in walk(folder, repeats)) if parts[1:] else (folder,):
+            yield from _expand(inner, parts[1:], repeats)
+    else:
+        for path in _named(folder, parts[0]):
+            # A link to nothing may stand for a folder full of matches: whoever opens it will say so.
+            if not parts[1:] or is_broken_link(path):
+                yield path
+            elif os.path.isdir(path):
+                yield from _expand(path, parts[1:], repeats)
+
+
+def _named(folder: str, part: str) -> Iterator[str]:
+    """What one part of a pattern names in a folder."""
+    if not glob.has_magic(part):
+        path = os.path.join(folder, part)
+        yield from [path] if os.path.lexists(path) else []
+        return
+    try:
+        with os.scandir(folder):
+            pass
+    except OSError as error:
+        _raise_unreadable(error)
+    yield from (os.path.join(folder, name) for name in glob.glob(part, root_dir=folder))
+
+
+def each_once(paths: Iterable[str], repeats: Repeats) -> Iterator[tuple[str, os.stat_result]]:
+    """Each file once; of several names that which is no link, then the first bytewise.
+
+    Raises:
+        UserError: a file cannot be read.
+    """
+    seen: dict[tuple[int, ...], str] = {}
+    for path in sorted(paths, key=lambda path: (os.path.realpath(path) != path, os.fsencode(path))):
+        status = status_of(path)
+        # Size and time beside the number: network file systems may give one number to two files.
+        own = seen.setdefault((status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns), path)
+        if own == path:
+            yield path, status
+        else:
+            repeats[path] = own
+
+
+def report_repeats(repeats: Repeats) -> None:
+    """Print what was passed over, in one line."""
+    if repeats:
+        links = first_few([f"{path} is {own}" for path, own in sorted(repeats.items())])
+        console().print(f"Read once, though named again by links: {links}.")
+
+
+def is_broken_link(path: str) -> bool:
+    """Whether a path is a link to nothing."""
+    return os.path.islink(path) and not os.path.exists(path)
+
+
+def status_of(path: str) -> os.stat_result:
+    """The status of a file or folder.
+
+    Raises:
+        UserError: it cannot be read, or corpus.json could not hold its name.
+    """
+    try:
+        path.encode()
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"the name of the source {os.fsencode(path)!r} is not UTF-8, and corpus.json could not hold it. "
+            "Rename the file."
+        ) from error
+    try:
+        return os.stat(path)
+    except OSError as error:
+        if os.path.islink(path):
+            raise UserError(
+                f"the source {path} is a broken link to {os.readlink(path)}. Mend the link, or remove it."
+            ) from error
+        raise UserError(
+            f"could not read the source {path}: {error.strerror}. Allow access to it, or leave it out."
+        ) from error
+
+
+def _raise_unreadable(error: OSError) -> NoReturn:
+    raise UserError(
+        f"could not read the folder {error.filename}: {error.strerror}. Allow access to it, or name the sources "
+        "without it."
+    ) from error
