@@ -33,6 +33,8 @@ class Inline:
         self._jobs[worker] = job
 
     def wait(self, seconds):
+        if not self._jobs:
+            return []
         worker, job = next(iter(self._jobs.items()))
         del self._jobs[worker]
         try:

@@ -5,6 +5,8 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from safetensors import safe_open
+
 from toolkit.checkpoint.folders import holds_checkpoints
 from toolkit.checkpoint.read import open_checkpoint
 from toolkit.core.errors import SettingsError
@@ -19,6 +21,7 @@ from toolkit.finetuning import (
     run_cell,
 )
 from toolkit.finetuning.named.datasets import DATASETS, named_dataset
+from toolkit.finetuning.source import model_loading
 
 
 def finetune(
@@ -57,7 +60,7 @@ def finetune(
     _check_data(files, dataset)
     if dataset is not None:
         named_dataset(dataset, task=task)
-        _check_model(model)
+        check_model(model)
     settings, files = resolve_data(settings, files, task=task, dataset=dataset)
     chosen = family(settings)
     data = chosen.read(files)
@@ -127,12 +130,19 @@ def _check_data(files: Mapping[Split, Path], dataset: str | None) -> None:
         )
 
 
-def _check_model(model: str | Path) -> None:
-    """Raise UserError where there is no such model, before gigabytes of data are fetched for it."""
+def check_model(model: str | Path) -> None:
+    """Find what is wrong with a model without loading it, before data are fetched for it or many cells run.
+
+    Raises:
+        UserError: there is none, it is not an encoder, or its files are damaged as far as their headers tell.
+    """
     if needs_export(model):
         open_checkpoint(model)
-    else:
-        open_source(str(model))
+        return
+    open_source(str(model))
+    for file in sorted(Path(model).glob("*.safetensors")):
+        with model_loading(str(model)), safe_open(file, "pt"):
+            pass
 
 
 @contextmanager
