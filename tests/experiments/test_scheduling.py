@@ -4,8 +4,9 @@ from collections import deque
 
 import pytest
 
+from tests.support.shares import Share
 from toolkit.experiments import Cell, Job, run_cells, scheduling
-from toolkit.experiments.scheduling import ELSEWHERE, Failed, Finished, Lost, next_cell
+from toolkit.experiments.scheduling import Failed, Finished, Lost, next_cell
 
 
 def cells_of(*tasks, num=2):
@@ -38,32 +39,6 @@ class Scripted:
 
     def close(self):
         pass
-
-
-class Share:
-    """Of a grid that others may run too: `trainings` by seed, and what others have claimed and ended."""
-
-    def __init__(self, *, alike=(), taken=(), ended=None):
-        self._alike, self.taken, self._ended = set(alike), list(taken), ended or {}
-        self.claimed = []
-
-    def training(self, cell):
-        return f"seed {cell.seed}" if cell.task in self._alike else f"{cell.task} {cell.seed}"
-
-    def claim(self, training):
-        if training in self.taken:
-            self.taken.remove(training)
-            return False
-        assert training not in self.claimed
-        self.claimed.append(training)
-        return True
-
-    def release(self, training):
-        self.claimed.remove(training)
-
-    def ended(self, cell):
-        kind = self._ended.get((cell.task, cell.seed))
-        return kind and kind(ELSEWHERE, cell, *(["broken"] if kind is Failed else []))
 
 
 class Told:

@@ -14,7 +14,14 @@ from toolkit.core.text import counted
 from toolkit.experiments import Cell, Executor, ExecutorKind, Outcome, Score, load_grid, results_text, run_cells
 from toolkit.experiments.display import Tally, shown
 from toolkit.experiments.scheduling import ELSEWHERE, Event, Failed, Finished, Observer
-from toolkit.workflows.grid_choice import find_halving, print_outcome, print_start, remove_unchosen_models, select_rates
+from toolkit.workflows.grid_choice import (
+    counted_cells,
+    find_halving,
+    print_outcome,
+    print_start,
+    remove_unchosen_models,
+    select_rates,
+)
 from toolkit.workflows.grid_executors import open_executor
 from toolkit.workflows.grid_inputs import Hub
 from toolkit.workflows.grid_plan import GridPlan
@@ -39,27 +46,13 @@ def run_grid(path: Path, *, num_workers: int | None = None, executor: ExecutorKi
             command runs another grid in the folder, or workers cannot be started.
     """
     plan = GridPlan(load_grid(path))
-    declaration = tomli_w.dumps(plan.grid.model_dump(mode="json", exclude_none=True))
     with GridShare(plan) as share:
-        with share.locked():
-            outcomes = plan.finished()
-            share.join(declaration)
-            atomic_write(plan.declaration_file, declaration)
-            tally = Tally(plan.cells, outcomes, read=lambda cell: _outcome(plan, cell))
-            # Also before: where this command is killed, no rate stands there that was chosen for fewer seeds.
-            _write_results(plan, tally)
-            others = share.others()
-        print_start(plan, outcomes, others)
+        tally = _begin(plan, share)
         if missing := _next_round(plan, tally):
             plan.check_models(missing)
             with open_executor(executor, plan, len(missing), num_workers) as workers, shown(tally) as display:
                 _run_rounds(plan, tally, workers, share=share, observer=_Keeper(plan, share, display))
-        with share.locked():
-            _take_finished(plan, tally)
-            _write_results(plan, tally)
-            if tally.num_left == len(tally.failed) == len(share.others()) == 0:
-                for needed_while_it_ran in (plan.exports, plan.locks, plan.trainings):
-                    shutil.rmtree(needed_while_it_ran, ignore_errors=True)
+        _end(plan, share, tally)
     print_outcome(plan, tally)
     return 1 if tally.failed else 0
 
@@ -89,11 +82,35 @@ def show_grid(path: Path) -> None:
         screen.print(f"{model} {task} ({kind}) lr {rate!r} seeds {seeds}: {num_done} of {len(cells)} done, {runs}")
     would = "would run" if halving is None else "would run at most, since search = 'halving' drops learning rates"
     screen.print(
-        f"{plan.folder}: {counted(len(plan.cells), 'cell')} ({counted(len(plan.grid.model), 'model')}, "
+        f"{plan.folder}: {counted_cells(plan)} ({counted(len(plan.grid.model), 'model')}, "
         f"{counted(len(plan.grid.task), 'task')}), {len(outcomes):,} done, {num_left:,} {would}"
     )
     if plan.unfetched:
         screen.print(f"would be fetched from the Hugging Face hub first: {', '.join(plan.unfetched)}")
+
+
+def _begin(plan: GridPlan, share: GridShare) -> Tally:
+    """Join the commands that run the grid, and say how far it is."""
+    declaration = tomli_w.dumps(plan.grid.model_dump(mode="json", exclude_none=True))
+    with share.locked():
+        outcomes = plan.finished()
+        share.join(declaration)
+        atomic_write(plan.declaration_file, declaration)
+        tally = Tally(plan.cells, outcomes, read=lambda cell: _outcome(plan, cell))
+        # Also before: where this command is killed, no rate stands there that was chosen for fewer seeds.
+        _write_results(plan, tally)
+        print_start(plan, outcomes, share.others())
+    return tally
+
+
+def _end(plan: GridPlan, share: GridShare, tally: Tally) -> None:
+    """Write the results, and remove what was needed while the grid ran."""
+    with share.locked():
+        _take_finished(plan, tally)
+        _write_results(plan, tally)
+        if tally.num_left == len(tally.failed) == len(share.others()) == 0:
+            for folder in (plan.exports, plan.locks, plan.trainings):
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _run_rounds(plan: GridPlan, tally: Tally, executor: Executor, *, share: GridShare, observer: Observer) -> None:

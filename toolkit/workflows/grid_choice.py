@@ -47,12 +47,17 @@ def _is_chosen(cell: Cell, selected: Selected) -> bool:
     return entry is not None and entry["learning_rate"] == cell.learning_rate
 
 
+def counted_cells(plan: GridPlan) -> str:
+    """'360 cells of 300 trainings'; of trainings nothing is said where each cell has its own."""
+    num_cells, num_trainings = len(plan.cells), len(plan.cells_by_training)
+    shared = f" of {counted(num_trainings, 'training')}" if num_trainings < num_cells else ""
+    return f"{counted(num_cells, 'cell')}{shared}"
+
+
 def print_start(plan: GridPlan, outcomes: Mapping[Cell, Outcome], others: Sequence[str]) -> None:
     """How many cells there are and are done, who else runs them, and what else made those that are done."""
     screen = console()
-    num_cells, num_trainings = len(plan.cells), len(plan.cells_by_training)
-    shared = f" of {counted(num_trainings, 'training')}" if num_trainings < num_cells else ""
-    screen.print(f"{plan.folder}: {counted(num_cells, 'cell')}{shared}, {len(outcomes):,} done before")
+    screen.print(f"{plan.folder}: {counted_cells(plan)}, {len(outcomes):,} done before")
     if others:
         screen.print(f"shared with {counted(len(others), 'other command')}: {first_few(others)}")
     made_otherwise: dict[tuple[str, str, str], int] = defaultdict(int)

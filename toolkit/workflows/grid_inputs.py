@@ -39,12 +39,29 @@ class Hub(Enum):
 
 @dataclass(frozen=True)
 class ResolvedTask:
-    """Settings of a task's kind, its files, and the SHA-256 of each file that is read; None before it is fetched."""
+    """A task, with the settings of its kind.
+
+    Attributes:
+        entry: of the grid file.
+        settings: of its kind.
+        files: of its splits; none before they are fetched.
+        hashes: SHA-256 of each file that is read, by split; None before they are fetched.
+        form: name of what a data set's training split is read from; None for files.
+    """
 
     entry: TaskEntry
     settings: FinetuningSettings
     files: dict[Split, Path]
     hashes: Mapping[str, Mapping[str, str]] | None
+    form: str | None = None
+
+    @property
+    def training_data(self) -> list[Any]:
+        """Equal for tasks that train on the same."""
+        if self.hashes is None:
+            return [self.form]
+        # Without a file for validation, a part of the training file may be held out for it.
+        return [self.hashes[Split.TRAIN], Split.VALIDATION in self.hashes]
 
 
 @dataclass(frozen=True)
@@ -83,7 +100,7 @@ def resolve_task(
         settings = family.Settings.model_validate(options)
     except ValidationError as error:
         raise SettingsError(f"{place}: {explain(error, family.Settings)}") from None
-    files: dict[Split, Path] | None = {Split(split): path for split, path in entry.files.items()}
+    form, files = None, {Split(split): path for split, path in entry.files.items()}
     for split, path in entry.files.items():
         if not path.exists():
             raise SettingsError(f"{place}: {split} = '{path}' does not exist.{home_hint(path)} Check the path.")
@@ -98,17 +115,18 @@ def resolve_task(
                 "steps in this task."
             )
         _check_choice(place, named, settings.protocol, num_rates)
+        form = named.splits(settings.protocol)[Split.TRAIN].name
         files = named.fetch(settings.protocol) if hub is Hub.FETCHED else named.cached(settings.protocol)
     if settings.threads is None and not torch.cuda.is_available():
         settings = settings.model_copy(update={"threads": torch.get_num_threads()})
-    if files is None:
-        return ResolvedTask(entry, settings, {}, None)
+    if not files:
+        return ResolvedTask(entry, settings, {}, None, form)
     try:
         reader = family(settings)
     except SettingsError as error:
         raise SettingsError(f"{place}: {error}") from None
     hashes = {split.value: _hash_files(reader.files_of(split, path), path, known) for split, path in files.items()}
-    return ResolvedTask(entry, settings, files, hashes)
+    return ResolvedTask(entry, settings, files, hashes, form)
 
 
 def _check_choice(place: str, named: NamedDataset, protocol: str, num_rates: int) -> None:

@@ -10,7 +10,7 @@ from toolkit.core.errors import SettingsError
 from toolkit.core.known_hashes import KnownHashes
 from toolkit.core.text import counted, first_few
 from toolkit.engine.precision import Precision
-from toolkit.experiments import Cell, CellFolder, Grid, Job, Outcome, Score, differences, grid_cells
+from toolkit.experiments import Cell, CellFolder, Grid, Job, Outcome, differences, grid_cells
 from toolkit.finetuning import FinetuningSettings, Keep, get_task
 from toolkit.finetuning.precision import choose_autocast
 from toolkit.workflows.grid_inputs import Hub, check_weights, resolve_model, resolve_task
@@ -147,12 +147,8 @@ class GridPlan:
         return {cell: name for name, cells in self.cells_by_training.items() for cell in cells}
 
     def _training_key(self, cell: Cell) -> str:
-        hashes = self._tasks[cell.task].hashes
-        if hashes is None:
-            return cell.path
-        # Without a file for validation, a part of the training file may be held out for it.
-        own = [cell.model, self._settings(cell).model_dump(mode="json"), hashes["train"], "validation" in hashes]
-        return f"{cell.kind} {json.dumps(own)}"
+        settings = self._settings(cell).model_dump(mode="json")
+        return json.dumps([cell.model, cell.kind, settings, self._tasks[cell.task].training_data])
 
     def outcome(self, cell: Cell) -> Outcome | None:
         """What came out of a cell; None of one that is to be run.
@@ -169,12 +165,18 @@ class GridPlan:
         Raises:
             SettingsError: one with scores was declared otherwise, or had other data; what differs is named.
         """
-        found = {cell: outcome for cell in self.cells if (outcome := self.outcome(cell)) is not None}
-        scored = (cell for cell, outcome in found.items() if isinstance(outcome, Score))
-        changed = {cell: changes for cell in scored if (changes := self._changes(cell))}
+        outcomes: dict[Cell, Outcome] = {}
+        changed: dict[Cell, list[str]] = {}
+        for cell in self.cells:
+            outcome = self.outcome(cell)
+            if outcome is None:
+                continue
+            outcomes[cell] = outcome
+            if found := self._changes(cell):
+                changed[cell] = found
         if changed:
             raise SettingsError(self._refusal(changed))
-        return found
+        return outcomes
 
     def check_models(self, cells: Iterable[Cell]) -> None:
         """Find what is wrong with the models of these cells before the first of them runs.

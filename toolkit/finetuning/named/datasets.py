@@ -83,8 +83,8 @@ class NamedDataset:
         folders = {form.name: _local_folder(form, hub) for form in forms.values()}
         return {split: folders[form.name] / form.files[split] for split, form in forms.items()}
 
-    def cached(self, protocol: str) -> dict[Split, Path] | None:
-        """The newest files of the splits in the cache; the hub is not asked. None where one is missing."""
+    def cached(self, protocol: str) -> dict[Split, Path]:
+        """The newest files of the splits in the cache; the hub is not asked. None of them where one is missing."""
         forms = self.splits(protocol)
         folders = {form.name: _newest_copy(form) for form in forms.values()}
         found = {
@@ -92,7 +92,7 @@ class NamedDataset:
             for split, form in forms.items()
             if (folder := folders[form.name]) is not None
         }
-        return found if len(found) == len(forms) else None
+        return found if len(found) == len(forms) else {}
 
     def splits(self, protocol: str) -> Mapping[Split, PublishedForm]:
         """What each split is read from."""
