@@ -211,7 +211,7 @@ def test_a_diverged_cell_is_an_outcome(tmp_path, monkeypatch, capsys, ran):
     code, printed = run_command(monkeypatch, capsys, path)
     assert code == 0
     assert "lr 1e+30 seed 0 diverged: the weights have diverged" in printed.out
-    assert "eurobert sc lr 1e+30: diverged with seed 0, not chosen\n" in printed.out
+    assert "eurobert sc lr 1e+30: not chosen, since it diverged: seed 0\n" in printed.out
     cells = tmp_path / "out" / "cells" / "eurobert" / "sc"
     assert sorted(file.name for file in (cells / "lr-1e+30/seed-0").iterdir()) == ["declared.json", "diverged.json"]
     written = json.loads((cells / "lr-1e+30/seed-0/diverged.json").read_text())
@@ -223,7 +223,7 @@ def test_a_diverged_cell_is_an_outcome(tmp_path, monkeypatch, capsys, ran):
     code, printed = run_command(monkeypatch, capsys, path)
     assert (code, ran) == (0, [2])
     assert "2 cells, 2 done before" in printed.out
-    assert "diverged with seed 0, not chosen" in printed.out
+    assert "not chosen, since it diverged: seed 0" in printed.out
 
 
 def test_cells_that_differ_in_their_test_data_alone_share_a_training(tmp_path, monkeypatch, ran):

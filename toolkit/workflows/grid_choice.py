@@ -96,7 +96,7 @@ def _print_diverged(plan: GridPlan, tally: Tally, selected: Selected) -> None:
     for cell in sorted(tally.diverged):
         seeds[cell.group, cell.learning_rate].append(cell.seed)
     lines = [
-        f"{' '.join(group)} lr {rate!r}: diverged with seed {first_few([str(seed) for seed in own])}, not chosen"
+        f"{' '.join(group)} lr {rate!r}: not chosen, since it diverged: seed {first_few([str(seed) for seed in own])}"
         for (group, rate), own in seeds.items()
     ]
     without_rate = {group for group, _ in seeds if group[1] not in selected.get(group[0], {})}
