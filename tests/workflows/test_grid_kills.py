@@ -16,8 +16,10 @@ GRID = {"models": ("eurobert", "bert"), "rates": (1e-3, 3e-3, 1e-2), "seeds": (0
 
 
 def outputs(folder):
-    """Content by name of cells and results."""
-    files = [path for path in sorted((folder / "cells").rglob("*")) if path.is_file()]
+    """Content by name of cells and results; a kill right after a result leaves what it would have resumed from."""
+    files = [
+        path for path in sorted((folder / "cells").rglob("*")) if path.is_file() and ".unfinished" not in path.parts
+    ]
     files += [folder / "results.jsonl", folder / "selected.json"]
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
