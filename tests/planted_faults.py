@@ -696,7 +696,7 @@ FAULTS = (
         name="grid: a finished cell counts whatever it was declared to be",
         path="toolkit/workflows/grid_plan.py",
         old="if found := self._changes(cell):",
-        new="if (found := self._changes(cell)) and score.cell != cell:",
+        new="if (found := self._changes(cell)) and outcome.cell != cell:",
         tests=("tests/workflows/test_grid_plan.py",),
     ),
     Fault(
@@ -1041,6 +1041,43 @@ FAULTS = (
         old="            sync(self._idx.parent)",
         new="            pass",
         tests=("tests/data/test_shards.py::test_both_names_are_forced_to_the_disk",),
+    ),
+    Fault(
+        name="grid: a training is given to two workers",
+        path="toolkit/experiments/scheduling.py",
+        old="taken = {*self._claims.values(), *(name",
+        new="taken = {*(name",
+        tests=("tests/experiments/test_scheduling.py",),
+    ),
+    Fault(
+        name="grid: a diverged cell stays one though it is declared otherwise now",
+        path="toolkit/workflows/grid_plan.py",
+        old="return place.score if diverged is None or self._changes(cell) else diverged",
+        new="return place.score if diverged is None else diverged",
+        tests=(
+            "tests/workflows/test_grid_plan.py::test_a_diverged_cell_is_tried_again_where_it_is_declared_otherwise",
+        ),
+    ),
+    Fault(
+        name="grid: cells of different settings share a training",
+        path="toolkit/workflows/grid_plan.py",
+        old="return json.dumps([cell.model, cell.kind, settings, self._tasks",
+        new="return json.dumps([cell.model, cell.kind, self._tasks",
+        tests=("tests/workflows/test_grid_plan.py::test_the_papers_grid_is_resolved_without_a_download",),
+    ),
+    Fault(
+        name="fine-tuning: weights are taken that were trained on other inputs",
+        path="toolkit/finetuning/training_folder.py",
+        old='open_folder(folder, {**declared, "start": _digest(network, inputs)})',
+        new="open_folder(folder, declared)",
+        tests=("tests/finetuning/test_cell.py::test_trained_weights_are_taken_for_the_same_start_and_inputs_alone",),
+    ),
+    Fault(
+        name="hashes: a file that was changed under its old time counts as the same",
+        path="toolkit/core/known_hashes.py",
+        old="mark = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]",
+        new="mark = [status.st_size, status.st_mtime_ns, status.st_ino]",
+        tests=("tests/core/test_known_hashes.py",),
     ),
 )
 

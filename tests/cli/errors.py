@@ -447,6 +447,11 @@ _GRIDS = (
             ("{unknown_kind}", ("unknown task 'ner'",), "Choose one of: "),
             ("{lost_data}", ("[[task]] t: train = 'no.tsv' does not exist",), "Check the path"),
             ("{lost_model}", ("no/such/model",), "Give a folder"),
+            (
+                "{choiceless_set}",
+                ("[[task]] t has 6 learning rates", "nq has no validation split"),
+                "Give a single one in learning_rates, or protocol = 'paper'",
+            ),
         )
     ),
     Case(("grid", "{file_as_grid_folder}"), ("the grid folder /dev/null/grid is not writable",), "Set grid.dir"),

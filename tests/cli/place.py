@@ -199,7 +199,7 @@ class Place:
             declared = {
                 "grid": {"dir": "grid-out", **grid},
                 "model": [{**model, **more} for more in models],
-                "task": [{**task, **more} for more in tasks],
+                "task": [more if "dataset" in more else {**task, **more} for more in tasks],
             }
             self._write(name, f"grids/{name}.toml", tomli_w.dumps(declared))
 
@@ -342,6 +342,7 @@ _GRIDS: dict[str, tuple[dict[str, object], list[dict[str, object]], list[dict[st
     "unknown_kind": ({}, [{}], [{"kind": "ner"}]),
     "lost_data": ({}, [{}], [{"train": "no.tsv"}]),
     "lost_model": ({}, [{"path": "no/such/model"}], [{}]),
+    "choiceless_set": ({}, [{}], [{"name": "t", "kind": "ir", "dataset": "nq"}]),
     "file_as_grid_folder": ({"dir": "/dev/null/grid"}, [{}], [{}]),
 }
 

@@ -65,8 +65,8 @@ def test_the_table_has_a_row_per_task():
     shown = screen.export_text()
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.splitlines() if "│" in line]
     assert rows == [
-        ["a", "1/2", "1", "0", "validation accuracy 0.5000 (m, lr 0.001)"],
-        ["b", "0/2", "0", "1", ""],
+        ["a", "1/2", "1", "0", "0", "validation accuracy 0.5000 (m, lr 0.001)"],
+        ["b", "0/2", "0", "0", "1", ""],
     ]
     assert "1 of 4 cells done, 1 running, 1 failed, 1 cells/h, 2:00:00 left" in shown
 

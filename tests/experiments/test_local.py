@@ -10,6 +10,7 @@ from contextlib import closing
 import psutil
 import pytest
 
+from tests.support.shares import Share
 from toolkit.experiments import Cell, Job, LocalExecutor, run_cells
 from toolkit.experiments.scheduling import Failed, Finished, Lost
 
@@ -31,6 +32,11 @@ class Silent:
 @pytest.fixture
 def folder(tmp_path):
     return tmp_path
+
+
+def _written(file):
+    """Whether a worker has written its process id."""
+    return file.exists() and file.read_text()
 
 
 def executor_of(folder, num=1):
@@ -86,7 +92,7 @@ def test_the_cell_of_a_killed_worker_is_run_again_by_a_new_one(folder):
     words = {CELLS[0]: "die once", CELLS[1]: "exit"}
     with executor_of(folder, 2) as executor:
         jobs = {cell: job(folder, words.get(cell, "work"), cell) for cell in CELLS}
-        failed = run_cells(CELLS, executor, job=jobs.__getitem__, observer=Silent())
+        failed = run_cells(CELLS, executor, job=jobs.__getitem__, share=Share(), observer=Silent())
     assert {cell: message.split(";")[0] for cell, message in failed.items()} == {
         CELLS[1]: "its worker ended 2 times, last time by exit code 7"
     }
@@ -109,7 +115,7 @@ def test_one_that_is_killed_while_it_is_idle_is_replaced(folder):
 def test_closing_ends_a_worker_in_the_middle_of_a_cell(folder):
     with executor_of(folder) as executor:
         executor.start(0, job(folder, "sleep"))
-        while not (folder / "ids-0").exists():
+        while not _written(folder / "ids-0"):
             time.sleep(0.05)
         (process,) = executor.process_ids
     assert not psutil.pid_exists(process)
@@ -129,7 +135,7 @@ if __name__ == "__main__":
     script.write_text(code)
     with subprocess.Popen([sys.executable, script], env={**os.environ, "PYTHONPATH": os.getcwd()}) as parent:
         deadline = time.monotonic() + 60
-        while not (folder / "ids-0").exists() and time.monotonic() < deadline:
+        while not _written(folder / "ids-0") and time.monotonic() < deadline:
             time.sleep(0.05)
         worker = psutil.Process(int((folder / "ids-0").read_text()))
         parent.kill()

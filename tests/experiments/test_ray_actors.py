@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from tests.experiments.test_local import CELLS, WORK, Silent, job, outcome
+from tests.support.shares import Share
 from toolkit.core.errors import SettingsError
 from toolkit.experiments import Cluster, RayExecutor, run_cells
 from toolkit.experiments.executors import ray_actors
@@ -68,7 +69,7 @@ def test_the_cell_of_a_lost_worker_is_run_again_by_a_new_one(cluster, folder, ca
     words = {CELLS[0]: "die once", CELLS[1]: "exit"}
     with executor_of(cluster, folder, 2) as executor:
         jobs = {cell: job(folder, words.get(cell, "work"), cell) for cell in CELLS}
-        failed = run_cells(CELLS, executor, job=jobs.__getitem__, observer=Silent())
+        failed = run_cells(CELLS, executor, job=jobs.__getitem__, share=Share(), observer=Silent())
     ids = [(folder / f"ids-{cell.seed}").read_text().split() for cell in CELLS]
     assert [len(found) for found in ids] == [2, 2, 1, 1]
     assert ids[0][0] != ids[0][1]

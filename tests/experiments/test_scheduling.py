@@ -4,7 +4,8 @@ from collections import deque
 
 import pytest
 
-from toolkit.experiments import Cell, Job, run_cells
+from tests.support.shares import Share
+from toolkit.experiments import Cell, Job, run_cells, scheduling
 from toolkit.experiments.scheduling import Failed, Finished, Lost, next_cell
 
 
@@ -25,6 +26,8 @@ class Scripted:
         self.began.append((worker, job.cell.task, job.cell.seed))
 
     def wait(self, seconds):
+        if not self._running:
+            return []
         worker, cell = self._running.popleft()
         words = self._ends.get((cell.task, cell.seed))
         match words.popleft() if words else "finished":
@@ -52,9 +55,10 @@ class Told:
         pass
 
 
-def run(cells, executor):
-    observer = Told()
-    failed = run_cells(cells, executor, job=lambda cell: Job(cell, None), observer=observer)
+def run(cells, executor, share=None):
+    observer, share = Told(), share or Share()
+    failed = run_cells(cells, executor, job=lambda cell: Job(cell, None), share=share, observer=observer)
+    assert share.claimed == []
     return failed, observer.events
 
 
@@ -100,3 +104,48 @@ def test_a_failure_stops_nothing_else(num_workers):
     failed, events = run(cells_of("a", "b"), executor)
     assert failed == {cells_of("a")[1]: "broken"}
     assert len(events) == 4
+
+
+def test_cells_of_one_training_are_run_by_one_worker_one_after_another():
+    executor = Scripted(2, {("b", 1): ["lost"]})
+    failed, events = run(cells_of("a", "b", "c"), executor, Share(alike=("a", "b", "c")))
+    assert failed == {}
+    for seed, worker in ((0, 0), (1, 1)):
+        assert {began[0] for began in executor.began if began[2] == seed} == {worker}
+    assert sorted(events) == sorted(
+        [("Lost", "b", 1), *(("Finished", task, seed) for task in "abc" for seed in (0, 1))]
+    )
+
+
+def test_what_another_command_runs_is_asked_for_again(monkeypatch):
+    monkeypatch.setattr(scheduling, "_SECONDS_BETWEEN_CLAIMS", 0.0)
+    executor = Scripted(1)
+    failed, _ = run(cells_of("a"), executor, Share(taken=["a 0", "a 0"]))
+    assert failed == {}
+    assert sorted(executor.began) == [(0, "a", 0), (0, "a", 1)]
+
+
+def test_what_another_command_has_ended_is_not_run():
+    executor = Scripted(1)
+    failed, events = run(cells_of("a", num=3), executor, Share(ended={("a", 0): Finished, ("a", 2): Failed}))
+    assert executor.began == [(0, "a", 1)]
+    assert failed == {cells_of("a", num=3)[2]: "broken"}
+    assert sorted(events) == [("Failed", "a", 2), ("Finished", "a", 0), ("Finished", "a", 1)]
+
+
+def test_the_training_of_a_worker_that_is_gone_is_free_for_another():
+    class Leaving(Scripted):
+        """Its first worker is not there any more once it has ended a cell."""
+
+        @property
+        def workers(self):
+            return [1] if self.began else [0]
+
+        @workers.setter
+        def workers(self, _):
+            pass
+
+    executor = Leaving(2)
+    failed, _ = run(cells_of("a", "b", num=1), executor, Share(alike=("a", "b")))
+    assert failed == {}
+    assert executor.began == [(0, "a", 0), (1, "b", 0)]

@@ -3,12 +3,14 @@
 import json
 
 import pytest
+from transformers import Trainer
 
 from tests.finetuning.test_resume import Killed, stop_at
 from tests.support.checkpoints import write_tiny_run
 from tests.support.hf_encoders import save_encoder
 from toolkit.core.errors import UserError
-from toolkit.finetuning.tasks.sequence_classification import SequenceClassificationSettings
+from toolkit.finetuning import Keep, Split, open_source, prepare, run_cell
+from toolkit.finetuning.tasks.sequence_classification import SequenceClassification, SequenceClassificationSettings
 from toolkit.workflows.finetune import finetune
 
 SETTINGS = SequenceClassificationSettings(learning_rate=1e-3, steps=4, batch_rows=2)
@@ -106,3 +108,24 @@ def test_a_run_on_a_model_that_changed_starts_over(tmp_path, rows, pretrained, b
         change()
         run(rows, encoder, output)
         assert begun_at[-1] == 0
+
+
+def test_trained_weights_are_taken_for_the_same_start_and_inputs_alone(tmp_path, rows, monkeypatch):
+    """A cell with another test file, then one with another row to train on, then one with another seed."""
+    model, other = save_encoder("eurobert", tmp_path / "model"), tmp_path / "other.tsv"
+    other.write_text(rows.read_text() + "w5\t0\n", encoding="utf-8")
+    trained, train = [], Trainer.train
+    monkeypatch.setattr(Trainer, "train", lambda self, **given: (trained.append(self), train(self, **given))[1])
+
+    def result(name, *, train=rows, test=rows, seed=0, **shared):
+        task = SequenceClassification(SETTINGS.model_copy(update={"seed": seed}))
+        files = {Split.TRAIN: train, Split.TEST: test}
+        prepared = prepare(task, files, task.read(files), open_source(str(model)))
+        run_cell(prepared, tmp_path / name, keep=Keep.SCORES, **shared)
+        return [(tmp_path / name / file).read_bytes() for file in ("result.json", "predictions.jsonl")]
+
+    for cell, num_trained in (({}, 1), ({"test": other}, 1), ({"train": other}, 2), ({"train": other, "seed": 1}, 3)):
+        found = result("shared", **cell, training=tmp_path / "training")
+        assert len(trained) == num_trained
+        assert found == result("alone", **cell)
+        trained.pop()

@@ -2,14 +2,20 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.grids import write_data, write_grid
+from tests.support.hf_encoders import save_encoder
+from tests.support.sources import ROOT
 from toolkit.core.errors import SettingsError, UserError
-from toolkit.experiments import load_grid
+from toolkit.experiments import Diverged, load_grid
+from toolkit.experiments.declaration import PAPER_RATES
 from toolkit.finetuning import Split
-from toolkit.finetuning.named.datasets import NamedDataset
+from toolkit.finetuning.named.datasets import DATASETS, NamedDataset
+from toolkit.workflows.grid import show_grid
+from toolkit.workflows.grid_inputs import Hub
 from toolkit.workflows.grid_plan import GridPlan
 
 
@@ -94,3 +100,49 @@ def test_a_task_names_the_metric_that_chooses(tmp_path: Path) -> None:
         SettingsError, match=r"\[\[task\]\] sc: unknown metric 'mcf' .* 'mcc'\? Choose one of: accuracy, f1_macro"
     ):
         GridPlan(load_grid(path))
+
+
+def test_a_diverged_cell_is_tried_again_where_it_is_declared_otherwise(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"kinds": ("sc",), "rates": (1e30,), "seeds": (0,)}
+    plan = GridPlan(load_grid(write_grid(tmp_path, **given)))
+    (cell,) = plan.cells
+    plan.place(cell).begin(plan.record(cell))
+    plan.place(cell).diverge("the weights have diverged", made_by={"torch": "2.13.0"})
+    assert plan.finished() == {cell: Diverged(cell, "the weights have diverged", {"torch": "2.13.0"})}
+    changed = GridPlan(load_grid(write_grid(tmp_path, **given, steps=3)))
+    assert changed.finished() == {}
+    plan.place(cell).begin(plan.record(cell))
+    assert plan.finished() == {}, "it has begun again"
+
+
+def test_the_papers_grid_is_resolved_without_a_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """360 cells; three retrieval sets train on the same pairs."""
+    monkeypatch.setattr("toolkit.finetuning.named.datasets.Hub", lambda: pytest.fail("the hub is asked"))
+    text = (ROOT / "docs/examples/paper-finetuning/grid.toml").read_text()
+    encoder = save_encoder("eurobert", tmp_path / "encoder")
+    path = tmp_path / "grid.toml"
+    path.write_text(text.replace('"runs/clm-25"', f'"{encoder}"').replace('"grids/paper"', f'"{tmp_path / "out"}"'))
+    plan = GridPlan(load_grid(path), hub=Hub.CACHED)
+    assert (len(plan.cells), len(plan.cells_by_training)) == (360, 300)
+    assert sorted(plan.unfetched) == sorted(f"data set {name}" for name in DATASETS)
+    assert {cell.learning_rate for cell in plan.cells} == set(PAPER_RATES)
+    assert {cell.seed for cell in plan.cells} == {0, 1, 2, 3, 4}
+    settings = {cell.task: plan.record(cell)["settings"] for cell in plan.cells}
+    assert {own["protocol"] for own in settings.values()} == {"paper"}
+    assert {own["steps"] for own in settings.values()} == {1000}
+    assert {task for task, own in settings.items() if own["epochs"] == 1} == {"CoNLL-2003", "UNER"}
+    assert plan.finished() == {}
+
+
+def test_a_dry_run_says_what_would_be_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("toolkit.finetuning.named.datasets.Hub", lambda: pytest.fail("the hub is asked"))
+    path = write_grid(tmp_path, kinds=("sc",))
+    path.write_text(path.read_text() + "[[task]]\nname = 'named'\nkind = 'sc'\ndataset = 'sst2'\n")
+    path.write_text(path.read_text() + "[[model]]\nname = 'other'\npath = 'nobody/nothing'\n")
+    show_grid(path)
+    said = capsys.readouterr().out
+    assert "16 cells (2 models, 2 tasks), 0 done, 16 would run" in said
+    assert "would be fetched from the Hugging Face hub first: data set sst2, model nobody/nothing\n" in said
+    assert not (tmp_path / "out").exists()

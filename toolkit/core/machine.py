@@ -15,7 +15,7 @@ def machine_facts(packages: Iterable[str]) -> dict[str, str]:
     num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return {
-        "processor": f"{_processor()}, {counted(num_cores, 'core')}",
+        "processor": f"{processor_name()}, {counted(num_cores, 'core')}",
         "memory": f"{memory:.0f} GiB",
         "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
         # Above the number of cores, everything took longer than it needs.
@@ -26,7 +26,8 @@ def machine_facts(packages: Iterable[str]) -> dict[str, str]:
     }
 
 
-def _processor() -> str:
+def processor_name() -> str:
+    """Name of the CPU's model, as far as the system tells."""
     described = Path("/proc/cpuinfo")
     if described.is_file():
         for line in described.read_text(encoding="utf-8", errors="replace").splitlines():

@@ -1,6 +1,6 @@
 """Grids of fine-tuning runs: declaration, cells, choice of learning rates, workers that run them, and reports."""
 
-from toolkit.experiments.cells import Cell, CellFolder, Score, differences, grid_cells
+from toolkit.experiments.cells import Cell, CellFolder, Diverged, Outcome, Score, differences, grid_cells
 from toolkit.experiments.declaration import Grid, GridSettings, ModelEntry, TaskEntry, load_grid
 from toolkit.experiments.executors.local import LocalExecutor
 from toolkit.experiments.executors.ray_actors import RayExecutor
@@ -13,6 +13,7 @@ __all__ = [
     "Cell",
     "CellFolder",
     "Cluster",
+    "Diverged",
     "Dropped",
     "Executor",
     "ExecutorKind",
@@ -22,6 +23,7 @@ __all__ = [
     "Job",
     "LocalExecutor",
     "ModelEntry",
+    "Outcome",
     "RayExecutor",
     "Score",
     "TaskEntry",

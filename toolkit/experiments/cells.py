@@ -1,4 +1,8 @@
-"""Cells of a grid, and the folder of each: what a finished one holds, and what it was declared to be."""
+"""Cells of a grid, and the folder of each: what came out, and what it was declared to be.
+
+A cell has finished where it has a result, or where it is known that its training diverges: a cell is a function of its
+declaration, and would diverge again.
+"""
 
 import json
 import math
@@ -14,7 +18,7 @@ from toolkit.experiments.declaration import Grid
 
 RESULT_FILE = "result.json"
 """Written last: a cell that has it is finished."""
-_DECLARED, _ERROR = "declared.json", "error.txt"
+_DECLARED, _DIVERGED, _ERROR = "declared.json", "diverged.json", "error.txt"
 Record = Mapping[str, Any]
 
 
@@ -43,27 +47,58 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Score:
-    """What a finished cell's `result.json` says; scores by metric name."""
+    """What a finished cell's `result.json` says; scores by metric name.
+
+    Attributes:
+        cell: the cell.
+        metric: the main one.
+        validation: scores on the validation split; None without one.
+        test: scores on the test split.
+        majority: the main metric of the best answer that reads no text; None where there is none.
+        made_by: versions, device and compute dtype; None where an older version has written the result.
+    """
 
     cell: Cell
     metric: str
     validation: Mapping[str, float] | None
     test: Mapping[str, float]
+    majority: float | None = None
+    made_by: Mapping[str, str] | None = None
 
     def line(self) -> str:
         """Its line of `results.jsonl`."""
-        cell = self.cell
         record = {
-            "model": cell.model,
-            "task": cell.task,
-            "kind": cell.kind,
-            "seed": cell.seed,
-            "learning_rate": cell.learning_rate,
+            **_fields(self.cell),
             "metric": self.metric,
             "validation": self.validation,
             "test": self.test,
+            "majority": self.majority,
+            "made_by": self.made_by,
         }
         return json.dumps(record, ensure_ascii=False) + "\n"
+
+
+@dataclass(frozen=True)
+class Diverged:
+    """A cell whose training ended in weights that are not finite; `made_by` as in `Score`."""
+
+    cell: Cell
+    message: str
+    made_by: Mapping[str, str] | None = None
+
+
+Outcome = Score | Diverged
+
+
+def _fields(cell: Cell) -> dict[str, Any]:
+    """A cell as the first keys of a record."""
+    return {
+        "model": cell.model,
+        "task": cell.task,
+        "kind": cell.kind,
+        "seed": cell.seed,
+        "learning_rate": cell.learning_rate,
+    }
 
 
 def grid_cells(grid: Grid) -> list[Cell]:
@@ -94,13 +129,38 @@ class CellFolder:
         file = self.path / RESULT_FILE
         try:
             result = json.loads(file.read_text(encoding="utf-8"))
-            score = Score(self.cell, result["metric"], result["validation"], result["test"])
+            score = Score(
+                self.cell,
+                result["metric"],
+                result["validation"],
+                result["test"],
+                result.get("majority"),
+                result.get("made_by"),
+            )
             _check_finite(score)
             return score
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"{file} is damaged ({error}). Remove {self.path}: the cell is run again.") from error
+
+    @property
+    def diverged(self) -> Diverged | None:
+        """Of a cell that has no result, since its training diverged; None of any other."""
+        try:
+            record = json.loads((self.path / _DIVERGED).read_text(encoding="utf-8"))
+            return Diverged(self.cell, str(record["message"]), record.get("made_by"))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """Of a cell that has finished.
+
+        Raises:
+            UserError: as `score`.
+        """
+        return self.score or self.diverged
 
     @property
     def declared(self) -> Record | None:
@@ -112,10 +172,20 @@ class CellFolder:
         return record if isinstance(record, dict) else None
 
     @property
+    def model(self) -> Path:
+        """Folder of the fine-tuned model, where the grid keeps it."""
+        return self.path / "model"
+
+    @property
+    def error_file(self) -> Path:
+        """Where the message of a failed cell is."""
+        return self.path / _ERROR
+
+    @property
     def error(self) -> str | None:
         """The message of a failed cell."""
         try:
-            return (self.path / _ERROR).read_text(encoding="utf-8").rstrip("\n")
+            return self.error_file.read_text(encoding="utf-8").rstrip("\n")
         except OSError:
             return None
 
@@ -124,8 +194,14 @@ class CellFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         for left in self.path.glob(PARTIAL_FILES):
             left.unlink(missing_ok=True)
+        for former in (_ERROR, _DIVERGED):
+            (self.path / former).unlink(missing_ok=True)
         atomic_write(self.path / _DECLARED, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
-        (self.path / _ERROR).unlink(missing_ok=True)
+
+    def diverge(self, message: str, *, made_by: Mapping[str, str]) -> None:
+        """Keep that the training diverged: the outcome of a cell without a result."""
+        record = {**_fields(self.cell), "message": message, "made_by": made_by}
+        atomic_write(self.path / _DIVERGED, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
 
     def fail(self, message: str) -> None:
         """Keep the message of an attempt that failed."""

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, ValidationError, model_validator
+from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from toolkit.core.errors import SettingsError
 from toolkit.core.settings import Settings, explain
@@ -45,8 +45,15 @@ class GridSettings(Settings):
     threads: int | None = Field(default=None, ge=1)
     """CPU threads of a cell; a task may have its own. Unset: `OMP_NUM_THREADS`, or all cores, as in `toolkit finetune`.
     With 1, as many workers as there are cores are fastest for small models."""
-    keep_models: bool = False
-    """Whether each cell keeps its fine-tuned model, in `model/`."""
+    keep_models: Literal["none", "chosen", "all"] = "none"
+    """Which cells keep their fine-tuned model, in `model/`: none, those of the chosen learning rates, or all. `false`
+    and `true` stand for `none` and `all`."""
+
+    @field_validator("keep_models", mode="before")
+    @classmethod
+    def _read_switch(cls, value: object) -> object:
+        """It was a switch before."""
+        return ("all" if value else "none") if isinstance(value, bool) else value
 
 
 class ModelEntry(Settings):

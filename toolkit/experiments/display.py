@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from toolkit.core.console import console
-from toolkit.experiments.cells import Cell, Score
+from toolkit.experiments.cells import Cell, Diverged, Outcome, Score
 from toolkit.experiments.scheduling import Event, Failed, Finished, Lost, Observer
 
 if TYPE_CHECKING:
@@ -22,25 +22,26 @@ class Tally:
 
     Args:
         cells: of the whole grid.
-        scores: of those that had finished before.
-        read: the score of a cell that has just finished.
+        outcomes: of those that had finished before.
+        read: the outcome of a cell that has just finished.
         clock: seconds.
     """
 
     def __init__(
         self,
         cells: Sequence[Cell],
-        scores: Mapping[Cell, Score],
+        outcomes: Mapping[Cell, Outcome],
         *,
-        read: Callable[[Cell], Score],
+        read: Callable[[Cell], Outcome],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.scores, self.failed, self.running = dict(scores), dict[Cell, str](), dict[int, Cell]()
+        self.scores, self.diverged = dict[Cell, Score](), dict[Cell, Diverged]()
+        self.failed, self.running = dict[Cell, str](), dict[int, Cell]()
         self.totals = Counter(cell.task for cell in cells)
         self.best: dict[str, Score] = {}
-        for score in sorted(self.scores.values(), key=lambda score: score.cell):
-            self._compare(score)
-        self._read, self._clock, self._begun, self._num_before = read, clock, clock(), len(self.scores)
+        for cell in sorted(outcomes):
+            self._keep(outcomes[cell])
+        self._read, self._clock, self._begun, self._num_before = read, clock, clock(), len(outcomes)
 
     def expect(self, cells: Iterable[Cell]) -> None:
         """From now on these are all, as cells of learning rates that were dropped are not run."""
@@ -54,30 +55,44 @@ class Tally:
         """A cell has finished, has failed, or has lost its worker."""
         self.running.pop(event.worker, None)
         if isinstance(event, Finished):
-            self.scores[event.cell] = self._read(event.cell)
-            self._compare(self.scores[event.cell])
+            self._keep(self._read(event.cell))
         elif isinstance(event, Failed):
             self.failed[event.cell] = event.message
 
-    def _compare(self, score: Score) -> None:
-        best = self.best.get(score.cell.task)
-        if best is None or _main(score) > _main(best):
-            self.best[score.cell.task] = score
+    def _keep(self, outcome: Outcome) -> None:
+        cell = outcome.cell
+        if isinstance(outcome, Diverged):
+            self.diverged[cell] = outcome
+            return
+        self.scores[cell] = outcome
+        best = self.best.get(cell.task)
+        if best is None or _main(outcome) > _main(best):
+            self.best[cell.task] = outcome
+
+    @property
+    def num_done(self) -> int:
+        """Cells that have finished, with scores or diverged."""
+        return len(self.scores) + len(self.diverged)
 
     @property
     def num_left(self) -> int:
         """Cells that have neither finished nor failed."""
-        return self.totals.total() - len(self.scores) - len(self.failed)
+        return self.totals.total() - self.num_done - len(self.failed)
+
+    def has_ended(self, cell: Cell) -> bool:
+        """Whether a cell has finished or failed."""
+        return cell in self.scores or cell in self.diverged or cell in self.failed
 
     @property
     def cells_per_hour(self) -> float:
         """Of those that ended since the start of this command."""
-        ended = len(self.scores) - self._num_before + len(self.failed)
+        ended = self.num_done - self._num_before + len(self.failed)
         return ended / max(self._clock() - self._begun, 1e-9) * _HOUR
 
     def summary(self) -> str:
         """'12 of 96 cells done, 2 running, 1 failed, 310 cells/h, 0:16:00 left'."""
-        parts = [f"{len(self.scores):,} of {self.totals.total():,} cells done", f"{len(self.running):,} running"]
+        parts = [f"{self.num_done:,} of {self.totals.total():,} cells done", f"{len(self.running):,} running"]
+        parts += [f"{len(self.diverged):,} diverged"] if self.diverged else []
         parts += [f"{len(self.failed):,} failed"] if self.failed else []
         if rate := self.cells_per_hour:
             parts += [f"{rate:,.0f} cells/h", f"{_duration(self.num_left / rate * _HOUR)} left"]
@@ -123,7 +138,9 @@ class _Lines:
         if isinstance(event, Lost):
             return f"{event.cell}: its worker ended by {event.reason}; it is run again"
         if isinstance(event, Finished):
-            score = self._tally.scores[event.cell]
+            score = self._tally.scores.get(event.cell)
+            if score is None:
+                return f"{event.cell} diverged: {self._tally.diverged[event.cell].message}"
             return f"{event.cell}: {_score_text(score)}" + self._praise(score)
         # A broken file fails all cells of its task.
         key = event.cell.group, event.message
@@ -156,19 +173,23 @@ class _LiveTable(_Lines):
 
 
 def tally_table(tally: Tally) -> "Table":
-    """A row per task: done, running, failed and the best validation score; the summary is the caption."""
+    """A row per task: done (diverged ones too), running, diverged, failed and the best score; below it the summary."""
     from rich.table import Table
 
     table = Table("task", caption=tally.summary(), caption_justify="left")
-    for name in ("done", "running", "failed"):
+    for name in ("done", "running", "diverged", "failed"):
         table.add_column(name, justify="right")
     table.add_column("best so far", overflow="fold")
-    done, failed = (Counter(cell.task for cell in cells) for cells in (tally.scores, tally.failed))
+    scored, diverged, failed = (
+        Counter(cell.task for cell in cells) for cells in (tally.scores, tally.diverged, tally.failed)
+    )
     running = Counter(cell.task for cell in tally.running.values())
     for task, total in tally.totals.items():
         best = tally.best.get(task)
         about = "" if best is None else f"{_score_text(best)} ({best.cell.model}, lr {best.cell.learning_rate!r})"
-        table.add_row(task, f"{done[task]:,}/{total:,}", f"{running[task]:,}", f"{failed[task]:,}", about)
+        counts = (running[task], diverged[task], failed[task])
+        done = scored[task] + diverged[task]
+        table.add_row(task, f"{done:,}/{total:,}", *(f"{count:,}" for count in counts), about)
     return table
 
 

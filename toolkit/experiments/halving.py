@@ -17,7 +17,7 @@ class Dropped:
         group: model and task.
         learning_rate: of its cells.
         num_seeds: how many were run.
-        mean: of their validation scores; None where one failed.
+        mean: of their validation scores; None where one failed or diverged.
         kept: the lowest mean of a rate that stayed.
     """
 
@@ -50,7 +50,7 @@ def halve(cells: Iterable[Cell], scores: Mapping[Cell, Score], failed: Collectio
     Args:
         cells: of the whole grid; seeds in ascending order.
         scores: of those that have finished.
-        failed: those that failed now; their rates are dropped.
+        failed: those that diverged, or failed now; their rates are dropped.
     """
     groups: dict[tuple[str, str], dict[float, list[Cell]]] = defaultdict(lambda: defaultdict(list))
     for cell in cells:

@@ -1,9 +1,14 @@
 """Which cell a worker gets next, and the loop that keeps all workers busy until every cell is done or has failed.
 
 A worker keeps model, data and tokenized inputs of the model and task it last ran, so it gets their next cell as long as
-there is one. A lost worker's cell is run again, by a fresh process; one that loses its worker twice has failed.
+there is one. Cells that share a training are run by one worker, one after another. A lost worker's cell is run again,
+by a fresh process; one that loses its worker twice has failed.
+
+Several commands may run one grid. A command claims a training before a worker gets a cell of it. What another one has
+claimed is asked for again every few seconds, until it has ended or, where the other command was killed, is free.
 """
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +19,9 @@ from toolkit.experiments.cells import Cell
 
 _MOST_LOSSES = 2
 _SECONDS_BETWEEN_LOOKS = 1.0
+_SECONDS_BETWEEN_CLAIMS = 5.0
+ELSEWHERE = -1
+"""In place of a worker's number: another command has run the cell."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +34,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Finished:
-    """A worker has written the result of its cell."""
+    """A worker has written what came out of its cell."""
 
     worker: int
     cell: Cell
@@ -79,6 +87,22 @@ class Executor(Protocol):
         """End all workers, in the middle of a cell too."""
 
 
+class Share(Protocol):
+    """What a command runs of a grid that other commands may run too."""
+
+    def training(self, cell: Cell) -> str:
+        """Name of the cell's training; cells that differ in their test data alone share it."""
+
+    def claim(self, training: str) -> bool:
+        """Make a training this command's own; False where another command has it."""
+
+    def release(self, training: str) -> None:
+        """Give up a claim."""
+
+    def ended(self, cell: Cell) -> Event | None:
+        """How another command has ended a cell since this one began; None where none has."""
+
+
 class Observer(Protocol):
     """Who is told what happens."""
 
@@ -93,7 +117,7 @@ class Observer(Protocol):
 
 
 def run_cells(
-    cells: Sequence[Cell], executor: Executor, *, job: Callable[[Cell], Job], observer: Observer
+    cells: Sequence[Cell], executor: Executor, *, job: Callable[[Cell], Job], share: Share, observer: Observer
 ) -> dict[Cell, str]:
     """Run cells, and return the messages of those that failed.
 
@@ -101,32 +125,38 @@ def run_cells(
         cells: in the order of preference.
         executor: its workers are idle.
         job: makes what a worker gets.
+        share: claims cells before they run.
         observer: told of everything.
     """
-    loop = _Loop(cells)
+    loop = _Loop(cells, share)
     while loop.pending or loop.running:
         for worker, cell in loop.assign(executor.workers):
             executor.start(worker, job(cell))
             observer.on_start(worker, cell)
+        while loop.ended_elsewhere:
+            observer.on_event(loop.ended_elsewhere.pop())
         observer.on_look()
-        for event in executor.wait(_SECONDS_BETWEEN_LOOKS):
+        for event in executor.wait(_SECONDS_BETWEEN_LOOKS) if loop.pending or loop.running else ():
             observer.on_event(loop.settle(event))
     observer.on_look()
     return loop.failed
 
 
 class _Loop:
-    """Which cells wait, run and have failed."""
+    """Which cells wait, run and have failed, and the training that each worker is at."""
 
-    def __init__(self, cells: Sequence[Cell]) -> None:
+    def __init__(self, cells: Sequence[Cell], share: Share) -> None:
         self.pending, self.running, self.failed = list(cells), dict[int, Cell](), dict[Cell, str]()
+        self.ended_elsewhere: list[Event] = []
         self._groups, self._losses = dict[int, tuple[str, str]](), Counter[Cell]()
+        self._share, self._claims, self._refused = share, dict[int, str](), dict[str, float]()
 
     def assign(self, workers: Sequence[int]) -> Iterator[tuple[int, Cell]]:
         """Idle workers with their next cells."""
+        for lost in self._claims.keys() - {*workers, *self.running}:
+            self._share.release(self._claims.pop(lost))
         for worker in workers:
-            if worker not in self.running and self.pending:
-                cell = next_cell(self.pending, self._groups, worker)
+            if worker not in self.running and (cell := self._next(worker)) is not None:
                 self.pending.remove(cell)
                 self.running[worker], self._groups[worker] = cell, cell.group
                 yield worker, cell
@@ -145,7 +175,44 @@ class _Loop:
                 event = Failed(event.worker, event.cell, message)
         if isinstance(event, Failed):
             self.failed[event.cell] = event.message
+        if not self._left_of(self._claims[event.worker]):
+            self._share.release(self._claims.pop(event.worker))
         return event
+
+    def _next(self, worker: int) -> Cell | None:
+        """A cell of the worker's training, or of another one that can be claimed; None without any."""
+        while worker not in self._claims:
+            free = self._free()
+            if not free:
+                return None
+            training = self._share.training(next_cell(free, self._groups, worker))
+            if not self._share.claim(training):
+                self._refused[training] = time.monotonic()
+            elif self._drop_ended(training):
+                self._claims[worker] = training
+            else:
+                self._share.release(training)
+        return self._left_of(self._claims[worker])[0]
+
+    def _free(self) -> list[Cell]:
+        """Cells that wait, but for those of trainings that a worker is at, or another command was a moment ago."""
+        recent = time.monotonic() - _SECONDS_BETWEEN_CLAIMS
+        taken = {*self._claims.values(), *(name for name, when in self._refused.items() if when > recent)}
+        return [cell for cell in self.pending if self._share.training(cell) not in taken]
+
+    def _left_of(self, training: str) -> list[Cell]:
+        return [cell for cell in self.pending if self._share.training(cell) == training]
+
+    def _drop_ended(self, training: str) -> bool:
+        """Whether cells of a training are left to run, without those that another command has ended."""
+        for cell in self._left_of(training):
+            event = self._share.ended(cell)
+            if event is not None:
+                self.pending.remove(cell)
+                self.ended_elsewhere.append(event)
+            if isinstance(event, Failed):
+                self.failed[cell] = event.message
+        return bool(self._left_of(training))
 
 
 def next_cell(pending: Sequence[Cell], groups: Mapping[int, tuple[str, str]], worker: int) -> Cell:

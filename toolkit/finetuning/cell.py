@@ -23,11 +23,13 @@ from toolkit.core.console import quiet_transformers
 from toolkit.core.errors import NonFiniteError, UserError
 from toolkit.core.files import atomic_write
 from toolkit.core.settings import Settings
+from toolkit.finetuning.made_by import made_by
 from toolkit.finetuning.precision import choose_autocast
 from toolkit.finetuning.settings import Initialization
 from toolkit.finetuning.source import EncoderSource
 from toolkit.finetuning.task import Prediction, Split, Task
 from toolkit.finetuning.trainer import Features
+from toolkit.finetuning.training_folder import fit_once, open_folder
 
 _RESULT, _PREDICTIONS, _MODEL = "result.json", "predictions.jsonl", "model"
 _UNFINISHED = ".unfinished"
@@ -61,6 +63,9 @@ class FinetuningResult(Settings):
     majority: float | None
     """The main metric on the test split of the best answer that reads no text, such as the training split's most
     frequent label; None where there is none."""
+    made_by: dict[str, str] = Field(default_factory=dict)
+    """Versions, device and compute dtype, on which the last digits of scores depend; empty where an older version has
+    written the file."""
 
 
 class Keep(StrEnum):
@@ -104,7 +109,12 @@ def prepare(
 
 
 def run_cell(
-    prepared: PreparedTask, output: Path, *, model_name: str | None = None, keep: Keep = Keep.MODEL
+    prepared: PreparedTask,
+    output: Path,
+    *,
+    model_name: str | None = None,
+    keep: Keep = Keep.MODEL,
+    training: Path | None = None,
 ) -> FinetuningResult:
     """Fine-tune, evaluate and write `model/`, `predictions.jsonl` and, last, `result.json`.
 
@@ -115,23 +125,32 @@ def run_cell(
         output: folder of the results.
         model_name: name of the model in the results, if not the source's.
         keep: `SCORES` leaves `model/` out.
+        training: folder of trained weights, for cells that differ in their test data alone: what one of them leaves
+            there, the next one answers with. None: the cell trains for itself.
 
     Raises:
         UserError: the folder cannot be written.
         NonFiniteError: the training diverged.
     """
     with _threads(prepared.task.settings.threads):
-        return _run(prepared, output, model_name=model_name or prepared.source.model, keep=keep)
+        name = model_name or prepared.source.model
+        return _run(prepared, output, model_name=name, keep=keep, training=training)
 
 
-def _run(prepared: PreparedTask, output: Path, *, model_name: str, keep: Keep) -> FinetuningResult:
+def _run(
+    prepared: PreparedTask, output: Path, *, model_name: str, keep: Keep, training: Path | None
+) -> FinetuningResult:
     task, data, source, features = prepared.task, prepared.data, prepared.source, prepared.features
     unfinished = _open_unfinished(output, prepared)
     set_seed(task.settings.seed)
     network = task.network(data, source)
     rate = task.settings.peak_rate(sum(parameter.numel() for parameter in network.parameters()))
     try:
-        task.fit(network, features[Split.TRAIN], source, folder=unfinished / "training")
+        if training is None:
+            task.fit(network, features[Split.TRAIN], source, folder=unfinished / "training")
+        else:
+            inputs, declared = features[Split.TRAIN], _declared(prepared)
+            fit_once(task, network, inputs, source, folder=training, declared=declared)
     except NonFiniteError:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
@@ -151,6 +170,7 @@ def _run(prepared: PreparedTask, output: Path, *, model_name: str, keep: Keep) -
         validation=scores.get(Split.VALIDATION),
         test=scores[Split.TEST],
         majority=task.baseline(data),
+        made_by=made_by(torch.get_num_threads()),
     )
     if keep is Keep.MODEL:
         _save_model(prepared, network, unfinished / _MODEL)
@@ -178,28 +198,25 @@ def _threads(number: int | None) -> Iterator[None]:
 
 def _open_unfinished(output: Path, prepared: PreparedTask) -> Path:
     """The folder of what a killed run goes on from; empty where it is not this run's."""
+    files = {split.value: _identity(prepared.task.files_of(split, path)) for split, path in prepared.files.items()}
+    _check_replaceable(output / _MODEL, prepared.source)
+    try:
+        return open_folder(output / _UNFINISHED, _declared(prepared) | {"files": files})
+    except OSError as error:
+        raise UserError(
+            f"could not create the output folder {output}: {error.strerror}. Choose another one (--output)."
+        ) from error
+
+
+def _declared(prepared: PreparedTask) -> dict[str, Any]:
     task, source = prepared.task, prepared.source
-    declared = {
+    return {
         "task": task.name,
         "settings": task.settings.model_dump(mode="json"),
         "model": _model_identity(source),
         "precision": choose_autocast(torch.get_num_threads()),
         "initialization": source.initialization.value,
-        "files": {split.value: _identity(task.files_of(split, path)) for split, path in prepared.files.items()},
     }
-    _check_replaceable(output / _MODEL, source)
-    unfinished = output / _UNFINISHED
-    note, text = unfinished / "declared.json", json.dumps(declared, indent=2) + "\n"
-    try:
-        if unfinished.is_dir() and not (note.is_file() and note.read_text() == text):
-            shutil.rmtree(unfinished)
-        unfinished.mkdir(parents=True, exist_ok=True)
-        note.write_text(text)
-    except OSError as error:
-        raise UserError(
-            f"could not create the output folder {output}: {error.strerror}. Choose another one (--output)."
-        ) from error
-    return unfinished
 
 
 def _check_replaceable(folder: Path, source: EncoderSource) -> None:

@@ -122,9 +122,15 @@ def run_trainer(trainer: Trainer, folder: Path) -> None:
         vars(trainer.model).pop(name, None)
     if checkpoint or time.monotonic() - begun >= _SECONDS_BETWEEN_CHECKPOINTS:
         # What follows may take long as well, and be killed.
+        keep_trained(trainer.model, folder)
+
+
+def keep_trained(network: nn.Module, folder: Path) -> None:
+    """Write the weights with which a training in this folder ends, unless they are there."""
+    if not (folder / _TRAINED).is_file():
         folder.mkdir(parents=True, exist_ok=True)
-        with atomic_file(trained) as file:
-            torch.save(trainer.model.state_dict(), file)
+        with atomic_file(folder / _TRAINED) as file:
+            torch.save(network.state_dict(), file)
 
 
 class _Trainer(Trainer):

@@ -2,9 +2,11 @@
 
 import json
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+
+from safetensors import safe_open
 
 from toolkit.checkpoint.folders import holds_checkpoints
 from toolkit.checkpoint.read import open_checkpoint
@@ -20,6 +22,7 @@ from toolkit.finetuning import (
     run_cell,
 )
 from toolkit.finetuning.named.datasets import DATASETS, named_dataset
+from toolkit.finetuning.source import model_loading
 
 _USES = {
     "sc": "transformers.pipeline('text-classification', model={model!r})('a text')",
@@ -69,7 +72,7 @@ def finetune(
         named_dataset(dataset, task=task)
     # Before data are read or fetched; without a data set, a checkpoint is read only when it is exported.
     if dataset is not None or not needs_export(model):
-        _check_model(model)
+        check_model(model)
     settings, files = resolve_data(settings, files, task=task, dataset=dataset)
     chosen = family(settings)
     data = chosen.read(files)
@@ -86,7 +89,6 @@ def resolve_data(
     *,
     task: str,
     dataset: str | None,
-    shared: Collection[str] = (),
 ) -> tuple[FinetuningSettings, dict[Split, Path]]:
     """Settings and files of a run: those given, or what a named data set makes of them.
 
@@ -95,7 +97,6 @@ def resolve_data(
         files: by split; none for a named data set.
         task: name of the family.
         dataset: name of a data set on the hub.
-        shared: keys of `settings` that are given for several tasks, as by a grid.
 
     Raises:
         UserError: there is no such data set, or it cannot be read.
@@ -103,7 +104,7 @@ def resolve_data(
     if dataset is None:
         return settings, dict(files)
     named = named_dataset(dataset, task=task)
-    settings = named.settings(settings, shared=shared)
+    settings = named.settings(settings)
     return settings, named.fetch(settings.protocol)
 
 
@@ -157,12 +158,19 @@ def _check_data(files: Mapping[Split, Path], dataset: str | None) -> None:
         )
 
 
-def _check_model(model: str | Path) -> None:
-    """Raise UserError where there is no such model, before gigabytes of data are fetched for it."""
+def check_model(model: str | Path) -> None:
+    """Find what is wrong with a model without loading it, before data are fetched for it or many cells run.
+
+    Raises:
+        UserError: there is none, it is not an encoder, or its files are damaged as far as their headers tell.
+    """
     if needs_export(model):
         open_checkpoint(model)
-    else:
-        open_source(str(model))
+        return
+    open_source(str(model))
+    for file in sorted(Path(model).glob("*.safetensors")):
+        with model_loading(str(model)), safe_open(file, "pt"):
+            pass
 
 
 @contextmanager

@@ -1,10 +1,8 @@
 """Workers for a grid's cells: how many, with how many threads or which GPU, and where their output goes."""
 
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from pathlib import Path
 
 import torch
 
@@ -12,6 +10,7 @@ from toolkit.core.console import console
 from toolkit.core.text import counted
 from toolkit.experiments import Cluster, Executor, ExecutorKind, LocalExecutor, RayExecutor
 from toolkit.workflows.grid_plan import GridPlan
+from toolkit.workflows.grid_sharing import logs_folder
 
 WORK = "toolkit.workflows.grid_worker:CellRunner"
 """What each worker runs, as `LocalExecutor` takes it."""
@@ -38,13 +37,6 @@ def open_executor(kind: ExecutorKind, plan: GridPlan, num_missing: int, num_work
         yield actors
 
 
-def _empty_logs(plan: GridPlan) -> Path:
-    """Folder of what the workers print."""
-    folder = plan.folder / "workers"
-    shutil.rmtree(folder, ignore_errors=True)
-    return folder
-
-
 def _local(plan: GridPlan, num_missing: int, num_workers: int | None) -> LocalExecutor:
     plan.choose_precisions()
     num_cores, gpus = len(os.sched_getaffinity(0)), _gpus()
@@ -58,7 +50,7 @@ def _local(plan: GridPlan, num_missing: int, num_workers: int | None) -> LocalEx
         crowded = chosen * needed > num_cores and "OMP_WAIT_POLICY" not in os.environ
         environments = [{"OMP_WAIT_POLICY": "PASSIVE"} if crowded else {}] * chosen
         console().print(f"{counted(chosen, 'worker')} of {counted(needed, 'thread')} on {counted(num_cores, 'core')}")
-    return LocalExecutor(WORK, environments=environments, logs=_empty_logs(plan))
+    return LocalExecutor(WORK, environments=environments, logs=logs_folder(plan))
 
 
 def _ray(cluster: Cluster, plan: GridPlan, num_missing: int, num_workers: int | None) -> RayExecutor:
@@ -70,7 +62,7 @@ def _ray(cluster: Cluster, plan: GridPlan, num_missing: int, num_workers: int | 
         f"{cluster.name}, {counted(len(cluster.nodes()), 'machine')}: "
         f"{counted(at_once, 'worker')} of {counted(needed, 'thread')}{', each with a GPU' if gpus else ''}"
     )
-    return RayExecutor(cluster, WORK, most=most, cpus=needed, gpus=gpus, logs=_empty_logs(plan))
+    return RayExecutor(cluster, WORK, most=most, cpus=needed, gpus=gpus, logs=logs_folder(plan))
 
 
 def _gpus() -> list[str]:

@@ -1,51 +1,23 @@
-"""A grid, resolved: the settings and files of each task, the encoder of each model, and what tells data apart."""
+"""A grid, resolved: what its cells are, what came out of those that have finished, and what a worker gets."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import json
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import torch
-from pydantic import ValidationError
-from transformers import AutoConfig
-
-from toolkit.checkpoint.manifest import MANIFEST_NAME
-from toolkit.checkpoint.read import open_checkpoint
-from toolkit.core.console import console
 from toolkit.core.errors import SettingsError
-from toolkit.core.files import hash_file
-from toolkit.core.settings import explain
-from toolkit.core.text import counted, first_few, home_hint
+from toolkit.core.known_hashes import KnownHashes
+from toolkit.core.text import counted, first_few
 from toolkit.engine.precision import Precision
-from toolkit.experiments import Cell, CellFolder, Grid, Job, ModelEntry, Score, TaskEntry, differences, grid_cells
-from toolkit.finetuning import FinetuningSettings, Keep, Split, get_task
+from toolkit.experiments import Cell, CellFolder, Grid, Job, Outcome, differences, grid_cells
+from toolkit.finetuning import FinetuningSettings, Keep, get_task
 from toolkit.finetuning.precision import choose_autocast
-from toolkit.finetuning.source import model_loading
-from toolkit.workflows.finetune import needs_export, resolve_data
-from toolkit.workflows.grid_worker import CellTask, EncoderPlace
+from toolkit.workflows.grid_inputs import Hub, check_weights, resolve_model, resolve_task
+from toolkit.workflows.grid_worker import CellTask
 
-_EXPORTS, _LOCKS = ".encoders", ".locks"
+_EXPORTS, _LOCKS, _TRAININGS = ".encoders", ".locks", ".trainings"
 _MOST_SHOWN = 8
-
-
-@dataclass(frozen=True)
-class ResolvedTask:
-    """Settings of a task's kind, its files, and the SHA-256 of each file that is read."""
-
-    entry: TaskEntry
-    settings: FinetuningSettings
-    files: dict[Split, Path]
-    hashes: Mapping[str, Mapping[str, str]]
-
-
-@dataclass(frozen=True)
-class ResolvedModel:
-    """Where a model's encoder is, and what it consists of: hashes of files, or the commit of a hub id."""
-
-    entry: ModelEntry
-    encoder: EncoderPlace
-    contents: Mapping[str, str]
 
 
 class GridPlan:
@@ -53,6 +25,7 @@ class GridPlan:
 
     Args:
         grid: of the file.
+        hub: what may be fetched.
 
     Attributes:
         folder: `grid.dir`.
@@ -62,12 +35,22 @@ class GridPlan:
         UserError: a path does not exist, or a setting does not fit its kind.
     """
 
-    def __init__(self, grid: Grid) -> None:
-        self.grid, self.folder = grid, Path(grid.grid.dir)
+    def __init__(self, grid: Grid, *, hub: Hub = Hub.FETCHED) -> None:
+        self.grid, self.folder, self._hub = grid, Path(grid.grid.dir), hub
         self.cells = grid_cells(grid)
         self._cpu_precisions: dict[int, Precision] = {}
-        self._tasks = {entry.name: _resolve_task(entry, grid.options(entry)) for entry in grid.task}
-        self._models = {entry.name: _resolve_model(entry, self.exports) for entry in grid.model}
+        known = KnownHashes()
+        self._tasks = {
+            entry.name: resolve_task(entry, grid.options(entry), num_rates=len(grid.rates(entry)), hub=hub, known=known)
+            for entry in grid.task
+        }
+        self._models = {entry.name: resolve_model(entry, self.exports, hub=hub, known=known) for entry in grid.model}
+        known.save()
+
+    @property
+    def declaration_file(self) -> Path:
+        """The grid file, with its defaults, that is kept in the folder."""
+        return self.folder / "grid.toml"
 
     @property
     def exports(self) -> Path:
@@ -78,6 +61,18 @@ class GridPlan:
     def locks(self) -> Path:
         """Folder of the locks that cells hold while they run; needed while the grid runs."""
         return self.folder / _LOCKS
+
+    @property
+    def trainings(self) -> Path:
+        """Folder of trained weights that several cells answer with; needed while the grid runs."""
+        return self.folder / _TRAININGS
+
+    @property
+    def unfetched(self) -> list[str]:
+        """What the hub has to be asked for before cells can run."""
+        sets = {f"data set {task.entry.dataset}" for task in self._tasks.values() if task.hashes is None}
+        models = {f"model {model.entry.path}" for model in self._models.values() if model.contents is None}
+        return [*sorted(sets), *sorted(models)]
 
     @cached_property
     def thread_counts(self) -> list[int]:
@@ -100,8 +95,10 @@ class GridPlan:
     def job(self, cell: Cell) -> Job:
         """What a worker gets."""
         task, model = self._tasks[cell.task], self._models[cell.model]
-        keep = Keep.MODEL if self.grid.grid.keep_models else Keep.SCORES
+        keep = Keep.SCORES if self.grid.grid.keep_models == "none" else Keep.MODEL
         output, settings = self.place(cell).path, self._settings(cell)
+        training = self.training(cell)
+        alike = self.cells_of(training)
         return Job(
             cell,
             CellTask(
@@ -113,7 +110,9 @@ class GridPlan:
                 output=output,
                 record=self.record(cell),
                 keep=keep,
-                lock=self.locks / f"{cell.path}.lock",
+                lock=self.locks / f"{training}.lock",
+                training=self.trainings / training if len(alike) > 1 else None,
+                groups=frozenset(other.group for other in alike),
                 cpu_precision=None if settings.threads is None else self._cpu_precisions.get(settings.threads),
             ),
         )
@@ -123,28 +122,71 @@ class GridPlan:
         return {
             "kind": cell.kind,
             "settings": self._settings(cell).model_dump(mode="json"),
-            "model": dict(self._models[cell.model].contents),
-            "data": {split: dict(files) for split, files in self._tasks[cell.task].hashes.items()},
+            "model": self._models[cell.model].contents,
+            "data": self._tasks[cell.task].hashes,
         }
 
-    def finished(self) -> dict[Cell, Score]:
-        """Scores of the cells that have finished.
+    def training(self, cell: Cell) -> str:
+        """Name of a cell's training: the path of the first cell of the same model, settings and training data."""
+        return self._names[cell]
+
+    def cells_of(self, training: str) -> list[Cell]:
+        """Cells of a training: they differ in what they answer alone."""
+        return self.cells_by_training[training]
+
+    @cached_property
+    def cells_by_training(self) -> dict[str, list[Cell]]:
+        """All cells, by the name of their training."""
+        alike: dict[str, list[Cell]] = {}
+        for cell in self.cells:
+            alike.setdefault(self._training_key(cell), []).append(cell)
+        return {cells[0].path: cells for cells in alike.values()}
+
+    @cached_property
+    def _names(self) -> dict[Cell, str]:
+        return {cell: name for name, cells in self.cells_by_training.items() for cell in cells}
+
+    def _training_key(self, cell: Cell) -> str:
+        settings = self._settings(cell).model_dump(mode="json")
+        return json.dumps([cell.model, cell.kind, settings, self._tasks[cell.task].training_data])
+
+    def outcome(self, cell: Cell) -> Outcome | None:
+        """What came out of a cell; None of one that is to be run.
+
+        A training that diverged is tried again where it is declared otherwise now.
+        """
+        place = self.place(cell)
+        diverged = place.diverged if place.score is None else None
+        return place.score if diverged is None or self._changes(cell) else diverged
+
+    def finished(self) -> dict[Cell, Outcome]:
+        """What came out of the cells that have finished.
 
         Raises:
-            SettingsError: one was declared otherwise, or had other data; what differs is named.
+            SettingsError: one with scores was declared otherwise, or had other data; what differs is named.
         """
-        scores: dict[Cell, Score] = {}
+        outcomes: dict[Cell, Outcome] = {}
         changed: dict[Cell, list[str]] = {}
         for cell in self.cells:
-            score = self.place(cell).score
-            if score is None:
+            outcome = self.outcome(cell)
+            if outcome is None:
                 continue
-            scores[cell] = score
+            outcomes[cell] = outcome
             if found := self._changes(cell):
                 changed[cell] = found
         if changed:
             raise SettingsError(self._refusal(changed))
-        return scores
+        return outcomes
+
+    def check_models(self, cells: Iterable[Cell]) -> None:
+        """Find what is wrong with the models of these cells before the first of them runs.
+
+        Raises:
+            UserError: a model cannot be loaded, as far as that shows without its weights.
+        """
+        for name in dict.fromkeys(cell.model for cell in cells):
+            if self._hub is Hub.FETCHED or Path(self._models[name].entry.path).exists():
+                check_weights(self._models[name].entry)
 
     def _changes(self, cell: Cell) -> list[str]:
         was = self.place(cell).declared
@@ -152,7 +194,9 @@ class GridPlan:
             return ["it has no declared.json, so a grid did not run it"]
         # A setting that a later version has added had its default.
         defaults = get_task(cell.kind).Settings().model_dump(mode="json")
-        return differences({**was, "settings": {**defaults, **was.get("settings", {})}}, self.record(cell))
+        # What has not been fetched cannot be compared.
+        now = {key: was.get(key) if value is None else value for key, value in self.record(cell).items()}
+        return differences({**was, "settings": {**defaults, **was.get("settings", {})}}, now)
 
     def _refusal(self, changed: Mapping[Cell, list[str]]) -> str:
         by_difference: dict[str, list[Cell]] = {}
@@ -177,59 +221,3 @@ class GridPlan:
     def _settings(self, cell: Cell) -> FinetuningSettings:
         own = {"seed": cell.seed, "learning_rate": cell.learning_rate}
         return self._tasks[cell.task].settings.model_copy(update=own)
-
-
-def _resolve_task(entry: TaskEntry, options: dict[str, Any]) -> ResolvedTask:
-    family = get_task(entry.kind)
-    place = f"[[task]] {entry.name}"
-    # As on the command line: text_columns = "premise,hypothesis".
-    if isinstance(options.get("text_columns"), str):
-        options["text_columns"] = options["text_columns"].split(",")
-    try:
-        settings = family.Settings.model_validate(options)
-    except ValidationError as error:
-        raise SettingsError(f"{place}: {explain(error, family.Settings)}") from None
-    files = {Split(split): path for split, path in entry.files.items()}
-    for split, path in files.items():
-        if not path.exists():
-            raise SettingsError(f"{place}: {split} = '{path}' does not exist.{home_hint(path)} Check the path.")
-    shared = options.keys() - entry.options.keys()
-    settings, files = resolve_data(settings, files, task=entry.kind, dataset=entry.dataset, shared=shared)
-    if "steps" in shared and settings.epochs is not None:
-        console().print(
-            f"{place}: {counted(settings.epochs, 'pass', 'passes')} over the training file of {entry.dataset}, as the "
-            f"paper's runs; grid.steps = {options['steps']} is for the other tasks. For another number, set steps in "
-            "this task."
-        )
-    if settings.threads is None and not torch.cuda.is_available():
-        settings = settings.model_copy(update={"threads": torch.get_num_threads()})
-    try:
-        reader = family(settings)
-    except SettingsError as error:
-        raise SettingsError(f"{place}: {error}") from None
-    hashes = {split.value: _hash_files(reader.files_of(split, path), path) for split, path in files.items()}
-    return ResolvedTask(entry, settings, files, hashes)
-
-
-def _hash_files(files: list[Path], given: Path) -> dict[str, str]:
-    """SHA-256 by name: below a folder that was given, else of the file."""
-    root = given if given.is_dir() else given.parent
-    return {
-        file.relative_to(root).as_posix() if file.is_relative_to(root) else file.name: hash_file(file) for file in files
-    }
-
-
-def _resolve_model(entry: ModelEntry, exports: Path) -> ResolvedModel:
-    if needs_export(entry.path):
-        checkpoint = open_checkpoint(entry.path).path
-        digest = hash_file(checkpoint / MANIFEST_NAME)
-        place = EncoderPlace(str(exports / f"{entry.name}-{digest[:16]}"), str(checkpoint))
-        return ResolvedModel(entry, place, {MANIFEST_NAME: digest})
-    folder = Path(entry.path)
-    if folder.is_dir():
-        files = (file for file in sorted(folder.iterdir()) if file.is_file() and not file.name.startswith("."))
-        contents = {file.name: hash_file(file) for file in files if file.suffix != ".md"}
-        return ResolvedModel(entry, EncoderPlace(entry.path), contents)
-    with model_loading(entry.path):
-        commit = AutoConfig.from_pretrained(entry.path, trust_remote_code=False)._commit_hash
-    return ResolvedModel(entry, EncoderPlace(entry.path), {"commit": str(commit)})

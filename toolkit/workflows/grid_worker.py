@@ -6,13 +6,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from filelock import FileLock
 
-from toolkit.core.errors import UserError
+from toolkit.core.errors import NonFiniteError, UserError
 from toolkit.engine.precision import Precision
 from toolkit.experiments.cells import CellFolder, Record
 from toolkit.experiments.scheduling import Job
 from toolkit.finetuning import FinetuningSettings, Keep, PreparedTask, Split, get_task, open_source, prepare, run_cell
+from toolkit.finetuning.made_by import made_by
 from toolkit.finetuning.precision import cpu_autocast
 from toolkit.run.locks import locked_folder
 from toolkit.workflows.finetune import export_encoder
@@ -56,7 +58,9 @@ class CellTask:
         output: folder of the cell.
         record: what the cell is, to be kept beside its result.
         keep: whether the model is kept.
-        lock: file that is locked while the cell runs.
+        lock: file that is locked while the cell runs; cells of one training have the same.
+        training: folder of trained weights that other cells answer with too; None where no other cell does.
+        groups: model and task of all cells of this training.
         cpu_precision: compute dtype on a CPU, where the command has measured it.
     """
 
@@ -69,47 +73,52 @@ class CellTask:
     record: Record
     keep: Keep
     lock: Path
+    training: Path | None
+    groups: frozenset[tuple[str, str]]
     cpu_precision: Precision | None
 
 
 class CellRunner:
-    """Runs cells in this process. What depends on model and task alone is kept until another one comes."""
+    """Runs cells in this process. What depends on model and task alone is kept until other ones come."""
 
     def __init__(self) -> None:
-        self._group: tuple[str, str] | None = None
-        self._prepared: PreparedTask | UserError | None = None
+        self._prepared: dict[tuple[str, str], PreparedTask | UserError] = {}
 
     def __call__(self, job: Job) -> None:
-        """Run a cell as `toolkit finetune` does.
+        """Run a cell as `toolkit finetune` does; that its training diverged is written down.
 
         Raises:
             UserError: a file or the model does not fit, or the folder cannot be written.
-            NonFiniteError: the training diverged.
         """
         with _only_writer(job.task), cpu_autocast(job.task.cpu_precision):
             self._run(job)
 
     def _run(self, job: Job) -> None:
         task: CellTask = job.task
-        CellFolder(task.output, job.cell).begin(task.record)
+        folder = CellFolder(task.output, job.cell)
+        folder.begin(task.record)
         prepared = self._prepare(job)
         family: Any = type(prepared.task)
         cell = replace(prepared, task=family(task.settings))
-        run_cell(cell, task.output, model_name=task.model, keep=task.keep)
+        try:
+            run_cell(cell, task.output, model_name=task.model, keep=task.keep, training=task.training)
+        except NonFiniteError as error:
+            folder.diverge(str(error), made_by=made_by(task.settings.threads or torch.get_num_threads()))
         gc.collect()
 
     def _prepare(self, job: Job) -> PreparedTask:
-        if self._group != job.cell.group:
-            self._group, self._prepared = job.cell.group, None
+        group, kept = job.cell.group, job.task.groups
+        if group not in self._prepared:
+            self._prepared = {other: prepared for other, prepared in self._prepared.items() if other in kept}
             gc.collect()
             try:
-                self._prepared = _prepare(job.cell.kind, job.task)
+                self._prepared[group] = _prepare(job.cell.kind, job.task)
             except UserError as error:
-                self._prepared = error
-        if isinstance(self._prepared, UserError):
-            raise self._prepared
-        assert self._prepared is not None
-        return self._prepared
+                self._prepared[group] = error
+        prepared = self._prepared[group]
+        if isinstance(prepared, UserError):
+            raise prepared
+        return prepared
 
 
 def _only_writer(task: CellTask) -> AbstractContextManager[None]:

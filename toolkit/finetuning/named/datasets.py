@@ -79,10 +79,24 @@ class NamedDataset:
         Raises:
             UserError: the hub cannot be read and the cache has no copy.
         """
-        forms = self.paper if protocol == "paper" and self.paper is not None else self.standard
-        hub = Hub()
+        forms, hub = self.splits(protocol), Hub()
         folders = {form.name: _local_folder(form, hub) for form in forms.values()}
         return {split: folders[form.name] / form.files[split] for split, form in forms.items()}
+
+    def cached(self, protocol: str) -> dict[Split, Path]:
+        """The newest files of the splits in the cache; the hub is not asked. None of them where one is missing."""
+        forms = self.splits(protocol)
+        folders = {form.name: _newest_copy(form) for form in forms.values()}
+        found = {
+            split: folder / form.files[split]
+            for split, form in forms.items()
+            if (folder := folders[form.name]) is not None
+        }
+        return found if len(found) == len(forms) else {}
+
+    def splits(self, protocol: str) -> Mapping[Split, PublishedForm]:
+        """What each split is read from."""
+        return self.paper if protocol == "paper" and self.paper is not None else self.standard
 
 
 def named_dataset(name: str, *, task: str) -> NamedDataset:
@@ -108,17 +122,15 @@ def named_dataset(name: str, *, task: str) -> NamedDataset:
 
 def _local_folder(form: PublishedForm, hub: Hub) -> Path:
     """The folder with a form's files: the one of the repositories' present commits, or else the newest there is."""
-    root = cache_folder() / "datasets"
+    root = _cache()
     try:
         commits = hub.commits(form.sources)
     except UserError as error:
-        found = sorted(root.glob(f"*/{form.name}/{_ORIGIN}"), key=lambda path: path.stat().st_mtime)
-        # Not those that an older version wrote in another form.
-        copies = [path for path in found if path.parent.parent.name == _key(form, _commits(path))]
-        if not copies:
+        copy = _newest_copy(form)
+        if copy is None:
             raise
-        console().print(f"{error}\nusing the copy that was read before: {copies[-1].parent}")
-        return copies[-1].parent
+        console().print(f"{error}\nusing the copy that was read before: {copy}")
+        return copy
     folder = root / _key(form, commits) / form.name
     root.mkdir(parents=True, exist_ok=True)
     with locked_file(root / f".{form.name}.lock"):
@@ -130,6 +142,17 @@ def _local_folder(form: PublishedForm, hub: Hub) -> Path:
                 (unfinished / _ORIGIN).write_text(json.dumps(origin, indent=2) + "\n", encoding="utf-8")
             console().print(f"written to {folder}")
     return folder
+
+
+def _cache() -> Path:
+    return cache_folder() / "datasets"
+
+
+def _newest_copy(form: PublishedForm) -> Path | None:
+    """The folder with a form's files that was written last; not one that an older version wrote in another form."""
+    found = sorted(_cache().glob(f"*/{form.name}/{_ORIGIN}"), key=lambda path: path.stat().st_mtime)
+    copies = [path.parent for path in found if path.parent.parent.name == _key(form, _commits(path))]
+    return copies[-1] if copies else None
 
 
 def _commits(origin: Path) -> dict[str, str]:

@@ -1,0 +1,71 @@
+"""Hashes of large files are kept, and only as long as the file is the same."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from toolkit.core import known_hashes
+from toolkit.core.files import hash_file
+from toolkit.core.known_hashes import KnownHashes
+
+HOUR = 3600 * 10**9
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The files that were read; all of them count as large, and time is an hour on."""
+    files: list[Path] = []
+    monkeypatch.setattr(known_hashes, "_SMALL_BYTES", 1)
+    monkeypatch.setattr(known_hashes, "hash_file", lambda path: files.append(path) or hash_file(path))
+    now = time.time_ns
+    monkeypatch.setattr(known_hashes.time, "time_ns", lambda: now() + HOUR)
+    return files
+
+
+def hash_twice(file: Path, cache: Path) -> str:
+    for _ in range(2):
+        known = KnownHashes(cache)
+        digest = known.hash(file)
+        known.save()
+    return digest
+
+
+def test_a_file_is_read_once_while_it_stays_the_same(tmp_path: Path, read: list[Path]) -> None:
+    file, cache = tmp_path / "weights", tmp_path / "cache" / "hashes.json"
+    file.write_bytes(b"one")
+    assert hash_twice(file, cache) == hash_file(file)
+    assert read == [file]
+    times = (file.stat().st_atime_ns, file.stat().st_mtime_ns)
+    time.sleep(0.01)
+    file.write_bytes(b"two")
+    os.utime(file, ns=times)
+    assert hash_twice(file, cache) == hash_file(file), "size and time are those of before"
+    assert read == [file] * 2
+
+
+def test_small_files_and_fresh_ones_are_read_each_time(
+    tmp_path: Path, read: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, cache = tmp_path / "weights", tmp_path / "hashes.json"
+    file.write_bytes(b"one")
+    monkeypatch.setattr(known_hashes, "_SMALL_BYTES", 100)
+    hash_twice(file, cache)
+    assert not cache.exists()
+    monkeypatch.setattr(known_hashes, "_SMALL_BYTES", 1)
+    monkeypatch.setattr(known_hashes, "_SETTLED_NANOSECONDS", 2 * HOUR)
+    hash_twice(file, cache)
+    assert (len(read), cache.exists()) == (4, False)
+
+
+def test_a_damaged_cache_costs_time_alone(tmp_path: Path, read: list[Path]) -> None:
+    file, cache = tmp_path / "weights", tmp_path / "hashes.json"
+    file.write_bytes(b"one")
+    cache.write_text("{")
+    assert hash_twice(file, cache) == hash_file(file)
+    assert read == [file]
+    file.unlink()
+    (tmp_path / "other").write_bytes(b"two")
+    hash_twice(tmp_path / "other", cache)
+    assert str(file) not in cache.read_text()

@@ -1,0 +1,83 @@
+"""Several commands that run one grid: who has which cells; nothing is trained."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.grids import write_grid
+from toolkit.core.errors import SettingsError
+from toolkit.experiments import load_grid
+from toolkit.experiments.scheduling import ELSEWHERE, Failed, Finished
+from toolkit.workflows import grid_sharing
+from toolkit.workflows.grid_plan import GridPlan
+from toolkit.workflows.grid_sharing import GridShare
+
+Join = Callable[..., GridShare]
+SCORES = {"metric": "accuracy", "validation": {"accuracy": 0.5}, "test": {"accuracy": 0.25}}
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> GridPlan:
+    return GridPlan(load_grid(write_grid(tmp_path, kinds=("sc",))))
+
+
+@pytest.fixture
+def join(plan: GridPlan, monkeypatch: pytest.MonkeyPatch) -> Join:
+    """Joins a command of a name."""
+
+    def joined(name: str, declaration: str = "grid") -> GridShare:
+        monkeypatch.setattr(grid_sharing, "command_name", lambda: name)
+        share = GridShare(plan)
+        with share.locked():
+            share.join(declaration)
+            plan.declaration_file.write_text(declaration)
+        return share
+
+    return joined
+
+
+def test_a_training_is_one_commands_until_it_gives_it_up_or_ends(plan: GridPlan, join: Join) -> None:
+    first, second, third, _ = (plan.training(cell) for cell in plan.cells)
+    with join("b") as other:
+        with join("a") as own:
+            assert own.others() == ["b"]
+            assert own.claim(first)
+            assert own.claim(second)
+            assert not other.claim(first)
+            assert other.claim(third)
+            assert not own.claim(third)
+            own.release(first)
+            assert other.claim(first)
+        assert other.claim(second)
+
+
+def test_a_command_with_another_grid_file_is_refused_while_one_runs(join: Join) -> None:
+    with join("a", "one"):
+        with join("b", "one") as other:
+            assert other.others() == ["a"]
+        with pytest.raises(
+            SettingsError, match=r"another `toolkit grid` \(a\) is running in .* with another grid file"
+        ):
+            join("b", "two")
+    with join("b", "two") as alone:
+        assert alone.others() == []
+
+
+def test_what_others_have_ended_is_known(plan: GridPlan, join: Join) -> None:
+    done, failed, failed_before, failed_again = plan.cells
+    for cell in (failed_before, failed_again):
+        plan.place(cell).fail("broken before")
+    with join("a") as own:
+        assert [own.ended(cell) for cell in plan.cells] == [None] * 4
+        plan.place(done).begin(plan.record(done))
+        (plan.place(done).path / "result.json").write_text(json.dumps(SCORES))
+        plan.place(failed).fail("broken")
+        plan.place(failed_again).fail("broken again")
+        assert [own.ended(cell) for cell in plan.cells] == [
+            Finished(ELSEWHERE, done),
+            Failed(ELSEWHERE, failed, "broken"),
+            None,
+            Failed(ELSEWHERE, failed_again, "broken again"),
+        ]

@@ -1,0 +1,88 @@
+"""Folders of a training: what a killed run resumes from, and weights that several cells answer with.
+
+Cells that differ in their test data alone train the same network. One of them trains, and leaves the weights in a
+folder that says what they began with; the others take them from there, as a run that is killed after training does.
+"""
+
+import hashlib
+import json
+import pickle
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from toolkit.core.errors import NonFiniteError
+from toolkit.finetuning.source import EncoderSource
+from toolkit.finetuning.task import Task
+from toolkit.finetuning.trainer import Features, keep_trained
+
+_NOTE = "declared.json"
+
+
+def open_folder(folder: Path, declared: Mapping[str, Any]) -> Path:
+    """A folder that says what its content belongs to; emptied where that is something else.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    note, text = folder / _NOTE, json.dumps(declared, indent=2) + "\n"
+    if folder.is_dir() and not (note.is_file() and note.read_text() == text):
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    note.write_text(text)
+    return folder
+
+
+def fit_once(
+    task: Task[Any],
+    network: nn.Module,
+    inputs: Features,
+    source: EncoderSource,
+    *,
+    folder: Path,
+    declared: Mapping[str, Any],
+) -> None:
+    """Train in place, or take the weights that a training with the same start and inputs has left.
+
+    Files of equal content may be read as other inputs, as where several splits name one file: the inputs decide.
+
+    Args:
+        task: with the settings of the run.
+        network: as `task.network` makes it.
+        inputs: of the training split.
+        source: of the encoder.
+        folder: for this training alone.
+        declared: what the run is, but for its data.
+
+    Raises:
+        NonFiniteError: the training diverged.
+    """
+    open_folder(folder, {**declared, "start": _digest(network, inputs)})
+    try:
+        task.fit(network, inputs, source, folder=folder)
+    except NonFiniteError:
+        keep_trained(network, folder)
+        raise
+    keep_trained(network, folder)
+
+
+def _digest(network: nn.Module, inputs: Features) -> str:
+    """SHA-256 of what a training depends on beside its settings."""
+    digest = hashlib.sha256(torch.get_rng_state().numpy().tobytes())
+    for name, weights in network.state_dict().items():
+        digest.update(name.encode())
+        digest.update(weights.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    for row in inputs:
+        digest.update(json.dumps(row, default=_plain).encode())
+    return digest.hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    """Sets, whose order differs from process to process, arrays, and what another package's task may hold."""
+    if isinstance(value, frozenset | set):
+        return sorted(value)
+    return value.tolist() if hasattr(value, "tolist") else pickle.dumps(value).hex()

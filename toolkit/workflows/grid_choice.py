@@ -1,0 +1,136 @@
+"""What a grid chooses and says at its end: learning rates, models that stay, what diverged, was dropped or failed."""
+
+import shutil
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from toolkit.core.console import console
+from toolkit.core.text import counted, first_few
+from toolkit.experiments import Cell, Dropped, Halving, Outcome, halve, select
+from toolkit.experiments.display import Tally
+from toolkit.experiments.selection import Selected
+from toolkit.finetuning.made_by import versions_and_device
+from toolkit.workflows.grid_plan import GridPlan
+
+_MOST_NAMED = 20
+
+
+def find_halving(plan: GridPlan, tally: Tally) -> Halving | None:
+    """How far successive halving is, where the grid asks for it."""
+    without_score = {*tally.failed, *tally.diverged}
+    return halve(plan.cells, tally.scores, without_score) if plan.grid.grid.search == "halving" else None
+
+
+def select_rates(plan: GridPlan, tally: Tally) -> Selected:
+    """The chosen rates so far; one that was dropped, or of which a seed diverged, cannot be chosen."""
+    halving = find_halving(plan, tally)
+    # A rate that was dropped may have all its seeds, from a grid that had dropped nothing.
+    eligible = [cell for cell in plan.cells if halving is None or halving.keeps(cell)]
+    return select(eligible, [tally.scores[cell] for cell in eligible if cell in tally.scores])
+
+
+def remove_unchosen_models(plan: GridPlan, tally: Tally, selected: Selected) -> None:
+    """Remove the models of all rates but the chosen one, where all cells of a model and task have ended well."""
+    halving = find_halving(plan, tally)
+    open_groups = {
+        cell.group
+        for cell in plan.cells
+        if cell in tally.failed or not (tally.has_ended(cell) or (halving is not None and not halving.keeps(cell)))
+    }
+    for cell in plan.cells:
+        if cell.group not in open_groups and not _is_chosen(cell, selected):
+            shutil.rmtree(plan.place(cell).model, ignore_errors=True)
+
+
+def _is_chosen(cell: Cell, selected: Selected) -> bool:
+    entry = selected.get(cell.model, {}).get(cell.task)
+    return entry is not None and entry["learning_rate"] == cell.learning_rate
+
+
+def counted_cells(plan: GridPlan) -> str:
+    """'360 cells of 300 trainings'; of trainings nothing is said where each cell has its own."""
+    num_cells, num_trainings = len(plan.cells), len(plan.cells_by_training)
+    shared = f" of {counted(num_trainings, 'training')}" if num_trainings < num_cells else ""
+    return f"{counted(num_cells, 'cell')}{shared}"
+
+
+def print_start(plan: GridPlan, outcomes: Mapping[Cell, Outcome], others: Sequence[str]) -> None:
+    """How many cells there are and are done, who else runs them, and what else made those that are done."""
+    screen = console()
+    screen.print(f"{plan.folder}: {counted_cells(plan)}, {len(outcomes):,} done before")
+    if others:
+        screen.print(f"shared with {counted(len(others), 'other command')}: {first_few(others)}")
+    made_otherwise: dict[tuple[str, str, str], int] = defaultdict(int)
+    for name, now in versions_and_device().items():
+        for outcome in outcomes.values():
+            was = (outcome.made_by or {}).get(name, now)
+            if was != now:
+                made_otherwise[name, was, now] += 1
+    for (name, was, now), number in made_otherwise.items():
+        screen.print(f"{counted(number, 'cell')} made with {name} {was} (now {now}): kept as they are")
+
+
+def print_outcome(plan: GridPlan, tally: Tally) -> None:
+    """The chosen rates, and what has no score or no model."""
+    screen, selected = console(), select_rates(plan, tally)
+    for model, tasks in selected.items():
+        for task, entry in tasks.items():
+            spread = "" if entry["test_std"] is None else f" (standard deviation {entry['test_std']:.4f})"
+            screen.print(
+                f"{model} {task}: test {entry['metric']} {entry['test_mean']:.4f}{spread}, "
+                f"{counted(len(entry['seeds']), 'seed')}, lr {entry['learning_rate']!r}"
+            )
+    _print_diverged(plan, tally, selected)
+    if halving := find_halving(plan, tally):
+        _print_dropped(plan, tally, halving.dropped)
+    _print_missing_models(plan, tally, selected)
+    screen.print(f"written to {plan.folder}: results.jsonl, selected.json, cells/")
+    for cell in list(tally.failed)[:_MOST_NAMED]:
+        screen.print(f"failed: {cell}, see {plan.place(cell).error_file}")
+    if tally.failed:
+        screen.print(f"{counted(len(tally.failed), 'cell')} failed. The same command tries them again.")
+
+
+def _print_diverged(plan: GridPlan, tally: Tally, selected: Selected) -> None:
+    seeds: dict[tuple[tuple[str, str], float], list[int]] = defaultdict(list)
+    for cell in sorted(tally.diverged):
+        seeds[cell.group, cell.learning_rate].append(cell.seed)
+    lines = [
+        f"{' '.join(group)} lr {rate!r}: not chosen, since it diverged: seed {first_few([str(seed) for seed in own])}"
+        for (group, rate), own in seeds.items()
+    ]
+    without_rate = {group for group, _ in seeds if group[1] not in selected.get(group[0], {})}
+    lines += [f"{' '.join(group)}: no learning rate could be chosen" for group in sorted(without_rate)]
+    _print_some(lines, "diverged")
+
+
+def _print_dropped(plan: GridPlan, tally: Tally, dropped: Sequence[Dropped]) -> None:
+    lines = []
+    for one in dropped:
+        mean = "a cell failed or diverged" if one.mean is None else f"validation {one.mean:.4f}"
+        kept = "" if one.kept is None else f", the worst that stayed {one.kept:.4f}"
+        place = f"{' '.join(one.group)} lr {one.learning_rate!r}"
+        lines.append(f"{place}: dropped after {counted(one.num_seeds, 'seed')}, {mean}{kept}")
+    _print_some(lines, "were dropped")
+    num_left_out = sum(not tally.has_ended(cell) for cell in plan.cells)
+    console().print(f"search = 'halving' left out {num_left_out:,} of {counted(len(plan.cells), 'cell')}")
+
+
+def _print_missing_models(plan: GridPlan, tally: Tally, selected: Selected) -> None:
+    keep = plan.grid.grid.keep_models
+    wanted = [cell for cell in tally.scores if keep == "all" or (keep == "chosen" and _is_chosen(cell, selected))]
+    missing = [cell for cell in wanted if not plan.place(cell).model.is_dir()]
+    if missing:
+        console().print(
+            f"keep_models = '{keep}', but {counted(len(missing), 'cell')} finished without keeping its model: "
+            f"{first_few([cell.path for cell in missing])}. Remove these folders below {plan.folder / 'cells'} to "
+            "train them again."
+        )
+
+
+def _print_some(lines: Iterable[str], what: str) -> None:
+    screen, lines = console(), list(lines)
+    for line in lines[:_MOST_NAMED]:
+        screen.print(line)
+    if len(lines) > _MOST_NAMED:
+        screen.print(f"and {len(lines) - _MOST_NAMED:,} more {what}")

@@ -1,0 +1,211 @@
+"""Tasks and models of a grid file, resolved: settings, files and encoders, and the hashes that tell them apart."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils._validators import validate_repo_id
+from pydantic import ValidationError
+from transformers import AutoConfig
+
+from toolkit.checkpoint.manifest import MANIFEST_NAME
+from toolkit.checkpoint.read import open_checkpoint
+from toolkit.core.console import console
+from toolkit.core.errors import SettingsError
+from toolkit.core.files import hash_file
+from toolkit.core.known_hashes import KnownHashes
+from toolkit.core.settings import explain
+from toolkit.core.text import counted, home_hint
+from toolkit.experiments import ModelEntry, TaskEntry
+from toolkit.finetuning import FinetuningSettings, Split, get_task
+from toolkit.finetuning.named.datasets import NamedDataset, named_dataset
+from toolkit.finetuning.source import model_loading
+from toolkit.workflows.finetune import check_model, needs_export
+from toolkit.workflows.grid_worker import EncoderPlace
+
+
+class Hub(Enum):
+    """What may be asked of the Hugging Face hub."""
+
+    FETCHED = auto()
+    """All that the local cache lacks."""
+    CACHED = auto()
+    """Nothing: what the local cache lacks is left open."""
+
+
+@dataclass(frozen=True)
+class ResolvedTask:
+    """A task, with the settings of its kind.
+
+    Attributes:
+        entry: of the grid file.
+        settings: of its kind.
+        files: of its splits; none before they are fetched.
+        hashes: SHA-256 of each file that is read, by split; None before they are fetched.
+        form: name of what a data set's training split is read from; None for files.
+    """
+
+    entry: TaskEntry
+    settings: FinetuningSettings
+    files: dict[Split, Path]
+    hashes: Mapping[str, Mapping[str, str]] | None
+    form: str | None = None
+
+    @property
+    def training_data(self) -> list[Any]:
+        """Equal for tasks that train on the same."""
+        if self.hashes is None:
+            return [self.form]
+        # Without a file for validation, a part of the training file may be held out for it.
+        return [self.hashes[Split.TRAIN], Split.VALIDATION in self.hashes]
+
+
+@dataclass(frozen=True)
+class ResolvedModel:
+    """Where a model's encoder is, and what it consists of: hashes of files, or the commit of a hub id.
+
+    `contents` is None before the model is fetched.
+    """
+
+    entry: ModelEntry
+    encoder: EncoderPlace
+    contents: Mapping[str, str] | None
+
+
+def resolve_task(
+    entry: TaskEntry, options: dict[str, Any], *, num_rates: int, hub: Hub, known: KnownHashes
+) -> ResolvedTask:
+    """A task of the grid.
+
+    Args:
+        entry: of the grid file.
+        options: of its kind.
+        num_rates: learning rates that it is run at.
+        hub: where a named data set may come from.
+        known: hashes of files.
+
+    Raises:
+        UserError: a file does not exist, a setting does not fit, or several rates have no validation to choose by.
+    """
+    family = get_task(entry.kind)
+    place = f"[[task]] {entry.name}"
+    # As on the command line: text_columns = "premise,hypothesis".
+    if isinstance(options.get("text_columns"), str):
+        options["text_columns"] = options["text_columns"].split(",")
+    try:
+        settings = family.Settings.model_validate(options)
+    except ValidationError as error:
+        raise SettingsError(f"{place}: {explain(error, family.Settings)}") from None
+    form, files = None, {Split(split): path for split, path in entry.files.items()}
+    for split, path in entry.files.items():
+        if not path.exists():
+            raise SettingsError(f"{place}: {split} = '{path}' does not exist.{home_hint(path)} Check the path.")
+    if entry.dataset is not None:
+        named = named_dataset(entry.dataset, task=entry.kind)
+        shared = options.keys() - entry.options.keys()
+        settings = named.settings(settings, shared=shared)
+        if "steps" in shared and settings.epochs is not None:
+            console().print(
+                f"{place}: {counted(settings.epochs, 'pass', 'passes')} over the training file of {entry.dataset}, as "
+                f"the paper's runs; grid.steps = {options['steps']} is for the other tasks. For another number, set "
+                "steps in this task."
+            )
+        _check_choice(place, named, settings.protocol, num_rates)
+        form = named.splits(settings.protocol)[Split.TRAIN].name
+        files = named.fetch(settings.protocol) if hub is Hub.FETCHED else named.cached(settings.protocol)
+    if settings.threads is None and not torch.cuda.is_available():
+        settings = settings.model_copy(update={"threads": torch.get_num_threads()})
+    if not files:
+        return ResolvedTask(entry, settings, {}, None, form)
+    try:
+        reader = family(settings)
+    except SettingsError as error:
+        raise SettingsError(f"{place}: {error}") from None
+    hashes = {split.value: _hash_files(reader.files_of(split, path), path, known) for split, path in files.items()}
+    return ResolvedTask(entry, settings, files, hashes, form)
+
+
+def _check_choice(place: str, named: NamedDataset, protocol: str, num_rates: int) -> None:
+    """Raise SettingsError where a set has several rates and no validation split to choose one by."""
+    if num_rates > 1 and Split.VALIDATION not in named.splits(protocol):
+        other = "paper" if protocol == "standard" else "standard"
+        remedy = f", or protocol = '{other}'" if Split.VALIDATION in named.splits(other) else ""
+        raise SettingsError(
+            f"{place} has {counted(num_rates, 'learning rate')}, and the data set {named.name} has no validation split "
+            f"under protocol = '{protocol}' to choose one by. Give a single one in learning_rates{remedy}."
+        )
+
+
+def _hash_files(files: list[Path], given: Path, known: KnownHashes) -> dict[str, str]:
+    """SHA-256 by name: below a folder that was given, else of the file."""
+    root = given if given.is_dir() else given.parent
+    return {
+        file.relative_to(root).as_posix() if file.is_relative_to(root) else file.name: known.hash(file)
+        for file in files
+    }
+
+
+def resolve_model(entry: ModelEntry, exports: Path, *, hub: Hub, known: KnownHashes) -> ResolvedModel:
+    """A model of the grid.
+
+    Args:
+        entry: of the grid file.
+        exports: folder of encoders that are made from checkpoints.
+        hub: where its configuration may come from.
+        known: hashes of files.
+
+    Raises:
+        UserError: there is no such model.
+    """
+    if needs_export(entry.path):
+        checkpoint = open_checkpoint(entry.path).path
+        digest = hash_file(checkpoint / MANIFEST_NAME)
+        place = EncoderPlace(str(exports / f"{entry.name}-{digest[:16]}"), str(checkpoint))
+        return ResolvedModel(entry, place, {MANIFEST_NAME: digest})
+    folder = Path(entry.path)
+    if folder.is_dir():
+        files = (file for file in sorted(folder.iterdir()) if file.is_file() and not file.name.startswith("."))
+        contents = {file.name: known.hash(file) for file in files if file.suffix != ".md"}
+        return ResolvedModel(entry, EncoderPlace(entry.path), contents)
+    if hub is Hub.CACHED and _is_hub_id(entry.path):
+        commit = _cached_commit(entry.path)
+        return ResolvedModel(entry, EncoderPlace(entry.path), None if commit is None else {"commit": commit})
+    with model_loading(entry.path):
+        commit = AutoConfig.from_pretrained(entry.path, trust_remote_code=False)._commit_hash
+    return ResolvedModel(entry, EncoderPlace(entry.path), {"commit": str(commit)})
+
+
+def check_weights(entry: ModelEntry) -> None:
+    """Find what is wrong with a model before its first cell runs: all of its cells would fail.
+
+    Raises:
+        UserError: as `check_model`, or a folder has no weights.
+    """
+    check_model(entry.path)
+    folder = Path(entry.path)
+    if folder.is_dir() and not needs_export(folder) and not [*folder.glob("*.safetensors"), *folder.glob("*.bin")]:
+        raise SettingsError(
+            f"[[model]] {entry.name}: {folder} has no weights, such as model.safetensors. Put them there, or give "
+            "another path."
+        )
+
+
+def _is_hub_id(name: str) -> bool:
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        return False
+    return True
+
+
+def _cached_commit(name: str) -> str | None:
+    """The commit of a hub id that the local cache has; None where it has none."""
+    try:
+        commit = AutoConfig.from_pretrained(name, trust_remote_code=False, local_files_only=True)._commit_hash
+    except (OSError, ValueError):
+        return None
+    return None if commit is None else str(commit)

@@ -1,0 +1,164 @@
+"""One grid, one or several commands: which of them runs which cells.
+
+A command holds a lock of its own for as long as it runs, and one for each training while its workers are at it. The
+system gives back the locks of a command that is killed, and others run its cells. Results are written under the lock of
+the grid's folder, which nobody holds for long.
+"""
+
+import os
+import shutil
+import socket
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from toolkit.core.errors import SettingsError
+from toolkit.core.text import first_few
+from toolkit.experiments import Cell
+from toolkit.experiments.scheduling import ELSEWHERE, Event, Failed, Finished
+from toolkit.run.locks import locked_folder
+from toolkit.workflows.grid_plan import GridPlan
+
+_PATIENCE_SECONDS = 600.0
+"""How long another command may take to read or write the results of a large grid."""
+
+
+class GridShare:
+    """What this command runs of a grid, from `join` to the end of the block.
+
+    Args:
+        plan: of the grid.
+    """
+
+    def __init__(self, plan: GridPlan) -> None:
+        self._plan, self._held = plan, dict[str, FileLock]()
+        self._errors = {cell: _mark(plan.place(cell).error_file) for cell in plan.cells}
+
+    def __enter__(self) -> "GridShare":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        while self._held:
+            self._held.popitem()[1].release()
+
+    def locked(self) -> AbstractContextManager[None]:
+        """The lock of the folder, for reading and writing what all commands write.
+
+        Raises:
+            SettingsError: the folder cannot be written, or another command does not give the lock back.
+        """
+        return _locked(self._plan.folder)
+
+    def join(self, declaration: str) -> None:
+        """Be one of the commands that run the grid, under `locked`.
+
+        Args:
+            declaration: the grid file, as it is kept in the folder.
+
+        Raises:
+            SettingsError: another command runs the grid from another grid file.
+        """
+        others, kept = self.others(), self._plan.declaration_file
+        if others and not (kept.is_file() and kept.read_text(encoding="utf-8") == declaration):
+            raise SettingsError(
+                f"another `toolkit grid` ({first_few(others)}) is running in {self._plan.folder} with another grid "
+                "file. Wait for it, give the same file, or set grid.dir to another folder."
+            )
+        if not others:
+            shutil.rmtree(logs_folder(self._plan).parent, ignore_errors=True)
+        own = _try_lock(self._commands / f"{command_name()}.lock")
+        assert own is not None, "no other process has this one's name"
+        self._held[command_name()] = own
+
+    def others(self) -> list[str]:
+        """Machine and process of other commands that run the grid, under `locked`."""
+        alive = []
+        for file in sorted(self._commands.glob("*.lock")):
+            lock = None if file.stem == command_name() else _try_lock(file)
+            if lock is not None:
+                lock.release()
+            elif file.stem != command_name():
+                alive.append(file.stem)
+        return alive
+
+    @property
+    def _commands(self) -> Path:
+        return self._plan.locks / ".commands"
+
+    def training(self, cell: Cell) -> str:
+        """Name of the cell's training."""
+        return self._plan.training(cell)
+
+    def claim(self, training: str) -> bool:
+        """Make a training this command's own; False where another command has it."""
+        lock = _try_lock(self._plan.locks / f"{training}.claim")
+        if lock is not None:
+            self._held[training] = lock
+        return lock is not None
+
+    def release(self, training: str) -> None:
+        """Give up a claim; trained weights that no cell needs any more are removed."""
+        cells = self._plan.cells_of(training)
+        if len(cells) > 1 and all(self._plan.outcome(cell) is not None for cell in cells):
+            shutil.rmtree(self._plan.trainings / training, ignore_errors=True)
+        self._held.pop(training).release()
+
+    def ended(self, cell: Cell) -> Event | None:
+        """How another command has ended a cell since this one began; None where none has."""
+        if self._plan.outcome(cell) is not None:
+            return Finished(ELSEWHERE, cell)
+        place = self._plan.place(cell)
+        if (message := place.error) is None or _mark(place.error_file) == self._errors[cell]:
+            return None
+        return Failed(ELSEWHERE, cell, message)
+
+
+def logs_folder(plan: GridPlan) -> Path:
+    """Folder of what this command's workers print."""
+    return plan.folder / "workers" / command_name()
+
+
+def command_name() -> str:
+    """Machine and process."""
+    return f"{socket.gethostname()}-{os.getpid()}"
+
+
+def _try_lock(path: Path) -> FileLock | None:
+    """The lock, held; None where another process holds it."""
+    # Without flock a lock would outlive a command that was killed on another machine.
+    lock = FileLock(path, timeout=0, fallback_to_soft=False)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except Timeout:
+        return None
+    except OSError as error:
+        raise SettingsError(_unwritable(path, error.strerror or str(error))) from None
+    return lock
+
+
+def _unwritable(path: Path, reason: str) -> str:
+    return f"could not lock {path}: {reason}. Set grid.dir to a folder that can be locked (flock)."
+
+
+def _locked(folder: Path) -> AbstractContextManager[None]:
+    return locked_folder(
+        folder,
+        ".lock",
+        timeout=_PATIENCE_SECONDS,
+        in_use=(
+            f"another `toolkit grid` has held {folder / '.lock'} for {_PATIENCE_SECONDS / 60:.0f} minutes. Wait for "
+            "it, stop it, or set grid.dir to another folder."
+        ),
+        unwritable=lambda reason: f"the grid folder {folder} is not writable: {reason}. Set grid.dir to one that is.",
+    )
+
+
+def _mark(file: Path) -> tuple[int, int] | None:
+    """What tells a file from the one that was there before; None of none."""
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_ino
