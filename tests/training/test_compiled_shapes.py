@@ -12,7 +12,8 @@ from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 
 from tests.support.runs import write_run
 from toolkit.data import Corpus, Order, RowStream, open_rows
-from toolkit.model.encoder import Encoder, compile_blocks_
+from toolkit.model.compiled_blocks import compile_blocks_
+from toolkit.model.encoder import Encoder
 from toolkit.model.initialization import initialize_
 from toolkit.objectives import registry
 from toolkit.parallel.topology import batch_plan

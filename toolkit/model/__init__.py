@@ -11,7 +11,8 @@ from toolkit.model.presets import MODEL_PRESETS, model_settings, parameter_count
 
 if TYPE_CHECKING:
     from toolkit.model.activation_checkpointing import checkpoint_blocks_
-    from toolkit.model.encoder import Encoder, compile_blocks_
+    from toolkit.model.compiled_blocks import compile_blocks_
+    from toolkit.model.encoder import Encoder
     from toolkit.model.initialization import initialize_
     from toolkit.model.segments import SegmentLayout
 
@@ -33,7 +34,7 @@ _WITH_TORCH = {
     "Encoder": "toolkit.model.encoder",
     "SegmentLayout": "toolkit.model.segments",
     "checkpoint_blocks_": "toolkit.model.activation_checkpointing",
-    "compile_blocks_": "toolkit.model.encoder",
+    "compile_blocks_": "toolkit.model.compiled_blocks",
     "initialize_": "toolkit.model.initialization",
 }
 

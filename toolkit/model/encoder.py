@@ -26,13 +26,7 @@ from toolkit.core.errors import SettingsError
 from toolkit.core.types import AttentionKind
 from toolkit.model.attention import SegmentAttention
 from toolkit.model.config import ModelSettings
-from toolkit.model.kernels.cross_entropy import (
-    EAGER,
-    Compiled,
-    CrossEntropyForm,
-    VocabularyColumns,
-    cross_entropy_sum,
-)
+from toolkit.model.kernels.cross_entropy import EAGER, CrossEntropyForm, VocabularyColumns, cross_entropy_sum
 from toolkit.model.kernels.flash import FlashKernel
 from toolkit.model.layers import (
     Embedding,
@@ -269,34 +263,3 @@ class Head(nn.Module):
         return cross_entropy_sum(
             hidden_ND, self.weight, labels_N, columns=self.columns, z_loss=self.z_loss, form=self.form
         )
-
-
-def compile_blocks_(encoder: Encoder) -> None:
-    """Compile each block by itself, and the loss, in place; names stay. The first step then takes many seconds longer.
-
-    One graph, with one for its backward pass, serves all blocks but the last, one that one; each for one attention kind
-    and any layout and number of targets. Where attention has no kernel for the compiler, graphs end before and after it
-    and serve both kinds.
-    """
-    *others, last = encoder.model.layers
-    for layer in encoder.model.layers:
-        layer.register_forward_pre_hook(_mark_dynamic)
-    # The forward method and not the module: what is put around it later (activation checkpointing, hooks) stays outside
-    # of the graph.
-    for layer in others:
-        layer.forward = torch.compile(layer.forward, dynamic=False)
-    last.forward = torch.compile(last.forward)
-    # Ranks that share a vocabulary exchange numbers in the middle of it.
-    if type(encoder.lm_head.columns) is VocabularyColumns:
-        encoder.lm_head.form = Compiled()
-
-
-def _mark_dynamic(_: nn.Module, arguments: tuple[Tensor, ForwardContext]) -> None:
-    """Say what differs between micro-batches of one shape: how many stretches they have, and how many targets."""
-    context = arguments[1]
-    layout = context.attention.layout
-    torch._dynamo.maybe_mark_dynamic(layout.bounds_M, 0)
-    if layout.targets is not None:
-        torch._dynamo.maybe_mark_dynamic(layout.targets.bounds_M, 0)
-    if context.positions_N is not None:
-        torch._dynamo.maybe_mark_dynamic(context.positions_N, 0)

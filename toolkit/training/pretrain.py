@@ -27,7 +27,8 @@ from toolkit.engine.peers import peers_watched
 from toolkit.engine.ranks import Ranks, join_ranks
 from toolkit.engine.saving import load_checkpoint
 from toolkit.model.activation_checkpointing import checkpoint_blocks_
-from toolkit.model.encoder import Encoder, compile_blocks_
+from toolkit.model.compiled_blocks import compile_blocks_
+from toolkit.model.encoder import Encoder
 from toolkit.model.kernels.choice import Kernels
 from toolkit.parallel.launcher import read_launcher
 from toolkit.parallel.shares import allocate_

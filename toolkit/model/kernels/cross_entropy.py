@@ -261,7 +261,9 @@ def _sum_of_losses(log_probs_NV: Tensor, column_N: Tensor) -> Tensor:
 def losses_and_normaliser(logits_NV: Tensor, labels_N: Tensor) -> tuple[Tensor, Tensor]:
     """The sum of the losses, and the logarithms of the normalisers (N,), of logits of any dtype."""
     wide_NV = logits_NV.to(sum_dtype(logits_NV))
-    log_z_N = torch.logsumexp(wide_NV, dim=-1)
+    # As the compiler knows a softmax: it then takes largest and sum in one read. Of `torch.logsumexp` it makes two.
+    largest_N1 = wide_NV.amax(dim=-1, keepdim=True)
+    log_z_N = (largest_N1 + (wide_NV - largest_N1).exp().sum(dim=-1, keepdim=True).log()).squeeze(-1)
     label_N = logits_NV.gather(1, labels_N.clamp(min=0)[:, None]).squeeze(1).to(wide_NV.dtype)
     return torch.where(labels_N >= 0, log_z_N - label_N, 0).sum(), log_z_N
 
