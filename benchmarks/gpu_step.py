@@ -110,7 +110,7 @@ def measure(
         "windows": data.settings.data.windows,
         "objective": objective,
         "precision": data.settings.precision,
-        "compile": data.settings.train.is_compiled,
+        "compile": data.settings.train.is_compiled(zero_stage=engine.zero_stage),
         "first_loss": lines[0]["loss"],
         "first_norm": lines[0]["grad_norm"],
         "first_step_s": clock.seconds[0],

@@ -19,7 +19,6 @@ WITHOUT_IMPORT = {
 }
 INSTALLED_WITH = {"awkward": "gigatoken", "fsspec": "huggingface_hub", "regex": "tiktoken"}
 """Imported, and installed by a dependency that returns or takes its objects."""
-OPTIONAL = {"flash_attn": "a kernel for GPUs, built by its users"}
 TEST_HELPERS = {"contracts", "corpora", "distributed", "models", "tolerances"}
 """What authors of objectives need; the helpers of our own tests are in tests/support."""
 
@@ -43,7 +42,7 @@ def test_every_dependency_is_imported() -> None:
 def test_every_import_is_a_dependency() -> None:
     extras = PYPROJECT["project"]["optional-dependencies"]
     known = _names([*PYPROJECT["project"]["dependencies"], *extras["cluster"], *extras["fast"], *extras["wandb"]])
-    assert _imported() - known - set(INSTALLED_WITH) - set(OPTIONAL) == set()
+    assert _imported() - known - set(INSTALLED_WITH) == set()
 
 
 def test_the_wheel_ships_what_users_need() -> None:

@@ -1,28 +1,17 @@
-"""Flash kernels as torch and the flash-attn package have them: one call, forward and backward."""
+"""The flash kernel as torch has it: one call, forward and backward."""
 
-import sys
-from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from tests.support.kernels import plain_flash
 from toolkit.core.types import AttentionKind
 from toolkit.model.kernels import flash as module
 from toolkit.model.kernels.flash import flash_kernel, suits_flash, torch_flash
 
 KEY_BOUNDS = torch.tensor([0, 5, 6, 12, 12], dtype=torch.int32)
 QUERY_BOUNDS = torch.tensor([0, 2, 2, 7, 7], dtype=torch.int32)
-
-
-@pytest.fixture(autouse=True)
-def _looked_up_anew() -> Iterator[None]:
-    flash_kernel.cache_clear()
-    yield
-    flash_kernel.cache_clear()
 
 
 def _inputs(num_queries: int, heads: int, key_value_heads: int, **options: Any) -> list[Tensor]:
@@ -68,27 +57,10 @@ def test_torchs_operator_is_told_the_kind(
     assert (options["window_size_left"], options["window_size_right"]) == (-1, 0 if num_causal else -1)
 
 
-def test_torchs_operator_comes_before_the_flash_attn_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
-    assert flash_kernel() is torch_flash
-
-
-def test_the_flash_attn_package_takes_over_where_torch_was_built_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: False)
-    monkeypatch.setitem(sys.modules, "flash_attn", None)
-    assert flash_kernel() is None
-    flash_kernel.cache_clear()
-    called = SimpleNamespace(
-        flash_attn_varlen_func=lambda *arguments, causal: plain_flash(
-            *arguments, AttentionKind.CAUSAL if causal else AttentionKind.BIDIRECTIONAL
-        )
-    )
-    monkeypatch.setitem(sys.modules, "flash_attn", called)
-    kernel = flash_kernel()
-    assert kernel is not None
-    for kind in AttentionKind:
-        inputs = [*_inputs(12, 6, 2), KEY_BOUNDS, KEY_BOUNDS, 12, 12]
-        torch.testing.assert_close(kernel(*inputs, kind), plain_flash(*inputs, kind))
+def test_a_torch_without_the_operator_has_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    for is_built, kernel in ((True, torch_flash), (False, None)):
+        monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda is_built=is_built: is_built)
+        assert flash_kernel() is kernel
 
 
 @pytest.mark.parametrize("heads", [(4, 4), (6, 2)])

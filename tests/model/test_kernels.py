@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from toolkit.model import Encoder
 from toolkit.model.config import AttentionKernel
 from toolkit.model.encoder import FeedForward, SelfAttention
 from toolkit.model.kernels import choice, flash
-from toolkit.model.kernels.choice import Kernels
+from toolkit.model.kernels.choice import Kernels, _is_installed
 from toolkit.model.kernels.flash import torch_flash, try_kernel
 from toolkit.model.layers import Products, joined_products, separate_products
 from toolkit.testing.models import MODEL_OPTIONS, tiny_encoder
@@ -34,7 +35,6 @@ class _Machine:
         for module in (choice, flash):
             patch.setattr(module, "capability", lambda device: self.capability)
         patch.setattr(choice, "_is_installed", lambda module: module in self.modules)
-        patch.setattr(choice, "flash_attn_kernel", lambda: torch_flash)
         patch.setattr(torch.nn.attention, "list_flash_attention_impls", lambda: self.registered)
         patch.setattr(torch.nn.attention, "activate_flash_attention_impl", self.activated.append)
         patch.setattr(choice, "try_kernel", lambda *arguments: None)
@@ -55,26 +55,19 @@ _NO_3 = (
     "not flash3: no module flash_attn_interface (to install it: the wheels at "
     "download.pytorch.org/whl/cu130/flash-attn-3)"
 )
-_NO_4 = "not flash4: no module flash_attn.cute (to install it: pip install 'encoder-pretraining-toolkit[flash4]')"
+_BOTH = {"flash_attn_interface", "flash_attn.cute"}
 
 
 @pytest.mark.parametrize(
     ("capability", "modules", "line", "activated"),
     [
-        ((9, 0), {"flash_attn_interface", "flash_attn.cute"}, "attention kernel flash3", ["FA3"]),
-        ((9, 0), {"flash_attn.cute"}, f"attention kernel flash4 ({_NO_3})", ["FA4"]),
-        ((9, 0), {"flash_attn"}, f"attention kernel flash2 ({_NO_3}; {_NO_4})", []),
+        ((9, 0), _BOTH, "attention kernel flash3", ["FA3"]),
+        # The alpha of 4 is taken where it is named.
+        ((9, 0), {"flash_attn.cute"}, f"attention kernel flash2 ({_NO_3})", []),
         (
             (10, 0),
-            {"flash_attn_interface", "flash_attn.cute"},
-            "attention kernel flash4 (not flash3: it needs compute capability 9.x, found 10.0)",
-            ["FA4"],
-        ),
-        (
-            (8, 0),
-            {"flash_attn_interface", "flash_attn.cute"},
-            "attention kernel flash2 (not flash3: it needs compute capability 9.x, found 8.0; "
-            "not flash4: it needs compute capability 9.x or 10.x, found 8.0)",
+            _BOTH,
+            "attention kernel flash2 (not flash3: it needs compute capability 9.x, found 10.0)",
             [],
         ),
     ],
@@ -89,48 +82,88 @@ def test_the_first_that_can_run_is_taken_and_told(
     assert machine.activated == activated
 
 
-def test_a_torch_without_flash_attention_takes_the_package(machine: _Machine) -> None:
-    machine.has_torchs, machine.modules = False, {"flash_attn"}
-    (line,) = machine.choose().choices
-    assert line.startswith("attention kernel flash-attn (")
-    assert line.endswith("not flash2: this torch was built without it)")
-
-
 def test_a_torch_that_knows_no_others_takes_its_own(machine: _Machine) -> None:
-    machine.registered, machine.modules = [], {"flash_attn_interface", "flash_attn.cute"}
-    (line,) = machine.choose().choices
-    assert line.count(f"torch {torch.__version__} does not know it") == 2
-    assert (line.split(" (")[0], machine.activated) == ("attention kernel flash2", [])
+    machine.registered, machine.modules = [], _BOTH
+    assert machine.choose().choices == (
+        f"attention kernel flash2 (not flash3: torch {torch.__version__} does not know it)",
+    )
+    assert machine.activated == []
 
 
-def test_a_package_that_does_not_load_is_passed_over(machine: _Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_torch_without_flash_attention_takes_its_plain_one(machine: _Machine) -> None:
+    machine.has_torchs = False
+    kernels = machine.choose()
+    assert kernels.attention is None
+    assert kernels.choices == (f"attention kernel sdpa ({_NO_3}; not flash2: this torch was built without it)",)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError("libcudart.so.13: cannot open shared object file"),
+        AttributeError("module 'cutlass.cute' has no attribute 'nvgpu'"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_package_that_does_not_load_is_passed_over(
+    error: Exception, machine: _Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def activate(name: str) -> None:
-        raise OSError("libcudart.so.13: cannot open shared object file")
+        raise error
 
     monkeypatch.setattr(torch.nn.attention, "activate_flash_attention_impl", activate)
     machine.modules = {"flash_attn_interface"}
-    (line,) = machine.choose().choices
-    told = "attention kernel flash2 (not flash3: it does not run here (OSError: libcudart.so.13: cannot"
-    assert line.startswith(told)
+    told = f"attention kernel flash2 (not flash3: it does not run here ({type(error).__name__}: {error}))"
+    assert machine.choose().choices == (told,)
+
+
+def test_a_package_built_for_another_torch_is_no_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To look for a module inside of it imports it."""
+    (tmp_path / "flash_attn").mkdir()
+    (tmp_path / "flash_attn" / "__init__.py").write_text("raise ImportError('undefined symbol: _ZN3c10')\n")
+    with monkeypatch.context() as patch:
+        machine = _Machine(patch)
+        patch.setattr(choice, "_is_installed", _is_installed)
+        patch.syspath_prepend(tmp_path)
+        with pytest.raises(SettingsError, match=r"does not run here \(ImportError: undefined symbol: _ZN3c10\)"):
+            machine.choose("flash4")
 
 
 def test_a_kernel_that_fails_at_its_first_call_is_passed_over(
     machine: _Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """FlashAttention-4's forward returns five values in newer versions, where torch expects two."""
+    """What was put in the place of torch's operator is taken away again, before torch's own is called."""
+    steps: list[str] = []
 
     def call(*arguments: object) -> None:
-        raise ValueError("too many values to unpack (expected 2)")
+        steps.append("call")
+        if steps.count("call") == 1:
+            raise ValueError("too many values to unpack (expected 2)")
 
-    restored: list[dict[str, bool]] = []
-    monkeypatch.setattr(torch.nn.attention, "restore_flash_attention_impl", lambda **given: restored.append(given))
+    monkeypatch.setattr(torch.nn.attention, "restore_flash_attention_impl", lambda **_: steps.append("restore"))
+    monkeypatch.setattr(torch.nn.attention, "activate_flash_attention_impl", steps.append)
     monkeypatch.setattr(choice, "try_kernel", call)
-    machine.modules = {"flash_attn.cute"}
+    machine.modules = {"flash_attn_interface"}
     (line,) = machine.choose().choices
-    assert line.startswith("attention kernel flash2 (")
-    assert "not flash4: it does not run here (ValueError: too many values to unpack (expected 2))" in line
-    # After the failure, and once more since torch's own is taken.
-    assert restored == [{"_raise_warn": False}] * 2
+    assert line == (
+        "attention kernel flash2 (not flash3: it does not run here (ValueError: too many values to unpack "
+        "(expected 2)))"
+    )
+    assert steps == ["restore", "FA3", "call", "restore", "restore", "call"]
+
+
+def test_a_torch_that_was_built_for_other_gpus_is_said_at_the_start(
+    machine: _Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is left that could run in its place."""
+
+    def call(*arguments: object) -> None:
+        raise RuntimeError("CUDA error: no kernel image is available for execution on the device\nCUDA kernel errors")
+
+    monkeypatch.setattr(choice, "try_kernel", call)
+    found = r"capability 9.0 \(RuntimeError: CUDA error: no kernel image is available for execution on the device\)"
+    with pytest.raises(SettingsError, match=found + r".\nInstall a torch .* that was built for it"):
+        machine.choose()
 
 
 def test_a_kernel_is_tried_each_way() -> None:
@@ -145,15 +178,15 @@ def test_a_kernel_is_tried_each_way() -> None:
 
 @pytest.mark.parametrize(("dtype", "head_size"), [(torch.float32, 64), (torch.bfloat16, 60), (torch.bfloat16, 264)])
 def test_where_no_flash_kernel_can_run_it_is_plain_torch(dtype: torch.dtype, head_size: int, machine: _Machine) -> None:
-    machine.modules = {"flash_attn_interface", "flash_attn.cute", "flash_attn"}
+    machine.modules = _BOTH
     kernels = machine.choose(dtype=dtype, head_size=head_size)
     assert kernels.attention is None
     assert kernels.choices[0].startswith("attention kernel sdpa (not flash3: it needs bf16, heads of a width")
-    assert kernels.choices[0].count("; not ") == 3
+    assert kernels.choices[0].count("; not ") == 1
 
 
 def test_one_that_is_named_is_taken(machine: _Machine) -> None:
-    machine.modules = {"flash_attn_interface", "flash_attn.cute"}
+    machine.modules = _BOTH
     assert machine.choose("flash2").choices == ("attention kernel flash2",)
     assert machine.activated == []
     assert machine.choose("flash4").attention is torch_flash
@@ -165,7 +198,6 @@ def test_one_that_is_named_is_taken(machine: _Machine) -> None:
     [
         ("flash3", "no module flash_attn_interface (to install it: the wheels at download.pytorch.org/whl/"),
         ("flash4", "no module flash_attn.cute (to install it: pip install 'encoder-pretraining-toolkit[flash4]')."),
-        ("flash-attn", "no module flash_attn (to install it: pip install flash-attn)."),
     ],
 )
 def test_one_that_is_named_and_missing_is_an_error(name: AttentionKernel, found: str, machine: _Machine) -> None:

@@ -69,8 +69,19 @@ def test_blocks_are_compiled_on_gpus(run_file: str, monkeypatch: pytest.MonkeyPa
     assert told in _resolve(run_file, 10**12, monkeypatch).choices
     assert told not in _resolve(run_file, 10**12, monkeypatch, "train.compile=false").choices
     assert told not in _resolve(run_file, None, monkeypatch).choices
-    selective = load_run(run_file, ['train.activation_checkpointing="selective"', "train.micro_batch_rows=1"])
-    assert resolve_run(selective, ds_config="zero3", num_ranks=2)
+
+
+def test_blocks_whose_weights_are_gathered_inside_are_compiled_if_asked(
+    run_file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On GPUs, at ZeRO stage 3: what is not compiled may be checkpointed selectively, too."""
+    overrides = ['train.activation_checkpointing="selective"', "train.micro_batch_rows=1"]
     monkeypatch.setattr(gpus, "has_gpu", lambda: True)
+    found = resolve_run(load_run(run_file, overrides), ds_config="zero3", num_ranks=2)
+    told = "train.compile false: ZeRO stage 3 gathers weights inside blocks, where graphs would break"
+    assert told in found.choices
+    assert [found.settings.train.is_compiled(zero_stage=stage) for stage in range(4)] == [True, True, True, False]
+    asked = load_run(run_file, [*overrides, "train.compile=true"])
+    assert asked.train.is_compiled(zero_stage=3)
     with pytest.raises(SettingsError, match=r"cannot run with train\.compile=true and ZeRO stage 3"):
-        resolve_run(selective, ds_config="zero3", num_ranks=2)
+        resolve_run(asked, ds_config="zero3", num_ranks=2)

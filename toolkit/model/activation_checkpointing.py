@@ -35,7 +35,6 @@ _KEPT_RESULTS = frozenset(
         "aten::_scaled_dot_product_efficient_attention",
         "aten::_scaled_dot_product_flash_attention",
         "aten::_scaled_dot_product_flash_attention_for_cpu",
-        "flash_attn::_flash_attn_varlen_forward",
         "aten::_flash_attention_forward",
     }
 )

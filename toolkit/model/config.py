@@ -9,8 +9,8 @@ from toolkit.core.settings import Settings
 ActivationCheckpointing = Literal["none", "selective", "full"]
 """What the backward pass of a block computes again: nothing, all but matrix products, or everything."""
 
-AttentionKernel = Literal["flash3", "flash4", "flash2", "flash-attn"]
-"""Attention on a GPU, fastest first: FlashAttention-3, 4, torch's 2, that of the flash-attn package."""
+AttentionKernel = Literal["flash3", "flash4", "flash2"]
+"""Attention on a GPU: FlashAttention-3, 4, torch's 2."""
 
 
 class RopeScaling(Settings):

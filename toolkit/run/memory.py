@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from toolkit.core.errors import SettingsError
+from toolkit.engine.ds_config import zero_stage
 from toolkit.parallel.memory import RankMemory, rank_memory, shapes_of_stages
 from toolkit.parallel.topology import LARGEST_DEFAULT_MICRO_BATCH, BatchPlan
 from toolkit.run.settings import RunSettings
@@ -33,6 +34,7 @@ def rank_memories(settings: RunSettings, plan: BatchPlan, config: Mapping[str, A
     is_tied_pipeline = settings.parallel.pp > 1 and settings.model.tie_word_embeddings
     has_one_group = settings.train.decay_norms_and_embeddings and not is_tied_pipeline
     is_added_at_once = config.get("bf16", {}).get("immediate_grad_update", True)
+    is_compiled = settings.train.is_compiled(zero_stage=zero_stage(config))
     is_copied = not is_added_at_once or (plan.data_parallel > 1 and not has_one_group)
     return [
         rank_memory(
@@ -43,7 +45,7 @@ def rank_memories(settings: RunSettings, plan: BatchPlan, config: Mapping[str, A
             micro_batch_rows=rows,
             sequence_length=length,
             activation_checkpointing=settings.train.activation_checkpointing,
-            form=Compiled() if settings.train.is_compiled and settings.parallel.tp == 1 else EAGER,
+            form=Compiled() if is_compiled and settings.parallel.tp == 1 else EAGER,
             gradient_reduction="copied" if is_copied else "in place",
         )
         for shape in shapes_of_stages(

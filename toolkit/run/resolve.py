@@ -128,8 +128,7 @@ def resolve_run(settings: RunSettings, *, ds_config: str | None, num_ranks: int)
     choices += chosen
     if small := BatchPlans(plan, data.plan).small:
         choices.append(describe_small(small))
-    if settings.train.compile is None and settings.train.is_compiled:
-        choices.append("train.compile true: the run is on GPUs")
+    choices += _described_compile(settings, zero_stage(config))
     if settings.parallel.pp > 1 and settings.parallel.stages is None:
         choices.append(describe_stages(data.settings))
     return ResolvedRun(data, start, plan, complete, tuple(choices))
@@ -198,10 +197,18 @@ def _batch_plan(settings: RunSettings, micro_batch_rows: int | None, num_ranks: 
     return batch_plan(settings.train.global_batch_rows, micro_batch_rows, data_parallel=copies)
 
 
+def _described_compile(settings: RunSettings, stage: int) -> list[str]:
+    if settings.train.compile is not None or not gpus.has_gpu():
+        return []
+    if settings.train.is_compiled(zero_stage=stage):
+        return ["train.compile true: the run is on GPUs"]
+    return [f"train.compile false: ZeRO stage {stage} gathers weights inside blocks, where graphs would break"]
+
+
 def _check_recomputation(settings: RunSettings, config: dict[str, Any], *, source: str) -> None:
     """At stage 3, DeepSpeed gathers weights inside blocks, where graphs then break."""
     numbers = settings.train
-    if settings.train.is_compiled and numbers.activation_checkpointing == "selective" and zero_stage(config) == 3:
+    if numbers.compile and numbers.activation_checkpointing == "selective" and zero_stage(config) == 3:
         raise SettingsError(
             'train.activation_checkpointing="selective" cannot run with train.compile=true and ZeRO stage 3 '
             f"({source}).\n"

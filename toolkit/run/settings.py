@@ -42,11 +42,11 @@ class TrainSettings(OptimizerSettings):
     """Coefficient of log(Z)^2 in what is minimised, Z a target's softmax normaliser (PaLM: 1e-4); 0: without. Logged
     and validation losses are the cross-entropy alone."""
     compile: bool | None = None
-    """Whether blocks and loss go through torch.compile; unset: on GPUs. On a CPU it pays in runs longer than about 5
-    minutes."""
+    """Whether blocks and loss go through torch.compile; unset: on GPUs, below ZeRO stage 3. On a CPU it pays in runs
+    longer than about 5 minutes."""
     attention_kernel: AttentionKernel | None = None
-    """Attention on a GPU: FlashAttention-3, FlashAttention-4 (extra `flash4`), torch's FlashAttention-2, the package
-    flash-attn; unset: the first of these that can run. On a CPU: leave it unset."""
+    """Attention on a GPU: FlashAttention-3, FlashAttention-4 (extra `flash4`), torch's FlashAttention-2; unset: 3 where
+    it can run, else 2. On a CPU: leave it unset."""
     activation_checkpointing: ActivationCheckpointing = "none"
     """What blocks compute again in the backward pass, to hold less memory: `none`; `selective`, all but matrix
     products and flash attention; `full`, everything. Losses and gradients stay the same."""
@@ -56,10 +56,12 @@ class TrainSettings(OptimizerSettings):
     spike_deviations: float = Field(6.0, gt=0, allow_inf_nan=False)
     """How far above their median: in robust standard deviations (1.4826 times the median absolute deviation)."""
 
-    @property
-    def is_compiled(self) -> bool:
-        """Whether blocks and loss are compiled here."""
-        return gpus.has_gpu() if self.compile is None else self.compile
+    def is_compiled(self, *, zero_stage: int) -> bool:
+        """Whether blocks and loss are compiled here.
+
+        Unset, not at ZeRO stage 3: DeepSpeed's hooks inside blocks break their graphs until the compiler gives up.
+        """
+        return (gpus.has_gpu() and zero_stage < 3) if self.compile is None else self.compile
 
 
 class InitSettings(Settings):

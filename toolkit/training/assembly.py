@@ -106,7 +106,7 @@ def _hooks(data: RunData, engine: Engine, state: RunState, is_stop_requested: Ca
 
 
 def _targets_multiple(settings: RunSettings, engine: Engine) -> int:
-    is_static = settings.train.is_compiled or engine.ranks.device.type == "cuda"
+    is_static = settings.train.is_compiled(zero_stage=engine.zero_stage) or engine.ranks.device.type == "cuda"
     return STATIC_TARGETS_MULTIPLE if is_static else 1
 
 

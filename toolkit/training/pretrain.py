@@ -237,18 +237,20 @@ def _build_engine(settings: RunSettings, config: dict[str, Any], ranks: Ranks) -
     topology = ranks.topology
     if topology.tp > 1:
         share_weights_(encoder, ranks.groups.tensor)
+    stage = zero_stage(config)
+    is_compiled = settings.train.is_compiled(zero_stage=stage)
     kernels = Kernels.choose(
         ranks.device,
         torch.bfloat16 if settings.precision == "bf16" else torch.float32,
-        blocks="compiled" if settings.train.is_compiled else "eager",
-        weights="partitioned" if zero_stage(config) == 3 else "whole",
+        blocks="compiled" if is_compiled else "eager",
+        weights="partitioned" if stage == 3 else "whole",
         head_size=settings.model.head_size,
         attention=settings.train.attention_kernel,
     )
     kernels.apply_(encoder)
     if ranks.rank == 0:
         print("".join(f"{choice}\n" for choice in kernels.choices), end="", flush=True)
-    if settings.train.is_compiled:
+    if is_compiled:
         compile_blocks_(encoder)
     checkpoint_blocks_(encoder.model.layers, settings.train.activation_checkpointing)
     module = encoder if topology.pp == 1 else Stage(encoder, blocks_of_stages(settings)[topology.stage])

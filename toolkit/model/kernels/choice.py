@@ -1,21 +1,21 @@
 """Which kernels a run takes: decided once, by the device, the dtype and what is installed.
 
-On a GPU of Ampere or later, in bf16: FlashAttention-3, else 4, else torch's 2, else that of the flash-attn package.
-torch puts 3 and 4 in the place of its own operator, process-wide, and looks at neither the GPU nor their packages
-before the first call; both are looked at here, and the kernel is called once, forward and backward. Elsewhere attention
-is plain torch (`toolkit.model.attention`).
+On a GPU of Ampere or later, in bf16: FlashAttention-3, else torch's 2; FlashAttention-4 where it is named. torch puts 3
+and 4 in the place of its own operator, process-wide, and looks at neither the GPU nor their packages before the first
+call; both are looked at here, and whichever is taken is called once, forward and backward. Elsewhere attention is plain
+torch (`toolkit.model.attention`).
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
 from toolkit.core.errors import SettingsError
 from toolkit.model.config import AttentionKernel
-from toolkit.model.kernels.flash import FlashKernel, capability, flash_attn_kernel, suits_flash, torch_flash, try_kernel
+from toolkit.model.kernels.flash import FlashKernel, capability, flash_kernel, suits_flash, torch_flash, try_kernel
 from toolkit.model.layers import Products, joined_products, separate_products
 
 if TYPE_CHECKING:
@@ -56,20 +56,20 @@ class Kernels:
             blocks: whether they are compiled.
             weights: whether they are taken away between modules (ZeRO-3), and used in their own alone.
             head_size: width of an attention head.
-            attention: to take; None: the first of the list that can run.
+            attention: to take; None: the first of `_AUTOMATIC` that can run.
 
         Raises:
-            SettingsError: `attention` cannot run here; says what is missing.
+            SettingsError: `attention` cannot run here, or torch's own kernel fails; says what is missing.
         """
         if attention is None and device.type != "cuda":
             return cls(None, separate_products, ())
         products = joined_products if (blocks, weights) == ("compiled", "whole") else separate_products
         reasons: list[str] = []
-        for name in get_args(AttentionKernel) if attention is None else (attention,):
-            found = _kernel_or_reason(name, device, dtype, head_size)
-            if not isinstance(found, str):
-                return cls(found, products, (_described(name, reasons),))
-            reasons.append(f"not {name}: {found}")
+        for name in _AUTOMATIC if attention is None else (attention,):
+            reason = _reason_against(name, device, dtype, head_size)
+            if reason is None:
+                return cls(torch_flash, products, (_described(name, reasons),))
+            reasons.append(f"not {name}: {reason}")
         if attention is None:
             return cls(None, products, (_described("sdpa", reasons),))
         raise SettingsError(
@@ -87,12 +87,13 @@ class Kernels:
             layer.self_attn.products = layer.mlp.products = self.products
 
 
+# FlashAttention-4 compiles at its first call and is an alpha: for those who ask for it.
+_AUTOMATIC: tuple[AttentionKernel, ...] = ("flash3", "flash2")
 _TORCH_NAMES = {"flash3": "FA3", "flash4": "FA4"}
 _GENERATIONS = {"flash3": (9,), "flash4": (9, 10)}
 _MODULES = {
     "flash3": ("flash_attn_interface", "the wheels at download.pytorch.org/whl/cu130/flash-attn-3"),
     "flash4": ("flash_attn.cute", "pip install 'encoder-pretraining-toolkit[flash4]'"),
-    "flash-attn": ("flash_attn", "pip install flash-attn"),
 }
 
 
@@ -100,10 +101,8 @@ def _described(name: str, reasons: list[str]) -> str:
     return f"attention kernel {name}" + (f" ({'; '.join(reasons)})" if reasons else "")
 
 
-def _kernel_or_reason(
-    name: AttentionKernel, device: torch.device, dtype: torch.dtype, head_size: int
-) -> FlashKernel | str:
-    """A kernel, ready to be called; or why it cannot run here."""
+def _reason_against(name: AttentionKernel, device: torch.device, dtype: torch.dtype, head_size: int) -> str | None:
+    """Why a kernel cannot run here; None where it can: then it is what `torch_flash` calls from now on."""
     if device.type != "cuda":
         return f"it needs a GPU, and this run is on the {device.type}"
     major, minor = capability(device)
@@ -115,25 +114,29 @@ def _kernel_or_reason(
     if major not in _GENERATIONS.get(name, (major,)):
         wanted = " or ".join(f"{generation}.x" for generation in _GENERATIONS[name])
         return f"it needs compute capability {wanted}, found {major}.{minor}"
+    if name == "flash2" and flash_kernel() is None:
+        return "this torch was built without it"
     if name in _TORCH_NAMES and _TORCH_NAMES[name] not in _registered():
         return f"torch {torch.__version__} does not know it"
-    if name in _MODULES and not _is_installed(_MODULES[name][0]):
-        return "no module {} (to install it: {})".format(*_MODULES[name])
-    if name in _TORCH_NAMES:
-        try:
-            torch.nn.attention.activate_flash_attention_impl(_TORCH_NAMES[name])
-            try_kernel(torch_flash, device, dtype, head_size)
-        # It brings a compiler of its own, whose versions have to fit: it may fail in any way, and others can run.
-        except Exception as error:
-            _restore_torchs_own()
-            return f"it does not run here ({type(error).__name__}: {str(error).partition(chr(10))[0]})"
-    if name == "flash2":
-        if not torch.backends.cuda.is_flash_attention_available():
-            return "this torch was built without it"
+    # What is optional was built for some version of torch and may bring a compiler: it may fail in any way, when it is
+    # looked for, loaded or called, and others can run.
+    try:
+        if name in _MODULES and not _is_installed(_MODULES[name][0]):
+            return "no module {} (to install it: {})".format(*_MODULES[name])
         _restore_torchs_own()
-    if name == "flash-attn":
-        return flash_attn_kernel() or "its module does not load"
-    return torch_flash
+        if name in _TORCH_NAMES:
+            torch.nn.attention.activate_flash_attention_impl(_TORCH_NAMES[name])
+        try_kernel(torch_flash, device, dtype, head_size)
+    except Exception as error:
+        _restore_torchs_own()
+        found = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        if name == "flash2":
+            raise SettingsError(
+                f"torch's own attention kernel does not run on this GPU, of compute capability {major}.{minor} "
+                f"({found}).\nInstall a torch {torch.__version__} that was built for it."
+            ) from error
+        return f"it does not run here ({found})"
+    return None
 
 
 def _restore_torchs_own() -> None:

@@ -1,9 +1,9 @@
-"""Flash attention over stretches of one long list, on a CUDA device: torch's operator, or the flash-attn package's.
+"""Flash attention over stretches of one long list, on a CUDA device: torch's operator.
 
-Both take where each stretch begins as an int32 tensor on the device, so that no call waits for the device, and the
-compiler takes both into the graph of what is around them.
+It takes where each stretch begins as an int32 tensor on the device, so that no call waits for the device, and the
+compiler takes it into the graph of what is around it.
 
-Torch's operator is called by its name: `torch.nn.attention.varlen` may choose cuDNN's, which builds its plan again at
+The operator is called by its name: `torch.nn.attention.varlen` may choose cuDNN's, which builds its plan again at
 every call (pytorch pull request 191576), and shares no heads under torch 2.11.
 
 Shapes: T positions in a micro-batch, N of them with a query, H query heads, K key-value heads, E width of one head,
@@ -20,7 +20,7 @@ from toolkit.core.types import AttentionKind
 
 _DTYPES = (torch.bfloat16, torch.float16)
 _WIDEST_HEAD = 256
-# Ampere. Both kernels end a run on an older device, which can do bf16 in its own way.
+# Ampere. The kernel ends a run on an older device, which can do bf16 in its own way.
 _OLDEST_CAPABILITY = (8, 0)
 
 
@@ -64,12 +64,9 @@ def capability(device: torch.device) -> tuple[int, int]:
     return torch.cuda.get_device_capability(device)
 
 
-@cache
 def flash_kernel() -> FlashKernel | None:
-    """The kernel of this installation: torch's, else that of the flash-attn package, else None."""
-    if torch.backends.cuda.is_flash_attention_available():
-        return torch_flash
-    return flash_attn_kernel()
+    """`torch_flash`, or None where torch was built without."""
+    return torch_flash if torch.backends.cuda.is_flash_attention_available() else None
 
 
 def torch_flash(
@@ -101,38 +98,6 @@ def torch_flash(
     )
     assert isinstance(output_NHE, Tensor)
     return output_NHE
-
-
-def flash_attn_kernel() -> FlashKernel | None:
-    """The kernel of the flash-attn package, None where it is not installed."""
-    try:
-        from flash_attn import flash_attn_varlen_func
-    except ImportError:
-        return None
-
-    def attend(
-        query_NHE: Tensor,
-        key_TKE: Tensor,
-        value_TKE: Tensor,
-        query_bounds_M: Tensor,
-        key_bounds_M: Tensor,
-        longest_queries: int,
-        longest_keys: int,
-        kind: AttentionKind,
-    ) -> Tensor:
-        output_NHE: Tensor = flash_attn_varlen_func(
-            query_NHE,
-            key_TKE,
-            value_TKE,
-            query_bounds_M,
-            key_bounds_M,
-            longest_queries,
-            longest_keys,
-            causal=kind is AttentionKind.CAUSAL,
-        )
-        return output_NHE
-
-    return attend
 
 
 def try_kernel(kernel: FlashKernel, device: torch.device, dtype: torch.dtype, head_size: int) -> None:
