@@ -1,22 +1,23 @@
 """Everything that needs a GPU, in few calls: what is there, is it right, how fast, and where the time goes.
 
-    python benchmarks/gpu.py [--call A|B|C|D] [--sections NAME...] [--presets NAME...] [--out FOLDER] [--toy]
+    python benchmarks/gpu.py [--call ONE] [--sections NAME...] [--presets NAME...] [--out FOLDER] [--toy]
 
 Sections, each in processes of its own with a time limit:
 
-- `machine`: name, versions, the rate of a large copy and of a large product; at the end again.
-- `tests`: those marked `gpu`. Nothing is timed if one fails.
+- `machine`: name, versions, whether expandable memory works (if not, the others do without), the rate of a large copy
+  and of a large product; at the end again.
+- `tests`: those marked `gpu`. They are reported, and what is measured does not wait for them.
 - `kernels`: matrix products of the presets, attention kernels, head, pointwise layers, optimizer.
 - `step`: training steps of the presets through the toolkit's own loop, one of them profiled.
 - `ablations`: the 210m with one thing changed in each run.
 - `peer`: transformers' EuroBERT on rows of the same size.
 
-`--call` picks what fits into one call of ten minutes on a machine: A looks at the machine, the kernels and the first
-steps; B at all presets and at what each choice is worth; C at both objectives with full memory; D makes the rows of a
-table of results. Each result is at once a line of results.jsonl in FOLDER, what the processes print goes to log.txt
-there, and a table, with what the model of a step predicts beside, is printed last. A section that fails leaves a line
-with its error, and the others are still run. Without a GPU it says so and leaves with 2; `--toy` runs everything at toy
-size on a CPU, so that no minute of a GPU is lost to a mistake in this code.
+`--call ONE` is what fits into one call of ten minutes on a machine: steps of the presets with full memory first, then
+the forms that were written for the compiler, attention, head, other numbers of rows, and the tests. Each result is at
+once a line of results.jsonl in FOLDER, what the processes print goes to log.txt there, and a table, with what the model
+of a step predicts beside, is printed last. A section that fails leaves a line with its error, and the others are still
+run. Without a GPU it says so and leaves with 2; `--toy` runs everything at toy size on a CPU, so that no minute of a
+GPU is lost to a mistake in this code.
 """
 
 import argparse
@@ -55,13 +56,16 @@ def main() -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--call", choices="ABCD", help="what fits into ten minutes; default: all sections, all presets")
+    parser.add_argument(
+        "--call", choices=["ONE"], help="what fits into ten minutes; default: all sections, all presets"
+    )
     parser.add_argument("--sections", nargs="+", help="of the call, only these")
     parser.add_argument("--presets", nargs="+", help="of the call, only these")
     parser.add_argument("--minutes", type=float, help="no section begins later, and each ends by then")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
     parser.add_argument("--toy", action="store_true", help="at toy size on a CPU: tries the code, measures nothing")
     parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument("--seconds", type=float, help=argparse.SUPPRESS)
     return parser
 
 
@@ -75,7 +79,7 @@ def _planned(given: Arguments):  # type: ignore[no-untyped-def]
         if unknown := set(getattr(given, option) or ()) - set(names):
             raise SystemExit(f"--{option}: unknown {', '.join(sorted(unknown))}; available: {', '.join(names)}.")
     scale = gpu_scale.SCALES["toy" if given.toy else "full"]
-    sections, presets = given.sections or call.sections, given.presets or call.presets
+    sections, presets = given.sections or gpu_calls.SECTIONS, given.presets or gpu_scale.PRESETS
     return scale, gpu_calls.plan(call, scale, sections=sections, presets=presets), given.minutes or call.minutes
 
 
@@ -89,7 +93,8 @@ def _run_child(given: Arguments) -> int:
     job = next(job for job in jobs if job.name == given.child)
     named = {"section": job.section, "job": job.name, "scale": scale.name}
     try:
-        for row in measure_of(job.name)(Job(job.section, job.name, scale, given.out, job.preset, job.runs)):
+        measured = Job(job.section, job.name, scale, given.out, job.preset, job.runs, given.seconds)
+        for row in measure_of(job.name)(measured):
             append_row(_results(given), named | row)
     except Exception as error:
         append_row(_results(given), named | error_row(error))
@@ -109,9 +114,9 @@ def _run_all(given: Arguments) -> int:
         if failure:
             append_row(_results(given), {"section": job.section, "job": job.name, "error": failure})
         print(f"{job.name}: {failure or 'ended'}", file=sys.stderr, flush=True)
-        if job.section == "tests" and any("error" in row for row in read_rows(_results(given))[num_before:]):
-            print("A test failed on this GPU, so nothing was timed.", file=sys.stderr)
-            break
+        found = read_rows(_results(given))[num_before:]
+        if any(row.get("expandable_segments") is False for row in found):
+            os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:False"
     rows = read_rows(_results(given))[num_before:]
     shown = "\n".join(table(rows))
     (given.out / "table.txt").write_text(f"{shown}\n", encoding="utf-8")
@@ -121,7 +126,8 @@ def _run_all(given: Arguments) -> int:
 
 def _run_job(given: Arguments, name: str, seconds: float) -> str:
     """One job in a process of its own; returns what is wrong if it did not end by itself, else nothing."""
-    command = [sys.executable, __file__, "--child", name, "--out", str(given.out), *_passed_on(given)]
+    command = [sys.executable, __file__, "--child", name, "--seconds", str(seconds), "--out", str(given.out)]
+    command += _passed_on(given)
     environment = _ENVIRONMENT | os.environ | {"PYTHONPATH": os.pathsep.join(_import_folders())}
     with (given.out / "log.txt").open("a", encoding="utf-8") as log:
         print(f"=== {name}", file=log, flush=True)

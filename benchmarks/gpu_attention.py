@@ -1,6 +1,6 @@
 """Attention kernels for `benchmarks/gpu.py`: each on the shapes, layouts and kinds of training, with its error."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -64,20 +64,29 @@ class Case:
 
 def measure_attention(job: Job) -> Rows:
     """Milliseconds and useful TFLOP/s of each kernel that is installed; its errors against fp64 on the first row."""
+    yield from _measure_contenders(job, LAYOUTS, tuple(CONTENDERS))
+
+
+def measure_random_cut(job: Job) -> Rows:
+    """The same of kernels that a run may take, on the rows of a run."""
+    yield from _measure_contenders(job, LAYOUTS[:1], _OF_RUNS)
+
+
+def _measure_contenders(job: Job, layouts: Sequence[str], contenders: Sequence[str]) -> Rows:
     scale = job.scale
     shapes = dict.fromkeys((s.num_attention_heads, s.key_value_heads, s.head_size) for s in scale.models.values())
-    for layout_name, heads, kind in product(LAYOUTS, shapes, AttentionKind):
+    for layout_name, heads, kind in product(layouts, shapes, AttentionKind):
         segments_BS = segments_of(layout_name, rows=scale.rows, length=scale.row_length)
         layout = SegmentLayout.from_segments(segments_BS, device=device())
         case = Case(heads, segments_BS, layout, kind, scale.compile_backend, np.arange(segments_BS.size))
         generator_state = torch.random.get_rng_state()
-        for name, contender in CONTENDERS.items():
+        for name in contenders:
             if (name in ONE_LAYOUT and layout_name != LAYOUTS[0]) or (name in AT_TARGETS and case.is_causal):
                 continue
             torch.random.set_rng_state(generator_state)
             row = {"what": "attention", "kernel": name, "heads": "/".join(map(str, heads)), "layout": layout_name}
             measured = case.at_targets() if name in AT_TARGETS else case
-            work = partial(_measure, measured, contender, repeats=scale.repeats)
+            work = partial(_measure, measured, CONTENDERS[name], repeats=scale.repeats)
             yield attempt(row | {"kind": str(kind)}, work)
 
 
@@ -280,6 +289,7 @@ CONTENDERS: dict[str, Callable[[Case], Iterator[Attention]]] = {
     "torch by spans": _spans,
     "dense rows, cuDNN": _dense_cudnn,
 }
+_OF_RUNS = ("FA2, heads shared", "FA3 through torch", "FA4 through torch", "queries at targets")
 ONE_LAYOUT = ("flex",)
 """Measured on the first layout alone: each is compiled for half a minute."""
 AT_TARGETS = ("queries at targets",)

@@ -1,10 +1,10 @@
 """Which jobs the sections and the calls of `benchmarks/gpu.py` are made of."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from gpu_attention import measure_attention
-from gpu_layers import measure_head, measure_optimizer, measure_pointwise
+from gpu_attention import measure_attention, measure_random_cut
+from gpu_layers import measure_head, measure_optimizer, measure_pointwise, measure_toolkit_head
 from gpu_machine import measure_machine, measure_roofs, measure_tests
 from gpu_matmul import measure_products
 from gpu_peer import measure_peer
@@ -13,7 +13,7 @@ from gpu_step import measure_runs
 from gpu_timing import Rows
 
 SECTIONS = ("machine", "tests", "kernels", "step", "ablations", "peer")
-EAGER, COMPILED = "train.compile=false", "train.compile=true"
+EAGER = "train.compile=false"
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,8 @@ MEASURES: dict[str, Callable[..., Rows]] = {
     "kernels-head": measure_head,
     "kernels-pointwise": measure_pointwise,
     "kernels-optimizer": measure_optimizer,
+    "attention-random-cut": measure_random_cut,
+    "head-210m": measure_toolkit_head,
     "peer": measure_peer,
 }
 """By the name of a job; those that train are `measure_runs`."""
@@ -48,76 +50,73 @@ def measure_of(name: str) -> Callable[..., Rows]:
 
 @dataclass(frozen=True)
 class Call:
-    """What one call to a machine does: its sections, and within how many minutes."""
+    """What one call to a machine does, and within how many minutes."""
 
-    sections: tuple[str, ...]
     minutes: float
-    steps: Callable[[Scale, Iterable[str]], Iterator[RunVariant]]
-    presets: tuple[str, ...] = PRESETS
+    jobs: Callable[[Scale], list[Planned]]
 
 
 def plan(call: Call, scale: Scale, *, sections: Iterable[str], presets: Iterable[str]) -> list[Planned]:
-    """The jobs of a call in their order; the machine is measured again at the end."""
-    presets = tuple(presets)
-    by_section = {
-        "machine": [Planned("machine", "machine", 60)],
-        "tests": [Planned("tests", "tests", 180)],
-        "kernels": [Planned("kernels", name, 150) for name in MEASURES if name.startswith("kernels-")],
-        "step": list(_step_jobs(call.steps(scale, presets))),
-        "ablations": [Planned("ablations", "ablations", 300, runs=tuple(ablations(scale)))],
-        "peer": [Planned("peer", f"peer:{preset}", 120, preset=preset) for preset in presets],
+    """The jobs of a call in their order, as far as they are of these sections and presets."""
+    wanted, named = set(sections), set(presets)
+    return [job for job in call.jobs(scale) if job.section in wanted and (not job.preset or job.preset in named)]
+
+
+def all_jobs(scale: Scale) -> list[Planned]:
+    """Each section; the machine is measured again at the end."""
+    return [
+        Planned("machine", "machine", 90),
+        Planned("tests", "tests", 300),
+        *(Planned("kernels", name, 150) for name in MEASURES if name.startswith("kernels-")),
+        *(_steps(preset, tuple(standard_steps(scale, preset)), seconds=360) for preset in PRESETS),
+        Planned("ablations", "ablations", 300, runs=tuple(ablations(scale))),
+        *(Planned("peer", f"peer:{preset}", 120, preset=preset) for preset in PRESETS),
+        Planned("machine", "machine-end", 60),
+    ]
+
+
+def one_call(scale: Scale) -> list[Planned]:
+    """What is most worth knowing first; what does not fit into the minutes is at the end.
+
+    The limits are half as long again as what a job should take: what has hung must not take the time of the others.
+    """
+    full = {
+        preset: (RunVariant("planned rows", preset, scale.planned_rows[preset], is_profiled=True),)
+        for preset in PRESETS
     }
-    wanted = set(sections)
-    order = dict.fromkeys([*call.sections, *SECTIONS])
-    jobs = [job for section in order if section in wanted for job in by_section[section]]
-    return [*jobs, Planned("machine", "machine-end", 60)] if "machine" in wanted else jobs
+    full["210m"] = (replace(full["210m"][0], keeps_trace=True),)
+    flash2 = ('train.attention_kernel="flash2"',) if scale.has_gpu else ()
+    forms = (
+        RunVariant("12 rows, flash2", "210m", scale.rows, flash2),
+        RunVariant("12 rows, flash2, plain forms", "210m", scale.rows, flash2, forms="plain"),
+    )
+    few = tuple(RunVariant(f"{rows} rows", "210m", rows) for rows in scale.call_rows)
+    zero2 = RunVariant("zero2", "210m", scale.rows, ds_changes=(("zero_optimization.stage", 2),))
+    return [
+        Planned("machine", "machine", 40),
+        _steps("210m", full["210m"], seconds=115),
+        _steps("610m", full["610m"], seconds=150),
+        _steps("1b", full["1b"], seconds=165),
+        Planned("ablations", "ablations:forms", 60, runs=forms),
+        Planned("kernels", "attention-random-cut", 90),
+        Planned("kernels", "head-210m", 30),
+        Planned("ablations", "ablations:rows", 90, runs=(*few, zero2)),
+        Planned("tests", "tests", 120),
+    ]
 
 
-def _step_jobs(variants: Iterable[RunVariant]) -> Iterator[Planned]:
+def _steps(preset: str, runs: tuple[RunVariant, ...], *, seconds: int) -> Planned:
     """A process for each preset: the memory of one must not stand in the way of the next."""
-    by_preset: dict[str, list[RunVariant]] = {}
-    for variant in variants:
-        by_preset.setdefault(variant.preset, []).append(variant)
-    for preset, runs in by_preset.items():
-        yield Planned("step", f"step:{preset}", 90 * len(runs), preset=preset, runs=tuple(runs))
+    return Planned("step", f"step:{preset}", seconds, preset=preset, runs=runs)
 
 
-def standard_steps(scale: Scale, presets: Iterable[str]) -> Iterator[RunVariant]:
-    """12 rows, and as many as fill the memory."""
-    for preset in presets:
-        yield RunVariant("12 rows", preset, scale.rows, is_profiled=True, keeps_trace=preset == "210m")
-        yield RunVariant("planned rows", preset, scale.planned_rows[preset], is_profiled=True)
-
-
-def first_steps(scale: Scale, presets: Iterable[str]) -> Iterator[RunVariant]:
-    """The first steps on a machine: compiled and eager."""
-    for preset in presets:
-        yield RunVariant("12 rows", preset, scale.rows, is_profiled=True, keeps_trace=preset == "210m")
-        yield RunVariant("eager", preset, scale.rows, (EAGER,), is_profiled=True)
-
-
-def both_objectives(scale: Scale, presets: Iterable[str]) -> Iterator[RunVariant]:
-    """MLM and CLM on full micro-batches."""
-    for preset in presets:
-        rows = scale.planned_rows[preset]
-        yield RunVariant("planned rows", preset, rows, is_profiled=True)
-        yield RunVariant("clm", preset, rows, objective="clm", is_profiled=True)
-
-
-def final_rows(scale: Scale, presets: Iterable[str]) -> Iterator[RunVariant]:
-    """What a table of results has: both objectives, both kinds of windows."""
-    for preset in presets:
-        for windows in ("random-cut", "documents"):
-            for objective in ("mlm", "clm"):
-                yield RunVariant(
-                    f"{objective} {windows}",
-                    preset,
-                    scale.planned_rows[preset],
-                    (f'data.windows="{windows}"',),
-                    objective=objective,
-                    is_profiled=(objective, windows) == ("mlm", "random-cut"),
-                    keeps_trace=(preset, objective, windows) == ("210m", "mlm", "random-cut"),
-                )
+def standard_steps(scale: Scale, preset: str) -> Iterator[RunVariant]:
+    """12 rows, and as many as fill the memory: with MLM, with CLM, and with windows that are documents."""
+    rows = scale.planned_rows[preset]
+    yield RunVariant("12 rows", preset, scale.rows, is_profiled=True, keeps_trace=preset == "210m")
+    yield RunVariant("planned rows", preset, rows, is_profiled=True)
+    yield RunVariant("clm", preset, rows, objective="clm")
+    yield RunVariant("documents", preset, rows, ('data.windows="documents"',))
 
 
 def ablations(scale: Scale) -> Iterator[RunVariant]:
@@ -139,11 +138,5 @@ def ablations(scale: Scale) -> Iterator[RunVariant]:
         yield RunVariant(f"{few_or_many} rows", "210m", few_or_many)
 
 
-CALLS = {
-    # Kernels last: they would leave no time for the first steps.
-    "A": Call(("machine", "tests", "step", "kernels"), 8.0, first_steps, ("210m",)),
-    "B": Call(("machine", "step", "ablations"), 8.8, standard_steps),
-    "C": Call(("machine", "step"), 8.8, both_objectives),
-    "D": Call(("machine", "step", "peer"), 8.8, final_rows),
-}
-ALL = Call(SECTIONS, 60.0, standard_steps)
+CALLS = {"ONE": Call(9.5, one_call)}
+ALL = Call(60.0, all_jobs)

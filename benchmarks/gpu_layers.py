@@ -1,6 +1,6 @@
 """Head, pointwise layers and optimizer for `benchmarks/gpu.py`: milliseconds, bytes a second, memory, errors."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 
 import torch
@@ -20,6 +20,7 @@ from gpu_timing import (
 from torch import Tensor
 from torch.nn.functional import cross_entropy, silu
 
+from toolkit.model import ModelSettings
 from toolkit.model.kernels.cross_entropy import Compiled, cross_entropy_sum
 from toolkit.model.layers import apply_rope, rms_norm, rope_cos_sin
 
@@ -32,7 +33,18 @@ HeadLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 def measure_head(job: Job) -> Rows:
     """Loss and gradients at the targets of a micro-batch: ms, TFLOP/s, memory, errors against fp64."""
-    for preset, settings in job.scale.models.items():
+    yield from _measure_heads(job, job.scale.models, lambda: head_contenders(job))
+
+
+def measure_toolkit_head(job: Job) -> Rows:
+    """The same of the 210m and the toolkit's two forms alone."""
+    yield from _measure_heads(job, {"210m": job.scale.models["210m"]}, toolkit_heads)
+
+
+def _measure_heads(
+    job: Job, models: Mapping[str, ModelSettings], contenders: Callable[[], Iterable[tuple[str, HeadLoss]]]
+) -> Rows:
+    for preset, settings in models.items():
         assert settings.vocab_size is not None
         torch.manual_seed(0)
         hidden_ND = random(job.scale.targets, settings.hidden_size).requires_grad_()
@@ -40,7 +52,7 @@ def measure_head(job: Job) -> Rows:
         labels_N = torch.randint(settings.vocab_size, (job.scale.targets,), device=device())
         inputs = (hidden_ND, weight_VD, labels_N)
         expected = _expected_head(*inputs)
-        for name, work in head_contenders(job):
+        for name, work in contenders():
             row = {"what": "head", "preset": preset, "contender": name, "targets": job.scale.targets}
             yield attempt(row, partial(_measure_head, work, inputs, expected, repeats=job.scale.repeats))
         del expected
@@ -49,12 +61,17 @@ def measure_head(job: Job) -> Rows:
 
 def head_contenders(job: Job) -> Iterator[tuple[str, HeadLoss]]:
     """The toolkit's head in both forms and at other chunk sizes, whole logits, and Liger's where it is installed."""
-    yield "the toolkit's, eager", cross_entropy_sum
-    yield "the toolkit's, compiled", partial(cross_entropy_sum, form=Compiled())
+    yield from toolkit_heads()
     for chunk_rows in job.scale.head_chunks:
         yield f"compiled, {chunk_rows} rows a chunk", partial(cross_entropy_sum, form=_CompiledChunks(chunk_rows))
     yield "logits whole, compiled", torch.compile(_whole, backend=job.scale.compile_backend)
     yield "Liger", _liger
+
+
+def toolkit_heads() -> Iterator[tuple[str, HeadLoss]]:
+    """The toolkit's head in both forms."""
+    yield "the toolkit's, compiled", partial(cross_entropy_sum, form=Compiled())
+    yield "the toolkit's, eager", cross_entropy_sum
 
 
 class _CompiledChunks(Compiled):

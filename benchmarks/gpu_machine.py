@@ -1,9 +1,12 @@
 """Sections `machine` and `tests` of `benchmarks/gpu.py`: what is there, the two roofs at begin and end, is it right."""
 
+import os
 import re
 import shutil
 import subprocess
 import sys
+import threading
+from collections import Counter
 from importlib.metadata import PackageNotFoundError
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,7 +27,9 @@ _FLASH_MODULES = {
     "FA4": "flash_attn.cute",
 }
 _TESTS = ("tests/model", "tests/engine", "tests/training", "tests/golden")
-_COUNTED = re.compile(r"(\d+) (passed|failed|skipped|errors?|deselected)")
+# A line for each test, so that those that ended are known where the others were stopped.
+_COUNTED = re.compile(r"^\S+::.* (PASSED|FAILED|SKIPPED|ERROR)\b", re.MULTILINE)
+_SECONDS_TO_REPORT = 5
 _QUERIED = "name,driver_version,clocks.sm,clocks.max.sm,clocks.mem,power.limit,power.draw,temperature.gpu,memory.total"
 
 
@@ -33,6 +38,7 @@ def measure_machine(job: Job) -> Rows:
     yield attempt({"what": "software"}, _software)
     yield attempt({"what": "gpu"}, _gpu)
     yield attempt({"what": "host"}, machine)
+    yield attempt({"what": "allocator"}, _allocator)
     yield from measure_roofs(job)
 
 
@@ -80,6 +86,14 @@ def _gpu() -> Row:
     return dict(zip(_QUERIED.split(","), map(str.strip, line.split(",")), strict=True))
 
 
+def _allocator() -> Row:
+    """Whether the allocator that runs ask for works here: some machines refuse its calls. In a process of its own."""
+    command = [sys.executable, "-c", f"import torch; torch.ones(1 << 20, device='{device()}').sum().item()"]
+    environment = os.environ | {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return {"expandable_segments": done.returncode == 0, "found": done.stderr[-400:]}
+
+
 def _copy(job: Job) -> Row:
     source = torch.randint(0, 256, (job.scale.copy_bytes,), dtype=torch.uint8, device=device())
     target = torch.empty_like(source)
@@ -95,12 +109,25 @@ def _product(job: Job) -> Row:
 
 
 def measure_tests(job: Job) -> Rows:
-    """The tests marked `gpu`; a toy runs those of attention, which skip themselves without a GPU."""
+    """The tests marked `gpu`, or those of them that end in time; a toy runs some, which skip themselves."""
     where = ("tests/model/test_attention_gpu.py",) if job.scale.name == "toy" else _TESTS
-    command = [sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", "--tb=short", *where]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    print(done.stdout, done.stderr, sep="\n", flush=True)
-    counted = {kind: int(number) for number, kind in _COUNTED.findall(done.stdout.rsplit("\n", 3)[-2])}
-    row: Row = {"what": "tests", "returncode": done.returncode, "counts": counted}
-    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    yield row | ({"error": f"tests failed: {'; '.join(failed)[:400]}"} if done.returncode else {})
+    command = [sys.executable, "-m", "pytest", "-v", "-m", "gpu", "-p", "no:cacheprovider", "--tb=short", *where]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    stop = threading.Timer(min(job.seconds - _SECONDS_TO_REPORT, threading.TIMEOUT_MAX), process.kill)
+    stop.start()
+    lines = []
+    with process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            lines.append(line)
+    stop.cancel()
+    row: Row = {"what": "tests", "returncode": process.returncode, "counts": count_tests("".join(lines))}
+    failed = "; ".join(line.strip() for line in lines if line.startswith(("FAILED", "ERROR")))
+    found = failed or ("stopped at their limit" if process.returncode < 0 else "pytest says why in log.txt")
+    yield row | ({"error": f"tests failed: {found[:400]}"} if process.returncode else {})
+
+
+def count_tests(output: str) -> dict[str, int]:
+    """How many tests ended how, from pytest's lines about each."""
+    return dict(Counter(found.lower() for found in _COUNTED.findall(output)))

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from toolkit.model import ModelSettings, model_settings
 
@@ -27,6 +27,8 @@ class Scale:
     """Of a micro-batch that fills the memory, by preset."""
     ablated_rows: tuple[int, ...]
     """Of micro-batches whose times tell what launching costs."""
+    call_rows: tuple[int, ...]
+    """The same where there is little time."""
     matmul_rows: tuple[int, ...]
     """Positions of a micro-batch, for the table of matrix products."""
     head_chunks: tuple[int, ...]
@@ -40,6 +42,11 @@ class Scale:
     compile_backend: str
     overrides: tuple[str, ...] = ()
     """Settings of every run, `a.b=value`."""
+
+    @property
+    def has_gpu(self) -> bool:
+        """Whether it is for a GPU."""
+        return self.name == "full"
 
     @property
     def positions(self) -> int:
@@ -60,6 +67,7 @@ FULL = Scale(
     rows=12,
     planned_rows={"210m": 48, "610m": 36, "1b": 24},
     ablated_rows=(3, 6, 24, 48),
+    call_rows=(3, 24),
     matmul_rows=(24_576, 98_304),
     head_chunks=(2048, 4096, 8192, 16_384),
     copy_bytes=4 << 30,
@@ -86,6 +94,7 @@ TOY = Scale(
     rows=2,
     planned_rows=dict.fromkeys(PRESETS, 3),
     ablated_rows=(1,),
+    call_rows=(1,),
     matmul_rows=(128,),
     head_chunks=(32, 64),
     copy_bytes=1 << 20,
@@ -116,6 +125,8 @@ class RunVariant:
     ds_changes: tuple[tuple[str, Any], ...] = ()
     """Values of the DeepSpeed file that differ from `zero1`, by dotted key."""
     objective: str = "mlm"
+    forms: Literal["shipped", "plain"] = "shipped"
+    """Of code that is written for the compiler; see `gpu_forms`."""
     is_profiled: bool = False
     keeps_trace: bool = False
 
@@ -132,3 +143,5 @@ class Job:
     preset: str = ""
     runs: tuple[RunVariant, ...] = ()
     """For jobs that train."""
+    seconds: float = float("inf")
+    """After which it is stopped."""

@@ -5,11 +5,13 @@ import platform
 import statistics
 import tempfile
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from gpu_forms import plain_forms
 from gpu_scale import MICRO_BATCHES, ROW_LENGTH, VOCABULARY, Job, RunVariant
 from gpu_timing import Row, Rows, attempt, has_gpu
 from gpu_trace import StepProfiler
@@ -28,7 +30,8 @@ def measure_runs(job: Job) -> Rows:
     for variant in job.runs:
         row = {"what": "run", "variant": variant.name, "preset": variant.preset, "rows": variant.rows}
         torch._dynamo.reset()
-        yield attempt(row, lambda variant=variant: _measure_variant(job, variant))
+        with plain_forms() if variant.forms == "plain" else nullcontext():
+            yield attempt(row, lambda variant=variant: _measure_variant(job, variant))
 
 
 def _measure_variant(job: Job, variant: RunVariant) -> Row:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpu_predictions import GROUPS_210M_MS, PRODUCTS_210M_MS, ROOFS, TOKENS_PER_SECOND, UPDATE_210M_MS
+from gpu_predictions import PRODUCTS_210M_MS, ROOFS, TOKENS_PER_SECOND
 from gpu_scale import FULL, MICRO_BATCHES
 
 MAX_LINES = 60
@@ -120,11 +120,9 @@ def _attention(rows: Sequence[Row]) -> Iterator[str]:
 def _head(rows: Sequence[Row]) -> Iterator[str]:
     for row in _of(rows, "head"):
         if row["preset"] == "210m":
-            predicted = GROUPS_210M_MS["head products"] + GROUPS_210M_MS["head pointwise"]
-            beside = f" [{predicted:.1f}]" if row["contender"] == "the toolkit's, eager" else ""
             memory = f", {row['peak_gb']} GB" if row["peak_gb"] else ""
             errors = f"errors {row['loss_error']} {row['d_hidden_error']} {row['d_weight_error']}"
-            rate = f"{row['ms']:.2f} ms{beside}, {row['tflops']} TFLOP/s"
+            rate = f"{row['ms']:.2f} ms, {row['tflops']} TFLOP/s"
             yield f"head 210m, {row['contender']}: {rate}{memory}, {errors}"
 
 
@@ -159,38 +157,44 @@ def _runs(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _rate(row: Row) -> str:
-    kind = "12 rows" if row["variant"] == "12 rows" else "planned"
-    low, high = (thousands / 1e3 for thousands in TOKENS_PER_SECOND[row["preset"]][kind])
-    is_predicted = row["objective"] == "mlm" and row["windows"] == "random-cut" and row["variant"] != "eager"
-    beside = f" [{low:g}k-{high:g}k]" if is_predicted else ""
     share = f", MFU {100 * row['mfu']:.1f} %" if row["mfu"] else ""
     memory = f", {row['memory_gb']} of {row['reserved_gb']} GB" if row["memory_gb"] else ""
-    text = f"{row['rows']} rows, {row['tokens_per_second']:,.0f} tokens/s{beside}{share}{memory}"
+    text = f"{row['rows']} rows, {row['tokens_per_second']:,.0f} tokens/s{_predicted(row)}{share}{memory}"
     return f"{text}, loss {row['first_loss']:.4f}, norm {row['first_norm']:.3f}"
 
 
+def _predicted(row: Row) -> str:
+    """In brackets; nothing where the model of a step says nothing of such a run."""
+    predicted = TOKENS_PER_SECOND.get((row["preset"], row["rows"]))
+    if predicted is None or not row["compile"] or (row["objective"], row["windows"]) != ("mlm", "random-cut"):
+        return ""
+    return f" [{'-'.join(f'{rate / 1e3:g}k' for rate in dict.fromkeys(predicted))}]"
+
+
 def _groups(rows: Sequence[Row]) -> Iterator[str]:
-    """Milliseconds of a micro-batch by group; of the first profiled run of the 210m at 12 rows."""
+    """Milliseconds of a micro-batch by group; of the first profiled run of the 210m."""
     usual = [row for row in _of(rows, "run") if row["preset"] == "210m" and "profile" in row]
     for row in usual[:1]:
         profile = row["profile"]
         found = profile["groups_ms"] | {"idle": profile["idle_ms"]}
-        yield f"210m {row['variant']}, ms of a micro-batch [predicted, before the plan]:"
-        for group in dict.fromkeys((*GROUPS_210M_MS, *found)):
-            if group == "update":
-                continue
-            predicted = f" [{GROUPS_210M_MS[group]}]" if group in GROUPS_210M_MS else ""
-            yield f"  {group}: {found.get(group, 0.0) / MICRO_BATCHES:.2f}{predicted}"
-        yield f"  update, once a step: {found.get('update', 0.0):.2f} [{UPDATE_210M_MS}]"
+        yield f"210m {row['variant']}, ms of a micro-batch of {row['rows']} rows:"
+        for group, milliseconds in found.items():
+            if group != "update":
+                yield f"  {group}: {milliseconds / MICRO_BATCHES:.2f}"
+        yield f"  update, once a step: {found.get('update', 0.0):.2f}"
 
 
 def _ablations(rows: Sequence[Row]) -> Iterator[str]:
-    found = [row for row in _of(rows, "run") if row.get("section") == "ablations"]
-    usual = next((row["tokens_per_second"] for row in found if row["variant"] == "as shipped"), None)
-    for row in found:
-        ratio = f", {row['tokens_per_second'] / usual:.3f} of as shipped" if usual else ""
+    """Each beside the first of its job."""
+    first: dict[str, Row] = {}
+    for row in _of(rows, "run"):
+        if row.get("section") != "ablations":
+            continue
+        usual = first.setdefault(row["job"], row)
+        ratio = row["tokens_per_second"] / usual["tokens_per_second"]
+        beside = "" if row is usual else f", {ratio:.3f} of {usual['variant']}"
         step = f"{1e3 * row['step_s'] / MICRO_BATCHES:.1f} ms a micro-batch"
-        yield f"ablation 210m {row['variant']}: {row['tokens_per_second']:,.0f} tokens/s{ratio}, {step}"
+        yield f"ablation 210m {row['variant']}: {row['tokens_per_second']:,.0f} tokens/s{beside}, {step}"
 
 
 def _peer(rows: Sequence[Row]) -> Iterator[str]:

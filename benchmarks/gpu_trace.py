@@ -34,7 +34,12 @@ _MATMUL_OPERATORS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::matmul", "at
 _MATMUL_KERNELS = ("gemm", "nvjet", "cutlass", "xmma")
 _ATTENTION = ("flash", "fmha", "attention", "attend", "varlen")
 # In this order: a fused kernel's name lists its operators, and the first that fits is what it is for.
-_POINTWISE = {"SwiGLU": ("silu",), "rotation": ("cat", "cos", "sin"), "norms and residuals": ("",)}
+_POINTWISE = {
+    "SwiGLU": ("silu",),
+    "rotation": ("flip", "cos", "sin"),
+    "joined weights": ("cat", "triton_for"),
+    "norms and residuals": ("",),
+}
 
 
 @dataclass(frozen=True)
@@ -184,7 +189,7 @@ def _count(events: Iterable[dict[str, Any]], name: str) -> int:
 
 
 def group_of(kernel: Kernel, shape: Shape) -> str:
-    """The part of a step that a kernel belongs to, by the names that `gpu_predictions` has."""
+    """The part of a step that a kernel belongs to."""
     name, opened = kernel.name.lower(), " ".join(kernel.stack).lower()
     is_matmul = any(part in name for part in _MATMUL_KERNELS) or _MATMUL_OPERATORS & set(kernel.stack)
     if UPDATE in opened:
