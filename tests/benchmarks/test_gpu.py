@@ -25,7 +25,7 @@ NOT_HERE = {"FA2, heads copied", "FA2, heads shared", "FA3 through torch", "FA4 
 NOT_HERE |= {"Liger", "flash_attention_2", "gradients summed in bf16", "queries at targets"}
 
 
-def _run(*arguments: str, timeout: int = 100) -> subprocess.CompletedProcess[str]:
+def _run(*arguments: str, timeout: int = 200) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(BENCHMARK), *arguments]
     return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=timeout, check=False)
 
