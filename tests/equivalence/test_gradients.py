@@ -5,17 +5,19 @@ saw, and a checkpoint holds it whole, by parameter name, in fp32.
 """
 
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
 from torch import Tensor
+from torch._dynamo.utils import counters
 from torch.nn.functional import cross_entropy
 
-from tests.support.kernels import plain_flash
+from tests.support.kernels import plain_flash, traced_flash
 from toolkit.core.types import AttentionKind
 from toolkit.engine.ds_config import resolve_ds_config
 from toolkit.engine.engine import Engine, MicroBatch
@@ -23,7 +25,7 @@ from toolkit.engine.optimizer import OptimizerSettings
 from toolkit.engine.optimizer_state import collect
 from toolkit.engine.pipeline import PipelinedEngine
 from toolkit.engine.ranks import Ranks, join_ranks
-from toolkit.model import Encoder, SegmentLayout
+from toolkit.model import Encoder, SegmentLayout, compile_blocks_
 from toolkit.model.kernels.choice import Kernels
 from toolkit.model.kernels.flash import FlashKernel
 from toolkit.model.layers import Products, joined_products, separate_products
@@ -59,8 +61,21 @@ class OneStep:
     z_loss: float = 0.0
     products: Products = separate_products
     kernel: FlashKernel | None = None
+    is_compiled: bool = False
+    """Traced as for a GPU, without code of its own; a break of a graph is an error."""
 
     def __call__(self) -> tuple[float, float, dict[str, FloatArray]]:
+        if not self.is_compiled:
+            return self._step()
+        torch._dynamo.reset()
+        counters.clear()
+        with mock.patch("torch.compile", partial(torch.compile, backend="aot_eager")):
+            result = self._step()
+        assert counters["stats"]["unique_graphs"] > 0
+        assert not counters["graph_break"]
+        return result
+
+    def _step(self) -> tuple[float, float, dict[str, FloatArray]]:
         engine, batches, num_targets = self.prepared()
         evaluated = engine.loss_sum(batches, attention=self.kind) / num_targets
         result = engine.train_step(batches, attention=self.kind, num_targets=num_targets, learning_rate=0.0)
@@ -90,6 +105,8 @@ class OneStep:
         if self.parallel.tp > 1:
             share_weights_(encoder, ranks.groups.tensor)
         Kernels(self.kernel, self.products, ()).apply_(encoder)
+        if self.is_compiled:
+            compile_blocks_(encoder)
         if self.parallel.pp == 1:
             return Engine(encoder, config=config, optimizer=optimizer, ranks=ranks)
         blocks = stage_blocks(encoder.settings, self.parallel, targets_per_position=0.0)
@@ -220,13 +237,13 @@ def test_every_gradient_with_a_z_loss(world_size: int, parallel: ParallelSetting
     "parallel", [_ALONE, ParallelSettings(tp=2), ParallelSettings(pp=2)], ids=["dp2", "tp2", "pp2"]
 )
 def test_every_gradient_of_joined_products(parallel: ParallelSettings) -> None:
-    """Biases, key-value heads that are shared and not, shares of the weights."""
+    """Biases, key-value heads that are shared and not, shares of the weights; last, in compiled blocks."""
     cases = [
         OneStep(("zero1", precision), 2, AttentionKind.BIDIRECTIONAL, parallel=parallel, model=name,
                 products=joined_products)
         for name, precision in (("plain", "bf16"), ("biases", "fp32"), ("head norms, wide heads", "fp32"))
     ]  # fmt: skip
-    _check(cases, 2)
+    _check([*cases, replace(cases[1], kernel=traced_flash, is_compiled=True)], 2)
 
 
 @pytest.mark.parametrize(
