@@ -145,13 +145,11 @@ class _NeverSaves:
     def is_due(self, state: Any) -> bool:
         return False
 
-    def is_saved(self, state: Any) -> bool:
-        return True
-
     def advance(self, hooks: Any) -> None:
         pass
 
-    finish = advance
+    def save_last(self, state: Any, hooks: Any, errors: Any) -> None:
+        pass
 
     def close(self, error: BaseException | None) -> None:
         pass

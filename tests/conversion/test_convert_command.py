@@ -42,7 +42,7 @@ def test_an_encoder_in_the_class_of_a_decoder(
     code, output, _ = toolkit("convert", "--to-hf", checkpoint, out, "--architecture", "llama")
     assert code == 0
     assert f"{checkpoint} (step 20) as a bidirectional model in fp32:\n  LlamaForCausalLM\n" in output
-    assert "is_causal: false in config.json makes both bidirectional" in output
+    assert "is_causal: false in config.json makes attention bidirectional" in output
     code, _, errors = toolkit(
         "convert", "--to-hf", checkpoint, tmp_path / "no", "--form", "causal", "--architecture", "eurobert"
     )

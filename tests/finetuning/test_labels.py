@@ -217,4 +217,4 @@ def test_labels_that_do_not_fit_are_named(tmp_path, label_type, train, test, mes
         files[name].write_text(f"text\tlabel\nw1\t{label}\n")
     settings = SequenceClassificationSettings(label_type=label_type)
     with pytest.raises(UserError, match=message):
-        finetune("sc", "unused", **files, output=tmp_path / "out", settings=settings)
+        finetune("sc", save_encoder("bert", tmp_path / "model"), **files, output=tmp_path / "out", settings=settings)

@@ -367,5 +367,7 @@ def test_an_offset_that_does_not_match_leaves_nothing_behind(tmp_path):
     files = make_files(tmp_path)
     wrong = write_questions(tmp_path / "wrong.json", [Question("x", "w1 w2", "w3", (Answer(1, "w2"),))])
     with pytest.raises(UserError, match=r"wrong\.json, question 'x': .* expected 'w2', found '1 '"):
-        finetune("qa", "unused", train=files["train"], test=wrong, output=tmp_path / "out")
+        finetune(
+            "qa", save_encoder("bert", tmp_path / "model"), train=files["train"], test=wrong, output=tmp_path / "out"
+        )
     assert not (tmp_path / "out").exists()
