@@ -28,6 +28,8 @@ def main() -> None:
     arguments = parser.parse_args()
 
     if arguments.print_run_dir:
+        if arguments.config is None:
+            parser.error("--print_run_dir needs --config")
         from toolkit.run import load_run
 
         print(load_run(arguments.config, arguments.overrides).run.dir)

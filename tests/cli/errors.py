@@ -177,6 +177,7 @@ _PARALLEL = (
     _train("--set", "precision=bf16", "--ds-config", "zero0", found=("stage 0",), remedy="zero1"),
     _train("--dry-run", "--device", "h1000", found=("unknown --device 'h1000'",), remedy="Known devices: a100, h100"),
     _train("--device", "h100", found=("are for planning",), remedy="Add --dry-run"),
+    _train("--dry-run", "--job-hours", "5", found=("--job-hours needs --device",), remedy="depends on it"),
     _train("--num-procs", "3", found=("3 data-parallel rank",), remedy="Change train.global_batch_rows"),
     _train("--ds-config", "zero9", found=("'zero9' does not exist",), remedy="pipeline, zero0, zero1, zero2, zero3"),
     _train(

@@ -27,6 +27,7 @@ from toolkit.workflows.launch import (
 @pytest.fixture
 def on_gpus(monkeypatch):
     monkeypatch.setattr(gpus, "has_gpu", lambda: True)
+    monkeypatch.setattr(gpus, "num_devices", lambda: 3)
 
 
 @pytest.mark.parametrize(
@@ -44,6 +45,12 @@ def test_visible_devices_are_respected(num_procs, visible, devices):
 def test_what_the_launcher_cannot_take_is_refused(num_procs, visible):
     with pytest.raises(SettingsError, match="CUDA_VISIBLE_DEVICES"):
         devices_of_ranks(num_procs, {"CUDA_VISIBLE_DEVICES": visible})
+
+
+@pytest.mark.usefixtures("on_gpus")
+def test_more_ranks_than_gpus_are_refused():
+    with pytest.raises(SettingsError, match="asks for 4 ranks, and this machine has 3 GPUs"):
+        devices_of_ranks(4, {})
 
 
 def test_a_run_on_the_cpu_does_not_ask_for_gpus(monkeypatch):
@@ -91,9 +98,11 @@ def test_the_launcher_takes_its_command(monkeypatch):
     """Of this machine alone, whatever /job/hostfile says, which clusters lay and the command `deepspeed` reads."""
     from deepspeed.launcher import launch
 
-    command, _ = rank_command(2, {"CUDA_VISIBLE_DEVICES": "4,5,6"})
+    command, place = rank_command(2, {"CUDA_VISIBLE_DEVICES": "4,5,6"})
     monkeypatch.setattr(sys, "argv", [*command[command.index("deepspeed.launcher.launch") :], "program.py"])
     arguments = launch.parse_args()
+    # Where this process has joined a run of one rank, it holds that run's.
+    assert place == {"LOCAL_WORLD_SIZE": "2"}
     assert json.loads(base64.urlsafe_b64decode(arguments.world_info)) == {"localhost": [4, 5]}
     assert (arguments.node_rank, arguments.training_script) == (0, "program.py")
 

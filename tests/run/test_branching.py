@@ -188,6 +188,14 @@ def test_rows_go_on_where_a_phase_names_the_corpus_of_the_run_again(tmp_path: Pa
     ]
 
 
+def test_a_later_phase_goes_on_in_the_trunks_data_behind_one_on_new_data(trunk: Path, tmp_path: Path) -> None:
+    """Step 4 has read 32 rows of the trunk's corpus; two steps on another one, and then two on the trunk's."""
+    new = f'{{objective="mlm", steps=2, data={{train="{trunk.parent / "validation"}"}}}}'
+    tail = f'schedule = [{new}, {{objective="mlm", steps=2}}]'
+    plan = StepPlan(load_run(str(_branch(trunk, tmp_path, tail))))
+    assert [plan.position(step) for step in range(4, 8)] == [0, 8, 32, 40]
+
+
 def test_another_validation_corpus_changes_no_row(trunk: Path, tmp_path: Path) -> None:
     text = _MLM + f'[data]\nvalidation = "{trunk.parent / "corpus"}"\n'
     settings = load_run(str(_branch(trunk, tmp_path, text)))

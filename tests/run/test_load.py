@@ -229,6 +229,9 @@ def test_the_file_of_a_moved_run_starts_no_other_run(tmp_path, monkeypatch):
     (tmp_path / "linked").unlink()
     with pytest.raises(SettingsError, match=r"(?s)archive/run\.toml lies in .*: --set run\.dir=archive\. To start"):
         load_run("archive/run.toml")
+    (tmp_path / "link.toml").symlink_to(tmp_path / "archive/run.toml")
+    with pytest.raises(SettingsError, match=r"link\.toml lies in the folder of a run that has checkpoints"):
+        load_run("link.toml")
     monkeypatch.chdir("/")
     with pytest.raises(SettingsError, match=r"runs/a, which is /runs/a from here"):
         load_run(str(tmp_path / "archive/run.toml"))

@@ -1,8 +1,12 @@
 """metrics.jsonl: one line a step over the life of a run."""
 
+import errno
 import json
+import os
 import re
 from pathlib import Path
+
+import pytest
 
 from toolkit.run import RunFolder
 from toolkit.run.metrics import MetricsFile, MetricsLine
@@ -41,6 +45,22 @@ def test_the_first_line_after_a_resume_is_a_line_of_its_own(tmp_path):
     MetricsFile(RunFolder(tmp_path), resumed_step=2).append({"step": 3})
     assert _steps(path) == [1, 2, 3]
     assert not (tmp_path / "metrics.superseded.jsonl").exists()
+
+
+def test_a_line_that_the_disk_cannot_hold_is_not_there_in_part(tmp_path, monkeypatch):
+    file = MetricsFile(RunFolder(tmp_path), resumed_step=None)
+    file.append({"step": 1})
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space"):
+            file.append({"step": 2})
+    assert _steps(tmp_path / "metrics.jsonl") == [1]
+    file.append({"step": 2})
+    assert _steps(tmp_path / "metrics.jsonl") == [1, 2]
 
 
 def test_the_documented_fields_are_those_of_a_line():

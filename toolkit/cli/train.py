@@ -50,6 +50,8 @@ def command(
     ] = None,
 ) -> None:
     """Pretrain an encoder, objective after objective; run again in the same folder, it resumes."""
+    if job_hours and not device:
+        raise SettingsError("--job-hours needs --device: how long the run takes depends on it.")
     if dry_run:
         from toolkit.workflows.train import show_run
 
@@ -57,7 +59,7 @@ def command(
             run, overrides or [], ds_config=ds_config, num_procs=num_procs, device=device, mfu=mfu, job_hours=job_hours
         )
         return
-    if device or job_hours:
+    if device:
         raise SettingsError("--device and --job-hours are for planning. Add --dry-run, or leave them out.")
     from toolkit.core.console import survive_lost_output
     from toolkit.workflows.stop_signals import EarlyStop, nothing_saved

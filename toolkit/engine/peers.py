@@ -50,6 +50,7 @@ def peers_watched(ranks: Ranks, *, end: Callable[[str], None] | None = None) -> 
     """
     watch = _connect(ranks, end or _end_process)
     if watch is None:
+        ranks.limit_waits()
         yield
         return
     watch.start()

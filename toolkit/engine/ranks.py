@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.distributed as dist
+from torch.distributed.constants import default_pg_timeout
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from toolkit.core.errors import ToolkitError
@@ -127,6 +128,10 @@ class Ranks:
         dist.broadcast_object_list(box, src=0, group=self._host_group)
         received: _T = box[0]
         return received
+
+    def limit_waits(self) -> None:
+        """Let host exchanges fail after torch's half hour: where ranks do not watch one another, one may be gone."""
+        _set_pg_timeout(default_pg_timeout, self._host_group)
 
     def barrier(self) -> None:
         """Wait for all ranks."""

@@ -1,4 +1,4 @@
-"""This process's place in a launch, from the environment variables that launchers set; their only reader.
+"""This process's place in a launch, from the environment variables that launchers set.
 
 `toolkit train` tells its ranks two things more in the same way: who started them, and where a stop is asked for.
 """

@@ -228,12 +228,11 @@ def _with_data(settings: RunSettings, before: RunSettings, manifest: CheckpointM
     where: dict[str, Any] = {"data": "reset"}
     if same:
         where = {"data": "keep", "position": plan.rows_read(manifest.step, plan.data[same[-1]])}
-        if any(data != own.data[0] for data in own.data):
-            later = [_order(settings, number, hashes) for number in range(1, len(own.data))]
-            where["later_positions"] = tuple(
-                plan.rows_read(manifest.step, plan.data[orders.index(order)]) if order in orders else 0
-                for order in later
-            )
+    if any(data != own.data[0] for data in own.data):
+        later = [_order(settings, number, hashes) for number in range(1, len(own.data))]
+        where["later_positions"] = tuple(
+            plan.rows_read(manifest.step, plan.data[orders.index(order)]) if order in orders else 0 for order in later
+        )
     settings = settings.model_copy(update={"branch": settings.branch.model_copy(update=where)})
     first = training[0][0]
     Start(initial=manifest).check(settings, first.corpus, key=first.key, hashes=hashes)
@@ -258,6 +257,8 @@ def _notes(settings: RunSettings, before: RunSettings, choices: TailSettings) ->
     last = StepPlan(before).learning_rate(branch.step - 1)
     first, kept = StepPlan(settings).learning_rate(branch.step), "kept" if branch.optimizer == "keep" else "reset"
     rows = "go on" if branch.data == "keep" else "start over, as data or seed differ"
+    if branch.data == "reset" and any(branch.later_positions):
+        rows = "start over, but for later phases on the trunk's data"
     return [
         f"from step {branch.step:,} of {before.run.dir} on: {counted(schedule.num_steps, 'step')}, to step "
         f"{schedule.total_steps:,}",

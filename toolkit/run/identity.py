@@ -94,8 +94,9 @@ def check_branch_corpora(settings: RunSettings, saved: Mapping[str, str], found:
     phases, parents = data_of_phases(settings), _corpora_of_phases(saved)
     branches, others = _corpora_of_phases(found), dict[str, None]()
     # A phase at position 0 reads data that are new to it; one without a position has the data of the first phase.
-    for number, position in enumerate((settings.branch.position, *settings.branch.later_positions)):
-        first = phases.index(phases[number])
+    positions = (settings.branch.position, *settings.branch.later_positions)
+    for phase, position in zip(phases, positions, strict=False):
+        first = phases.index(phase)
         group = f"schedule.{first}.data" if "train" in (settings.schedule[first].data or {}) else "data"
         if position > 0 and branches[group] not in parents.values():
             others[f"{group}.train"] = None

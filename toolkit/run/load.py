@@ -3,7 +3,6 @@
 Nothing is opened here but the run file and, where `[model]` leaves something out, a checkpoint's manifest.
 """
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from pydantic import ValidationError
 from toolkit.checkpoint.manifest import CheckpointManifest
 from toolkit.core.errors import CheckpointError, SettingsError, UserError
 from toolkit.core.settings import explain, nearest
+from toolkit.core.text import quoted
 from toolkit.model.presets import MODEL_PRESETS
 from toolkit.objectives.registry import DeclaredObjective, declare
 from toolkit.objectives.schedulers import are_phases
@@ -170,13 +170,15 @@ def _check_own_folder(path: Path, settings: RunSettings) -> None:
 
     It means to resume that run, but the run's folder was moved, or its path starts at another working directory.
     """
-    here, named = path.parent, Path(settings.run.dir)
-    if not RunFolder(here).steps() or (named.is_dir() and named.samefile(here)):
+    # The file may be a link to that of a run.
+    here = next((folder for folder in (path.parent, path.resolve().parent) if RunFolder(folder).steps()), None)
+    named = Path(settings.run.dir)
+    if here is None or (named.is_dir() and named.samefile(here)):
         return
     raise SettingsError(
         f"{path} lies in the folder of a run that has checkpoints, and its run.dir names another folder: "
         f"{settings.run.dir}{'' if named.is_absolute() else f', which is {named.absolute()} from here'}.\n"
-        f"To resume that run: --set run.dir={shlex.quote(str(here))}. To start a new one: --set run.dir=NEW_FOLDER."
+        f"To resume that run: --set run.dir={quoted(here)}. To start a new one: --set run.dir=NEW_FOLDER."
     )
 
 

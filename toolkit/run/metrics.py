@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
@@ -49,11 +50,18 @@ class MetricsFile:
             self._supersede(folder.superseded_metrics_file, resumed_step)
 
     def append(self, line: MetricsLine) -> None:
-        """Add a line."""
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(dict(line), allow_nan=False) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        """Add a line: whole, or after an error not at all, so that it can be added again."""
+        left = memoryview((json.dumps(dict(line), allow_nan=False) + "\n").encode())
+        with self.path.open("ab", buffering=0) as file:
+            size = file.seek(0, os.SEEK_END)
+            try:
+                while left:
+                    left = left[file.write(left) :]
+                os.fsync(file.fileno())
+            except OSError:
+                with suppress(OSError):
+                    file.truncate(size)
+                raise
 
     def add_probe(self, step: int, scores: Mapping[str, float]) -> None:
         """Put scores, by name, into the line of a step, which was written when the step was made."""

@@ -92,7 +92,7 @@ class Start:
                 f"toolkit preprocess ... --tokenizer {quoted(first.source)}."
             )
         check_same_model(settings, self.initial)
-        if settings.branch is not None and settings.branch.data == "keep":
+        if settings.branch is not None:
             check_branch_corpora(settings, self.initial.corpora, hashes)
 
     def describe(self, settings: RunSettings) -> str:

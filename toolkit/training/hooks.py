@@ -17,7 +17,13 @@ _log = logging.getLogger(__name__)
 
 
 class Hook:
-    """Something that watches a run on one rank, without collectives. What a hook does not need does nothing."""
+    """Something that watches a run on one rank, without collectives. What a hook does not need does nothing.
+
+    Attributes:
+        keeps_what_failed: whether it has further moments after an error, since it tries again what it could not write.
+    """
+
+    keeps_what_failed = False
 
     def on_start(self, info: StepInfo) -> None:
         """Before the first step of this process."""
@@ -85,7 +91,8 @@ class HookList(Hook):
                 try:
                     moment(hook)
                 except Exception:
-                    self._running.remove(hook)
+                    if not hook.keeps_what_failed:
+                        self._running.remove(hook)
                     raise
 
 

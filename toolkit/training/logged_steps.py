@@ -4,6 +4,7 @@ The line is made once; metrics.jsonl, TensorBoard and Weights & Biases get the s
 known later than the rest of its step, and is added.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -38,7 +39,12 @@ class LineWriter(Protocol):
 
 
 class LogHook(Hook):
-    """Writes logged steps: every `every`-th, each evaluated or probed one, the last of each phase."""
+    """Writes logged steps: every `every`-th, each evaluated or probed one, the last of each phase.
+
+    A line that a writer could not take waits for the next one, and for the end, so that none is missing for good.
+    """
+
+    keeps_what_failed = True
 
     def __init__(
         self,
@@ -49,6 +55,7 @@ class LogHook(Hook):
         is_probed: Callable[[int], bool] = lambda step: False,
     ) -> None:
         self._writers, self._every, self._speed, self._is_probed = writers, every, speed, is_probed
+        self._waiting: list[deque[MetricsLine]] = [deque() for _ in writers]
         self._eval_losses: Mapping[str, float] = {}
 
     def after_evaluation(self, info: StepInfo, losses: Mapping[str, float]) -> None:
@@ -77,7 +84,10 @@ class LogHook(Hook):
 
     def close(self, error: BaseException | None) -> None:
         """Close all writers."""
-        close_all(self._writers, error)
+        try:
+            self._catch_up()
+        finally:
+            close_all(self._writers, error)
 
     def _write(self, info: StepInfo, measured: MetricsLine) -> None:
         line: MetricsLine = {
@@ -91,9 +101,16 @@ class LogHook(Hook):
         if self._eval_losses:
             line["eval_loss"] = dict(self._eval_losses)
         self._eval_losses = {}
-        for writer in self._writers:
-            with _naming(writer):
-                writer.append(line)
+        for waiting in self._waiting:
+            waiting.append(line)
+        self._catch_up()
+
+    def _catch_up(self) -> None:
+        for writer, waiting in zip(self._writers, self._waiting, strict=True):
+            while waiting:
+                with _naming(writer):
+                    writer.append(waiting[0])
+                waiting.popleft()
 
 
 def add_probe(writers: Sequence[LineWriter], step: int, scores: Mapping[str, float]) -> None:

@@ -90,7 +90,7 @@ def _train(run: Run, state: RunState, coming: StepsAhead, hooks: HookList, error
     hooks.on_start(info)
     run.engine.set_rope(run.plan.model_at(state.step))
     if info.is_start:
-        state = _evaluate_if_due(run, info, hooks, errors)
+        state = _evaluate_if_due(run, info, hooks)
     is_stopping = errors.should_stop(run.is_stop_requested)
     while state.step < schedule.total_steps and not is_stopping:
         started = time.perf_counter()
@@ -123,7 +123,7 @@ def _train(run: Run, state: RunState, coming: StepsAhead, hooks: HookList, error
         info = StepInfo(state, phase, objective.attention)
         seconds = time.perf_counter() - started
         metrics = StepMetrics(result.loss, result.grad_norm, lr, counts, seconds, spike, result.is_applied)
-        state = _evaluate_if_due(run, info, hooks, errors)
+        state = _evaluate_if_due(run, info, hooks)
         hooks.after_step(info, metrics)
         if not is_writing:
             run.saver.advance(hooks)
@@ -134,9 +134,10 @@ def _train(run: Run, state: RunState, coming: StepsAhead, hooks: HookList, error
     return state
 
 
-def _evaluate_if_due(run: Run, info: StepInfo, hooks: HookList, errors: RankErrors) -> RunState:
-    if run.evaluator is None or not run.evaluator.is_due(info) or errors.should_stop():
+def _evaluate_if_due(run: Run, info: StepInfo, hooks: HookList) -> RunState:
+    if run.evaluator is None or not run.evaluator.is_due(info):
         return info.state
-    losses = run.evaluator.losses(info.step, errors)
+    # What a hook met before does not cost the step its evaluation.
+    losses = run.evaluator.losses(info.step, RankErrors(run.engine.ranks))
     hooks.after_evaluation(info, losses)
     return info.state.with_losses({f"validation/{name}": loss for name, loss in losses.items()})

@@ -46,7 +46,7 @@ from toolkit.training.assembly import assemble, finish_probes
 from toolkit.training.grown_checkpoint import GrownCheckpoint
 from toolkit.training.loop import train
 from toolkit.training.run_state import RunState
-from toolkit.training.shared_inputs import check_same_inputs, check_shared_folder
+from toolkit.training.shared_inputs import check_same_inputs, check_same_kernels, check_shared_folder
 from toolkit.training.stopping import StopRequest
 
 _GPU_SWITCH_SECONDS = 5e-4
@@ -239,14 +239,16 @@ def _build_engine(settings: RunSettings, config: dict[str, Any], ranks: Ranks) -
         share_weights_(encoder, ranks.groups.tensor)
     stage = zero_stage(config)
     is_compiled = settings.train.is_compiled(zero_stage=stage)
-    kernels = Kernels.choose(
-        ranks.device,
-        torch.bfloat16 if settings.precision == "bf16" else torch.float32,
-        blocks="compiled" if is_compiled else "eager",
-        weights="partitioned" if stage == 3 else "whole",
-        head_size=settings.model.head_size,
-        attention=settings.train.attention_kernel,
-    )
+    with ranks.together():
+        kernels = Kernels.choose(
+            ranks.device,
+            torch.bfloat16 if settings.precision == "bf16" else torch.float32,
+            blocks="compiled" if is_compiled else "eager",
+            weights="partitioned" if stage == 3 else "whole",
+            head_size=settings.model.head_size,
+            attention=settings.train.attention_kernel,
+        )
+    check_same_kernels(ranks, kernels.choices)
     kernels.apply_(encoder)
     if ranks.rank == 0:
         print("".join(f"{choice}\n" for choice in kernels.choices), end="", flush=True)

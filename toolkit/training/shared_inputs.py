@@ -57,13 +57,30 @@ def check_same_inputs(ranks: Ranks, data: RunData, checkpoint: Checkpoint | None
             mine[named.key] = _file(named.corpus.manifest.manifest_sha256, named.corpus.path)
         if checkpoint is not None:
             mine[key] = _file(hash_file(checkpoint.path / MANIFEST_NAME), checkpoint.path)
+    _compare(
+        ranks,
+        mine,
+        remedy="Put the same files in these places on every machine, with absolute paths in the run file, and install "
+        "the same packages. Then start again.",
+    )
+
+
+def check_same_kernels(ranks: Ranks, choices: Sequence[str]) -> None:
+    """Compare what each rank has chosen to compute with, after trying it; collective.
+
+    Raises:
+        SettingsError: one rank's choice differs; on every rank.
+    """
+    remedy = "Set train.attention_kernel to one that all machines have, or install the same packages."
+    _compare(ranks, {"kernels": Input("; ".join(choices))}, remedy=remedy)
+
+
+def _compare(ranks: Ranks, mine: Mapping[str, Input], *, remedy: str) -> None:
     gathered = ranks.gather((socket.gethostname(), mine))
     with ranks.together():
         if found := differences(gathered):
             raise SettingsError(
-                "\n  ".join(["the ranks of this run do not start from the same things:", *found]) + "\n"
-                "Put the same files in these places on every machine, with absolute paths in the run file, and install "
-                "the same packages. Then start again."
+                "\n  ".join(["the ranks of this run do not start from the same things:", *found]) + f"\n{remedy}"
             )
 
 

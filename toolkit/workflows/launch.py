@@ -34,7 +34,7 @@ _VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 
 
 def launch_ranks(run_folder: Path, *, num_procs: int, is_stopped: Callable[[], bool] = lambda: False) -> int:
-    """Run `launchers/pretrain.py` under the deepspeed launcher and return its exit code.
+    """Run `launchers/pretrain.py`, several ranks of it under the deepspeed launcher, and return its exit code.
 
     Args:
         run_folder: of a run that is resolved.
@@ -60,7 +60,7 @@ def launch_ranks(run_folder: Path, *, num_procs: int, is_stopped: Callable[[], b
             except KeyboardInterrupt:
                 _kill(launcher)
                 launcher.wait()
-                raise KeyboardInterrupt(what_is_left(RunFolder(run_folder))) from None
+                raise
     return as_shells_say(code)
 
 
@@ -91,7 +91,9 @@ def rank_command(num_procs: int, environment: Mapping[str, str]) -> tuple[list[s
     devices = {"localhost": devices_of_ranks(num_procs, environment)}
     launcher = [*python, "-m", "deepspeed.launcher.launch", "--log_level", "critical"]
     world = base64.urlsafe_b64encode(json.dumps(devices).encode()).decode()
-    return [*launcher, "--world_info", world, "--master_port", str(_free_port())], {}
+    # The launcher sets LOCAL_SIZE alone, and this process may have joined a run of one rank before.
+    place = {"LOCAL_WORLD_SIZE": str(num_procs)}
+    return [*launcher, "--world_info", world, "--master_port", str(_free_port())], place
 
 
 def devices_of_ranks(num_procs: int, environment: Mapping[str, str]) -> list[int]:
@@ -101,7 +103,14 @@ def devices_of_ranks(num_procs: int, environment: Mapping[str, str]) -> list[int
         SettingsError: more ranks than visible GPUs, or GPUs that are not named by number.
     """
     visible = [device.strip() for device in environment.get(_VISIBLE_DEVICES, "").split(",") if device.strip()]
-    if not visible or not gpus.has_gpu():
+    if not gpus.has_gpu():
+        return list(range(num_procs))
+    if not visible:
+        if num_procs > (found := gpus.num_devices()):
+            raise SettingsError(
+                f"--num-procs asks for {counted(num_procs, 'rank')}, and this machine has {counted(found, 'GPU')}.\n"
+                "Ask for fewer ranks, or set DS_ACCELERATOR=cpu."
+            )
         return list(range(num_procs))
     if num_procs > len(visible) or not all(device.isdecimal() for device in visible):
         raise SettingsError(

@@ -6,16 +6,15 @@ A run on the bundled corpus, Wikipedia text that travels with the package, has i
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from filelock import FileLock
-
 from toolkit.core.errors import SettingsError
+from toolkit.core.locks import locked_file
 from toolkit.data import MANIFEST_NAME
 from toolkit.engine.gpus import num_devices
-from toolkit.run import RunSettings, load_run, run_presets
+from toolkit.run import RunFolder, RunSettings, load_run, run_presets
 from toolkit.run.load import to_toml
-from toolkit.run.resolve import Outcome, divide_run, resolve_run
+from toolkit.run.resolve import Outcome, ResolvedRun, divide_run, resolve_run
 from toolkit.run.step_plan import BatchPlans, StepPlan
-from toolkit.workflows.launch import launch_ranks
+from toolkit.workflows.launch import launch_ranks, what_is_left
 from toolkit.workflows.probe import check_probe
 
 QUICKSTART_DATA = Path(__file__).resolve().parent.parent / "quickstart"
@@ -43,20 +42,32 @@ def train_run(
         UserError: the run cannot start.
     """
     settings = load_run(source, overrides)
-    prepare_if_named(settings)
-    ranks = num_procs or num_devices()
-    run = resolve_run(settings, ds_config=ds_config, num_ranks=ranks)
-    check_probe(settings)
-    if run.is_finished and settings.probe is None:
-        step = run.data.schedule.total_steps
-        print(Outcome(step, step, was_finished=True), flush=True)
-        return 0
-    for choice in run.choices:
-        print(choice, flush=True)
-    with run.folder.reserved():
-        with run.folder.locked():
-            run.write()
-        return launch_ranks(run.folder.path, num_procs=ranks, is_stopped=is_stopped)
+    try:
+        prepare_if_named(settings)
+        ranks = num_procs or num_devices()
+        run = resolve_run(settings, ds_config=ds_config, num_ranks=ranks)
+        check_probe(settings)
+        if run.is_finished and run.folder.settings_file.is_file() and not _lacks_probes(run):
+            step = run.data.schedule.total_steps
+            print(Outcome(step, step, was_finished=True), flush=True)
+            return 0
+        for choice in run.choices:
+            print(choice, flush=True)
+        with run.folder.reserved():
+            with run.folder.locked():
+                run.write()
+            return launch_ranks(run.folder.path, num_procs=ranks, is_stopped=is_stopped)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(what_is_left(RunFolder(settings.run.dir))) from None
+
+
+def _lacks_probes(run: ResolvedRun) -> bool:
+    """Whether scores of a finished run's probe are missing, which a rank would make."""
+    if run.settings.probe is None:
+        return False
+    from toolkit.training.probing import missing_probes
+
+    return bool(missing_probes(run.settings, up_to=run.data.schedule.total_steps))
 
 
 def show_run(
@@ -147,7 +158,7 @@ def _make(split: str, target: Path) -> None:
         raise SettingsError(
             f"{target.parent} cannot be made: {error.strerror}. Start in a folder that can be written."
         ) from None
-    with FileLock(target.parent / f".{target.name}.lock"):
+    with locked_file(target.parent / f".{target.name}.lock"):
         if not (target / MANIFEST_NAME).exists():
             settings = PreprocessSettings(tokenizer=str(QUICKSTART_DATA / "tokenizer"))
             preprocess([str(QUICKSTART_DATA / _SPLITS[split])], target, settings=settings)
