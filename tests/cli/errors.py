@@ -723,7 +723,7 @@ _REPORTS = (
     _report("whole", "--output", "{tokenizer_only}", found=("is that of a model",), remedy="Choose another one"),
     _report("whole", "{grid_again}", found=("both have cells of the model 'a' and the task 't'",), remedy="Rename one"),
     _report("whole", "--baseline", "bert", found=("--baseline 'bert' is not in the report",), remedy="Available: a"),
-    _report("no_cells", found=("results.jsonl has no finished cell",), remedy=_AGAIN),
+    _report("no_cells", found=("results.jsonl has no finished cell",), remedy="give smaller learning_rates"),
     _report("unselected", found=("selected.json does not exist",), remedy=_AGAIN),
     _report("broken_row", found=("results.jsonl: row 2 is not valid JSON",), remedy=_AGAIN),
     _report("number_row", found=("row 1 is a number, expected an object",), remedy=_AGAIN),

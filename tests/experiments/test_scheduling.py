@@ -133,6 +133,21 @@ def test_what_another_command_has_ended_is_not_run():
     assert sorted(events) == [("Failed", "a", 2), ("Finished", "a", 0), ("Finished", "a", 1)]
 
 
+def test_a_training_is_free_once_its_failure_is_told():
+    """Another command that has the training then finds error.txt."""
+    share, cells = Share(), cells_of("a")
+    claimed = []
+
+    class Keeper(Told):
+        def on_event(self, event):
+            claimed.append((type(event), share.training(event.cell) in share.claimed))
+
+    executor = Scripted(1, {("a", 1): ["failed"]})
+    run_cells(cells, executor, job=lambda cell: Job(cell, None), share=share, observer=Keeper())
+    assert claimed == [(Finished, True), (Failed, True)]
+    assert share.claimed == []
+
+
 def test_the_training_of_a_worker_that_is_gone_is_free_for_another():
     class Leaving(Scripted):
         """Its first worker is not there any more once it has ended a cell."""

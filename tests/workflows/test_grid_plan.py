@@ -12,8 +12,9 @@ from tests.support.sources import ROOT
 from toolkit.core.errors import SettingsError, UserError
 from toolkit.experiments import Diverged, load_grid
 from toolkit.experiments.declaration import PAPER_RATES
-from toolkit.finetuning import Split
+from toolkit.finetuning import Split, get_task
 from toolkit.finetuning.named.datasets import DATASETS, NamedDataset
+from toolkit.workflows.finetune import finetune
 from toolkit.workflows.grid import show_grid
 from toolkit.workflows.grid_inputs import Hub
 from toolkit.workflows.grid_plan import GridPlan
@@ -100,6 +101,20 @@ def test_a_task_names_the_metric_that_chooses(tmp_path: Path) -> None:
         SettingsError, match=r"\[\[task\]\] sc: unknown metric 'mcf' .* 'mcc'\? Choose one of: accuracy, f1_macro"
     ):
         GridPlan(load_grid(path))
+
+
+def test_an_unknown_metric_is_found_before_a_data_set_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolkit.finetuning.named.datasets.Hub", lambda: pytest.fail("the hub is asked"))
+    path = write_grid(tmp_path, kinds=())
+    path.write_text(f"{path.read_text()}\n[[task]]\nname = 'named'\nkind = 'sc'\ndataset = 'sst2'\nmetric = 'mcf'\n")
+    for hub in Hub:
+        with pytest.raises(SettingsError, match=r"\[\[task\]\] named: unknown metric 'mcf'"):
+            GridPlan(load_grid(path), hub=hub)
+    settings = get_task("sc").Settings(metric="mcf")
+    with pytest.raises(SettingsError, match="unknown metric 'mcf'"):
+        finetune("sc", tmp_path / "eurobert", output=tmp_path / "alone", dataset="sst2", settings=settings)
 
 
 def test_a_diverged_cell_is_tried_again_where_it_is_declared_otherwise(tmp_path: Path) -> None:

@@ -1,15 +1,18 @@
 """Several commands that run one grid: who has which cells; nothing is trained."""
 
 import json
+from collections import deque
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from tests.support.grids import write_grid
 from toolkit.core.errors import SettingsError
-from toolkit.experiments import load_grid
-from toolkit.experiments.scheduling import ELSEWHERE, Failed, Finished
+from toolkit.experiments import Cell, Job, load_grid, results_text
+from toolkit.experiments.scheduling import ELSEWHERE, Event, Failed, Finished
+from toolkit.workflows import grid as grids
 from toolkit.workflows import grid_sharing
 from toolkit.workflows.grid_plan import GridPlan
 from toolkit.workflows.grid_sharing import GridShare
@@ -63,6 +66,33 @@ def test_a_command_with_another_grid_file_is_refused_while_one_runs(join: Join) 
             join("b", "two")
     with join("b", "two") as alone:
         assert alone.others() == []
+
+
+def test_a_cell_has_one_line_though_another_command_begins_as_it_ends(
+    plan: GridPlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = plan.folder / "results.jsonl"
+    numbers = []
+
+    class Worker:
+        """Before its command hears of a result, another one that begins has written all results."""
+
+        workers, cells = (0,), deque[Cell]()
+
+        def start(self, worker: int, job: Job) -> None:
+            place = plan.place(job.cell)
+            place.begin(plan.record(job.cell))
+            (place.path / "result.json").write_text(json.dumps(SCORES))
+            numbers.append(len(results.read_text().splitlines()))
+            results.write_text(results_text([score for cell in plan.cells if (score := plan.place(cell).score)]))
+            self.cells.append(job.cell)
+
+        def wait(self, seconds: float) -> list[Event]:
+            return [Finished(0, self.cells.popleft())]
+
+    monkeypatch.setattr(grids, "open_executor", lambda *_: nullcontext(Worker()))
+    assert grids.run_grid(plan.folder.with_suffix(".toml")) == 0
+    assert numbers == [0, 1, 2, 3]
 
 
 def test_what_others_have_ended_is_known(plan: GridPlan, join: Join) -> None:

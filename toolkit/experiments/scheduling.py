@@ -137,7 +137,10 @@ def run_cells(
             observer.on_event(loop.ended_elsewhere.pop())
         observer.on_look()
         for event in executor.wait(_SECONDS_BETWEEN_LOOKS) if loop.pending or loop.running else ():
-            observer.on_event(loop.settle(event))
+            settled = loop.settle(event)
+            # Only then another command may have the training: it asks for error.txt first, which the observer writes.
+            observer.on_event(settled)
+            loop.release(settled.worker)
     observer.on_look()
     return loop.failed
 
@@ -175,9 +178,12 @@ class _Loop:
                 event = Failed(event.worker, event.cell, message)
         if isinstance(event, Failed):
             self.failed[event.cell] = event.message
-        if not self._left_of(self._claims[event.worker]):
-            self._share.release(self._claims.pop(event.worker))
         return event
+
+    def release(self, worker: int) -> None:
+        """Give up a worker's training, if no cell of it waits."""
+        if not self._left_of(self._claims[worker]):
+            self._share.release(self._claims.pop(worker))
 
     def _next(self, worker: int) -> Cell | None:
         """A cell of the worker's training, or of another one that can be claimed; None without any."""

@@ -68,6 +68,8 @@ def finetune(
     given = {Split.TRAIN: train, Split.VALIDATION: validation, Split.TEST: test}
     files = {split: path for split, path in given.items() if path is not None}
     _check_data(files, dataset)
+    # It finds what does not fit the family.
+    family(settings)
     if dataset is not None:
         named_dataset(dataset, task=task)
     # Before data are read or fetched; without a data set, a checkpoint is read only when it is exported.

@@ -142,8 +142,7 @@ class _Keeper:
         if isinstance(event, Finished) and event.worker != ELSEWHERE:
             outcome = _outcome(self._plan, event.cell)
             if isinstance(outcome, Score):
-                with self._share.locked(), (self._plan.folder / _RESULTS).open("a", encoding="utf-8") as file:
-                    file.write(outcome.line())
+                self._append(outcome.line())
         elif isinstance(event, Failed) and event.worker != ELSEWHERE:
             self._plan.place(event.cell).fail(event.message)
         self._display.on_event(event)
@@ -151,6 +150,13 @@ class _Keeper:
     def on_look(self) -> None:
         """Passed on."""
         self._display.on_look()
+
+    def _append(self, line: str) -> None:
+        with self._share.locked(), (self._plan.folder / _RESULTS).open("a+", encoding="utf-8") as file:
+            file.seek(0)
+            # A command that began since the worker ended the cell has written it.
+            if line not in file.readlines():
+                file.write(line)
 
 
 def _outcome(plan: GridPlan, cell: Cell) -> Outcome:

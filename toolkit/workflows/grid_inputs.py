@@ -104,27 +104,28 @@ def resolve_task(
     for split, path in entry.files.items():
         if not path.exists():
             raise SettingsError(f"{place}: {split} = '{path}' does not exist.{home_hint(path)} Check the path.")
-    if entry.dataset is not None:
-        named = named_dataset(entry.dataset, task=entry.kind)
+    named = None if entry.dataset is None else named_dataset(entry.dataset, task=entry.kind)
+    if named is not None:
         shared = options.keys() - entry.options.keys()
         settings = named.settings(settings, shared=shared)
         if "steps" in shared and settings.epochs is not None:
             console().print(
-                f"{place}: {counted(settings.epochs, 'pass', 'passes')} over the training file of {entry.dataset}, as "
+                f"{place}: {counted(settings.epochs, 'pass', 'passes')} over the training file of {named.name}, as "
                 f"the paper's runs; grid.steps = {options['steps']} is for the other tasks. For another number, set "
                 "steps in this task."
             )
         _check_choice(place, named, settings.protocol, num_rates)
-        form = named.splits(settings.protocol)[Split.TRAIN].name
-        files = named.fetch(settings.protocol) if hub is Hub.FETCHED else named.cached(settings.protocol)
     if settings.threads is None and not torch.cuda.is_available():
         settings = settings.model_copy(update={"threads": torch.get_num_threads()})
-    if not files:
-        return ResolvedTask(entry, settings, {}, None, form)
     try:
         reader = family(settings)
     except SettingsError as error:
         raise SettingsError(f"{place}: {error}") from None
+    if named is not None:
+        form = named.splits(settings.protocol)[Split.TRAIN].name
+        files = named.fetch(settings.protocol) if hub is Hub.FETCHED else named.cached(settings.protocol)
+    if not files:
+        return ResolvedTask(entry, settings, {}, None, form)
     hashes = {split.value: _hash_files(reader.files_of(split, path), path, known) for split, path in files.items()}
     return ResolvedTask(entry, settings, files, hashes, form)
 

@@ -8,7 +8,9 @@ the grid's folder, which nobody holds for long.
 import os
 import shutil
 import socket
+import uuid
 from contextlib import AbstractContextManager
+from functools import cache
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -72,7 +74,7 @@ class GridShare:
         self._held[command_name()] = own
 
     def others(self) -> list[str]:
-        """Machine and process of other commands that run the grid, under `locked`."""
+        """Names of other commands that run the grid, under `locked`."""
         alive = []
         for file in sorted(self._commands.glob("*.lock")):
             lock = None if file.stem == command_name() else _try_lock(file)
@@ -119,9 +121,10 @@ def logs_folder(plan: GridPlan) -> Path:
     return plan.folder / "workers" / command_name()
 
 
+@cache
 def command_name() -> str:
-    """Machine and process."""
-    return f"{socket.gethostname()}-{os.getpid()}"
+    """Machine and process, and what tells apart those of containers, which may have both in common."""
+    return f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:4]}"
 
 
 def _try_lock(path: Path) -> FileLock | None:

@@ -46,6 +46,17 @@ def test_pairs_differ_in_one_label(level: Level) -> None:
     }
 
 
+def test_models_that_differ_in_several_labels_are_no_pair(tmp_path: Path) -> None:
+    """Those of two data sets have different sizes and objectives, too: no line has two models without dropping some."""
+    labels: dict[str, dict[str, Any]] = {
+        "x": {"size": "210m", "objective": "clm", "data": "A"},
+        "y": {"size": "610m", "objective": "clm", "data": "B"},
+        "z": {"size": "210m", "objective": "mlm", "data": "C"},
+    }
+    level = _level(tmp_path, labels, dict.fromkeys(labels, (0.5, 0.6)))
+    assert _names(level) == {"model": [("x", "y"), ("x", "z"), ("y", "z")]}
+
+
 def test_holms_correction_is_over_the_pairs_of_one_label(level: Level) -> None:
     table = comparison_table(level)
     assert table is not None

@@ -40,7 +40,7 @@ def grid(tmp_path: Path) -> Path:
     selected = folder / "selected.json"
     selected.write_text(selected.read_text().replace("0.001", "0.0001"))
     (_cell(folder, "a", 1e-3, 1) / "error.txt").write_text("Traceback\nOSError: no space left\n")
-    (_cell(folder, "b", 1e-3, 0) / "diverged.json").write_text("{}")
+    (_cell(folder, "b", 1e-3, 0) / "diverged.json").write_text('{"message": "the weights have diverged"}')
     return folder
 
 
@@ -63,7 +63,7 @@ def test_each_missing_run_has_its_reason(grid: Path) -> None:
     lines = markdown(table).splitlines()
     assert lines[4:7] == [
         "| a | sst2 | 0.001 | 1 | failed | OSError: no space left |",
-        "| b | sst2 | 0.001 | 0 | diverged |  |",
+        "| b | sst2 | 0.001 | 0 | diverged | the weights have diverged |",
         "| b | sst2 | 0.001 | 1 | not run |  |",
     ]
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import combinations
 
 from toolkit.experiments.report.axes import axes_of
-from toolkit.experiments.report.labels import SEED
+from toolkit.experiments.report.labels import CLM_SHARE, DERIVED, OBJECTIVE, SEED
 from toolkit.experiments.report.levels import Level, Row, Seeds, family_name
 from toolkit.experiments.report.lines import lines_of
 from toolkit.experiments.report.score_tables import Column, columns_of, table_of_rows
@@ -73,11 +73,17 @@ def pairs_of(level: Level, baseline: str | None = None) -> Pairs:
 
 
 def _on_one_line(level: Level, axis: str) -> Iterator[tuple[Row, Row]]:
-    """Pairs on a line of the label's figure, at different places and of one pretraining seed, if they have any."""
+    """Pairs on a line of the label's figure, at different places and alike in all other labels that both have.
+
+    A line may have models that differ in more: a figure drops labels until there is one.
+    """
     lines = lines_of([row for row in level.rows if axis in row.labels], axis).rows.values()
+    follows = {axis, *DERIVED, *((OBJECTIVE,) if axis == CLM_SHARE else ())}
     pairs = {(first.name, second.name): (first, second) for line in lines for first, second in combinations(line, 2)}
     for first, second in pairs.values():
-        if first.labels[axis] != second.labels[axis] and first.labels.get(SEED) == second.labels.get(SEED):
+        others = (first.labels.keys() & second.labels.keys()) - follows
+        is_alike = all(first.labels[name] == second.labels[name] for name in others)
+        if is_alike and first.labels[axis] != second.labels[axis] and first.labels.get(SEED) == second.labels.get(SEED):
             yield first, second
 
 

@@ -10,8 +10,6 @@ from toolkit.experiments.cells import Cell, CellFolder, Score
 from toolkit.experiments.halving import halve
 from toolkit.experiments.report.grid_files import CellScores, Declaration, cell_folder
 
-_DIVERGED_FILE = "diverged.json"
-
 
 class Reason(StrEnum):
     """Why a cell has no result."""
@@ -29,7 +27,7 @@ class MissingCell:
     cell: Cell
     reason: Reason
     message: str = ""
-    """Last line of a failed cell's error."""
+    """Last line of a failed cell's error, or how its training diverged."""
 
 
 def missing_cells(folder: Path, declared: Declaration, found: Iterable[CellScores]) -> list[MissingCell]:
@@ -51,8 +49,8 @@ def missing_cells(folder: Path, declared: Declaration, found: Iterable[CellScore
 
 def _missing(folder: Path, cell: Cell) -> MissingCell:
     place = CellFolder(cell_folder(folder, cell), cell)
-    if (place.path / _DIVERGED_FILE).is_file():
-        return MissingCell(cell, Reason.DIVERGED)
+    if (diverged := place.diverged) is not None:
+        return MissingCell(cell, Reason.DIVERGED, diverged.message)
     error = place.error
     if error is None:
         return MissingCell(cell, Reason.NOT_RUN)

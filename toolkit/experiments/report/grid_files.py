@@ -17,6 +17,7 @@ _AGAIN = "Run `toolkit grid` again: it writes the file from the cells that have 
 _TEXTS = ("model", "task", "kind", "metric")
 _KINDS: dict[str, Any] = {**dict.fromkeys(_TEXTS, str), "seed": int, "learning_rate": (int, float)}
 _EXPECTED = {str: "a string", int: "an integer", (int, float): "a number"}
+_DIVERGED = "Runs that diverged (cells/*/*/*/*/diverged.json) have no score: give smaller learning_rates."
 Label = str | int | float | bool
 Labels = Mapping[str, Label]
 
@@ -88,7 +89,7 @@ def read_cells(folder: Path) -> list[CellScores]:
     text = _read_text(path)
     cells = [_cell(path, number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
     if not cells:
-        raise UserError(f"{path} has no finished cell, so there is nothing to report. {_AGAIN}")
+        raise UserError(f"{path} has no finished cell, so there is nothing to report. {_AGAIN} {_DIVERGED}")
     seen: dict[tuple[object, ...], int] = {}
     for number, cell in enumerate(cells, start=1):
         key = (cell.model, cell.task, cell.learning_rate, cell.seed)
@@ -183,7 +184,7 @@ def read_rates(folder: Path, cells: Iterable[CellScores]) -> dict[tuple[str, str
             )
     if not rates:
         raise UserError(
-            f"{path} has no model and task whose learning rate could be chosen: no score to report. {_AGAIN}"
+            f"{path} has no model and task whose learning rate could be chosen: no score to report. {_AGAIN} {_DIVERGED}"
         )
     return rates
 

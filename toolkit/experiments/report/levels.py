@@ -74,7 +74,7 @@ class Row:
         return self._estimates[names]
 
     def _dependent(self, tasks: Sequence[TaskInfo]) -> list[list[TaskInfo]]:
-        """Tasks in which one seed is one model; those that share no seed are independent all the same."""
+        """Tasks in which one seed is one model; those of other seeds are taken for independent all the same."""
         if self.seeds is not Seeds.FINE_TUNING:
             return [list(tasks)]
         groups: dict[object, list[TaskInfo]] = {}
@@ -83,8 +83,11 @@ class Row:
         return [
             part
             for group in groups.values()
-            for part in ([group] if self.by_seed(group) else [[task] for task in group])
+            for part in ([group] if self._has_one_set_of_seeds(group) else [[task] for task in group])
         ]
+
+    def _has_one_set_of_seeds(self, tasks: Sequence[TaskInfo]) -> bool:
+        return len({frozenset(self.scores[task.name]) for task in tasks}) == 1
 
     def by_seed(self, tasks: Sequence[TaskInfo]) -> dict[Label, float]:
         """Mean over tasks for each seed that all of them have."""
