@@ -61,4 +61,5 @@ class KnownHashes:
             content = json.loads(self._path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
-        return {key: entry for key, entry in content.items() if isinstance(entry, list) and entry}
+        items = content.items() if isinstance(content, dict) else ()
+        return {key: entry for key, entry in items if isinstance(entry, list) and entry}

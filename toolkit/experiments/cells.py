@@ -154,15 +154,6 @@ class CellFolder:
             return None
 
     @property
-    def outcome(self) -> Outcome | None:
-        """Of a cell that has finished.
-
-        Raises:
-            UserError: as `score`.
-        """
-        return self.score or self.diverged
-
-    @property
     def declared(self) -> Record | None:
         """What the cell was when it ran; None if unknown."""
         try:

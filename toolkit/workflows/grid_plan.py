@@ -45,7 +45,9 @@ class GridPlan:
             for entry in grid.task
         }
         self._models = {entry.name: resolve_model(entry, self.exports, hub=hub, known=known) for entry in grid.model}
-        known.save()
+        if hub is Hub.FETCHED:
+            # A dry run writes nothing.
+            known.save()
 
     @property
     def declaration_file(self) -> Path:

@@ -184,7 +184,8 @@ def read_rates(folder: Path, cells: Iterable[CellScores]) -> dict[tuple[str, str
             )
     if not rates:
         raise UserError(
-            f"{path} has no model and task whose learning rate could be chosen: no score to report. {_AGAIN} {_DIVERGED}"
+            f"{path} has no model and task whose learning rate could be chosen: no score to report. {_AGAIN} "
+            f"{_DIVERGED}"
         )
     return rates
 
