@@ -87,13 +87,12 @@ class HookList(Hook):
 
     def _run(self, moment: Callable[[Hook], None]) -> None:
         for hook in tuple(self._running):
+            has_passed = False
             with self._errors.kept():
-                try:
-                    moment(hook)
-                except Exception:
-                    if not hook.keeps_what_failed:
-                        self._running.remove(hook)
-                    raise
+                moment(hook)
+                has_passed = True
+            if not (has_passed or hook.keeps_what_failed):
+                self._running.remove(hook)
 
 
 class ConsoleHook(Hook):
