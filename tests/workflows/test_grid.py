@@ -13,6 +13,7 @@ from tests.support.checkpoints import write_tiny_run
 from tests.support.grids import FAMILIES, write_grid
 from toolkit.cli import main
 from toolkit.core.errors import ToolkitError
+from toolkit.experiments import ExecutorKind
 from toolkit.experiments.scheduling import Failed, Finished
 from toolkit.finetuning import get_task
 from toolkit.workflows import grid as grids
@@ -264,6 +265,22 @@ def test_what_else_made_finished_cells_is_said(tmp_path, monkeypatch, capsys, ra
     assert f"1 cell made with torch 2.0.1 (now {now}): kept as they are" in printed.out
     row = json.loads((tmp_path / "out" / "results.jsonl").read_text())
     assert (row["made_by"]["torch"], row["majority"]) == ("2.0.1", result["majority"])
+
+
+def test_the_device_of_this_machine_is_none_of_a_clusters_workers(tmp_path, capsys, ran):
+    path = write_grid(tmp_path, kinds=("sc",), rates=(1e-3,))
+    grids.run_grid(path)
+    file = tmp_path / "out" / "cells/eurobert/sc/lr-0.001/seed-0/result.json"
+    result = json.loads(file.read_text())
+    here, result["made_by"]["device"] = result["made_by"]["device"], "NVIDIA H100"
+    file.write_text(json.dumps(result))
+    otherwise = f"1 cell made with device NVIDIA H100 (now {here}): kept as they are"
+    for executor, is_said in ((ExecutorKind.LOCAL, True), (ExecutorKind.RAY, False)):
+        capsys.readouterr()
+        assert grids.run_grid(path, executor=executor) == 0
+        printed = capsys.readouterr().out
+        assert (otherwise in printed) == is_said
+        assert f"made on 2 devices, for which scores may differ: NVIDIA H100 (1 cell), {here} (1 cell)" in printed
 
 
 def test_a_broken_model_is_found_before_any_cell_runs(tmp_path, monkeypatch, capsys, ran):

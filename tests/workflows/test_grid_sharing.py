@@ -1,5 +1,7 @@
 """Several commands that run one grid: who has which cells; nothing is trained."""
 
+import errno
+import fcntl
 import json
 from collections import deque
 from collections.abc import Callable
@@ -41,7 +43,24 @@ def join(plan: GridPlan, monkeypatch: pytest.MonkeyPatch) -> Join:
     return joined
 
 
-def test_a_training_is_one_commands_until_it_gives_it_up_or_ends(plan: GridPlan, join: Join) -> None:
+@pytest.fixture
+def no_flock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on Lustre mounted without it."""
+
+    def flock(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    monkeypatch.setattr(grid_sharing, "_SECONDS_UNTIL_SAID", 0)
+
+
+@pytest.mark.filterwarnings("ignore:flock not supported")
+@pytest.mark.parametrize("locks", ["flock", "no_flock"])
+def test_a_training_is_one_commands_until_it_gives_it_up_or_ends(
+    plan: GridPlan, join: Join, request: pytest.FixtureRequest, locks: str
+) -> None:
+    if locks == "no_flock":
+        request.getfixturevalue(locks)
     first, second, third, _ = (plan.training(cell) for cell in plan.cells)
     with join("b") as other:
         with join("a") as own:
@@ -54,6 +73,40 @@ def test_a_training_is_one_commands_until_it_gives_it_up_or_ends(plan: GridPlan,
             own.release(first)
             assert other.claim(first)
         assert other.claim(second)
+
+
+@pytest.mark.filterwarnings("ignore:flock not supported")
+@pytest.mark.usefixtures("no_flock")
+def test_what_a_lost_machine_holds_is_named_to_who_waits(
+    plan: GridPlan, join: Join, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second, _, _ = (plan.training(cell) for cell in plan.cells)
+    file = plan.locks / f"{first}.claim"
+    file.parent.mkdir(parents=True)
+    file.write_text("4194303\nnode-17\n")
+    with join("a") as own:
+        assert own.claim(second)
+        assert not own.claim(first)
+        assert capsys.readouterr().out == "", "it is at work"
+        own.release(second)
+        assert [own.claim(first) for _ in range(2)] == [False, False]
+        said = capsys.readouterr().out
+        assert said.startswith(f"waiting for the lock {file}\nThe file system has no locks (flock); according to")
+        assert said.count("process 4194303 on node-17 holds it. If that process no longer runs, remove the file.") == 1
+        file.unlink()
+        assert own.claim(first)
+
+
+@pytest.mark.filterwarnings("ignore:flock not supported")
+@pytest.mark.usefixtures("no_flock")
+def test_a_command_of_a_lost_machine_is_named_with_its_file(plan: GridPlan, join: Join) -> None:
+    file = plan.locks / ".commands" / "lost.lock"
+    file.parent.mkdir(parents=True)
+    file.write_text("4194303\nnode-17\n")
+    with pytest.raises(
+        SettingsError, match=rf"(?s)`toolkit grid` \(lost\) is running.*{file}, process 4194303 on node-17"
+    ):
+        join("a")
 
 
 def test_a_command_with_another_grid_file_is_refused_while_one_runs(join: Join) -> None:

@@ -47,7 +47,7 @@ def run_grid(path: Path, *, num_workers: int | None = None, executor: ExecutorKi
     """
     plan = GridPlan(load_grid(path))
     with GridShare(plan) as share:
-        tally = _begin(plan, share)
+        tally = _begin(plan, share, executor)
         if missing := _next_round(plan, tally):
             plan.check_models(missing)
             with open_executor(executor, plan, len(missing), num_workers) as workers, shown(tally) as display:
@@ -89,7 +89,7 @@ def show_grid(path: Path) -> None:
         screen.print(f"would be fetched from the Hugging Face hub first: {', '.join(plan.unfetched)}")
 
 
-def _begin(plan: GridPlan, share: GridShare) -> Tally:
+def _begin(plan: GridPlan, share: GridShare, executor: ExecutorKind) -> Tally:
     """Join the commands that run the grid, and say how far it is."""
     declaration = tomli_w.dumps(plan.grid.model_dump(mode="json", exclude_none=True))
     with share.locked():
@@ -99,7 +99,7 @@ def _begin(plan: GridPlan, share: GridShare) -> Tally:
         tally = Tally(plan.cells, outcomes, read=lambda cell: _outcome(plan, cell))
         # Also before: where this command is killed, no rate stands there that was chosen for fewer seeds.
         _write_results(plan, tally)
-        print_start(plan, outcomes, share.others())
+        print_start(plan, outcomes, share.others(), executor)
     return tally
 
 

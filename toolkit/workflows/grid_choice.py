@@ -1,12 +1,12 @@
 """What a grid chooses and says at its end: learning rates, models that stay, what diverged, was dropped or failed."""
 
 import shutil
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from toolkit.core.console import console
 from toolkit.core.text import counted, first_few
-from toolkit.experiments import Cell, Dropped, Halving, Outcome, halve, select
+from toolkit.experiments import Cell, Dropped, ExecutorKind, Halving, Outcome, halve, select
 from toolkit.experiments.display import Tally
 from toolkit.experiments.selection import Selected
 from toolkit.finetuning.made_by import versions_and_device
@@ -54,14 +54,20 @@ def counted_cells(plan: GridPlan) -> str:
     return f"{counted(num_cells, 'cell')}{shared}"
 
 
-def print_start(plan: GridPlan, outcomes: Mapping[Cell, Outcome], others: Sequence[str]) -> None:
+def print_start(
+    plan: GridPlan, outcomes: Mapping[Cell, Outcome], others: Sequence[str], executor: ExecutorKind
+) -> None:
     """How many cells there are and are done, who else runs them, and what else made those that are done."""
     screen = console()
     screen.print(f"{plan.folder}: {counted_cells(plan)}, {len(outcomes):,} done before")
     if others:
         screen.print(f"shared with {counted(len(others), 'other command')}: {first_few(others)}")
     made_otherwise: dict[tuple[str, str, str], int] = defaultdict(int)
-    for name, now in versions_and_device().items():
+    here = versions_and_device()
+    if executor is not ExecutorKind.LOCAL:
+        # Workers of a cluster have this machine's versions, and devices of their own.
+        del here["device"]
+    for name, now in here.items():
         for outcome in outcomes.values():
             was = (outcome.made_by or {}).get(name, now)
             if was != now:
@@ -84,6 +90,12 @@ def print_outcome(plan: GridPlan, tally: Tally) -> None:
     if halving := find_halving(plan, tally):
         _print_dropped(plan, tally, halving.dropped)
     _print_missing_models(plan, tally, selected)
+    outcomes: list[Outcome] = [*tally.scores.values(), *tally.diverged.values()]
+    devices = Counter((outcome.made_by or {}).get("device") for outcome in outcomes)
+    del devices[None]
+    if len(devices) > 1:
+        shares = ", ".join(f"{device} ({counted(number, 'cell')})" for device, number in devices.items())
+        screen.print(f"made on {len(devices)} devices, for which scores may differ: {shares}")
     screen.print(f"written to {plan.folder}: results.jsonl, selected.json, cells/")
     for cell in list(tally.failed)[:_MOST_NAMED]:
         screen.print(f"failed: {cell}, see {plan.place(cell).error_file}")

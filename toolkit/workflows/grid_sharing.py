@@ -1,13 +1,15 @@
 """One grid, one or several commands: which of them runs which cells.
 
 A command holds a lock of its own for as long as it runs, and one for each training while its workers are at it. The
-system gives back the locks of a command that is killed, and others run its cells. Results are written under the lock of
-the grid's folder, which nobody holds for long.
+system gives back the locks of a command that is killed, and others run its cells; where it has none (no `flock`), those
+of a machine that was lost stay, and who waits for them names the file. Results are written under the lock of the grid's
+folder, which nobody holds for long.
 """
 
 import os
 import shutil
 import socket
+import time
 import uuid
 from contextlib import AbstractContextManager
 from functools import cache
@@ -16,6 +18,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from toolkit.core.errors import SettingsError
+from toolkit.core.locks import holder_of
 from toolkit.core.text import first_few
 from toolkit.experiments import Cell
 from toolkit.experiments.scheduling import ELSEWHERE, Event, Failed, Finished
@@ -24,6 +27,7 @@ from toolkit.workflows.grid_plan import GridPlan
 
 _PATIENCE_SECONDS = 600.0
 """How long another command may take to read or write the results of a large grid."""
+_SECONDS_UNTIL_SAID = 30.0
 
 
 class GridShare:
@@ -36,6 +40,8 @@ class GridShare:
     def __init__(self, plan: GridPlan) -> None:
         self._plan, self._held = plan, dict[str, FileLock]()
         self._errors = {cell: _mark(plan.place(cell).error_file) for cell in plan.cells}
+        self._idle_since: float | None = None
+        self._named = set[Path]()
 
     def __enter__(self) -> "GridShare":
         return self
@@ -66,6 +72,7 @@ class GridShare:
             raise SettingsError(
                 f"another `toolkit grid` ({first_few(others)}) is running in {self._plan.folder} with another grid "
                 "file. Wait for it, give the same file, or set grid.dir to another folder."
+                f"{holder_of(self._commands / f'{others[0]}.lock')}"
             )
         if not others:
             shutil.rmtree(logs_folder(self._plan).parent, ignore_errors=True)
@@ -94,10 +101,22 @@ class GridShare:
 
     def claim(self, training: str) -> bool:
         """Make a training this command's own; False where another command has it."""
-        lock = _try_lock(self._plan.locks / f"{training}.claim")
-        if lock is not None:
-            self._held[training] = lock
+        path = self._plan.locks / f"{training}.claim"
+        lock = _try_lock(path)
+        if lock is None:
+            self._name_holder(path)
+        else:
+            self._held[training], self._idle_since = lock, None
         return lock is not None
+
+    def _name_holder(self, path: Path) -> None:
+        """Say once who holds a lock, where this command has been idle for a while, and the system would not free it."""
+        is_idle = not self._held.keys() - {command_name()}
+        self._idle_since = (self._idle_since or time.monotonic()) if is_idle else None
+        has_waited = self._idle_since is not None and time.monotonic() - self._idle_since >= _SECONDS_UNTIL_SAID
+        if has_waited and path not in self._named and (holder := holder_of(path)):
+            self._named.add(path)
+            print(f"waiting for the lock {path}{holder}", flush=True)
 
     def release(self, training: str) -> None:
         """Give up a claim; trained weights that no cell needs any more are removed."""
@@ -129,20 +148,17 @@ def command_name() -> str:
 
 def _try_lock(path: Path) -> FileLock | None:
     """The lock, held; None where another process holds it."""
-    # Without flock a lock would outlive a command that was killed on another machine.
-    lock = FileLock(path, timeout=0, fallback_to_soft=False)
+    lock = FileLock(path, timeout=0)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except Timeout:
         return None
     except OSError as error:
-        raise SettingsError(_unwritable(path, error.strerror or str(error))) from None
+        raise SettingsError(
+            f"could not lock {path}: {error.strerror or error}. Set grid.dir to a folder that can be locked."
+        ) from None
     return lock
-
-
-def _unwritable(path: Path, reason: str) -> str:
-    return f"could not lock {path}: {reason}. Set grid.dir to a folder that can be locked (flock)."
 
 
 def _locked(folder: Path) -> AbstractContextManager[None]:

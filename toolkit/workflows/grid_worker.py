@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import FileLock
 
 from toolkit.core.errors import NonFiniteError, UserError
+from toolkit.core.locks import locked_file
 from toolkit.engine.precision import Precision
 from toolkit.experiments.cells import CellFolder, Record
 from toolkit.experiments.scheduling import Job
@@ -39,7 +39,7 @@ class EncoderPlace:
         if self.checkpoint is not None:
             folder = Path(self.path)
             folder.parent.mkdir(parents=True, exist_ok=True)
-            with FileLock(folder.with_name(f".{folder.name}.lock")):
+            with locked_file(folder.with_name(f".{folder.name}.lock")):
                 if not folder.is_dir():
                     export_encoder(self.checkpoint, folder)
         return self.path
