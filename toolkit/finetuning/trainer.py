@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -32,14 +32,29 @@ from toolkit.finetuning.precision import choose_autocast
 from toolkit.finetuning.settings import FinetuningSettings
 from toolkit.finetuning.source import EncoderSource
 
-if TYPE_CHECKING:
-    from toolkit.finetuning.task import Task
-
 Features = Sequence[dict[str, Any]]
 """Inputs of a network: `input_ids`, whatever else its forward takes, and `labels`; other entries do not reach it."""
 
 _SECONDS_BETWEEN_CHECKPOINTS = 300.0
 _TRAINED = "trained.pt"
+
+
+class Trainable(Protocol):
+    """What training and prediction need of a `Task`."""
+
+    settings: FinetuningSettings
+
+    def logits(self, outputs: Any) -> torch.Tensor:
+        """As in `Task`."""
+
+    def collate_labels(self, labels: Sequence[Any], *, width: int) -> torch.Tensor:
+        """As in `Task`."""
+
+    def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """As in `Task`."""
+
+    def num_targets(self, labels: torch.Tensor) -> int:
+        """As in `Task`."""
 
 
 class ShowProgress(TrainerCallback):
@@ -70,7 +85,7 @@ class SaveByTheClock(TrainerCallback):
             control.should_save = True
 
 
-def train(network: nn.Module, features: Features, *, task: "Task[Any]", source: EncoderSource, folder: Path) -> None:
+def train(network: nn.Module, features: Features, *, task: Trainable, source: EncoderSource, folder: Path) -> None:
     """Fine-tune in place: AdamW, warm-up, linear to 0, batches of like length; fp32 weights, bf16 where it is faster.
 
     Args:
@@ -136,7 +151,7 @@ def keep_trained(network: nn.Module, folder: Path) -> None:
 class _Trainer(Trainer):
     """The Trainer with batches of like length, with which a resumed run goes on, and a family's count of targets."""
 
-    def __init__(self, task: "Task[Any]", **arguments: Any) -> None:
+    def __init__(self, task: Trainable, **arguments: Any) -> None:
         super().__init__(**arguments)
         self._task = task
 
@@ -225,7 +240,7 @@ def training_arguments(
     return arguments
 
 
-def collator(task: "Task[Any]", source: EncoderSource) -> Callable[[Features], dict[str, torch.Tensor]]:
+def collator(task: Trainable, source: EncoderSource) -> Callable[[Features], dict[str, torch.Tensor]]:
     """Makes a batch of inputs, padded on the right to the longest; the attention mask hides the padding."""
     padding = right_padding(source.tokenizer)
 
@@ -250,7 +265,7 @@ def right_padding(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase
 
 @torch.no_grad()
 def predict(
-    network: nn.Module, features: Features, *, task: "Task[Any]", source: EncoderSource
+    network: nn.Module, features: Features, *, task: Trainable, source: EncoderSource
 ) -> list[npt.NDArray[np.float32]]:
     """Logits of each input, in their own order: (classes,), or (tokens, classes) without padding. In fp32.
 
