@@ -445,7 +445,7 @@ _GRIDS = (
             ("{twin_models}", ("[[model]] 'm' is there twice",), "rename one"),
             ("{typed_wrong}", ("grid.learning_rates.0", "'1e-4'"), "without quotes"),
             ("{misspelt_option}", ("[[task]] t: unknown key 'batch_row'",), "Did you mean 'batch_rows'"),
-            ("{unknown_kind}", ("unknown task 'ner'",), "Choose one of: "),
+            ("{unknown_kind}", ("unknown task 'ner'",), "Available kinds: "),
             ("{lost_data}", ("[[task]] t: train = 'no.tsv' does not exist",), "Check the path"),
             ("{lost_model}", ("no/such/model",), "Give a folder"),
             (
@@ -548,7 +548,7 @@ _IMPORTS = (
 
 _SHEET = "Give a .tsv, .txt, .csv, .jsonl or .parquet file"
 _FINETUNED = (
-    _finetune("xx", "{checkpoint}", found=("unknown task 'xx'",), remedy="Choose one of: "),
+    _finetune("xx", "{checkpoint}", found=("unknown task 'xx'",), remedy="Available kinds: "),
     _finetune(
         "sc",
         "{text}/x",

@@ -93,7 +93,7 @@ def test_help_shows_the_settings_of_the_task(monkeypatch, capsys, tmp_path, word
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["sequence"], "unknown task 'sequence'. Choose one of: "),
+        (["sequence"], "unknown task 'sequence'. Available kinds: "),
         (["sc", "--lr", "-1"], "invalid value for --lr: expected a value above 0, got -1.0"),
         (["sc", "--lr", "nan"], "invalid value for --lr: expected a finite number, got nan"),
         (["sc", "--steps", "0"], "invalid value for --steps: expected at least 1, got 0"),

@@ -32,7 +32,7 @@ def test_a_metric_of_which_less_is_better_is_refused(monkeypatch, tmp_path, main
         task = get_task("from_elsewhere")
         assert task(task.Settings()).metric_names == (main, other)
         return
-    with pytest.raises(UserError, match=f"has the metric '{named}', of which a lower value seems to be better"):
+    with pytest.raises(UserError, match=f"of the metric '{named}' a lower value seems to be better"):
         get_task("from_elsewhere")
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
@@ -26,7 +26,9 @@ def _points_of(group: str, search_path: tuple[str, ...]) -> tuple[EntryPoint, ..
 class PluginClass(Protocol):
     """A class with a class of its settings."""
 
-    Settings: ClassVar[type[BaseModel]]
+    @property
+    def Settings(self) -> type[BaseModel]:
+        """The class of its settings."""
 
 
 ClassT = TypeVar("ClassT", bound=PluginClass)

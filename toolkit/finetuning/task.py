@@ -9,7 +9,6 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -17,13 +16,13 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from toolkit.core.errors import SettingsError, UserError
+from toolkit.core.errors import SettingsError
+from toolkit.core.plugins import Plugins
 from toolkit.core.settings import nearest
 from toolkit.finetuning.settings import FinetuningSettings
 from toolkit.finetuning.source import EncoderSource
 from toolkit.finetuning.trainer import Features, predict, train
 
-_GROUP = "toolkit.tasks"
 _LOWER_IS_BETTER = re.compile(r"^(?!neg_)(.*_)?(loss|error|perplexity|mse|rmse|mae|wer|cer)(_|@|$)")
 
 DataT = TypeVar("DataT")
@@ -178,41 +177,21 @@ class Task(ABC, Generic[DataT]):
         return {split: self.answer(network, inputs, source) for split, inputs in features.items()}
 
 
-def known_tasks() -> tuple[str, ...]:
-    """Names of all families; nothing is imported."""
-    return tuple(sorted({point.name for point in entry_points(group=_GROUP)}))
-
-
-def get_task(name: str) -> type[Task[Any]]:
-    """The class of a family.
-
-    Raises:
-        UserError: no package offers it, two do, or the one that does fails on import.
-    """
-    points = {point.value: point for point in entry_points(group=_GROUP) if point.name == name}
-    if not points:
-        raise UserError(
-            f"unknown task {name!r}.{nearest(name, known_tasks())} Choose one of: {', '.join(known_tasks())}."
-        )
-    if len(points) > 1:
-        raise UserError(f"the task {name!r} is offered by {' and '.join(sorted(points))}; uninstall one of them.")
-    (point,) = points.values()
-    try:
-        loaded = point.load()
-    except Exception as error:  # A plugin may raise anything, and the user has to learn which one it was.
-        raise UserError(
-            f"the task {name!r} ({point.value}) cannot be imported: {type(error).__name__}: {error}\n"
-            "Repair or uninstall its package."
-        ) from error
-    if not (isinstance(loaded, type) and issubclass(loaded, Task)):
-        raise UserError(f"the task {name!r} ({point.value}) is not a subclass of toolkit.finetuning.Task.")
+def _complaints(candidate: object) -> list[str]:
+    """What a candidate lacks as a family, a phrase each."""
+    if not (isinstance(candidate, type) and issubclass(candidate, Task)):
+        return ["it is not a subclass of toolkit.finetuning.Task"]
     named = [
-        *getattr(loaded, "metrics", {}).values(),
-        *(metric for others in loaded.other_metrics.values() for metric in others),
+        *getattr(candidate, "metrics", {}).values(),
+        *(metric for others in candidate.other_metrics.values() for metric in others),
     ]
-    if errors := [metric for metric in named if _LOWER_IS_BETTER.search(metric)]:
-        raise UserError(
-            f"the task {name!r} ({point.value}) has the metric {errors[0]!r}, of which a lower value seems to be "
-            f"better, but the highest one is chosen. Let it score 1 - the error, or the negative as 'neg_{errors[0]}'."
-        )
-    return loaded
+    return [
+        f"of the metric {metric!r} a lower value seems to be better, but the highest one is chosen (let it score "
+        f"1 - the error, or the negative as 'neg_{metric}')"
+        for metric in named
+        if _LOWER_IS_BETTER.search(metric)
+    ]
+
+
+TASKS: Plugins[type[Task[Any]]] = Plugins("toolkit.tasks", "task", _complaints)
+known_tasks, get_task = TASKS.known, TASKS.get
