@@ -1015,6 +1015,13 @@ FAULTS = (
         tests=("tests/preprocess/test_preprocess_delimited.py",),
     ),
     Fault(
+        name="csv: an empty field or a blank behind a comma is no sign of rows",
+        path="toolkit/preprocess/readers/swallowed_rows.py",
+        old="        return [cls(_share_empty(column), _share_blank(column)) for column in columns]",
+        new="        return [cls() for _ in columns]",
+        tests=("tests/preprocess/test_preprocess_delimited.py",),
+    ),
+    Fault(
         name="csv: the rest of a broken record is read as records",
         path="toolkit/preprocess/readers/csv_records.py",
         old='            if self._can_begin_record(line.decode("utf-8", "replace")):',

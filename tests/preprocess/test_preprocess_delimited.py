@@ -2,6 +2,8 @@
 
 import csv
 import io
+import random
+import re
 
 import pytest
 
@@ -113,11 +115,99 @@ def test_the_rest_of_a_broken_record_is_no_document(tmp_path):
     assert rows[0].found.startswith("lines 2 to 4: ")
 
 
-def test_a_very_long_text_is_remarked_upon(tmp_path, monkeypatch):
-    monkeypatch.setattr(delimited, "_MANY_LINES", 20)
-    rows = read(tmp_path, "a.csv", ("text\na\n" + '"' + "row\n" * 30 + '"\nb\n').encode())
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize(
+    ("row", "opened", "closed"),
+    [
+        ("{0}, text {0}", '{0},"an inch', '{0}, of 3"'),  # a blank behind every comma
+        ("{0},,text {0}", '{0},,"an inch', '{0},,of 3"'),  # an empty column
+        ("{0},,text {0}", '{0},",an inch', '{0},",of 3'),  # a mark in it
+        ("{0},text {0},", '{0},"an inch,', '{0},of 3",'),  # the last is empty
+        ("{0}.5,text {0},{0}.5", '{0}.5,"an inch,{0}.5', '{0}.5,of 3",{0}.5'),
+        ("name {0},text {0}", 'name {0},"an inch', 'name {0},of 3"'),
+        (" name {0}, text {0}", ' name {0},"an inch', ' name {0}, of 3"'),
+    ],
+)
+def test_rows_are_told_from_a_text_by_the_habits_of_the_file(tmp_path, row, opened, closed, end):
+    numbers = [number * 7 for number in range(60)]
+    lines = [row.format(number) for number in numbers]
+    lines[20], lines[40] = opened.format(numbers[20]), closed.format(numbers[40])
+    header = ["id,text", "id,other,text", "id,text,other"][lines[0].count(",") - 1 + lines[0].endswith((",", ".5"))]
+    rows = read(tmp_path, "a.csv", end.join([header, *lines, ""]).encode())
 
-    assert [row.found for row in rows] == ["", "lines 3 to 33 are one document", ""]
+    assert values(rows)[20:41] == [Reason.SWALLOWED] * 21
+    assert all(not row.reason for row in (*rows[:20], *rows[41:]))
+    assert len(rows) == 60
+
+
+@pytest.mark.parametrize("num_swallowed", [2, 3, 9])
+def test_a_few_rows_that_count_on_are_rows(tmp_path, num_swallowed):
+    lines = [f"text {number},{number}" for number in range(98, 118)]
+    lines[5], lines[4 + num_swallowed] = '"an inch,103', f'of 3",{102 + num_swallowed}'
+    rows = read(tmp_path, "a.csv", "\n".join(["text,id", *lines]).encode())
+
+    assert values(rows)[5 : 5 + num_swallowed] == [Reason.SWALLOWED] * num_swallowed
+    assert rows[5].found.startswith(f"lines 7 to {6 + num_swallowed}: ")
+    assert len(rows) == 20
+
+
+def test_a_header_that_swallowed_rows_is_broken(tmp_path):
+    with pytest.raises(UserError, match=r"the header of .*a\.csv is broken: lines 1 to 3 are one record"):
+        read(tmp_path, "a.csv", b'text,"size in inches"\na,3\n'.replace(b'inches"', b"inches") + b'b,3"\nc,4\n')
+    assert values(read(tmp_path, "a.csv", b'id,"text\nin English"\n1,a\n', text_field="text\nin English")) == ["a"]
+
+
+def random_table(rng, *, counts_on, legitimate):
+    """Lines of a table of 1 to 4 columns, and where its rows begin in them."""
+    num_columns = rng.randint(2 if counts_on else 1, 4)
+    texts = ["", " a", "b", "3", "4.5", "two words", "it's", "", "é"] + ['"a, b"', '"say ""no"""', '""'] * 2
+    if legitimate:
+        texts += ['"two\nlines, or\nthree"', '"a\n\nb"', '"\n"'] * 2
+    rows = [[rng.choice(texts) for _ in range(num_columns)] for _ in range(rng.randint(3, 40))]
+    if counts_on:
+        rows = [[str(number), *fields[1:]] for number, fields in enumerate(rows, start=rng.randint(0, 50))]
+    return [[f"c{number}" for number in range(num_columns - 1)] + ["text"], *rows]
+
+
+def with_stray_marks(rng, table, *, end):
+    """The lines of a table with one or two quotation marks too many."""
+    lines = end.join(",".join(fields) for fields in table).replace("\n", end).replace("\r\r", "\r").split("\n")
+    first = 0 if len(table[0]) > 1 else 1
+    for number in rng.sample(range(first, len(lines)), rng.randint(1, 2)):
+        line = lines[number]
+        begins = [place + 1 for place, each in enumerate(line) if each == ","]
+        place = rng.choice([0, rng.randint(0, len(line)), *begins])
+        lines[number] = f'{line[:place]}"{line[place:]}'
+    return lines
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("seed", range(150))
+def test_no_line_goes_uncounted(tmp_path, seed, end):
+    rng, counts_on = random.Random(seed), seed % 2 == 0
+    lines = with_stray_marks(rng, random_table(rng, counts_on=counts_on, legitimate=not counts_on), end=end)
+    broken, rows = "", []
+    try:
+        rows = read(tmp_path, "a.csv", "\n".join(lines).encode())
+    except UserError as error:
+        broken = str(error)
+
+    if broken:
+        assert re.search(r"lines? \d", broken) or "header" in broken
+    else:
+        assert sum(row.num_lines for row in rows) == len(lines) - 1 - (not lines[-1])
+        assert not counts_on or len(rows) == len(lines) - 1
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_a_table_without_a_stray_mark_is_read_as_the_csv_module_does(tmp_path, seed):
+    table = random_table(random.Random(seed), counts_on=False, legitimate=True)
+    content = "\n".join(",".join(fields) for fields in table)
+
+    rows = read(tmp_path, "a.csv", content.encode())
+
+    records = list(csv.reader(io.StringIO(content, newline=""), strict=True))
+    assert [row.text for row in rows] == [fields[-1] if fields else "" for fields in records[1:]]
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv"])
@@ -177,9 +267,10 @@ def test_swallowed_rows_end_the_command(tmp_path, prepare, workers):
     assert result.manifest.skipped == {Reason.SWALLOWED: 901}
 
 
-def test_a_very_long_text_is_said_at_the_end(tmp_path, prepare):
-    (tmp_path / "a.csv").write_text('text\n"' + "row\n" * 1200 + '"\nlast\n')
+def test_records_of_several_lines_are_counted_at_the_end(tmp_path, prepare):
+    (tmp_path / "a.csv").write_text('text,id\nfirst,1\n"' + "row\n" * 1200 + '",2\n"a\nb",3\n"","c\n\nd"\nlast,4\n')
 
     (note,) = notes(prepare(tmp_path / "a.csv"))
 
-    assert f"{tmp_path / 'a.csv'}, lines 2 to 1,202 are one document. If they should be several rows" in note
+    assert note.startswith("3 CSV records with line breaks in quotation marks, 1,206 lines in all; ")
+    assert f"the longest has 1,201 ({tmp_path / 'a.csv'} row 2). If these should be several rows" in note

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from tokenization import MaskOrigin, Tokenizer
 from toolkit.core.console import facts
-from toolkit.core.text import printable
+from toolkit.core.text import counted, printable
 from toolkit.data import CorpusManifest, Rows
 from toolkit.preprocess.tokenizer_checks import BackendChoice, mask_notes
 from toolkit.preprocess.writer.ledger import Tally
@@ -90,9 +90,12 @@ def notes(result: PreprocessResult) -> list[str]:
     found += mask_notes(result.tokenizer)
     if result.left_out is not None:
         found.append(result.left_out)
-    if result.tally.remark:
-        remark = printable(result.tally.remark)
-        found.append(f"{remark}. If they should be several rows, a quotation mark is missing, or is not doubled.")
+    if (many := result.tally.many_lines).records:
+        found.append(
+            f"{counted(many.records, 'CSV record')} with line breaks in quotation marks, {many.lines:,} lines in all; "
+            f"the longest has {many.most:,} ({printable(many.longest)}). If these should be several rows, a quotation "
+            "mark is missing, or is not doubled."
+        )
     if manifest.special_text_hits:
         parsed = result.tokenizer.rules.parse_special_text
         how = "read as these tokens (--special-text literal reads plain text)" if parsed else "read as plain text"

@@ -8,7 +8,7 @@ rows.py                 a row: its text, or why it has none
 streams.py              local files: opened, decompressed
 hub_file.py             files on the hub: read in byte ranges
 lines.py                JSON lines and plain text
-delimited.py            CSV (csv_records.py) and TSV
+delimited.py            CSV (csv_records.py, swallowed_rows.py) and TSV
 json_array.py           one JSON array
 parquet.py              Parquet (parquet_footer.py)
 """

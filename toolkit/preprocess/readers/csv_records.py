@@ -1,4 +1,4 @@
-"""Records of a CSV file with the lines that each takes, and signs that a stray quotation mark has swallowed rows.
+"""Records of a CSV file with the lines that each takes.
 
 A quotation mark at the start of a field opens a text that ends at the next mark, however many rows lie between. So a
 record knows how many lines it takes, and after one whose quoting is wrong reading resumes at the first line that can
@@ -8,7 +8,7 @@ begin a record.
 import codecs
 import csv
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from itertools import chain
 from typing import BinaryIO, NoReturn
@@ -21,9 +21,6 @@ _MOST_FIELD_CHARACTERS = 1 << 30
 _BLOCK_BYTES = 1 << 20
 DOUBLED = "inside a quoted text, a quotation mark is written twice"
 """The remedy, for messages."""
-FEWEST_LINES = 10
-"""A field with fewer lines is never taken for rows."""
-_MOST_LINES, _SHARE_OF_ROWS = 100, 0.9
 _OPEN_FIELD = r'"(?:[^"]|"")*+'
 _FIELD = rf'(?:{_OPEN_FIELD}"|[^",\r\n]*)'
 
@@ -116,34 +113,3 @@ class CsvRecords:
             except UnicodeDecodeError as error:
                 self.not_utf8 = f"{error.reason} at byte {error.start} of a line"
                 yield content.decode("utf-8", "replace")
-
-
-def holds_rows(fields: Sequence[str]) -> bool:
-    """Whether a field of a record looks like rows of the same file, which a quotation mark has made one text.
-
-    Its last lines are looked at, since whatever is swallowed ends at the mark that closes the text. Nine of ten have as
-    many fields, none of them empty or begun with a blank, as prose has them after commas, and a number wherever the
-    record has one. A file of one column cannot show it.
-    """
-    return len(fields) > 1 and any(_is_rows(number, fields) for number in range(len(fields)))
-
-
-def _is_rows(number: int, fields: Sequence[str]) -> bool:
-    lines = fields[number].rsplit("\n", _MOST_LINES + 1)[1:-1]
-    alike = sum(_is_like(line.removesuffix("\r").split(","), fields, besides=number) for line in lines)
-    return len(lines) >= FEWEST_LINES and alike >= _SHARE_OF_ROWS * len(lines)
-
-
-def _is_like(candidate: Sequence[str], fields: Sequence[str], *, besides: int) -> bool:
-    if len(candidate) != len(fields) or any(not field or field[0].isspace() for field in candidate):
-        return False
-    pairs = enumerate(zip(candidate, fields, strict=True))
-    return all(number == besides or _is_number(its) >= _is_number(own) for number, (its, own) in pairs)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

@@ -8,18 +8,20 @@ workers parse byte ranges themselves.
 import codecs
 import io
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 from toolkit.core.errors import UserError
-from toolkit.preprocess.readers.csv_records import DOUBLED, FEWEST_LINES, CsvRecords, holds_rows
+from toolkit.preprocess.readers.csv_records import DOUBLED, CsvRecords
 from toolkit.preprocess.readers.lines import iterate_line_spans, without_line_end
 from toolkit.preprocess.readers.rows import Reason, Row, Span, row_from_text
 from toolkit.preprocess.readers.streams import open_stream
+from toolkit.preprocess.readers.swallowed_rows import ColumnHabits, holds_rows, split_lines
 from toolkit.preprocess.sources.source import Source
 
 _SPAN_BYTES = 4 << 20
-_MANY_LINES = 1000
+_HEAD_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -67,14 +69,14 @@ def iterate_csv_spans(source: Source, text_field: str, *, start: int) -> Iterato
     """
     with open_stream(source) as stream:
         records = CsvRecords(source, stream.file, 0)
-        header, start = _Header(next(records, []), text_field), max(start, records.num_bytes)
-        if records.problem:
-            raise UserError(f"the header of {source.name} is broken: {records.problem}. Repair it.")
+        names, start = next(records, []), max(start, records.num_bytes)
+        _check_header(source, names, records)
+    reader = _CsvReader(source, _Header(names, text_field))
     with open_stream(source, start=start) as stream:
-        records = CsvRecords(source, stream.file, start, num_columns=len(header.names))
+        records = CsvRecords(source, stream.file, start, num_columns=len(names))
         rows: list[Row] = []
         for fields in records:
-            rows += _csv_rows(header, records, fields)
+            rows += reader.rows(records, fields)
             if records.num_bytes - start >= _SPAN_BYTES:
                 yield Span(start, stream.source_position(), partial(list, rows))
                 rows, start = [], records.num_bytes
@@ -82,18 +84,48 @@ def iterate_csv_spans(source: Source, text_field: str, *, start: int) -> Iterato
             yield Span(start, stream.source_position(), partial(list, rows))
 
 
-def _csv_rows(header: _Header, records: CsvRecords, fields: Sequence[str]) -> list[Row]:
-    """The row of the last record; one bad row for each of its lines, where they may have been rows themselves."""
-    if fields:
-        row = header.row(fields)
-    else:
-        row = Row("", Reason.BROKEN_CSV, records.problem) if records.problem else Row("", Reason.EMPTY)
-    num_lines, is_broken = records.num_lines, row.reason in (Reason.BROKEN_CSV, Reason.WRONG_COLUMNS)
-    if num_lines > 1 and (is_broken or (num_lines > FEWEST_LINES and holds_rows(fields))):
-        found = f"{records.lines}: {row.found or 'one text, whose lines look like rows'} ({DOUBLED})"
-        return [Row("", Reason.SWALLOWED, found)] * num_lines
-    if records.not_utf8:
-        return [Row("", Reason.NOT_UTF8, records.not_utf8)]
-    if num_lines > _MANY_LINES and not row.reason:
-        return [row._replace(found=f"{records.lines} are one document")]
-    return [row]
+def _check_header(source: Source, names: Sequence[str], records: CsvRecords) -> None:
+    problem = records.problem
+    if records.num_lines > 1 and len(names) > 1:
+        several = next(number for number, name in enumerate(names) if "\n" in name)
+        if all(len(line) == len(names) for line in split_lines(several, names)):
+            problem = f"{records.lines} are one record, whose lines look like rows ({DOUBLED})"
+    if problem:
+        raise UserError(f"the header of {source.name} is broken: {problem}. Repair it.")
+
+
+@dataclass(frozen=True)
+class _CsvReader:
+    """The rows of the records of a file."""
+
+    source: Source
+    header: _Header
+
+    def rows(self, records: CsvRecords, fields: Sequence[str]) -> list[Row]:
+        """The row of the last record; one bad row for each of its lines, where they may have been rows themselves."""
+        if fields:
+            row = self.header.row(fields)
+        else:
+            row = Row("", Reason.BROKEN_CSV, records.problem) if records.problem else Row("", Reason.EMPTY)
+        num_lines, is_broken = records.num_lines, row.reason in (Reason.BROKEN_CSV, Reason.WRONG_COLUMNS)
+        if num_lines > 1 and (is_broken or holds_rows(fields, self._habits)):
+            found = f"{records.lines}: {row.found or 'one text, whose lines look like rows'} ({DOUBLED})"
+            return [Row("", Reason.SWALLOWED, found)] * num_lines
+        if records.not_utf8:
+            return [Row("", Reason.NOT_UTF8, records.not_utf8)]
+        return [row._replace(num_lines=num_lines) if num_lines > 1 else row]
+
+    @cached_property
+    def _habits(self) -> Sequence[ColumnHabits]:
+        """Those of the rows of one line at the head of the file."""
+        num_columns, rows = len(self.header.names), list[Sequence[str]]()
+        # What is broken there is said when its turn comes.
+        with suppress(UserError), open_stream(self.source) as stream:
+            records = CsvRecords(self.source, stream.file, 0)
+            next(records)
+            for fields in records:
+                if len(fields) == num_columns and records.num_lines == 1:
+                    rows.append(fields)
+                if records.num_bytes > _HEAD_BYTES:
+                    break
+        return ColumnHabits.of_columns(rows, num_columns)

@@ -23,14 +23,13 @@ class Reason(StrEnum):
 
 
 class Row(NamedTuple):
-    """One row of a source: its text, or the reason why it has none and what was found instead.
-
-    A row with a text has something in `found` where the user should know of it.
-    """
+    """One row of a source: its text, or the reason why it has none and what was found instead."""
 
     text: str
     reason: Reason | None = None
     found: str = ""
+    num_lines: int = 1
+    """Lines of a CSV file that it takes."""
 
 
 @dataclass(frozen=True)

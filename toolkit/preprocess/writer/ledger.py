@@ -42,6 +42,16 @@ class Counts:
 
 
 @dataclass
+class ManyLines:
+    """What records of several lines add up to, and the longest of them, which has the most lines."""
+
+    records: int = 0
+    lines: int = 0
+    most: int = 0
+    longest: str = ""
+
+
+@dataclass
 class Tally:
     """Counts over the rows read so far.
 
@@ -51,7 +61,7 @@ class Tally:
         held_out: those that became documents of the holdout.
         skipped: the other rows by reason.
         first_bad: the first bad row for each reason.
-        remark: the first document that the user should know of, where there is one, and why.
+        many_lines: those that take more than one line of a CSV file.
     """
 
     rows: int = 0
@@ -59,7 +69,7 @@ class Tally:
     held_out: Counts = field(default_factory=Counts)
     skipped: dict[str, int] = field(default_factory=dict)
     first_bad: dict[str, BadRow] = field(default_factory=dict)
-    remark: str = ""
+    many_lines: ManyLines = field(default_factory=ManyLines)
 
     @property
     def documents(self) -> int:
@@ -87,6 +97,14 @@ class Tally:
         self.skipped[reason] = self.skipped.get(reason, 0) + 1
         if reason is not Reason.EMPTY:
             self.first_bad.setdefault(reason, BadRow(source=source, row=row, found=found))
+
+    def count_lines(self, num_lines: int, *, source: str, row: int) -> None:
+        """Count the lines of row number `row` of `source`."""
+        if num_lines > 1:
+            many = self.many_lines
+            many.records, many.lines = many.records + 1, many.lines + num_lines
+            if num_lines > many.most:
+                many.most, many.longest = num_lines, f"{source} row {row:,}"
 
     def reasons(self) -> str:
         """The bad rows by reason, one a line, each with the first example."""

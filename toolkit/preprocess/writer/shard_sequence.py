@@ -86,7 +86,7 @@ class ShardSequence:
                 missing = self._settings.shard_tokens - corpus.tokens_in_shard
                 stop = min(stop, int(np.searchsorted(its_ends_N, done + missing)) + 1)
             self._skip_until(encoded, first_row, int(encoded.rows_N[stop - 1]))
-            self._take(encoded, start, stop)
+            self._take(encoded, start, stop, first_row=first_row)
             self._move(rows=first_row + int(encoded.rows_N[stop - 1]) + 1)
             start = stop
             if self.kept.tokens_in_shard >= self._settings.shard_tokens:
@@ -117,7 +117,7 @@ class ShardSequence:
             num_taken = min(num_taken, int(np.searchsorted(ends_N, done + limit_tokens - self.tally.tokens)) + 1)
         return num_taken
 
-    def _take(self, encoded: EncodedSpan, start: int, stop: int) -> None:
+    def _take(self, encoded: EncodedSpan, start: int, stop: int, *, first_row: int) -> None:
         """Write the documents start..stop - 1, each to its corpus."""
         first, last = (int(encoded.lengths_N[:number].sum()) for number in (start, stop))
         ids, lengths, is_held_out = (
@@ -136,9 +136,9 @@ class ShardSequence:
             corpus.counts.text_bytes += int(encoded.text_bytes_N[start:stop][is_its].sum())
             corpus.counts.special_text_hits += int(encoded.special_hits_N[start:stop][is_its].sum())
         self.tally.rows += stop - start
-        for number, row in encoded.remarkable:
+        for number, row in encoded.of_many_lines:
             if encoded.rows_N[start] <= number <= encoded.rows_N[stop - 1]:
-                self.tally.remark = self.tally.remark or f"{self._source.name}, {row.found}"
+                self.tally.count_lines(row.num_lines, source=self._source.name, row=first_row + number + 1)
 
     def _skip_until(self, encoded: EncodedSpan, first_row: int, end: int) -> None:
         """Count the rows without a document before row `end` of the span that are not done."""
@@ -146,6 +146,7 @@ class ShardSequence:
             if self._place.rows <= first_row + number < first_row + end:
                 assert row.reason is not None
                 self.tally.skip(row.reason, source=self._source.name, row=first_row + number + 1, found=row.found)
+                self.tally.count_lines(row.num_lines, source=self._source.name, row=first_row + number + 1)
 
     def _move(self, **changes: int) -> None:
         self._place = self._place.model_copy(update=changes)
