@@ -150,6 +150,32 @@ def test_a_slurm_job_that_saved_nothing_new_is_not_requeued(tmp_path, whole, clu
 
 
 @pytest.mark.slow
+def test_a_slurm_job_whose_run_is_finished_is_not_requeued(tmp_path, whole, cluster):
+    """The signal comes behind the last step, and then while a job starts that finds the run finished."""
+    run_file, _ = whole
+    overrides = [f"run.dir={tmp_path / 'run'}", "schedule.0.steps=3", "schedule.1.steps=3", "log.every=1"]
+    command = ["bash", str(_LAUNCHERS / "slurm.sbatch"), str(run_file)]
+    command += [part for one in overrides for part in ("--set", one)]
+    job = start_program(command, cluster)
+    wait_for_step(tmp_path / "run", 6, [job])
+    job.send_signal(signal.SIGUSR1)
+    (log,) = outputs([job], seconds=120)
+    assert (job.returncode, log.splitlines()[-1]) == (0, "finished at step 6")
+
+    removed_at_start = tmp_path / f".toolkit-stop-{cluster['SLURM_JOB_ID']}"
+    removed_at_start.touch()
+    job = start_program(command, cluster)
+    while removed_at_start.exists():
+        time.sleep(0.02)
+    # It listens from the next lines on.
+    time.sleep(0.2)
+    job.send_signal(signal.SIGUSR1)
+    (log,) = outputs([job], seconds=120)
+    assert (job.returncode, log.splitlines()[-1]) == (0, "already finished at step 6")
+    assert not (tmp_path / "requeued").exists()
+
+
+@pytest.mark.slow
 def test_a_slurm_job_that_cannot_run_is_not_requeued(tmp_path, whole, cluster):
     run_file, _ = whole
     command = ["bash", str(_LAUNCHERS / "slurm.sbatch"), str(run_file), "--set", "lr.peak=-1"]

@@ -147,6 +147,24 @@ def too_short(case: Case) -> str:
     return "ended once, with code 1 and the message; the job behind it (afterok) never began"
 
 
+def finished_in_time(case: Case) -> str:
+    """A signal behind the last step, and one while a job starts whose run is finished; what happened."""
+    with _submitted(case, "last", "--nodes", "1", ranks_per_node=2) as job:
+        ask_at_step(case.steps)(job)
+        found = job.wait()
+        assert (found["JobState"], found["ExitCode"], found["Restarts"]) == ("COMPLETED", "0:0", "0"), (found, job.log)
+        assert job.log.count(f"\nfinished at step {case.steps}") == 1, job.log
+        _wait_for(lambda: job.released)
+        (case.folder / "last.released").unlink()
+    # Slurm signals at once where the limit is below the ten minutes of the shipped script's signal.
+    with _submitted(case, "last", "--nodes", "1", "--time", "5", ranks_per_node=2) as job:
+        found = job.wait()
+        assert (found["JobState"], found["ExitCode"], found["Restarts"]) == ("COMPLETED", "0:0", "0"), (found, job.log)
+        assert job.log.count(f"\nalready finished at step {case.steps}") == 1, job.log
+        _wait_for(lambda: job.released)
+    return "ended once, with code 0; another job of that run too, signalled as it began"
+
+
 @contextmanager
 def _submitted(case: Case, name: str, *options: str, ranks_per_node: int) -> Iterator[Job]:
     script = str(shipped_folder("launchers") / "slurm.sbatch")
@@ -202,6 +220,7 @@ def main() -> int:
             "one node, two ranks, a limit of 3 minutes": stopped_and_resumed(case, *limit, nodes=1),
             "two nodes, one rank each, a limit of 3 minutes": stopped_and_resumed(case, *limit, nodes=2),
             "a limit of 5 minutes, the signal 10 minutes before it": too_short(case),
+            "the signal behind the last step": finished_in_time(case),
         }
     version = _slurm("sbatch", "--version").split()[-1]
     text = f"{made_by('tests.proofs.slurm', packages=('deepspeed', 'torch'))}, Slurm {version}:\n\n"

@@ -6,7 +6,7 @@ import pytest
 
 from tests.proofs.kills import LAYOUTS, kill_at_random
 from tests.proofs.layout_table import measure, table
-from tests.proofs.slurm import Case, ask_at_step, is_available, stopped_and_resumed, too_short
+from tests.proofs.slurm import Case, ask_at_step, finished_in_time, is_available, stopped_and_resumed, too_short
 from tests.support.layouts import Layout
 
 
@@ -32,4 +32,5 @@ def test_a_slurm_job_is_queued_again_where_it_got_on_and_only_there(tmp_path: Pa
     case = Case(tmp_path, steps=60, seconds_per_batch=0.05)
     case.make()
     assert stopped_and_resumed(case, nodes=2, ask=ask_at_step(20)).startswith("stopped and queued again at step ")
-    assert too_short(case).startswith("ended once")
+    assert too_short(case).startswith("ended once, with code 1")
+    assert finished_in_time(case).startswith("ended once, with code 0")

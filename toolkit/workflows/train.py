@@ -11,9 +11,9 @@ from toolkit.core.locks import locked_file
 from toolkit.data import MANIFEST_NAME
 from toolkit.engine.gpus import num_devices
 from toolkit.run import RunFolder, RunSettings, load_run, run_presets
-from toolkit.run.load import to_toml
-from toolkit.run.resolve import Outcome, ResolvedRun, divide_run, resolve_run
-from toolkit.run.step_plan import BatchPlans, StepPlan
+from toolkit.run.load import read_without_objectives, to_toml
+from toolkit.run.resolve import Outcome, divide_run, resolve_run
+from toolkit.run.step_plan import BatchPlans, StepPlan, schedule_of
 from toolkit.workflows.launch import launch_ranks, what_is_left
 from toolkit.workflows.probe import check_probe
 
@@ -47,8 +47,8 @@ def train_run(
         ranks = num_procs or num_devices()
         run = resolve_run(settings, ds_config=ds_config, num_ranks=ranks)
         check_probe(settings)
-        if run.is_finished and run.folder.settings_file.is_file() and not _lacks_probes(run):
-            step = run.data.schedule.total_steps
+        step = run.data.schedule.total_steps
+        if run.is_finished and run.folder.settings_file.is_file() and not _lacks_probes(run.settings, step):
             print(Outcome(step, step, was_finished=True), flush=True)
             return 0
         for choice in run.choices:
@@ -61,13 +61,24 @@ def train_run(
         raise KeyboardInterrupt(what_is_left(RunFolder(settings.run.dir))) from None
 
 
-def _lacks_probes(run: ResolvedRun) -> bool:
+def is_complete(folder: RunFolder) -> bool:
+    """Whether another start of a run would do nothing; files of its last checkpoint are not hashed.
+
+    Raises:
+        SettingsError: the folder has no run.toml that can be read.
+    """
+    settings = read_without_objectives(folder.settings_file)
+    step = schedule_of(settings).total_steps
+    return folder.checkpoint(step).is_dir() and not _lacks_probes(settings, step)
+
+
+def _lacks_probes(settings: RunSettings, step: int) -> bool:
     """Whether scores of a finished run's probe are missing, which a rank would make."""
-    if run.settings.probe is None:
+    if settings.probe is None:
         return False
     from toolkit.training.probing import missing_probes
 
-    return bool(missing_probes(run.settings, up_to=run.data.schedule.total_steps))
+    return bool(missing_probes(settings, up_to=step))
 
 
 def show_run(
