@@ -21,7 +21,7 @@ def no_flock(monkeypatch):
         raise OSError(errno.ENOSYS, "Function not implemented")
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    monkeypatch.setattr("toolkit.run.folder._SECONDS_FOR_A_DYING_RUN", 0)
+    monkeypatch.setattr("toolkit.run.folder._SECONDS_FOR_DYING_RANKS", 0)
     monkeypatch.setattr("toolkit.core.locks._SECONDS_UNTIL_SAID", 0)
 
 

@@ -4,17 +4,46 @@ import subprocess
 import sys
 
 from tests.support.runs import read_metrics, write_run
+from toolkit.checkpoint.manifest import read_manifest
+
+_SCRIPT = """
+import sys
+from importlib import import_module
+
+from toolkit.core.errors import SettingsError
+from toolkit.run import load_run
+from toolkit.training import pretrain
+
+program = import_module("toolkit.training.pretrain")
+run = program._pretrain
+
+
+def train(folder, ranks, is_stop_requested):
+    try:
+        with folder.reserved():
+            print("toolkit train would start ranks")
+    except SettingsError as error:
+        print(error)
+    return run(folder, ranks, is_stop_requested)
+
+
+program._pretrain = train
+overrides = ["schedule.0.steps=2", "schedule.1.steps=2", "lr.warmup_steps=1", "lr.decay_steps=1"]
+settings = load_run(sys.argv[1], overrides)
+print(pretrain(settings))
+print(pretrain(settings))
+"""
 
 
 def test_it_runs_as_the_only_rank(tmp_path):
-    script = (
-        "import sys\nfrom toolkit.run import load_run\nfrom toolkit.training import pretrain\n"
-        "settings = load_run(sys.argv[1], ['schedule.0.steps=2', 'schedule.1.steps=2', 'lr.warmup_steps=1', "
-        "'lr.decay_steps=1'])\nprint(pretrain(settings))\nprint(pretrain(settings))\n"
-    )
-    command = [sys.executable, "-c", script, str(write_run(tmp_path))]
+    """And holds the folder against `toolkit train` too, which then need not wait for ranks that may be dying."""
+    command = [sys.executable, "-c", _SCRIPT, str(write_run(tmp_path))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     endings = [line for line in done.stdout.splitlines() if "finished" in line]
     assert endings == ["finished at step 4", "already finished at step 4"]
     assert [line["step"] for line in read_metrics(tmp_path / "run")] == [0, 1, 2, 3, 4]
+    manifest = read_manifest(tmp_path / "run" / "checkpoints" / "step-00000004")
+    assert manifest.kernels == {"attention": "sdpa", "blocks": "eager"}
+    assert done.stdout.count(f"another run is training in {tmp_path / 'run'}.") == 2
+    assert "would start ranks" not in done.stdout

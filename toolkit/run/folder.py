@@ -16,7 +16,9 @@ from toolkit.run.locks import locked_folder
 if TYPE_CHECKING:
     from toolkit.checkpoint.read import Checkpoint
 
-_SECONDS_FOR_A_DYING_RUN = 15.0
+# Ranks notice that their starter is gone, and then give back their memory. What a dead starter held is free at once.
+_SECONDS_FOR_DYING_RANKS = 15.0
+_SECONDS_FOR_A_DYING_STARTER = 1.5
 
 
 class RunFolder:
@@ -76,7 +78,7 @@ class RunFolder:
         Raises:
             SettingsError: another run is training in it, or it cannot be written.
         """
-        with _locked(self.path, ".lock", timeout=_SECONDS_FOR_A_DYING_RUN):
+        with _locked(self.path, ".lock", timeout=_SECONDS_FOR_DYING_RANKS):
             for leftover in self.path.glob(PARTIAL_FILES):
                 if leftover.is_dir():
                     shutil.rmtree(leftover, ignore_errors=True)
@@ -86,12 +88,12 @@ class RunFolder:
 
     @contextmanager
     def reserved(self) -> Iterator[None]:
-        """The folder for a process that starts ranks, which lock it only seconds later.
+        """The folder for who starts ranks, which lock it only seconds later; under other launchers, for rank 0 itself.
 
         Raises:
             SettingsError: another one has reserved it, or it cannot be written.
         """
-        with _locked(self.path, ".starter.lock", timeout=0):
+        with _locked(self.path, ".starter.lock", timeout=_SECONDS_FOR_A_DYING_STARTER):
             yield
 
     def write_resolved(self, settings: str, ds_config: dict[str, Any]) -> None:

@@ -71,6 +71,7 @@ def pretrain(settings: RunSettings, *, ds_config: str | None = None) -> Outcome:
         def resolve() -> None:
             run = resolve_run(settings, ds_config=ds_config, num_ranks=ranks.world_size)
             print("".join(f"{choice}\n" for choice in run.choices), end="", flush=True)
+            stack.enter_context(run.folder.reserved())
             stack.enter_context(run.folder.locked())
             run.write()
 
@@ -260,8 +261,10 @@ def _build_engine(settings: RunSettings, config: dict[str, Any], ranks: Ranks) -
     if isinstance(module, Stage):
         from toolkit.engine.pipeline import PipelinedEngine
 
-        return PipelinedEngine(module, names=names, config=config, optimizer=settings.train, ranks=ranks)
-    return Engine(module, config=config, optimizer=settings.train, ranks=ranks)
+        return PipelinedEngine(
+            module, names=names, config=config, optimizer=settings.train, ranks=ranks, kernels=kernels.names
+        )
+    return Engine(module, config=config, optimizer=settings.train, ranks=ranks, kernels=kernels.names)
 
 
 def _restore(engine: Engine, checkpoint: Checkpoint | None) -> RunState:
