@@ -83,6 +83,14 @@ def test_a_checkpoint_between_phases(inspect, run):
     assert "lm_head.weight 97 x 32" in lines
     assert "... 13 more" in lines
     assert lines[-1].endswith("files are as they were written (SHA-256).")
+    assert not any(line.startswith("computed by") for line in lines)
+
+
+def test_the_kernels_of_a_run_are_shown_where_it_wrote_them(inspect, run):
+    folder = run / "checkpoints" / "step-00000010"
+    manifest = read_manifest(folder).model_copy(update={"kernels": {"attention": "flash3", "blocks": "compiled"}})
+    (folder / "manifest.json").write_bytes(manifest_bytes(manifest))
+    assert "computed by attention flash3, compiled blocks" in inspect(folder)[1]
 
 
 def test_a_damaged_checkpoint_is_named_in_both_views(inspect, run):

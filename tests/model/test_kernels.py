@@ -79,6 +79,7 @@ def test_the_first_that_can_run_is_taken_and_told(
     kernels = machine.choose()
     assert kernels.choices == (line,)
     assert kernels.attention is torch_flash
+    assert kernels.names == {"attention": line.split()[2], "blocks": "compiled"}
     assert machine.activated == activated
 
 
@@ -218,7 +219,8 @@ def test_one_that_is_named_and_missing_is_an_error(name: AttentionKernel, found:
 def test_products_are_joined_in_graphs_of_whole_weights(blocks: str, weights: str, products: Products) -> None:
     options: Any = {"blocks": blocks, "weights": weights, "head_size": 64}
     assert Kernels.choose(_GPU, torch.bfloat16, **options).products is products
-    assert Kernels.choose(torch.device("cpu"), torch.bfloat16, **options) == Kernels(None, separate_products, ())
+    names = {"attention": "sdpa", "blocks": blocks}
+    assert Kernels.choose(torch.device("cpu"), torch.bfloat16, **options) == Kernels(None, separate_products, (), names)
 
 
 def test_on_a_cpu_there_is_nothing_to_name() -> None:

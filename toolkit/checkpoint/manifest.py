@@ -115,6 +115,10 @@ class CheckpointManifest(_Entry):
     layout: LayoutEntry
     """Ranks and ZeRO stage of the run that wrote it."""
 
+    kernels: dict[str, str] = {}
+    """What that run computed with: `attention` names the kernel, `blocks` is "eager" or "compiled". Written only by
+    runs, and not by those of earlier versions."""
+
     tensors: dict[str, TensorEntry]
     """Every parameter by its Hugging Face name."""
 
@@ -163,7 +167,13 @@ def manifest_bytes(manifest: CheckpointManifest) -> bytes:
     """The content of the manifest file."""
     content = manifest.model_dump(mode="json")
     # Checkpoints of runs that began here keep the form that readers of earlier versions demand.
-    for key, usual in (("phase_settings", {}), ("recent_losses", []), ("has_moments", True), ("origin", {})):
+    for key, usual in (
+        ("phase_settings", {}),
+        ("kernels", {}),
+        ("recent_losses", []),
+        ("has_moments", True),
+        ("origin", {}),
+    ):
         if content[key] == usual:
             del content[key]
     content[_HASH_KEY] = hashlib.sha256(_canonical(content)).hexdigest()

@@ -12,7 +12,7 @@ and the engine's skipped steps after it, or before it at stage 0, where the engi
 
 import gc
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,15 +78,23 @@ class Engine:
         config: a resolved DeepSpeed configuration.
         optimizer: AdamW's settings.
         ranks: the process group.
+        kernels: names of what the module computes with, for manifests.
 
     Raises:
         SettingsError: DeepSpeed rejects the configuration; the same on every rank.
     """
 
     def __init__(
-        self, module: Encoder | Stage, *, config: dict[str, Any], optimizer: OptimizerSettings, ranks: Ranks
+        self,
+        module: Encoder | Stage,
+        *,
+        config: dict[str, Any],
+        optimizer: OptimizerSettings,
+        ranks: Ranks,
+        kernels: Mapping[str, str] | None = None,
     ) -> None:
         self.ranks = ranks
+        self.kernels = dict(kernels or {})
         self.module = module
         self.zero_stage = zero_stage(config)
         self._accumulation = int(config["gradient_accumulation_steps"])

@@ -7,7 +7,7 @@ update; nothing of that step is saved, as everywhere.
 """
 
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from itertools import islice
 from typing import Any
@@ -53,9 +53,10 @@ class PipelinedEngine(Engine):
         config: dict[str, Any],
         optimizer: OptimizerSettings,
         ranks: Ranks,
+        kernels: Mapping[str, str] | None = None,
     ) -> None:
         self._stage, self._names, self._shape = stage, tuple(names), torch.Size()
-        super().__init__(stage, config=config, optimizer=optimizer, ranks=ranks)
+        super().__init__(stage, config=config, optimizer=optimizer, ranks=ranks, kernels=kernels)
 
     def _initialize(self, config: dict[str, Any], optimizer: OptimizerSettings) -> Any:
         """DeepSpeed's engine around the stage."""

@@ -76,6 +76,8 @@ def checkpoint_views(checkpoint: Checkpoint) -> Iterator["Table"]:
     mask = "no mask token" if ids.mask_id is None else f"mask token {ids.mask_id}"
     table.add_row("vocabulary", f"{ids.size:,} ids, {mask}, fingerprint {ids.fingerprint[:12]}")
     table.add_row("written by", f"toolkit {manifest.toolkit_version} on {_spread(manifest.layout)}")
+    if kernels := manifest.kernels:
+        table.add_row("computed by", f"attention {kernels['attention']}, {kernels['blocks']} blocks")
     num_bytes = sum(entry.bytes for entry in manifest.files.values())
     held = "weights and both moments" if manifest.has_moments else "weights, no optimizer's moments"
     table.add_row("files", f"{len(manifest.files):,}, {_size(num_bytes)}: {held}, fp32")

@@ -179,6 +179,7 @@ def _manifest(data: RunData, engine: Engine, origin: dict[str, str]) -> Checkpoi
             tp=data.settings.parallel.tp,
             pp=data.settings.parallel.pp,
         ),
+        kernels=engine.kernels,
         tensors={},
         files={},
         losses={},

@@ -7,7 +7,7 @@ torch (`toolkit.model.attention`).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal
 
@@ -31,11 +31,13 @@ class Kernels:
         products: of weights that share an input: joined in compiled blocks on a GPU. On a CPU one product is not
             faster, and outside of a graph its results, views of it, would keep the memory of those not needed.
         choices: what was chosen and why, a line each; none where there was no choice.
+        names: what was chosen, for manifests: `attention` (plain torch is "sdpa"), `blocks` ("eager" or "compiled").
     """
 
     attention: FlashKernel | None
     products: Products
     choices: tuple[str, ...]
+    names: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def choose(
@@ -62,16 +64,16 @@ class Kernels:
             SettingsError: `attention` cannot run here, or torch's own kernel fails; says what is missing.
         """
         if attention is None and device.type != "cuda":
-            return cls(None, separate_products, ())
+            return cls(None, separate_products, (), {"attention": "sdpa", "blocks": blocks})
         products = joined_products if (blocks, weights) == ("compiled", "whole") else separate_products
         reasons: list[str] = []
         for name in _AUTOMATIC if attention is None else (attention,):
             reason = _reason_against(name, device, dtype, head_size)
             if reason is None:
-                return cls(torch_flash, products, (_described(name, reasons),))
+                return cls(torch_flash, products, (_described(name, reasons),), {"attention": name, "blocks": blocks})
             reasons.append(f"not {name}: {reason}")
         if attention is None:
-            return cls(None, products, (_described("sdpa", reasons),))
+            return cls(None, products, (_described("sdpa", reasons),), {"attention": "sdpa", "blocks": blocks})
         raise SettingsError(
             f'train.attention_kernel="{attention}" cannot run here: {reasons[0].partition(": ")[2]}.\n'
             "Leave it unset, for the fastest kernel that can."
