@@ -1,6 +1,5 @@
 """The report as one HTML file that loads nothing: tables that sort and filter, figures, and the runs of each mean."""
 
-import base64
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -10,24 +9,15 @@ from pathlib import Path
 from toolkit.core.page import html_page, pairs_table
 from toolkit.core.text import counted, first_few
 from toolkit.experiments.report.completeness import summary
+from toolkit.experiments.report.figures import Figure
 from toolkit.experiments.report.formats import number_text
 from toolkit.experiments.report.levels import Level
-from toolkit.experiments.report.pictures import Picture
 from toolkit.experiments.report.results import Results
 from toolkit.experiments.report.runs import RunCurves
 from toolkit.experiments.report.runs_section import Anchors, pair_key, row_anchors, runs_section
 from toolkit.experiments.report.tables import Cell, IntervalKind, Score, Table
 
 _MOST_TESTS = 1000
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A picture with its SVG files for a wide and for a narrow window."""
-
-    picture: Picture
-    wide: bytes
-    narrow: bytes
 
 
 @dataclass(frozen=True)
@@ -183,19 +173,8 @@ def _intervals(score: Score, table: Table) -> str:
 def _figures(contents: Contents) -> str:
     if not contents.figures:
         return ""
-    return '<h2 id="figures">Figures</h2>' + "".join(map(_figure, contents.figures))
-
-
-def _figure(figure: Figure) -> str:
-    picture = figure.picture
-    images = "".join(
-        f'<div class="{css}"><img alt="{escape(picture.title)}" src="data:image/svg+xml;base64,'
-        f'{base64.b64encode(svg).decode()}"></div>'
-        for css, svg in (("wide", figure.wide), ("narrow", figure.narrow))
-    )
-    return (
-        f"<h3>{escape(picture.title)}</h3><figure>{images}<figcaption>{escape(picture.caption)}</figcaption></figure>"
-    )
+    parts = (f"<h3>{escape(figure.picture.title)}</h3>{figure.html()}" for figure in contents.figures)
+    return '<h2 id="figures">Figures</h2>' + "".join(parts)
 
 
 def _tests(contents: Contents) -> str:

@@ -1,6 +1,6 @@
 """What the figures show, as values: panels of series. `drawing` makes SVG and PDF of them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from toolkit.experiments.report.runs import RunCurves
@@ -46,7 +46,7 @@ class Panel:
     y_label: str
     marks: tuple[float, ...] = ()
     floor: float | None = None
-    """Score in percent of the best answer that reads no text: a dashed line, unless it is far below all scores."""
+    """Value of the best answer that reads no text: a dashed line, unless it is far below all others."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,11 @@ def floor_of(tasks: Sequence[TaskInfo]) -> float | None:
     return None if found is None else 100 * found
 
 
-def loss_picture(runs: Sequence[RunCurves]) -> Picture | None:
-    """Losses of runs over their steps, with a line where the objective changes; None without runs."""
+def loss_picture(runs: Sequence[RunCurves], *, unigram: Mapping[str, float] | None = None) -> Picture | None:
+    """Losses of runs over their steps, with a line where the objective changes; None without runs.
+
+    `unigram`: cross-entropy of a unigram model on the held-out targets, by objective.
+    """
     if not runs:
         return None
     marks = tuple(sorted({float(step) for run in runs for step in run.switches}))
@@ -92,11 +95,12 @@ def loss_picture(runs: Sequence[RunCurves]) -> Picture | None:
             for color, run in enumerate(runs)
             if name in run.held_out
         )
-        panels.append(Panel(f"held out: {name.upper()}", lines, _NATS, marks))
+        panels.append(Panel(f"held out: {name.upper()}", lines, _NATS, marks, floor=(unigram or {}).get(name)))
     return Picture(
         name="losses",
         title="Pretraining losses",
-        caption="Cross-entropy in nats per target token; vertical lines: the objective changes.",
+        caption="Cross-entropy in nats per target token; vertical lines: the objective changes."
+        + (" Dashed: the unigram baseline, each token by its frequency in the training text." if unigram else ""),
         x_label="training step",
         panels=tuple(panel for panel in panels if panel.series),
         has_points=False,

@@ -11,7 +11,8 @@ from toolkit.core.machine import machine_facts
 from toolkit.core.text import counted, home_hint
 from toolkit.experiments.report.comparisons import comparison_table, difference_tables
 from toolkit.experiments.report.completeness import summary
-from toolkit.experiments.report.drawing import Shape, draw
+from toolkit.experiments.report.drawing import draw
+from toolkit.experiments.report.figures import Figure
 from toolkit.experiments.report.formats import comma_separated, latex, latex_document, markdown
 from toolkit.experiments.report.grid_files import is_grid
 from toolkit.experiments.report.label_pictures import label_pictures
@@ -19,7 +20,7 @@ from toolkit.experiments.report.levels import Level, configuration_level, config
 from toolkit.experiments.report.manifests import with_manifest_labels
 from toolkit.experiments.report.model_index import model_indexes, mteb_results
 from toolkit.experiments.report.output_folder import check_output_folder, replace_report
-from toolkit.experiments.report.page import Contents, Figure, render
+from toolkit.experiments.report.page import Contents, render
 from toolkit.experiments.report.pictures import Picture, loss_picture
 from toolkit.experiments.report.rate_pictures import rate_pictures
 from toolkit.experiments.report.results import Results, read_results
@@ -116,9 +117,8 @@ def _compose(
         texts |= {f"mteb/{name}": text for name, text in mteb_results(results).items()}
     figures = []
     for picture in _pictures(results, levels, members, runs):
-        wide = draw(picture, "svg")
-        figures.append(Figure(picture, wide, draw(picture, "svg", Shape.NARROW)))
-        texts[f"figures/{picture.name}.svg"] = wide
+        figures.append(Figure.of(picture))
+        texts[f"figures/{picture.name}.svg"] = figures[-1].wide
         texts[f"figures/{picture.name}.pdf"] = draw(picture, "pdf")
     contents = Contents(
         results=results,

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -66,22 +66,14 @@ def _read_run(folder: Path, name: str) -> RunCurves:
         settings = run.settings_file.read_text(encoding="utf-8") if run.settings_file.is_file() else None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"could not read the run {folder}: {error}. Make its files readable.") from error
-    training = _curve((line["step"], line.get("loss")) for line in lines)
-    held_out = {
-        objective: curve
-        for objective in dict.fromkeys(key for line in lines for key in _evaluation(line))
-        if (curve := _curve((line["step"], _evaluation(line).get(objective)) for line in lines))
-    }
-    if not training and not held_out:
+    curves = curves_of(lines, name=name, folder=folder, settings=settings)
+    if not curves.training and not curves.held_out:
         raise UserError(
             f"{run.metrics_file} has no logged step, so there is no loss curve to draw. Train the run further "
             f"(toolkit train {quoted(run.settings_file)}), or leave it out."
         )
     trained = [line for line in lines if "loss" in line]
-    switches = [
-        before["step"] for before, after in pairwise(trained) if before.get("objective") != after.get("objective")
-    ]
-    start = None
+    start, switches = None, curves.switches
     # Losses are drawn without a checkpoint too.
     with suppress(CheckpointError):
         manifest = run.newest_manifest()
@@ -92,8 +84,23 @@ def _read_run(folder: Path, name: str) -> RunCurves:
             # Its checkpoint is RUN/checkpoints/step-NNNNNNNN.
             start = f"{Path(branch.source).parents[1].name} step {branch.step}"
             if trained and branch.past and branch.past[-1].objective != _kind(manifest, trained[0]):
-                switches.insert(0, branch.step)
-    return RunCurves(name, folder, training, held_out, tuple(switches), settings, start)
+                switches = (branch.step, *switches)
+    return replace(curves, switches=switches, start=start)
+
+
+def curves_of(lines: Sequence[Mapping[str, Any]], *, name: str, folder: Path, settings: str | None = None) -> RunCurves:
+    """Curves of the lines of a metrics.jsonl."""
+    trained = [line for line in lines if "loss" in line]
+    switches = [
+        before["step"] for before, after in pairwise(trained) if before.get("objective") != after.get("objective")
+    ]
+    held_out = {
+        objective: curve
+        for objective in dict.fromkeys(key for line in lines for key in _evaluation(line))
+        if (curve := _curve((line["step"], _evaluation(line).get(objective)) for line in lines))
+    }
+    training = _curve((line["step"], line.get("loss")) for line in lines)
+    return RunCurves(name, folder, training, held_out, tuple(switches), settings)
 
 
 def _kind(manifest: CheckpointManifest, line: Mapping[str, Any]) -> object:

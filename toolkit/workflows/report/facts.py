@@ -1,6 +1,5 @@
 """Facts of the report, gathered from the files of the quickstart."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,6 +13,7 @@ from toolkit.model.presets import parameter_counts
 from toolkit.objectives.schedule import Phase
 from toolkit.run.data import RunData
 from toolkit.run.folder import RunFolder
+from toolkit.run.metrics import read_lines
 from toolkit.run.settings import RunSettings
 from toolkit.workflows.job import TimedStage
 from toolkit.workflows.report.evaluations import (
@@ -154,17 +154,14 @@ def read_metrics(run_folder: Path, *, last_step: int) -> Metrics:
     Raises:
         UserError: the file is missing, damaged, or ends before the last step.
     """
-    path = RunFolder(run_folder).metrics_file
-    try:
-        lines = tuple(json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
-        is_whole = lines[0]["step"] == 0 and lines[-1]["step"] == last_step
-    except (OSError, ValueError, IndexError, KeyError, TypeError):
-        is_whole = False
-    if not is_whole:
+    run = RunFolder(run_folder)
+    lines = read_lines(run)
+    if not lines or (lines[0]["step"], lines[-1]["step"]) != (0, last_step):
         raise UserError(
-            f"{path} is incomplete, so the report cannot show the finished run.\nRemove {run_folder} and start again."
+            f"{run.metrics_file} is incomplete, so the report cannot show the finished run.\n"
+            f"Remove {run_folder} and start again."
         )
-    return lines
+    return tuple(lines)
 
 
 def _size(path: Path) -> int:
