@@ -1,7 +1,12 @@
 """Tokenizers with ids in arrays, named special tokens and a fingerprint; usable without the toolkit."""
 
-from tokenization.comparison import Difference
-from tokenization.errors import BackendsDiffer, FastUnavailable, TokenizationError, UnsupportedTokenizerError
+from tokenization.errors import (
+    BackendsDiffer,
+    Difference,
+    FastUnavailable,
+    TokenizationError,
+    UnsupportedTokenizerError,
+)
 from tokenization.fast.backend import FastBackend
 from tokenization.frame import Frame
 from tokenization.loading import load

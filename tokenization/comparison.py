@@ -6,13 +6,12 @@ otherwise.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tokenization.errors import UnsupportedTokenizerError
+from tokenization.errors import Difference, UnsupportedTokenizerError
 from tokenization.reference import HuggingFaceReference, Ids, Lengths, Reference
 from tokenization.special_tokens import ROLES
 
@@ -32,37 +31,9 @@ PROBES = (
     "\n",
 )
 """Texts of many kinds of characters, with runs of each."""
-_SHOWN_CHARACTERS = 60
 _SHOWN_IDS = 8
 # What both encode, transformers and the tokenizer here.
 _TEXTS = ("Call me Ishmael.", " A text may begin with a blank.", *PROBES)
-
-
-@dataclass(frozen=True)
-class Difference:
-    """Two unequal encodings of one text.
-
-    Attributes:
-        text: the text, whole.
-        token: number of the first token that differs, from 0.
-        expected: ids of the reference from there on, at most 8.
-        found: ids of the other backend from there on, at most 8.
-        note: what else is known, for example how the backend broke.
-    """
-
-    text: str
-    token: int
-    expected: tuple[int, ...]
-    found: tuple[int, ...]
-    note: str = ""
-
-    def __str__(self) -> str:
-        shown = repr(self.text[:_SHOWN_CHARACTERS]) + ("..." if len(self.text) > _SHOWN_CHARACTERS else "")
-        note = f" ({self.note})" if self.note else ""
-        return (
-            f"token {self.token:,} of a text of {len(self.text):,} characters that starts {shown}: "
-            f"expected {list(self.expected)}, found {list(self.found)}{note}"
-        )
 
 
 def first_difference(

@@ -8,10 +8,9 @@ TokenizationError              an invalid file, name or id; the message says wha
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
-if TYPE_CHECKING:
-    from tokenization.comparison import Difference
+_SHOWN_CHARACTERS = 60
 
 
 class TokenizationError(Exception):
@@ -34,6 +33,33 @@ class FastUnavailable(TokenizationError):
         self.reason = reason
 
 
+@dataclass(frozen=True)
+class Difference:
+    """Two unequal encodings of one text.
+
+    Attributes:
+        text: the text, whole.
+        token: number of the first token that differs, from 0.
+        expected: ids of the reference from there on, at most 8.
+        found: ids of the other backend from there on, at most 8.
+        note: what else is known, for example how the backend broke.
+    """
+
+    text: str
+    token: int
+    expected: tuple[int, ...]
+    found: tuple[int, ...]
+    note: str = ""
+
+    def __str__(self) -> str:
+        shown = repr(self.text[:_SHOWN_CHARACTERS]) + ("..." if len(self.text) > _SHOWN_CHARACTERS else "")
+        note = f" ({self.note})" if self.note else ""
+        return (
+            f"token {self.token:,} of a text of {len(self.text):,} characters that starts {shown}: "
+            f"expected {list(self.expected)}, found {list(self.found)}{note}"
+        )
+
+
 class BackendsDiffer(TokenizationError):
     """The fast backend and the reference gave different ids for one text.
 
@@ -41,7 +67,7 @@ class BackendsDiffer(TokenizationError):
         difference: the text, and both.
     """
 
-    def __init__(self, difference: "Difference") -> None:
+    def __init__(self, difference: Difference) -> None:
         super().__init__(f"The fast backend differs from the reference: {difference}.")
         self.difference = difference
 

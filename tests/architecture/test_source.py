@@ -1,7 +1,6 @@
 """Sizes, names and words of the source: what a reader may rely on in every file."""
 
 import ast
-import importlib
 import re
 from collections.abc import Iterator
 
@@ -156,14 +155,6 @@ def test_exports_are_sorted_and_exist() -> None:
         if len(set(exported)) != len(exported):
             wrong.append(f"{module.path}: exports a name twice")
     assert wrong == []
-
-
-def test_lazy_exports_exist() -> None:
-    """A package that imports on first use has to answer for each name it lists."""
-    for module in modules():
-        if any(function.name == "__getattr__" for function in functions(module)):
-            loaded = importlib.import_module(module.name)
-            assert [name for name in _exported(module) or [] if not hasattr(loaded, name)] == [], module.path
 
 
 def _settings_classes() -> Iterator[tuple[Module, ast.ClassDef]]:

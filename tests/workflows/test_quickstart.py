@@ -148,7 +148,7 @@ def test_what_is_damaged_is_made_again_and_nothing_else(programs, tmp_path):
 def test_the_twin_is_trained_when_asked_for_and_stays_in_the_report(programs, tmp_path):
     job = tmp_path / "job"
     quickstart.run_quickstart(job)
-    assert quickstart.run_quickstart(job, comparison=quickstart.Comparison.MLM_ONLY) == 0
+    assert quickstart.run_quickstart(job, comparison="mlm-only") == 0
     assert programs.calls == [*ALL, "train mlm-only"]
     settings = load_run(str(job / "mlm-only" / "run.toml"))
     assert [(phase.objective, phase.fraction) for phase in settings.schedule] == [("mlm", 1.0)]

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tokenization.backend import byte_level_bytes, is_byte_level
-from tokenization.comparison import Difference, differing_texts, first_difference
-from tokenization.errors import BackendsDiffer, FastUnavailable, TokenizationError, native_errors
+from tokenization.comparison import differing_texts, first_difference
+from tokenization.errors import BackendsDiffer, Difference, FastUnavailable, TokenizationError, native_errors
 from tokenization.fast.form import FallbackTexts, added_tokens, fast_form, sample_characters
 from tokenization.reference import Ids, Lengths, release_freed_memory
 from tokenization.tokenizer import Tokenizer

@@ -7,22 +7,15 @@ rewritten.
 """
 
 import os
-from enum import StrEnum
 from pathlib import Path
+from typing import Literal
 
 from toolkit.workflows.job import locked
 
 QUICKSTART_FOLDER = Path("runs/quickstart")
 
 
-class Comparison(StrEnum):
-    """What the pretraining run is compared with."""
-
-    NONE = "none"
-    MLM_ONLY = "mlm-only"
-
-
-def run_quickstart(folder: Path = QUICKSTART_FOLDER, *, comparison: Comparison = Comparison.NONE) -> int:
+def run_quickstart(folder: Path = QUICKSTART_FOLDER, *, comparison: Literal["none", "mlm-only"] = "none") -> int:
     """Run the stages that are not finished, write the report, and return the exit code.
 
     Args:

@@ -15,7 +15,6 @@ from toolkit.run import RunFolder, load_run
 from toolkit.run.data import RunData, open_run_data
 from toolkit.run.identity import check_same_run, snapshot
 from toolkit.workflows.job import Job, Stages, hash_of
-from toolkit.workflows.quickstart import Comparison
 from toolkit.workflows.train import QUICKSTART_DATA, prepare_bundled_corpus, train_run
 
 _PRESET, _DS_CONFIG = "quickstart", "zero2"
@@ -41,10 +40,10 @@ class Quickstart:
         comparison: what else is trained and shown.
     """
 
-    def __init__(self, folder: Path, comparison: Comparison) -> None:
+    def __init__(self, folder: Path, comparison: str) -> None:
         # A comparison that was trained earlier stays in the report.
         twin = Stages(folder).get(_MLM_ONLY)
-        self._compare = comparison is Comparison.MLM_ONLY or (twin is not None and twin.files is not None)
+        self._compare = comparison == _MLM_ONLY or (twin is not None and twin.files is not None)
         self._folder, self._job = folder, Job(folder, num_stages=7 if self._compare else 6)
 
     def run(self) -> None:
