@@ -8,6 +8,7 @@ from tests.support.sources import ROOT, imports, modules
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 IMPORTED_AS = {
+    "protobuf": "google",
     "pytrec-eval-terrier": "pytrec_eval",
     "scikit-learn": "sklearn",
     "sentence-transformers": "sentence_transformers",

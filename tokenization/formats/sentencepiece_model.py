@@ -1,7 +1,7 @@
-"""Parser of SentencePiece `.model` files (protocol buffers) that checks every length, type and look-up.
+"""SentencePiece `.model` files (protocol buffers), with every look-up checked.
 
 The library itself trusts a file more than it should: damaged tables can end the process. So a file is read here
-first, and only one that holds together is handed on. Field numbers are those of sentencepiece_model.proto.
+first, and only one that holds together is handed on.
 
 The compiled character map in it is a little-endian size, a double-array trie of that many bytes (the layout of
 Darts-clone: Yata et al.) whose leaves are positions in what follows: replacement strings, each ended by a zero byte.
@@ -9,24 +9,19 @@ Darts-clone: Yata et al.) whose leaves are positions in what follows: replacemen
 
 import math
 import struct
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tokenization.errors import TokenizationError
+from tokenization.errors import TokenizationError, native_errors
 
-Value = int | bytes
-_Default = TypeVar("_Default", int, bytes)
 Units = npt.NDArray[np.uint32]
 
 _LABEL = np.uint32((1 << 31) | 0xFF)
 _VALUE = np.uint32((1 << 31) - 1)
-
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 class ModelType(IntEnum):
@@ -69,10 +64,10 @@ class NormalizerSpec:
         escape_whitespaces: a space becomes U+2581.
     """
 
-    charsmap: bytes = b""
-    add_dummy_prefix: bool = True
-    remove_extra_whitespaces: bool = True
-    escape_whitespaces: bool = True
+    charsmap: bytes
+    add_dummy_prefix: bool
+    remove_extra_whitespaces: bool
+    escape_whitespaces: bool
 
 
 @dataclass(frozen=True)
@@ -80,19 +75,15 @@ class SentencePieceModel:
     """The parts of a model that decide ids."""
 
     pieces: tuple[Piece, ...]
-    type: ModelType = ModelType.UNIGRAM
-    byte_fallback: bool = False
-    treat_whitespace_as_suffix: bool = False
-    normalizer: NormalizerSpec = field(default_factory=NormalizerSpec)
+    type: ModelType
+    byte_fallback: bool
+    treat_whitespace_as_suffix: bool
+    normalizer: NormalizerSpec
 
 
 def looks_like_model(content: bytes) -> bool:
-    """Whether a file begins with a piece, as every model does and text does not."""
-    try:
-        number, value = next(_fields(content[: 1 << 16] if len(content) > 1 << 16 else content))
-        return number == 1 and isinstance(value, bytes) and any(inner == 1 for inner, _ in _fields(value))
-    except (StopIteration, ValueError):
-        return False
+    """Whether a file begins with a piece that begins with its text, as every model does and text does not."""
+    return len(content) > 3 and content[0] == content[2] == 0x0A and content[3] + 2 <= content[1] < 128
 
 
 def parse_model(content: bytes, name: str) -> SentencePieceModel:
@@ -101,107 +92,50 @@ def parse_model(content: bytes, name: str) -> SentencePieceModel:
     Raises:
         TokenizationError: it is cut off, or holds what no model can.
     """
+    with native_errors("SentencePiece models cannot be parsed", remedy="Upgrade protobuf: pip install -U protobuf."):
+        from google.protobuf.message import DecodeError
+        from sentencepiece.sentencepiece_model_pb2 import ModelProto  # type: ignore[attr-defined]
+
     try:
-        return _model(content)
-    except (ValueError, struct.error) as error:
+        return _checked(ModelProto.FromString(content))
+    except (DecodeError, ValueError) as error:
+        reason = "it is cut off or damaged" if isinstance(error, DecodeError) else error
         raise TokenizationError(
-            f"{name} is not a SentencePiece model that can be read: {error}. Download it again."
+            f"{name} is not a SentencePiece model that can be read: {reason}. Download it again."
         ) from error
 
 
-def _model(content: bytes) -> SentencePieceModel:
-    pieces: list[Piece] = []
-    trainer: dict[int, Value] = {}
-    normalizer: dict[int, Value] = {}
-    for number, value in _fields(content):
-        if number == 1:
-            pieces.append(_piece(_message(value), len(pieces)))
-        elif number == 2:
-            trainer.update(_message(value))
-        elif number == 3:
-            normalizer.update(_message(value))
+def _checked(proto: Any) -> SentencePieceModel:
+    pieces = tuple(Piece(piece.piece, piece.score, PieceType(piece.type)) for piece in proto.pieces)
     if not pieces:
         raise ValueError("it has no pieces")
+    for number, piece in enumerate(pieces):
+        # protobuf hands out as bytes what is not UTF-8.
+        is_text = isinstance(piece.text, str) and piece.text and "\0" not in piece.text
+        if not is_text or not math.isfinite(piece.score):
+            raise ValueError(f"piece {number} is {piece.text!r} with the score {piece.score}")
     texts = {piece.text for piece in pieces}
     if len(texts) < len(pieces):
         raise ValueError("two of its pieces are equal")
     if sum(piece.type is PieceType.UNKNOWN for piece in pieces) != 1:
         raise ValueError("it should have one unknown piece")
-    byte_fallback = bool(_field(trainer, 35, 0))
-    if byte_fallback and any(f"<0x{byte:02X}>" not in texts for byte in range(256)):
+    trainer, normalizer = proto.trainer_spec, proto.normalizer_spec
+    if trainer.byte_fallback and any(f"<0x{byte:02X}>" not in texts for byte in range(256)):
         raise ValueError("it falls back to bytes and lacks some of them")
-    model = SentencePieceModel(
-        pieces=tuple(pieces),
-        type=ModelType(_field(trainer, 3, 1)),
-        byte_fallback=byte_fallback,
-        treat_whitespace_as_suffix=bool(_field(trainer, 24, 0)),
+    if normalizer.precompiled_charsmap:
+        check_charsmap(normalizer.precompiled_charsmap)
+    return SentencePieceModel(
+        pieces=pieces,
+        type=ModelType(trainer.model_type),
+        byte_fallback=trainer.byte_fallback,
+        treat_whitespace_as_suffix=trainer.treat_whitespace_as_suffix,
         normalizer=NormalizerSpec(
-            charsmap=_field(normalizer, 2, b""),
-            add_dummy_prefix=bool(_field(normalizer, 3, 1)),
-            remove_extra_whitespaces=bool(_field(normalizer, 4, 1)),
-            escape_whitespaces=bool(_field(normalizer, 5, 1)),
+            charsmap=normalizer.precompiled_charsmap,
+            add_dummy_prefix=normalizer.add_dummy_prefix,
+            remove_extra_whitespaces=normalizer.remove_extra_whitespaces,
+            escape_whitespaces=normalizer.escape_whitespaces,
         ),
     )
-    if model.normalizer.charsmap:
-        check_charsmap(model.normalizer.charsmap)
-    return model
-
-
-def _piece(message: dict[int, Value], number: int) -> Piece:
-    text = _field(message, 1, b"").decode("utf-8")
-    (score,) = struct.unpack("<f", _field(message, 2, bytes(4)))
-    if not text or "\0" in text or not math.isfinite(score):
-        raise ValueError(f"piece {number} is {text!r} with the score {score}")
-    return Piece(text, score, PieceType(_field(message, 3, 1)))
-
-
-def _field(message: dict[int, Value], key: int, default: _Default) -> _Default:
-    value = message.get(key, default)
-    if not isinstance(value, type(default)):
-        raise ValueError(f"field {key} is {'a number' if isinstance(value, int) else 'not a number'}")
-    return value
-
-
-def _message(value: Value) -> dict[int, Value]:
-    """Fields of a message by number; of a repeated one the last, as in protocol buffers."""
-    if not isinstance(value, bytes):
-        raise ValueError("a number stands where a message should")
-    return dict(_fields(value))
-
-
-def _fields(content: bytes) -> Iterator[tuple[int, Value]]:
-    """Number and value of each field: a number, or bytes."""
-    position = 0
-    while position < len(content):
-        key, position = _varint(content, position)
-        number, wire_type = key >> 3, key & 7
-        if wire_type == _VARINT:
-            value, position = _varint(content, position)
-            yield number, value
-            continue
-        if wire_type == _BYTES:
-            size, position = _varint(content, position)
-        elif wire_type in (_FIXED32, _FIXED64):
-            size = 4 if wire_type == _FIXED32 else 8
-        else:
-            raise ValueError(f"byte {position:,} starts a field of unknown kind")
-        if not number or position + size > len(content):
-            raise ValueError(f"it breaks off at byte {len(content):,}")
-        yield number, content[position : position + size]
-        position += size
-
-
-def _varint(content: bytes, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        if position >= len(content) or shift > 63:
-            raise ValueError(f"it breaks off at byte {position:,}")
-        byte = content[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if not byte & 0x80:
-            return value, position
-        shift += 7
 
 
 def mapped(content: bytes, text: str) -> str:
