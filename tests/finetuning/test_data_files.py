@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from toolkit.core.errors import UserError
-from toolkit.finetuning.formats import beir, smart
+from toolkit.finetuning.formats import beir
 from toolkit.finetuning.formats.conll import read_conll
 from toolkit.finetuning.formats.data_files import parse_object
 from toolkit.finetuning.formats.judgements import Collection
@@ -21,7 +21,6 @@ READERS = {
     "dev.json": read_questions,
     "eng.train": read_conll,
     "test.tsv": lambda path: beir.read_judgements(path, NOTHING),
-    "cranqrel": lambda path: smart.read_judgements(path, NOTHING),
 }
 
 
@@ -35,7 +34,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, monkeypatch, name):
         READERS[name](path)
     path.rmdir()
     path.write_bytes(b"a\xff")
-    if name not in ("rows.parquet", "cranqrel"):
+    if name != "rows.parquet":
         with pytest.raises(UserError, match=rf"{name}: not valid UTF-8 at byte 1\. Save it as UTF-8\."):
             READERS[name](path)
 

@@ -291,40 +291,6 @@ def test_documents_that_two_splits_search_are_encoded_once(tmp_path, monkeypatch
         np.testing.assert_array_equal(task.answer(network, inputs, source), together[split])
 
 
-@pytest.fixture
-def cranfield(tmp_path):
-    folder = tmp_path / "cran"
-    folder.mkdir()
-    (folder / "cran.all").write_text("".join(f".I {n}\n.T\nw{n}\n.W\nw{n} w1\n" for n in range(1, 31)))
-    (folder / "cran.qry").write_text("".join(f".I {3 * n}\n.W\nw{n}\n" for n in range(1, 31)))
-    (folder / "cranqrel").write_text("".join(f"{n} {n} 2\n{n} {31 - n} -1\n" for n in range(1, 31)))
-    return folder
-
-
-@pytest.mark.parametrize(
-    ("named", "counts"),
-    [
-        (("train", "test"), {"train": (1, 24), "test": (25, 30)}),
-        (("train", "validation", "test"), {"train": (1, 18), "validation": (19, 24), "test": (25, 30)}),
-    ],
-)
-def test_one_judgements_file_is_dealt_among_the_splits_that_name_it(cranfield, named, counts):
-    data = Retrieval(RetrievalSettings()).read({Split(name): cranfield for name in named})
-    found = {str(split): list(judged.grades) for split, judged in data.judgements.items()}
-    assert found == {name: [str(n) for n in range(first, last + 1)] for name, (first, last) in counts.items()}
-
-
-def test_a_judgements_file_named_once_is_whole(tmp_path, cranfield):
-    words = word_collection(tmp_path / "words")
-    data = Retrieval(RetrievalSettings()).read({Split.TRAIN: words, Split.TEST: cranfield})
-    assert len(data.judgements[Split.TEST].grades) == 30
-    assert len(data.searched[Split.TEST]) == 30
-    (cranfield / "first.rel").write_text("1 1\n2 2\n")
-    files = {Split.TRAIN: cranfield / "first.rel", Split.TEST: cranfield / "cranqrel"}
-    data = Retrieval(RetrievalSettings()).read(files)
-    assert [len(data.judgements[split].grades) for split in files] == [2, 30]
-
-
 def test_what_cannot_be_read_is_named(tmp_path):
     words = word_collection(tmp_path / "words")
     task = Retrieval(RetrievalSettings())

@@ -10,19 +10,18 @@ from toolkit.core.errors import UserError
 from toolkit.core.text import json_kind
 
 
-def read_text(path: Path, *, what_to_give: str, encoding: str = "utf-8-sig") -> str:
-    """The content of a file; the default encoding is UTF-8 with or without a byte order mark.
+def read_text(path: Path, *, what_to_give: str) -> str:
+    """The content of a file in UTF-8, with or without a byte order mark.
 
     Args:
         path: of the file.
         what_to_give: ends the message where there is no such file.
-        encoding: of the file.
 
     Raises:
-        UserError: the file is missing, a folder, unreadable, or not of this encoding.
+        UserError: the file is missing, a folder, unreadable, or not UTF-8.
     """
     with reading(path, what_to_give=what_to_give):
-        return path.read_bytes().decode(encoding)
+        return path.read_bytes().decode("utf-8-sig")
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from toolkit.core.errors import UserError
 from toolkit.core.text import counted
 from toolkit.finetuning.contrastive import Pair, plan_batches, train_contrastively
 from toolkit.finetuning.embedding import new_embedder, search
-from toolkit.finetuning.formats import beir, smart
+from toolkit.finetuning.formats import beir
 from toolkit.finetuning.formats.judgements import Collection, Judgements
 from toolkit.finetuning.metrics.ranking_metrics import paper_ndcg, ranking_scores
 from toolkit.finetuning.paper import split_training
@@ -79,8 +79,8 @@ class Retrieval(Task[JudgedSplits]):
     settings: RetrievalSettings
 
     def read(self, files: Mapping[Split, Path]) -> JudgedSplits:
-        """BEIR folders or collections in SMART's format, or one file of judgements in one of them."""
-        judgements = _separate(_read_all(files))
+        """BEIR folders, or one file of judgements in one of them."""
+        judgements = _read_all(files)
         if self.settings.protocol == "paper" and Split.VALIDATION not in judgements:
             train = judgements[Split.TRAIN]
             queries = list(train.grades)
@@ -227,16 +227,14 @@ class Retrieval(Task[JudgedSplits]):
     def dataset(self, files: Mapping[Split, Path]) -> str:
         """Name of the folder of the training collection."""
         train = files[Split.TRAIN]
-        if train.is_dir():
-            return train.resolve().name
-        return beir.collection_folder(train).name if beir.is_beir(train) else train.absolute().parent.name
+        return train.resolve().name if train.is_dir() else beir.collection_folder(train).name
 
     def files_of(self, split: Split, path: Path) -> list[Path]:
-        """The judgements of the split, with documents and queries; of SMART's format, all files of the folder."""
-        if beir.is_beir(path):
-            file = beir.judgements_file(path, split=_BEIR_SPLITS[split])
-            return [file, *beir.collection_files(file)]
-        return super().files_of(split, smart.judgements_file(path).parent if smart.is_smart(path) else path)
+        """The judgements of the split, with documents and queries."""
+        if not beir.is_beir(path):
+            return super().files_of(split, path)
+        file = beir.judgements_file(path, split=_BEIR_SPLITS[split])
+        return [file, *beir.collection_files(file)]
 
     def save(self, network: nn.Module, folder: Path, data: JudgedSplits) -> None:
         """A SentenceTransformer folder, from which AutoModel loads the encoder."""
@@ -250,54 +248,14 @@ def _read_all(files: Mapping[Split, Path]) -> dict[Split, Judgements]:
     for split, path in files.items():
         if not path.exists():
             raise UserError(f"{path}: no such file or directory. {_WHAT_TO_GIVE}")
-        if beir.is_beir(path):
-            file = beir.judgements_file(path, split=_BEIR_SPLITS[split])
-            root, read_collection, read_judgements = (
-                beir.collection_folder(file).resolve(),
-                beir.read_collection,
-                beir.read_judgements,
-            )
-        elif smart.is_smart(path):
-            file = smart.judgements_file(path)
-            root, read_collection, read_judgements = (
-                file.absolute().parent.resolve(),
-                smart.read_collection,
-                smart.read_judgements,
-            )
-        else:
+        if not beir.is_beir(path):
             raise UserError(f"{path}: not a collection of documents and queries. {_WHAT_TO_GIVE}")
+        file = beir.judgements_file(path, split=_BEIR_SPLITS[split])
+        root = beir.collection_folder(file).resolve()
         if root not in collections:
-            collections[root] = read_collection(file)
-        judgements[split] = read_judgements(file, collections[root])
+            collections[root] = beir.read_collection(file)
+        judgements[split] = beir.read_judgements(file, collections[root])
     return judgements
 
 
-def _separate(judgements: Mapping[Split, Judgements]) -> dict[Split, Judgements]:
-    """Deal the queries of a SMART judgements file that several splits name, in the order of the file.
-
-    The later splits get a fifth each, from the end, and the first the rest. Neighbouring queries often stem from one
-    paper and share documents, so a random draw would train on the answers of test queries.
-    """
-    dealt = dict(judgements)
-    for file in {judged.path.resolve(): judged for judged in judgements.values() if smart.is_smart(judged.path)}:
-        first, *others = (split for split in Split if split in judgements and judgements[split].path.resolve() == file)
-        whole = judgements[first]
-        queries, num_fifth = list(whole.grades), max(1, len(whole.grades) // 5)
-        if len(queries) <= len(others):
-            raise UserError(
-                f"{whole.path}: {counted(len(queries), 'query', 'queries')} for several splits. Add queries."
-            )
-        for split in reversed(others):
-            queries, part = queries[:-num_fifth], queries[-num_fifth:]
-            dealt[split] = whole.only(part)
-        dealt[first] = whole.only(queries)
-        if others:
-            shares = ", ".join(f"{len(dealt[split].grades):,} for {split}" for split in (first, *others))
-            console().print(f"{whole.path} is named for several splits; its queries in order: {shares}.")
-    return dealt
-
-
-_WHAT_TO_GIVE = (
-    "Give a BEIR folder (corpus.jsonl, queries.jsonl, qrels/), a folder in SMART's format (such as Cranfield), or a "
-    "file of judgements in one."
-)
+_WHAT_TO_GIVE = "Give a BEIR folder (corpus.jsonl, queries.jsonl, qrels/), or a file of judgements in one."
