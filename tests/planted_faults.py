@@ -644,14 +644,14 @@ FAULTS = (
     ),
     Fault(
         name="grid: of equal learning rates the larger is chosen",
-        path="toolkit/experiments/selection.py",
+        path="toolkit/experiments/grid/selection.py",
         old="return min(rate for",
         new="return max(rate for",
         tests=("tests/experiments/test_selection.py",),
     ),
     Fault(
         name="grid: a learning rate that lacks a seed is chosen",
-        path="toolkit/experiments/selection.py",
+        path="toolkit/experiments/grid/selection.py",
         old=(
             "rate: [finished[cell] for cell in members]\n"
             "            for rate, members in rates.items()\n"
@@ -666,14 +666,14 @@ FAULTS = (
     ),
     Fault(
         name="grid: test scores choose the learning rate",
-        path="toolkit/experiments/selection.py",
+        path="toolkit/experiments/grid/selection.py",
         old="return score.validation[score.metric]",
         new="return score.test[score.metric]",
         tests=("tests/experiments/test_selection.py",),
     ),
     Fault(
         name="grid: results stand in the order in which cells finished",
-        path="toolkit/experiments/selection.py",
+        path="toolkit/experiments/grid/cells.py",
         old="for score in sorted(scores, key=lambda score: score.cell))",
         new="for score in scores)",
         tests=("tests/experiments/test_selection.py",),
@@ -701,9 +701,9 @@ FAULTS = (
     ),
     Fault(
         name="report: validation scores are shown as test scores",
-        path="toolkit/experiments/report/grid_files.py",
+        path="toolkit/experiments/grid/cells.py",
         old="return self.test[self.metric]",
-        new="return self.validation[self.metric]",
+        new="return (self.validation or self.test)[self.metric]",
         tests=("tests/experiments/report/test_tables.py",),
     ),
     Fault(
@@ -947,8 +947,8 @@ FAULTS = (
     Fault(
         name="report: what a grid declares and has no result is not told",
         path="toolkit/experiments/report/results.py",
-        old="        missing += missing_cells(folder, file, found)\n",
-        new="        missing_cells(folder, file, found)\n",
+        old="        missing += missing_cells(grid, file, found)\n",
+        new="        missing_cells(grid, file, found)\n",
         tests=("tests/experiments/report/test_completeness.py",),
     ),
     Fault(

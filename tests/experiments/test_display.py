@@ -12,7 +12,7 @@ VALIDATION = dict(zip(CELLS, (0.5, 0.25, 0.75, 0.5), strict=True))
 
 
 def score(cell):
-    return Score(cell, "accuracy", {"accuracy": VALIDATION[cell]}, {"accuracy": 0.0})
+    return Score(**cell._asdict(), metric="accuracy", validation={"accuracy": VALIDATION[cell]}, test={"accuracy": 0.0})
 
 
 def make_tally():

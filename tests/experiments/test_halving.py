@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 from toolkit.experiments import Cell, Score
-from toolkit.experiments.halving import halve
+from toolkit.experiments.grid.halving import halve
 
 RATES = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4)
 
@@ -13,7 +13,7 @@ def cell(rate, seed, model="m"):
 
 
 def score(of, value):
-    return Score(of, "accuracy", {"accuracy": value}, {"accuracy": 1 - value})
+    return Score(**of._asdict(), metric="accuracy", validation={"accuracy": value}, test={"accuracy": 1 - value})
 
 
 def grid(models=("m",), rates=RATES, num_seeds=5):

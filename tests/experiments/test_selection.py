@@ -14,7 +14,12 @@ def cells_of(scores, *, model="m", task="t"):
 def scored(scores, *, model="m", task="t"):
     """From {rate: [(validation, test) by seed]}; None where a seed has not finished."""
     return [
-        Score(Cell(model, task, "sc", seed, rate), "accuracy", {"accuracy": pair[0]}, {"accuracy": pair[1]})
+        Score(
+            **Cell(model, task, "sc", seed, rate)._asdict(),
+            metric="accuracy",
+            validation={"accuracy": pair[0]},
+            test={"accuracy": pair[1]},
+        )
         for rate, seeds in scores.items()
         for seed, pair in enumerate(seeds)
         if pair is not None
@@ -72,7 +77,7 @@ def test_a_task_without_a_whole_rate_is_left_out():
 
 def test_a_single_rate_needs_no_validation():
     cell = Cell("m", "t", "sc", 0, 1e-4)
-    assert select([cell], [Score(cell, "f1", None, {"f1": 0.5})])["m"]["t"]["test_mean"] == 0.5
+    assert select([cell], [Score(**cell._asdict(), metric="f1", test={"f1": 0.5})])["m"]["t"]["test_mean"] == 0.5
 
 
 def test_models_and_tasks_are_apart():

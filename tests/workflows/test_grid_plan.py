@@ -11,7 +11,7 @@ from tests.support.hf_encoders import save_encoder
 from tests.support.sources import ROOT
 from toolkit.core.errors import SettingsError, UserError
 from toolkit.experiments import Diverged, load_grid
-from toolkit.experiments.declaration import PAPER_RATES
+from toolkit.experiments.grid.declaration import PAPER_RATES
 from toolkit.finetuning import Split, get_task
 from toolkit.finetuning.named.datasets import DATASETS, NamedDataset
 from toolkit.workflows.finetune import finetune
@@ -35,9 +35,9 @@ def test_a_finished_cell_is_taken_only_as_it_was_declared(tmp_path: Path) -> Non
     """Of two cells one has finished; then the grid's steps change."""
     plan = GridPlan(load_grid(write_grid(tmp_path, kinds=("sc",), rates=(1e-3,))))
     first, _ = plan.cells
-    plan.place(first).begin(plan.record(first))
+    plan.folder.place(first).begin(plan.record(first))
     scores = {"metric": "accuracy", "validation": {"accuracy": 0.5}, "test": {"accuracy": 0.25}}
-    (plan.place(first).path / "result.json").write_text(json.dumps(scores))
+    (plan.folder.place(first).path / "result.json").write_text(json.dumps(scores))
     assert {cell: score.test for cell, score in plan.finished().items()} == {first: {"accuracy": 0.25}}
     changed = GridPlan(load_grid(write_grid(tmp_path, kinds=("sc",), rates=(1e-3,), steps=3)))
     with pytest.raises(SettingsError, match=r"settings\.steps was 2 and is 3 \(1 cell: eurobert/sc/lr-0.001/seed-0\)"):
@@ -58,8 +58,8 @@ def test_a_finished_cell_is_taken_only_as_it_was_declared(tmp_path: Path) -> Non
 def test_a_result_without_scores_is_damaged(tmp_path: Path, result: dict[str, object]) -> None:
     plan = GridPlan(load_grid(write_grid(tmp_path, kinds=("sc",), rates=(1e-3,))))
     first, _ = plan.cells
-    plan.place(first).begin(plan.record(first))
-    (plan.place(first).path / "result.json").write_text(json.dumps(result))
+    plan.folder.place(first).begin(plan.record(first))
+    (plan.folder.place(first).path / "result.json").write_text(json.dumps(result))
     with pytest.raises(UserError, match=r"result\.json is damaged .* Remove .*seed-0: the cell is run again"):
         plan.finished()
 
@@ -121,12 +121,12 @@ def test_a_diverged_cell_is_tried_again_where_it_is_declared_otherwise(tmp_path:
     given: dict[str, Any] = {"kinds": ("sc",), "rates": (1e30,), "seeds": (0,)}
     plan = GridPlan(load_grid(write_grid(tmp_path, **given)))
     (cell,) = plan.cells
-    plan.place(cell).begin(plan.record(cell))
-    plan.place(cell).diverge("the weights have diverged", made_by={"torch": "2.13.0"})
+    plan.folder.place(cell).begin(plan.record(cell))
+    plan.folder.place(cell).diverge("the weights have diverged", made_by={"torch": "2.13.0"})
     assert plan.finished() == {cell: Diverged(cell, "the weights have diverged", {"torch": "2.13.0"})}
     changed = GridPlan(load_grid(write_grid(tmp_path, **given, steps=3)))
     assert changed.finished() == {}
-    plan.place(cell).begin(plan.record(cell))
+    plan.folder.place(cell).begin(plan.record(cell))
     assert plan.finished() == {}, "it has begun again"
 
 

@@ -37,7 +37,7 @@ def join(plan: GridPlan, monkeypatch: pytest.MonkeyPatch) -> Join:
         share = GridShare(plan)
         with share.locked():
             share.join(declaration)
-            plan.declaration_file.write_text(declaration)
+            plan.folder.declaration_file.write_text(declaration)
         return share
 
     return joined
@@ -81,7 +81,7 @@ def test_what_a_lost_machine_holds_is_named_to_who_waits(
     plan: GridPlan, join: Join, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, second, _, _ = (plan.training(cell) for cell in plan.cells)
-    file = plan.locks / f"{first}.claim"
+    file = plan.folder.locks / f"{first}.claim"
     file.parent.mkdir(parents=True)
     file.write_text("4194303\nnode-17\n")
     with join("a") as own:
@@ -100,7 +100,7 @@ def test_what_a_lost_machine_holds_is_named_to_who_waits(
 @pytest.mark.filterwarnings("ignore:flock not supported")
 @pytest.mark.usefixtures("no_flock")
 def test_a_command_of_a_lost_machine_is_named_with_its_file(plan: GridPlan, join: Join) -> None:
-    file = plan.locks / ".commands" / "lost.lock"
+    file = plan.folder.locks / ".commands" / "lost.lock"
     file.parent.mkdir(parents=True)
     file.write_text("4194303\nnode-17\n")
     with pytest.raises(
@@ -124,7 +124,7 @@ def test_a_command_with_another_grid_file_is_refused_while_one_runs(join: Join) 
 def test_a_cell_has_one_line_though_another_command_begins_as_it_ends(
     plan: GridPlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    results = plan.folder / "results.jsonl"
+    results = plan.folder.results_file
     numbers = []
 
     class Worker:
@@ -133,31 +133,31 @@ def test_a_cell_has_one_line_though_another_command_begins_as_it_ends(
         workers, cells = (0,), deque[Cell]()
 
         def start(self, worker: int, job: Job) -> None:
-            place = plan.place(job.cell)
+            place = plan.folder.place(job.cell)
             place.begin(plan.record(job.cell))
             (place.path / "result.json").write_text(json.dumps(SCORES))
             numbers.append(len(results.read_text().splitlines()))
-            results.write_text(results_text([score for cell in plan.cells if (score := plan.place(cell).score)]))
+            results.write_text(results_text([score for cell in plan.cells if (score := plan.folder.place(cell).score)]))
             self.cells.append(job.cell)
 
         def wait(self, seconds: float) -> list[Event]:
             return [Finished(0, self.cells.popleft())]
 
     monkeypatch.setattr(grids, "open_executor", lambda *_: nullcontext(Worker()))
-    assert grids.run_grid(plan.folder.with_suffix(".toml")) == 0
+    assert grids.run_grid(plan.folder.path.with_suffix(".toml")) == 0
     assert numbers == [0, 1, 2, 3]
 
 
 def test_what_others_have_ended_is_known(plan: GridPlan, join: Join) -> None:
     done, failed, failed_before, failed_again = plan.cells
     for cell in (failed_before, failed_again):
-        plan.place(cell).fail("broken before")
+        plan.folder.place(cell).fail("broken before")
     with join("a") as own:
         assert [own.ended(cell) for cell in plan.cells] == [None] * 4
-        plan.place(done).begin(plan.record(done))
-        (plan.place(done).path / "result.json").write_text(json.dumps(SCORES))
-        plan.place(failed).fail("broken")
-        plan.place(failed_again).fail("broken again")
+        plan.folder.place(done).begin(plan.record(done))
+        (plan.folder.place(done).path / "result.json").write_text(json.dumps(SCORES))
+        plan.folder.place(failed).fail("broken")
+        plan.folder.place(failed_again).fail("broken again")
         assert [own.ended(cell) for cell in plan.cells] == [
             Finished(ELSEWHERE, done),
             Failed(ELSEWHERE, failed, "broken"),

@@ -1,13 +1,15 @@
 """Grids of fine-tuning runs: declaration, cells, choice of learning rates, workers that run them, and reports."""
 
-from toolkit.experiments.cells import Cell, CellFolder, Diverged, Outcome, Score, differences, grid_cells
-from toolkit.experiments.declaration import Grid, GridSettings, ModelEntry, TaskEntry, load_grid
 from toolkit.experiments.executors.local import LocalExecutor
 from toolkit.experiments.executors.ray_actors import RayExecutor
 from toolkit.experiments.executors.ray_cluster import Cluster
-from toolkit.experiments.halving import Dropped, Halving, halve
+from toolkit.experiments.grid.cell_folder import CellFolder, differences
+from toolkit.experiments.grid.cells import Cell, Diverged, Outcome, Score, grid_cells, results_text
+from toolkit.experiments.grid.declaration import Grid, GridSettings, ModelEntry, TaskEntry, load_grid
+from toolkit.experiments.grid.folder import GridFolder
+from toolkit.experiments.grid.halving import Dropped, Halving, halve
+from toolkit.experiments.grid.selection import select
 from toolkit.experiments.scheduling import Executor, ExecutorKind, Job, run_cells
-from toolkit.experiments.selection import results_text, select
 
 __all__ = [
     "Cell",
@@ -18,6 +20,7 @@ __all__ = [
     "Executor",
     "ExecutorKind",
     "Grid",
+    "GridFolder",
     "GridSettings",
     "Halving",
     "Job",

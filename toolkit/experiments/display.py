@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from toolkit.core.console import console
-from toolkit.experiments.cells import Cell, Diverged, Outcome, Score
+from toolkit.experiments.grid.cells import Cell, Diverged, Outcome, Score
 from toolkit.experiments.scheduling import Event, Failed, Finished, Lost, Observer
 
 if TYPE_CHECKING:

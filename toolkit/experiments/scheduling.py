@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
-from toolkit.experiments.cells import Cell
+from toolkit.experiments.grid.cells import Cell
 
 _MOST_LOSSES = 2
 _SECONDS_BETWEEN_LOOKS = 1.0

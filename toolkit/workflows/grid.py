@@ -1,7 +1,5 @@
 """`toolkit grid`: resolve -> leave out what is finished -> workers run the rest -> results and the chosen rates."""
 
-import json
-import shutil
 import time
 from pathlib import Path
 
@@ -9,9 +7,8 @@ import tomli_w
 
 from toolkit.core.console import console
 from toolkit.core.errors import UserError
-from toolkit.core.files import atomic_write
 from toolkit.core.text import counted
-from toolkit.experiments import Cell, Executor, ExecutorKind, Outcome, Score, load_grid, results_text, run_cells
+from toolkit.experiments import Cell, Executor, ExecutorKind, Outcome, Score, load_grid, run_cells
 from toolkit.experiments.display import Tally, shown
 from toolkit.experiments.scheduling import ELSEWHERE, Event, Failed, Finished, Observer
 from toolkit.workflows.grid_choice import (
@@ -27,7 +24,6 @@ from toolkit.workflows.grid_inputs import Hub
 from toolkit.workflows.grid_plan import GridPlan
 from toolkit.workflows.grid_sharing import GridShare
 
-_RESULTS, _SELECTED = "results.jsonl", "selected.json"
 _SECONDS_TO_SEE, _SECONDS_BETWEEN_LOOKS = 90.0, 0.5
 
 
@@ -95,7 +91,7 @@ def _begin(plan: GridPlan, share: GridShare, executor: ExecutorKind) -> Tally:
     with share.locked():
         outcomes = plan.finished()
         share.join(declaration)
-        atomic_write(plan.declaration_file, declaration)
+        plan.folder.write_declaration(declaration)
         tally = Tally(plan.cells, outcomes, read=lambda cell: _outcome(plan, cell))
         # Also before: where this command is killed, no rate stands there that was chosen for fewer seeds.
         _write_results(plan, tally)
@@ -109,8 +105,7 @@ def _end(plan: GridPlan, share: GridShare, tally: Tally) -> None:
         _take_finished(plan, tally)
         _write_results(plan, tally)
         if tally.num_left == len(tally.failed) == len(share.others()) == 0:
-            for folder in (plan.exports, plan.locks, plan.trainings):
-                shutil.rmtree(folder, ignore_errors=True)
+            plan.folder.remove_temporary()
 
 
 def _run_rounds(plan: GridPlan, tally: Tally, executor: Executor, *, share: GridShare, observer: Observer) -> None:
@@ -142,21 +137,15 @@ class _Keeper:
         if isinstance(event, Finished) and event.worker != ELSEWHERE:
             outcome = _outcome(self._plan, event.cell)
             if isinstance(outcome, Score):
-                self._append(outcome.line())
+                with self._share.locked():
+                    self._plan.folder.append(outcome)
         elif isinstance(event, Failed) and event.worker != ELSEWHERE:
-            self._plan.place(event.cell).fail(event.message)
+            self._plan.folder.place(event.cell).fail(event.message)
         self._display.on_event(event)
 
     def on_look(self) -> None:
         """Passed on."""
         self._display.on_look()
-
-    def _append(self, line: str) -> None:
-        with self._share.locked(), (self._plan.folder / _RESULTS).open("a+", encoding="utf-8") as file:
-            file.seek(0)
-            # A command that began since the worker ended the cell has written it.
-            if line not in file.readlines():
-                file.write(line)
 
 
 def _outcome(plan: GridPlan, cell: Cell) -> Outcome:
@@ -167,7 +156,7 @@ def _outcome(plan: GridPlan, cell: Cell) -> Outcome:
         outcome = plan.outcome(cell)
     if outcome is None:
         raise UserError(
-            f"{cell} has finished on another machine, but {plan.place(cell).path} does not show its result "
+            f"{cell} has finished on another machine, but {plan.folder.place(cell).path} does not show its result "
             f"{_SECONDS_TO_SEE:.0f} seconds later. All machines need one file system; the same command goes on."
         )
     return outcome
@@ -183,7 +172,6 @@ def _take_finished(plan: GridPlan, tally: Tally) -> None:
 
 def _write_results(plan: GridPlan, tally: Tally) -> None:
     selected = select_rates(plan, tally)
-    atomic_write(plan.folder / _SELECTED, json.dumps(selected, indent=2, ensure_ascii=False) + "\n")
-    atomic_write(plan.folder / _RESULTS, results_text(tally.scores.values()))
+    plan.folder.write_results(tally.scores.values(), selected)
     if plan.grid.grid.keep_models == "chosen":
         remove_unchosen_models(plan, tally, selected)

@@ -8,7 +8,7 @@ from toolkit.core.console import console
 from toolkit.core.text import counted, first_few
 from toolkit.experiments import Cell, Dropped, ExecutorKind, Halving, Outcome, halve, select
 from toolkit.experiments.display import Tally
-from toolkit.experiments.selection import Selected
+from toolkit.experiments.grid.selection import Selected
 from toolkit.finetuning.made_by import versions_and_device
 from toolkit.workflows.grid_plan import GridPlan
 
@@ -39,7 +39,7 @@ def remove_unchosen_models(plan: GridPlan, tally: Tally, selected: Selected) -> 
     }
     for cell in plan.cells:
         if cell.group not in open_groups and not _is_chosen(cell, selected):
-            shutil.rmtree(plan.place(cell).model, ignore_errors=True)
+            shutil.rmtree(plan.folder.place(cell).model, ignore_errors=True)
 
 
 def _is_chosen(cell: Cell, selected: Selected) -> bool:
@@ -98,7 +98,7 @@ def print_outcome(plan: GridPlan, tally: Tally) -> None:
         screen.print(f"made on {len(devices)} devices, for which scores may differ: {shares}")
     screen.print(f"written to {plan.folder}: results.jsonl, selected.json, cells/")
     for cell in list(tally.failed)[:_MOST_NAMED]:
-        screen.print(f"failed: {cell}, see {plan.place(cell).error_file}")
+        screen.print(f"failed: {cell}, see {plan.folder.place(cell).error_file}")
     if tally.failed:
         screen.print(f"{counted(len(tally.failed), 'cell')} failed. The same command tries them again.")
 
@@ -131,11 +131,11 @@ def _print_dropped(plan: GridPlan, tally: Tally, dropped: Sequence[Dropped]) -> 
 def _print_missing_models(plan: GridPlan, tally: Tally, selected: Selected) -> None:
     keep = plan.grid.grid.keep_models
     wanted = [cell for cell in tally.scores if keep == "all" or (keep == "chosen" and _is_chosen(cell, selected))]
-    missing = [cell for cell in wanted if not plan.place(cell).model.is_dir()]
+    missing = [cell for cell in wanted if not plan.folder.place(cell).model.is_dir()]
     if missing:
         console().print(
             f"keep_models = '{keep}', but {counted(len(missing), 'cell')} finished without keeping its model: "
-            f"{first_few([cell.path for cell in missing])}. Remove these folders below {plan.folder / 'cells'} to "
+            f"{first_few([cell.path for cell in missing])}. Remove these folders below {plan.folder.cells} to "
             "train them again."
         )
 

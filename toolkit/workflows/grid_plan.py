@@ -10,13 +10,12 @@ from toolkit.core.errors import SettingsError
 from toolkit.core.known_hashes import KnownHashes
 from toolkit.core.text import counted, first_few
 from toolkit.engine.precision import Precision
-from toolkit.experiments import Cell, CellFolder, Grid, Job, Outcome, differences, grid_cells
+from toolkit.experiments import Cell, Grid, GridFolder, Job, Outcome, differences, grid_cells
 from toolkit.finetuning import FinetuningSettings, Keep, get_task
 from toolkit.finetuning.precision import choose_autocast
 from toolkit.workflows.grid_inputs import Hub, check_weights, resolve_model, resolve_task
 from toolkit.workflows.grid_worker import CellTask
 
-_EXPORTS, _LOCKS, _TRAININGS = ".encoders", ".locks", ".trainings"
 _MOST_SHOWN = 8
 
 
@@ -28,7 +27,7 @@ class GridPlan:
         hub: what may be fetched.
 
     Attributes:
-        folder: `grid.dir`.
+        folder: the grid's.
         cells: all, in the order in which a single worker runs them.
 
     Raises:
@@ -36,7 +35,7 @@ class GridPlan:
     """
 
     def __init__(self, grid: Grid, *, hub: Hub = Hub.FETCHED) -> None:
-        self.grid, self.folder, self._hub = grid, Path(grid.grid.dir), hub
+        self.grid, self.folder, self._hub = grid, GridFolder(grid.grid.dir), hub
         self.cells = grid_cells(grid)
         self._cpu_precisions: dict[int, Precision] = {}
         known = KnownHashes()
@@ -44,30 +43,12 @@ class GridPlan:
             entry.name: resolve_task(entry, grid.options(entry), num_rates=len(grid.rates(entry)), hub=hub, known=known)
             for entry in grid.task
         }
-        self._models = {entry.name: resolve_model(entry, self.exports, hub=hub, known=known) for entry in grid.model}
+        self._models = {
+            entry.name: resolve_model(entry, self.folder.exports, hub=hub, known=known) for entry in grid.model
+        }
         if hub is Hub.FETCHED:
             # A dry run writes nothing.
             known.save()
-
-    @property
-    def declaration_file(self) -> Path:
-        """The grid file, with its defaults, that is kept in the folder."""
-        return self.folder / "grid.toml"
-
-    @property
-    def exports(self) -> Path:
-        """Folder of encoders that are made from checkpoints; needed while the grid runs."""
-        return self.folder / _EXPORTS
-
-    @property
-    def locks(self) -> Path:
-        """Folder of the locks that cells hold while they run; needed while the grid runs."""
-        return self.folder / _LOCKS
-
-    @property
-    def trainings(self) -> Path:
-        """Folder of trained weights that several cells answer with; needed while the grid runs."""
-        return self.folder / _TRAININGS
 
     @property
     def unfetched(self) -> list[str]:
@@ -90,15 +71,11 @@ class GridPlan:
         """
         self._cpu_precisions = {number: choose_autocast(number) for number in self.thread_counts}
 
-    def place(self, cell: Cell) -> CellFolder:
-        """The folder of a cell."""
-        return CellFolder(self.folder / "cells" / cell.path, cell)
-
     def job(self, cell: Cell) -> Job:
         """What a worker gets."""
         task, model = self._tasks[cell.task], self._models[cell.model]
         keep = Keep.SCORES if self.grid.grid.keep_models == "none" else Keep.MODEL
-        output, settings = self.place(cell).path, self._settings(cell)
+        output, settings = self.folder.place(cell).path, self._settings(cell)
         training = self.training(cell)
         alike = self.cells_of(training)
         return Job(
@@ -112,8 +89,8 @@ class GridPlan:
                 output=output,
                 record=self.record(cell),
                 keep=keep,
-                lock=self.locks / f"{training}.lock",
-                training=self.trainings / training if len(alike) > 1 else None,
+                lock=self.folder.locks / f"{training}.lock",
+                training=self.folder.trainings / training if len(alike) > 1 else None,
                 groups=frozenset(other.group for other in alike),
                 cpu_precision=None if settings.threads is None else self._cpu_precisions.get(settings.threads),
             ),
@@ -157,7 +134,7 @@ class GridPlan:
 
         A training that diverged is tried again where it is declared otherwise now.
         """
-        place = self.place(cell)
+        place = self.folder.place(cell)
         diverged = place.diverged if place.score is None else None
         return place.score if diverged is None or self._changes(cell) else diverged
 
@@ -191,7 +168,7 @@ class GridPlan:
                 check_weights(self._models[name].entry)
 
     def _changes(self, cell: Cell) -> list[str]:
-        was = self.place(cell).declared
+        was = self.folder.place(cell).declared
         if was is None:
             return ["it has no declared.json, so a grid did not run it"]
         # A setting that a later version has added had its default.
@@ -216,7 +193,7 @@ class GridPlan:
                 *lines[:_MOST_SHOWN],
                 *more,
                 "Restore what they ran with, set grid.dir to another folder, or remove their folders below "
-                f"{self.folder / 'cells'} to run them again.",
+                f"{self.folder.cells} to run them again.",
             ]
         )
 

@@ -39,7 +39,7 @@ class GridShare:
 
     def __init__(self, plan: GridPlan) -> None:
         self._plan, self._held = plan, dict[str, FileLock]()
-        self._errors = {cell: _mark(plan.place(cell).error_file) for cell in plan.cells}
+        self._errors = {cell: _mark(plan.folder.place(cell).error_file) for cell in plan.cells}
         self._idle_since: float | None = None
         self._named = set[Path]()
 
@@ -56,7 +56,7 @@ class GridShare:
         Raises:
             SettingsError: the folder cannot be written, or another command does not give the lock back.
         """
-        return _locked(self._plan.folder)
+        return _locked(self._plan.folder.path)
 
     def join(self, declaration: str) -> None:
         """Be one of the commands that run the grid, under `locked`.
@@ -67,7 +67,7 @@ class GridShare:
         Raises:
             SettingsError: another command runs the grid from another grid file.
         """
-        others, kept = self.others(), self._plan.declaration_file
+        others, kept = self.others(), self._plan.folder.declaration_file
         if others and not (kept.is_file() and kept.read_text(encoding="utf-8") == declaration):
             raise SettingsError(
                 f"another `toolkit grid` ({first_few(others)}) is running in {self._plan.folder} with another grid "
@@ -93,7 +93,7 @@ class GridShare:
 
     @property
     def _commands(self) -> Path:
-        return self._plan.locks / ".commands"
+        return self._plan.folder.locks / ".commands"
 
     def training(self, cell: Cell) -> str:
         """Name of the cell's training."""
@@ -101,7 +101,7 @@ class GridShare:
 
     def claim(self, training: str) -> bool:
         """Make a training this command's own; False where another command has it."""
-        path = self._plan.locks / f"{training}.claim"
+        path = self._plan.folder.locks / f"{training}.claim"
         lock = _try_lock(path)
         if lock is None:
             self._name_holder(path)
@@ -122,14 +122,14 @@ class GridShare:
         """Give up a claim; trained weights that no cell needs any more are removed."""
         cells = self._plan.cells_of(training)
         if len(cells) > 1 and all(self._plan.outcome(cell) is not None for cell in cells):
-            shutil.rmtree(self._plan.trainings / training, ignore_errors=True)
+            shutil.rmtree(self._plan.folder.trainings / training, ignore_errors=True)
         self._held.pop(training).release()
 
     def ended(self, cell: Cell) -> Event | None:
         """How another command has ended a cell since this one began; None where none has."""
         if self._plan.outcome(cell) is not None:
             return Finished(ELSEWHERE, cell)
-        place = self._plan.place(cell)
+        place = self._plan.folder.place(cell)
         if (message := place.error) is None or _mark(place.error_file) == self._errors[cell]:
             return None
         return Failed(ELSEWHERE, cell, message)
@@ -137,7 +137,7 @@ class GridShare:
 
 def logs_folder(plan: GridPlan) -> Path:
     """Folder of what this command's workers print."""
-    return plan.folder / "workers" / command_name()
+    return plan.folder.logs / command_name()
 
 
 @cache

@@ -11,7 +11,7 @@ import torch
 from toolkit.core.errors import NonFiniteError, UserError
 from toolkit.core.locks import locked_file
 from toolkit.engine.precision import Precision
-from toolkit.experiments.cells import CellFolder, Record
+from toolkit.experiments.grid.cell_folder import CellFolder, Record
 from toolkit.experiments.scheduling import Job
 from toolkit.finetuning import FinetuningSettings, Keep, PreparedTask, Split, get_task, open_source, prepare, run_cell
 from toolkit.finetuning.made_by import made_by

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.core.errors import SettingsError
-from toolkit.experiments.cells import Cell
 from toolkit.experiments.executors.ray_cluster import Cluster, last_line
 from toolkit.experiments.executors.ray_worker import ClusterWorker, Setting
+from toolkit.experiments.grid.cells import Cell
 from toolkit.experiments.scheduling import Event, Failed, Finished, Job, Lost
 
 _SECONDS_TO_PLACE = 60.0

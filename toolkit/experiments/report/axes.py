@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from toolkit.experiments.report.grid_files import Label
+from toolkit.experiments.grid.declaration import Label
 from toolkit.experiments.report.labels import CLM_SHARE, OBJECTIVE, SEED, places_of, quantity
 from toolkit.experiments.report.levels import Level, Row
 from toolkit.experiments.report.lines import repeated_labels

@@ -6,14 +6,15 @@ from typing import Any
 
 from toolkit.core.console import console
 from toolkit.core.errors import UserError
-from toolkit.experiments.cells import Cell, CellFolder, Record, differences
-from toolkit.experiments.report.grid_files import CellScores
+from toolkit.experiments.grid.cell_folder import Record, differences
+from toolkit.experiments.grid.cells import Score
+from toolkit.experiments.grid.folder import GridFolder
 
 # What makes cells of one table differ.
 _OF_A_CELL = ("learning_rate", "seed", "threads")
 
 
-def check_comparable(cells: Iterable[CellScores]) -> None:
+def check_comparable(cells: Mapping[GridFolder, Iterable[Score]]) -> None:
     """Compare what cells of different grids were declared to be, as far as their folders are there.
 
     Other settings of one task are told, since a table says nothing of them.
@@ -23,17 +24,12 @@ def check_comparable(cells: Iterable[CellScores]) -> None:
     """
     models: dict[str, dict[Path, Record]] = {}
     tasks: dict[str, dict[Path, Record]] = {}
-    for cell in cells:
-        # A cell lies in cells/MODEL/TASK/lr-RATE/seed-SEED of its grid.
-        grid = cell.folder.parents[4]
-        if grid in models.get(cell.model, {}) and grid in tasks.get(cell.task, {}):
+    for grid, score in ((grid, score) for grid, scores in cells.items() for score in scores):
+        if grid.path in models.get(score.model, {}) and grid.path in tasks.get(score.task, {}):
             continue
-        declared = CellFolder(
-            cell.folder, Cell(cell.model, cell.task, cell.kind, cell.seed, cell.learning_rate)
-        ).declared
-        if declared is not None:
-            models.setdefault(cell.model, {}).setdefault(grid, declared)
-            tasks.setdefault(cell.task, {}).setdefault(grid, declared)
+        if (declared := grid.place(score.cell).declared) is not None:
+            models.setdefault(score.model, {}).setdefault(grid.path, declared)
+            tasks.setdefault(score.task, {}).setdefault(grid.path, declared)
     for name, grids in models.items():
         _check_equal(
             f"the model {name!r} has other weights", {grid: _of(record, "model") for grid, record in grids.items()}

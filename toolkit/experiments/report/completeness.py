@@ -3,12 +3,11 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 
 from toolkit.core.text import counted
-from toolkit.experiments.cells import Cell, CellFolder, Score
-from toolkit.experiments.halving import halve
-from toolkit.experiments.report.grid_files import CellScores, Declaration, cell_folder
+from toolkit.experiments.grid.cells import Cell, Score
+from toolkit.experiments.grid.folder import Declaration, GridFolder
+from toolkit.experiments.grid.halving import halve
 
 
 class Reason(StrEnum):
@@ -30,15 +29,9 @@ class MissingCell:
     """Last line of a failed cell's error, or how its training diverged."""
 
 
-def missing_cells(folder: Path, declared: Declaration, found: Iterable[CellScores]) -> list[MissingCell]:
-    """Declared cells without a result; those of learning rates that halving dropped are not missing.
-
-    Args:
-        folder: of the grid.
-        declared: its grid file.
-        found: its finished cells.
-    """
-    scores = {cell.cell: Score(cell.cell, cell.metric, cell.validation, cell.test) for cell in found}
+def missing_cells(folder: GridFolder, declared: Declaration, found: Iterable[Score]) -> list[MissingCell]:
+    """Declared cells without a result; those of learning rates that halving dropped are not missing."""
+    scores = {score.cell: score for score in found}
     missing = [_missing(folder, cell) for cell in declared.cells if cell not in scores]
     if not declared.is_halving or not _has_validation(declared.cells, scores.values()):
         return missing
@@ -47,8 +40,8 @@ def missing_cells(folder: Path, declared: Declaration, found: Iterable[CellScore
     return [one for one in missing if one.reason is not Reason.NOT_RUN or halving.keeps(one.cell)]
 
 
-def _missing(folder: Path, cell: Cell) -> MissingCell:
-    place = CellFolder(cell_folder(folder, cell), cell)
+def _missing(folder: GridFolder, cell: Cell) -> MissingCell:
+    place = folder.place(cell)
     if (diverged := place.diverged) is not None:
         return MissingCell(cell, Reason.DIVERGED, diverged.message)
     error = place.error

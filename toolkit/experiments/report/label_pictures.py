@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from toolkit.core.text import counted, first_few
+from toolkit.experiments.grid.declaration import Label
 from toolkit.experiments.report.axes import Axis, axes_of
-from toolkit.experiments.report.grid_files import Label
 from toolkit.experiments.report.labels import MASK_RATIO, title_of
 from toolkit.experiments.report.levels import Level, Row, Seeds, family_name
 from toolkit.experiments.report.lines import Lines, lines_of

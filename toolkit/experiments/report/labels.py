@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from toolkit.experiments.report.grid_files import Label
+from toolkit.experiments.grid.declaration import Label
 
 SIZE = "size"
 """Models of each size get their own tables, as in the paper."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 
-from toolkit.experiments.report.grid_files import Label, Labels
+from toolkit.experiments.grid.declaration import Label, Labels
 from toolkit.experiments.report.labels import SEED, TOTALS, distinguishing, names_after, quantity
 from toolkit.experiments.report.results import Results
 from toolkit.experiments.report.statistics import Estimate, estimate
@@ -136,7 +136,7 @@ def model_level(results: Results) -> Level:
     rows = []
     for model in results.models:
         scores: dict[str, dict[Label, float]] = {
-            task.name: {cell.seed: cell.score for cell in results.chosen(model.name, task.name)}
+            task.name: {cell.seed: cell.main for cell in results.chosen(model.name, task.name)}
             for task in results.tasks
         }
         scores = {task: found for task, found in scores.items() if found}

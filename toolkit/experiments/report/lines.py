@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from toolkit.experiments.report.grid_files import Label
+from toolkit.experiments.grid.declaration import Label
 from toolkit.experiments.report.labels import (
     BUDGET,
     CLM_SHARE,

@@ -16,7 +16,8 @@ from pydantic import ValidationError
 from toolkit.checkpoint.folders import CHECKPOINTS_FOLDER, holds_checkpoints
 from toolkit.checkpoint.manifest import MANIFEST_NAME, CheckpointManifest, read_manifest
 from toolkit.core.errors import CheckpointError, SettingsError
-from toolkit.experiments.report.grid_files import Label, ModelInfo
+from toolkit.experiments.grid.declaration import Label
+from toolkit.experiments.grid.folder import ModelInfo
 from toolkit.experiments.report.labels import (
     BUDGET,
     CLM_SHARE,

@@ -8,7 +8,7 @@ from typing import Any
 
 import toolkit
 from toolkit.core.errors import UserError
-from toolkit.experiments.report.grid_files import CellScores
+from toolkit.experiments.grid.cells import Score
 from toolkit.experiments.report.results import Results
 from toolkit.experiments.report.tasks import TaskInfo
 
@@ -76,7 +76,7 @@ def file_names(names: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _evaluations(cells: Sequence[CellScores], task: TaskInfo) -> list[Any]:
+def _evaluations(cells: Sequence[Score], task: TaskInfo) -> list[Any]:
     from huggingface_hub import EvalResult
 
     return [
@@ -93,7 +93,7 @@ def _evaluations(cells: Sequence[CellScores], task: TaskInfo) -> list[Any]:
     ]
 
 
-def _mteb_result(cells: Sequence[CellScores], task: TaskInfo) -> dict[str, Any]:
+def _mteb_result(cells: Sequence[Score], task: TaskInfo) -> dict[str, Any]:
     means = _means(cells)
     scores = {
         **_named(means, task),
@@ -119,7 +119,7 @@ def _named(scores: Mapping[str, float], task: TaskInfo) -> dict[str, float]:
     }
 
 
-def _means(cells: Sequence[CellScores]) -> dict[str, float]:
+def _means(cells: Sequence[Score]) -> dict[str, float]:
     """Means of the metrics that all cells have, the main one first."""
     shared = [name for name in cells[0].test if all(name in cell.test for cell in cells)]
     shared.sort(key=lambda name: name != cells[0].metric)

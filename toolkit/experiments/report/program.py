@@ -9,12 +9,12 @@ from toolkit.core.console import console
 from toolkit.core.errors import SettingsError
 from toolkit.core.machine import machine_facts
 from toolkit.core.text import counted, home_hint
+from toolkit.experiments.grid.folder import GridFolder
 from toolkit.experiments.report.comparisons import comparison_table, difference_tables
 from toolkit.experiments.report.completeness import summary
 from toolkit.experiments.report.drawing import draw
 from toolkit.experiments.report.figures import Figure
 from toolkit.experiments.report.formats import comma_separated, latex, latex_document, markdown
-from toolkit.experiments.report.grid_files import is_grid
 from toolkit.experiments.report.label_pictures import label_pictures
 from toolkit.experiments.report.levels import Level, configuration_level, configuration_members, model_level
 from toolkit.experiments.report.manifests import with_manifest_labels
@@ -82,7 +82,7 @@ def _sorted_folders(folders: Sequence[Path]) -> tuple[list[Path], list[Path]]:
         if folder.resolve() in seen:
             continue
         seen.add(folder.resolve())
-        if is_grid(folder):
+        if GridFolder(folder).is_grid():
             grids.append(folder)
         elif is_run(folder):
             runs.append(folder)

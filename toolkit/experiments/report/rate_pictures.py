@@ -115,7 +115,7 @@ def _scores(results: Results, models: Iterable[str], group: _Group) -> Iterator[
         by_rate: dict[float, Mapping[int, float]] = {}
         for rate in group.rates:
             each = [
-                {cell.seed: cell.score for cell in results.of(model, task.name) if cell.learning_rate == rate}
+                {cell.seed: cell.main for cell in results.of(model, task.name) if cell.learning_rate == rate}
                 for task in group.tasks
             ]
             seeds = sorted(set.intersection(*(set(found) for found in each)))

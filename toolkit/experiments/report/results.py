@@ -8,16 +8,11 @@ from pathlib import Path
 
 from toolkit.core.errors import UserError
 from toolkit.core.text import first_few
+from toolkit.experiments.grid.cell_folder import CellFolder
+from toolkit.experiments.grid.cells import Score
+from toolkit.experiments.grid.folder import GridFolder, ModelInfo
 from toolkit.experiments.report.comparability import check_comparable
 from toolkit.experiments.report.completeness import MissingCell, Reason, missing_cells
-from toolkit.experiments.report.grid_files import (
-    GRID_FILE,
-    CellScores,
-    ModelInfo,
-    read_cells,
-    read_declaration,
-    read_rates,
-)
 from toolkit.experiments.report.tasks import TaskInfo, tasks_with_cells
 
 
@@ -25,8 +20,9 @@ from toolkit.experiments.report.tasks import TaskInfo, tasks_with_cells
 class Results:
     """Finished cells of one or several grids."""
 
-    folders: tuple[Path, ...]
-    cells: tuple[CellScores, ...]
+    grids: Mapping[tuple[str, str], GridFolder]
+    """The folder of each (model, task)."""
+    cells: tuple[Score, ...]
     rates: Mapping[tuple[str, str], float]
     """The chosen learning rate of each (model, task)."""
     models: tuple[ModelInfo, ...]
@@ -39,6 +35,15 @@ class Results:
     """Each (model, task) without a chosen rate: no rate has all its seeds yet, or cells have failed."""
     missing: tuple[MissingCell, ...] = ()
     """Declared cells without a result."""
+
+    @property
+    def folders(self) -> list[Path]:
+        """Folders of the grids."""
+        return [grid.path for grid in dict.fromkeys(self.grids.values())]
+
+    def place(self, score: Score) -> CellFolder:
+        """The folder of a cell."""
+        return self.grids[score.cell.group].place(score.cell)
 
     @property
     def completeness(self) -> str:
@@ -72,18 +77,18 @@ class Results:
         names = first_few([f"{model} on {task}" for model, task in self.left_out])
         return f"left out, as no learning rate has all its seeds finished: {names}" if names else ""
 
-    def chosen(self, model: str, task: str) -> list[CellScores]:
+    def chosen(self, model: str, task: str) -> list[Score]:
         """The cells at the chosen rate, by seed; none where no rate was chosen."""
         rate = self.rates.get((model, task))
         return [cell for cell in self.of(model, task) if cell.learning_rate == rate]
 
-    def of(self, model: str, task: str) -> list[CellScores]:
+    def of(self, model: str, task: str) -> list[Score]:
         """All cells of a model and task, by rate and seed."""
         return self._by_pair.get((model, task), [])
 
     @cached_property
-    def _by_pair(self) -> dict[tuple[str, str], list[CellScores]]:
-        found: dict[tuple[str, str], list[CellScores]] = {}
+    def _by_pair(self) -> dict[tuple[str, str], list[Score]]:
+        found: dict[tuple[str, str], list[Score]] = {}
         for cell in self.cells:
             found.setdefault((cell.model, cell.task), []).append(cell)
         return found
@@ -100,48 +105,48 @@ def read_results(folders: Iterable[Path]) -> Results:
         UserError: a file is missing or damaged, a grid has no finished cell, or two grids have the same cells, or use
             one name for different weights or test data.
     """
-    folders = tuple(folders)
-    cells: list[CellScores] = []
+    cells: dict[GridFolder, list[Score]] = {}
     rates: dict[tuple[str, str], float] = {}
     models: dict[str, ModelInfo] = {}
     tasks: dict[str, None] = {}
     declarations: dict[Path, str] = {}
-    source: dict[tuple[str, str], Path] = {}
+    source: dict[tuple[str, str], GridFolder] = {}
     declared: set[tuple[str, str]] = set()
     missing: list[MissingCell] = []
     for folder in folders:
-        found = read_cells(folder)
-        for pair in {(cell.model, cell.task): None for cell in found}:
+        grid = GridFolder(folder)
+        cells[grid] = found = grid.read_scores()
+        for pair in dict.fromkeys(score.cell.group for score in found):
             if pair in source:
                 raise UserError(
                     f"{source[pair]} and {folder} both have cells of the model {pair[0]!r} and the task {pair[1]!r}. "
                     "Rename one in its grid file, or report on the two grids separately."
                 )
-            source[pair] = folder
-        cells += found
-        rates |= read_rates(folder, found)
-        file = read_declaration(folder)
-        missing += missing_cells(folder, file, found)
+            source[pair] = grid
+        rates |= grid.read_rates(found)
+        file = grid.read_declaration()
+        missing += missing_cells(grid, file, found)
         if file.text is not None:
             declarations[folder] = file.text
         for model in file.models:
-            models[model.name] = _merged(models.get(model.name), model, folder)
+            models[model.name] = _merged(models.get(model.name), model, grid)
         tasks |= dict.fromkeys(file.tasks)
         declared |= {(model.name, task) for model in file.models for task in file.tasks}
     check_comparable(cells)
+    scores = [score for found in cells.values() for score in found]
     return Results(
-        folders=folders,
-        cells=tuple(sorted(cells, key=lambda cell: (cell.model, cell.task, cell.learning_rate, cell.seed))),
+        grids=source,
+        cells=tuple(sorted(scores, key=lambda score: (*score.cell.group, score.learning_rate, score.seed))),
         rates=rates,
-        models=_models_with_cells(models, cells),
-        tasks=tasks_with_cells(tasks, cells),
+        models=_models_with_cells(models, scores),
+        tasks=tasks_with_cells(tasks, scores, lambda score: source[score.cell.group].place(score.cell)),
         declarations=declarations,
         left_out=tuple(sorted((declared | source.keys()) - rates.keys())),
         missing=tuple(missing),
     )
 
 
-def _merged(before: ModelInfo | None, model: ModelInfo, folder: Path) -> ModelInfo:
+def _merged(before: ModelInfo | None, model: ModelInfo, grid: GridFolder) -> ModelInfo:
     if before is None:
         return model
     old, new = before.labels or {}, model.labels or {}
@@ -149,13 +154,13 @@ def _merged(before: ModelInfo | None, model: ModelInfo, folder: Path) -> ModelIn
     if differing:
         key = differing[0]
         raise UserError(
-            f"the model {model.name!r} has the label {key} = {new[key]!r} in {folder / GRID_FILE} and {old[key]!r} in "
-            "another grid. Rename one of the models, or make the labels equal."
+            f"the model {model.name!r} has the label {key} = {new[key]!r} in {grid.declaration_file} and {old[key]!r} "
+            "in another grid. Rename one of the models, or make the labels equal."
         )
     return ModelInfo(model.name, before.path or model.path, {**old, **new})
 
 
-def _models_with_cells(declared: Mapping[str, ModelInfo], cells: Iterable[CellScores]) -> tuple[ModelInfo, ...]:
+def _models_with_cells(declared: Mapping[str, ModelInfo], cells: Iterable[Score]) -> tuple[ModelInfo, ...]:
     names = {cell.model for cell in cells}
     known = [model for name, model in declared.items() if name in names]
     return (*known, *(ModelInfo(name) for name in sorted(names - declared.keys())))

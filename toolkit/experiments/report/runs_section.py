@@ -7,8 +7,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from toolkit.core.text import counted
+from toolkit.experiments.grid.cells import Score
 from toolkit.experiments.report.formats import DASH, number_text
-from toolkit.experiments.report.grid_files import CellScores
 from toolkit.experiments.report.results import Results
 
 Anchors = Mapping[str, str]
@@ -52,8 +52,7 @@ def runs_section(results: Results, members: Mapping[str, Sequence[str]], *, outp
             cells = results.of(model.name, task.name)
             if cells:
                 anchor = anchors[pair_key(model.name, task.name)]
-                rate = results.rates.get((model.name, task.name))
-                parts.append(_run_table(f"{task.name} ({counted(len(cells), 'run')})", anchor, cells, rate, output))
+                parts.append(_run_table(f"{task.name} ({counted(len(cells), 'run')})", anchor, cells, results, output))
         parts.append("</section>")
     return "\n".join([*parts, "</div>"])
 
@@ -65,12 +64,19 @@ def _labels_line(labels: Mapping[str, object]) -> str:
     return f'<p class="fine">{escape(listed)}</p>' if listed else ""
 
 
-def _run_table(title: str, anchor: str, cells: Sequence[CellScores], rate: float | None, output: Path) -> str:
+def _run_table(title: str, anchor: str, cells: Sequence[Score], results: Results, output: Path) -> str:
+    rate = results.rates.get((cells[0].model, cells[0].task))
     metrics = list(dict.fromkeys([cells[0].metric, *(name for cell in cells for name in cell.test)]))
     names = ["learning rate", "seed", "validation", *(f"test {name}" for name in metrics), "files"]
     head = "".join(f'<th class="right">{escape(name)}</th>' for name in names)
     rows = "".join(
-        _run_row(cell, metrics, output, css=" class=chosen" if cell.learning_rate == rate else "") for cell in cells
+        _run_row(
+            cell,
+            metrics,
+            _link(results.place(cell).result_file, output),
+            css=" class=chosen" if cell.learning_rate == rate else "",
+        )
+        for cell in cells
     )
     return (
         f"<details><summary>{escape(title)}</summary>"
@@ -79,12 +85,12 @@ def _run_table(title: str, anchor: str, cells: Sequence[CellScores], rate: float
     )
 
 
-def _run_row(cell: CellScores, metrics: Sequence[str], output: Path, *, css: str) -> str:
-    scores = [cell.validation.get(cell.metric), *(cell.test.get(name) for name in metrics)]
+def _run_row(cell: Score, metrics: Sequence[str], link: str, *, css: str) -> str:
+    scores = [(cell.validation or {}).get(cell.metric), *(cell.test.get(name) for name in metrics)]
     numbers = "".join(map(_number, scores))
     return (
         f'<tr{css}><td class="right" data-value="{cell.learning_rate}">{cell.learning_rate:g}</td>'
-        f'<td class="right">{cell.seed}</td>{numbers}<td class="right">{_link(cell.folder, output)}</td></tr>'
+        f'<td class="right">{cell.seed}</td>{numbers}<td class="right">{link}</td></tr>'
     )
 
 
@@ -93,7 +99,5 @@ def _number(score: float | None) -> str:
     return f'<td class="right" data-value="{value}">{text}</td>'
 
 
-def _link(folder: Path, output: Path) -> str:
-    if not (folder / "result.json").is_file():
-        return DASH
-    return f'<a href="{escape(quote(os.path.relpath(folder / "result.json", output)))}">result.json</a>'
+def _link(file: Path, output: Path) -> str:
+    return f'<a href="{escape(quote(os.path.relpath(file, output)))}">{file.name}</a>' if file.is_file() else DASH

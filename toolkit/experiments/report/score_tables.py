@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from toolkit.experiments.report.grid_files import Label
+from toolkit.experiments.grid.declaration import Label
 from toolkit.experiments.report.labels import (
     BUDGET,
     CLM_SHARE,

@@ -100,7 +100,7 @@ def scores_csv(results: Results) -> str:
     writer.writerow(_SCORES_HEAD)
     for model, task in sorted(results.rates):
         cells = results.chosen(model, task)
-        row = Row(model, {}, {task: {cell.seed: cell.score for cell in cells}})
+        row = Row(model, {}, {task: {cell.seed: cell.main for cell in cells}})
         info = TaskInfo(task, cells[0].kind, cells[0].metric)
         found = row.estimate([info])
         assert found is not None

@@ -1,14 +1,14 @@
 """Data sets of the grids; folders of cells tell the number of test items, and which training data are equal."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from toolkit.core.errors import UserError
-from toolkit.experiments.cells import CellFolder
-from toolkit.experiments.report.grid_files import CellScores
+from toolkit.experiments.grid.cell_folder import CellFolder
+from toolkit.experiments.grid.cells import Score
 
-_PREDICTIONS = "predictions.jsonl"
+Place = Callable[[Score], CellFolder]
 
 
 @dataclass(frozen=True)
@@ -26,20 +26,20 @@ class TaskInfo:
     """Identity of the training data: cells of equal data, rate and seed are one fine-tuned model; None if unknown."""
 
 
-def tasks_with_cells(declared: Iterable[str], cells: Iterable[CellScores]) -> tuple[TaskInfo, ...]:
-    """Tasks that have cells; declared ones first, in their order.
+def tasks_with_cells(declared: Iterable[str], cells: Iterable[Score], place: Place) -> tuple[TaskInfo, ...]:
+    """Tasks that have cells, which lie where `place` says; declared ones first, in their order.
 
     Raises:
         UserError: the cells of one task have several kinds or metrics.
     """
-    found: dict[str, list[CellScores]] = {}
+    found: dict[str, list[Score]] = {}
     for cell in cells:
         found.setdefault(cell.task, []).append(cell)
     order = [*(task for task in declared if task in found), *sorted(found.keys() - set(declared))]
-    return tuple(_task(name, found[name]) for name in order)
+    return tuple(_task(name, found[name], place) for name in order)
 
 
-def _task(name: str, cells: list[CellScores]) -> TaskInfo:
+def _task(name: str, cells: list[Score], place: Place) -> TaskInfo:
     kinds = {(cell.kind, cell.metric) for cell in cells}
     if len(kinds) > 1:
         listed = ", ".join(f"{kind} by {metric}" for kind, metric in sorted(kinds))
@@ -53,8 +53,8 @@ def _task(name: str, cells: list[CellScores]) -> TaskInfo:
         kind,
         metric,
         majority=next((cell.majority for cell in cells if cell.majority is not None), None),
-        num_test=next((number for cell in cells if (number := _num_test(cell)) is not None), None),
-        training=next((data for cell in cells if (data := _training(cell)) is not None), None),
+        num_test=next((number for cell in cells if (number := _num_test(place(cell))) is not None), None),
+        training=next((data for cell in cells if (data := _training(place(cell))) is not None), None),
     )
 
 
@@ -64,16 +64,15 @@ def majority_of(tasks: Sequence[TaskInfo]) -> float | None:
     return math.fsum(found) / len(found) if found and len(found) == len(tasks) else None
 
 
-def _num_test(cell: CellScores) -> int | None:
+def _num_test(place: CellFolder) -> int | None:
     try:
-        with (cell.folder / _PREDICTIONS).open("rb") as file:
+        with place.predictions_file.open("rb") as file:
             return sum(1 for _ in file)
     except OSError:
         return None
 
 
-def _training(cell: CellScores) -> str | None:
-    declared = CellFolder(cell.folder, cell.cell).declared or {}
-    data = declared.get("data")
+def _training(place: CellFolder) -> str | None:
+    data = (place.declared or {}).get("data")
     files = data.get("train") if isinstance(data, Mapping) else None
     return " ".join(sorted(map(str, files.values()))) if isinstance(files, Mapping) and files else None

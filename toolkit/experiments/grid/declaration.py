@@ -1,7 +1,7 @@
 """GRID.toml: models x tasks x learning rates x seeds, read and validated."""
 
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -23,6 +23,8 @@ Name = Annotated[str, Field(pattern=r"^\w[\w.+-]*$")]
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 PathText = Annotated[str, Field(min_length=1)]
+Label = str | int | float | bool
+Labels = Mapping[str, Label]
 
 
 class GridSettings(Settings):
@@ -63,7 +65,7 @@ class ModelEntry(Settings):
     """In results, and of its folder below `cells/`."""
     path: PathText
     """A Hugging Face folder or hub id, or a run or checkpoint of this toolkit (a run: its newest checkpoint)."""
-    labels: dict[str, str | int | float | bool] = Field(default_factory=dict)
+    labels: dict[str, Label] = Field(default_factory=dict)
     """What a report may draw scores against, such as `clm_share = 0.25`."""
 
 

@@ -1,19 +1,14 @@
-"""`results.jsonl`, and the choice of a learning rate by validation."""
+"""The choice of a learning rate by validation."""
 
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from toolkit.experiments.cells import Cell, Score
+from toolkit.experiments.grid.cells import Cell, Score
 
 _TIE = 1e-12
 Selected = dict[str, dict[str, dict[str, Any]]]
-
-
-def results_text(scores: Iterable[Score]) -> str:
-    """`results.jsonl` of finished cells, sorted."""
-    return "".join(score.line() for score in sorted(scores, key=lambda score: score.cell))
 
 
 def select(cells: Iterable[Cell], scores: Iterable[Score]) -> Selected:

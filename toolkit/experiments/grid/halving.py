@@ -5,8 +5,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from toolkit.experiments.cells import Cell, Score
-from toolkit.experiments.selection import best_rate, validation_score
+from toolkit.experiments.grid.cells import Cell, Score
+from toolkit.experiments.grid.selection import best_rate, validation_score
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,131 @@
+"""The folder of a cell: what came out, and what it was declared to be."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from toolkit.core.errors import UserError
+from toolkit.core.files import PARTIAL_FILES, atomic_write
+from toolkit.experiments.grid.cells import Cell, Diverged, Score
+
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class CellFolder:
+    """The files of a cell; the folder need not exist."""
+
+    path: Path
+    cell: Cell
+
+    @property
+    def result_file(self) -> Path:
+        """Written last: a cell that has it is finished."""
+        return self.path / "result.json"
+
+    @property
+    def predictions_file(self) -> Path:
+        """A line per test item."""
+        return self.path / "predictions.jsonl"
+
+    @property
+    def model(self) -> Path:
+        """Folder of the fine-tuned model, where the grid keeps it."""
+        return self.path / "model"
+
+    @property
+    def error_file(self) -> Path:
+        """Message of a failed cell."""
+        return self.path / "error.txt"
+
+    @property
+    def declared_file(self) -> Path:
+        """What the cell was when it ran."""
+        return self.path / "declared.json"
+
+    @property
+    def diverged_file(self) -> Path:
+        """How the training diverged: the outcome of a cell without a result."""
+        return self.path / "diverged.json"
+
+    @cached_property
+    def score(self) -> Score | None:
+        """Scores of a finished cell; None where it has not finished.
+
+        Raises:
+            UserError: `result.json` is broken.
+        """
+        try:
+            return Score.read({**json.loads(self.result_file.read_text(encoding="utf-8")), **self.cell._asdict()})
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError) as error:
+            raise UserError(
+                f"{self.result_file} is damaged ({error}). Remove {self.path}: the cell is run again."
+            ) from error
+
+    @property
+    def diverged(self) -> Diverged | None:
+        """Outcome of a cell that has no result, since its training diverged; None of any other."""
+        record = _read_object(self.diverged_file) or {}
+        return Diverged(self.cell, str(record["message"]), record.get("made_by")) if "message" in record else None
+
+    @property
+    def declared(self) -> Record | None:
+        """What the cell was when it ran; None if unknown."""
+        return _read_object(self.declared_file)
+
+    @property
+    def error(self) -> str | None:
+        """Message of a failed cell."""
+        try:
+            return self.error_file.read_text(encoding="utf-8").rstrip("\n")
+        except OSError:
+            return None
+
+    def begin(self, record: Record) -> None:
+        """Say what the cell is, and remove what a killed or failed attempt left."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        for left in (*self.path.glob(PARTIAL_FILES), self.error_file, self.diverged_file):
+            left.unlink(missing_ok=True)
+        _write_object(self.declared_file, record)
+
+    def diverge(self, message: str, *, made_by: Mapping[str, str]) -> None:
+        """Keep that the training diverged."""
+        _write_object(self.diverged_file, {**self.cell._asdict(), "message": message, "made_by": made_by})
+
+    def fail(self, message: str) -> None:
+        """Keep the message of an attempt that failed."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        atomic_write(self.error_file, message + "\n")
+
+
+def _read_object(file: Path) -> dict[str, Any] | None:
+    try:
+        record = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _write_object(file: Path, record: Record) -> None:
+    atomic_write(file, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+
+
+def differences(was: Record, now: Record, *, place: str = "") -> list[str]:
+    """'settings.steps was 1000 and is 500', for each key of two records that differs; hashes are not shown."""
+    found: list[str] = []
+    for key in sorted({*was, *now}):
+        old, new, name = was.get(key), now.get(key), f"{place}{key}"
+        if isinstance(old, dict) and isinstance(new, dict):
+            found += differences(old, new, place=f"{name}.")
+        elif old == new:
+            continue
+        elif place.startswith(("model.", "data.")):
+            found.append(f"{name} {'is new' if old is None else 'is gone' if new is None else 'has another content'}")
+        else:
+            found.append(f"{name} was {json.dumps(old)} and is {json.dumps(new)}")
+    return found

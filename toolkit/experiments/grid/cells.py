@@ -1,0 +1,139 @@
+"""Cells of a grid, and what came out of them.
+
+A cell has finished where it has a result, or where it is known that its training diverges: a cell is a function of its
+declaration, and would diverge again.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from toolkit.core.settings import expectation
+from toolkit.core.text import json_kind
+from toolkit.experiments.grid.declaration import Grid
+
+Number = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class Cell(NamedTuple):
+    """One fine-tuning run; results are sorted by these fields."""
+
+    model: str
+    task: str
+    kind: str
+    seed: int
+    learning_rate: float
+
+    @property
+    def group(self) -> tuple[str, str]:
+        """What a worker keeps from one cell to the next: model and task."""
+        return self.model, self.task
+
+    @property
+    def path(self) -> str:
+        """Path of its folder, below `cells/`."""
+        return f"{self.model}/{self.task}/lr-{self.learning_rate!r}/seed-{self.seed}"
+
+    def __str__(self) -> str:
+        return f"{self.model} {self.task} lr {self.learning_rate!r} seed {self.seed}"
+
+
+def grid_cells(grid: Grid) -> list[Cell]:
+    """All cells, in the order in which a single worker runs them."""
+    return [
+        Cell(model.name, task.name, task.kind, seed, float(rate))
+        for model in grid.model
+        for task in grid.task
+        for rate in grid.rates(task)
+        for seed in grid.seeds(task)
+    ]
+
+
+class Score(BaseModel):
+    """Scores of a finished cell: a line of `results.jsonl`, and what a grid takes from the cell's `result.json`."""
+
+    # `result.json` says more, and so may a later version.
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+
+    model: str
+    task: str
+    kind: str
+    seed: int
+    learning_rate: Number = Field(gt=0)
+    metric: str
+    """The main one."""
+    validation: dict[str, Number] | None = None
+    """Scores on the validation split by metric; None without one."""
+    test: dict[str, Number]
+    """Scores on the test split."""
+    majority: Number | None = None
+    """The main metric of the best answer that reads no text; None where there is none."""
+    made_by: dict[str, str] | None = None
+    """Versions, device and compute dtype; None where an older version has written the result."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for split, scores in (("test", self.test), ("validation", self.validation)):
+            if scores is not None and self.metric not in scores:
+                raise ValueError(f"has no {split} score of its metric {self.metric!r}")
+        return self
+
+    @classmethod
+    def read(cls, record: object) -> Self:
+        """The scores of a record.
+
+        Raises:
+            ValueError: what is wrong with it, such as "has no 'seed'".
+        """
+        if not isinstance(record, dict):
+            raise ValueError(f"is {json_kind(record)}, expected an object")
+        try:
+            return cls.model_validate(record)
+        except ValidationError as error:
+            raise ValueError(_complaint(error.errors(include_url=False)[0])) from None
+
+    @property
+    def cell(self) -> Cell:
+        """The cell that has them."""
+        return Cell(self.model, self.task, self.kind, self.seed, self.learning_rate)
+
+    @property
+    def main(self) -> float:
+        """The main metric on the test split."""
+        return self.test[self.metric]
+
+    def line(self) -> str:
+        """The line of `results.jsonl`."""
+        return json.dumps(self.model_dump(), ensure_ascii=False) + "\n"
+
+
+def _complaint(finding: Any) -> str:
+    name, kind = ".".join(map(str, finding["loc"])), finding["type"]
+    if kind == "missing":
+        return f"has no {name!r}"
+    if kind == "value_error":
+        return str(finding["ctx"]["error"])
+    expected = expectation(finding)
+    if finding["loc"][0] in ("validation", "test", "majority"):
+        expected = f"expected {'an object of scores' if kind == 'dict_type' else 'a finite number'}"
+    return f"has {name} = {json.dumps(finding['input'])}, {expected}"
+
+
+def results_text(scores: Iterable[Score]) -> str:
+    """`results.jsonl` of finished cells, sorted."""
+    return "".join(score.line() for score in sorted(scores, key=lambda score: score.cell))
+
+
+@dataclass(frozen=True)
+class Diverged:
+    """A cell whose training ended in weights that are not finite; `made_by` as in `Score`."""
+
+    cell: Cell
+    message: str
+    made_by: Mapping[str, str] | None = None
+
+
+Outcome = Score | Diverged
