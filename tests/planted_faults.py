@@ -680,10 +680,10 @@ FAULTS = (
     ),
     Fault(
         name="grid: a lost worker's cell is not run again",
-        path="toolkit/experiments/scheduling.py",
-        old="                self.pending.insert(0, event.cell)\n",
+        path="toolkit/execution/scheduling.py",
+        old="                self.pending.insert(0, item)\n",
         new="                pass\n",
-        tests=("tests/experiments/test_scheduling.py",),
+        tests=("tests/execution/test_scheduling.py",),
     ),
     Fault(
         name="grid: all cells of a rate have the seed of the settings",
@@ -1051,10 +1051,10 @@ FAULTS = (
     ),
     Fault(
         name="grid: a training is given to two workers",
-        path="toolkit/experiments/scheduling.py",
+        path="toolkit/execution/scheduling.py",
         old="taken = {*self._claims.values(), *(name",
         new="taken = {*(name",
-        tests=("tests/experiments/test_scheduling.py",),
+        tests=("tests/execution/test_scheduling.py",),
     ),
     Fault(
         name="grid: a diverged cell stays one though it is declared otherwise now",

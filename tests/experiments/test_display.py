@@ -3,9 +3,9 @@ from io import StringIO
 from rich.console import Console
 from rich.live import Live
 
+from toolkit.execution import Failed, Finished, Lost
 from toolkit.experiments import Cell, Score
 from toolkit.experiments.display import Tally, _Lines, _LiveTable, tally_table
-from toolkit.experiments.scheduling import Failed, Finished, Lost
 
 CELLS = [Cell("m", task, "sc", seed, 1e-3) for task in ("a", "b") for seed in (0, 1)]
 VALIDATION = dict(zip(CELLS, (0.5, 0.25, 0.75, 0.5), strict=True))

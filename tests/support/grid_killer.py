@@ -35,5 +35,5 @@ class KilledWhileWriting(CellRunner):
 
 
 if __name__ == "__main__":
-    vars(grid_executors)["WORK"] = "tests.support.grid_killer:KilledWhileWriting"
+    vars(grid_executors)["RUNNER"] = "tests.support.grid_killer:KilledWhileWriting"
     grid.run_grid(Path(sys.argv[1]), num_workers=2)

@@ -1,46 +1,37 @@
-"""What a command has of a grid, scripted."""
+"""What a command has of work that others run too, scripted."""
 
 from collections.abc import Iterable, Mapping
 
-from toolkit.experiments import Cell
-from toolkit.experiments.scheduling import ELSEWHERE, Event, Failed, Finished
+from toolkit.execution import NOBODY, Event, Failed, Finished, Key
 
 
 class Share:
-    """Of a grid that other commands may run too.
+    """Of items that other commands may run too.
 
     Args:
-        alike: tasks whose cells of one seed share a training.
-        taken: trainings that another command has, once for each time that it is asked for.
-        ended: how another command has ended a task's cell of a seed.
+        taken: claims that another command has, once for each time that it is asked for.
+        ended: how another command has ended an item, by its key.
     """
 
     def __init__(
-        self,
-        *,
-        alike: Iterable[str] = (),
-        taken: Iterable[str] = (),
-        ended: Mapping[tuple[str, int], type[Finished | Failed]] | None = None,
+        self, *, taken: Iterable[str] = (), ended: Mapping[Key, type[Finished | Failed]] | None = None
     ) -> None:
-        self._alike, self._taken, self._ended = set(alike), list(taken), ended or {}
+        self._taken, self._ended = list(taken), ended or {}
         self.claimed: list[str] = []
 
-    def training(self, cell: Cell) -> str:
-        return f"seed {cell.seed}" if cell.task in self._alike else f"{cell.task} {cell.seed}"
-
-    def claim(self, training: str) -> bool:
-        if training in self._taken:
-            self._taken.remove(training)
+    def claim(self, name: str) -> bool:
+        if name in self._taken:
+            self._taken.remove(name)
             return False
-        assert training not in self.claimed
-        self.claimed.append(training)
+        assert name not in self.claimed
+        self.claimed.append(name)
         return True
 
-    def release(self, training: str) -> None:
-        self.claimed.remove(training)
+    def release(self, name: str) -> None:
+        self.claimed.remove(name)
 
-    def ended(self, cell: Cell) -> Event | None:
-        kind = self._ended.get((cell.task, cell.seed))
+    def ended(self, key: Key) -> Event | None:
+        kind = self._ended.get(key)
         if kind is Failed:
-            return Failed(ELSEWHERE, cell, "broken")
-        return None if kind is None else Finished(ELSEWHERE, cell)
+            return Failed(NOBODY, key, "broken")
+        return None if kind is None else Finished(NOBODY, key)

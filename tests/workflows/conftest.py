@@ -3,10 +3,10 @@ from typing import Any
 
 import pytest
 
+from toolkit.execution.stages import Stage, TimedStage
 from toolkit.finetuning import FinetuningResult, Initialization
 from toolkit.run import load_run
 from toolkit.run.step_plan import schedule_of
-from toolkit.workflows.job import Stage, TimedStage
 from toolkit.workflows.report.evaluations import MaskedWord
 from toolkit.workflows.report.facts import Facts, Metrics
 

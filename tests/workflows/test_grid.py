@@ -13,8 +13,7 @@ from tests.support.checkpoints import write_tiny_run
 from tests.support.grids import FAMILIES, write_grid
 from toolkit.cli import main
 from toolkit.core.errors import ToolkitError
-from toolkit.experiments import ExecutorKind
-from toolkit.experiments.scheduling import Failed, Finished
+from toolkit.execution import ExecutorKind, Failed, Finished
 from toolkit.finetuning import get_task
 from toolkit.workflows import grid as grids
 from toolkit.workflows import grid_worker
@@ -28,22 +27,22 @@ class Inline:
     """Workers that take turns in this process."""
 
     def __init__(self, num_workers):
-        self.workers, self._jobs = range(num_workers), {}
+        self.workers, self._items = range(num_workers), {}
         self._runners = [CellRunner() for _ in range(num_workers)]
 
-    def start(self, worker, job):
-        self._jobs[worker] = job
+    def start(self, worker, work):
+        self._items[worker] = work
 
     def wait(self, seconds):
-        if not self._jobs:
+        if not self._items:
             return []
-        worker, job = next(iter(self._jobs.items()))
-        del self._jobs[worker]
+        worker, work = next(iter(self._items.items()))
+        del self._items[worker]
         try:
-            self._runners[worker](job)
+            self._runners[worker](work)
         except ToolkitError as error:
-            return [Failed(worker, job.cell, str(error))]
-        return [Finished(worker, job.cell)]
+            return [Failed(worker, work.key, str(error))]
+        return [Finished(worker, work.key)]
 
     def close(self):
         pass
@@ -54,8 +53,8 @@ def ran(monkeypatch):
     """Numbers of cells that the grids of a test had to run; cells run in this process."""
     numbers = []
 
-    def inline(kind, plan, num_missing, num_workers):
-        numbers.append(num_missing)
+    def inline(kind, items, *, num_workers, logs):
+        numbers.append(len(items))
         return nullcontext(Inline(num_workers or 1))
 
     monkeypatch.setattr(grids, "open_executor", inline)

@@ -20,14 +20,14 @@ from toolkit.workflows.grid_inputs import Hub
 from toolkit.workflows.grid_plan import GridPlan
 
 
-def test_a_job_has_the_seed_and_the_rate_of_its_cell(tmp_path: Path) -> None:
+def test_an_item_has_the_seed_and_the_rate_of_its_cell(tmp_path: Path) -> None:
     plan = GridPlan(load_grid(write_grid(tmp_path, kinds=("sc",), seeds=(3, 5))))
-    jobs = [plan.job(cell) for cell in plan.cells]
-    settings = [(job.task.settings.seed, job.task.settings.learning_rate) for job in jobs]
+    items = [plan.work(cell) for cell in plan.cells]
+    settings = [(item.payload.settings.seed, item.payload.settings.learning_rate) for item in items]
     assert settings == [(3, 1e-3), (5, 1e-3), (3, 1e-2), (5, 1e-2)]
     assert [(cell.seed, cell.learning_rate) for cell in plan.cells] == settings
-    assert len({job.task.output for job in jobs}) == 4
-    recorded = [job.task.record["settings"] for job in jobs]
+    assert len({item.payload.output for item in items}) == 4
+    recorded = [item.payload.record["settings"] for item in items]
     assert [(each["seed"], each["learning_rate"]) for each in recorded] == settings
 
 
@@ -85,7 +85,7 @@ def test_the_grids_steps_leave_a_sets_own_number_alone(
         f"{text}\n[[task]]\nname = 'ner'\nkind = 'tc'\ndataset = 'conll2003'\nbatch_rows = 4\n{of_the_task}\n"
     )
     plan = GridPlan(load_grid(path))
-    settings = plan.job(plan.cells[0]).task.settings
+    settings = plan.work(plan.cells[0]).payload.settings
     assert settings.num_steps(24) == steps
     said = "[[task]] ner: 1 pass over the training file of conll2003" in " ".join(capsys.readouterr().out.split())
     assert said == bool(of_the_grid)

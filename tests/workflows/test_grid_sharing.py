@@ -12,8 +12,8 @@ import pytest
 
 from tests.support.grids import write_grid
 from toolkit.core.errors import SettingsError
-from toolkit.experiments import Cell, Job, load_grid, results_text
-from toolkit.experiments.scheduling import ELSEWHERE, Event, Failed, Finished
+from toolkit.execution import NOBODY, Event, Failed, Finished, Work
+from toolkit.experiments import Cell, load_grid, results_text
 from toolkit.workflows import grid as grids
 from toolkit.workflows import grid_sharing
 from toolkit.workflows.grid_plan import GridPlan
@@ -132,18 +132,18 @@ def test_a_cell_has_one_line_though_another_command_begins_as_it_ends(
 
         workers, cells = (0,), deque[Cell]()
 
-        def start(self, worker: int, job: Job) -> None:
-            place = plan.folder.place(job.cell)
-            place.begin(plan.record(job.cell))
+        def start(self, worker: int, work: Work) -> None:
+            place = plan.folder.place(work.key)
+            place.begin(plan.record(work.key))
             (place.path / "result.json").write_text(json.dumps(SCORES))
             numbers.append(len(results.read_text().splitlines()))
             results.write_text(results_text([score for cell in plan.cells if (score := plan.folder.place(cell).score)]))
-            self.cells.append(job.cell)
+            self.cells.append(work.key)
 
         def wait(self, seconds: float) -> list[Event]:
             return [Finished(0, self.cells.popleft())]
 
-    monkeypatch.setattr(grids, "open_executor", lambda *_: nullcontext(Worker()))
+    monkeypatch.setattr(grids, "open_executor", lambda *_, **__: nullcontext(Worker()))
     assert grids.run_grid(plan.folder.path.with_suffix(".toml")) == 0
     assert numbers == [0, 1, 2, 3]
 
@@ -159,8 +159,8 @@ def test_what_others_have_ended_is_known(plan: GridPlan, join: Join) -> None:
         plan.folder.place(failed).fail("broken")
         plan.folder.place(failed_again).fail("broken again")
         assert [own.ended(cell) for cell in plan.cells] == [
-            Finished(ELSEWHERE, done),
-            Failed(ELSEWHERE, failed, "broken"),
+            Finished(NOBODY, done),
+            Failed(NOBODY, failed, "broken"),
             None,
-            Failed(ELSEWHERE, failed_again, "broken again"),
+            Failed(NOBODY, failed_again, "broken again"),
         ]

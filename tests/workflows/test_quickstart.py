@@ -13,6 +13,7 @@ import pytest
 from tests.support.checkpoints import model_states, write_checkpoint
 from tests.support.text import sample_documents, tiny_tokenizer
 from toolkit.core.errors import SettingsError
+from toolkit.execution.stages import locked
 from toolkit.finetuning import FinetuningResult
 from toolkit.model.encoder import Encoder
 from toolkit.model.initialization import initialize_
@@ -22,7 +23,6 @@ from toolkit.run.data import open_run_data
 from toolkit.run.identity import snapshot
 from toolkit.run.load import to_toml
 from toolkit.workflows import quickstart, quickstart_stages
-from toolkit.workflows.job import locked
 
 
 class _Programs:

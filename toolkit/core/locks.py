@@ -5,11 +5,13 @@ exists while the lock is held and names its holder. After a kill it is taken ove
 nothing tells whether the holder still runs, so a person has to.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
+
+from toolkit.core.errors import SettingsError
 
 _SECONDS_UNTIL_SAID = 30.0
 
@@ -28,6 +30,36 @@ def locked_file(path: Path) -> Iterator[None]:
         if holder := holder_of(path):
             print(f"waiting for the lock {path}{holder}", flush=True)
         lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def locked_folder(
+    folder: Path, name: str, *, timeout: float, in_use: str, unwritable: Callable[[str], str]
+) -> Iterator[None]:
+    """Make a folder where it is missing, and hold the lock `name` in it inside the block.
+
+    Args:
+        folder: the folder.
+        name: of the lock's file.
+        timeout: seconds to wait for another process.
+        in_use: message where another process still holds it; which one is added where the system does not know.
+        unwritable: the message where the folder cannot be written, from the system's reason.
+
+    Raises:
+        SettingsError: with one of these messages.
+    """
+    lock = FileLock(folder / name, timeout=timeout)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except Timeout:
+        raise SettingsError(f"{in_use}{holder_of(folder / name)}") from None
+    except OSError as error:
+        raise SettingsError(unwritable(error.strerror or str(error))) from None
     try:
         yield
     finally:

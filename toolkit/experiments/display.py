@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from toolkit.core.console import console
+from toolkit.execution import Event, Failed, Finished, Lost, Observer
 from toolkit.experiments.grid.cells import Cell, Diverged, Outcome, Score
-from toolkit.experiments.scheduling import Event, Failed, Finished, Lost, Observer
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -55,9 +55,9 @@ class Tally:
         """A cell has finished, has failed, or has lost its worker."""
         self.running.pop(event.worker, None)
         if isinstance(event, Finished):
-            self._keep(self._read(event.cell))
+            self._keep(self._read(event.key))
         elif isinstance(event, Failed):
-            self.failed[event.cell] = event.message
+            self.failed[event.key] = event.message
 
     def _keep(self, outcome: Outcome) -> None:
         cell = outcome.cell
@@ -119,9 +119,9 @@ class _Lines:
         self._tally, self._say, self._messages = tally, say, set[tuple[tuple[str, str], str]]()
         self._ended: list[str] = []
 
-    def on_start(self, worker: int, cell: Cell) -> None:
+    def on_start(self, worker: int, key: Cell) -> None:
         """Nothing is shown."""
-        self._tally.begin(worker, cell)
+        self._tally.begin(worker, key)
 
     def on_event(self, event: Event) -> None:
         """Kept until the worker has its next cell, so that the counts are right."""
@@ -136,19 +136,19 @@ class _Lines:
 
     def _described(self, event: Event) -> str:
         if isinstance(event, Lost):
-            return f"{event.cell}: its worker ended by {event.reason}; it is run again"
+            return f"{event.key}: its worker ended by {event.reason}; it is run again"
         if isinstance(event, Finished):
-            score = self._tally.scores.get(event.cell)
+            score = self._tally.scores.get(event.key)
             if score is None:
-                return f"{event.cell} diverged: {self._tally.diverged[event.cell].message}"
-            return f"{event.cell}: {_score_text(score)}" + self._praise(score)
+                return f"{event.key} diverged: {self._tally.diverged[event.key].message}"
+            return f"{event.key}: {_score_text(score)}" + self._praise(score)
         # A broken file fails all cells of its task.
-        key = event.cell.group, event.message
+        key = event.key.group, event.message
         # The traceback of a bug is in error.txt.
         text = event.message.partition("\nTraceback")[0]
         message = "failed as the one before" if key in self._messages else f"failed: {text}"
         self._messages.add(key)
-        return f"{event.cell} {message}"
+        return f"{event.key} {message}"
 
     def _praise(self, score: Score) -> str:
         return f", best of {score.cell.task} so far" if self._tally.best[score.cell.task] is score else ""

@@ -11,7 +11,7 @@ from toolkit.checkpoint.folders import CHECKPOINTS_FOLDER, step_folders, step_na
 from toolkit.checkpoint.manifest import MANIFEST_NAME, CheckpointManifest, read_manifest
 from toolkit.core.errors import CheckpointError, CorpusError, SettingsError
 from toolkit.core.files import PARTIAL_FILES, atomic_directory, atomic_write
-from toolkit.run.locks import locked_folder
+from toolkit.core.locks import locked_folder
 
 if TYPE_CHECKING:
     from toolkit.checkpoint.read import Checkpoint

@@ -8,9 +8,9 @@ import tomli_w
 from toolkit.core.console import console
 from toolkit.core.errors import UserError
 from toolkit.core.text import counted
-from toolkit.experiments import Cell, Executor, ExecutorKind, Outcome, Score, load_grid, run_cells
+from toolkit.execution import NOBODY, Event, Executor, ExecutorKind, Failed, Finished, Observer, run_work
+from toolkit.experiments import Cell, Outcome, Score, load_grid
 from toolkit.experiments.display import Tally, shown
-from toolkit.experiments.scheduling import ELSEWHERE, Event, Failed, Finished, Observer
 from toolkit.workflows.grid_choice import (
     counted_cells,
     find_halving,
@@ -22,7 +22,7 @@ from toolkit.workflows.grid_choice import (
 from toolkit.workflows.grid_executors import open_executor
 from toolkit.workflows.grid_inputs import Hub
 from toolkit.workflows.grid_plan import GridPlan
-from toolkit.workflows.grid_sharing import GridShare
+from toolkit.workflows.grid_sharing import GridShare, logs_folder
 
 _SECONDS_TO_SEE, _SECONDS_BETWEEN_LOOKS = 90.0, 0.5
 
@@ -46,7 +46,12 @@ def run_grid(path: Path, *, num_workers: int | None = None, executor: ExecutorKi
         tally = _begin(plan, share, executor)
         if missing := _next_round(plan, tally):
             plan.check_models(missing)
-            with open_executor(executor, plan, len(missing), num_workers) as workers, shown(tally) as display:
+            plan.choose_precisions()
+            items, logs = [plan.work(cell) for cell in missing], logs_folder(plan)
+            with (
+                open_executor(executor, items, num_workers=num_workers, logs=logs) as workers,
+                shown(tally) as display,
+            ):
                 _run_rounds(plan, tally, workers, share=share, observer=_Keeper(plan, share, display))
         _end(plan, share, tally)
     print_outcome(plan, tally)
@@ -110,7 +115,7 @@ def _end(plan: GridPlan, share: GridShare, tally: Tally) -> None:
 
 def _run_rounds(plan: GridPlan, tally: Tally, executor: Executor, *, share: GridShare, observer: Observer) -> None:
     while missing := _next_round(plan, tally):
-        run_cells(missing, executor, job=plan.job, share=share, observer=observer)
+        run_work([plan.work(cell) for cell in missing], executor, share=share, observer=observer)
 
 
 def _next_round(plan: GridPlan, tally: Tally) -> list[Cell]:
@@ -128,19 +133,19 @@ class _Keeper:
     def __init__(self, plan: GridPlan, share: GridShare, display: Observer) -> None:
         self._plan, self._share, self._display = plan, share, display
 
-    def on_start(self, worker: int, cell: Cell) -> None:
+    def on_start(self, worker: int, key: Cell) -> None:
         """Nothing is written: the worker does."""
-        self._display.on_start(worker, cell)
+        self._display.on_start(worker, key)
 
     def on_event(self, event: Event) -> None:
         """A line of results.jsonl, or error.txt; of a cell that another command has run, it wrote them."""
-        if isinstance(event, Finished) and event.worker != ELSEWHERE:
-            outcome = _outcome(self._plan, event.cell)
+        if isinstance(event, Finished) and event.worker != NOBODY:
+            outcome = _outcome(self._plan, event.key)
             if isinstance(outcome, Score):
                 with self._share.locked():
                     self._plan.folder.append(outcome)
-        elif isinstance(event, Failed) and event.worker != ELSEWHERE:
-            self._plan.folder.place(event.cell).fail(event.message)
+        elif isinstance(event, Failed) and event.worker != NOBODY:
+            self._plan.folder.place(event.key).fail(event.message)
         self._display.on_event(event)
 
     def on_look(self) -> None:
@@ -167,7 +172,7 @@ def _take_finished(plan: GridPlan, tally: Tally) -> None:
     for cell in list(tally.failed):
         if plan.outcome(cell) is not None:
             del tally.failed[cell]
-            tally.add(Finished(ELSEWHERE, cell))
+            tally.add(Finished(NOBODY, cell))
 
 
 def _write_results(plan: GridPlan, tally: Tally) -> None:

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from toolkit.core.console import console
 from toolkit.core.text import counted, first_few
-from toolkit.experiments import Cell, Dropped, ExecutorKind, Halving, Outcome, halve, select
+from toolkit.execution import ExecutorKind
+from toolkit.experiments import Cell, Dropped, Halving, Outcome, halve, select
 from toolkit.experiments.display import Tally
 from toolkit.experiments.grid.selection import Selected
 from toolkit.finetuning.made_by import versions_and_device

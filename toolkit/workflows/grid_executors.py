@@ -1,47 +1,47 @@
 """Workers for a grid's cells: how many, with how many threads or which GPU, and where their output goes."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from pathlib import Path
 
 import torch
 
 from toolkit.core.console import console
 from toolkit.core.text import counted
-from toolkit.experiments import Cluster, Executor, ExecutorKind, LocalExecutor, RayExecutor
-from toolkit.workflows.grid_plan import GridPlan
-from toolkit.workflows.grid_sharing import logs_folder
+from toolkit.execution import Cluster, Executor, ExecutorKind, LocalExecutor, RayExecutor, Resources, Work
 
-WORK = "toolkit.workflows.grid_worker:CellRunner"
+RUNNER = "toolkit.workflows.grid_worker:CellRunner"
 """What each worker runs, as `LocalExecutor` takes it."""
 
 
 @contextmanager
-def open_executor(kind: ExecutorKind, plan: GridPlan, num_missing: int, num_workers: int | None) -> Iterator[Executor]:
-    """Workers that end with the block.
+def open_executor(
+    kind: ExecutorKind, items: Sequence[Work], *, num_workers: int | None, logs: Path
+) -> Iterator[Executor]:
+    """Workers that end with the block, for these items.
 
     Args:
         kind: where they run.
-        plan: of the grid.
-        num_missing: cells that are to be run.
+        items: at least one.
         num_workers: at most; None: as many as there is room for.
+        logs: folder of what they print.
 
     Raises:
         SettingsError: there is no cluster, or it has no room.
     """
     if kind is ExecutorKind.LOCAL:
-        with closing(_local(plan, num_missing, num_workers)) as executor:
+        with closing(_local(items, num_workers, logs)) as executor:
             yield executor
         return
-    with closing(Cluster()) as cluster, closing(_ray(cluster, plan, num_missing, num_workers)) as actors:
+    with closing(Cluster()) as cluster, closing(_ray(cluster, items, num_workers, logs)) as actors:
         yield actors
 
 
-def _local(plan: GridPlan, num_missing: int, num_workers: int | None) -> LocalExecutor:
-    plan.choose_precisions()
+def _local(items: Sequence[Work], num_workers: int | None, logs: Path) -> LocalExecutor:
     num_cores, gpus = len(os.sched_getaffinity(0)), _gpus()
-    needed = max(plan.thread_counts, default=1)
-    chosen = min(num_workers or len(gpus) or max(1, num_cores // needed), num_missing)
+    needed = max(item.resources.cpus for item in items)
+    chosen = min(num_workers or len(gpus) or max(1, num_cores // needed), len(items))
     if gpus:
         environments = [{"CUDA_VISIBLE_DEVICES": gpus[worker % len(gpus)]} for worker in range(chosen)]
         console().print(f"{counted(chosen, 'worker')} on {counted(min(chosen, len(gpus)), 'GPU')}")
@@ -50,19 +50,26 @@ def _local(plan: GridPlan, num_missing: int, num_workers: int | None) -> LocalEx
         crowded = chosen * needed > num_cores and "OMP_WAIT_POLICY" not in os.environ
         environments = [{"OMP_WAIT_POLICY": "PASSIVE"} if crowded else {}] * chosen
         console().print(f"{counted(chosen, 'worker')} of {counted(needed, 'thread')} on {counted(num_cores, 'core')}")
-    return LocalExecutor(WORK, environments=environments, logs=logs_folder(plan))
+    return LocalExecutor(RUNNER, environments=environments, logs=logs)
 
 
-def _ray(cluster: Cluster, plan: GridPlan, num_missing: int, num_workers: int | None) -> RayExecutor:
-    plan.choose_precisions()
-    needed, gpus = max(plan.thread_counts, default=1), min(1, cluster.num_gpus)
-    most = min(num_workers or num_missing, num_missing)
-    at_once = min(cluster.room(cpus=needed, gpus=gpus), most)
+def _ray(cluster: Cluster, items: Sequence[Work], num_workers: int | None, logs: Path) -> RayExecutor:
+    resources = Resources(max(item.resources.cpus for item in items), gpus=min(1, cluster.num_gpus))
+    most = min(num_workers or len(items), len(items))
+    at_once, each = min(cluster.room(resources), most), ", each with a GPU" if resources.gpus else ""
     console().print(
         f"{cluster.name}, {counted(len(cluster.nodes()), 'machine')}: "
-        f"{counted(at_once, 'worker')} of {counted(needed, 'thread')}{', each with a GPU' if gpus else ''}"
+        f"{counted(at_once, 'worker')} of {counted(resources.cpus, 'thread')}{each}"
     )
-    return RayExecutor(cluster, WORK, most=most, cpus=needed, gpus=gpus, logs=logs_folder(plan))
+    return RayExecutor(
+        cluster,
+        RUNNER,
+        most=most,
+        resources=resources,
+        logs=logs,
+        shared="grid.dir, data, models and the working directory",
+        cpus_setting="grid.threads",
+    )
 
 
 def _gpus() -> list[str]:

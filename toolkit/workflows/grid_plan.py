@@ -10,7 +10,8 @@ from toolkit.core.errors import SettingsError
 from toolkit.core.known_hashes import KnownHashes
 from toolkit.core.text import counted, first_few
 from toolkit.engine.precision import Precision
-from toolkit.experiments import Cell, Grid, GridFolder, Job, Outcome, differences, grid_cells
+from toolkit.execution import Resources, Work
+from toolkit.experiments import Cell, Grid, GridFolder, Outcome, differences, grid_cells
 from toolkit.finetuning import FinetuningSettings, Keep, get_task
 from toolkit.finetuning.precision import choose_autocast
 from toolkit.workflows.grid_inputs import Hub, check_weights, resolve_model, resolve_task
@@ -71,16 +72,19 @@ class GridPlan:
         """
         self._cpu_precisions = {number: choose_autocast(number) for number in self.thread_counts}
 
-    def job(self, cell: Cell) -> Job:
-        """What a worker gets."""
+    def work(self, cell: Cell) -> Work:
+        """What a worker gets; `choose_precisions` comes first."""
         task, model = self._tasks[cell.task], self._models[cell.model]
         keep = Keep.SCORES if self.grid.grid.keep_models == "none" else Keep.MODEL
         output, settings = self.folder.place(cell).path, self._settings(cell)
         training = self.training(cell)
         alike = self.cells_of(training)
-        return Job(
+        return Work(
             cell,
-            CellTask(
+            group=cell.group,
+            claim=training,
+            resources=Resources(settings.threads or 1),
+            payload=CellTask(
                 settings=settings,
                 files=task.files,
                 dataset=task.entry.dataset,

@@ -18,11 +18,10 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from toolkit.core.errors import SettingsError
-from toolkit.core.locks import holder_of
+from toolkit.core.locks import holder_of, locked_folder
 from toolkit.core.text import first_few
+from toolkit.execution import NOBODY, Event, Failed, Finished
 from toolkit.experiments import Cell
-from toolkit.experiments.scheduling import ELSEWHERE, Event, Failed, Finished
-from toolkit.run.locks import locked_folder
 from toolkit.workflows.grid_plan import GridPlan
 
 _PATIENCE_SECONDS = 600.0
@@ -95,18 +94,14 @@ class GridShare:
     def _commands(self) -> Path:
         return self._plan.folder.locks / ".commands"
 
-    def training(self, cell: Cell) -> str:
-        """Name of the cell's training."""
-        return self._plan.training(cell)
-
-    def claim(self, training: str) -> bool:
+    def claim(self, name: str) -> bool:
         """Make a training this command's own; False where another command has it."""
-        path = self._plan.folder.locks / f"{training}.claim"
+        path = self._plan.folder.locks / f"{name}.claim"
         lock = _try_lock(path)
         if lock is None:
             self._name_holder(path)
         else:
-            self._held[training], self._idle_since = lock, None
+            self._held[name], self._idle_since = lock, None
         return lock is not None
 
     def _name_holder(self, path: Path) -> None:
@@ -118,21 +113,21 @@ class GridShare:
             self._named.add(path)
             print(f"waiting for the lock {path}{holder}", flush=True)
 
-    def release(self, training: str) -> None:
+    def release(self, name: str) -> None:
         """Give up a claim; trained weights that no cell needs any more are removed."""
-        cells = self._plan.cells_of(training)
+        cells = self._plan.cells_of(name)
         if len(cells) > 1 and all(self._plan.outcome(cell) is not None for cell in cells):
-            shutil.rmtree(self._plan.folder.trainings / training, ignore_errors=True)
-        self._held.pop(training).release()
+            shutil.rmtree(self._plan.folder.trainings / name, ignore_errors=True)
+        self._held.pop(name).release()
 
-    def ended(self, cell: Cell) -> Event | None:
+    def ended(self, key: Cell) -> Event | None:
         """How another command has ended a cell since this one began; None where none has."""
-        if self._plan.outcome(cell) is not None:
-            return Finished(ELSEWHERE, cell)
-        place = self._plan.folder.place(cell)
-        if (message := place.error) is None or _mark(place.error_file) == self._errors[cell]:
+        if self._plan.outcome(key) is not None:
+            return Finished(NOBODY, key)
+        place = self._plan.folder.place(key)
+        if (message := place.error) is None or _mark(place.error_file) == self._errors[key]:
             return None
-        return Failed(ELSEWHERE, cell, message)
+        return Failed(NOBODY, key, message)
 
 
 def logs_folder(plan: GridPlan) -> Path:

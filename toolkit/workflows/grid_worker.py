@@ -9,14 +9,14 @@ from typing import Any
 import torch
 
 from toolkit.core.errors import NonFiniteError, UserError
-from toolkit.core.locks import locked_file
+from toolkit.core.locks import locked_file, locked_folder
 from toolkit.engine.precision import Precision
+from toolkit.execution import Work
 from toolkit.experiments.grid.cell_folder import CellFolder, Record
-from toolkit.experiments.scheduling import Job
+from toolkit.experiments.grid.cells import Cell
 from toolkit.finetuning import FinetuningSettings, Keep, PreparedTask, Split, get_task, open_source, prepare, run_cell
 from toolkit.finetuning.made_by import made_by
 from toolkit.finetuning.precision import cpu_autocast
-from toolkit.run.locks import locked_folder
 from toolkit.workflows.finetune import export_encoder
 
 _SECONDS_TO_END = 120.0
@@ -84,20 +84,19 @@ class CellRunner:
     def __init__(self) -> None:
         self._prepared: dict[tuple[str, str], PreparedTask | UserError] = {}
 
-    def __call__(self, job: Job) -> None:
+    def __call__(self, work: Work) -> None:
         """Run a cell as `toolkit finetune` does; that its training diverged is written down.
 
         Raises:
             UserError: a file or the model does not fit, or the folder cannot be written.
         """
-        with _only_writer(job.task), cpu_autocast(job.task.cpu_precision):
-            self._run(job)
+        with _only_writer(work.payload), cpu_autocast(work.payload.cpu_precision):
+            self._run(work.key, work.payload)
 
-    def _run(self, job: Job) -> None:
-        task: CellTask = job.task
-        folder = CellFolder(task.output, job.cell)
+    def _run(self, of: Cell, task: CellTask) -> None:
+        folder = CellFolder(task.output, of)
         folder.begin(task.record)
-        prepared = self._prepare(job)
+        prepared = self._prepare(of, task)
         family: Any = type(prepared.task)
         cell = replace(prepared, task=family(task.settings))
         try:
@@ -106,13 +105,13 @@ class CellRunner:
             folder.diverge(str(error), made_by=made_by(task.settings.threads or torch.get_num_threads()))
         gc.collect()
 
-    def _prepare(self, job: Job) -> PreparedTask:
-        group, kept = job.cell.group, job.task.groups
+    def _prepare(self, of: Cell, task: CellTask) -> PreparedTask:
+        group, kept = of.group, task.groups
         if group not in self._prepared:
             self._prepared = {other: prepared for other, prepared in self._prepared.items() if other in kept}
             gc.collect()
             try:
-                self._prepared[group] = _prepare(job.cell.kind, job.task)
+                self._prepared[group] = _prepare(of.kind, task)
             except UserError as error:
                 self._prepared[group] = error
         prepared = self._prepared[group]

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from toolkit.workflows.job import locked
+from toolkit.execution.stages import locked
 
 QUICKSTART_FOLDER = Path("runs/quickstart")
 

@@ -11,10 +11,10 @@ import torch
 
 from toolkit.core.errors import SettingsError
 from toolkit.core.files import atomic_write
+from toolkit.execution.stages import Job, Stages, hash_of
 from toolkit.run import RunFolder, load_run
 from toolkit.run.data import RunData, open_run_data
 from toolkit.run.identity import check_same_run, snapshot
-from toolkit.workflows.job import Job, Stages, hash_of
 from toolkit.workflows.train import QUICKSTART_DATA, prepare_bundled_corpus, train_run
 
 _PRESET, _DS_CONFIG = "quickstart", "zero2"

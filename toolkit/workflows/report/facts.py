@@ -8,6 +8,7 @@ from typing import Any
 
 from toolkit.core.errors import UserError
 from toolkit.core.machine import machine_facts
+from toolkit.execution.stages import TimedStage
 from toolkit.finetuning import FinetuningResult
 from toolkit.model.presets import parameter_counts
 from toolkit.objectives.schedule import Phase
@@ -15,7 +16,6 @@ from toolkit.run.data import RunData
 from toolkit.run.folder import RunFolder
 from toolkit.run.metrics import read_lines
 from toolkit.run.settings import RunSettings
-from toolkit.workflows.job import TimedStage
 from toolkit.workflows.report.evaluations import (
     MaskedWord,
     bag_of_words_accuracy,

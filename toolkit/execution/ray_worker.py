@@ -1,4 +1,4 @@
-"""Life of a worker on a machine of a cluster: it is made like the command's own process, and then runs cells."""
+"""Life of a worker on a machine of a cluster: it is made like the command's own process, and then runs items."""
 
 import os
 import socket
@@ -9,8 +9,8 @@ from importlib import metadata
 from pathlib import Path
 
 import toolkit
-from toolkit.experiments.executors.worker import Answer, Work, attempt, load_work, redirect_output
-from toolkit.experiments.scheduling import Job
+from toolkit.execution.work import Work
+from toolkit.execution.worker import Answer, Runner, attempt, load_runner, redirect_output
 
 _PASSED_ON = (
     *("ATEN_", "CUBLAS_", "DNNL_", "GOMP_", "HF_", "KMP_", "MKL_", "NCCL_", "NVIDIA_", "OMP_", "ONEDNN_", "OPENBLAS_"),
@@ -34,7 +34,7 @@ class Setting:
     """What a worker's process needs to be like the command's own.
 
     Attributes:
-        work: "module:name" of a callable that returns what runs jobs.
+        runner: "module:name" of a callable that returns what runs items.
         log: file of what the worker prints.
         mark: file that the command has made; every machine has to see it.
         directory: the command's working directory.
@@ -43,7 +43,7 @@ class Setting:
         versions: of packages, by name.
     """
 
-    work: str
+    runner: str
     log: Path
     mark: Path
     directory: str = field(default_factory=os.getcwd)
@@ -53,14 +53,14 @@ class Setting:
 
 
 class ClusterWorker:
-    """The actor: a process that runs one cell at a time."""
+    """The actor: a process that runs one item at a time."""
 
     def place(self) -> tuple[str, int]:
         """Name of the machine, and process id."""
         return socket.gethostname(), os.getpid()
 
     def open(self, setting: Setting) -> str | None:
-        """Get ready for cells; the message of what is not right on this machine, if anything."""
+        """Get ready for items; the message of what is not right on this machine, if anything."""
         os.environ.update(setting.environment)
         sys.path.extend(path for path in setting.search_path if path not in sys.path)
         try:
@@ -74,9 +74,9 @@ class ClusterWorker:
             if own[name] != version:
                 return f"it has version {own[name]} of {name}, and the command {version}"
         redirect_output(setting.log)
-        self._work: Work = load_work(setting.work)
+        self._runner: Runner = load_runner(setting.runner)
         return None
 
-    def run(self, job: Job) -> Answer:
+    def run(self, work: Work) -> Answer:
         """As `attempt`."""
-        return attempt(self._work, job)
+        return attempt(self._runner, work)

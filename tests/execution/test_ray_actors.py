@@ -9,13 +9,11 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from tests.experiments.test_local import CELLS, WORK, Silent, job, outcome
+from tests.execution.test_local import KEYS, RUNNER, Silent, ids_of, item, outcome
 from tests.support.shares import Share
 from toolkit.core.errors import SettingsError
-from toolkit.experiments import Cluster, RayExecutor, run_cells
-from toolkit.experiments.executors import ray_actors
-from toolkit.experiments.executors.ray_worker import ClusterWorker, Setting
-from toolkit.experiments.scheduling import Failed, Finished, Lost
+from toolkit.execution import Cluster, Failed, Finished, Lost, RayExecutor, Resources, ray_actors, run_work
+from toolkit.execution.ray_worker import ClusterWorker, Setting
 
 # Not imported here: the command sets what Ray reads when it is imported.
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="the extra `cluster`")
@@ -35,7 +33,16 @@ def folder(tmp_path):
 
 
 def executor_of(cluster, folder, num=1, *, cpus=1, gpus=0):
-    return closing(RayExecutor(cluster, WORK, most=num, cpus=cpus, gpus=gpus, logs=folder / "workers"))
+    executor = RayExecutor(
+        cluster,
+        RUNNER,
+        most=num,
+        resources=Resources(cpus, gpus),
+        logs=folder / "workers",
+        shared="the folder",
+        cpus_setting="the CPUs",
+    )
+    return closing(executor)
 
 
 def ready(executor):
@@ -45,55 +52,55 @@ def ready(executor):
     return executor.workers[0]
 
 
-def do(executor, folder, word, cell=CELLS[0]):
-    executor.start(ready(executor), job(folder, word, cell))
+def do(executor, folder, word, key=KEYS[0]):
+    executor.start(ready(executor), item(folder, word, key))
     (event,) = outcome(executor)
     return event
 
 
-def test_a_worker_runs_many_cells_and_is_replaced_after_a_bug(cluster, folder):
+def test_a_worker_runs_many_items_and_is_replaced_after_a_bug(cluster, folder):
     with executor_of(cluster, folder) as executor:
-        assert do(executor, folder, "work") == Finished(0, CELLS[0])
-        assert do(executor, folder, "raise") == Failed(0, CELLS[0], "a file is broken")
+        assert do(executor, folder, "work") == Finished(0, KEYS[0])
+        assert do(executor, folder, "raise") == Failed(0, KEYS[0], "a file is broken")
         assert do(executor, folder, "break").message.startswith("RuntimeError: a bug\nTraceback")
-        assert do(executor, folder, "work") == Finished(0, CELLS[0])
-    first, second, third, fourth = (folder / "ids-0").read_text().split()
+        assert do(executor, folder, "work") == Finished(0, KEYS[0])
+    first, second, third, fourth = ids_of(folder).read_text().split()
     assert first == second == third != fourth
     log = (folder / "workers" / "worker-0.log").read_text()
-    assert log.count(f"--- {CELLS[0]}\n") == 4
+    assert log.count(f"--- {KEYS[0]}\n") == 4
     assert "RuntimeError: a bug" in log
     assert [path.name for path in (folder / "workers").iterdir()] == ["worker-0.log"]
 
 
-def test_the_cell_of_a_lost_worker_is_run_again_by_a_new_one(cluster, folder, capfd):
-    words = {CELLS[0]: "die once", CELLS[1]: "exit"}
+def test_the_item_of_a_lost_worker_is_run_again_by_a_new_one(cluster, folder, capfd):
+    words = {KEYS[0]: "die once", KEYS[1]: "exit"}
     with executor_of(cluster, folder, 2) as executor:
-        jobs = {cell: job(folder, words.get(cell, "work"), cell) for cell in CELLS}
-        failed = run_cells(CELLS, executor, job=jobs.__getitem__, share=Share(), observer=Silent())
-    ids = [(folder / f"ids-{cell.seed}").read_text().split() for cell in CELLS]
+        items = [item(folder, words.get(key, "work"), key) for key in KEYS]
+        failed = run_work(items, executor, share=Share(), observer=Silent())
+    ids = [ids_of(folder, key).read_text().split() for key in KEYS]
     assert [len(found) for found in ids] == [2, 2, 1, 1]
     assert ids[0][0] != ids[0][1]
-    assert failed.keys() == {CELLS[1]}
+    assert failed.keys() == {KEYS[1]}
     assert "raylet" not in capfd.readouterr().out
-    assert f"ended 2 times, last time by a crash or kill of process {ids[1][1]} on " in failed[CELLS[1]]
+    assert f"ended 2 times, last time by a crash or kill of process {ids[1][1]} on " in failed[KEYS[1]]
 
 
-def test_one_that_is_killed_while_it_is_idle_loses_its_next_cell_once(cluster, folder):
+def test_one_that_is_killed_while_it_is_idle_loses_its_next_item_once(cluster, folder):
     with executor_of(cluster, folder) as executor:
         do(executor, folder, "work")
-        process = int((folder / "ids-0").read_text())
+        process = int(ids_of(folder).read_text())
         os.kill(process, signal.SIGKILL)
         psutil.wait_procs([psutil.Process(process)], timeout=10)
-        assert isinstance(do(executor, folder, "work", CELLS[1]), Lost)
-        assert do(executor, folder, "work", CELLS[1]) == Finished(0, CELLS[1])
+        assert isinstance(do(executor, folder, "work", KEYS[1]), Lost)
+        assert do(executor, folder, "work", KEYS[1]) == Finished(0, KEYS[1])
 
 
-def test_closing_ends_a_worker_in_the_middle_of_a_cell(cluster, folder):
+def test_closing_ends_a_worker_in_the_middle_of_an_item(cluster, folder):
     with executor_of(cluster, folder) as executor:
-        executor.start(ready(executor), job(folder, "sleep"))
-        while not (folder / "ids-0").exists():
+        executor.start(ready(executor), item(folder, "sleep"))
+        while not ids_of(folder).exists():
             executor.wait(0.1)
-        process = psutil.Process(int((folder / "ids-0").read_text()))
+        process = psutil.Process(int(ids_of(folder).read_text()))
     _, alive = psutil.wait_procs([process], timeout=20)
     assert not alive
 
@@ -102,7 +109,7 @@ def test_a_cluster_without_room_is_refused(cluster, folder):
     with executor_of(cluster, folder, cpus=1000, gpus=1) as executor, pytest.raises(SettingsError) as error:
         executor.wait(1)
     assert "has room: a worker asks for 1000 CPU and 1 GPU, found " in str(error.value)
-    assert "Set grid.threads" in str(error.value)
+    assert "Set the CPUs (a worker's CPUs)" in str(error.value)
 
 
 def test_a_busy_cluster_is_refused(cluster, folder, monkeypatch):
@@ -123,14 +130,14 @@ def test_a_machine_that_does_not_see_the_folder_is_refused(cluster, folder):
             mark.unlink()
         with pytest.raises(SettingsError) as error:
             ready(executor)
-    assert f"cannot run cells: it does not see the folder {folder / 'workers'}" in str(error.value)
+    assert f"cannot run work: it does not see the folder {folder / 'workers'}" in str(error.value)
     assert "one file system" in str(error.value)
 
 
 def test_another_version_or_a_lost_working_directory_is_told(folder):
     mark = folder / "mark"
     mark.touch()
-    setting = Setting(WORK, folder / "log", mark)
+    setting = Setting(RUNNER, folder / "log", mark)
     other = replace(setting, versions={**setting.versions, "torch": "1.0"})
     assert ClusterWorker().open(other).startswith(f"it has version {setting.versions['torch']} of torch, and the")
     lost = replace(setting, directory=str(folder / "lost"))

@@ -1,8 +1,8 @@
-"""Workers of a grid as actors of a Ray cluster.
+"""Workers as actors of a Ray cluster.
 
-A worker keeps its CPUs, and its GPU if there are any, until the grid is done. One that is lost is replaced as long as
+A worker keeps its CPUs, and its GPU if there are any, until all work is done. One that is lost is replaced as long as
 some machine has room; machines that join get workers. What a worker that was given up may still write is up to the
-locks of cells: a machine that is cut off does not know that it is lost.
+locks of the items: a machine that is cut off does not know that it is lost.
 """
 
 import time
@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.core.errors import SettingsError
-from toolkit.experiments.executors.ray_cluster import Cluster, last_line
-from toolkit.experiments.executors.ray_worker import ClusterWorker, Setting
-from toolkit.experiments.grid.cells import Cell
-from toolkit.experiments.scheduling import Event, Failed, Finished, Job, Lost
+from toolkit.execution.ray_cluster import Cluster, last_line
+from toolkit.execution.ray_worker import ClusterWorker, Setting
+from toolkit.execution.work import Event, Failed, Finished, Key, Lost, Resources, Work
 
 _SECONDS_TO_PLACE = 60.0
 _MOST_FAILED_STARTS = 3
@@ -32,8 +31,8 @@ class _Place:
         setting: of its process.
         host: name of its machine, once it has one.
         process: its id there.
-        is_ready: whether it can have cells.
-        cell: what it runs.
+        is_ready: whether it can have items.
+        key: name of the item that it runs.
     """
 
     actor: Any
@@ -42,7 +41,7 @@ class _Place:
     host: str = ""
     process: int = 0
     is_ready: bool = False
-    cell: Cell | None = None
+    key: Key | None = None
 
 
 class RayExecutor:
@@ -50,17 +49,29 @@ class RayExecutor:
 
     Args:
         cluster: stays open.
-        work: "module:name" of a callable; called once in each worker, it returns what runs a job, and raises where that
-            fails.
+        runner: "module:name" of a callable; called once in each worker, it returns what runs an item, and raises where
+            that fails.
         most: workers.
-        cpus: of each.
-        gpus: of each, 0 or 1.
+        resources: of each; 0 or 1 GPU.
         logs: folder of what the workers print; all machines see it.
+        shared: what else all machines have to see, for messages.
+        cpus_setting: name of the setting that gives a worker its CPUs, for messages.
     """
 
-    def __init__(self, cluster: Cluster, work: str, *, most: int, cpus: int, gpus: int, logs: Path) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        runner: str,
+        *,
+        most: int,
+        resources: Resources,
+        logs: Path,
+        shared: str,
+        cpus_setting: str,
+    ) -> None:
         self._cluster, self._ray = cluster, cluster.ray
-        self._work, self._most, self._cpus, self._gpus, self._logs = work, most, cpus, gpus, logs.absolute()
+        self._runner, self._most, self._resources, self._logs = runner, most, resources, logs.absolute()
+        self._shared, self._cpus_setting = shared, cpus_setting
         self._places: dict[int, _Place] = {}
         self._num_failed_starts, self._last_placed = 0, time.monotonic()
         logs.mkdir(parents=True, exist_ok=True)
@@ -72,10 +83,10 @@ class RayExecutor:
         """Numbers of those that are ready."""
         return sorted(number for number, place in self._places.items() if place.is_ready)
 
-    def start(self, worker: int, job: Job) -> None:
-        """Give an idle worker a cell."""
+    def start(self, worker: int, work: Work) -> None:
+        """Give an idle worker an item."""
         place = self._places[worker]
-        place.cell, place.answer = job.cell, place.actor.run.remote(job)
+        place.key, place.answer = work.key, place.actor.run.remote(work)
 
     def wait(self, seconds: float) -> list[Event]:
         """What has happened, at once or within so many seconds.
@@ -94,14 +105,14 @@ class RayExecutor:
         return [event for event in events if event is not None]
 
     def close(self) -> None:
-        """End all workers, in the middle of a cell too."""
+        """End all workers, in the middle of an item too."""
         for worker in list(self._places):
             self._remove(worker)
         self._mark.unlink(missing_ok=True)
 
     def _recruit(self) -> None:
         """Ask for workers where machines have room; raise SettingsError where there is none for any."""
-        room = self._cluster.room(cpus=self._cpus, gpus=self._gpus)
+        room = self._cluster.room(self._resources)
         for number in range(self._most):
             if len(self._places) < min(room, self._most) and number not in self._places:
                 self._places[number] = self._ask(number)
@@ -111,15 +122,22 @@ class RayExecutor:
             raise SettingsError(self._shortage(room))
 
     def _ask(self, number: int) -> _Place:
-        options = {"num_cpus": self._cpus, "num_gpus": self._gpus, "max_restarts": 0, "max_task_retries": 0}
+        options = {
+            "num_cpus": self._resources.cpus,
+            "num_gpus": self._resources.gpus,
+            "max_restarts": 0,
+            "max_task_retries": 0,
+        }
         actor = self._ray.remote(ClusterWorker).options(**options, scheduling_strategy="SPREAD").remote()
-        setting = Setting(self._work, self._logs / f"worker-{number}.log", self._mark)
+        setting = Setting(self._runner, self._logs / f"worker-{number}.log", self._mark)
         return _Place(actor, actor.place.remote(), setting)
 
     def _shortage(self, room: int) -> str:
-        asked = f"a worker asks for {self._cpus} CPU" + (f" and {self._gpus} GPU" if self._gpus else "")
+        cpus, gpus = self._resources.cpus, self._resources.gpus
+        asked = f"a worker asks for {cpus} CPU" + (f" and {gpus} GPU" if gpus else "")
         remedy = (
-            "Set grid.threads (a worker's CPUs), add machines (`ray start --address ...`), or leave --executor out."
+            f"Set {self._cpus_setting} (a worker's CPUs), add machines (`ray start --address ...`), or leave "
+            "--executor out."
         )
         if not room:
             found = ", ".join(
@@ -135,7 +153,7 @@ class RayExecutor:
         )
 
     def _settle(self, number: int) -> Event | None:
-        """Take a worker's answer; an event, where it was to a cell."""
+        """Take a worker's answer; an event, where it was to an item."""
         place = self._places[number]
         try:
             answer = self._ray.get(place.answer)
@@ -143,19 +161,19 @@ class RayExecutor:
             return self._fail(number, error)
         except self._ray.exceptions.RayError:
             return self._lose(number)
-        place.answer, cell = None, place.cell
-        if cell is not None:
-            place.cell, (message, is_sound) = None, answer
+        place.answer, key = None, place.key
+        if key is not None:
+            place.key, (message, is_sound) = None, answer
             if not is_sound:
                 self._remove(number)
-            return Finished(number, cell) if message is None else Failed(number, cell, message)
+            return Finished(number, key) if message is None else Failed(number, key, message)
         if not place.host:
             place.host, place.process = answer
             place.answer = place.actor.open.remote(place.setting)
         elif answer is not None:
             raise SettingsError(
-                f"machine {place.host} of {self._cluster.name} cannot run cells: {answer}. All machines need the same "
-                "installation, and one file system for grid.dir, data, models and the working directory."
+                f"machine {place.host} of {self._cluster.name} cannot run work: {answer}. All machines need the same "
+                f"installation, and one file system for {self._shared}."
             )
         else:
             place.is_ready, self._num_failed_starts = True, 0
@@ -164,19 +182,19 @@ class RayExecutor:
     def _fail(self, number: int, error: Exception) -> Event:
         """Of an error that `attempt` did not catch: something could not be imported, or sent."""
         place = self._remove(number)
-        if place.cell is None:
+        if place.key is None:
             raise SettingsError(
                 f"a worker could not start on {self._cluster.name}: {last_line(error)}\n"
                 "All machines need the same installation."
             ) from error
-        return Failed(number, place.cell, str(error))
+        return Failed(number, place.key, str(error))
 
     def _lose(self, number: int) -> Event | None:
         place = self._remove(number)
         where = f"process {place.process} on {place.host}" if place.host else "its process"
         log = place.setting.log
-        if place.cell is not None:
-            return Lost(number, place.cell, f"a crash or kill of {where}; see {log}")
+        if place.key is not None:
+            return Lost(number, place.key, f"a crash or kill of {where}; see {log}")
         self._num_failed_starts += not place.is_ready
         if self._num_failed_starts == _MOST_FAILED_STARTS:
             raise SettingsError(

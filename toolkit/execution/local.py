@@ -1,6 +1,6 @@
-"""Workers of a grid as processes of this machine.
+"""Workers as processes of this machine.
 
-The parent sends a job through a pipe and gets the outcome back. A worker that is killed closes its pipe; the parent
+The parent sends an item through a pipe and gets the outcome back. A worker that is killed closes its pipe; the parent
 sees that, and replaces it. A parent that is killed ends too, and every worker waits for that in a thread, so that none
 goes on writing while the next parent begins.
 """
@@ -15,27 +15,27 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
-from toolkit.experiments.executors.worker import attempt, load_work, redirect_output
-from toolkit.experiments.scheduling import Event, Failed, Finished, Job, Lost
+from toolkit.execution.work import Event, Failed, Finished, Lost, Work
+from toolkit.execution.worker import attempt, load_runner, redirect_output
 
 _SECONDS_TO_END = 5.0
 
 
 class LocalExecutor:
-    """Processes that are started when they get their first cell.
+    """Processes that are started when they get their first item.
 
     Args:
-        work: "module:name" of a callable; called once in each worker, it returns what runs a job, and raises where that
-            fails. A name, so that it is imported when the worker's environment and output are in place.
+        runner: "module:name" of a callable; called once in each worker, it returns what runs an item, and raises where
+            that fails. A name, so that it is imported when the worker's environment and output are in place.
         environments: what each worker has in its environment beside ours; one per worker.
         logs: folder of what the workers print.
     """
 
-    def __init__(self, work: str, *, environments: Sequence[Mapping[str, str]], logs: Path) -> None:
+    def __init__(self, runner: str, *, environments: Sequence[Mapping[str, str]], logs: Path) -> None:
         self.workers = range(len(environments))
-        self._work, self._environments, self._logs = work, environments, logs
+        self._runner, self._environments, self._logs = runner, environments, logs
         self._workers: dict[int, tuple[SpawnProcess, Connection]] = {}
-        self._jobs: dict[int, Job] = {}
+        self._items: dict[int, Work] = {}
         logs.mkdir(parents=True, exist_ok=True)
 
     @property
@@ -43,43 +43,43 @@ class LocalExecutor:
         """Of the workers that live."""
         return [process.pid for process, _ in self._workers.values() if process.pid is not None and process.is_alive()]
 
-    def start(self, worker: int, job: Job) -> None:
-        """Give an idle worker a cell; one that has ended is replaced."""
-        self._jobs[worker] = job
+    def start(self, worker: int, work: Work) -> None:
+        """Give an idle worker an item; one that has ended is replaced."""
+        self._items[worker] = work
         if worker in self._workers:
             with suppress(OSError):
-                self._workers[worker][1].send(job)
+                self._workers[worker][1].send(work)
                 return
         self._replace(worker)
         # A worker that ends at once is noticed by `wait`.
         with suppress(OSError):
-            self._workers[worker][1].send(job)
+            self._workers[worker][1].send(work)
 
     def wait(self, seconds: float) -> list[Event]:
         """What has happened, at once or within so many seconds."""
-        by_pipe = {self._workers[worker][1]: worker for worker in self._jobs}
+        by_pipe = {self._workers[worker][1]: worker for worker in self._items}
         return [self._outcome(by_pipe[pipe]) for pipe in wait(list(by_pipe), seconds) if isinstance(pipe, Connection)]
 
     def close(self) -> None:
-        """End all workers, in the middle of a cell too."""
+        """End all workers, in the middle of an item too."""
         for worker, (process, pipe) in self._workers.items():
-            # One that waits for a job ends by itself.
+            # One that waits for an item ends by itself.
             pipe.close()
-            if worker in self._jobs:
+            if worker in self._items:
                 process.terminate()
         for process, _ in self._workers.values():
             process.join(_SECONDS_TO_END)
             process.kill()
         self._workers.clear()
-        self._jobs.clear()
+        self._items.clear()
 
     def _replace(self, worker: int) -> None:
         if worker in self._workers:
             self._join(worker)
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        arguments = (theirs, self._work, self._logs / f"worker-{worker}.log")
-        process = context.Process(target=_serve, args=arguments, name=f"grid-worker-{worker}")
+        arguments = (theirs, self._runner, self._logs / f"worker-{worker}.log")
+        process = context.Process(target=_serve, args=arguments, name=f"worker-{worker}")
         with _environment(self._environments[worker]):
             process.start()
         # Else the pipe would stay open when the worker ends.
@@ -87,14 +87,14 @@ class LocalExecutor:
         self._workers[worker] = process, ours
 
     def _outcome(self, worker: int) -> Event:
-        cell = self._jobs.pop(worker).cell
+        key = self._items.pop(worker).key
         try:
             message, is_sound = self._workers[worker][1].recv()
         except (EOFError, OSError):
-            return Lost(worker, cell, self._join(worker))
+            return Lost(worker, key, self._join(worker))
         if not is_sound:
             self._join(worker)
-        return Finished(worker, cell) if message is None else Failed(worker, cell, message)
+        return Finished(worker, key) if message is None else Failed(worker, key, message)
 
     def _join(self, worker: int) -> str:
         """Close a worker's pipe, at which it ends, and say how it ended."""
@@ -123,18 +123,18 @@ def _environment(added: Mapping[str, str]) -> Iterator[None]:
 
 
 def _serve(pipe: Connection, name: str, log: Path) -> None:
-    """Jobs in, answers out, until the pipe is closed."""
+    """Items in, answers out, until the pipe is closed."""
     # Ctrl-C reaches the whole terminal; the parent decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, name="end-with-parent", daemon=True).start()
     redirect_output(log)
-    work = load_work(name)
+    runner = load_runner(name)
     while True:
         try:
-            job = pipe.recv()
+            work = pipe.recv()
         except EOFError:
             return
-        pipe.send(attempt(work, job))
+        pipe.send(attempt(runner, work))
 
 
 def _end_with_parent() -> None:

@@ -1,6 +1,6 @@
 import pytest
 
-from toolkit.workflows.job import Stages, hash_of
+from toolkit.execution.stages import Stages, hash_of
 
 
 def _finished(folder):
@@ -33,7 +33,7 @@ def test_other_inputs_or_another_file_are_not_intact(tmp_path):
 
 def test_an_interrupted_try_counts_towards_the_next_one(tmp_path, monkeypatch):
     clock = iter([0.0, 5.0, 100.0, 103.0, 200.0, 201.0])
-    monkeypatch.setattr("toolkit.workflows.job.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("toolkit.execution.stages.time.monotonic", lambda: next(clock))
     with pytest.raises(KeyboardInterrupt), Stages(tmp_path).working("make", "key"):
         raise KeyboardInterrupt
     stages = Stages(tmp_path)

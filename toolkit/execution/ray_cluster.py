@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.core.errors import SettingsError
+from toolkit.execution.work import Resources
 
 _OBJECT_STORE_BYTES = 100 << 20
 _SECONDS_TO_CONNECT = 10.0
@@ -71,12 +72,11 @@ class Cluster:
         """Of all machines."""
         return int(sum(resources.get("GPU", 0) for _, resources in self.nodes()))
 
-    def room(self, *, cpus: int, gpus: int) -> int:
-        """Workers that the machines hold, those of others not counted."""
-        wanted = {name: number for name, number in (("CPU", cpus), ("GPU", gpus)) if number}
+    def room(self, resources: Resources) -> int:
+        """Workers of these resources that the machines hold, those of others not counted."""
+        wanted = {name: number for name, number in (("CPU", resources.cpus), ("GPU", resources.gpus)) if number}
         return sum(
-            min(math.floor(resources.get(name, 0) / number) for name, number in wanted.items())
-            for _, resources in self.nodes()
+            min(math.floor(found.get(name, 0) / number) for name, number in wanted.items()) for _, found in self.nodes()
         )
 
 

@@ -1,4 +1,4 @@
-"""What workers of tests do in place of fine-tuning; a job's task is a list of words, one for each step."""
+"""What workers of tests do in place of fine-tuning; a payload is a word and a file."""
 
 import os
 import signal
@@ -6,14 +6,14 @@ import time
 from pathlib import Path
 
 from toolkit.core.errors import UserError
-from toolkit.experiments import Job
+from toolkit.execution import Work as Item
 
 
 class Work:
-    """Writes its process id to a file, and then does as it is told."""
+    """Runs items: writes its process id to a file, and then does as it is told."""
 
-    def __call__(self, job: Job) -> None:
-        word, file = job.task
+    def __call__(self, item: Item) -> None:
+        word, file = item.payload
         with Path(file).open("a") as ids:
             ids.write(f"{os.getpid()}\n")
         if word == "raise":

@@ -17,8 +17,8 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from toolkit.core.console import console
 from toolkit.core.files import atomic_write, hash_file
+from toolkit.core.locks import locked_folder
 from toolkit.core.settings import Settings
-from toolkit.run.locks import locked_folder
 
 
 class Stage(Settings):

@@ -1,0 +1,125 @@
+"""Items of work, what becomes of them, and who runs, shares and watches them.
+
+An item is known by its key. What it is about only its declaration and the program that runs it know.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol
+
+Key = Any
+"""Hashable; logs show its text."""
+NOBODY = -1
+"""In place of a worker's number: another command has run the item, or it was not run."""
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a worker has for an item."""
+
+    cpus: int = 1
+    gpus: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """An item for a worker.
+
+    Attributes:
+        key: name of the item, different from all others.
+        payload: all that running it takes, as plain data.
+        group: what a worker keeps from one item to the next, such as loaded data.
+        claim: what a command has to own before it runs the item. One worker runs all items of a claim, one after
+            another. Empty: the item is claimed alone.
+        needs: keys of items that have to finish first. One that is not among the items has finished before.
+        resources: what it takes.
+    """
+
+    key: Key
+    payload: Any
+    group: Key = None
+    claim: str = ""
+    needs: tuple[Key, ...] = ()
+    resources: Resources = Resources()
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A worker has run its item."""
+
+    worker: int
+    key: Key
+
+
+@dataclass(frozen=True)
+class Failed:
+    """An item has failed; the worker lives on, or is replaced."""
+
+    worker: int
+    key: Key
+    message: str
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A worker has ended in the middle of an item."""
+
+    worker: int
+    key: Key
+    reason: str
+
+
+Event = Finished | Failed | Lost
+
+
+class ExecutorKind(StrEnum):
+    """Where workers run."""
+
+    LOCAL = "local"
+    """Processes of this machine."""
+    RAY = "ray"
+    """Actors of a Ray cluster."""
+
+
+class Executor(Protocol):
+    """Workers that run one item at a time."""
+
+    @property
+    def workers(self) -> Sequence[int]:
+        """Numbers of those that can have items; from one look to the next some may come and go."""
+
+    def start(self, worker: int, work: Work) -> None:
+        """Give an idle worker an item."""
+
+    def wait(self, seconds: float) -> list[Event]:
+        """What has happened, at once or within so many seconds."""
+
+    def close(self) -> None:
+        """End all workers, in the middle of an item too."""
+
+
+class Share(Protocol):
+    """What a command runs of work that other commands may run too."""
+
+    def claim(self, name: str) -> bool:
+        """Make a claim this command's own; False where another command has it."""
+
+    def release(self, name: str) -> None:
+        """Give up a claim."""
+
+    def ended(self, key: Key) -> Event | None:
+        """How another command has ended an item since this one began; None where none has."""
+
+
+class Observer(Protocol):
+    """Who is told what happens."""
+
+    def on_start(self, worker: int, key: Key) -> None:
+        """A worker has begun an item."""
+
+    def on_event(self, event: Event) -> None:
+        """An item has finished, has failed for good, or has lost its worker and is run again."""
+
+    def on_look(self) -> None:
+        """A second has passed, or less."""
