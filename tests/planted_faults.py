@@ -1015,6 +1015,13 @@ FAULTS = (
         tests=("tests/preprocess/test_preprocess_delimited.py",),
     ),
     Fault(
+        name="sources: a folder that is not mounted is passed over behind **",
+        path="toolkit/preprocess/sources/walk.py",
+        old="                if is_broken_link(path):",
+        new="                if not os.path.lexists(path):",
+        tests=("tests/preprocess/test_preprocess_sources.py::test_a_link_to_a_folder_that_is_not_mounted_is_an_error",),
+    ),
+    Fault(
         name="csv: an empty field or a blank behind a comma is no sign of rows",
         path="toolkit/preprocess/readers/swallowed_rows.py",
         old="        return [cls(_share_empty(column), _share_blank(column)) for column in columns]",

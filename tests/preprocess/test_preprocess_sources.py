@@ -142,9 +142,13 @@ def test_a_link_to_nothing_is_an_error(tmp_path, named):
         find_sources([str(tmp_path / named)])
 
 
-@pytest.mark.parametrize("named", ["d", "d/*", "d/*/*.txt"])
+@pytest.mark.parametrize("named", ["d", "d/*", "d/*/*.txt", "d/**", "d/**/*.txt", "**/x/*.txt"])
 def test_a_link_to_a_folder_that_is_not_mounted_is_an_error(tmp_path, named):
     touch(tmp_path, "d/x/1.txt")
+    (tmp_path / "d/.y").symlink_to("/mnt/gone")
+    (tmp_path / "d/y.md").symlink_to("/mnt/gone")
+    if "**" in named:
+        assert names(find_sources([str(tmp_path / named)]), tmp_path) == ["d/x/1.txt"]
     (tmp_path / "d/y").symlink_to("/mnt/gone")
 
     with pytest.raises(UserError, match=r"the source .*/d/y is a broken link to /mnt/gone"):

@@ -29,7 +29,7 @@ from toolkit.data.corpus.files import OnRead, read_through
 from toolkit.data.corpus.manifest import read_damaged_manifest
 from toolkit.data.corpus.shards import file_names
 from toolkit.preprocess.adopted_frames import FrameCounter, FrameIds, most_common_frame
-from toolkit.preprocess.sources.walk import Repeats, each_once, matches, report_repeats
+from toolkit.preprocess.sources.walk import Repeats, each_once, matches, report_repeats, status_of
 from toolkit.preprocess.tokenizer_checks import ids_that_differ_in_transformers, mask_notes
 from toolkit.preprocess.writer.folder import TOKENIZER_FOLDER, complete_corpus, locked, unexpected_names
 
@@ -233,6 +233,8 @@ def _prefixes(name: str, repeats: Repeats) -> list[str]:
         return [stem]
     if glob.has_magic(name):
         found = [path for ending in _ENDINGS for path in matches(f"{stem}{ending}", repeats)]
+        for path in found:
+            status_of(path)  # says where a link to nothing leads
         if found:
             return [_without_ending(path) for path in found]
         raise UserError(f"no pair matches {name}. Give pairs by the path without .bin or .idx, or by a glob.")

@@ -11,8 +11,8 @@ from tokenization.hub import HubName
 from toolkit.core.errors import UserError
 from toolkit.core.text import counted, home_hint
 from toolkit.preprocess.sources.hub import find_on_hub, parse_hub_name
-from toolkit.preprocess.sources.source import READABLE, Source, extension_of, format_of, report_other_kinds
-from toolkit.preprocess.sources.walk import each_once, is_broken_link, matches, report_repeats, status_of, walk
+from toolkit.preprocess.sources.source import READABLE, Source, format_of, report_other_kinds
+from toolkit.preprocess.sources.walk import each_once, matches, report_repeats, status_of, walk
 
 
 def find_sources(named: Sequence[str], *, subset: str | None = None, output: Path | None = None) -> list[Source]:
@@ -117,9 +117,6 @@ class _Found:
 
     def _add_folder(self, path: str) -> None:
         inside = {os.path.join(folder, name) for folder, files in walk(path, self.repeats) for name in files}
-        for file in inside:
-            if not extension_of(file) and is_broken_link(file):
-                status_of(file)  # it may have led to a folder of files
         # A pipe or a socket would be waited for.
         readable = {file for file in inside if format_of(file) is not None and stat.S_ISREG(status_of(file).st_mode)}
         if not readable:

@@ -12,6 +12,7 @@ from typing import NoReturn
 from toolkit.core.console import console
 from toolkit.core.errors import UserError
 from toolkit.core.text import first_few
+from toolkit.preprocess.sources.source import extension_of
 
 Repeats = dict[str, str]
 
@@ -22,7 +23,7 @@ def walk(top: str, repeats: Repeats) -> Iterator[tuple[str, list[str]]]:
     Names that begin with a dot are left out.
 
     Raises:
-        UserError: a folder cannot be read.
+        UserError: a folder cannot be read, or a link to nothing may have led to one.
     """
     seen: dict[tuple[int, int], str] = {}
     roots = [top]
@@ -36,7 +37,11 @@ def walk(top: str, repeats: Repeats) -> Iterator[tuple[str, list[str]]]:
                 continue
             folders[:] = sorted(name for name in folders if not name.startswith("."))
             roots += [path for name in folders if os.path.islink(path := os.path.join(folder, name))]
-            yield folder, [name for name in files if not name.startswith(".")]
+            files[:] = [name for name in files if not name.startswith(".")]
+            for path in (os.path.join(folder, name) for name in files if not extension_of(name)):
+                if is_broken_link(path):
+                    status_of(path)
+            yield folder, files
 
 
 def matches(pattern: str, repeats: Repeats) -> list[str]:
