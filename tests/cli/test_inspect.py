@@ -3,13 +3,18 @@
 import json
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
 
 from tests.support.checkpoints import model_states, write_checkpoint
 from tests.support.runs import write_run
+from toolkit.checkpoint import read
+from toolkit.checkpoint.folders import remove_folder
 from toolkit.checkpoint.manifest import manifest_bytes, read_manifest
 from toolkit.cli.main import main
+from toolkit.core.errors import CheckpointError
+from toolkit.inspection import verify
 from toolkit.model import Encoder, initialize_, model_settings
 from toolkit.run import load_run
 from toolkit.run.identity import snapshot
@@ -143,6 +148,25 @@ def test_verify_reads_runs_and_checkpoints(monkeypatch, capsys, run):
     assert code == 2
     assert f"nothing to verify in {run}" in err
     assert "preprocess" not in err
+
+
+def test_verify_leaves_out_what_training_deletes_meanwhile(monkeypatch, run):
+    older, newer = (run / "checkpoints" / name for name in ("step-00000010", "step-00000015"))
+    hash_file, deleted = read.hash_file, list[Path]()
+
+    def hash_and_delete(path, **given):
+        while deleted:
+            remove_folder(deleted.pop())
+        return hash_file(path, **given)
+
+    monkeypatch.setattr(read, "hash_file", hash_and_delete)
+    deleted.append(older)  # while the newer one is read
+    intact, gone = verify(run)
+    assert gone == f"{older} was deleted meanwhile, as a run does with old checkpoints; it was not checked."
+    assert intact.startswith(f"{newer} is intact: ")
+    deleted.append(newer)  # while its own files are read
+    with pytest.raises(CheckpointError, match=r"step-00000015 was deleted meanwhile(?s:.*)Run it again"):
+        verify(run)
 
 
 def test_a_checkpoint_without_a_schedule(inspect, tmp_path):

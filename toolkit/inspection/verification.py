@@ -42,17 +42,20 @@ def _verify_corpus(folder: Path) -> list[str]:
 
 
 def _verify_checkpoints(folders: Sequence[Path]) -> list[str]:
-    lines, damaged = list[str](), list[str]()
+    lines, damaged, num_intact = list[str](), list[str](), 0
     for folder in folders:
         try:
             checkpoint = open_unverified(folder)
             checkpoint.verify()
         except CheckpointError as error:
-            damaged.append(str(error))
+            if folder.exists():
+                damaged.append(str(error))
+            else:
+                lines.append(f"{folder} was deleted meanwhile, as a run does with old checkpoints; it was not checked.")
             continue
-        files = checkpoint.manifest.files
+        num_intact, files = num_intact + 1, checkpoint.manifest.files
         num_bytes = sum(entry.bytes for entry in files.values())
         lines.append(f"{folder} is intact: {counted(len(files), 'file')}, {num_bytes / 1e6:,.1f} MB.")
-    if damaged:
-        raise CheckpointError("\n".join(damaged))
+    if damaged or not num_intact:
+        raise CheckpointError("\n".join(damaged or [*lines, "Run it again."]))
     return lines
