@@ -1017,8 +1017,8 @@ FAULTS = (
     Fault(
         name="sources: a folder that is not mounted is passed over behind **",
         path="toolkit/preprocess/sources/walk.py",
-        old="                if is_broken_link(path):",
-        new="                if not os.path.lexists(path):",
+        old="            for path in filter(is_broken_link, unknown):",
+        new="            for path in ():",
         tests=("tests/preprocess/test_preprocess_sources.py::test_a_link_to_a_folder_that_is_not_mounted_is_an_error",),
     ),
     Fault(

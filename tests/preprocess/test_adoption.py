@@ -14,6 +14,7 @@ from tokenizers import Tokenizer, processors
 import tokenization
 from tests.support.mutations import mutated
 from tests.support.runs import RunCase, write_run
+from tokenization import Frame
 from toolkit.cli.main import main
 from toolkit.core.errors import CorpusError, UserError
 from toolkit.data import Corpus, DataSettings, Order, RowStream, Shard, ShardWriter, open_rows, verify_corpus
@@ -281,6 +282,21 @@ def test_a_mixture_of_frames_is_said(take, tmp_path):
     assert "3 of 10 documents have something else around them, most often nothing in front, nothing behind" in said
 
 
+def test_documents_may_end_with_another_special_token(take, tmp_path):
+    """`<|pad|>` has the id 1; before the end that the tokenizer names it is a part of the text."""
+    documents = [[[*document[0][:-1], 5, 1]] for document in made_up(9)]
+    documents += [[[5, 6, 1, EOS]], [[1]], [[5, 1, 1]]]
+    found = take(write_pair(tmp_path / "m" / "x", documents))
+    assert found.frames == {Frame(back=(1,)): 11, Frame(back=(EOS,)): 1}
+    assert found.manifest.tokenizer.encoding.frame.back == (1,)
+    assert not found.manifest.tokenizer.encoding.add_eod
+    assert json.loads((tmp_path / "corpus" / "tokenizer" / "encoding.json").read_text())["frame"]["back"] == [1]
+    assert (
+        "11 of 12 documents do not end with <|endoftext|> (id 0), the tokenizer's end-of-document token: most end with "
+        "<|pad|> (id 1) instead."
+    ) in str(found)
+
+
 def test_where_no_end_is_named_it_may_be_any_special_token(tokenizer_folder, tmp_path):
     """A tokenizer.json alone names no roles."""
     shutil.copy(tokenizer_folder / "tokenizer.json", tmp_path / "tokenizer.json")
@@ -421,7 +437,7 @@ def test_the_command(tmp_path, tokenizer_folder, megatron, monkeypatch, capsys):
 def test_mutated_pairs_are_refused_or_read(tmp_path):
     """600 changes to an index or to tokens: an error of ours, or documents that are there."""
     prefix = write_pair(tmp_path / "m" / "x", made_up(30, sentences=3))
-    generator, outcomes, ids = np.random.default_rng(0), set(), FrameIds(front=(1,), back=(EOS,))
+    generator, outcomes, ids = np.random.default_rng(0), set(), FrameIds(front=(1,), back=(EOS,), last=(2,))
     for ending in ("idx", "bin"):
         path = Path(f"{prefix}.{ending}")
         intact = path.read_bytes()

@@ -18,25 +18,36 @@ _Int64s = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class FrameIds:
-    """The ids that may stand in front of documents, and those that may stand behind them."""
+    """The ids that may stand around documents.
+
+    Attributes:
+        front: in front of them.
+        back: behind them.
+        last: behind a document that ends with none of these; it is the last alone, since texts may have others.
+    """
 
     front: tuple[int, ...]
     back: tuple[int, ...]
+    last: tuple[int, ...]
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> "FrameIds":
         """What a tokenizer itself puts there, and what its files name as a beginning or an end.
 
-        Where they name no end, documents may end with any special token.
+        Any other special token may end documents too, as whoever made them decided; where the files name no end,
+        several may.
         """
         own, roles = tokenizer.own_frame, tokenizer.role_ids
         ends = [tokenizer.eod_id, *(roles.get(role) for role in ("eos", "sep"))]
+        special = set(tokenizer.all_special_ids) - {tokenizer.mask.id, roles.get("unk")}
         if tokenizer.eod_id is None:
-            ends += [token_id for token_id in tokenizer.all_special_ids if token_id != tokenizer.mask.id]
+            ends += special
         beginnings = (roles.get(role) for role in ("bos", "cls"))
+        back = {*own.back, *(token_id for token_id in ends if token_id is not None)}
         return cls(
             front=tuple(sorted({*own.front, *(token_id for token_id in beginnings if token_id is not None)})),
-            back=tuple(sorted({*own.back, *(token_id for token_id in ends if token_id is not None)})),
+            back=tuple(sorted(back)),
+            last=tuple(sorted(special - back)),
         )
 
 
@@ -65,13 +76,17 @@ class FrameCounter:
         front = self._leading(self._ids.front, starts, ends, step=1)
         after_front = starts + np.count_nonzero(front, axis=0)
         back = self._leading(self._ids.back, ends - 1, after_front - 1, step=-1)
+        is_other = (back[0] == 0) & (ends > after_front)
+        last = self._ranks(self._ids.last, ends - 1, is_other)
+        back[0][last > 0] = last[last > 0] + len(self._ids.back)
+        of_rank = self._ids.back + self._ids.last
         found, counts = np.unique(np.concatenate([front, back]), axis=1, return_counts=True)
         for ranks, count in zip(found.T.tolist(), counts.tolist(), strict=True):
-            first, last = ranks[:_MOST_IDS], ranks[_MOST_IDS:]
+            ahead, behind = ranks[:_MOST_IDS], ranks[_MOST_IDS:]
             self.frames[
                 Frame(
-                    tuple(self._ids.front[rank - 1] for rank in first if rank),
-                    tuple(self._ids.back[rank - 1] for rank in reversed(last) if rank),
+                    tuple(self._ids.front[rank - 1] for rank in ahead if rank),
+                    tuple(of_rank[rank - 1] for rank in reversed(behind) if rank),
                 )
             ] += count
 
@@ -82,11 +97,17 @@ class FrameCounter:
         for number in range(_MOST_IDS):
             place = first + number * step
             is_open &= (stop - place) * step > 0
-            tokens = self._tokens[np.where(is_open, place, 0)]
-            for rank, token_id in enumerate(ids, start=1):
-                ranks[number][is_open & (tokens == token_id)] = rank
+            ranks[number] = self._ranks(ids, place, is_open)
             is_open &= ranks[number] > 0
         return ranks
+
+    def _ranks(self, ids: tuple[int, ...], place: _Int64s, is_open: npt.NDArray[np.bool_]) -> _Int64s:
+        """The rank of each token among `ids`, which ascend, from 1; 0 where it is none of them, or is not open."""
+        if not ids:
+            return np.zeros(place.size, np.int64)
+        tokens = self._tokens[np.where(is_open, place, 0)]
+        ranks = np.minimum(np.searchsorted(ids, tokens), len(ids) - 1)
+        return np.where(is_open & (np.array(ids)[ranks] == tokens), ranks + 1, 0)
 
 
 def most_common_frame(frames: Counter[Frame]) -> Frame:

@@ -85,10 +85,12 @@ class Adoption:
                 f"{next(other for other, _ in self.frames.most_common() if other != frame)}."
             )
         if self.num_without_end:
+            why = "they were made without --append-eod, or with another tokenizer"
+            if frame.back and (last := frame.back[-1]) != self.tokenizer.eod_id:
+                why = f"most end with {self.tokenizer.backend.id_to_token(last)} (id {last}) instead"
             lines.append(
                 f"{self.num_without_end:,} of {self.num_documents:,} documents do not end with {end} "
-                f"(id {self.tokenizer.eod_id}), the tokenizer's end-of-document token: they were made without "
-                "--append-eod, or with another tokenizer."
+                f"(id {self.tokenizer.eod_id}), the tokenizer's end-of-document token: {why}."
             )
         elif end is None:
             lines.append("No file names a token that ends a document (see --eod).")

@@ -38,9 +38,9 @@ def walk(top: str, repeats: Repeats) -> Iterator[tuple[str, list[str]]]:
             folders[:] = sorted(name for name in folders if not name.startswith("."))
             roots += [path for name in folders if os.path.islink(path := os.path.join(folder, name))]
             files[:] = [name for name in files if not name.startswith(".")]
-            for path in (os.path.join(folder, name) for name in files if not extension_of(name)):
-                if is_broken_link(path):
-                    status_of(path)
+            unknown = (os.path.join(folder, name) for name in files if not extension_of(name))
+            for path in filter(is_broken_link, unknown):
+                status_of(path)
             yield folder, files
 
 
