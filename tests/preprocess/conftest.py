@@ -14,9 +14,9 @@ def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_tokenizer(tmp_path_factory.mktemp("tokenizer"))
 
 
-@pytest.fixture(autouse=True)
-def _no_text_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fast backend is used for the little text of these tests too."""
+@pytest.fixture
+def no_text_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fast backend is used for little text too: it is proven for each tokenizer, which takes seconds."""
     monkeypatch.setattr(tokenizer_checks, "_SHORT_CHARACTERS", 0)
 
 

@@ -18,6 +18,8 @@ from toolkit.preprocess.tokenizer_checks import Proof
 from toolkit.preprocess.writer.ledger import read_ledger
 from toolkit.preprocess.writer.shard_sequence import ShardSequence
 
+pytestmark = pytest.mark.usefixtures("no_text_is_short")
+
 
 @pytest.fixture(autouse=True)
 def cache(monkeypatch, tmp_path):

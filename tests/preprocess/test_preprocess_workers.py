@@ -20,6 +20,8 @@ from toolkit.data import Corpus
 from toolkit.preprocess.encoding import ahead, is_held_out
 from toolkit.preprocess.readers import lines
 
+pytestmark = pytest.mark.usefixtures("no_text_is_short")
+
 
 @pytest.fixture
 def sources(write_jsonl, tmp_path, monkeypatch):

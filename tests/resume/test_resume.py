@@ -11,10 +11,12 @@ import torch
 from tests.support.layouts import stage3
 from tests.support.runs import RunCase, read_metrics, write_run
 from toolkit.checkpoint.read import Checkpoint, open_checkpoint
-from toolkit.core.errors import SettingsError, UserError
-from toolkit.run import RunFolder
+from toolkit.core.errors import CheckpointError, CorpusError, SettingsError
+from toolkit.run import RunFolder, load_run
+from toolkit.run.resolve import resolve_run
 from toolkit.testing.corpora import random_documents, write_token_corpus
 from toolkit.testing.distributed import run_distributed
+from toolkit.training import pretrain
 
 _SWITCH = 4
 _LAST = 2 * _SWITCH
@@ -223,82 +225,61 @@ def test_the_number_of_ranks_may_change(tmp_path):
     assert lines[_LAST]["loss"] == pytest.approx(whole[_LAST]["loss"], rel=1e-5)
 
 
-@dataclass(frozen=True)
-class Refused:
-    """A finished run, then the same folder with another setting."""
-
-    run_file: str
-    override: str
-    before: tuple[str, ...] = ()
-
-    def __call__(self) -> str:
-        RunCase(self.run_file, "zero0", self.before)()
-        try:
-            RunCase(self.run_file, "zero0", (self.override,))()
-        except SettingsError as error:
-            return str(error)
-        return ""
+@pytest.fixture(scope="module")
+def started(tmp_path_factory):
+    """A folder with two runs that were cut off at the switch, `run` and, of a blend, `blended`; and their run file."""
+    folder = tmp_path_factory.mktemp("started")
+    run_file = str(write_run(folder, phase_steps=_SWITCH))
+    blended = (_blend(folder), f"run.dir={folder / 'blended'}")
+    run_distributed([RunCase(run_file, "zero0", (*_AT_THE_SWITCH, *more)) for more in ((), blended)], world_size=1)
+    for name in ("run", "blended"):
+        shutil.rmtree(RunFolder(folder / name).checkpoint(_LAST))
+    return folder, run_file
 
 
-def test_other_settings_are_refused_by_name(tmp_path):
-    (message,) = run_distributed([Refused(str(write_run(tmp_path, phase_steps=_SWITCH)), "lr.peak=0.5")], world_size=1)[
-        0
-    ]
-    assert "lr.peak: was 0.01, now 0.5" in message
-    assert "toolkit branch" in message
-    assert f"Resume with the same ones (toolkit train {tmp_path / 'run'}/run.toml), or" in message
+def _go_on(run_file: str, *overrides: str) -> None:
+    """As far as it goes before any rank starts."""
+    resolve_run(load_run(run_file, overrides), ds_config="zero0", num_ranks=1)
 
 
-@dataclass(frozen=True)
-class Changed:
-    """Half a run; then something below its folder is changed, and the run started again."""
-
-    run_file: str
-    folder: str
-    change: str
-    overrides: tuple[str, ...] = ()
-
-    def __call__(self) -> str:
-        run = Path(self.folder) / "run"
-        RunCase(self.run_file, "zero0", (*_AT_THE_SWITCH, *self.overrides))()
-        shutil.rmtree(RunFolder(run).checkpoint(_LAST))
-        if self.change == "corpus":
-            shutil.rmtree(Path(self.folder) / "corpus")
-            documents = random_documents(160, vocabulary_size=97, max_length=90, first_id=3, seed=5)
-            write_token_corpus(Path(self.folder) / "corpus", documents, vocabulary_size=97, eos=0, pad=1, mask=2)
-        else:
-            (RunFolder(run).checkpoint(_SWITCH) / "manifest.json").write_text("{}")
-        try:
-            return RunCase(self.run_file, "zero0", self.overrides)()[0]
-        except UserError as error:
-            return f"{type(error).__name__}: {error}"
+def test_other_settings_are_refused_by_name(started):
+    folder, run_file = started
+    with pytest.raises(SettingsError) as refused:
+        _go_on(run_file, "lr.peak=0.5")
+    assert "lr.peak: was 0.01, now 0.5" in str(refused.value)
+    assert "toolkit branch" in str(refused.value)
+    assert f"Resume with the same ones (toolkit train {folder / 'run'}/run.toml), or" in str(refused.value)
 
 
-def test_another_corpus_in_the_same_place_is_refused(tmp_path):
-    (message,) = run_distributed(
-        [Changed(str(write_run(tmp_path, phase_steps=_SWITCH)), str(tmp_path), "corpus")], world_size=1
-    )[0]
-    assert message.startswith("CorpusError: data.train names another corpus than when the run was started")
+def test_another_corpus_in_the_same_place_is_refused(started):
+    folder, run_file = started
+    corpus, kept = folder / "corpus", folder / "kept"
+    _go_on(run_file)
+    corpus.rename(kept)
+    try:
+        documents = random_documents(160, vocabulary_size=97, max_length=90, first_id=3, seed=5)
+        write_token_corpus(corpus, documents, vocabulary_size=97, eos=0, pad=1, mask=2)
+        with pytest.raises(CorpusError, match=r"^data\.train names another corpus than when the run was started"):
+            _go_on(run_file)
+        with pytest.raises(CorpusError, match=r"^data\.train\.0\.path names another corpus than when the run was"):
+            _go_on(run_file, f"run.dir={folder / 'blended'}", _blend(folder))
+    finally:
+        shutil.rmtree(corpus)
+        kept.rename(corpus)
 
 
-def test_another_corpus_in_the_place_of_one_of_a_blend_is_refused(tmp_path):
-    case = Changed(str(write_run(tmp_path, phase_steps=_SWITCH)), str(tmp_path), "corpus", (_blend(tmp_path),))
-    (message,) = run_distributed([case], world_size=1)[0]
-    assert message.startswith("CorpusError: data.train.0.path names another corpus than when the run was started")
+def test_other_weights_are_refused_by_name(started):
+    folder, run_file = started
+    with pytest.raises(SettingsError, match=r"data\.train\.0\.weight: was 3\.0, now 4\.0"):
+        _go_on(run_file, f"run.dir={folder / 'blended'}", _blend(folder).replace("weight=3", "weight=4"))
 
 
-def test_other_weights_are_refused_by_name(tmp_path):
-    run_file, blend = str(write_run(tmp_path, phase_steps=_SWITCH)), _blend(tmp_path)
-    case = Refused(run_file, blend.replace("weight=3", "weight=4"), (blend,))
-    (message,) = run_distributed([case], world_size=1)[0]
-    assert "data.train.0.weight: was 3.0, now 4.0" in message
-
-
-def test_without_any_intact_checkpoint_nothing_is_started_over(tmp_path):
-    (message,) = run_distributed(
-        [Changed(str(write_run(tmp_path, phase_steps=_SWITCH)), str(tmp_path), "checkpoint")], world_size=1
-    )[0]
-    assert message.startswith("CheckpointError: no checkpoint in")
+def test_without_any_intact_checkpoint_nothing_is_started_over(started, tmp_path):
+    folder, run_file = started
+    shutil.copytree(folder / "run", tmp_path / "run")
+    (RunFolder(tmp_path / "run").checkpoint(_SWITCH) / "manifest.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"^no checkpoint in"):
+        pretrain(load_run(run_file, [f"run.dir={tmp_path / 'run'}"]), ds_config="zero0")
     assert [line["step"] for line in read_metrics(tmp_path / "run")] == list(range(_LAST + 1))
 
 

@@ -116,23 +116,16 @@ def test_the_run_file_names_the_checkpoint_of_a_run_that_goes_on(first: Path, tm
         check_same_run(own.own.settings, kept)
 
 
+def _resolve(folder: Path, *overrides: str) -> None:
+    resolve_run(load_run(str(folder / "second.toml"), overrides), ds_config="zero1", num_ranks=1)
+
+
 def test_another_tokenizer_is_refused_with_the_command(first: Path, tmp_path: Path) -> None:
     documents = random_documents(30, vocabulary_size=97, seed=5)
     other = write_token_corpus(tmp_path / "other", documents, vocabulary_size=97, eos=0, pad=1, mask=3)
     overrides = _second(first, tmp_path, f"data.train={other}", f"data.validation={other}")
     with pytest.raises(SettingsError, match=r"different tokenizers: (.|\n)*toolkit preprocess \.\.\. --tokenizer"):
-        pretrain(load_run(str(tmp_path / "second.toml"), overrides), ds_config="zero0")
-
-
-def test_another_shape_is_refused_with_its_keys(first: Path, tmp_path: Path) -> None:
-    _second(first, tmp_path)
-    overrides = [*_second(first, tmp_path), "model.num_hidden_layers=3"]
-    with pytest.raises(SettingsError, match=r"model\.num_hidden_layers: there 2, here 3"):
-        pretrain(load_run(str(tmp_path / "second.toml"), overrides), ds_config="zero0")
-
-
-def _resolve(folder: Path, *overrides: str) -> None:
-    resolve_run(load_run(str(folder / "second.toml"), overrides), ds_config="zero1", num_ranks=1)
+        _resolve(tmp_path, *overrides)
 
 
 def test_a_run_that_does_not_fit_its_first_weights_is_refused_before_any_rank(first: Path, tmp_path: Path) -> None:

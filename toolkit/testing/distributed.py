@@ -9,6 +9,7 @@ import gc
 import multiprocessing
 import os
 import random
+import resource
 import socket
 import time
 import traceback
@@ -31,6 +32,8 @@ _PRELOADED = [
     "toolkit.testing.models",
 ]
 _context: ForkServerContext | None = None
+cpu_seconds = 0.0
+"""What ranks have used so far: they are children of the server, so that no count of this process's has them."""
 
 
 def run_distributed(cases: Sequence[Case], *, world_size: int, timeout: float = 300.0) -> list[list[Any]]:
@@ -42,7 +45,7 @@ def run_distributed(cases: Sequence[Case], *, world_size: int, timeout: float = 
     Raises:
         AssertionError: a case failed on some rank, with that rank's traceback; later cases were not run.
     """
-    global _context
+    global _context, cpu_seconds
     if _context is None:
         _context = multiprocessing.get_context("forkserver")
         _context.set_forkserver_preload(_PRELOADED)
@@ -65,14 +68,16 @@ def run_distributed(cases: Sequence[Case], *, world_size: int, timeout: float = 
                 process.kill()
     failures = [answer for answer in answers if isinstance(answer, str)]
     assert not failures, "\n".join(failures)
-    return [list(results) for results in zip(*answers, strict=True)]
+    by_rank, seconds = zip(*(answer for answer in answers if not isinstance(answer, str)), strict=True)
+    cpu_seconds += sum(seconds)
+    return [list(results) for results in zip(*by_rank, strict=True)]
 
 
-def _answer(receiver: Any, deadline: float) -> list[Any] | str:
+def _answer(receiver: Any, deadline: float) -> tuple[list[Any], float] | str:
     if not receiver.poll(max(0.0, deadline - time.monotonic())):
         return "a rank did not answer in time"
     try:
-        answer: list[Any] | str = receiver.recv()
+        answer: tuple[list[Any], float] | str = receiver.recv()
     except EOFError:
         return "a rank ended without an answer"
     return answer
@@ -107,7 +112,8 @@ def _rank(rank: int, world_size: int, port: int, cases: list[Case], sender: Any)
         sender.send(f"rank {rank} of {world_size}:\n{traceback.format_exc()}")
         # The other ranks may wait for this one in a collective: leave, so that the test ends them.
         os._exit(1)
-    sender.send(results)
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    sender.send((results, sum(one.ru_utime + one.ru_stime for one in used)))
 
 
 def _free_port() -> int:
