@@ -20,7 +20,7 @@ from toolkit.finetuning.named.datasets import DATASETS, NamedDataset, named_data
 from toolkit.finetuning.named.hub_rows import Hub, HubRows, OpenRows
 from toolkit.finetuning.named.published_forms import ClassifiedTexts, ClozeQuestions, PublishedForm, TaggedWords
 from toolkit.finetuning.named.published_retrieval import BeirRepositories, Corpus
-from toolkit.finetuning.paper import split_training
+from toolkit.finetuning.protocol import split_training
 from toolkit.workflows.finetune import finetune
 
 # What the client reads of its environment, it reads when it is imported: hence a process apart, and one for all.

@@ -8,7 +8,7 @@ from tests.support.hf_encoders import save_encoder
 from toolkit.core.errors import UserError
 from toolkit.finetuning import Split, open_source
 from toolkit.finetuning.named.datasets import DATASETS
-from toolkit.finetuning.paper import split_training
+from toolkit.finetuning.protocol import split_training
 from toolkit.finetuning.tasks.sequence_classification import SequenceClassification, SequenceClassificationSettings
 from toolkit.workflows.finetune import finetune
 

@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.hf_encoders import save_encoder
 from toolkit.finetuning import Split, get_task, open_source, prepare
+from toolkit.finetuning.tasks.sequence_classification import paper_texts
 
 SETS = Path(__file__).resolve().parents[3] / "shared" / "data" / "eval" / "sc"
 
@@ -35,7 +36,7 @@ def test_a_published_set_is_read_whole(tmp_path, protocol, train, test, options,
     task = family(family.Settings(protocol=protocol, **options))
     files = {Split.TRAIN: SETS / train, Split.TEST: SETS / test}
     data = task.read(files)
-    assert data.labels.names == names
+    assert [*data.labels.classes.labels] == names
     assert sum(len(data.examples[split]) for split in data.examples if split is not Split.TEST) == sizes[0]
     assert len(data.examples[Split.TEST]) == sizes[1]
     small = {split: rows[:4] for split, rows in data.examples.items()}
@@ -43,6 +44,6 @@ def test_a_published_set_is_read_whole(tmp_path, protocol, train, test, options,
     prepared = prepare(task, files, type(data)(data.files, small, data.columns, data.labels), source)
     assert all(len(rows) == 4 for rows in prepared.features.values())
     if protocol == "paper" and first:
-        assert task.paper_texts(data.examples[Split.TEST][:1], data.columns)[0].startswith(first)
+        assert paper_texts(data.examples[Split.TEST][:1], task.pair_labels(data))[0].startswith(first)
     if protocol == "paper":
         assert len(data.examples[Split.VALIDATION]) == sizes[0] - int(sizes[0] * 0.95)

@@ -16,11 +16,10 @@ from transformers import (
 from tests.finetuning.test_squad import write_record
 from tests.support.hf_encoders import WORDS, plain_tokenizer, save_encoder
 from toolkit.core.errors import UserError
-from toolkit.finetuning.answer_spans import AnswerSpans, best_span
-from toolkit.finetuning.answer_tags import AnswerTags
+from toolkit.finetuning.answer_spans import best_span
 from toolkit.finetuning.formats.squad import Answer, Question
+from toolkit.finetuning.settings import Split
 from toolkit.finetuning.source import open_source
-from toolkit.finetuning.task import Split
 from toolkit.finetuning.tasks.question_answering import QuestionAnswering, QuestionAnsweringSettings, Questions
 from toolkit.workflows.finetune import finetune
 
@@ -176,10 +175,15 @@ def test_long_contexts_are_read_whole(tmp_path):
 
 def spans_of(questions, tmp_path, *, max_length=None, answer_length=30):
     source = open_source(str(save_encoder("bert", tmp_path / "model")), max_length=max_length)
-    form = AnswerSpans(overlap=2, max_length=answer_length)
-    features, _ = form.encode(questions, source)
+    task = QuestionAnswering(QuestionAnsweringSettings(window_overlap=2, max_answer_length=answer_length))
+    features, _ = task.inputs(questions, source)
     outputs = [np.zeros((len(row["input_ids"]), 2), np.float32) for row in features]
-    return form, features, outputs
+    return task, features, outputs
+
+
+def answers_of(task, splits, features, outputs):
+    """Predictions of the test split."""
+    return task.decode(Questions({}, splits), features, outputs)[Split.TEST]
 
 
 def test_labels_are_the_answers_tokens_or_the_null_position(tmp_path):
@@ -198,7 +202,7 @@ def test_labels_are_the_answers_tokens_or_the_null_position(tmp_path):
 
 def test_the_best_span_of_all_windows_is_taken_and_the_lowest_null_score(tmp_path):
     question = Question(1, "w1 w2 w3 w4 w5 w6", "w9", ())
-    form, features, outputs = spans_of([question], tmp_path, max_length=8)
+    task, features, outputs = spans_of([question], tmp_path, max_length=8)
     assert len(outputs) == 2
     outputs[0][4, 0], outputs[0][5, 1] = 2.0, 1.0  # "w2 w3" of the first window: 3
     outputs[1][6, 0], outputs[1][6, 1] = 2.0, 2.0  # "w6" of the second: 4
@@ -206,14 +210,14 @@ def test_the_best_span_of_all_windows_is_taken_and_the_lowest_null_score(tmp_pat
     # Scores of the question and of special tokens are none of an answer's.
     outputs[0][1], outputs[1][7] = 50.0, 50.0
     splits = {Split.TRAIN: [question], Split.TEST: [question]}
-    [row] = form.decode(splits, {Split.TEST: features}, {Split.TEST: outputs})[Split.TEST]
+    [row] = answers_of(task, splits, {Split.TEST: features}, {Split.TEST: outputs})
     assert row == {"id": 1, "prediction": "w6"}
     outputs[0][0] = 2.1  # 4.2 exceeds 4 by more than the threshold of 0
-    [row] = form.decode(splits, {Split.TEST: features}, {Split.TEST: outputs})[Split.TEST]
+    [row] = answers_of(task, splits, {Split.TEST: features}, {Split.TEST: outputs})
     assert row == {"id": 1, "prediction": ""}
     answered = [Question(1, question.context, "w9", (Answer(0, "w1"),))]
     splits = {Split.TRAIN: answered, Split.TEST: [question]}
-    [row] = form.decode(splits, {Split.TEST: features}, {Split.TEST: outputs})[Split.TEST]
+    [row] = answers_of(task, splits, {Split.TEST: features}, {Split.TEST: outputs})
     assert row == {"id": 1, "prediction": "w6"}, "nothing in training or validation was without an answer"
 
 
@@ -222,20 +226,20 @@ def test_the_null_threshold_is_the_best_on_the_validation_split(tmp_path):
     context = "w1 w2"
     answers = (Answer(0, "w1"),)
     questions = [Question(number, context, "w9", answers if number <= 2 else ()) for number in (1, 2, 3, 4)]
-    form, features, outputs = spans_of(questions, tmp_path)
+    task, features, outputs = spans_of(questions, tmp_path)
     for number, logits in enumerate(outputs, start=1):
         logits[0, 0], logits[3] = number, (0.5, 0.5)
         logits[0, 0] += 1.0
     splits = {Split.TRAIN: questions, Split.VALIDATION: questions, Split.TEST: questions}
     both = dict.fromkeys((Split.VALIDATION, Split.TEST), features)
-    rows = form.decode(splits, both, dict.fromkeys(both, outputs))
-    assert [row["prediction"] for row in rows[Split.TEST]] == ["w1", "w1", "", ""]
-    assert form.score(questions, rows[Split.TEST]) == {"exact_match": 1.0, "f1": 1.0}
-    network = form.network(open_source(str(tmp_path / "model")))
-    form.save(network, tmp_path / "saved")
+    rows = answers_of(task, splits, both, dict.fromkeys(both, outputs))
+    assert [row["prediction"] for row in rows] == ["w1", "w1", "", ""]
+    data = Questions({}, splits)
+    assert task.score(data, {Split.TEST: rows}) == {Split.TEST: {"exact_match": 1.0, "f1": 1.0}}
+    task.save(task.network(data, open_source(str(tmp_path / "model"))), tmp_path / "saved", data)
     assert AutoConfig.from_pretrained(tmp_path / "saved").null_threshold == 2.0
-    rows = form.decode(splits, {Split.TEST: features}, {Split.TEST: outputs})
-    assert [row["prediction"] for row in rows[Split.TEST]] == [""] * 4, "0 without a validation split"
+    rows = answers_of(task, splits, {Split.TEST: features}, {Split.TEST: outputs})
+    assert [row["prediction"] for row in rows] == [""] * 4, "0 without a validation split"
 
 
 def test_a_span_is_at_most_as_long_as_allowed_and_ends_behind_its_start(tmp_path):
@@ -248,12 +252,12 @@ def test_a_span_is_at_most_as_long_as_allowed_and_ends_behind_its_start(tmp_path
 
 
 def test_the_loss_leaves_padding_out(tmp_path):
-    form = AnswerSpans(overlap=0, max_length=30)
+    task = QuestionAnswering(QuestionAnsweringSettings())
     logits = torch.tensor([[[1.0, 2.0], [3.0, 0.5], [7.0, 9.0]]])
-    alone = form.loss(logits[:, :2], torch.tensor([[1, 0, 2]]))
+    alone = task.loss(logits[:, :2], torch.tensor([[1, 0, 2]]))
     by_hand = (np.log(np.exp(1) + np.exp(3)) - 3 + np.log(np.exp(2) + np.exp(0.5)) - 2) / 2
     assert alone.item() == pytest.approx(by_hand, rel=1e-6)
-    assert form.loss(logits, torch.tensor([[1, 0, 2]])).item() == pytest.approx(by_hand, rel=1e-6)
+    assert task.loss(logits, torch.tensor([[1, 0, 2]])).item() == pytest.approx(by_hand, rel=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
@@ -264,9 +268,9 @@ def test_the_trap_of_stock_classes_with_a_random_encoder_is_avoided(tmp_path, ki
     folder = tmp_path / "decoder"
     AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     plain_tokenizer().save_pretrained(folder)
-    form = AnswerSpans(overlap=0, max_length=30)
-    network = form.network(open_source(str(folder)))
-    form.save(network, tmp_path / "saved")
+    task, data = QuestionAnswering(QuestionAnsweringSettings()), Questions({}, {})
+    network = task.network(data, open_source(str(folder)))
+    task.save(network, tmp_path / "saved", data)
     expected = AutoModel.from_pretrained(folder).state_dict()
     loaded = AutoModelForTokenClassification.from_pretrained(tmp_path / "saved")
     for found in (network.base_model, loaded.base_model):
@@ -276,9 +280,9 @@ def test_the_trap_of_stock_classes_with_a_random_encoder_is_avoided(tmp_path, ki
 
 def tags_of(questions, tmp_path, *, max_length=None):
     source = open_source(str(save_encoder("eurobert", tmp_path / "model")), max_length=max_length)
-    form = AnswerTags()
-    features, num_cut = form.encode(questions, source)
-    return form, features, num_cut, source
+    task = QuestionAnswering(PAPER)
+    features, num_cut = task.inputs(questions, source)
+    return task, features, num_cut, source
 
 
 def test_paper_inputs_and_tags(tmp_path):
@@ -302,7 +306,7 @@ def test_paper_inputs_and_tags(tmp_path):
 def test_paper_f1_by_hand(tmp_path):
     answers = (Answer(3, "w2 w3 w4"),)
     questions = [Question(number, "w1 w2 w3 w4 w5", "w9", answers if number < 4 else ()) for number in range(5)]
-    form, features, _, _ = tags_of(questions, tmp_path)
+    task, features, _, _ = tags_of(questions, tmp_path)
     outputs = [np.zeros((len(row["input_ids"]), 2), np.float32) for row in features]
     for logits in outputs:
         logits[:, 0] = 0.5
@@ -310,10 +314,11 @@ def test_paper_f1_by_hand(tmp_path):
     outputs[1][[1, 4], 1] = 1  # a word of the question, and one of three
     outputs[2][[3, 7], 1] = 1  # beside it
     splits = {Split.TEST: questions}
-    rows = form.decode(splits, {Split.TEST: features}, {Split.TEST: outputs})[Split.TEST]
+    rows = answers_of(task, splits, {Split.TEST: features}, {Split.TEST: outputs})
     assert [row["prediction"] for row in rows] == ["w2 w3 w4", "w2", "w1 w2 w3 w4 w5", "", ""]
     expected = (1 + 2 * (1 / 2) * (1 / 3) / (1 / 2 + 1 / 3) + 0 + 0 + 1) / 5
-    assert form.score(questions, rows) == {"paper_f1": pytest.approx(expected, abs=1e-12)}
+    found = task.score(Questions({}, splits), {Split.TEST: rows})[Split.TEST]
+    assert found == {"paper_f1": pytest.approx(expected, abs=1e-12)}
 
 
 def test_predicting_nothing_scores_the_unanswerable_share_under_paper(tmp_path):
@@ -321,10 +326,11 @@ def test_predicting_nothing_scores_the_unanswerable_share_under_paper(tmp_path):
     share = sum(not question.answers for question in questions) / 60
     assert 0.2 < share < 0.6
     for some, expected in ((questions, share), ([question for question in questions if question.answers], 0.0)):
-        form, features, _, _ = tags_of(some, tmp_path)
+        task, features, _, _ = tags_of(some, tmp_path)
         outputs = [np.tile(np.array([1.0, 0.0], np.float32), (len(row["input_ids"]), 1)) for row in features]
-        rows = form.decode({Split.TEST: some}, {Split.TEST: features}, {Split.TEST: outputs})[Split.TEST]
-        assert form.score(some, rows)["paper_f1"] == pytest.approx(expected, abs=1e-12)
+        rows = answers_of(task, {Split.TEST: some}, {Split.TEST: features}, {Split.TEST: outputs})
+        scores = task.score(Questions({}, {Split.TEST: some}), {Split.TEST: rows})
+        assert scores[Split.TEST]["paper_f1"] == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize("family", ["eurobert", "bert"])

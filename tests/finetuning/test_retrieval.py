@@ -338,7 +338,7 @@ def test_room_for_text_is_checked(tmp_path):
 def test_the_paper_fixes_prompts_and_loss():
     with pytest.raises(ValueError, match="fixes query_prompt = 'Query: '"):
         RetrievalSettings(protocol="paper", query_prompt="Q: ")
-    assert RetrievalSettings(protocol="paper").fixed("chunk_rows") == 4
+    assert RetrievalSettings(protocol="paper").in_force.chunk_rows == 4
 
 
 def test_equal_documents_come_in_the_order_of_the_corpus(tmp_path):

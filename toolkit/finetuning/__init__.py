@@ -6,13 +6,13 @@ torch and transformers on first use only: `toolkit finetune --help` needs the se
 
 from typing import TYPE_CHECKING, Any
 
-from toolkit.finetuning.settings import FinetuningSettings, Initialization
+from toolkit.finetuning.settings import FinetuningSettings, Initialization, Split
 
 if TYPE_CHECKING:
     from toolkit.finetuning.cell import FinetuningResult, Keep, PreparedTask, prepare, run_cell
     from toolkit.finetuning.heads import MeanPoolingClassifier, load_classifier
     from toolkit.finetuning.source import EncoderSource, open_source
-    from toolkit.finetuning.task import Split, Task, get_task, known_tasks
+    from toolkit.finetuning.task import Task, get_task, known_tasks
 
 __all__ = [
     "EncoderSource",
@@ -36,7 +36,7 @@ _ON_FIRST_USE = {
     "toolkit.finetuning.cell": ("FinetuningResult", "Keep", "PreparedTask", "prepare", "run_cell"),
     "toolkit.finetuning.heads": ("MeanPoolingClassifier", "load_classifier"),
     "toolkit.finetuning.source": ("EncoderSource", "open_source"),
-    "toolkit.finetuning.task": ("Split", "Task", "get_task", "known_tasks"),
+    "toolkit.finetuning.task": ("Task", "get_task", "known_tasks"),
 }
 
 

@@ -1,116 +1,50 @@
-"""Answers by tagging each token (protocol `paper`), as the paper's authors do it.
+"""Inputs whose tokens are tagged as an answer's or not, as the paper's authors do it.
 
 "Question: ..." and "Context: ..." with the end-of-text token as a string behind it and no special tokens, the context
-truncated; two classes for each token, 1 on the tokens of the first answer; F1 of the positions tagged 1.
+truncated; two classes for each token, 1 on the tokens of the first answer.
 """
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import nn
-from transformers import AutoModelForTokenClassification, PreTrainedModel
 
 from toolkit.finetuning.formats.squad import Question
-from toolkit.finetuning.heads import load_network
 from toolkit.finetuning.inputs import paper_length
-from toolkit.finetuning.metrics import squad_metrics
 from toolkit.finetuning.source import EncoderSource
-from toolkit.finetuning.task import Outputs, Prediction, Split
 from toolkit.finetuning.trainer import Features
 from toolkit.finetuning.windows import check_fast
 
 _AT_ONCE = 1000
-_IGNORED = -100
-_LABELS = {0: "outside", 1: "answer"}
 
 
-class AnswerTags:
-    """Tokens of an answer, by token classification."""
-
-    def encode(self, questions: Sequence[Question], source: EncoderSource) -> tuple[Features, int]:
-        """One input for each question, with a class for each of its tokens; also returns how many were truncated."""
-        check_fast(source)
-        features: list[dict[str, Any]] = []
-        num_cut = 0
-        for start in range(0, len(questions), _AT_ONCE):
-            some = questions[start : start + _AT_ONCE]
-            encoded = source.tokenizer(
-                [f"Question: {question.question.strip()}\nContext: " for question in some],
-                [question.context.strip() + (source.tokenizer.eos_token or "") for question in some],
-                add_special_tokens=False,
-                return_offsets_mapping=True,
-                verbose=False,
-            )
-            longest = paper_length(source)
-            for row, question in enumerate(some):
-                columns = {name: list(encoded[name][row][:longest]) for name in encoded if name in source.accepted}
-                texts = encoded.sequence_ids(row)[:longest]
-                offsets = np.full((len(texts), 2), -1, np.int32)
-                of_context = np.array([text == 1 for text in texts])
-                offsets[of_context] = np.array(encoded["offset_mapping"][row][:longest], np.int32)[of_context]
-                labels = np.zeros(len(texts), np.int64)
-                labels[answer_positions(offsets, question)] = 1
-                features.append({**columns, "labels": labels.tolist(), "offsets": offsets})
-                num_cut += len(encoded["input_ids"][row]) > longest
-        return features, num_cut
-
-    def network(self, source: EncoderSource) -> PreTrainedModel:
-        """The stock class for token classification."""
-        names = {label: index for index, label in _LABELS.items()}
-        return load_network(AutoModelForTokenClassification, source, id2label=_LABELS, label2id=names)
-
-    def logits(self, outputs: Any) -> torch.Tensor:
-        """Logits of both classes for each token, (B, S, 2)."""
-        logits: torch.Tensor = outputs.logits
-        return logits
-
-    def collate_labels(self, labels: Sequence[Any], *, width: int) -> torch.Tensor:
-        """The class of each token, (B, S); padding has none."""
-        return torch.tensor([[*classes, *[_IGNORED] * (width - len(classes))] for classes in labels])
-
-    def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Mean cross-entropy of the batch's tokens."""
-        return nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=_IGNORED)
-
-    def num_targets(self, labels: torch.Tensor) -> int:
-        """Tokens without padding."""
-        return int((labels != _IGNORED).sum())
-
-    def decode(
-        self,
-        questions: Mapping[Split, Sequence[Question]],
-        features: Mapping[Split, Features],
-        outputs: Mapping[Split, Outputs],
-    ) -> dict[Split, list[Prediction]]:
-        """The context from its first to its last tagged token, and the tagged and the right positions of the input."""
-        return {
-            split: [
-                {
-                    "id": question.id,
-                    "prediction": _text(question.context.strip(), row["offsets"], tagged := logits.argmax(axis=-1)),
-                    "positions": np.flatnonzero(tagged).tolist(),
-                    "answer": np.flatnonzero(row["labels"]).tolist(),
-                }
-                for question, row, logits in zip(questions[split], features[split], answered, strict=True)
-            ]
-            for split, answered in outputs.items()
-        }
-
-    def score(self, questions: Sequence[Question], predictions: Sequence[Prediction]) -> dict[str, float]:
-        """Mean `paper_f1`."""
-        return {
-            "paper_f1": float(
-                np.mean([squad_metrics.position_f1(row["positions"], row["answer"]) for row in predictions])
-            )
-        }
-
-    def save(self, network: PreTrainedModel, folder: Path) -> None:
-        """Write the stock class."""
-        network.save_pretrained(folder)
+def tagged_inputs(questions: Sequence[Question], source: EncoderSource) -> tuple[Features, int]:
+    """One input for each question, with a class for each of its tokens; also returns how many were truncated."""
+    check_fast(source)
+    features: list[dict[str, Any]] = []
+    num_cut = 0
+    for start in range(0, len(questions), _AT_ONCE):
+        some = questions[start : start + _AT_ONCE]
+        encoded = source.tokenizer(
+            [f"Question: {question.question.strip()}\nContext: " for question in some],
+            [question.context.strip() + (source.tokenizer.eos_token or "") for question in some],
+            add_special_tokens=False,
+            return_offsets_mapping=True,
+            verbose=False,
+        )
+        longest = paper_length(source)
+        for row, question in enumerate(some):
+            columns = {name: list(encoded[name][row][:longest]) for name in encoded if name in source.accepted}
+            texts = encoded.sequence_ids(row)[:longest]
+            offsets = np.full((len(texts), 2), -1, np.int32)
+            of_context = np.array([text == 1 for text in texts])
+            offsets[of_context] = np.array(encoded["offset_mapping"][row][:longest], np.int32)[of_context]
+            labels = np.zeros(len(texts), np.int64)
+            labels[answer_positions(offsets, question)] = 1
+            features.append({**columns, "labels": labels.tolist(), "offsets": offsets})
+            num_cut += len(encoded["input_ids"][row]) > longest
+    return features, num_cut
 
 
 def answer_positions(offsets: npt.NDArray[np.int32], question: Question) -> slice:
@@ -135,6 +69,7 @@ def answer_positions(offsets: npt.NDArray[np.int32], question: Question) -> slic
     return slice(int(tokens[first]), int(tokens[last]) + 1)
 
 
-def _text(context: str, offsets: npt.NDArray[np.int32], tagged: npt.NDArray[np.int64]) -> str:
+def tagged_text(question: Question, offsets: npt.NDArray[np.int32], tagged: npt.NDArray[np.int64]) -> str:
+    """The context from its first to its last tagged token."""
     inside = offsets[(tagged == 1) & (offsets[:, 0] >= 0)]
-    return context[inside[0, 0] : inside[-1, 1]].strip() if len(inside) else ""
+    return question.context.strip()[inside[0, 0] : inside[-1, 1]].strip() if len(inside) else ""

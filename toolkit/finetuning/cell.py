@@ -25,9 +25,9 @@ from toolkit.core.files import atomic_write
 from toolkit.core.settings import Settings
 from toolkit.finetuning.made_by import made_by
 from toolkit.finetuning.precision import choose_autocast
-from toolkit.finetuning.settings import Initialization
+from toolkit.finetuning.settings import Initialization, Split
 from toolkit.finetuning.source import EncoderSource
-from toolkit.finetuning.task import Prediction, Split, Task
+from toolkit.finetuning.task import Prediction, Task
 from toolkit.finetuning.trainer import Features
 from toolkit.finetuning.training_folder import fit_once, open_folder
 

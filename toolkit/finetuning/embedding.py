@@ -49,7 +49,7 @@ def new_embedder(
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
     encoder = load_network(AutoModel, source)
-    tokenizer = _paper_tokenizer(source) if protocol == "paper" else _standard_tokenizer(source)
+    tokenizer = _TOKENIZERS[protocol](source)
     _check_room(tokenizer)
     # The module reads a folder only; the encoder itself is the one that was loaded and checked.
     with TemporaryDirectory(prefix="toolkit-embedding-") as folder, quiet_transformers():
@@ -85,6 +85,9 @@ def _standard_tokenizer(source: EncoderSource) -> PreTrainedTokenizerBase:
 def _paper_tokenizer(source: EncoderSource) -> PreTrainedTokenizerBase:
     end_id = source.tokenizer.eos_token_id
     return _limited(_framed(source, front=[], back=[] if end_id is None else [end_id]), paper_length(source))
+
+
+_TOKENIZERS = {"standard": _standard_tokenizer, "paper": _paper_tokenizer}
 
 
 def _framed(source: EncoderSource, *, front: Sequence[int], back: Sequence[int]) -> PreTrainedTokenizerBase:

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from toolkit.finetuning.task import Split, Task
+from toolkit.finetuning.settings import Split
+from toolkit.finetuning.task import Task
 from toolkit.finetuning.trainer import Features
 from toolkit.finetuning.word_inputs import NO_WORD
 

@@ -11,6 +11,14 @@ from toolkit.core.settings import Settings
 _LARGE_MODEL = 100_000_000
 
 
+class Split(StrEnum):
+    """What a file of examples is for."""
+
+    TRAIN = "train"
+    VALIDATION = "validation"
+    TEST = "test"
+
+
 class Initialization(StrEnum):
     """Where the encoder's weights come from; the head is always new."""
 

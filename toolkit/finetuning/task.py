@@ -8,7 +8,6 @@ tokenizer alone and happen once; what follows depends on learning rate and seed 
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -19,7 +18,8 @@ from torch import nn
 from toolkit.core.errors import SettingsError
 from toolkit.core.plugins import Plugins
 from toolkit.core.settings import nearest
-from toolkit.finetuning.settings import FinetuningSettings
+from toolkit.finetuning.protocol import PROTOCOLS
+from toolkit.finetuning.settings import FinetuningSettings, Split
 from toolkit.finetuning.source import EncoderSource
 from toolkit.finetuning.trainer import Features, predict, train
 
@@ -31,14 +31,6 @@ Prediction = dict[str, Any]
 Outputs = Sequence[npt.NDArray[Any]]
 """What a network answers to each input: fp32 logits (classes,), or (tokens, classes) without padding. A family whose
 `answer` is its own may return something else, such as rankings."""
-
-
-class Split(StrEnum):
-    """What a file of examples is for."""
-
-    TRAIN = "train"
-    VALIDATION = "validation"
-    TEST = "test"
 
 
 class Task(ABC, Generic[DataT]):
@@ -59,6 +51,7 @@ class Task(ABC, Generic[DataT]):
 
     def __init__(self, settings: FinetuningSettings) -> None:
         self.settings = settings
+        self.protocol = PROTOCOLS[settings.protocol]
         if settings.metric is not None and settings.metric not in self.metric_names:
             raise SettingsError(
                 f"unknown metric {settings.metric!r} for the task {self.name}."

@@ -64,8 +64,10 @@ class Judgements:
         return [document for document in self.collection.documents if document in judged]
 
     def only(self, queries: Iterable[str]) -> "Judgements":
-        """Those of some queries."""
-        return Judgements(self.path, self.collection, {query: self.grades[query] for query in queries})
+        """Those of some queries, in the order of the file."""
+        chosen = frozenset(queries)
+        grades = {query: grades for query, grades in self.grades.items() if query in chosen}
+        return Judgements(self.path, self.collection, grades)
 
 
 def collect(path: Path, collection: Collection, rows: Iterable[Judgement]) -> Judgements:

@@ -30,8 +30,7 @@ from toolkit.finetuning.named.published_retrieval import (
     HalvedBeirRepositories,
     PassagesInRows,
 )
-from toolkit.finetuning.settings import FinetuningSettings
-from toolkit.finetuning.task import Split
+from toolkit.finetuning.settings import FinetuningSettings, Split
 
 _FORM_VERSION = 1
 """Goes up with every change of what is written, so that older files are not used."""

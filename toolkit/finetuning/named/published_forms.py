@@ -14,8 +14,8 @@ from typing import Any
 
 from toolkit.core.errors import UserError
 from toolkit.finetuning.named.hub_rows import Hub, HubRows, OpenRows, Row
-from toolkit.finetuning.paper import split_training
-from toolkit.finetuning.task import Split
+from toolkit.finetuning.protocol import split_training
+from toolkit.finetuning.settings import Split
 
 _SEPARATORS = frozenset("\t\r\n")
 _OWN_FILES = "The repository has changed; give files of your own (--train and --test, in place of --dataset)."

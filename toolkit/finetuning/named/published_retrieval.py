@@ -15,7 +15,7 @@ from toolkit.core.errors import UserError
 from toolkit.core.text import first_few
 from toolkit.finetuning.named.hub_rows import Hub, HubRows
 from toolkit.finetuning.named.published_forms import PublishedForm
-from toolkit.finetuning.task import Split
+from toolkit.finetuning.settings import Split
 
 _QRELS = {Split.TRAIN: "qrels/train.tsv", Split.VALIDATION: "qrels/dev.tsv", Split.TEST: "qrels/test.tsv"}
 _HALVING_SEED = 42

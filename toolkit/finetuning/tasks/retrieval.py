@@ -1,9 +1,9 @@
 """Retrieval (`ir`): a SentenceTransformer that finds the documents which answer a query."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
 from pydantic import Field, model_validator
@@ -15,12 +15,11 @@ from toolkit.core.text import counted
 from toolkit.finetuning.contrastive import Pair, plan_batches, train_contrastively
 from toolkit.finetuning.embedding import new_embedder, search
 from toolkit.finetuning.formats import beir
-from toolkit.finetuning.formats.judgements import Collection, Judgements
-from toolkit.finetuning.metrics.ranking_metrics import paper_ndcg, ranking_scores
-from toolkit.finetuning.paper import split_training
-from toolkit.finetuning.settings import FinetuningSettings
+from toolkit.finetuning.formats.judgements import Collection, Grades, Judgements
+from toolkit.finetuning.metrics.ranking_metrics import Rankings, paper_ndcg, ranking_scores
+from toolkit.finetuning.settings import FinetuningSettings, Split
 from toolkit.finetuning.source import EncoderSource
-from toolkit.finetuning.task import Outputs, Prediction, Split, Task
+from toolkit.finetuning.task import Outputs, Prediction, Task
 from toolkit.finetuning.trainer import Features
 
 if TYPE_CHECKING:
@@ -28,7 +27,11 @@ if TYPE_CHECKING:
 
 _DEPTH = 100
 _BEIR_SPLITS = {Split.TRAIN: "train", Split.VALIDATION: "dev", Split.TEST: "test"}
-_PAPER = {"query_prompt": "Query: ", "document_prompt": "Document: ", "similarity_scale": 20.0, "chunk_rows": 4}
+_FIXED: Mapping[str, Mapping[str, Any]] = {
+    "standard": {},
+    "paper": {"query_prompt": "Query: ", "document_prompt": "Document: ", "similarity_scale": 20.0, "chunk_rows": 4},
+}
+"""Settings that a protocol fixes."""
 
 
 class RetrievalSettings(FinetuningSettings):
@@ -51,14 +54,17 @@ class RetrievalSettings(FinetuningSettings):
                 "micro_rows does not split the batches of retrieval, whose documents are the negatives of one another. "
                 "Use chunk_rows."
             )
-        for name, value in _PAPER.items():
-            if self.protocol == "paper" and name in self.model_fields_set and getattr(self, name) != value:
-                raise ValueError(f"protocol = 'paper' fixes {name} = {value!r}. Leave it out, or use 'standard'.")
+        for name, value in _FIXED[self.protocol].items():
+            if name in self.model_fields_set and getattr(self, name) != value:
+                raise ValueError(
+                    f"protocol = {self.protocol!r} fixes {name} = {value!r}. Leave it out, or use 'standard'."
+                )
         return self
 
-    def fixed(self, name: Literal["query_prompt", "document_prompt", "similarity_scale", "chunk_rows"]) -> object:
-        """A setting, or what the paper's protocol fixes it to."""
-        return _PAPER[name] if self.protocol == "paper" else getattr(self, name)
+    @property
+    def in_force(self) -> "RetrievalSettings":
+        """The settings, with what the protocol fixes."""
+        return self.model_copy(update=_FIXED[self.protocol])
 
 
 @dataclass(frozen=True)
@@ -78,34 +84,24 @@ class Retrieval(Task[JudgedSplits]):
     Settings: ClassVar[type[FinetuningSettings]] = RetrievalSettings
     settings: RetrievalSettings
 
+    @property
+    def _form(self) -> "_Form":
+        return _FORMS[self.settings.protocol]
+
     def read(self, files: Mapping[Split, Path]) -> JudgedSplits:
         """BEIR folders, or one file of judgements in one of them."""
-        judgements = _read_all(files)
-        if self.settings.protocol == "paper" and Split.VALIDATION not in judgements:
-            train = judgements[Split.TRAIN]
-            queries = list(train.grades)
-            kept, held_out = split_training(len(queries))
-            judgements |= {
-                Split.TRAIN: train.only(queries[row] for row in sorted(kept)),
-                Split.VALIDATION: train.only(queries[row] for row in sorted(held_out)),
-            }
-        answered: dict[Split, Judgements] = {
-            split: judged for split, judged in judgements.items() if split is not Split.TRAIN
+        read = _read_all(files)
+        queries = self.protocol.with_validation({split: list(judged.grades) for split, judged in read.items()})
+        judgements = {
+            split: read[split if split in read else Split.TRAIN].only(asked) for split, asked in queries.items()
         }
-        searched: dict[Split, list[str]] = {split: self._searched(split, files, answered) for split in answered}
-        return JudgedSplits(judgements, searched)
-
-    def _searched(self, split: Split, files: Mapping[Split, Path], answered: Mapping[Split, Judgements]) -> list[str]:
-        """The whole collection; under `paper`, what the files of validation and test judge in it. Empty texts never."""
-        judged = answered[split]
-        collection = judged.collection
-        if self.settings.protocol == "standard":
-            chosen = list(collection.documents)
-        else:
+        answered = {split: judged for split, judged in judgements.items() if split is not Split.TRAIN}
+        searched: dict[Split, list[str]] = {}
+        for split, judged in answered.items():
             given = [answered[other] for other in answered if other in files and split in files] or [judged]
-            union = {document for other in given if other.collection is collection for document in other.documents}
-            chosen = [document for document in collection.documents if document in union]
-        return [document for document in chosen if collection.documents[document].joined(" ")]
+            documents = judged.collection.documents
+            searched[split] = [one for one in self._form.searched(judged, given) if documents[one].joined(" ")]
+        return JudgedSplits(judgements, searched)
 
     def encode(self, data: JudgedSplits, source: EncoderSource) -> Mapping[Split, Features]:
         """Texts, since a SentenceTransformer tokenizes by itself: pairs to train on, and one search for a split."""
@@ -121,8 +117,7 @@ class Retrieval(Task[JudgedSplits]):
         return features
 
     def _texts(self, collection: Collection) -> dict[str, str]:
-        separator = ". " if self.settings.protocol == "paper" else " "
-        return {identity: document.joined(separator) for identity, document in collection.documents.items()}
+        return {identity: document.joined(self._form.separator) for identity, document in collection.documents.items()}
 
     def _pairs(self, judged: Judgements, texts: Mapping[str, str]) -> list[Pair]:
         pairs: list[Pair] = []
@@ -131,9 +126,7 @@ class Retrieval(Task[JudgedSplits]):
             relevant = [texts[document] for document, grade in grades.items() if grade > 0]
             others = [texts[document] for document, grade in grades.items() if grade <= 0]
             wanted = frozenset(relevant)
-            negatives = tuple(text for text in others if text and text not in wanted)
-            if self.settings.protocol == "paper":
-                negatives = ()
+            negatives = self._form.negatives(text for text in others if text and text not in wanted)
             num_empty += relevant.count("")
             question = judged.collection.queries[query]
             pairs.extend(Pair(question, text, wanted, negatives) for text in relevant if text)
@@ -148,7 +141,8 @@ class Retrieval(Task[JudgedSplits]):
 
     def network(self, data: JudgedSplits, source: EncoderSource) -> nn.Module:
         """The encoder with mean pooling, which tokenizes by itself."""
-        prompts = {name: str(self.settings.fixed(f"{name}_prompt")) for name in ("query", "document")}  # type: ignore[arg-type]
+        settings = self.settings.in_force
+        prompts = {"query": settings.query_prompt, "document": settings.document_prompt}
         return new_embedder(source, protocol=self.settings.protocol, prompts=prompts)
 
     def fit(self, network: nn.Module, features: Features, source: EncoderSource, *, folder: Path) -> None:
@@ -167,11 +161,11 @@ class Retrieval(Task[JudgedSplits]):
         """Sentence-transformers' loss of in-batch negatives, for this run's scale and chunks."""
         from sentence_transformers.sentence_transformer import losses
 
-        scale = cast("float", self.settings.fixed("similarity_scale"))
-        chunk_rows = cast("int | None", self.settings.fixed("chunk_rows"))
-        if chunk_rows is None:
+        settings = self.settings.in_force
+        scale, rows = settings.similarity_scale, settings.chunk_rows
+        if rows is None:
             return losses.MultipleNegativesRankingLoss(network, scale=scale)
-        return losses.CachedMultipleNegativesRankingLoss(network, scale=scale, mini_batch_size=chunk_rows)
+        return losses.CachedMultipleNegativesRankingLoss(network, scale=scale, mini_batch_size=rows)
 
     def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Cross-entropy of the relevant document among all of a batch; `fit` uses sentence-transformers' own."""
@@ -218,10 +212,7 @@ class Retrieval(Task[JudgedSplits]):
         scores: dict[Split, dict[str, float]] = {}
         for split, rows in predictions.items():
             grades, rankings = data.judgements[split].grades, {row["id"]: row["ranking"] for row in rows}
-            if self.settings.protocol == "paper":
-                scores[split] = {"paper_ndcg@10": paper_ndcg(grades, rankings)}
-            else:
-                scores[split] = ranking_scores(grades, rankings)
+            scores[split] = self._form.scores(grades, rankings)
         return scores
 
     def dataset(self, files: Mapping[Split, Path]) -> str:
@@ -259,3 +250,40 @@ def _read_all(files: Mapping[Split, Path]) -> dict[Split, Judgements]:
 
 
 _WHAT_TO_GIVE = "Give a BEIR folder (corpus.jsonl, queries.jsonl, qrels/), or a file of judgements in one."
+
+
+@dataclass(frozen=True)
+class _Form:
+    """What a protocol decides.
+
+    Attributes:
+        separator: between title and text of a document.
+        searched: ids of the documents, from a split's judgements and those that validation and test have.
+        negatives: those that are learnt from, of the texts that are judged not relevant to a query.
+        scores: of a split's rankings.
+    """
+
+    separator: str
+    searched: Callable[[Judgements, Sequence[Judgements]], Iterable[str]]
+    negatives: Callable[[Iterable[str]], tuple[str, ...]]
+    scores: Callable[[Grades, Rankings], dict[str, float]]
+
+
+def _whole_collection(judged: Judgements, given: Sequence[Judgements]) -> Iterable[str]:
+    return judged.collection.documents
+
+
+def _what_is_judged(judged: Judgements, given: Sequence[Judgements]) -> list[str]:
+    union = {document for other in given if other.collection is judged.collection for document in other.documents}
+    return [document for document in judged.collection.documents if document in union]
+
+
+_FORMS: Mapping[str, _Form] = {
+    "standard": _Form(" ", _whole_collection, tuple, ranking_scores),
+    "paper": _Form(
+        ". ",
+        _what_is_judged,
+        lambda texts: (),
+        lambda grades, rankings: {"paper_ndcg@10": paper_ndcg(grades, rankings)},
+    ),
+}

@@ -1,8 +1,8 @@
 """Sequence classification (`sc`): a class, a number or a set of labels for a text or a pair of texts."""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -16,10 +16,9 @@ from toolkit.finetuning.formats.tables import read_table
 from toolkit.finetuning.heads import new_classifier, save_classifier
 from toolkit.finetuning.inputs import Encoded, InputBuilder, check_not_empty, paper_inputs
 from toolkit.finetuning.labels import LABEL_TYPES, Labels
-from toolkit.finetuning.paper import split_training
-from toolkit.finetuning.settings import FinetuningSettings
+from toolkit.finetuning.settings import FinetuningSettings, Split
 from toolkit.finetuning.source import EncoderSource
-from toolkit.finetuning.task import Outputs, Prediction, Split, Task
+from toolkit.finetuning.task import Outputs, Prediction, Task
 from toolkit.finetuning.trainer import Features
 
 Name = Annotated[str, Field(min_length=1)]
@@ -68,15 +67,20 @@ class SequenceClassification(Task[LabelledTexts]):
     @property
     def metric_names(self) -> tuple[str, ...]:
         """Those of the label type; under the paper's protocol its accuracy alone."""
-        return (self.metrics["paper"],) if self._is_paper else self._kind.metrics
+        return tuple(self._scores)
+
+    @property
+    def _scores(self) -> Mapping[str, str]:
+        """Metrics, by name in results, as the label type calls them."""
+        return self._form.scores or {name: name for name in self._kind.metrics}
 
     @property
     def _kind(self) -> type[Labels]:
         return LABEL_TYPES[self.settings.label_type]
 
     @property
-    def _is_paper(self) -> bool:
-        return self.settings.protocol == "paper"
+    def _form(self) -> "_Form":
+        return _FORMS[self.settings.protocol]
 
     def read(self, files: Mapping[Split, Path]) -> LabelledTexts:
         """Rows of tables, whose labels fit those of the training file."""
@@ -92,19 +96,15 @@ class SequenceClassification(Task[LabelledTexts]):
         labels = self._kind((files[Split.TRAIN], examples[Split.TRAIN]))
         for split, path in files.items():
             labels.check((path, examples[split]), files[Split.TRAIN])
-        if self._is_paper and Split.VALIDATION not in files:
-            rows = examples[Split.TRAIN]
-            for split, numbers in zip((Split.TRAIN, Split.VALIDATION), split_training(len(rows)), strict=True):
-                examples[split] = [rows[number] for number in numbers]
-            files = {**files, Split.VALIDATION: files[Split.TRAIN]}
-        return LabelledTexts(files, examples, columns, labels)
+        examples = self.protocol.with_validation(examples)
+        return LabelledTexts({**dict.fromkeys(examples, files[Split.TRAIN]), **files}, examples, columns, labels)
 
     def encode(self, data: LabelledTexts, source: EncoderSource) -> Mapping[Split, Features]:
         """Texts, truncated where they are longer than the model takes."""
         features: dict[Split, Features] = {}
         for split, path in data.files.items():
             examples = data.examples[split]
-            rows, num_cut = self._inputs(examples, data.columns, source)
+            rows, num_cut = self._form.inputs(examples, self.pair_labels(data), source)
             check_not_empty(rows, str(path), [example.row for example in examples])
             if num_cut:
                 console().print(
@@ -114,28 +114,9 @@ class SequenceClassification(Task[LabelledTexts]):
             features[split] = [{**row, "labels": target} for row, target in zip(rows, targets, strict=True)]
         return features
 
-    def _inputs(
-        self, examples: Sequence[Example], columns: tuple[str, ...], source: EncoderSource
-    ) -> tuple[list[Encoded], int]:
-        if self._is_paper:
-            return paper_inputs(self.paper_texts(examples, columns), source)
-        second = [example.text_pair for example in examples if example.text_pair is not None]
-        return InputBuilder(source)([example.text for example in examples], second or None)
-
-    def paper_texts(self, examples: Sequence[Example], columns: tuple[str, ...]) -> list[str]:
-        """Each text as the paper's authors have it; the two of a pair are labelled lines of one string.
-
-        Args:
-            examples: of one split.
-            columns: the texts' names where `pair_labels` is unset.
-        """
-        labels = self.settings.pair_labels or tuple(column.replace("_", " ").capitalize() for column in columns)
-        return [
-            example.text
-            if example.text_pair is None
-            else f"{labels[0]}: {example.text}\n{labels[1]}: {example.text_pair}"
-            for example in examples
-        ]
+    def pair_labels(self, data: LabelledTexts) -> tuple[str, ...]:
+        """What the `paper` protocol writes before the texts."""
+        return self.settings.pair_labels or tuple(column.replace("_", " ").capitalize() for column in data.columns)
 
     def network(self, data: LabelledTexts, source: EncoderSource) -> nn.Module:
         """Mean pooling and a small head over the encoder."""
@@ -165,7 +146,7 @@ class SequenceClassification(Task[LabelledTexts]):
             split: data.labels.scores([row["label"] for row in rows], [row["prediction"] for row in rows])
             for split, rows in predictions.items()
         }
-        return {split: {self.metric: row["accuracy"]} for split, row in scores.items()} if self._is_paper else scores
+        return {split: {name: row[of] for name, of in self._scores.items()} for split, row in scores.items()}
 
     def save(self, network: nn.Module, folder: Path, data: LabelledTexts) -> None:
         """Encoder and head, and the label of each output with its type."""
@@ -188,3 +169,41 @@ class SequenceClassification(Task[LabelledTexts]):
             return None
         rows = [{"label": label, "prediction": constant} for label in test]
         return self.score(data, {Split.TEST: rows})[Split.TEST][self.metric]
+
+
+@dataclass(frozen=True)
+class _Form:
+    """What a protocol decides: inputs from the examples of a split, and the label type's scores by another name."""
+
+    inputs: Callable[[Sequence[Example], Sequence[str], EncoderSource], tuple[list[Encoded], int]]
+    scores: Mapping[str, str] = field(default_factory=dict)
+    """Empty: all, by their own names."""
+
+
+def _standard_inputs(
+    examples: Sequence[Example], pair_labels: Sequence[str], source: EncoderSource
+) -> tuple[list[Encoded], int]:
+    second = [example.text_pair for example in examples if example.text_pair is not None]
+    return InputBuilder(source)([example.text for example in examples], second or None)
+
+
+def _paper_inputs(
+    examples: Sequence[Example], pair_labels: Sequence[str], source: EncoderSource
+) -> tuple[list[Encoded], int]:
+    return paper_inputs(paper_texts(examples, pair_labels), source)
+
+
+def paper_texts(examples: Sequence[Example], pair_labels: Sequence[str]) -> list[str]:
+    """Each text as the paper's authors have it; the two of a pair are labelled lines of one string."""
+    return [
+        example.text
+        if example.text_pair is None
+        else f"{pair_labels[0]}: {example.text}\n{pair_labels[1]}: {example.text_pair}"
+        for example in examples
+    ]
+
+
+_FORMS: Mapping[str, _Form] = {
+    "standard": _Form(_standard_inputs),
+    "paper": _Form(_paper_inputs, scores={"paper_accuracy": "accuracy"}),
+}

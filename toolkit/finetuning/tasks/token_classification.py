@@ -1,8 +1,8 @@
 """Token classification (`tc`): entities in sentences of words, from CoNLL columns."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,11 +17,11 @@ from toolkit.finetuning.formats.conll import TaggedFile, TaggedSentence, read_co
 from toolkit.finetuning.formats.tag_schemes import OUTSIDE, TagScheme, rewritten
 from toolkit.finetuning.heads import load_network
 from toolkit.finetuning.metrics.tag_metrics import entity_scores, sentence_macro_f1
-from toolkit.finetuning.paper import split_training
+from toolkit.finetuning.settings import Split
 from toolkit.finetuning.source import EncoderSource
-from toolkit.finetuning.task import Outputs, Prediction, Split, Task
+from toolkit.finetuning.task import Outputs, Prediction, Task
 from toolkit.finetuning.trainer import Features
-from toolkit.finetuning.word_inputs import NO_WORD, paper_word_inputs, word_inputs
+from toolkit.finetuning.word_inputs import NO_WORD, WordInputs, paper_word_inputs, word_inputs
 
 _IGNORED = -100
 
@@ -31,7 +31,7 @@ class TaggedText:
     """Sentences of all splits, the scheme of each file, and the tags that the network chooses from."""
 
     schemes: Mapping[Split, TagScheme]
-    sentences: Mapping[Split, list[TaggedSentence]]
+    sentences: Mapping[Split, Sequence[TaggedSentence]]
     tags: tuple[str, ...]
     """`O`, then B- and I- of every type of the training split."""
 
@@ -49,33 +49,23 @@ class TokenClassification(Task[TaggedText]):
     other_metrics: ClassVar[Mapping[str, tuple[str, ...]]] = {"standard": ("precision", "recall")}
 
     @property
-    def is_paper(self) -> bool:
-        """Whether inputs and metrics are the paper's."""
-        return self.settings.protocol == "paper"
+    def _form(self) -> "_Form":
+        return _FORMS[self.settings.protocol]
 
     def read(self, files: Mapping[Split, Path]) -> TaggedText:
-        """Sentences of CoNLL files, with entities of types that the training file has.
-
-        Under `paper`, 5 % of the training file are the validation split if no file is given.
-        """
+        """Sentences of CoNLL files, with entities of types that the training file has."""
         tagged = {split: read_conll(path) for split, path in files.items()}
         types = _types(tagged)
-        sentences = {split: file.sentences for split, file in tagged.items()}
-        schemes = {split: file.scheme for split, file in tagged.items()}
-        if self.is_paper and Split.VALIDATION not in files:
-            rows = sentences[Split.TRAIN]
-            for split, chosen in zip((Split.TRAIN, Split.VALIDATION), split_training(len(rows)), strict=True):
-                sentences[split] = [rows[number] for number in chosen]
-            schemes[Split.VALIDATION] = schemes[Split.TRAIN]
+        sentences = self.protocol.with_validation({split: file.sentences for split, file in tagged.items()})
+        schemes = {split: tagged.get(split, tagged[Split.TRAIN]).scheme for split in sentences}
         return TaggedText(schemes, sentences, (OUTSIDE, *(f"{letter}-{kind}" for kind in types for letter in "BI")))
 
     def encode(self, data: TaggedText, source: EncoderSource) -> Mapping[Split, Features]:
         """Sentences as texts; long ones in windows (`paper`: cut off)."""
-        encode = paper_word_inputs if self.is_paper else word_inputs
         features: dict[Split, Features] = {}
         for split, sentences in data.sentences.items():
             classes = data.classes(split)
-            inputs = encode([sentence.tokens for sentence in sentences], source)
+            inputs = self._form.inputs([sentence.tokens for sentence in sentences], source)
             for row in inputs:
                 row["labels"] = _labels(data, row["words"], row["blanks"], classes[row["sentence"]])
             features[split] = inputs
@@ -95,9 +85,8 @@ class TokenClassification(Task[TaggedText]):
         named: dict[str, Any] = {
             "id2label": dict(enumerate(data.tags)),
             "label2id": {tag: number for number, tag in enumerate(data.tags)},
+            **self._form.config_changes,
         }
-        if self.is_paper:
-            named["classifier_dropout"] = 0.0
         return load_network(AutoModelForTokenClassification, source, **named)
 
     def collate_labels(self, labels: Sequence[list[int]], *, width: int) -> torch.Tensor:
@@ -126,15 +115,7 @@ class TokenClassification(Task[TaggedText]):
         self, data: TaggedText, predictions: Mapping[Split, list[Prediction]]
     ) -> Mapping[Split, dict[str, float]]:
         """`precision`, `recall` and `f1` of entities, micro-averaged; under `paper`, `paper_f1`."""
-        scores = {}
-        for split, rows in predictions.items():
-            if self.is_paper:
-                classes = data.classes(split)
-                scores[split] = {"paper_f1": sentence_macro_f1(classes, [row["classes"] for row in rows])}
-            else:
-                truth = [sentence.tags for sentence in data.sentences[split]]
-                scores[split] = entity_scores(truth, [row["prediction"] for row in rows])
-        return scores
+        return {split: self._form.scores(data, split, rows) for split, rows in predictions.items()}
 
     def row(self, prediction: Prediction) -> Prediction:
         """The tags alone."""
@@ -207,3 +188,28 @@ def _prediction(data: TaggedText, split: Split, classes: Sequence[int | None]) -
     tags = [OUTSIDE if number is None else data.tags[number] for number in classes]
     scheme = data.schemes[split]
     return {"prediction": tags if scheme is TagScheme.IOB2 else rewritten(tags, scheme), "classes": list(classes)}
+
+
+@dataclass(frozen=True)
+class _Form:
+    """What a protocol decides."""
+
+    inputs: Callable[[Sequence[Sequence[str]], EncoderSource], WordInputs]
+    scores: Callable[[TaggedText, Split, Sequence[Prediction]], dict[str, float]]
+    config_changes: Mapping[str, Any] = field(default_factory=dict)
+    """Of the network's configuration."""
+
+
+def _standard_scores(data: TaggedText, split: Split, rows: Sequence[Prediction]) -> dict[str, float]:
+    truth = [sentence.tags for sentence in data.sentences[split]]
+    return entity_scores(truth, [row["prediction"] for row in rows])
+
+
+def _paper_scores(data: TaggedText, split: Split, rows: Sequence[Prediction]) -> dict[str, float]:
+    return {"paper_f1": sentence_macro_f1(data.classes(split), [row["classes"] for row in rows])}
+
+
+_FORMS: Mapping[str, _Form] = {
+    "standard": _Form(word_inputs, _standard_scores),
+    "paper": _Form(paper_word_inputs, _paper_scores, config_changes={"classifier_dropout": 0.0}),
+}
