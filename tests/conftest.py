@@ -24,7 +24,7 @@ LONGEST_FIRST = (
     "preprocess/test_preprocess_backends.py",
     "equivalence/test_digest.py",
     "docs/test_docs.py",
-    "finetuning/test_sequence_classification.py",
+    "finetuning/sc/test_sequence_classification.py",
     "preprocess/test_preprocess_workers.py",
     "compatibility/test_old_files.py",
     "preprocess/test_preprocess_restart.py",

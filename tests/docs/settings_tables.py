@@ -18,9 +18,9 @@ from tests.docs.pages import PAGES
 from toolkit.data import BlendEntry
 from toolkit.experiments import Grid, ModelEntry, TaskEntry
 from toolkit.finetuning import FinetuningSettings
-from toolkit.finetuning.tasks.question_answering import QuestionAnsweringSettings
-from toolkit.finetuning.tasks.retrieval import RetrievalSettings
-from toolkit.finetuning.tasks.sequence_classification import SequenceClassificationSettings
+from toolkit.finetuning.ir.task import RetrievalSettings
+from toolkit.finetuning.qa.task import QuestionAnsweringSettings
+from toolkit.finetuning.sc.task import SequenceClassificationSettings
 from toolkit.objectives.mlm import MaskRatioRamp, MlmSettings
 from toolkit.objectives.schedule import PhaseSettings
 from toolkit.objectives.schedulers import AlternateSettings

@@ -10,7 +10,7 @@ from tests.support.checkpoints import write_tiny_run
 from tests.support.hf_encoders import save_encoder
 from toolkit.core.errors import UserError
 from toolkit.finetuning import Keep, Split, open_source, prepare, run_cell
-from toolkit.finetuning.tasks.sequence_classification import SequenceClassification, SequenceClassificationSettings
+from toolkit.finetuning.sc.task import SequenceClassification, SequenceClassificationSettings
 from toolkit.workflows.finetune import finetune
 
 SETTINGS = SequenceClassificationSettings(learning_rate=1e-3, steps=4, batch_rows=2)

@@ -78,7 +78,7 @@ def test_any_setting_is_changed_with_set(monkeypatch, capsys, tmp_path, data):
 def test_help_shows_the_settings_of_the_task(monkeypatch, capsys, tmp_path, words, shown, not_shown):
     (tmp_path / "louder.py").write_text(
         "from toolkit.finetuning.settings import FinetuningSettings\n"
-        "from toolkit.finetuning.tasks.token_classification import TokenClassification\n"
+        "from toolkit.finetuning.tc.task import TokenClassification\n"
         'class Louder(FinetuningSettings):\n    volume: int = 11\n    """How loud."""\n'
         "class Elsewhere(TokenClassification):\n    name, Settings = 'from_louder', Louder\n"
     )

@@ -6,12 +6,11 @@ import orjson
 import pytest
 
 from toolkit.core.errors import UserError
-from toolkit.finetuning.formats import beir
-from toolkit.finetuning.formats.conll import read_conll
-from toolkit.finetuning.formats.data_files import parse_object
-from toolkit.finetuning.formats.judgements import Collection
-from toolkit.finetuning.formats.squad import read_questions
-from toolkit.finetuning.formats.tables import read_table
+from toolkit.finetuning.ir import beir
+from toolkit.finetuning.ir.beir import Collection
+from toolkit.finetuning.qa.squad import read_questions
+from toolkit.finetuning.tables import parse_object, read_table
+from toolkit.finetuning.tc.conll import read_conll
 
 NOTHING = Collection(None, None, {}, {})
 READERS = {

@@ -9,7 +9,7 @@ from toolkit.core.errors import UserError
 from toolkit.finetuning import Split, open_source
 from toolkit.finetuning.named.datasets import DATASETS
 from toolkit.finetuning.protocol import split_training
-from toolkit.finetuning.tasks.sequence_classification import SequenceClassification, SequenceClassificationSettings
+from toolkit.finetuning.sc.task import SequenceClassification, SequenceClassificationSettings
 from toolkit.workflows.finetune import finetune
 
 

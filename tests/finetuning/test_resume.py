@@ -11,7 +11,7 @@ from transformers import Trainer
 
 from tests.support.hf_encoders import WORDS, save_encoder
 from toolkit.finetuning import trainer
-from toolkit.finetuning.tasks.sequence_classification import SequenceClassification, SequenceClassificationSettings
+from toolkit.finetuning.sc.task import SequenceClassification, SequenceClassificationSettings
 from toolkit.workflows.finetune import finetune
 
 # Six steps an epoch; the encoder has dropout, so that random numbers have to go on where they stood.

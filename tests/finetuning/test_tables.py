@@ -3,7 +3,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from toolkit.core.errors import UserError
-from toolkit.finetuning.formats.tables import read_table
+from toolkit.finetuning.tables import read_table
 
 
 def test_tsv_has_no_quoting(tmp_path):

@@ -21,7 +21,7 @@ from toolkit.finetuning import get_task
 )
 def test_a_metric_of_which_less_is_better_is_refused(monkeypatch, tmp_path, main, other, named):
     (tmp_path / "elsewhere.py").write_text(
-        "from toolkit.finetuning.tasks.token_classification import TokenClassification\n"
+        "from toolkit.finetuning.tc.task import TokenClassification\n"
         "class Elsewhere(TokenClassification):\n"
         f"    name, metrics, other_metrics = 'from_elsewhere', {{'standard': {main!r}}}, {{'standard': ({other!r},)}}\n"
     )

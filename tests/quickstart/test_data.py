@@ -9,8 +9,8 @@ from transformers import AutoTokenizer
 
 import toolkit
 from toolkit.finetuning import Initialization
-from toolkit.finetuning.formats.tables import read_table
-from toolkit.finetuning.tasks.sequence_classification import SequenceClassificationSettings
+from toolkit.finetuning.sc.task import SequenceClassificationSettings
+from toolkit.finetuning.tables import read_table
 
 DATA = Path(toolkit.__file__).parent / "quickstart"
 

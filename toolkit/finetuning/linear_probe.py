@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from toolkit.finetuning.settings import Split
 from toolkit.finetuning.task import Task
+from toolkit.finetuning.tc.word_inputs import NO_WORD
 from toolkit.finetuning.trainer import Features
-from toolkit.finetuning.word_inputs import NO_WORD
 
 Vectors = npt.NDArray[np.float32]
 HiddenStates = Callable[[Features], Iterator[tuple[int, Vectors]]]

@@ -1,0 +1,191 @@
+import json
+import random
+
+import pytest
+import torch
+from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer, EuroBertForMaskedLM
+
+from tests.support.hf_encoders import WORDS, save_encoder
+from toolkit.core.errors import NonFiniteError, UserError
+from toolkit.finetuning import Initialization, load_classifier
+from toolkit.finetuning.sc.task import SequenceClassificationSettings
+from toolkit.workflows.finetune import finetune
+
+FAMILIES = ("eurobert", "bert", "roberta", "modernbert")
+SETTINGS = SequenceClassificationSettings(learning_rate=1e-2, seed=3, steps=40, batch_rows=16)
+QUICK = SequenceClassificationSettings(learning_rate=1e-3, seed=3, steps=3, batch_rows=4)
+
+
+def write_rows(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    return path
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Texts of 3 to 12 words; the label says which half of the vocabulary they come from."""
+    draw = random.Random(0)
+    halves = WORDS[:20], WORDS[20:]
+    rows = [
+        {"text": " ".join(draw.choices(halves[number % 2], k=draw.randint(3, 12))), "label": number % 2}
+        for number in range(160)
+    ]
+    names = {"train": rows[:96], "validation": rows[96:120], "test": rows[120:]}
+    return {name: write_rows(tmp_path / f"{name}.jsonl", part) for name, part in names.items()}
+
+
+def read_lines(path):
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_any_encoder_learns_and_its_folder_loads(tmp_path, files, family):
+    model, output = save_encoder(family, tmp_path / family), tmp_path / "out"
+    result = finetune("sc", model, output=output, settings=SETTINGS, **files)
+
+    assert result.test["accuracy"] >= 0.9
+    written = json.loads((output / "result.json").read_text())
+    fields = ("task", "metric", "seed", "learning_rate", "steps", "model")
+    assert [written[field] for field in fields] == ["sc", "accuracy", 3, 1e-2, 40, str(model)]
+    assert set(written["validation"]) == set(written["test"]) == {"accuracy", "f1_macro", "mcc"}
+    assert written["majority"] == 0.5
+
+    predictions = read_lines(output / "predictions.jsonl")
+    rows = read_lines(files["test"])
+    assert [row["label"] for row in predictions] == [row["label"] for row in rows]
+    hits = sum(row["prediction"] == row["label"] for row in predictions)
+    assert hits / len(rows) == written["test"]["accuracy"]
+
+    classifier, tokenizer = load_classifier(output / "model"), AutoTokenizer.from_pretrained(output / "model")
+    end = "" if family != "eurobert" else " <eos>"
+    answers = [
+        int(classifier(**tokenizer(row["text"] + end, return_tensors="pt")).logits.argmax()) for row in rows[:10]
+    ]
+    assert answers == [row["prediction"] for row in predictions[:10]]
+    assert json.loads((output / "model" / "labels.json").read_text()) == [0, 1]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_auto_model_finds_the_trained_encoder(tmp_path, files, family):
+    model, output = save_encoder(family, tmp_path / family), tmp_path / "out"
+    finetune("sc", model, output=output, settings=QUICK, **files)
+    before, after = AutoModel.from_pretrained(model), AutoModel.from_pretrained(output / "model")
+    whole = load_classifier(output / "model")
+    inside = whole.base_model if family == "eurobert" else whole.encoder
+    for name, weight in after.state_dict().items():
+        assert torch.equal(weight, inside.state_dict()[name]), name
+    embedding = [encoder.get_input_embeddings().weight for encoder in (before, after)]
+    assert not torch.equal(*embedding)
+
+
+def test_eurobert_is_saved_as_its_stock_classifier_with_mean_pooling(tmp_path, files):
+    model = save_encoder("eurobert", tmp_path / "model")
+    finetune("sc", model, output=tmp_path / "out", settings=QUICK, **files)
+    stock, report = AutoModelForSequenceClassification.from_pretrained(
+        tmp_path / "out" / "model", output_loading_info=True
+    )
+    assert stock.config.classifier_pooling == "mean"
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
+
+
+def test_the_same_seed_gives_the_same_model_and_another_seed_another(tmp_path, files):
+    model = save_encoder("bert", tmp_path / "model")
+    weights = []
+    for name, seed in (("first", 3), ("again", 3), ("other", 4)):
+        settings = QUICK.model_copy(update={"seed": seed})
+        finetune("sc", model, output=tmp_path / name, settings=settings, **files)
+        torch.rand(7)
+        weights.append(load_classifier(tmp_path / name / "model").state_dict())
+    assert all(torch.equal(weight, weights[1][name]) for name, weight in weights[0].items())
+    assert not torch.equal(weights[0]["dense.weight"], weights[2]["dense.weight"])
+
+
+def test_weights_are_trained_in_fp32_whatever_the_folder_holds(tmp_path, files):
+    model = save_encoder("eurobert", tmp_path / "model", dtype=torch.bfloat16)
+    settings = QUICK.model_copy(update={"learning_rate": 1e-6})
+    finetune("sc", model, output=tmp_path / "out", settings=settings, **files)
+    before = EuroBertForMaskedLM.from_pretrained(model, dtype=torch.float32).model.norm.weight
+    after = AutoModel.from_pretrained(tmp_path / "out" / "model").norm.weight
+    assert after.dtype == torch.float32
+    # In bf16 a step of 1e-6 from 1.0 would be lost to rounding.
+    assert 0 < (after - before).abs().max() < 1e-5
+
+
+def test_a_random_twin_takes_the_shape_and_none_of_the_weights(tmp_path, files):
+    settings = QUICK.model_copy(update={"learning_rate": 1e-9})
+    twins = []
+    for number, shift in enumerate((0.0, 1.0)):
+        folder = save_encoder("eurobert", tmp_path / f"model{number}")
+        encoder = EuroBertForMaskedLM.from_pretrained(folder)
+        encoder.model.embed_tokens.weight.data += shift
+        encoder.save_pretrained(folder)
+        result = finetune(
+            "sc",
+            folder,
+            output=tmp_path / f"{number}",
+            settings=settings,
+            initialization=Initialization.RANDOM,
+            **files,
+        )
+        twins.append(AutoModel.from_pretrained(tmp_path / f"{number}" / "model").embed_tokens.weight)
+    assert result.initialization == "random"
+    assert torch.equal(twins[0], twins[1])
+    assert twins[0].shape == encoder.model.embed_tokens.weight.shape
+
+
+def test_padding_does_not_change_an_answer(tmp_path, files):
+    model = save_encoder("modernbert", tmp_path / "model")
+    finetune("sc", model, output=tmp_path / "out", settings=QUICK, **files)
+    classifier = load_classifier(tmp_path / "out" / "model")
+    ids = torch.tensor([[2, 9, 8, 1]])
+    alone = classifier(input_ids=ids, attention_mask=torch.ones_like(ids)).logits
+    padded = classifier(
+        input_ids=torch.tensor([[2, 9, 8, 1, 7, 7]]), attention_mask=torch.tensor([[1, 1, 1, 1, 0, 0]])
+    ).logits
+    assert torch.allclose(alone, padded, atol=1e-6)
+
+
+def test_string_labels_pairs_and_no_validation(tmp_path):
+    rows = [{"a": f"w{n}", "b": f"w{n + 1}", "verdict": "same" if n % 3 else "other"} for n in range(12)]
+    path = write_rows(tmp_path / "pairs.jsonl", rows)
+    settings = QUICK.model_copy(update={"text_columns": ("a", "b"), "label_column": "verdict"})
+    model = save_encoder("bert", tmp_path / "model")
+    result = finetune("sc", model, train=path, test=path, output=tmp_path / "out", settings=settings)
+    assert result.validation is None
+    assert result.dataset == "pairs"
+    assert result.majority == pytest.approx(8 / 12)
+    predictions = read_lines(tmp_path / "out" / "predictions.jsonl")
+    assert {row["prediction"] for row in predictions} <= {"same", "other"}
+    assert [row["label"] for row in predictions] == [row["verdict"] for row in rows]
+
+
+def test_texts_longer_than_the_model_takes_are_cut_and_counted(tmp_path, files, capsys):
+    rows = [{"text": " ".join(["w1"] * length), "label": length % 2} for length in (5, 32, 33, 100)]
+    path = write_rows(tmp_path / "long.jsonl", rows)
+    model = save_encoder("roberta", tmp_path / "model")
+    finetune("sc", model, train=files["train"], test=path, output=tmp_path / "out", settings=QUICK)
+    # 34 positions, of which RoBERTa gives up its padding position; two of the 33 are the template's.
+    assert "long.jsonl: 3 of 4 texts were truncated to 33 tokens." in " ".join(capsys.readouterr().out.split())
+
+
+def test_an_unknown_label_in_the_test_file_is_named(tmp_path, files):
+    path = write_rows(tmp_path / "odd.jsonl", [{"text": "w1", "label": 1}, {"text": "w1", "label": "2"}])
+    with pytest.raises(UserError, match=r"odd\.jsonl, row 2: the label '2' does not occur .*train\.jsonl.*0, 1"):
+        finetune(
+            "sc", save_encoder("bert", tmp_path / "model"), train=files["train"], test=path, output=tmp_path / "out"
+        )
+
+
+def test_one_class_is_refused(tmp_path):
+    path = write_rows(tmp_path / "one.jsonl", [{"text": "w1", "label": "yes"}])
+    with pytest.raises(UserError, match=r"one\.jsonl: every row has the label 'yes', but at least two"):
+        finetune("sc", save_encoder("bert", tmp_path / "model"), train=path, test=path, output=tmp_path / "out")
+
+
+def test_divergence_is_said_and_nothing_is_written(tmp_path, files):
+    model = save_encoder("eurobert", tmp_path / "model")
+    settings = QUICK.model_copy(update={"learning_rate": 1e38})
+    with pytest.raises(NonFiniteError, match=r"diverged: .* learning rate 1e\+38"):
+        finetune("sc", model, output=tmp_path / "out", settings=settings, **files)
+    assert list((tmp_path / "out").iterdir()) == []

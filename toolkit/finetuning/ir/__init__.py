@@ -1,0 +1,1 @@
+"""Retrieval: documents that answer a query."""

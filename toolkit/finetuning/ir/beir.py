@@ -1,0 +1,266 @@
+r"""Documents, queries, and the judgements that say which documents answer which queries, from BEIR folders.
+
+A folder holds `corpus.jsonl`, `queries.jsonl` (both plain or `.gz`) and `qrels/{train,dev,test}.tsv`. JSON lines end at
+`\n` only: other line breaks of Unicode, such as U+0085 and U+2028, may stand inside a string.
+"""
+
+import gzip
+import os
+import zlib
+from codecs import BOM_UTF8
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import orjson
+
+from toolkit.core.errors import UserError
+from toolkit.core.text import counted, json_kind
+from toolkit.finetuning.tables import parse_object, read_text
+
+Grades = Mapping[str, Mapping[str, int]]
+"""By query and document id, how relevant the document is: 1 and more is relevant, 0 and less is not."""
+
+
+@dataclass(frozen=True)
+class Document:
+    """What is searched: a text, and its title or an empty string."""
+
+    title: str
+    text: str
+
+    def joined(self, separator: str) -> str:
+        """Title and text in one string."""
+        return separator.join(part for part in (self.title, self.text) if part)
+
+
+@dataclass(frozen=True)
+class Collection:
+    """Documents and queries by id, in the order of their files."""
+
+    documents_file: Path
+    queries_file: Path
+    documents: Mapping[str, Document]
+    queries: Mapping[str, str]
+
+    def is_query_itself(self, query: str, document: str) -> bool:
+        """Whether a query is a document of its own collection: id and text are equal, with the title or without."""
+        if query != document:
+            return False
+        found = self.documents[document]
+        return self.queries[query] in (found.text, found.joined(" "))
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """One line of a judgements file."""
+
+    line: int
+    query: str
+    document: str
+    grade: int
+
+
+@dataclass(frozen=True)
+class Judgements:
+    """Judgements of a file, queries and documents in order of first appearance."""
+
+    path: Path
+    collection: Collection
+    grades: Grades
+
+    @property
+    def documents(self) -> list[str]:
+        """Ids of the judged documents, in the order of the collection."""
+        judged = {document for grades in self.grades.values() for document in grades}
+        return [document for document in self.collection.documents if document in judged]
+
+    def only(self, queries: Iterable[str]) -> "Judgements":
+        """Those of some queries, in the order of the file."""
+        chosen = frozenset(queries)
+        grades = {query: grades for query, grades in self.grades.items() if query in chosen}
+        return Judgements(self.path, self.collection, grades)
+
+
+def collect(path: Path, collection: Collection, rows: Iterable[Judgement]) -> Judgements:
+    """Check the lines of a judgements file against their collection.
+
+    Raises:
+        UserError: an unknown document or query, two grades for one pair, or nothing relevant; names the line.
+    """
+    grades: dict[str, dict[str, int]] = {}
+    for row in rows:
+        _check_known(path, collection, row)
+        of_query = grades.setdefault(row.query, {})
+        if of_query.setdefault(row.document, row.grade) != row.grade:
+            raise UserError(
+                f"{path}, line {row.line}: document {row.document!r} has grade {row.grade} for query {row.query!r}, "
+                f"but grade {of_query[row.document]} further up. Remove one of the two lines."
+            )
+    if not grades:
+        raise UserError(
+            f"{path}: no judgements in this file. Give one with a line for each judged document of a query."
+        )
+    if not any(grade > 0 for of_query in grades.values() for grade in of_query.values()):
+        raise UserError(f"{path}: no document is judged relevant (a grade of 1 or more). Give another file.")
+    return Judgements(path, collection, grades)
+
+
+def _check_known(path: Path, collection: Collection, row: Judgement) -> None:
+    place = f"{path}, line {row.line}"
+    if row.query not in collection.queries:
+        raise UserError(
+            f"{place}: query {row.query!r} is not in {collection.queries_file}. Remove the line, or add the query."
+        )
+    if row.document not in collection.documents:
+        raise UserError(
+            f"{place}: document {row.document!r} is not in {collection.documents_file}. Remove the line, or add the "
+            "document."
+        )
+
+
+_CORPUS, _QUERIES, _QRELS = "corpus.jsonl", "queries.jsonl", "qrels"
+_COLUMNS = "query id, document id and grade, separated by tabs"
+Content = TypeVar("Content")
+
+
+def is_beir(path: Path) -> bool:
+    """Whether a path is a BEIR folder, or a file in the `qrels/` of one."""
+    return _find(path if path.is_dir() else collection_folder(path), _CORPUS) is not None
+
+
+def collection_folder(judgements: Path) -> Path:
+    """The folder above the `qrels/` in which a judgements file is; either may be the current folder, and unnamed."""
+    return Path(os.path.abspath(judgements)).parent.parent
+
+
+def judgements_file(path: Path, *, split: str) -> Path:
+    """The judgements that a path stands for: a file itself, or the split's of a BEIR folder.
+
+    Args:
+        path: a BEIR folder or one of its judgement files.
+        split: `train`, `dev` or `test`.
+
+    Raises:
+        UserError: the folder has none for this split.
+    """
+    if not path.is_dir():
+        return path
+    file = path / _QRELS / f"{split}.tsv"
+    if not file.is_file():
+        found = sorted(other.name for other in (path / _QRELS).glob("*.tsv"))
+        raise UserError(
+            f"{file}: no such file; {path / _QRELS} holds {', '.join(found) or 'no .tsv file'}. Name the file to use, "
+            "or another folder."
+        )
+    return file
+
+
+def collection_files(judgements: Path) -> list[Path]:
+    """Documents and queries above the `qrels/` folder of a judgements file, as far as they exist."""
+    found = (_find(collection_folder(judgements), name) for name in (_CORPUS, _QUERIES))
+    return [file for file in found if file is not None]
+
+
+def read_collection(judgements: Path) -> Collection:
+    """The collection above the `qrels/` folder of a judgements file.
+
+    Raises:
+        UserError: a file is missing or broken; names the line.
+    """
+    root = collection_folder(judgements)
+    files = {name: _find(root, name) for name in (_CORPUS, _QUERIES)}
+    for name, file in files.items():
+        if file is None:
+            raise UserError(
+                f"{root / name}: no such file, nor {name}.gz. A BEIR folder needs {_CORPUS} and {_QUERIES}."
+            )
+    corpus, queries = files[_CORPUS], files[_QUERIES]
+    assert corpus is not None
+    assert queries is not None
+    documents: dict[str, Document] = {}
+    for place, row in _read_rows(corpus):
+        title, text = _text(place, row, "title"), _text(place, row, "text")
+        _add(documents, Document(title, text), place, row)
+    texts: dict[str, str] = {}
+    for place, row in _read_rows(queries):
+        text = _text(place, row, "text")
+        if not text:
+            raise UserError(f"{place}: the query has no text. Remove it and its judgements, or add its text.")
+        _add(texts, text, place, row)
+    return Collection(corpus, queries, documents, texts)
+
+
+def read_judgements(path: Path, collection: Collection) -> Judgements:
+    """Judgements of one file, with or without a header.
+
+    Raises:
+        UserError: the file is broken or does not fit the collection; names the line.
+    """
+    return collect(path, collection, _read_lines(path))
+
+
+def _find(root: Path, name: str) -> Path | None:
+    return next((file for file in (root / name, root / f"{name}.gz") if file.is_file()), None)
+
+
+def _read_rows(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
+    """Objects of a file of JSON lines, each with its place."""
+    for number, line in enumerate(_read_bytes(path), start=1):
+        if line.strip():
+            place = f"{path}, line {number}"
+            line = line.removeprefix(BOM_UTF8) if number == 1 else line
+            yield place, parse_object(place, line, loads=orjson.loads)
+
+
+def _read_bytes(path: Path) -> Iterator[bytes]:
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            yield from file
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"could not read {path}: {error}. Download it again, or give another file.") from error
+
+
+def _text(place: str, row: dict[str, object], key: str) -> str:
+    value = row.get(key)
+    if value is None and key == "title":
+        return ""
+    if not isinstance(value, str):
+        found = f"{json_kind(value)}" if key in row else "an object without it"
+        raise UserError(f"{place}: {key!r} must be a string, found {found}. Correct that line.")
+    return value.strip()
+
+
+def _add(contents: dict[str, Content], content: Content, place: str, row: dict[str, object]) -> None:
+    identity = row.get("_id")
+    if isinstance(identity, int) and not isinstance(identity, bool):
+        identity = str(identity)
+    if not isinstance(identity, str) or not identity:
+        found = json_kind(identity) if "_id" in row else "an object without it"
+        raise UserError(f"{place}: '_id' must be a string that is not empty, found {found}. Correct that line.")
+    if identity in contents:
+        raise UserError(f"{place}: '_id' {identity!r} occurs a second time in this file. Remove one of the two.")
+    contents[identity] = content
+
+
+def _read_lines(path: Path) -> Iterator[Judgement]:
+    text = read_text(path, what_to_give="Give a BEIR folder or one of its qrels.")
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        cells = line.rstrip("\r").split("\t")
+        if len(cells) != 3:
+            raise UserError(
+                f"{path}, line {number}: expected {_COLUMNS}, got {counted(len(cells), 'field')}. Correct that line."
+            )
+        query, document, grade = cells
+        if number == 1 and not _is_integer(grade):
+            continue  # A header.
+        if not _is_integer(grade):
+            raise UserError(f"{path}, line {number}: the grade must be an integer, found {grade!r}. Correct that line.")
+        yield Judgement(number, query, document, int(grade))
+
+
+def _is_integer(text: str) -> bool:
+    return text.strip().removeprefix("-").isdecimal()

@@ -1,0 +1,289 @@
+"""Retrieval (`ir`): a SentenceTransformer that finds the documents which answer a query."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+import torch
+from pydantic import Field, model_validator
+from torch import nn
+
+from toolkit.core.console import console
+from toolkit.core.errors import UserError
+from toolkit.core.text import counted
+from toolkit.finetuning.ir import beir
+from toolkit.finetuning.ir.beir import Collection, Grades, Judgements
+from toolkit.finetuning.ir.contrastive import Pair, plan_batches, train_contrastively
+from toolkit.finetuning.ir.embedding import new_embedder, search
+from toolkit.finetuning.ir.ranking_metrics import Rankings, paper_ndcg, ranking_scores
+from toolkit.finetuning.settings import FinetuningSettings, Split
+from toolkit.finetuning.source import EncoderSource
+from toolkit.finetuning.task import Outputs, Prediction, Task
+from toolkit.finetuning.trainer import Features
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+_DEPTH = 100
+_BEIR_SPLITS = {Split.TRAIN: "train", Split.VALIDATION: "dev", Split.TEST: "test"}
+_FIXED: Mapping[str, Mapping[str, Any]] = {
+    "standard": {},
+    "paper": {"query_prompt": "Query: ", "document_prompt": "Document: ", "similarity_scale": 20.0, "chunk_rows": 4},
+}
+"""Settings that a protocol fixes."""
+
+
+class RetrievalSettings(FinetuningSettings):
+    """Fine-tuning for retrieval."""
+
+    query_prompt: str = ""
+    """Put in front of every query, and stored in the model's folder. `paper`: `Query: `."""
+    document_prompt: str = ""
+    """Put in front of every document, and stored in the model's folder. `paper`: `Document: `."""
+    similarity_scale: float = Field(default=20.0, gt=0, allow_inf_nan=False)
+    """Factor of the cosine in the loss: 1 / temperature."""
+    chunk_rows: int | None = Field(default=None, ge=1)
+    """Examples that pass through the encoder at once in training, for batches that memory does not hold; the result is
+    the same, at the price of a second forward pass. Unset: the whole batch. `paper`: 4."""
+
+    @model_validator(mode="after")
+    def _check_options(self) -> "RetrievalSettings":
+        if self.micro_rows is not None:
+            raise ValueError(
+                "micro_rows does not split the batches of retrieval, whose documents are the negatives of one another. "
+                "Use chunk_rows."
+            )
+        for name, value in _FIXED[self.protocol].items():
+            if name in self.model_fields_set and getattr(self, name) != value:
+                raise ValueError(
+                    f"protocol = {self.protocol!r} fixes {name} = {value!r}. Leave it out, or use 'standard'."
+                )
+        return self
+
+    @property
+    def in_force(self) -> "RetrievalSettings":
+        """The settings, with what the protocol fixes."""
+        return self.model_copy(update=_FIXED[self.protocol])
+
+
+@dataclass(frozen=True)
+class JudgedSplits:
+    """Judgements of each split, and the documents that are searched for those that are answered."""
+
+    judgements: Mapping[Split, Judgements]
+    searched: Mapping[Split, list[str]]
+
+
+class Retrieval(Task[JudgedSplits]):
+    """Mean pooling, trained against the other documents of a batch; exact search of the whole collection."""
+
+    name: ClassVar[str] = "ir"
+    metrics: ClassVar[Mapping[str, str]] = {"standard": "ndcg@10", "paper": "paper_ndcg@10"}
+    other_metrics: ClassVar[Mapping[str, tuple[str, ...]]] = {"standard": ("mrr@10", "recall@100")}
+    Settings: ClassVar[type[FinetuningSettings]] = RetrievalSettings
+    settings: RetrievalSettings
+
+    @property
+    def _form(self) -> "_Form":
+        return _FORMS[self.settings.protocol]
+
+    def read(self, files: Mapping[Split, Path]) -> JudgedSplits:
+        """BEIR folders, or one file of judgements in one of them."""
+        read = _read_all(files)
+        queries = self.protocol.with_validation({split: list(judged.grades) for split, judged in read.items()})
+        judgements = {
+            split: read[split if split in read else Split.TRAIN].only(asked) for split, asked in queries.items()
+        }
+        answered = {split: judged for split, judged in judgements.items() if split is not Split.TRAIN}
+        searched: dict[Split, list[str]] = {}
+        for split, judged in answered.items():
+            given = [answered[other] for other in answered if other in files and split in files] or [judged]
+            documents = judged.collection.documents
+            searched[split] = [one for one in self._form.searched(judged, given) if documents[one].joined(" ")]
+        return JudgedSplits(judgements, searched)
+
+    def encode(self, data: JudgedSplits, source: EncoderSource) -> Mapping[Split, Features]:
+        """Texts, since a SentenceTransformer tokenizes by itself: pairs to train on, and one search for a split."""
+        features: dict[Split, Features] = {}
+        for split, judged in data.judgements.items():
+            texts = self._texts(judged.collection)
+            if split is Split.TRAIN:
+                features[split] = [{"pair": pair} for pair in self._pairs(judged, texts)]
+            else:
+                queries = [judged.collection.queries[query] for query in judged.grades]
+                documents = [texts[document] for document in data.searched[split]]
+                features[split] = [{"queries": queries, "documents": documents}]
+        return features
+
+    def _texts(self, collection: Collection) -> dict[str, str]:
+        return {identity: document.joined(self._form.separator) for identity, document in collection.documents.items()}
+
+    def _pairs(self, judged: Judgements, texts: Mapping[str, str]) -> list[Pair]:
+        pairs: list[Pair] = []
+        num_empty = 0
+        for query, grades in judged.grades.items():
+            relevant = [texts[document] for document, grade in grades.items() if grade > 0]
+            others = [texts[document] for document, grade in grades.items() if grade <= 0]
+            wanted = frozenset(relevant)
+            negatives = self._form.negatives(text for text in others if text and text not in wanted)
+            num_empty += relevant.count("")
+            question = judged.collection.queries[query]
+            pairs.extend(Pair(question, text, wanted, negatives) for text in relevant if text)
+        if num_empty:
+            console().print(f"{judged.path}: {counted(num_empty, 'relevant document')} without text left out.")
+        if len({pair.query for pair in pairs}) < 2:
+            raise UserError(
+                f"{judged.path}: training needs at least two queries with a relevant document, since the documents of "
+                "one are the negatives of another. Add queries."
+            )
+        return pairs
+
+    def network(self, data: JudgedSplits, source: EncoderSource) -> nn.Module:
+        """The encoder with mean pooling, which tokenizes by itself."""
+        settings = self.settings.in_force
+        prompts = {"query": settings.query_prompt, "document": settings.document_prompt}
+        return new_embedder(source, protocol=self.settings.protocol, prompts=prompts)
+
+    def fit(self, network: nn.Module, features: Features, source: EncoderSource, *, folder: Path) -> None:
+        """Train with sentence-transformers' trainer and its loss of in-batch negatives."""
+        settings = self.settings
+        batches = plan_batches(
+            [row["pair"] for row in features],
+            rows=settings.batch_rows,
+            steps=settings.num_steps(len(features)),
+            seed=settings.seed,
+        )
+        embedder = cast("SentenceTransformer", network)
+        train_contrastively(embedder, batches, self.ranking_loss(embedder), settings=settings, folder=folder)
+
+    def ranking_loss(self, network: "SentenceTransformer") -> nn.Module:
+        """Sentence-transformers' loss of in-batch negatives, for this run's scale and chunks."""
+        from sentence_transformers.sentence_transformer import losses
+
+        settings = self.settings.in_force
+        scale, rows = settings.similarity_scale, settings.chunk_rows
+        if rows is None:
+            return losses.MultipleNegativesRankingLoss(network, scale=scale)
+        return losses.CachedMultipleNegativesRankingLoss(network, scale=scale, mini_batch_size=rows)
+
+    def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Cross-entropy of the relevant document among all of a batch; `fit` uses sentence-transformers' own."""
+        return nn.functional.cross_entropy(logits, labels)
+
+    def answer(self, network: nn.Module, features: Features, source: EncoderSource) -> Outputs:
+        """For each query the numbers of the best documents among those searched."""
+        return self.answer_splits(network, {Split.TEST: features}, source)[Split.TEST]
+
+    def answer_splits(
+        self, network: nn.Module, features: Mapping[Split, Features], source: EncoderSource
+    ) -> Mapping[Split, Outputs]:
+        """As `answer`; documents that several splits search are encoded once."""
+        embedder, rows = cast("SentenceTransformer", network), self.settings.batch_rows
+        queries = {split: row["queries"] for split, (row,) in features.items()}
+        documents = {split: row["documents"] for split, (row,) in features.items()}
+        rankings: dict[Split, Outputs] = {}
+        for split, searched in documents.items():
+            alike = [other for other in documents if other not in rankings and documents[other] == searched]
+            if split in alike:
+                # One deeper: where a query is a document of its own, `decode` leaves that one out.
+                found = search(embedder, [queries[one] for one in alike], searched, depth=_DEPTH + 1, rows=rows)
+                rankings |= zip(alike, found, strict=True)
+        return rankings
+
+    def decode(
+        self, data: JudgedSplits, features: Mapping[Split, Features], outputs: Mapping[Split, Outputs]
+    ) -> Mapping[Split, list[Prediction]]:
+        """Document ids for each query of the judgements, best first, the query itself left out."""
+        predictions: dict[Split, list[Prediction]] = {}
+        for split, rankings in outputs.items():
+            judged, searched = data.judgements[split], data.searched[split]
+            predictions[split] = []
+            for query, numbers in zip(judged.grades, rankings, strict=True):
+                found = (searched[number] for number in numbers)
+                others = [document for document in found if not judged.collection.is_query_itself(query, document)]
+                predictions[split].append({"id": query, "ranking": others[:_DEPTH]})
+        return predictions
+
+    def score(
+        self, data: JudgedSplits, predictions: Mapping[Split, list[Prediction]]
+    ) -> Mapping[Split, dict[str, float]]:
+        """`ndcg@10`, `mrr@10` and `recall@100`; `paper_ndcg@10` under the paper's protocol."""
+        scores: dict[Split, dict[str, float]] = {}
+        for split, rows in predictions.items():
+            grades, rankings = data.judgements[split].grades, {row["id"]: row["ranking"] for row in rows}
+            scores[split] = self._form.scores(grades, rankings)
+        return scores
+
+    def dataset(self, files: Mapping[Split, Path]) -> str:
+        """Name of the folder of the training collection."""
+        train = files[Split.TRAIN]
+        return train.resolve().name if train.is_dir() else beir.collection_folder(train).name
+
+    def files_of(self, split: Split, path: Path) -> list[Path]:
+        """The judgements of the split, with documents and queries."""
+        if not beir.is_beir(path):
+            return super().files_of(split, path)
+        file = beir.judgements_file(path, split=_BEIR_SPLITS[split])
+        return [file, *beir.collection_files(file)]
+
+    def save(self, network: nn.Module, folder: Path, data: JudgedSplits) -> None:
+        """A SentenceTransformer folder, from which AutoModel loads the encoder."""
+        cast("SentenceTransformer", network).save(str(folder), create_model_card=False)
+
+
+def _read_all(files: Mapping[Split, Path]) -> dict[Split, Judgements]:
+    """Judgements of each split; a collection that several share is read once."""
+    collections: dict[Path, Collection] = {}
+    judgements: dict[Split, Judgements] = {}
+    for split, path in files.items():
+        if not path.exists():
+            raise UserError(f"{path}: no such file or directory. {_WHAT_TO_GIVE}")
+        if not beir.is_beir(path):
+            raise UserError(f"{path}: not a collection of documents and queries. {_WHAT_TO_GIVE}")
+        file = beir.judgements_file(path, split=_BEIR_SPLITS[split])
+        root = beir.collection_folder(file).resolve()
+        if root not in collections:
+            collections[root] = beir.read_collection(file)
+        judgements[split] = beir.read_judgements(file, collections[root])
+    return judgements
+
+
+_WHAT_TO_GIVE = "Give a BEIR folder (corpus.jsonl, queries.jsonl, qrels/), or a file of judgements in one."
+
+
+@dataclass(frozen=True)
+class _Form:
+    """What a protocol decides.
+
+    Attributes:
+        separator: between title and text of a document.
+        searched: ids of the documents, from a split's judgements and those that validation and test have.
+        negatives: those that are learnt from, of the texts that are judged not relevant to a query.
+        scores: of a split's rankings.
+    """
+
+    separator: str
+    searched: Callable[[Judgements, Sequence[Judgements]], Iterable[str]]
+    negatives: Callable[[Iterable[str]], tuple[str, ...]]
+    scores: Callable[[Grades, Rankings], dict[str, float]]
+
+
+def _whole_collection(judged: Judgements, given: Sequence[Judgements]) -> Iterable[str]:
+    return judged.collection.documents
+
+
+def _what_is_judged(judged: Judgements, given: Sequence[Judgements]) -> list[str]:
+    union = {document for other in given if other.collection is judged.collection for document in other.documents}
+    return [document for document in judged.collection.documents if document in union]
+
+
+_FORMS: Mapping[str, _Form] = {
+    "standard": _Form(" ", _whole_collection, tuple, ranking_scores),
+    "paper": _Form(
+        ". ",
+        _what_is_judged,
+        lambda texts: (),
+        lambda grades, rankings: {"paper_ndcg@10": paper_ndcg(grades, rankings)},
+    ),
+}

@@ -1,1 +1,0 @@
-"""Scores of predictions, by the packages and definitions that each field uses."""

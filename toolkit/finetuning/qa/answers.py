@@ -1,0 +1,187 @@
+"""Answers in a context: their labels, and how they are read off a network's outputs.
+
+`standard`: spans of windows, the best one of all windows, and the null threshold. `paper`: tokens that are tagged or
+not, of "Question: ..." and "Context: ..." with the end-of-text token as a string behind it and no special tokens, the
+context truncated; two classes for each token, 1 on the tokens of the first answer.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from transformers import (
+    MODEL_FOR_QUESTION_ANSWERING_MAPPING,
+    MODEL_MAPPING,
+    PretrainedConfig,
+)
+
+from toolkit.finetuning.inputs import paper_length
+from toolkit.finetuning.qa import squad_metrics
+from toolkit.finetuning.qa.squad import Question
+from toolkit.finetuning.qa.windows import Window, check_fast
+from toolkit.finetuning.settings import Split
+from toolkit.finetuning.source import EncoderSource
+from toolkit.finetuning.task import Outputs
+from toolkit.finetuning.trainer import Features
+
+
+@dataclass(frozen=True, slots=True)
+class BestSpan:
+    """The best span of a context, without blanks around it, its score, and the score of "no answer"."""
+
+    text: str
+    score: float
+    null_score: float
+
+
+def has_question_answering(config: PretrainedConfig) -> bool:
+    """Whether transformers has a question-answering class that finds the encoder's weights in an encoder's folder."""
+    kind = type(config)
+    if kind not in MODEL_FOR_QUESTION_ANSWERING_MAPPING or kind not in MODEL_MAPPING:
+        return False
+    prefixes = {
+        _first(mapping[kind]).base_model_prefix for mapping in (MODEL_FOR_QUESTION_ANSWERING_MAPPING, MODEL_MAPPING)
+    }
+    return len(prefixes) == 1
+
+
+def best_spans(
+    questions: Sequence[Question], features: Features, outputs: Outputs, *, max_length: int
+) -> list[BestSpan]:
+    """The best span of each question over its windows, from start and end logits (S, 2) of each window.
+
+    Args:
+        questions: of a split.
+        features: all windows of the split.
+        outputs: logits of each window.
+        max_length: of a span, in tokens.
+    """
+    best = [BestSpan("", -np.inf, np.inf)] * len(questions)
+    for row, logits in zip(features, outputs, strict=True):
+        window, number = row["window"], row["of"]
+        text, score = best_span(window, questions[number].context, logits, max_length=max_length)
+        known, null_score = best[number], float(logits[window.null_position].sum())
+        best[number] = BestSpan(
+            text if score > known.score else known.text,
+            max(score, known.score),
+            min(null_score, known.null_score),
+        )
+    return best
+
+
+def best_span(window: Window, context: str, logits: npt.NDArray[np.float32], *, max_length: int) -> tuple[str, float]:
+    """Text and score (start logit + end logit) of the best span of a window; ("", -inf) where it has none."""
+    tokens = np.flatnonzero(window.offsets[:, 1] > 0)
+    if len(tokens) == 0:
+        return "", -np.inf
+    characters = window.offsets[tokens]
+    is_blank = [not context[begin:end].strip() for begin, end in characters.tolist()]
+    scores = logits[tokens].astype(np.float64)
+    scores[is_blank] = -np.inf
+    best, chosen = -np.inf, (0, 0)
+    for extra in range(min(max_length, len(tokens))):
+        sums = scores[: len(tokens) - extra, 0] + scores[extra:, 1]
+        start = int(sums.argmax())
+        if sums[start] > best:
+            best, chosen = float(sums[start]), (start, start + extra)
+    return context[characters[chosen[0], 0] : characters[chosen[1], 1]].strip(), best
+
+
+def window_label(window: Window, question: Question) -> tuple[int, int]:
+    """First and last token of the first answer that the window holds whole, else its null position."""
+    return next(_spans(window, question), (window.null_position, window.null_position))
+
+
+def _spans(window: Window, question: Question) -> Iterator[tuple[int, int]]:
+    for answer in question.answers:
+        span = window.span_of(answer.start, answer.end)
+        if span is not None:
+            yield span
+
+
+def choose_threshold(
+    questions: Mapping[Split, Sequence[Question]], validation: Sequence[BestSpan] | None
+) -> float | None:
+    """None (every question is answered) where neither training nor validation has a question without an answer."""
+    learnt = [*questions[Split.TRAIN], *questions.get(Split.VALIDATION, ())]
+    if all(question.answers for question in learnt):
+        return None
+    if validation is None:
+        return 0.0
+    answers = [[answer.text for answer in question.answers] for question in questions[Split.VALIDATION]]
+    return squad_metrics.best_threshold(
+        np.array([span.null_score - span.score for span in validation]),
+        [squad_metrics.f1(span.text, texts) for span, texts in zip(validation, answers, strict=True)],
+        [squad_metrics.f1("", texts) for texts in answers],
+    )
+
+
+def answer_text(span: BestSpan, threshold: float | None) -> str:
+    """The span's text, or none above the threshold."""
+    return "" if threshold is not None and span.null_score - span.score > threshold else span.text
+
+
+def _first(model_class: Any) -> Any:
+    """Some kinds of encoders have several classes."""
+    return model_class[0] if isinstance(model_class, tuple) else model_class
+
+
+_AT_ONCE = 1000
+
+
+def tagged_inputs(questions: Sequence[Question], source: EncoderSource) -> tuple[Features, int]:
+    """One input for each question, with a class for each of its tokens; also returns how many were truncated."""
+    check_fast(source)
+    features: list[dict[str, Any]] = []
+    num_cut = 0
+    for start in range(0, len(questions), _AT_ONCE):
+        some = questions[start : start + _AT_ONCE]
+        encoded = source.tokenizer(
+            [f"Question: {question.question.strip()}\nContext: " for question in some],
+            [question.context.strip() + (source.tokenizer.eos_token or "") for question in some],
+            add_special_tokens=False,
+            return_offsets_mapping=True,
+            verbose=False,
+        )
+        longest = paper_length(source)
+        for row, question in enumerate(some):
+            columns = {name: list(encoded[name][row][:longest]) for name in encoded if name in source.accepted}
+            texts = encoded.sequence_ids(row)[:longest]
+            offsets = np.full((len(texts), 2), -1, np.int32)
+            of_context = np.array([text == 1 for text in texts])
+            offsets[of_context] = np.array(encoded["offset_mapping"][row][:longest], np.int32)[of_context]
+            labels = np.zeros(len(texts), np.int64)
+            labels[answer_positions(offsets, question)] = 1
+            features.append({**columns, "labels": labels.tolist(), "offsets": offsets})
+            num_cut += len(encoded["input_ids"][row]) > longest
+    return features, num_cut
+
+
+def answer_positions(offsets: npt.NDArray[np.int32], question: Question) -> slice:
+    """Positions of the first answer's tokens in an input, as far as they were not truncated.
+
+    Args:
+        offsets: (S, 2), the characters of the stripped context that a token stands for; -1 for the question's.
+        question: with its answers.
+    """
+    tokens = np.flatnonzero(offsets[:, 0] >= 0)
+    if not question.answers or len(tokens) == 0:
+        return slice(0)
+    num_stripped = len(question.context) - len(question.context.lstrip())
+    answer = question.answers[0]
+    start, end = answer.start - num_stripped, answer.end - num_stripped
+    begins, ends = offsets[tokens, 0], offsets[tokens, 1]
+    if begins[0] > end or ends[-1] < start:
+        return slice(0)
+    # The last token that begins at or before the answer, to the first that ends at or behind its end.
+    first = max(0, int((begins <= start).sum()) - 1)
+    last = min(len(tokens) - 1, int((ends < end).sum()))
+    return slice(int(tokens[first]), int(tokens[last]) + 1)
+
+
+def tagged_text(question: Question, offsets: npt.NDArray[np.int32], tagged: npt.NDArray[np.int64]) -> str:
+    """The context from its first to its last tagged token."""
+    inside = offsets[(tagged == 1) & (offsets[:, 0] >= 0)]
+    return question.context.strip()[inside[0, 0] : inside[-1, 1]].strip() if len(inside) else ""

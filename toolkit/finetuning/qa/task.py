@@ -1,0 +1,246 @@
+"""Question answering (`qa`): the answer to a question as a span of its context, or none.
+
+Each token of a window scores as first and as last token of the answer; a special token stands for "no answer", which
+is also the label of a window that does not hold the answer. Of all windows of a context the best span is taken, and the
+lowest null score; the question is left unanswered where the null score exceeds the span's by more than a threshold.
+The paper's authors tag each token instead, and count the positions that are tagged rightly: a class of its own.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import nn
+from transformers import AutoModelForQuestionAnswering, AutoModelForTokenClassification, PreTrainedModel
+
+from toolkit.core.console import console
+from toolkit.core.text import counted
+from toolkit.finetuning.heads import load_network
+from toolkit.finetuning.qa import squad_metrics
+from toolkit.finetuning.qa.answers import (
+    answer_text,
+    best_spans,
+    choose_threshold,
+    has_question_answering,
+    tagged_inputs,
+    tagged_text,
+    window_label,
+)
+from toolkit.finetuning.qa.squad import Question, read_questions
+from toolkit.finetuning.qa.windows import WindowBuilder
+from toolkit.finetuning.settings import FinetuningSettings, Split
+from toolkit.finetuning.source import EncoderSource
+from toolkit.finetuning.task import Outputs, Prediction, Task
+from toolkit.finetuning.trainer import Features
+
+_IGNORED = -100
+
+
+class QuestionAnsweringSettings(FinetuningSettings):
+    """Fine-tuning for question answering."""
+
+    window_overlap: int = Field(default=128, ge=0)
+    """Tokens that neighbouring windows of a long context share, at most half of a window. `standard` only."""
+    max_answer_length: int = Field(default=30, ge=1)
+    """Longest predicted answer in tokens. `standard` only."""
+
+
+@dataclass(frozen=True)
+class Questions:
+    """Questions of all splits, and their files."""
+
+    files: Mapping[Split, Path]
+    questions: Mapping[Split, Sequence[Question]]
+
+
+class QuestionAnswering(Task[Questions]):
+    """Answers by their first and last token. Made with settings of the protocol `paper`, it is of the paper's class."""
+
+    name: ClassVar[str] = "qa"
+    metrics: ClassVar[Mapping[str, str]] = {"standard": "f1", "paper": "paper_f1"}
+    other_metrics: ClassVar[Mapping[str, tuple[str, ...]]] = {"standard": ("exact_match",)}
+    Settings: ClassVar[type[FinetuningSettings]] = QuestionAnsweringSettings
+    settings: QuestionAnsweringSettings
+    _labels: ClassVar[Mapping[int, str]] = {0: "start", 1: "end"}
+
+    def __new__(cls, settings: QuestionAnsweringSettings) -> "QuestionAnswering":
+        """An instance of the protocol's class."""
+        return super().__new__(_OF_PROTOCOL[settings.protocol] if cls is QuestionAnswering else cls)
+
+    def __init__(self, settings: QuestionAnsweringSettings) -> None:
+        super().__init__(settings)
+        self._null_threshold: float | None = None
+
+    def read(self, files: Mapping[Split, Path]) -> Questions:
+        """Questions whose answers stand where their offsets say."""
+        return Questions(files, self.protocol.with_validation({split: read_questions(files[split]) for split in files}))
+
+    def encode(self, data: Questions, source: EncoderSource) -> Mapping[Split, Features]:
+        """Question and context; a long context becomes several windows (`paper`: loses its end)."""
+        features: dict[Split, Features] = {}
+        for split, questions in data.questions.items():
+            features[split], num_cut = self.inputs(questions, source)
+            if num_cut:
+                path = data.files.get(split, data.files[Split.TRAIN])
+                console().print(f"{path}: {num_cut:,} of {counted(len(questions), 'question')} truncated.")
+        return features
+
+    def inputs(self, questions: Sequence[Question], source: EncoderSource) -> tuple[Features, int]:
+        """All windows of the questions of a split, and how many questions were truncated.
+
+        The label of a window is its first answer's start and end, and its length in tokens.
+        """
+        build = WindowBuilder(source, overlap=self.settings.window_overlap)
+        windows, num_cut = build(
+            [question.question for question in questions], [question.context for question in questions]
+        )
+        features = [
+            {
+                **window.inputs,
+                "labels": [*window_label(window, question), len(window.offsets)],
+                "of": number,
+                "window": window,
+            }
+            for number, (question, group) in enumerate(zip(questions, windows, strict=True))
+            for window in group
+        ]
+        return features, num_cut
+
+    def network(self, data: Questions, source: EncoderSource) -> nn.Module:
+        """The stock class for question answering, or that for token classification with the labels start and end.
+
+        Some stock classes, such as Llama's, keep their encoder under another name than the folder does and would go on
+        with random weights; EuroBERT has none.
+        """
+        kind = AutoModelForTokenClassification
+        return self._load(AutoModelForQuestionAnswering if has_question_answering(source.config) else kind, source)
+
+    def _load(self, kind: Any, source: EncoderSource) -> PreTrainedModel:
+        names = {label: index for index, label in self._labels.items()}
+        return load_network(kind, source, id2label=dict(self._labels), label2id=names)
+
+    def logits(self, outputs: Any) -> torch.Tensor:
+        """Start and end logits of each token, (B, S, 2), from either class."""
+        if hasattr(outputs, "start_logits"):
+            return torch.stack([outputs.start_logits, outputs.end_logits], dim=-1)
+        return super().logits(outputs)
+
+    def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Mean cross-entropy of start and end over the tokens of a window; padding takes no part.
+
+        Labels are start, end and number of tokens, (B, 3).
+        """
+        is_padding_BS = torch.arange(logits.shape[1], device=logits.device) >= labels[:, 2:]
+        masked = logits.masked_fill(is_padding_BS.unsqueeze(-1), torch.finfo(logits.dtype).min)
+        start, end = (nn.functional.cross_entropy(masked[:, :, side], labels[:, side]) for side in (0, 1))
+        return (start + end) / 2
+
+    def decode(
+        self, data: Questions, features: Mapping[Split, Features], outputs: Mapping[Split, Outputs]
+    ) -> Mapping[Split, list[Prediction]]:
+        """The best span of each question, or "" above the threshold, which is the best on the validation split."""
+        longest = self.settings.max_answer_length
+        spans = {
+            split: best_spans(data.questions[split], features[split], rows, max_length=longest)
+            for split, rows in outputs.items()
+        }
+        self._null_threshold = choose_threshold(data.questions, spans.get(Split.VALIDATION))
+        return {
+            split: [
+                {"id": question.id, "prediction": answer_text(span, self._null_threshold)}
+                for question, span in zip(data.questions[split], best, strict=True)
+            ]
+            for split, best in spans.items()
+        }
+
+    def score(self, data: Questions, predictions: Mapping[Split, list[Prediction]]) -> Mapping[Split, dict[str, float]]:
+        """Means of `exact_match` and `f1` as SQuAD's script defines them."""
+        scores: dict[Split, dict[str, float]] = {}
+        for split, rows in predictions.items():
+            pairs = [
+                (row["prediction"], [answer.text for answer in question.answers])
+                for row, question in zip(rows, data.questions[split], strict=True)
+            ]
+            scores[split] = {
+                "exact_match": float(np.mean([squad_metrics.exact_match(*pair) for pair in pairs])),
+                "f1": float(np.mean([squad_metrics.f1(*pair) for pair in pairs])),
+            }
+        return scores
+
+    def row(self, prediction: Prediction) -> Prediction:
+        """`id` and `prediction`."""
+        return {name: prediction[name] for name in ("id", "prediction")}
+
+    def save(self, network: nn.Module, folder: Path, data: Questions) -> None:
+        """The stock class, with `null_threshold` in its configuration; null: every question is answered."""
+        assert isinstance(network, PreTrainedModel)
+        network.config.null_threshold = self._null_threshold
+        network.save_pretrained(folder)
+
+    def baseline(self, data: Questions) -> float:
+        """Score of empty answers: the share of test questions that have none."""
+        test = data.questions[Split.TEST]
+        return sum(not question.answers for question in test) / len(test)
+
+
+class PaperQuestionAnswering(QuestionAnswering):
+    """Answers by the tokens that are tagged as theirs, with token classification."""
+
+    _labels: ClassVar[Mapping[int, str]] = {0: "outside", 1: "answer"}
+
+    def inputs(self, questions: Sequence[Question], source: EncoderSource) -> tuple[Features, int]:
+        """An input for each question of a split, with a class for each of its tokens; and how many were truncated."""
+        return tagged_inputs(questions, source)
+
+    def network(self, data: Questions, source: EncoderSource) -> nn.Module:
+        """The stock class for token classification."""
+        return self._load(AutoModelForTokenClassification, source)
+
+    def collate_labels(self, labels: Sequence[Any], *, width: int) -> torch.Tensor:
+        """The class of each token, (B, S); padding has none."""
+        return torch.tensor([[*classes, *[_IGNORED] * (width - len(classes))] for classes in labels])
+
+    def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Mean cross-entropy of the batch's tokens."""
+        return nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=_IGNORED)
+
+    def num_targets(self, labels: torch.Tensor) -> int:
+        """Tokens without padding."""
+        return int((labels != _IGNORED).sum())
+
+    def decode(
+        self, data: Questions, features: Mapping[Split, Features], outputs: Mapping[Split, Outputs]
+    ) -> Mapping[Split, list[Prediction]]:
+        """The context from its first to its last tagged token, and the tagged and the right positions of the input."""
+        return {
+            split: [
+                {
+                    "id": question.id,
+                    "prediction": tagged_text(question, row["offsets"], tagged := logits.argmax(axis=-1)),
+                    "positions": np.flatnonzero(tagged).tolist(),
+                    "answer": np.flatnonzero(row["labels"]).tolist(),
+                }
+                for question, row, logits in zip(data.questions[split], features[split], answered, strict=True)
+            ]
+            for split, answered in outputs.items()
+        }
+
+    def score(self, data: Questions, predictions: Mapping[Split, list[Prediction]]) -> Mapping[Split, dict[str, float]]:
+        """Mean `paper_f1`: F1 of positions of tokens."""
+        scores = {
+            split: [squad_metrics.position_f1(row["positions"], row["answer"]) for row in rows]
+            for split, rows in predictions.items()
+        }
+        return {split: {"paper_f1": float(np.mean(of_split))} for split, of_split in scores.items()}
+
+    def save(self, network: nn.Module, folder: Path, data: Questions) -> None:
+        """The stock class."""
+        assert isinstance(network, PreTrainedModel)
+        network.save_pretrained(folder)
+
+
+_OF_PROTOCOL: Mapping[str, type[QuestionAnswering]] = {"standard": QuestionAnswering, "paper": PaperQuestionAnswering}

@@ -1,0 +1,1 @@
+"""Sequence classification: a class, a number or a set of labels for a text or a pair of texts."""

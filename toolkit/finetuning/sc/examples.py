@@ -1,0 +1,180 @@
+"""Labelled texts, and the set of labels with their types."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from toolkit.core.errors import UserError
+from toolkit.finetuning.tables import Table
+
+Label = str | int | float | bool
+_TEXT, _TEXT_PAIR = "text", "text_pair"
+
+
+@dataclass(frozen=True)
+class Example:
+    """A text, or a pair of texts, with its label: a class, a number, or a tuple of classes.
+
+    `row` counts the rows of its file from 1.
+    """
+
+    text: str
+    text_pair: str | None
+    label: Any
+    row: int
+
+
+class LabelSet:
+    """The classes of a task, in a fixed order, with the type each had in the file.
+
+    `1`, `1.0`, `True` and `"1"` are four labels, though Python calls the first three equal. A label that is none of
+    them means the one with the same spelling, so that a format with strings alone (TSV) goes with one that has numbers.
+    """
+
+    def __init__(self, labels: Sequence[Label]) -> None:
+        distinct = {_key(label): label for label in labels}
+        self.labels: tuple[Label, ...] = tuple(distinct[key] for key in sorted(distinct))
+        self._index = {_key(label): index for index, label in enumerate(self.labels)}
+        written = [str(label) for label in self.labels]
+        self._index_of_written = {text: index for index, text in enumerate(written) if written.count(text) == 1}
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __contains__(self, label: Label) -> bool:
+        return _key(label) in self._index or str(label) in self._index_of_written
+
+    def index(self, label: Label) -> int:
+        """The class number of a label."""
+        exact = self._index.get(_key(label))
+        return self._index_of_written[str(label)] if exact is None else exact
+
+
+def _key(label: Label) -> tuple[str, Label]:
+    return type(label).__name__, label
+
+
+def text_columns_of(table: Table) -> tuple[str, ...]:
+    """The default text columns: a pair if the table has `text_pair`."""
+    return (_TEXT, _TEXT_PAIR) if _TEXT_PAIR in table.columns else (_TEXT,)
+
+
+def to_examples(
+    table: Table, *, text_columns: tuple[str, ...], label_column: str, read_label: Callable[[object, str], Any]
+) -> list[Example]:
+    """The labelled texts of a table.
+
+    Args:
+        table: of a file.
+        text_columns: one, or two for pairs.
+        label_column: another one.
+        read_label: the label from a cell and its place, such as "train.jsonl, row 7: 'label'".
+
+    Raises:
+        UserError: a missing column, or a row without a usable text or label; names the place.
+    """
+    _check_columns(table, (*text_columns, label_column))
+    return [
+        Example(
+            *_texts(f"{table.path}, row {number}", row, text_columns),
+            read_label(row.get(label_column), f"{table.path}, row {number}: {label_column!r}"),
+            number,
+        )
+        for number, row in enumerate(table.rows, start=1)
+    ]
+
+
+def _check_columns(table: Table, wanted: tuple[str, ...]) -> None:
+    *texts, label = wanted
+    if label in texts:
+        raise UserError(
+            f"{table.path}: the column {label!r} is both text and label. Choose another one with --label-column."
+        )
+    missing = [name for name in wanted if name not in table.columns]
+    if missing:
+        raise UserError(
+            f"{table.path}: no column {' or '.join(map(repr, missing))}; found: {', '.join(map(repr, table.columns))}. "
+            "Choose the columns with --text-columns and --label-column."
+        )
+
+
+def _texts(place: str, row: dict[str, object], columns: tuple[str, ...]) -> tuple[str, str | None]:
+    texts: list[str] = []
+    for column in columns:
+        value = row.get(column)
+        if not isinstance(value, str):
+            raise UserError(f"{place}: {column!r} must be a string, found {_shown(value)}. Correct or remove the row.")
+        texts.append(value)
+    return texts[0], texts[1] if len(texts) == 2 else None
+
+
+def read_class(value: object, place: str) -> Label:
+    """A class, as it stands.
+
+    Raises:
+        UserError: it is no string, integer or boolean.
+    """
+    if isinstance(value, list):
+        raise UserError(f"{place} is a list, {_shown(value)}, but the labels are classes. Choose --label-type set.")
+    if not isinstance(value, (str, int, float)) or value == "":
+        raise UserError(
+            f"{place} must be a string, an integer, true or false, found {_shown(value)}. Correct or remove the row."
+        )
+    if isinstance(value, float) and not (math.isfinite(value) and value.is_integer()):
+        raise UserError(
+            f"{place} is {value!r}, but the labels are classes. Choose --label-type number, or another column with "
+            "--label-column."
+        )
+    return value
+
+
+def read_number(value: object, place: str) -> float:
+    """A number, or the string of one.
+
+    Raises:
+        UserError: it is none, or not finite.
+    """
+    try:
+        number = float(value) if isinstance(value, (str, int, float)) and not isinstance(value, bool) else math.nan
+    except (ValueError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise UserError(f"{place} must be a finite number, found {_shown(value)}. Correct or remove the row.")
+    return number
+
+
+def read_set(value: object, place: str, *, separator: str) -> tuple[Label, ...]:
+    """A list of labels, or a string in which a sign separates them; blanks around each are removed.
+
+    Raises:
+        UserError: it is neither.
+    """
+    if isinstance(value, str):
+        return tuple(dict.fromkeys(name for part in value.split(separator) if (name := part.strip())))
+    if not isinstance(value, list) or not all(isinstance(label, (str, int)) and label != "" for label in value):
+        raise UserError(
+            f"{place} must be a list of strings or integers, or a string of labels separated by {separator!r}, found "
+            f"{_shown(value)}. Correct or remove the row."
+        )
+    return tuple(dict.fromkeys(value))
+
+
+def label_reader(label_type: str, *, separator: str) -> Callable[[object, str], Any]:
+    """The reader of labels of a type.
+
+    Args:
+        label_type: `class`, `number` or `set`.
+        separator: of the labels of a set in one string.
+    """
+    readers: dict[str, Callable[[object, str], Any]] = {
+        "class": read_class,
+        "number": read_number,
+        "set": partial(read_set, separator=separator),
+    }
+    return readers[label_type]
+
+
+def _shown(value: object) -> str:
+    return "null" if value is None else repr(value)

@@ -1,0 +1,209 @@
+"""Sequence classification (`sc`): a class, a number or a set of labels for a text or a pair of texts."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from pydantic import Field, ValidationInfo, field_validator
+from torch import nn
+
+from toolkit.core.console import console
+from toolkit.finetuning.heads import new_classifier, save_classifier
+from toolkit.finetuning.inputs import Encoded, InputBuilder, check_not_empty, paper_inputs
+from toolkit.finetuning.sc.examples import Example, label_reader, text_columns_of, to_examples
+from toolkit.finetuning.sc.labels import LABEL_TYPES, Labels
+from toolkit.finetuning.settings import FinetuningSettings, Split
+from toolkit.finetuning.source import EncoderSource
+from toolkit.finetuning.tables import read_table
+from toolkit.finetuning.task import Outputs, Prediction, Task
+from toolkit.finetuning.trainer import Features
+
+Name = Annotated[str, Field(min_length=1)]
+
+
+class SequenceClassificationSettings(FinetuningSettings):
+    """Fine-tuning for sequence classification."""
+
+    text_columns: tuple[Name, ...] | None = Field(default=None, min_length=1, max_length=2, strict=False)
+    """Column of the text, or both of a text pair. Unset: `text`, and `text_pair` if the training file has it."""
+    label_column: Name = "label"
+    """Column of the label."""
+    label_type: Literal["class", "number", "set"] = "class"
+    """`class`: one of the training file's labels. `number`: regression. `set`: any number of labels for each text."""
+    label_separator: Name = ","
+    """Between the labels of a set in one string, as `.tsv` and `.csv` have them; lists need none."""
+    pair_labels: tuple[Name, Name] | None = Field(default=None, strict=False)
+    """What the `paper` protocol writes before the two texts of a pair. Unset: the columns' names, capitalised."""
+
+    @field_validator("label_type")
+    @classmethod
+    def _paper_has_classes(cls, value: str, info: ValidationInfo) -> str:
+        if value != "class" and info.data.get("protocol") == "paper":
+            raise ValueError("the protocol 'paper' has classes only. Choose the protocol 'standard'")
+        return value
+
+
+@dataclass(frozen=True)
+class LabelledTexts:
+    """Examples of all splits, the file of each, what the texts of a pair are called, and the labels."""
+
+    files: Mapping[Split, Path]
+    examples: Mapping[Split, Sequence[Example]]
+    columns: tuple[str, ...]
+    labels: Labels
+
+
+class SequenceClassification(Task[LabelledTexts]):
+    """A label for a text or a pair of texts, by mean pooling and a small head."""
+
+    name: ClassVar[str] = "sc"
+    metrics: ClassVar[Mapping[str, str]] = {"standard": "accuracy", "paper": "paper_accuracy"}
+    Settings: ClassVar[type[FinetuningSettings]] = SequenceClassificationSettings
+    settings: SequenceClassificationSettings
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """Those of the label type; under the paper's protocol its accuracy alone."""
+        return tuple(self._scores)
+
+    @property
+    def _scores(self) -> Mapping[str, str]:
+        """Metrics, by name in results, as the label type calls them."""
+        return self._form.scores or {name: name for name in self._kind.metrics}
+
+    @property
+    def _kind(self) -> type[Labels]:
+        return LABEL_TYPES[self.settings.label_type]
+
+    @property
+    def _form(self) -> "_Form":
+        return _FORMS[self.settings.protocol]
+
+    def read(self, files: Mapping[Split, Path]) -> LabelledTexts:
+        """Rows of tables, whose labels fit those of the training file."""
+        tables = {split: read_table(path) for split, path in files.items()}
+        columns = self.settings.text_columns or text_columns_of(tables[Split.TRAIN])
+        read_label = label_reader(self.settings.label_type, separator=self.settings.label_separator)
+        examples: dict[Split, Sequence[Example]] = {
+            split: to_examples(
+                table, text_columns=columns, label_column=self.settings.label_column, read_label=read_label
+            )
+            for split, table in tables.items()
+        }
+        labels = self._kind((files[Split.TRAIN], examples[Split.TRAIN]))
+        for split, path in files.items():
+            labels.check((path, examples[split]), files[Split.TRAIN])
+        examples = self.protocol.with_validation(examples)
+        return LabelledTexts({**dict.fromkeys(examples, files[Split.TRAIN]), **files}, examples, columns, labels)
+
+    def encode(self, data: LabelledTexts, source: EncoderSource) -> Mapping[Split, Features]:
+        """Texts, truncated where they are longer than the model takes."""
+        features: dict[Split, Features] = {}
+        for split, path in data.files.items():
+            examples = data.examples[split]
+            rows, num_cut = self._form.inputs(examples, self.pair_labels(data), source)
+            check_not_empty(rows, str(path), [example.row for example in examples])
+            if num_cut:
+                console().print(
+                    f"{path}: {num_cut:,} of {len(rows):,} texts were truncated to {source.max_length:,} tokens."
+                )
+            targets = [data.labels.target(example.label) for example in examples]
+            features[split] = [{**row, "labels": target} for row, target in zip(rows, targets, strict=True)]
+        return features
+
+    def pair_labels(self, data: LabelledTexts) -> tuple[str, ...]:
+        """What the `paper` protocol writes before the texts."""
+        return self.settings.pair_labels or tuple(column.replace("_", " ").capitalize() for column in data.columns)
+
+    def network(self, data: LabelledTexts, source: EncoderSource) -> nn.Module:
+        """Mean pooling and a small head over the encoder."""
+        return new_classifier(source, data.labels.names, problem_type=data.labels.problem_type)
+
+    def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Cross-entropy, squared error or binary cross-entropy, by label type."""
+        return self._kind.loss(logits, labels)
+
+    def decode(
+        self, data: LabelledTexts, features: Mapping[Split, Features], outputs: Mapping[Split, Outputs]
+    ) -> Mapping[Split, list[Prediction]]:
+        """The answer to each example, beside the true label."""
+        return {
+            split: [
+                {"prediction": data.labels.answer(answer), "label": example.label}
+                for answer, example in zip(answers, data.examples[split], strict=True)
+            ]
+            for split, answers in outputs.items()
+        }
+
+    def score(
+        self, data: LabelledTexts, predictions: Mapping[Split, list[Prediction]]
+    ) -> Mapping[Split, dict[str, float]]:
+        """The scores of the label type; under the paper's protocol its accuracy alone."""
+        scores = {
+            split: data.labels.scores([row["label"] for row in rows], [row["prediction"] for row in rows])
+            for split, rows in predictions.items()
+        }
+        return {split: {name: row[of] for name, of in self._scores.items()} for split, row in scores.items()}
+
+    def save(self, network: nn.Module, folder: Path, data: LabelledTexts) -> None:
+        """Encoder and head, and the label of each output with its type."""
+        last: Any = network.classifier
+        network.classifier = data.labels.in_label_unit(last)
+        try:
+            save_classifier(network, folder)
+        finally:
+            network.classifier = last
+        if data.labels.classes is not None:
+            (folder / "labels.json").write_text(
+                json.dumps(data.labels.classes.labels, ensure_ascii=False) + "\n", encoding="utf-8"
+            )
+
+    def baseline(self, data: LabelledTexts) -> float | None:
+        """Of the constant answer that is best on the training split; None for numbers."""
+        training, test = ([row.label for row in data.examples[split]] for split in (Split.TRAIN, Split.TEST))
+        constant = data.labels.best_constant(training, metric=self.metric)
+        if constant is None:
+            return None
+        rows = [{"label": label, "prediction": constant} for label in test]
+        return self.score(data, {Split.TEST: rows})[Split.TEST][self.metric]
+
+
+@dataclass(frozen=True)
+class _Form:
+    """What a protocol decides: inputs from the examples of a split, and the label type's scores by another name."""
+
+    inputs: Callable[[Sequence[Example], Sequence[str], EncoderSource], tuple[list[Encoded], int]]
+    scores: Mapping[str, str] = field(default_factory=dict)
+    """Empty: all, by their own names."""
+
+
+def _standard_inputs(
+    examples: Sequence[Example], pair_labels: Sequence[str], source: EncoderSource
+) -> tuple[list[Encoded], int]:
+    second = [example.text_pair for example in examples if example.text_pair is not None]
+    return InputBuilder(source)([example.text for example in examples], second or None)
+
+
+def _paper_inputs(
+    examples: Sequence[Example], pair_labels: Sequence[str], source: EncoderSource
+) -> tuple[list[Encoded], int]:
+    return paper_inputs(paper_texts(examples, pair_labels), source)
+
+
+def paper_texts(examples: Sequence[Example], pair_labels: Sequence[str]) -> list[str]:
+    """Each text as the paper's authors have it; the two of a pair are labelled lines of one string."""
+    return [
+        example.text
+        if example.text_pair is None
+        else f"{pair_labels[0]}: {example.text}\n{pair_labels[1]}: {example.text_pair}"
+        for example in examples
+    ]
+
+
+_FORMS: Mapping[str, _Form] = {
+    "standard": _Form(_standard_inputs),
+    "paper": _Form(_paper_inputs, scores={"paper_accuracy": "accuracy"}),
+}

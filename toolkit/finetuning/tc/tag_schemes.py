@@ -1,0 +1,143 @@
+"""Tag schemes of entities: IOB1, IOB2, BIOES and BILOU, told apart, turned into one another, and scored.
+
+| scheme | a first token | inside | last | single |
+|---|---|---|---|---|
+| IOB1 | I-, or B- right behind an entity of the same type | I- | I- | as a first token |
+| IOB2 | B- | I- | I- | B- |
+| BIOES | B- | I- | E- | S- |
+| BILOU | B- | I- | L- | U- |
+
+What an entity is, seqeval's default mode decides, here as in the metric: as in conlleval, an I- that continues nothing
+begins an entity, and so does a change of type.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+
+import numpy as np
+from seqeval.metrics.sequence_labeling import get_entities, precision_recall_fscore_support
+from sklearn.metrics import f1_score
+
+OUTSIDE = "O"
+Entity = tuple[str, int, int]
+"""Type, first and last token."""
+
+_TAG = re.compile(r"O|[BIESLU]-.+", re.DOTALL)
+_BIOES_OF = str.maketrans("LU", "ES")
+
+
+class TagScheme(StrEnum):
+    """How tags mark the tokens of an entity."""
+
+    IOB1 = "IOB1"
+    IOB2 = "IOB2"
+    BIOES = "BIOES"
+    BILOU = "BILOU"
+
+
+_LETTERS = {
+    TagScheme.IOB1: ("I", "I", "I", "I"),
+    TagScheme.IOB2: ("B", "I", "I", "B"),
+    TagScheme.BIOES: ("B", "I", "E", "S"),
+    TagScheme.BILOU: ("B", "I", "L", "U"),
+}
+"""Letters of a first, inner, last and single token."""
+
+
+def is_tag(text: str) -> bool:
+    """Whether a text is a tag of one of the schemes: O, or a letter, a hyphen and a type."""
+    return _TAG.fullmatch(text) is not None
+
+
+def detect_scheme(sentences: Iterable[Sequence[str]]) -> TagScheme:
+    """The scheme in which tags are written.
+
+    Tags without E-, S-, L- and U- are IOB1 where at least one entity begins with I- and B- only follows an entity of
+    its type; else IOB2, even if some entities begin with I-.
+
+    Args:
+        sentences: tags of each sentence.
+
+    Raises:
+        ValueError: there are tags of both BIOES and BILOU.
+    """
+    letters: set[str] = set()
+    begins_with_i, b_is_iob1 = False, True
+    for tags in sentences:
+        before = OUTSIDE
+        for tag in tags:
+            letters.add(tag[0])
+            continues = before[1:] == tag[1:]
+            begins_with_i |= tag[0] == "I" and not continues
+            b_is_iob1 &= tag[0] != "B" or continues
+            before = tag
+    if letters & set("ES") and letters & set("LU"):
+        raise ValueError("E- or S- tags (BIOES) beside L- or U- tags (BILOU)")
+    if letters & set("ES"):
+        return TagScheme.BIOES
+    if letters & set("LU"):
+        return TagScheme.BILOU
+    return TagScheme.IOB1 if begins_with_i and b_is_iob1 else TagScheme.IOB2
+
+
+def scorable(tags: Sequence[str]) -> list[str]:
+    """Tags as seqeval's default mode knows them: BILOU's letters become those of BIOES."""
+    return [tag[0].translate(_BIOES_OF) + tag[1:] for tag in tags]
+
+
+def entities_of(tags: Sequence[str]) -> list[Entity]:
+    """The entities that the tags of a sentence mark, in order, in whatever scheme."""
+    return [(kind, first, last) for kind, first, last in get_entities(scorable(tags))]
+
+
+def tags_of(entities: Iterable[Entity], num_tokens: int, scheme: TagScheme) -> list[str]:
+    """Tags of a sentence with these entities, which are in order and do not overlap."""
+    tags = [OUTSIDE] * num_tokens
+    first_letter, inner, last_letter, single = _LETTERS[scheme]
+    before: tuple[str, int] | None = None
+    for kind, first, last in entities:
+        letters = single if first == last else first_letter + inner * (last - first - 1) + last_letter
+        if scheme is TagScheme.IOB1 and before == (kind, first - 1):
+            letters = "B" + letters[1:]
+        tags[first : last + 1] = [f"{letter}-{kind}" for letter in letters]
+        before = kind, last
+    return tags
+
+
+def rewritten(tags: Sequence[str], scheme: TagScheme) -> list[str]:
+    """The tags of a sentence in a scheme: the same entities."""
+    return tags_of(entities_of(tags), len(tags), scheme)
+
+
+def entity_scores(truth: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]) -> dict[str, float]:
+    """`precision`, `recall` and `f1` of whole entities in seqeval's default mode, micro-averaged; 0 where undefined.
+
+    Args:
+        truth: tags of each sentence.
+        predictions: likewise.
+    """
+    precision, recall, f1, _ = precision_recall_fscore_support(
+        [scorable(tags) for tags in truth],
+        [scorable(tags) for tags in predictions],
+        average="micro",
+        zero_division=0,
+    )
+    return {"precision": float(precision), "recall": float(recall), "f1": float(f1)}
+
+
+def sentence_macro_f1(truth: Sequence[Sequence[int]], predictions: Sequence[Sequence[int | None]]) -> float:
+    """The paper's score: F1 of each tag that occurs in a sentence or its prediction, O included, averaged twice.
+
+    First over the tags of a sentence, then over the sentences. It is much higher than the F1 of entities.
+
+    Args:
+        truth: tags of each sentence, as numbers.
+        predictions: likewise; words without one (None) are left out, as are sentences of such words alone.
+    """
+    scores = []
+    for gold, predicted in zip(truth, predictions, strict=True):
+        answered = [(right, answer) for right, answer in zip(gold, predicted, strict=True) if answer is not None]
+        if answered:
+            scores.append(f1_score(*zip(*answered, strict=True), average="macro", zero_division=0))
+    return float(np.mean(scores)) if scores else 0.0
