@@ -1,6 +1,6 @@
 # Two commands: `make quickstart` shows the whole path at work, `make test` runs the suite. Both install what they need.
 # PIP_ARGS is passed to every pip install, for example PIP_ARGS="--index-url <a CPU-only index>".
-# BENCH_ARGS goes to the command of `make bench`.
+# BENCH_ARGS goes to the command of `make bench`, FAULTS_ARGS to that of `make faults`.
 
 PYTHON ?= python3
 VENV := .venv
@@ -20,12 +20,13 @@ test: $(VENV)/tests-installed
 test-slow: $(VENV)/tests-installed
 	$(BIN)/python -m pytest -m slow $(IN_PARALLEL)
 
-# About half an hour: does the suite notice when the code is wrong?
+# Does the suite notice when the code is wrong? All of them take about half an hour, FAULTS_ARGS="--sample 10" minutes.
 faults: $(VENV)/tests-installed
-	$(BIN)/python -m tests.planted_faults
+	$(BIN)/python -m tests.planted_faults $(FAULTS_ARGS)
 
-# About an hour; test-slow has a sample.
+# More than an hour; test-slow has a sample.
 proofs: $(VENV)/tests-installed
+	$(BIN)/python -m pytest -m long $(IN_PARALLEL)
 	$(BIN)/python -m tests.proofs.layout_table --write docs/parallelism.md
 	$(BIN)/python -m tests.proofs.kills
 	$(BIN)/python -m tests.proofs.slurm --write docs/clusters.md

@@ -1,4 +1,4 @@
-"""The planted faults (run by `make test-slow`) have to keep up with the source."""
+"""The planted faults (`make faults`; a sample in `.ci/run`) have to keep up with the source."""
 
 import importlib.util
 import sys
@@ -33,3 +33,10 @@ def test_a_fault_that_does_not_fit_is_reported() -> None:
         ]
     )
     assert ["0 times, not once" in found[0], "no tests/core" in found[1], "not Python" in found[2]] == [True] * 3
+
+
+def test_a_sample_is_that_of_its_commit() -> None:
+    script = _script()
+    samples = [script.drawn(script.FAULTS, 10, commit=commit) for commit in ("one", "one", "two")]
+    assert samples[0] == samples[1] != samples[2]
+    assert [len({fault.name for fault in sample}) for sample in samples] == [10] * 3

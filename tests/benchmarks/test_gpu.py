@@ -123,7 +123,7 @@ def test_queries_at_targets_are_compared_with_the_definition(layout_name, monkey
         assert [row[name] < 0.02 for name in names] == [is_right] * 4
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_section_runs_at_toy_size(tmp_path):
     """What fails on a GPU for a mistake in the benchmark, and not for the GPU, fails here first."""
     done = _run("--toy", "--out", str(tmp_path), timeout=580)
@@ -186,7 +186,7 @@ def test_an_error_is_a_row_and_what_is_missing_another(monkeypatch):
     assert timing.attempt({}, renamed)["error"] == "ImportError: cannot import name 'x' from 'toolkit.run'"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_call_runs_at_toy_size(tmp_path):
     done = _run("--toy", "--call", "ONE", "--out", str(tmp_path), timeout=580)
     rows = _rows(tmp_path)

@@ -35,7 +35,7 @@ def whole(tmp_path_factory):
     return run_file, folder / "whole"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("launcher", "dead"), [("deepspeed", 1), ("torchrun", 0)])
 def test_a_host_is_killed_and_both_are_started_again(tmp_path, whole, launcher, dead):
     run_file, uninterrupted = whole
@@ -53,7 +53,7 @@ def test_a_host_is_killed_and_both_are_started_again(tmp_path, whole, launcher, 
     assert compare(uninterrupted, cut) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_folder_that_one_host_does_not_see_is_told(tmp_path, whole):
     """The same relative path on two hosts, below a working folder of each."""
     run_file, _ = whole
@@ -108,7 +108,7 @@ def _program(path, text):
     path.chmod(0o755)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_slurm_job_stops_before_its_time_is_over_and_resumes(tmp_path, whole, cluster):
     run_file, uninterrupted = whole
     cut = tmp_path / "cut"
@@ -131,7 +131,7 @@ def test_a_slurm_job_stops_before_its_time_is_over_and_resumes(tmp_path, whole, 
     assert len((tmp_path / "requeued").read_text().splitlines()) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_slurm_job_that_saved_nothing_new_is_not_requeued(tmp_path, whole, cluster):
     """The signal comes before the first step."""
     run_file, _ = whole
@@ -149,7 +149,7 @@ def test_a_slurm_job_that_saved_nothing_new_is_not_requeued(tmp_path, whole, clu
     assert not (tmp_path / "requeued").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_slurm_job_whose_run_is_finished_is_not_requeued(tmp_path, whole, cluster):
     """The signal comes behind the last step, and then while a job starts that finds the run finished."""
     run_file, _ = whole
@@ -175,7 +175,7 @@ def test_a_slurm_job_whose_run_is_finished_is_not_requeued(tmp_path, whole, clus
     assert not (tmp_path / "requeued").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_slurm_job_that_cannot_run_is_not_requeued(tmp_path, whole, cluster):
     run_file, _ = whole
     command = ["bash", str(_LAUNCHERS / "slurm.sbatch"), str(run_file), "--set", "lr.peak=-1"]

@@ -56,7 +56,7 @@ def _deepspeed(arguments, environment):
     return [start([*launcher, str(PRETRAIN), *arguments], environment)]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("launcher", ["toolkit train", "deepspeed", "two hosts", "torchrun"])
 @pytest.mark.parametrize("how", ["raises", "is killed while rank 0 hangs"])
 def test_under_every_launcher(tmp_path, run, launcher, how):

@@ -10,7 +10,7 @@ import pytest
 from tests.support.hf_decoders import save_decoder
 from tests.support.hub_server import HubServer
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 # A small conversion first, so that imports and the sizes of buffers are not counted.
 _CONVERT = """

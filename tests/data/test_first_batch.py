@@ -24,7 +24,7 @@ def _first_batch(folder: Path) -> dict[str, float]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ten_trillion_tokens(tmp_path: Path) -> None:
     """The target is 1 s (see `benchmarks/first_batch.py`, which measures it); here there is room for a busy machine."""
     folder = write_sparse_corpus(tmp_path / "corpus", num_shards=37_253, sequence_length=2048)

@@ -26,7 +26,7 @@ def test_layouts_of_four_ranks_give_the_numbers_of_one(tmp_path: Path) -> None:
     assert "| pipeline tp2 pp2 | 4 |" in table(rows, spread)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(not is_available(), reason="no Slurm with two idle nodes here")
 def test_a_slurm_job_is_queued_again_where_it_got_on_and_only_there(tmp_path: Path) -> None:
     case = Case(tmp_path, steps=60, seconds_per_batch=0.05)

@@ -101,7 +101,7 @@ def test_damaged_files_are_read_or_refused_in_words(kinds):
     assert len(lines) == len(list(kinds.iterdir())) == 12
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_thousand_damaged_files_of_each_kind(kinds):
     lines = run(kinds, seed=2, count=1000, timeout=1200).splitlines()
 

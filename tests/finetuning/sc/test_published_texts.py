@@ -11,7 +11,7 @@ from toolkit.finetuning.sc.task import paper_texts
 SETS = Path(__file__).resolve().parents[4] / "shared" / "data" / "eval" / "sc"
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.skipif(not SETS.exists(), reason="needs the shared evaluation sets"),
 ]
 
