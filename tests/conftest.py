@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import costs
+
 TESTS = Path(__file__).parent
 
 # One thread for each process: several run at a time. Set before anything loads a library that reads it.
@@ -38,6 +40,25 @@ LONGEST_FIRST = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     ranks = {TESTS / name: rank for rank, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--costs", type=Path, help="write what each test takes to this file, the dearest first")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    yield from costs.measured(item, "setup", costs.SETUP_SECONDS)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    yield from costs.measured(item, "call", costs.CALL_SECONDS)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if (path := config.getoption("--costs")) and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(costs.Table(path))
 
 
 @pytest.fixture(scope="session", autouse=True)

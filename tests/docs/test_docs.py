@@ -2,10 +2,7 @@
 
 import importlib
 import json
-import os
 import re
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -19,6 +16,7 @@ from tests.docs.memory_table import PAGE, with_table
 from tests.docs.pages import PAGES, ROOT, Page, Snippet
 from tests.docs.settings_tables import TABLES, filled, keys
 from tests.support.checkpoints import model_states, write_checkpoint
+from tests.support.forked import run_python
 from tests.support.packages import lay_down_entry_points
 from tests.support.retrieval import word_collection
 from tests.support.text import sample_documents, tiny_tokenizer
@@ -177,21 +175,13 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _run(code: list[str], folder: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, *code],
-        cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    ended = run_python(code, folder=folder)
+    assert ended.code == 0, ended.output
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.snippets("python")], ids=lambda page: page.name)
 def test_python_snippets_run(page: Page, workplace: Path) -> None:
-    """Those of a page one after another, in one process."""
+    """Those of a page one after another, in one process of their own."""
     stem = page.path.stem.replace("-", "_")
     for number, snippet in enumerate(page.snippets("python")):
         name = next((mark.removeprefix("file=") for mark in snippet.marks if mark.startswith("file=")), None)

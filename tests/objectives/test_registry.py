@@ -1,6 +1,5 @@
 """The registry: packages installed for real, and what happens when they are broken."""
 
-import subprocess
 import sys
 import textwrap
 from dataclasses import replace
@@ -9,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.support.forked import run_python
 from tests.support.packages import lay_down_entry_points
 from toolkit.core.errors import SettingsError
 from toolkit.objectives import Draws, Vocabulary, build, get, known, register, registry
@@ -96,16 +96,9 @@ def test_a_plugin_passes_the_contract_suite_from_its_own_tests(tmp_path: Path) -
         )
     )
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    finished = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_plugin.py"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert finished.returncode == 0, finished.stdout
-    assert "9 passed" in finished.stdout
+    ended = run_python(["-m", "pytest", "-q", "-p", "no:cacheprovider", "test_plugin.py"], folder=tmp_path)
+    assert ended.code == 0, ended.output
+    assert "9 passed" in ended.output
 
 
 def test_a_plugin_that_breaks_on_import_is_named(site: Path) -> None:

@@ -17,6 +17,9 @@ from toolkit.run.branching import make_branch
 from toolkit.run.data import open_run_data
 from toolkit.testing.distributed import run_distributed
 
+# Whole runs on several ranks.
+pytestmark = pytest.mark.costs(15)
+
 _SWITCH, _LAST, _ROWS = 4, 8, 8
 _KEPT = ("checkpoint.keep_every=1",)
 _SAME = (

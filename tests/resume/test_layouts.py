@@ -12,6 +12,9 @@ from tests.support.runs import RunCase, read_metrics, write_run
 from toolkit.checkpoint.read import open_checkpoint
 from toolkit.testing.distributed import run_distributed
 
+# Whole runs on several ranks.
+pytestmark = pytest.mark.costs(25)
+
 _PHASE = 4
 
 

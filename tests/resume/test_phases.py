@@ -11,6 +11,9 @@ from toolkit.checkpoint.read import open_checkpoint
 from toolkit.run.branching import make_branch
 from toolkit.testing.distributed import run_distributed
 
+# Whole runs on several ranks.
+pytestmark = pytest.mark.costs(20)
+
 _SAME = ("loss", "targets", "learning_rate", "grad_norm", "objective", "attention")
 
 

@@ -18,6 +18,9 @@ from toolkit.testing.corpora import random_documents, write_token_corpus
 from toolkit.testing.distributed import run_distributed
 from toolkit.training import pretrain
 
+# Whole runs on several ranks.
+pytestmark = pytest.mark.costs(20)
+
 _SWITCH = 4
 _LAST = 2 * _SWITCH
 _KEEP_ALL, _KEEP_LAST = "checkpoint.keep_every=1", "checkpoint.keep=1"

@@ -1,8 +1,6 @@
 """`pretrain(settings)` in a plain process, without a launcher."""
 
-import subprocess
-import sys
-
+from tests.support.forked import run_python
 from tests.support.runs import read_metrics, write_run
 from toolkit.checkpoint.manifest import read_manifest
 
@@ -37,13 +35,12 @@ print(pretrain(settings))
 
 def test_it_runs_as_the_only_rank(tmp_path):
     """And holds the folder against `toolkit train` too, which then need not wait for ranks that may be dying."""
-    command = [sys.executable, "-c", _SCRIPT, str(write_run(tmp_path))]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    endings = [line for line in done.stdout.splitlines() if "finished" in line]
+    ended = run_python(["-c", _SCRIPT, str(write_run(tmp_path))], folder=tmp_path)
+    assert ended.code == 0, ended.output
+    endings = [line for line in ended.output.splitlines() if "finished" in line]
     assert endings == ["finished at step 4", "already finished at step 4"]
     assert [line["step"] for line in read_metrics(tmp_path / "run")] == [0, 1, 2, 3, 4]
     manifest = read_manifest(tmp_path / "run" / "checkpoints" / "step-00000004")
     assert manifest.kernels == {"attention": "sdpa", "blocks": "eager"}
-    assert done.stdout.count(f"another run is training in {tmp_path / 'run'}.") == 2
-    assert "would start ranks" not in done.stdout
+    assert ended.output.count(f"another run is training in {tmp_path / 'run'}.") == 2
+    assert "would start ranks" not in ended.output

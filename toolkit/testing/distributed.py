@@ -33,7 +33,16 @@ _PRELOADED = [
 ]
 _context: ForkServerContext | None = None
 cpu_seconds = 0.0
-"""What ranks have used so far: they are children of the server, so that no count of this process's has them."""
+"""What processes of the server have used so far: they are its children, and no count of this process's has them."""
+
+
+def warm_server() -> ForkServerContext:
+    """What starts processes that have imported everything; the first use starts the server."""
+    global _context
+    if _context is None:
+        _context = multiprocessing.get_context("forkserver")
+        _context.set_forkserver_preload(_PRELOADED)
+    return _context
 
 
 def run_distributed(cases: Sequence[Case], *, world_size: int, timeout: float = 300.0) -> list[list[Any]]:
@@ -45,15 +54,13 @@ def run_distributed(cases: Sequence[Case], *, world_size: int, timeout: float = 
     Raises:
         AssertionError: a case failed on some rank, with that rank's traceback; later cases were not run.
     """
-    global _context, cpu_seconds
-    if _context is None:
-        _context = multiprocessing.get_context("forkserver")
-        _context.set_forkserver_preload(_PRELOADED)
+    global cpu_seconds
+    context = warm_server()
     receivers, processes = [], []
     port = _free_port()
     for rank in range(world_size):
-        receiver, sender = _context.Pipe(duplex=False)
-        process = _context.Process(target=_rank, args=(rank, world_size, port, list(cases), sender), daemon=True)
+        receiver, sender = context.Pipe(duplex=False)
+        process = context.Process(target=_rank, args=(rank, world_size, port, list(cases), sender), daemon=True)
         process.start()
         sender.close()
         receivers.append(receiver)
@@ -112,8 +119,13 @@ def _rank(rank: int, world_size: int, port: int, cases: list[Case], sender: Any)
         sender.send(f"rank {rank} of {world_size}:\n{traceback.format_exc()}")
         # The other ranks may wait for this one in a collective: leave, so that the test ends them.
         os._exit(1)
+    sender.send((results, cpu_seconds_here()))
+
+
+def cpu_seconds_here() -> float:
+    """CPU seconds of this process and of its children that have ended."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    sender.send((results, sum(one.ru_utime + one.ru_stime for one in used)))
+    return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 def _free_port() -> int:
