@@ -649,7 +649,7 @@ FAULTS = (
         path="toolkit/experiments/grid/selection.py",
         old="return min(rate for",
         new="return max(rate for",
-        tests=("tests/experiments/test_selection.py",),
+        tests=("tests/experiments/grid/test_selection.py",),
     ),
     Fault(
         name="grid: a learning rate that lacks a seed is chosen",
@@ -664,21 +664,21 @@ FAULTS = (
             "            for rate, members in rates.items()\n"
             "            if any("
         ),
-        tests=("tests/experiments/test_selection.py",),
+        tests=("tests/experiments/grid/test_selection.py",),
     ),
     Fault(
         name="grid: test scores choose the learning rate",
         path="toolkit/experiments/grid/selection.py",
         old="return score.validation[score.metric]",
         new="return score.test[score.metric]",
-        tests=("tests/experiments/test_selection.py",),
+        tests=("tests/experiments/grid/test_selection.py",),
     ),
     Fault(
         name="grid: results stand in the order in which cells finished",
         path="toolkit/experiments/grid/cells.py",
         old="for score in sorted(scores, key=lambda score: score.cell))",
         new="for score in scores)",
-        tests=("tests/experiments/test_selection.py",),
+        tests=("tests/experiments/grid/test_selection.py",),
     ),
     Fault(
         name="grid: a lost worker's cell is not run again",
@@ -689,17 +689,17 @@ FAULTS = (
     ),
     Fault(
         name="grid: all cells of a rate have the seed of the settings",
-        path="toolkit/workflows/grid_plan.py",
+        path="toolkit/experiments/grid/plan.py",
         old='own = {"seed": cell.seed, "learning_rate": cell.learning_rate}',
         new='own = {"learning_rate": cell.learning_rate}',
-        tests=("tests/workflows/test_grid_plan.py",),
+        tests=("tests/experiments/grid/test_plan.py",),
     ),
     Fault(
         name="grid: a finished cell counts whatever it was declared to be",
-        path="toolkit/workflows/grid_plan.py",
+        path="toolkit/experiments/grid/plan.py",
         old="if found := self._changes(cell):",
         new="if (found := self._changes(cell)) and outcome.cell != cell:",
-        tests=("tests/workflows/test_grid_plan.py",),
+        tests=("tests/experiments/grid/test_plan.py",),
     ),
     Fault(
         name="report: validation scores are shown as test scores",
@@ -1067,19 +1067,19 @@ FAULTS = (
     ),
     Fault(
         name="grid: a diverged cell stays one though it is declared otherwise now",
-        path="toolkit/workflows/grid_plan.py",
+        path="toolkit/experiments/grid/plan.py",
         old="return place.score if diverged is None or self._changes(cell) else diverged",
         new="return place.score if diverged is None else diverged",
         tests=(
-            "tests/workflows/test_grid_plan.py::test_a_diverged_cell_is_tried_again_where_it_is_declared_otherwise",
+            "tests/experiments/grid/test_plan.py::test_a_diverged_cell_is_tried_again_where_it_is_declared_otherwise",
         ),
     ),
     Fault(
         name="grid: cells of different settings share a training",
-        path="toolkit/workflows/grid_plan.py",
+        path="toolkit/experiments/grid/plan.py",
         old="return json.dumps([cell.model, cell.kind, settings, self._tasks",
         new="return json.dumps([cell.model, cell.kind, self._tasks",
-        tests=("tests/workflows/test_grid_plan.py::test_the_papers_grid_is_resolved_without_a_download",),
+        tests=("tests/experiments/grid/test_plan.py::test_the_papers_grid_is_resolved_without_a_download",),
     ),
     Fault(
         name="fine-tuning: weights are taken that were trained on other inputs",

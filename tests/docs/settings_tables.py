@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 
 from tests.docs.pages import PAGES
 from toolkit.data import BlendEntry
-from toolkit.experiments import Grid, ModelEntry, TaskEntry
+from toolkit.experiments.grid.declaration import Grid, ModelEntry, TaskEntry
 from toolkit.finetuning import FinetuningSettings
 from toolkit.finetuning.ir.task import RetrievalSettings
 from toolkit.finetuning.qa.task import QuestionAnsweringSettings

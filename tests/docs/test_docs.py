@@ -23,7 +23,8 @@ from tests.support.text import sample_documents, tiny_tokenizer
 from toolkit.conversion import to_hf
 from toolkit.data import CorpusManifest
 from toolkit.engine.ds_config import read_ds_config, resolve_ds_config
-from toolkit.experiments import grid_cells, load_grid
+from toolkit.experiments.grid.cells import grid_cells
+from toolkit.experiments.grid.declaration import load_grid
 from toolkit.finetuning import FinetuningResult, get_task
 from toolkit.model import model_settings
 from toolkit.model.encoder import Encoder

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 from toolkit.core.files import atomic_write
+from toolkit.experiments.grid import executors, program
+from toolkit.experiments.grid.worker import CellRunner
 from toolkit.finetuning import cell
-from toolkit.workflows import grid, grid_executors
-from toolkit.workflows.grid_worker import CellRunner
 
 _LAST_RESULT = 5
 
@@ -35,5 +35,5 @@ class KilledWhileWriting(CellRunner):
 
 
 if __name__ == "__main__":
-    vars(grid_executors)["RUNNER"] = "tests.support.grid_killer:KilledWhileWriting"
-    grid.run_grid(Path(sys.argv[1]), num_workers=2)
+    vars(executors)["RUNNER"] = "tests.support.grid_killer:KilledWhileWriting"
+    program.run_grid(Path(sys.argv[1]), num_workers=2)

@@ -35,7 +35,7 @@ def command(
 
     if executor not in set(ExecutorKind):
         raise SettingsError(f"unknown executor {executor!r}. Choose local (the default) or ray.")
-    from toolkit.workflows.grid import run_grid, show_grid
+    from toolkit.experiments.grid.program import run_grid, show_grid
 
     if dry_run:
         show_grid(grid)

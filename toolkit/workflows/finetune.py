@@ -6,11 +6,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from safetensors import safe_open
-
-from toolkit.checkpoint.folders import holds_checkpoints
-from toolkit.checkpoint.read import open_checkpoint
 from toolkit.core.errors import SettingsError
+from toolkit.experiments.encoders import check_model, export_encoder, needs_export
 from toolkit.finetuning import (
     FinetuningResult,
     FinetuningSettings,
@@ -22,7 +19,6 @@ from toolkit.finetuning import (
     run_cell,
 )
 from toolkit.finetuning.named.datasets import DATASETS, named_dataset
-from toolkit.finetuning.source import model_loading
 
 _USES = {
     "sc": "transformers.pipeline('text-classification', model={model!r})('a text')",
@@ -128,22 +124,6 @@ def _is_stock_classifier(model: Path) -> bool:
     return any(name.endswith("ForSequenceClassification") for name in names)
 
 
-def needs_export(model: str | Path) -> bool:
-    """Whether MODEL is a run or a checkpoint of this toolkit."""
-    return holds_checkpoints(Path(model)) and not (Path(model) / "config.json").exists()
-
-
-def export_encoder(model: str | Path, folder: Path) -> Path:
-    """Write a run's or a checkpoint's encoder as a Hugging Face folder, and return the folder of the checkpoint.
-
-    Raises:
-        UserError: it cannot be read, or the folder cannot be written.
-    """
-    from toolkit.conversion import ExportDtype, ExportForm, to_hf
-
-    return to_hf(model, folder, form=ExportForm.BIDIRECTIONAL, dtype=ExportDtype.FP32).checkpoint
-
-
 def _check_data(files: Mapping[Split, Path], dataset: str | None) -> None:
     """Raise SettingsError unless there are either files to train and to evaluate on, or a data set."""
     if dataset is not None and files:
@@ -158,21 +138,6 @@ def _check_data(files: Mapping[Split, Path], dataset: str | None) -> None:
             f"no data to fine-tune on: {' and '.join(missing)} missing. Give --train and --test, or --dataset with the "
             f"name of a data set: {', '.join(DATASETS)}."
         )
-
-
-def check_model(model: str | Path) -> None:
-    """Find what is wrong with a model without loading it, before data are fetched for it or many cells run.
-
-    Raises:
-        UserError: there is none, it is not an encoder, or its files are damaged as far as their headers tell.
-    """
-    if needs_export(model):
-        open_checkpoint(model)
-        return
-    open_source(str(model))
-    for file in sorted(Path(model).glob("*.safetensors")):
-        with model_loading(str(model)), safe_open(file, "pt"):
-            pass
 
 
 @contextmanager

@@ -1,1 +1,4 @@
-"""One grid of fine-tuning runs: what it declares, its folder, and what it chooses."""
+"""A grid of fine-tuning runs.
+
+Declaration -> cells -> plan (inputs, hashes, what has finished) -> work for workers -> scores -> choice of rates.
+"""

@@ -13,11 +13,12 @@ import pytest
 from tests.support.grids import write_grid
 from toolkit.core.errors import SettingsError
 from toolkit.execution import NOBODY, Event, Failed, Finished, Work
-from toolkit.experiments import Cell, load_grid, results_text
-from toolkit.workflows import grid as grids
-from toolkit.workflows import grid_sharing
-from toolkit.workflows.grid_plan import GridPlan
-from toolkit.workflows.grid_sharing import GridShare
+from toolkit.experiments.grid import program as grids
+from toolkit.experiments.grid import sharing
+from toolkit.experiments.grid.cells import Cell, results_text
+from toolkit.experiments.grid.declaration import load_grid
+from toolkit.experiments.grid.plan import GridPlan
+from toolkit.experiments.grid.sharing import GridShare
 
 Join = Callable[..., GridShare]
 SCORES = {"metric": "accuracy", "validation": {"accuracy": 0.5}, "test": {"accuracy": 0.25}}
@@ -33,7 +34,7 @@ def join(plan: GridPlan, monkeypatch: pytest.MonkeyPatch) -> Join:
     """Joins a command of a name."""
 
     def joined(name: str, declaration: str = "grid") -> GridShare:
-        monkeypatch.setattr(grid_sharing, "command_name", lambda: name)
+        monkeypatch.setattr(sharing, "command_name", lambda: name)
         share = GridShare(plan)
         with share.locked():
             share.join(declaration)
@@ -51,7 +52,7 @@ def no_flock(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(errno.ENOSYS, "Function not implemented")
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    monkeypatch.setattr(grid_sharing, "_SECONDS_UNTIL_SAID", 0)
+    monkeypatch.setattr(sharing, "_SECONDS_UNTIL_SAID", 0)
 
 
 @pytest.mark.filterwarnings("ignore:flock not supported")
@@ -134,7 +135,7 @@ def test_a_cell_has_one_line_though_another_command_begins_as_it_ends(
 
         def start(self, worker: int, work: Work) -> None:
             place = plan.folder.place(work.key)
-            place.begin(plan.record(work.key))
+            place.begin(plan.task(work.key).record)
             (place.path / "result.json").write_text(json.dumps(SCORES))
             numbers.append(len(results.read_text().splitlines()))
             results.write_text(results_text([score for cell in plan.cells if (score := plan.folder.place(cell).score)]))
@@ -154,7 +155,7 @@ def test_what_others_have_ended_is_known(plan: GridPlan, join: Join) -> None:
         plan.folder.place(cell).fail("broken before")
     with join("a") as own:
         assert [own.ended(cell) for cell in plan.cells] == [None] * 4
-        plan.folder.place(done).begin(plan.record(done))
+        plan.folder.place(done).begin(plan.task(done).record)
         (plan.folder.place(done).path / "result.json").write_text(json.dumps(SCORES))
         plan.folder.place(failed).fail("broken")
         plan.folder.place(failed_again).fail("broken again")

@@ -23,7 +23,7 @@ class Tally:
     Args:
         cells: of the whole grid.
         outcomes: of those that had finished before.
-        read: the outcome of a cell that has just finished.
+        settle: writes down that a cell has finished or failed, and returns the outcome of a finished one.
         clock: seconds.
     """
 
@@ -32,7 +32,7 @@ class Tally:
         cells: Sequence[Cell],
         outcomes: Mapping[Cell, Outcome],
         *,
-        read: Callable[[Cell], Outcome],
+        settle: Callable[[Finished | Failed], Outcome | None] = lambda event: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.scores, self.diverged = dict[Cell, Score](), dict[Cell, Diverged]()
@@ -41,7 +41,7 @@ class Tally:
         self.best: dict[str, Score] = {}
         for cell in sorted(outcomes):
             self._keep(outcomes[cell])
-        self._read, self._clock, self._begun, self._num_before = read, clock, clock(), len(outcomes)
+        self._settle, self._clock, self._begun, self._num_before = settle, clock, clock(), len(outcomes)
 
     def expect(self, cells: Iterable[Cell]) -> None:
         """From now on these are all, as cells of learning rates that were dropped are not run."""
@@ -54,8 +54,10 @@ class Tally:
     def add(self, event: Event) -> None:
         """A cell has finished, has failed, or has lost its worker."""
         self.running.pop(event.worker, None)
-        if isinstance(event, Finished):
-            self._keep(self._read(event.key))
+        if isinstance(event, Lost):
+            return
+        if (outcome := self._settle(event)) is not None:
+            self._keep(outcome)
         elif isinstance(event, Failed):
             self.failed[event.key] = event.message
 

@@ -8,10 +8,9 @@ import tomli_w
 from toolkit.core.console import console
 from toolkit.core.errors import UserError
 from toolkit.core.text import counted
-from toolkit.execution import NOBODY, Event, Executor, ExecutorKind, Failed, Finished, Observer, run_work
-from toolkit.experiments import Cell, Outcome, Score, load_grid
-from toolkit.experiments.display import Tally, shown
-from toolkit.workflows.grid_choice import (
+from toolkit.execution import NOBODY, Executor, ExecutorKind, Failed, Finished, Observer, run_work
+from toolkit.experiments.grid.cells import Cell, Outcome, Score
+from toolkit.experiments.grid.choice import (
     counted_cells,
     find_halving,
     print_outcome,
@@ -19,10 +18,12 @@ from toolkit.workflows.grid_choice import (
     remove_unchosen_models,
     select_rates,
 )
-from toolkit.workflows.grid_executors import open_executor
-from toolkit.workflows.grid_inputs import Hub
-from toolkit.workflows.grid_plan import GridPlan
-from toolkit.workflows.grid_sharing import GridShare, logs_folder
+from toolkit.experiments.grid.declaration import load_grid
+from toolkit.experiments.grid.display import Tally, shown
+from toolkit.experiments.grid.executors import open_executor
+from toolkit.experiments.grid.inputs import Hub
+from toolkit.experiments.grid.plan import GridPlan
+from toolkit.experiments.grid.sharing import GridShare, logs_folder
 
 _SECONDS_TO_SEE, _SECONDS_BETWEEN_LOOKS = 90.0, 0.5
 
@@ -48,11 +49,9 @@ def run_grid(path: Path, *, num_workers: int | None = None, executor: ExecutorKi
             plan.check_models(missing)
             plan.choose_precisions()
             items, logs = [plan.work(cell) for cell in missing], logs_folder(plan)
-            with (
-                open_executor(executor, items, num_workers=num_workers, logs=logs) as workers,
-                shown(tally) as display,
-            ):
-                _run_rounds(plan, tally, workers, share=share, observer=_Keeper(plan, share, display))
+            opened = open_executor(executor, items, num_workers=num_workers, logs=logs)
+            with opened as workers, shown(tally) as display:
+                _run_rounds(plan, tally, workers, share=share, observer=display)
         _end(plan, share, tally)
     print_outcome(plan, tally)
     return 1 if tally.failed else 0
@@ -67,7 +66,7 @@ def show_grid(path: Path) -> None:
     plan = GridPlan(load_grid(path), hub=Hub.CACHED)
     outcomes = plan.finished()
     screen = console()
-    halving = find_halving(plan, Tally(plan.cells, outcomes, read=lambda cell: outcomes[cell]))
+    halving = find_halving(plan, Tally(plan.cells, outcomes))
     plan.check_models(cell for cell in plan.cells if cell not in outcomes)
     groups: dict[tuple[str, str, str, float], list[Cell]] = {}
     for cell in plan.cells:
@@ -97,7 +96,7 @@ def _begin(plan: GridPlan, share: GridShare, executor: ExecutorKind) -> Tally:
         outcomes = plan.finished()
         share.join(declaration)
         plan.folder.write_declaration(declaration)
-        tally = Tally(plan.cells, outcomes, read=lambda cell: _outcome(plan, cell))
+        tally = Tally(plan.cells, outcomes, settle=lambda event: _settle(plan, share, event))
         # Also before: where this command is killed, no rate stands there that was chosen for fewer seeds.
         _write_results(plan, tally)
         print_start(plan, outcomes, share.others(), executor)
@@ -127,30 +126,17 @@ def _next_round(plan: GridPlan, tally: Tally) -> list[Cell]:
     return list(halving.wanted)
 
 
-class _Keeper:
-    """Writes down what happens, and passes it on to the display."""
-
-    def __init__(self, plan: GridPlan, share: GridShare, display: Observer) -> None:
-        self._plan, self._share, self._display = plan, share, display
-
-    def on_start(self, worker: int, key: Cell) -> None:
-        """Nothing is written: the worker does."""
-        self._display.on_start(worker, key)
-
-    def on_event(self, event: Event) -> None:
-        """A line of results.jsonl, or error.txt; of a cell that another command has run, it wrote them."""
-        if isinstance(event, Finished) and event.worker != NOBODY:
-            outcome = _outcome(self._plan, event.key)
-            if isinstance(outcome, Score):
-                with self._share.locked():
-                    self._plan.folder.append(outcome)
-        elif isinstance(event, Failed) and event.worker != NOBODY:
-            self._plan.folder.place(event.key).fail(event.message)
-        self._display.on_event(event)
-
-    def on_look(self) -> None:
-        """Passed on."""
-        self._display.on_look()
+def _settle(plan: GridPlan, share: GridShare, event: Finished | Failed) -> Outcome | None:
+    """What came out of a cell. A line of results.jsonl, or error.txt, unless another command has run it."""
+    if isinstance(event, Failed):
+        if event.worker != NOBODY:
+            plan.folder.place(event.key).fail(event.message)
+        return None
+    outcome = _outcome(plan, event.key)
+    if isinstance(outcome, Score) and event.worker != NOBODY:
+        with share.locked():
+            plan.folder.append(outcome)
+    return outcome
 
 
 def _outcome(plan: GridPlan, cell: Cell) -> Outcome:

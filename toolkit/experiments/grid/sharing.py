@@ -21,8 +21,8 @@ from toolkit.core.errors import SettingsError
 from toolkit.core.locks import holder_of, locked_folder
 from toolkit.core.text import first_few
 from toolkit.execution import NOBODY, Event, Failed, Finished
-from toolkit.experiments import Cell
-from toolkit.workflows.grid_plan import GridPlan
+from toolkit.experiments.grid.cells import Cell
+from toolkit.experiments.grid.plan import GridPlan
 
 _PATIENCE_SECONDS = 600.0
 """How long another command may take to read or write the results of a large grid."""
@@ -30,11 +30,7 @@ _SECONDS_UNTIL_SAID = 30.0
 
 
 class GridShare:
-    """What this command runs of a grid, from `join` to the end of the block.
-
-    Args:
-        plan: of the grid.
-    """
+    """What this command runs of a grid, from `join` to the end of the block."""
 
     def __init__(self, plan: GridPlan) -> None:
         self._plan, self._held = plan, dict[str, FileLock]()
@@ -55,13 +51,20 @@ class GridShare:
         Raises:
             SettingsError: the folder cannot be written, or another command does not give the lock back.
         """
-        return _locked(self._plan.folder.path)
+        folder = self._plan.folder.path
+        return locked_folder(
+            folder,
+            ".lock",
+            timeout=_PATIENCE_SECONDS,
+            in_use=(
+                f"another `toolkit grid` has held {folder / '.lock'} for {_PATIENCE_SECONDS / 60:.0f} minutes. Wait "
+                "for it, stop it, or set grid.dir to another folder."
+            ),
+            unwritable=lambda why: f"the grid folder {folder} is not writable: {why}. Set grid.dir to one that is.",
+        )
 
     def join(self, declaration: str) -> None:
-        """Be one of the commands that run the grid, under `locked`.
-
-        Args:
-            declaration: the grid file, as it is kept in the folder.
+        """Be one of the commands that run the grid, under `locked`; `declaration` is the grid file as it is kept.
 
         Raises:
             SettingsError: another command runs the grid from another grid file.
@@ -115,7 +118,7 @@ class GridShare:
 
     def release(self, name: str) -> None:
         """Give up a claim; trained weights that no cell needs any more are removed."""
-        cells = self._plan.cells_of(name)
+        cells = self._plan.cells_by_training[name]
         if len(cells) > 1 and all(self._plan.outcome(cell) is not None for cell in cells):
             shutil.rmtree(self._plan.folder.trainings / name, ignore_errors=True)
         self._held.pop(name).release()
@@ -154,19 +157,6 @@ def _try_lock(path: Path) -> FileLock | None:
             f"could not lock {path}: {error.strerror or error}. Set grid.dir to a folder that can be locked."
         ) from None
     return lock
-
-
-def _locked(folder: Path) -> AbstractContextManager[None]:
-    return locked_folder(
-        folder,
-        ".lock",
-        timeout=_PATIENCE_SECONDS,
-        in_use=(
-            f"another `toolkit grid` has held {folder / '.lock'} for {_PATIENCE_SECONDS / 60:.0f} minutes. Wait for "
-            "it, stop it, or set grid.dir to another folder."
-        ),
-        unwritable=lambda reason: f"the grid folder {folder} is not writable: {reason}. Set grid.dir to one that is.",
-    )
 
 
 def _mark(file: Path) -> tuple[int, int] | None:

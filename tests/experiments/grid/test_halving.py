@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from toolkit.experiments import Cell, Score
+from toolkit.experiments.grid.cells import Cell, Score
 from toolkit.experiments.grid.halving import halve
 
 RATES = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4)

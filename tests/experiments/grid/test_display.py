@@ -4,8 +4,8 @@ from rich.console import Console
 from rich.live import Live
 
 from toolkit.execution import Failed, Finished, Lost
-from toolkit.experiments import Cell, Score
-from toolkit.experiments.display import Tally, _Lines, _LiveTable, tally_table
+from toolkit.experiments.grid.cells import Cell, Score
+from toolkit.experiments.grid.display import Tally, _Lines, _LiveTable, tally_table
 
 CELLS = [Cell("m", task, "sc", seed, 1e-3) for task in ("a", "b") for seed in (0, 1)]
 VALIDATION = dict(zip(CELLS, (0.5, 0.25, 0.75, 0.5), strict=True))
@@ -15,10 +15,19 @@ def score(cell):
     return Score(**cell._asdict(), metric="accuracy", validation={"accuracy": VALIDATION[cell]}, test={"accuracy": 0.0})
 
 
+def settle(event):
+    return score(event.key) if isinstance(event, Finished) else None
+
+
 def make_tally():
     """An hour passes at each look at the clock."""
     hours = iter(range(0, 3600 * 100, 3600))
-    return Tally(CELLS, {CELLS[0]: score(CELLS[0])}, read=score, clock=lambda: next(hours))
+    return Tally(
+        CELLS,
+        {CELLS[0]: score(CELLS[0])},
+        settle=settle,
+        clock=lambda: next(hours),
+    )
 
 
 def test_lines_tell_score_counts_rate_and_what_is_left():

@@ -14,11 +14,12 @@ from tests.support.grids import FAMILIES, write_grid
 from toolkit.cli import main
 from toolkit.core.errors import ToolkitError
 from toolkit.execution import ExecutorKind, Failed, Finished
+from toolkit.experiments.grid import inputs
+from toolkit.experiments.grid import program as grids
+from toolkit.experiments.grid import worker as grid_worker
+from toolkit.experiments.grid.worker import CellRunner
 from toolkit.finetuning import get_task
-from toolkit.workflows import grid as grids
-from toolkit.workflows import grid_worker
 from toolkit.workflows.finetune import finetune
-from toolkit.workflows.grid_worker import CellRunner
 
 END = {"sc": "jsonl", "tc": "conll", "qa": "json"}
 
@@ -304,8 +305,8 @@ def test_a_run_is_exported_once_and_named_as_declared(tmp_path, monkeypatch, ran
     path = write_grid(tmp_path, kinds=("sc",), rates=(1e-3,))
     path.write_text(path.read_text().replace(str(tmp_path / "eurobert"), str(tmp_path / "run")))
     exported = []
-    export = grid_worker.export_encoder
-    monkeypatch.setattr(grid_worker, "export_encoder", lambda *given: (exported.append(given), export(*given)))
+    export = inputs.export_encoder
+    monkeypatch.setattr(inputs, "export_encoder", lambda *given: (exported.append(given), export(*given)))
     assert grids.run_grid(path, num_workers=2) == 0
     assert len(exported) == 1
     assert not (tmp_path / "out" / ".encoders").exists()

@@ -10,23 +10,23 @@ from tests.support.grids import write_data, write_grid
 from tests.support.hf_encoders import save_encoder
 from tests.support.sources import ROOT
 from toolkit.core.errors import SettingsError, UserError
-from toolkit.experiments import Diverged, load_grid
-from toolkit.experiments.grid.declaration import PAPER_RATES
+from toolkit.experiments.grid.cells import Diverged
+from toolkit.experiments.grid.declaration import PAPER_RATES, load_grid
+from toolkit.experiments.grid.inputs import Hub
+from toolkit.experiments.grid.plan import GridPlan
+from toolkit.experiments.grid.program import show_grid
 from toolkit.finetuning import Split, get_task
 from toolkit.finetuning.named.datasets import DATASETS, NamedDataset
 from toolkit.workflows.finetune import finetune
-from toolkit.workflows.grid import show_grid
-from toolkit.workflows.grid_inputs import Hub
-from toolkit.workflows.grid_plan import GridPlan
 
 
 def test_an_item_has_the_seed_and_the_rate_of_its_cell(tmp_path: Path) -> None:
     plan = GridPlan(load_grid(write_grid(tmp_path, kinds=("sc",), seeds=(3, 5))))
     items = [plan.work(cell) for cell in plan.cells]
-    settings = [(item.payload.settings.seed, item.payload.settings.learning_rate) for item in items]
+    settings = [(item.payload.task.settings.seed, item.payload.task.settings.learning_rate) for item in items]
     assert settings == [(3, 1e-3), (5, 1e-3), (3, 1e-2), (5, 1e-2)]
     assert [(cell.seed, cell.learning_rate) for cell in plan.cells] == settings
-    assert len({item.payload.output for item in items}) == 4
+    assert len({item.payload.folder.path for item in items}) == 4
     recorded = [item.payload.record["settings"] for item in items]
     assert [(each["seed"], each["learning_rate"]) for each in recorded] == settings
 
@@ -35,7 +35,7 @@ def test_a_finished_cell_is_taken_only_as_it_was_declared(tmp_path: Path) -> Non
     """Of two cells one has finished; then the grid's steps change."""
     plan = GridPlan(load_grid(write_grid(tmp_path, kinds=("sc",), rates=(1e-3,))))
     first, _ = plan.cells
-    plan.folder.place(first).begin(plan.record(first))
+    plan.folder.place(first).begin(plan.task(first).record)
     scores = {"metric": "accuracy", "validation": {"accuracy": 0.5}, "test": {"accuracy": 0.25}}
     (plan.folder.place(first).path / "result.json").write_text(json.dumps(scores))
     assert {cell: score.test for cell, score in plan.finished().items()} == {first: {"accuracy": 0.25}}
@@ -58,7 +58,7 @@ def test_a_finished_cell_is_taken_only_as_it_was_declared(tmp_path: Path) -> Non
 def test_a_result_without_scores_is_damaged(tmp_path: Path, result: dict[str, object]) -> None:
     plan = GridPlan(load_grid(write_grid(tmp_path, kinds=("sc",), rates=(1e-3,))))
     first, _ = plan.cells
-    plan.folder.place(first).begin(plan.record(first))
+    plan.folder.place(first).begin(plan.task(first).record)
     (plan.folder.place(first).path / "result.json").write_text(json.dumps(result))
     with pytest.raises(UserError, match=r"result\.json is damaged .* Remove .*seed-0: the cell is run again"):
         plan.finished()
@@ -85,7 +85,7 @@ def test_the_grids_steps_leave_a_sets_own_number_alone(
         f"{text}\n[[task]]\nname = 'ner'\nkind = 'tc'\ndataset = 'conll2003'\nbatch_rows = 4\n{of_the_task}\n"
     )
     plan = GridPlan(load_grid(path))
-    settings = plan.work(plan.cells[0]).payload.settings
+    settings = plan.task(plan.cells[0]).task.settings
     assert settings.num_steps(24) == steps
     said = "[[task]] ner: 1 pass over the training file of conll2003" in " ".join(capsys.readouterr().out.split())
     assert said == bool(of_the_grid)
@@ -95,7 +95,7 @@ def test_a_task_names_the_metric_that_chooses(tmp_path: Path) -> None:
     path = write_grid(tmp_path, kinds=("sc",))
     path.write_text(path.read_text() + "metric = 'mcc'\n")
     plan = GridPlan(load_grid(path))
-    assert plan.record(plan.cells[0])["settings"]["metric"] == "mcc"
+    assert plan.task(plan.cells[0]).record["settings"]["metric"] == "mcc"
     path.write_text(path.read_text().replace("'mcc'", "'mcf'"))
     with pytest.raises(
         SettingsError, match=r"\[\[task\]\] sc: unknown metric 'mcf' .* 'mcc'\? Choose one of: accuracy, f1_macro"
@@ -121,12 +121,12 @@ def test_a_diverged_cell_is_tried_again_where_it_is_declared_otherwise(tmp_path:
     given: dict[str, Any] = {"kinds": ("sc",), "rates": (1e30,), "seeds": (0,)}
     plan = GridPlan(load_grid(write_grid(tmp_path, **given)))
     (cell,) = plan.cells
-    plan.folder.place(cell).begin(plan.record(cell))
+    plan.folder.place(cell).begin(plan.task(cell).record)
     plan.folder.place(cell).diverge("the weights have diverged", made_by={"torch": "2.13.0"})
     assert plan.finished() == {cell: Diverged(cell, "the weights have diverged", {"torch": "2.13.0"})}
     changed = GridPlan(load_grid(write_grid(tmp_path, **given, steps=3)))
     assert changed.finished() == {}
-    plan.folder.place(cell).begin(plan.record(cell))
+    plan.folder.place(cell).begin(plan.task(cell).record)
     assert plan.finished() == {}, "it has begun again"
 
 
@@ -142,7 +142,7 @@ def test_the_papers_grid_is_resolved_without_a_download(tmp_path: Path, monkeypa
     assert sorted(plan.unfetched) == sorted(f"data set {name}" for name in DATASETS)
     assert {cell.learning_rate for cell in plan.cells} == set(PAPER_RATES)
     assert {cell.seed for cell in plan.cells} == {0, 1, 2, 3, 4}
-    settings = {cell.task: plan.record(cell)["settings"] for cell in plan.cells}
+    settings = {cell.task: plan.task(cell).record["settings"] for cell in plan.cells}
     assert {own["protocol"] for own in settings.values()} == {"paper"}
     assert {own["steps"] for own in settings.values()} == {1000}
     assert {task for task, own in settings.items() if own["epochs"] == 1} == {"CoNLL-2003", "UNER"}

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from toolkit.experiments import Cell, Score, results_text, select
+from toolkit.experiments.grid.cells import Cell, Score, results_text
+from toolkit.experiments.grid.selection import select
 
 
 def cells_of(scores, *, model="m", task="t"):

@@ -18,14 +18,14 @@ from toolkit.core.console import console
 from toolkit.core.errors import SettingsError
 from toolkit.core.files import hash_file
 from toolkit.core.known_hashes import KnownHashes
+from toolkit.core.locks import locked_file
 from toolkit.core.settings import explain
 from toolkit.core.text import counted, home_hint
-from toolkit.experiments import ModelEntry, TaskEntry
-from toolkit.finetuning import FinetuningSettings, Split, get_task
+from toolkit.experiments.encoders import check_model, export_encoder, needs_export
+from toolkit.experiments.grid.declaration import ModelEntry, TaskEntry
+from toolkit.finetuning import EncoderSource, FinetuningSettings, Split, get_task, open_source
 from toolkit.finetuning.named.datasets import NamedDataset, named_dataset
 from toolkit.finetuning.source import model_loading
-from toolkit.workflows.finetune import check_model, needs_export
-from toolkit.workflows.grid_worker import EncoderPlace
 
 
 class Hub(Enum):
@@ -66,14 +66,33 @@ class ResolvedTask:
 
 @dataclass(frozen=True)
 class ResolvedModel:
-    """Where a model's encoder is, and what it consists of: hashes of files, or the commit of a hub id.
+    """A model: where its encoder is, and what it consists of.
 
-    `contents` is None before the model is fetched.
+    Attributes:
+        entry: of the grid file.
+        encoder: folder or hub id; of a checkpoint the folder that the first worker that needs it exports to.
+        contents: hashes of files, or the commit of a hub id; None before the model is fetched.
+        checkpoint: of this toolkit; None of another encoder.
     """
 
     entry: ModelEntry
-    encoder: EncoderPlace
+    encoder: str
     contents: Mapping[str, str] | None
+    checkpoint: Path | None = None
+
+    def open(self, *, max_length: int | None) -> EncoderSource:
+        """The encoder, exported first where no other worker has.
+
+        Raises:
+            UserError: it cannot be exported or read.
+        """
+        if self.checkpoint is not None:
+            folder = Path(self.encoder)
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with locked_file(folder.with_name(f".{folder.name}.lock")):
+                if not folder.is_dir():
+                    export_encoder(self.checkpoint, folder)
+        return open_source(self.encoder, max_length=max_length, origin=self.checkpoint)
 
 
 def resolve_task(
@@ -165,19 +184,18 @@ def resolve_model(entry: ModelEntry, exports: Path, *, hub: Hub, known: KnownHas
     if needs_export(entry.path):
         checkpoint = open_checkpoint(entry.path).path
         digest = hash_file(checkpoint / MANIFEST_NAME)
-        place = EncoderPlace(str(exports / f"{entry.name}-{digest[:16]}"), str(checkpoint))
-        return ResolvedModel(entry, place, {MANIFEST_NAME: digest})
+        return ResolvedModel(entry, str(exports / f"{entry.name}-{digest[:16]}"), {MANIFEST_NAME: digest}, checkpoint)
     folder = Path(entry.path)
     if folder.is_dir():
         files = (file for file in sorted(folder.iterdir()) if file.is_file() and not file.name.startswith("."))
         contents = {file.name: known.hash(file) for file in files if file.suffix != ".md"}
-        return ResolvedModel(entry, EncoderPlace(entry.path), contents)
+        return ResolvedModel(entry, entry.path, contents)
     if hub is Hub.CACHED and _is_hub_id(entry.path):
         commit = _cached_commit(entry.path)
-        return ResolvedModel(entry, EncoderPlace(entry.path), None if commit is None else {"commit": commit})
+        return ResolvedModel(entry, entry.path, None if commit is None else {"commit": commit})
     with model_loading(entry.path):
         commit = AutoConfig.from_pretrained(entry.path, trust_remote_code=False)._commit_hash
-    return ResolvedModel(entry, EncoderPlace(entry.path), {"commit": str(commit)})
+    return ResolvedModel(entry, entry.path, {"commit": str(commit)})
 
 
 def check_weights(entry: ModelEntry) -> None:

@@ -2,20 +2,23 @@
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from toolkit.core.errors import SettingsError
 from toolkit.core.known_hashes import KnownHashes
 from toolkit.core.text import counted, first_few
 from toolkit.engine.precision import Precision
 from toolkit.execution import Resources, Work
-from toolkit.experiments import Cell, Grid, GridFolder, Outcome, differences, grid_cells
+from toolkit.experiments.grid.cell_folder import differences
+from toolkit.experiments.grid.cells import Cell, Outcome, grid_cells
+from toolkit.experiments.grid.declaration import Grid
+from toolkit.experiments.grid.folder import GridFolder
+from toolkit.experiments.grid.inputs import Hub, check_weights, resolve_model, resolve_task
+from toolkit.experiments.grid.worker import CellTask
 from toolkit.finetuning import FinetuningSettings, Keep, get_task
 from toolkit.finetuning.precision import choose_autocast
-from toolkit.workflows.grid_inputs import Hub, check_weights, resolve_model, resolve_task
-from toolkit.workflows.grid_worker import CellTask
 
 _MOST_SHOWN = 8
 
@@ -74,52 +77,32 @@ class GridPlan:
 
     def work(self, cell: Cell) -> Work:
         """What a worker gets; `choose_precisions` comes first."""
-        task, model = self._tasks[cell.task], self._models[cell.model]
-        keep = Keep.SCORES if self.grid.grid.keep_models == "none" else Keep.MODEL
-        output, settings = self.folder.place(cell).path, self._settings(cell)
-        training = self.training(cell)
-        alike = self.cells_of(training)
-        return Work(
-            cell,
-            group=cell.group,
-            claim=training,
-            resources=Resources(settings.threads or 1),
-            payload=CellTask(
-                settings=settings,
-                files=task.files,
-                dataset=task.entry.dataset,
-                model=model.entry.path,
-                encoder=model.encoder,
-                output=output,
-                record=self.record(cell),
-                keep=keep,
-                lock=self.folder.locks / f"{training}.lock",
-                training=self.folder.trainings / training if len(alike) > 1 else None,
-                groups=frozenset(other.group for other in alike),
-                cpu_precision=None if settings.threads is None else self._cpu_precisions.get(settings.threads),
-            ),
-        )
+        task = self.task(cell)
+        cpus = task.task.settings.threads or 1
+        return Work(cell, task, group=cell.group, claim=self.training(cell), resources=Resources(cpus))
 
-    def record(self, cell: Cell) -> dict[str, Any]:
-        """What a cell is: its result is that of another one where this differs."""
-        return {
-            "kind": cell.kind,
-            "settings": self._settings(cell).model_dump(mode="json"),
-            "model": self._models[cell.model].contents,
-            "data": self._tasks[cell.task].hashes,
-        }
+    def task(self, cell: Cell) -> CellTask:
+        """What a cell runs."""
+        settings, training = self._settings(cell), self.training(cell)
+        alike = self.cells_by_training[training]
+        return CellTask(
+            folder=self.folder.place(cell),
+            task=replace(self._tasks[cell.task], settings=settings),
+            model=self._models[cell.model],
+            keep=Keep.SCORES if self.grid.grid.keep_models == "none" else Keep.MODEL,
+            lock=self.folder.locks / f"{training}.lock",
+            training=self.folder.trainings / training if len(alike) > 1 else None,
+            groups=frozenset(other.group for other in alike),
+            cpu_precision=None if settings.threads is None else self._cpu_precisions.get(settings.threads),
+        )
 
     def training(self, cell: Cell) -> str:
         """Name of a cell's training: the path of the first cell of the same model, settings and training data."""
         return self._names[cell]
 
-    def cells_of(self, training: str) -> list[Cell]:
-        """Cells of a training: they differ in what they answer alone."""
-        return self.cells_by_training[training]
-
     @cached_property
     def cells_by_training(self) -> dict[str, list[Cell]]:
-        """All cells, by the name of their training."""
+        """All cells, by the name of their training; those of one differ in what they answer alone."""
         alike: dict[str, list[Cell]] = {}
         for cell in self.cells:
             alike.setdefault(self._training_key(cell), []).append(cell)
@@ -178,7 +161,7 @@ class GridPlan:
         # A setting that a later version has added had its default.
         defaults = get_task(cell.kind).Settings().model_dump(mode="json")
         # What has not been fetched cannot be compared.
-        now = {key: was.get(key) if value is None else value for key, value in self.record(cell).items()}
+        now = {key: was.get(key) if value is None else value for key, value in self.task(cell).record.items()}
         return differences({**was, "settings": {**defaults, **was.get("settings", {})}}, now)
 
     def _refusal(self, changed: Mapping[Cell, list[str]]) -> str:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from toolkit.core.errors import UserError
-from toolkit.experiments import Cell, GridFolder, Score
-from toolkit.experiments.grid.folder import Declaration
+from toolkit.experiments.grid.cells import Cell, Score
+from toolkit.experiments.grid.folder import Declaration, GridFolder
 
 CELL = Cell("m", "t", "sc", 1, 1e-5)
 SCORES = {"metric": "f1", "validation": {"f1": 0.5}, "test": {"f1": 1.0, "accuracy": 0.25}}

@@ -3,7 +3,8 @@ from pathlib import Path
 import pytest
 
 from toolkit.core.errors import SettingsError
-from toolkit.experiments import Cell, grid_cells, load_grid
+from toolkit.experiments.grid.cells import Cell, grid_cells
+from toolkit.experiments.grid.declaration import load_grid
 
 MODEL = '[[model]]\nname = "m"\npath = "p"\n'
 TASK = '[[task]]\nname = "t"\nkind = "sc"\ntrain = "a"\nvalidation = "b"\ntest = "c"\n'

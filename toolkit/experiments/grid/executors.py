@@ -11,7 +11,7 @@ from toolkit.core.console import console
 from toolkit.core.text import counted
 from toolkit.execution import Cluster, Executor, ExecutorKind, LocalExecutor, RayExecutor, Resources, Work
 
-RUNNER = "toolkit.workflows.grid_worker:CellRunner"
+RUNNER = "toolkit.experiments.grid.worker:CellRunner"
 """What each worker runs, as `LocalExecutor` takes it."""
 
 

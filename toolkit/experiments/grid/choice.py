@@ -7,11 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from toolkit.core.console import console
 from toolkit.core.text import counted, first_few
 from toolkit.execution import ExecutorKind
-from toolkit.experiments import Cell, Dropped, Halving, Outcome, halve, select
-from toolkit.experiments.display import Tally
-from toolkit.experiments.grid.selection import Selected
+from toolkit.experiments.grid.cells import Cell, Outcome
+from toolkit.experiments.grid.display import Tally
+from toolkit.experiments.grid.halving import Dropped, Halving, halve
+from toolkit.experiments.grid.plan import GridPlan
+from toolkit.experiments.grid.selection import Selected, select
 from toolkit.finetuning.made_by import versions_and_device
-from toolkit.workflows.grid_plan import GridPlan
 
 _MOST_NAMED = 20
 

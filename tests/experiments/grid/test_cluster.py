@@ -15,8 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.experiments.grid.test_kills import COMMAND, finish, num_done, outputs, start, wait_for
 from tests.support.grids import write_grid
-from tests.workflows.test_grid_kills import COMMAND, finish, num_done, outputs, start, wait_for
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="the extra `cluster`")
 
