@@ -1059,6 +1059,13 @@ FAULTS = (
         tests=("tests/data/test_shards.py::test_both_names_are_forced_to_the_disk",),
     ),
     Fault(
+        name="execution: an item is run before what it needs",
+        path="toolkit/execution/scheduling.py",
+        old="if claim in (None, _claim(item)) and self._unfinished.isdisjoint(item.needs)",
+        new="if claim in (None, _claim(item))",
+        tests=("tests/execution/test_scheduling.py",),
+    ),
+    Fault(
         name="grid: a training is given to two workers",
         path="toolkit/execution/scheduling.py",
         old="taken = {*self._claims.values(), *(name",

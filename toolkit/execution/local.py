@@ -40,7 +40,7 @@ class LocalExecutor:
 
     @property
     def process_ids(self) -> list[int]:
-        """Of the workers that live."""
+        """Process ids of the workers that live."""
         return [process.pid for process, _ in self._workers.values() if process.pid is not None and process.is_alive()]
 
     def start(self, worker: int, work: Work) -> None:
@@ -56,7 +56,7 @@ class LocalExecutor:
             self._workers[worker][1].send(work)
 
     def wait(self, seconds: float) -> list[Event]:
-        """What has happened, at once or within so many seconds."""
+        """Events that have happened, or do within so many seconds."""
         by_pipe = {self._workers[worker][1]: worker for worker in self._items}
         return [self._outcome(by_pipe[pipe]) for pipe in wait(list(by_pipe), seconds) if isinstance(pipe, Connection)]
 

@@ -89,7 +89,7 @@ class RayExecutor:
         place.key, place.answer = work.key, place.actor.run.remote(work)
 
     def wait(self, seconds: float) -> list[Event]:
-        """What has happened, at once or within so many seconds.
+        """Events that have happened, or do within so many seconds.
 
         Raises:
             SettingsError: no machine has room, or a worker cannot start on one.
@@ -180,7 +180,7 @@ class RayExecutor:
         return None
 
     def _fail(self, number: int, error: Exception) -> Event:
-        """Of an error that `attempt` did not catch: something could not be imported, or sent."""
+        """Failure by an error that `attempt` did not catch: something could not be imported, or sent."""
         place = self._remove(number)
         if place.key is None:
             raise SettingsError(

@@ -69,7 +69,7 @@ class Cluster:
 
     @property
     def num_gpus(self) -> int:
-        """Of all machines."""
+        """Number of GPUs of all machines."""
         return int(sum(resources.get("GPU", 0) for _, resources in self.nodes()))
 
     def room(self, resources: Resources) -> int:
@@ -81,7 +81,7 @@ class Cluster:
 
 
 def _options(address: str | None) -> dict[str, Any]:
-    """What `ray.init` gets for an address; None: for a cluster of this machine's cores that ends with the process."""
+    """Arguments of `ray.init` for an address; None: of a cluster of this machine's cores that ends with us."""
     if address is None:
         return {
             "address": "local",
@@ -94,7 +94,7 @@ def _options(address: str | None) -> dict[str, Any]:
 
 
 def _address() -> str | None:
-    """Of the cluster to connect to; None: a local one is to be started.
+    """Address of the cluster to connect to; None: a local one is to be started.
 
     Raises:
         SettingsError: RAY_ADDRESS is not one, or nothing answers there.
@@ -117,7 +117,7 @@ def _address() -> str | None:
 
 
 def _silence(address: str) -> str | None:
-    """Why nothing answers at an address; None where something does. Ray itself would wait for minutes."""
+    """Reason why nothing answers at an address; None where something does. Ray itself would wait for minutes."""
     host, _, port = address.rpartition(":")
     if not port.isdigit() or not host or "/" in host:
         return "expected HOST:PORT"
@@ -129,6 +129,6 @@ def _silence(address: str) -> str | None:
 
 
 def last_line(error: BaseException) -> str:
-    """Of an error's message; the name of its class where it has none."""
+    """Last line of an error's message; the name of its class where it has none."""
     lines = str(error).strip().splitlines()
     return lines[-1].strip() if lines else type(error).__name__

@@ -21,7 +21,7 @@ _VERSIONS = ("numpy", "tokenizers", "torch", "transformers")
 
 
 def _versions() -> dict[str, str]:
-    """Of what results depend on."""
+    """Versions of what results depend on."""
     return {"this toolkit": toolkit.__version__, **{name: metadata.version(name) for name in _VERSIONS}}
 
 
@@ -31,7 +31,7 @@ def _environment() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Setting:
-    """What a worker's process needs to be like the command's own.
+    """Everything that makes a worker's process like the command's own.
 
     Attributes:
         runner: "module:name" of a callable that returns what runs items.
@@ -78,5 +78,5 @@ class ClusterWorker:
         return None
 
     def run(self, work: Work) -> Answer:
-        """As `attempt`."""
+        """Run an item; errors are part of the answer."""
         return attempt(self._runner, work)

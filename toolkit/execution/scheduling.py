@@ -1,4 +1,4 @@
-"""Which item a worker gets next, and the loop that keeps all workers busy until every item is done or has failed.
+"""Choice of a worker's next item, and the loop that keeps all workers busy until every item is done or has failed.
 
 An item is run once those that it needs have finished. A worker keeps what it has loaded for the group of its last item,
 so it gets their next item as long as there is one. A lost worker's item is started again, by a fresh process; one that
@@ -42,7 +42,7 @@ def run_work(items: Sequence[Work], executor: Executor, *, share: Share, observe
 
 
 class _Loop:
-    """Which items wait, run and have failed, and the claim that each worker is at."""
+    """Items that wait, run and have failed, and the claim that each worker is at."""
 
     def __init__(self, items: Sequence[Work], share: Share) -> None:
         self.pending, self.running, self.failed = list(items), dict[int, Work](), dict[Key, str]()
@@ -137,13 +137,7 @@ def _claim(item: Work) -> str:
 
 
 def next_item(pending: Sequence[Work], groups: Mapping[int, Key], worker: int) -> Work:
-    """One of the worker's own group if any is left, else of one that no worker has, else of the longest queue.
-
-    Args:
-        pending: at least one.
-        groups: what each worker has loaded.
-        worker: number of the idle one.
-    """
+    """An item of the worker's own group if any is left, else of one that no worker has, else of the longest queue."""
     queues = Counter(item.group for item in pending)
     if worker in groups and groups[worker] in queues:
         chosen = groups[worker]

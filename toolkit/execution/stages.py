@@ -66,7 +66,7 @@ class Stages:
         return self._stages.get(name)
 
     def is_intact(self, name: str, key: str) -> bool:
-        """Whether the stage is finished, made from these inputs, and its files are as they were written."""
+        """True if the stage is finished, made from these inputs, and its files are as they were written."""
         stage = self._stages.get(name)
         if stage is None or stage.key != key or stage.files is None:
             return False
@@ -209,6 +209,6 @@ def _hash_or_none(path: Path) -> str | None:
 
 
 def _cpu_seconds() -> float:
-    """Of this process, and of every process it started that has ended."""
+    """CPU time of this process, and of every process it started that has ended."""
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)

@@ -16,7 +16,7 @@ NOBODY = -1
 
 @dataclass(frozen=True)
 class Resources:
-    """What a worker has for an item."""
+    """Resources of a worker."""
 
     cpus: int = 1
     gpus: int = 0
@@ -74,7 +74,7 @@ Event = Finished | Failed | Lost
 
 
 class ExecutorKind(StrEnum):
-    """Where workers run."""
+    """Place where workers run."""
 
     LOCAL = "local"
     """Processes of this machine."""
@@ -93,14 +93,14 @@ class Executor(Protocol):
         """Give an idle worker an item."""
 
     def wait(self, seconds: float) -> list[Event]:
-        """What has happened, at once or within so many seconds."""
+        """Events that have happened, or do within so many seconds."""
 
     def close(self) -> None:
         """End all workers, in the middle of an item too."""
 
 
 class Share(Protocol):
-    """What a command runs of work that other commands may run too."""
+    """Part that a command runs of work that other commands run too."""
 
     def claim(self, name: str) -> bool:
         """Make a claim this command's own; False where another command has it."""
@@ -109,11 +109,11 @@ class Share(Protocol):
         """Give up a claim."""
 
     def ended(self, key: Key) -> Event | None:
-        """How another command has ended an item since this one began; None where none has."""
+        """End of an item by another command since this one began; None where there is none."""
 
 
 class Observer(Protocol):
-    """Who is told what happens."""
+    """Listener to what happens."""
 
     def on_start(self, worker: int, key: Key) -> None:
         """A worker has begun an item."""

@@ -30,7 +30,7 @@ def redirect_output(log: Path) -> None:
 
 
 def load_runner(name: str) -> Runner:
-    """What runs items: "module:name" of a callable that returns it."""
+    """Runner of items, from the "module:name" of a callable that returns it."""
     runner: Runner = pkgutil.resolve_name(name)()
     # The Trainer collects garbage at every start: what is imported need not be looked through each time.
     gc.collect()
@@ -56,7 +56,7 @@ def attempt(runner: Runner, work: Work) -> Answer:
 
 
 def write_work(path: Path, runner: str, work: Work) -> None:
-    """Write what the program above runs; what was known of an earlier attempt is forgotten."""
+    """Write an item for the program above; the answer of an earlier attempt is removed."""
     answer_file(path).unlink(missing_ok=True)
     atomic_write(path, pickle.dumps((runner, work)))
 
@@ -71,7 +71,7 @@ def read_answer(path: Path) -> Answer | None:
 
 
 def answer_file(path: Path) -> Path:
-    """Where the program's answer to the work at `path` is."""
+    """File of the program's answer to the work at `path`."""
     return path.with_suffix(".answer.json")
 
 

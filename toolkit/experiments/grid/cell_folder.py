@@ -23,12 +23,12 @@ class CellFolder:
 
     @property
     def result_file(self) -> Path:
-        """Written last: a cell that has it is finished."""
+        """Scores, written last: a cell that has it is finished."""
         return self.path / "result.json"
 
     @property
     def predictions_file(self) -> Path:
-        """A line per test item."""
+        """Answers, a line per test item."""
         return self.path / "predictions.jsonl"
 
     @property
@@ -43,12 +43,12 @@ class CellFolder:
 
     @property
     def declared_file(self) -> Path:
-        """What the cell was when it ran."""
+        """Identity that the cell had when it ran."""
         return self.path / "declared.json"
 
     @property
     def diverged_file(self) -> Path:
-        """How the training diverged: the outcome of a cell without a result."""
+        """Outcome of a cell without a result: how its training diverged."""
         return self.path / "diverged.json"
 
     @cached_property
@@ -75,7 +75,7 @@ class CellFolder:
 
     @property
     def declared(self) -> Record | None:
-        """What the cell was when it ran; None if unknown."""
+        """Identity that the cell had when it ran; None if unknown."""
         return _read_object(self.declared_file)
 
     @property

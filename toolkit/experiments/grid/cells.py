@@ -29,7 +29,7 @@ class Cell(NamedTuple):
 
     @property
     def group(self) -> tuple[str, str]:
-        """What a worker keeps from one cell to the next: model and task."""
+        """Model and task: what a worker keeps from one cell to the next."""
         return self.model, self.task
 
     @property

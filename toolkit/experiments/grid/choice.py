@@ -1,4 +1,4 @@
-"""What a grid chooses and says at its end: learning rates, models that stay, what diverged, was dropped or failed."""
+"""Choices of a grid, and what it prints: learning rates, models that stay, what diverged, was dropped or failed."""
 
 import shutil
 from collections import Counter, defaultdict
@@ -18,7 +18,7 @@ _MOST_NAMED = 20
 
 
 def find_halving(plan: GridPlan, tally: Tally) -> Halving | None:
-    """How far successive halving is, where the grid asks for it."""
+    """State of successive halving, where the grid asks for it."""
     without_score = {*tally.failed, *tally.diverged}
     return halve(plan.cells, tally.scores, without_score) if plan.grid.grid.search == "halving" else None
 
@@ -59,7 +59,7 @@ def counted_cells(plan: GridPlan) -> str:
 def print_start(
     plan: GridPlan, outcomes: Mapping[Cell, Outcome], others: Sequence[str], executor: ExecutorKind
 ) -> None:
-    """How many cells there are and are done, who else runs them, and what else made those that are done."""
+    """Print how many cells there are and are done, who else runs them, and what else made those that are done."""
     screen = console()
     screen.print(f"{plan.folder}: {counted_cells(plan)}, {len(outcomes):,} done before")
     if others:
@@ -79,7 +79,7 @@ def print_start(
 
 
 def print_outcome(plan: GridPlan, tally: Tally) -> None:
-    """The chosen rates, and what has no score or no model."""
+    """Print the chosen rates, and what has no score or no model."""
     screen, selected = console(), select_rates(plan, tally)
     for model, tasks in selected.items():
         for task, entry in tasks.items():

@@ -1,4 +1,4 @@
-"""What a grid shows while it runs: a live table on a terminal, a line per cell elsewhere."""
+"""Display of a grid that runs: a live table on a terminal, a line per cell elsewhere."""
 
 import time
 from collections import Counter
@@ -21,10 +21,7 @@ class Tally:
     """Counts of a grid that runs, and the best validation score of each task so far.
 
     Args:
-        cells: of the whole grid.
-        outcomes: of those that had finished before.
         settle: writes down that a cell has finished or failed, and returns the outcome of a finished one.
-        clock: seconds.
     """
 
     def __init__(
@@ -44,7 +41,7 @@ class Tally:
         self._settle, self._clock, self._begun, self._num_before = settle, clock, clock(), len(outcomes)
 
     def expect(self, cells: Iterable[Cell]) -> None:
-        """From now on these are all, as cells of learning rates that were dropped are not run."""
+        """Count these cells alone from now on: those of learning rates that were dropped are not run."""
         self.totals = Counter(cell.task for cell in cells)
 
     def begin(self, worker: int, cell: Cell) -> None:
@@ -82,12 +79,12 @@ class Tally:
         return self.totals.total() - self.num_done - len(self.failed)
 
     def has_ended(self, cell: Cell) -> bool:
-        """Whether a cell has finished or failed."""
+        """True if a cell has finished or failed."""
         return cell in self.scores or cell in self.diverged or cell in self.failed
 
     @property
     def cells_per_hour(self) -> float:
-        """Of those that ended since the start of this command."""
+        """Rate of those that ended since the start of this command."""
         ended = self.num_done - self._num_before + len(self.failed)
         return ended / max(self._clock() - self._begun, 1e-9) * _HOUR
 
@@ -115,23 +112,23 @@ def shown(tally: Tally) -> Iterator[Observer]:
 
 
 class _Lines:
-    """A line per cell that ended, with how far the grid is."""
+    """Display of a line per cell that ended, with how far the grid is."""
 
     def __init__(self, tally: Tally, say: Callable[[str], None]) -> None:
         self._tally, self._say, self._messages = tally, say, set[tuple[tuple[str, str], str]]()
         self._ended: list[str] = []
 
     def on_start(self, worker: int, key: Cell) -> None:
-        """Nothing is shown."""
+        """Count the cell as running."""
         self._tally.begin(worker, key)
 
     def on_event(self, event: Event) -> None:
-        """Kept until the worker has its next cell, so that the counts are right."""
+        """Keep a line until the worker has its next cell, so that the counts are right."""
         self._tally.add(event)
         self._ended.append(self._described(event))
 
     def on_look(self) -> None:
-        """What has ended since the last time."""
+        """Print what has ended since the last time."""
         for line in self._ended:
             self._say(f"{line}; {self._tally.summary()}")
         self._ended.clear()
@@ -164,13 +161,13 @@ class _LiveTable(_Lines):
         self._live = live
 
     def on_event(self, event: Event) -> None:
-        """A line for a failure or a lost worker."""
+        """Print a line for a failure or a lost worker."""
         self._tally.add(event)
         if not isinstance(event, Finished):
             self._say(self._described(event))
 
     def on_look(self) -> None:
-        """The table as it is now."""
+        """Draw the table as it is now."""
         self._live.update(tally_table(self._tally))
 
 
@@ -196,7 +193,7 @@ def tally_table(tally: Tally) -> "Table":
 
 
 def _main(score: Score) -> float:
-    """What a task's best is chosen by: validation, or the test score where there is none."""
+    """Score that a task's best is chosen by: validation, or test where there is none."""
     return (score.validation or score.test)[score.metric]
 
 

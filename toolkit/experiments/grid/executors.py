@@ -12,20 +12,14 @@ from toolkit.core.text import counted
 from toolkit.execution import Cluster, Executor, ExecutorKind, LocalExecutor, RayExecutor, Resources, Work
 
 RUNNER = "toolkit.experiments.grid.worker:CellRunner"
-"""What each worker runs, as `LocalExecutor` takes it."""
+"""Name of what runs cells, as `LocalExecutor` takes it."""
 
 
 @contextmanager
 def open_executor(
     kind: ExecutorKind, items: Sequence[Work], *, num_workers: int | None, logs: Path
 ) -> Iterator[Executor]:
-    """Workers that end with the block, for these items.
-
-    Args:
-        kind: where they run.
-        items: at least one.
-        num_workers: at most; None: as many as there is room for.
-        logs: folder of what they print.
+    """Workers for these items, as many as there is room for if no number is given; they end with the block.
 
     Raises:
         SettingsError: there is no cluster, or it has no room.

@@ -39,7 +39,7 @@ class Declaration:
     cells: tuple[Cell, ...] = ()
     """All that are declared, rates and seeds ascending."""
     is_halving: bool = False
-    """Whether rates that do badly get no further seeds."""
+    """True if rates that do badly get no further seeds."""
 
 
 class GridFolder:
@@ -72,7 +72,7 @@ class GridFolder:
         return str(self.path)
 
     def is_grid(self) -> bool:
-        """Whether a grid has written to it."""
+        """True if a grid has written to it."""
         return any(file.is_file() for file in (self.results_file, self.selected_file, self.declaration_file))
 
     def place(self, cell: Cell) -> CellFolder:
@@ -162,7 +162,7 @@ class GridFolder:
         return rates
 
     def read_declaration(self) -> Declaration:
-        """What the grid file declares; one of an older version may lack what `load_grid` would ask for.
+        """Declaration of the grid file; one of an older version may lack what `load_grid` would ask for.
 
         Raises:
             UserError: grid.toml is damaged.
@@ -198,7 +198,7 @@ class GridFolder:
         return ModelInfo(entry["name"], path, _labels(entry.get("labels", {})))
 
     def _working_directory(self, declared_dir: str | None) -> Path | None:
-        """Where the grid's command was started, from the folder and the name that it had there."""
+        """Folder in which the grid's command was started, from the folder and the name that it had there."""
         parts, own = () if declared_dir is None else Path(declared_dir).parts, self.path.resolve()
         if not parts or Path(*parts).is_absolute() or own.parts[-len(parts) :] != parts:
             return None

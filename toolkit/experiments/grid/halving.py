@@ -15,9 +15,8 @@ class Dropped:
 
     Attributes:
         group: model and task.
-        learning_rate: of its cells.
-        num_seeds: how many were run.
-        mean: of their validation scores; None where one failed or diverged.
+        num_seeds: number of those that were run.
+        mean: mean of their validation scores; None where one failed or diverged.
         kept: the lowest mean of a rate that stayed.
     """
 
@@ -30,27 +29,24 @@ class Dropped:
 
 @dataclass(frozen=True)
 class Halving:
-    """What is to run next, and what no longer is."""
+    """Cells that are to run next, and rates that are no longer run."""
 
     wanted: tuple[Cell, ...]
     dropped: tuple[Dropped, ...]
 
     def keeps(self, cell: Cell) -> bool:
-        """Whether its learning rate has not been dropped."""
+        """True unless the cell's learning rate has been dropped."""
         return all((one.group, one.learning_rate) != (cell.group, cell.learning_rate) for one in self.dropped)
 
 
 def halve(cells: Iterable[Cell], scores: Mapping[Cell, Score], failed: Collection[Cell]) -> Halving:
-    """Of each model and task, the cells of its present round that have not run, and the rates dropped so far.
+    """Cells of each model and task's present round that have not run, and the rates dropped so far.
 
     A first round runs all rates on the first seed. Then the better half, rounded up, goes on to twice as many seeds,
     until one rate is left, which gets all seeds; the last round has all seeds. Of equal means (within 1e-12) the
     smaller rate goes on. Nothing but the scores decides, so an interrupted grid goes on as it would have.
 
-    Args:
-        cells: of the whole grid; seeds in ascending order.
-        scores: of those that have finished.
-        failed: those that diverged, or failed now; their rates are dropped.
+    Seeds of `cells` ascend; rates with a cell in `failed`, which diverged or failed now, are dropped.
     """
     groups: dict[tuple[str, str], dict[float, list[Cell]]] = defaultdict(lambda: defaultdict(list))
     for cell in cells:

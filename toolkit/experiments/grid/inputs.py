@@ -29,7 +29,7 @@ from toolkit.finetuning.source import model_loading
 
 
 class Hub(Enum):
-    """What may be asked of the Hugging Face hub."""
+    """Questions that the Hugging Face hub may be asked."""
 
     FETCHED = auto()
     """All that the local cache lacks."""
@@ -42,9 +42,8 @@ class ResolvedTask:
     """A task, with the settings of its kind.
 
     Attributes:
-        entry: of the grid file.
-        settings: of its kind.
-        files: of its splits; none before they are fetched.
+        settings: of its kind, with those of the grid.
+        files: by split; none before they are fetched.
         hashes: SHA-256 of each file that is read, by split; None before they are fetched.
         form: name of what a data set's training split is read from; None for files.
     """
@@ -57,7 +56,7 @@ class ResolvedTask:
 
     @property
     def training_data(self) -> list[Any]:
-        """Equal for tasks that train on the same."""
+        """Identity of the training data; tasks of equal ones train on the same."""
         if self.hashes is None:
             return [self.form]
         # Without a file for validation, a part of the training file may be held out for it.
@@ -69,7 +68,6 @@ class ResolvedModel:
     """A model: where its encoder is, and what it consists of.
 
     Attributes:
-        entry: of the grid file.
         encoder: folder or hub id; of a checkpoint the folder that the first worker that needs it exports to.
         contents: hashes of files, or the commit of a hub id; None before the model is fetched.
         checkpoint: of this toolkit; None of another encoder.
@@ -81,11 +79,7 @@ class ResolvedModel:
     checkpoint: Path | None = None
 
     def open(self, *, max_length: int | None) -> EncoderSource:
-        """The encoder, exported first where no other worker has.
-
-        Raises:
-            UserError: it cannot be exported or read.
-        """
+        """The encoder, exported first where no other worker has."""
         if self.checkpoint is not None:
             folder = Path(self.encoder)
             folder.parent.mkdir(parents=True, exist_ok=True)
@@ -98,14 +92,7 @@ class ResolvedModel:
 def resolve_task(
     entry: TaskEntry, options: dict[str, Any], *, num_rates: int, hub: Hub, known: KnownHashes
 ) -> ResolvedTask:
-    """A task of the grid.
-
-    Args:
-        entry: of the grid file.
-        options: of its kind.
-        num_rates: learning rates that it is run at.
-        hub: where a named data set may come from.
-        known: hashes of files.
+    """A task of the grid, with options of its kind, that is run at so many learning rates.
 
     Raises:
         UserError: a file does not exist, a setting does not fit, or several rates have no validation to choose by.
@@ -170,13 +157,7 @@ def _hash_files(files: list[Path], given: Path, known: KnownHashes) -> dict[str,
 
 
 def resolve_model(entry: ModelEntry, exports: Path, *, hub: Hub, known: KnownHashes) -> ResolvedModel:
-    """A model of the grid.
-
-    Args:
-        entry: of the grid file.
-        exports: folder of encoders that are made from checkpoints.
-        hub: where its configuration may come from.
-        known: hashes of files.
+    """A model of the grid; encoders of checkpoints will be in `exports`.
 
     Raises:
         UserError: there is no such model.

@@ -24,14 +24,9 @@ _MOST_SHOWN = 8
 
 
 class GridPlan:
-    """What a grid file declares, with everything that its cells need.
-
-    Args:
-        grid: of the file.
-        hub: what may be fetched.
+    """A grid file with everything that its cells need.
 
     Attributes:
-        folder: the grid's.
         cells: all, in the order in which a single worker runs them.
 
     Raises:
@@ -56,7 +51,7 @@ class GridPlan:
 
     @property
     def unfetched(self) -> list[str]:
-        """What the hub has to be asked for before cells can run."""
+        """Data sets and models that the hub has to be asked for before cells can run."""
         sets = {f"data set {task.entry.dataset}" for task in self._tasks.values() if task.hashes is None}
         models = {f"model {model.entry.path}" for model in self._models.values() if model.contents is None}
         return [*sorted(sets), *sorted(models)]
@@ -76,13 +71,13 @@ class GridPlan:
         self._cpu_precisions = {number: choose_autocast(number) for number in self.thread_counts}
 
     def work(self, cell: Cell) -> Work:
-        """What a worker gets; `choose_precisions` comes first."""
+        """Item for a worker; `choose_precisions` comes first."""
         task = self.task(cell)
         cpus = task.task.settings.threads or 1
         return Work(cell, task, group=cell.group, claim=self.training(cell), resources=Resources(cpus))
 
     def task(self, cell: Cell) -> CellTask:
-        """What a cell runs."""
+        """Everything that running a cell takes."""
         settings, training = self._settings(cell), self.training(cell)
         alike = self.cells_by_training[training]
         return CellTask(
@@ -117,7 +112,7 @@ class GridPlan:
         return json.dumps([cell.model, cell.kind, settings, self._tasks[cell.task].training_data])
 
     def outcome(self, cell: Cell) -> Outcome | None:
-        """What came out of a cell; None of one that is to be run.
+        """Outcome of a cell; None of one that is to be run.
 
         A training that diverged is tried again where it is declared otherwise now.
         """
@@ -126,7 +121,7 @@ class GridPlan:
         return place.score if diverged is None or self._changes(cell) else diverged
 
     def finished(self) -> dict[Cell, Outcome]:
-        """What came out of the cells that have finished.
+        """Outcomes of the cells that have finished.
 
         Raises:
             SettingsError: one with scores was declared otherwise, or had other data; what differs is named.

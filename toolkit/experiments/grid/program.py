@@ -33,10 +33,7 @@ def run_grid(path: Path, *, num_workers: int | None = None, executor: ExecutorKi
 
     Several commands may run one grid at the same time: each takes cells that are free, and ends when all have.
 
-    Args:
-        path: the grid file.
-        num_workers: processes; None: one per GPU, or as many as the cores hold at the cells' number of threads.
-        executor: where they run.
+    Without a number of workers there is one per GPU, or as many as the cores hold at the cells' number of threads.
 
     Raises:
         UserError: the grid file does not fit, a finished cell was declared otherwise, a model is broken, another
@@ -127,7 +124,7 @@ def _next_round(plan: GridPlan, tally: Tally) -> list[Cell]:
 
 
 def _settle(plan: GridPlan, share: GridShare, event: Finished | Failed) -> Outcome | None:
-    """What came out of a cell. A line of results.jsonl, or error.txt, unless another command has run it."""
+    """Outcome of a cell; writes a line of results.jsonl, or error.txt, unless another command has run it."""
     if isinstance(event, Failed):
         if event.worker != NOBODY:
             plan.folder.place(event.key).fail(event.message)

@@ -16,10 +16,6 @@ def select(cells: Iterable[Cell], scores: Iterable[Score]) -> Selected:
 
     The best mean of the main metric over the validation scores of all seeds; of equal ones (within 1e-12) the smallest
     rate. A rate of which a seed has not finished cannot be chosen; a model and task without any other is left out.
-
-    Args:
-        cells: of the whole grid.
-        scores: of those that have finished.
     """
     finished = {score.cell: score for score in scores}
     groups: dict[tuple[str, str], dict[float, list[Cell]]] = defaultdict(lambda: defaultdict(list))

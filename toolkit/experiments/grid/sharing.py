@@ -25,12 +25,12 @@ from toolkit.experiments.grid.cells import Cell
 from toolkit.experiments.grid.plan import GridPlan
 
 _PATIENCE_SECONDS = 600.0
-"""How long another command may take to read or write the results of a large grid."""
+"""Time that another command may take to read or write the results of a large grid."""
 _SECONDS_UNTIL_SAID = 30.0
 
 
 class GridShare:
-    """What this command runs of a grid, from `join` to the end of the block."""
+    """Part of a grid that this command runs, from `join` to the end of the block."""
 
     def __init__(self, plan: GridPlan) -> None:
         self._plan, self._held = plan, dict[str, FileLock]()
@@ -46,11 +46,7 @@ class GridShare:
             self._held.popitem()[1].release()
 
     def locked(self) -> AbstractContextManager[None]:
-        """The lock of the folder, for reading and writing what all commands write.
-
-        Raises:
-            SettingsError: the folder cannot be written, or another command does not give the lock back.
-        """
+        """The lock of the folder, for reading and writing what all commands write."""
         folder = self._plan.folder.path
         return locked_folder(
             folder,
@@ -124,7 +120,7 @@ class GridShare:
         self._held.pop(name).release()
 
     def ended(self, key: Cell) -> Event | None:
-        """How another command has ended a cell since this one began; None where none has."""
+        """End of a cell by another command since this one began; None where there is none."""
         if self._plan.outcome(key) is not None:
             return Finished(NOBODY, key)
         place = self._plan.folder.place(key)
@@ -140,7 +136,7 @@ def logs_folder(plan: GridPlan) -> Path:
 
 @cache
 def command_name() -> str:
-    """Machine and process, and what tells apart those of containers, which may have both in common."""
+    """Machine, process, and some digits: those of two containers may have the first two in common."""
     return f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:4]}"
 
 
@@ -160,7 +156,7 @@ def _try_lock(path: Path) -> FileLock | None:
 
 
 def _mark(file: Path) -> tuple[int, int] | None:
-    """What tells a file from the one that was there before; None of none."""
+    """Mark that tells a file from the one that was there before; None if there is none."""
     try:
         status = file.stat()
     except OSError:

@@ -1,4 +1,4 @@
-"""What a worker of a grid does: it prepares a model and a task once, and runs their cells one after another."""
+"""Worker of a grid: it prepares a model and a task once, and runs their cells one after another."""
 
 import gc
 from contextlib import AbstractContextManager
@@ -19,18 +19,15 @@ from toolkit.finetuning.made_by import made_by
 from toolkit.finetuning.precision import cpu_autocast
 
 _SECONDS_TO_END = 120.0
-"""How long another writer of a cell may take to end; the lease of a lock on NFS is 90 s."""
+"""Time in which another writer of a cell has to end; the lease of a lock on NFS is 90 s."""
 
 
 @dataclass(frozen=True)
 class CellTask:
-    """What a cell runs.
+    """Everything that running a cell takes.
 
     Attributes:
-        folder: of the cell.
-        task: with the seed and the learning rate of the cell.
-        model: of the cell.
-        keep: whether the model is kept.
+        task: its settings have the seed and the learning rate of the cell.
         lock: file that is locked while the cell runs; cells of one training have the same.
         training: folder of trained weights that other cells answer with too; None where no other cell does.
         groups: model and task of all cells of this training.
@@ -48,7 +45,7 @@ class CellTask:
 
     @property
     def record(self) -> dict[str, Any]:
-        """What the cell is: its result is that of another one where this differs."""
+        """Identity of the cell: its result is that of another one where this differs."""
         return {
             "kind": self.task.entry.kind,
             "settings": self.task.settings.model_dump(mode="json"),
@@ -64,11 +61,7 @@ class CellRunner:
         self._prepared: dict[tuple[str, str], PreparedTask | UserError] = {}
 
     def __call__(self, work: Work) -> None:
-        """Run a cell as `toolkit finetune` does; that its training diverged is written down.
-
-        Raises:
-            UserError: a file or the model does not fit, or the folder cannot be written.
-        """
+        """Run a cell as `toolkit finetune` does; that its training diverged is written down."""
         with _only_writer(work.payload), cpu_autocast(work.payload.cpu_precision):
             self._run(work.payload)
 
