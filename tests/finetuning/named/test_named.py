@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from typing import ClassVar
 
 import pytest
 from datasets import ClassLabel, Dataset, Features, IterableDataset, Value
@@ -19,7 +20,7 @@ from toolkit.finetuning import FinetuningSettings, Split, get_task
 from toolkit.finetuning.named.datasets import DATASETS, NamedDataset, named_dataset
 from toolkit.finetuning.named.hub_rows import Hub, HubRows, OpenRows
 from toolkit.finetuning.named.published_forms import ClassifiedTexts, ClozeQuestions, PublishedForm, TaggedWords
-from toolkit.finetuning.named.published_retrieval import BeirRepositories, Corpus
+from toolkit.finetuning.named.published_retrieval import BeirRepositories
 from toolkit.finetuning.protocol import split_training
 from toolkit.workflows.finetune import finetune
 
@@ -279,7 +280,7 @@ class Counted(PublishedForm):
     """A form whose file says how often it was written."""
 
     name = "counted"
-    sources = (HubRows("org/name", "train"),)
+    rows: ClassVar = {"train": HubRows("org/name", "train")}
 
     def __init__(self):
         self.count = 0
@@ -314,7 +315,7 @@ def fetch(monkeypatch, tmp_path):
     """Fetches a counted set from a hub at a commit."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     form = Counted()
-    dataset = NamedDataset("counted", "sc", {Split.TRAIN: form})
+    dataset = NamedDataset("counted", "sc", {"standard": {Split.TRAIN: form}})
 
     def fetch(commit):
         monkeypatch.setattr("toolkit.finetuning.named.datasets.Hub", lambda: FakeHub(commit))
@@ -395,12 +396,12 @@ class HubOf:
 
 
 LABELLED = Features({"sentence": Value("string"), "label": ClassLabel(names=["no", "yes"])})
-TEXTS = ClassifiedTexts("texts", HubRows("org/name", "train"), HubRows("org/name", "test"), text="sentence")
-WORDS = TaggedWords(
-    "words", {Split.TRAIN: HubRows("org/name", "train")}, words="tokens", tags="tags", labels_file="label.json"
-)
-CLOZE = ClozeQuestions("cloze", HubRows("org/name", "train"), HubRows("org/name", "test"))
-FOLDER = BeirRepositories("folder", "org/name", {Split.TEST: HubRows("org/qrels", "test")}, Corpus.JUDGED)
+ROWS = {name: HubRows("org/name", name) for name in ("train", "test", "corpus", "queries")}
+SPLITS = {name: ROWS[name] for name in ("train", "test")}
+TEXTS = ClassifiedTexts("texts", SPLITS, text="sentence")
+WORDS = TaggedWords("words", dict.fromkeys(Split, ROWS["train"]), tags="tags", labels_file="label.json")
+CLOZE = ClozeQuestions("cloze", SPLITS)
+FOLDER = BeirRepositories("folder", {name: ROWS[name] for name in ("corpus", "queries", "test")}, corpus="judged")
 
 
 def beir(**changed):

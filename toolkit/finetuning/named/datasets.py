@@ -1,12 +1,13 @@
 """Named data sets: the paper's twelve, from the Hugging Face hub to local files that a family of tasks reads.
 
-A set is a declaration. Its rows are read once and written, in the form in which its family reads files, to the user's
-cache folder, under a key of what is declared and of the repositories' commits.
+A set is a declaration in datasets.toml. Its rows are read once and written, in the form in which its family reads
+files, to the user's cache folder, under a key of what is declared and of the repositories' commits.
 """
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+import tomllib
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,14 +25,20 @@ from toolkit.finetuning.named.published_forms import (
     PublishedForm,
     TaggedWords,
 )
-from toolkit.finetuning.named.published_retrieval import (
-    BeirRepositories,
-    Corpus,
-    HalvedBeirRepositories,
-    PassagesInRows,
-)
+from toolkit.finetuning.named.published_retrieval import BeirRepositories, HalvedBeirRepositories, PassagesInRows
+from toolkit.finetuning.protocol import PROTOCOLS
 from toolkit.finetuning.settings import FinetuningSettings, Split
 
+_KINDS: Mapping[str, type[PublishedForm]] = {
+    "texts": ClassifiedTexts,
+    "words": TaggedWords,
+    "questions": AnsweredQuestions,
+    "cloze": ClozeQuestions,
+    "beir": BeirRepositories,
+    "halved-beir": HalvedBeirRepositories,
+    "passages": PassagesInRows,
+}
+"""Forms, as datasets.toml calls them."""
 _FORM_VERSION = 1
 """Goes up with every change of what is written, so that older files are not used."""
 _ORIGIN = "origin.json"
@@ -46,15 +53,13 @@ class NamedDataset:
     Attributes:
         name: on the command line and in results.
         task: name of its family.
-        standard: what each split is read from.
-        paper: the same under the paper's protocol, where it differs.
+        forms: what each split is read from, by protocol: `standard`, and `paper` where it differs.
         paper_settings: settings of the paper's runs on this set, where they differ from the family's.
     """
 
     name: str
     task: str
-    standard: Mapping[Split, PublishedForm]
-    paper: Mapping[Split, PublishedForm] | None = None
+    forms: Mapping[str, Mapping[Split, PublishedForm]]
     paper_settings: Mapping[str, Any] = field(default_factory=dict)
 
     def settings(self, given: SettingsT, *, shared: Collection[str] = ()) -> SettingsT:
@@ -95,7 +100,7 @@ class NamedDataset:
 
     def splits(self, protocol: str) -> Mapping[Split, PublishedForm]:
         """What each split is read from."""
-        return self.paper if protocol == "paper" and self.paper is not None else self.standard
+        return self.forms.get(protocol, self.forms["standard"])
 
 
 def named_dataset(name: str, *, task: str) -> NamedDataset:
@@ -123,7 +128,7 @@ def _local_folder(form: PublishedForm, hub: Hub) -> Path:
     """The folder with a form's files: the one of the repositories' present commits, or else the newest there is."""
     root = _cache()
     try:
-        commits = hub.commits(form.sources)
+        commits = hub.commits(form.rows.values())
     except UserError as error:
         copy = _newest_copy(form)
         if copy is None:
@@ -137,7 +142,7 @@ def _local_folder(form: PublishedForm, hub: Hub) -> Path:
             folder.parent.mkdir(exist_ok=True)
             with atomic_directory(folder) as unfinished:
                 form.write(hub, unfinished)
-                origin = {"commits": commits, "rows": [str(source) for source in form.sources]}
+                origin = {"commits": commits, "rows": [str(source) for source in form.rows.values()]}
                 (unfinished / _ORIGIN).write_text(json.dumps(origin, indent=2) + "\n", encoding="utf-8")
             console().print(f"written to {folder}")
     return folder
@@ -164,154 +169,21 @@ def _key(form: PublishedForm, commits: Mapping[str, str]) -> str:
     return hashlib.sha256(declared.encode()).hexdigest()[:12]
 
 
-def _all_splits(form: PublishedForm) -> dict[Split, PublishedForm]:
-    return dict.fromkeys(form.files, form)
+def _declared() -> Iterator[NamedDataset]:
+    declared = tomllib.loads(Path(__file__).with_name("datasets.toml").read_text(encoding="utf-8"))
+    forms = {name: _form(name, **keys) for name, keys in declared["forms"].items()}
+    for name, keys in declared["sets"].items():
+        splits = {
+            protocol: {Split(split): forms[form] for split, form in keys.pop(protocol).items()}
+            for protocol in PROTOCOLS
+            if protocol in keys
+        }
+        yield NamedDataset(name, forms={"standard": dict.fromkeys(forms[name].files, forms[name])} | splits, **keys)
 
 
-def _glue(configuration: str, split: str) -> HubRows:
-    return HubRows("nyu-mll/glue", split, configuration=configuration)
+def _form(name: str, *, kind: str, rows: Mapping[str, Any], **options: Any) -> PublishedForm:
+    return _KINDS[kind](name, {use: HubRows(**source) for use, source in rows.items()}, **options)
 
 
-def _tner(repository: str, files: Mapping[Split, str]) -> dict[Split, HubRows]:
-    return {split: HubRows(repository, split, files=(f"dataset/{name}",)) for split, name in files.items()}
-
-
-def _qrels(repository: str, *splits: Split) -> dict[Split, HubRows]:
-    return {split: HubRows(repository, split) for split in splits}
-
-
-def _mldr(name: str) -> HubRows:
-    return HubRows("Shitao/MLDR", name, files=(f"mldr-v1.0-en/{name}.jsonl.gz",))
-
-
-def _record(split: str) -> HubRows:
-    return HubRows("aps/super_glue", split, configuration="record")
-
-
-_UNER = {split: HubRows("BramVanroy/universal_ner", split, configuration="en_ewt") for split in Split}
-_MSMARCO_QRELS = _qrels("BeIR/msmarco-qrels", *Split)
-_MSMARCO_JUDGED = BeirRepositories("msmarco-judged", "BeIR/msmarco", _MSMARCO_QRELS, Corpus.JUDGED)
-_NQ_QRELS = _qrels("BeIR/nq-qrels", Split.TEST)
-_MLDR_EVALUATION = {Split.VALIDATION: _mldr("dev"), Split.TEST: _mldr("test")}
-_TRAIN_ON_MSMARCO: Mapping[Split, PublishedForm] = {Split.TRAIN: _MSMARCO_JUDGED}
-
-_ALL = (
-    NamedDataset(
-        "sst2",
-        "sc",
-        _all_splits(ClassifiedTexts("sst2", _glue("sst2", "train"), _glue("sst2", "validation"), text="sentence")),
-    ),
-    NamedDataset(
-        "qqp",
-        "sc",
-        _all_splits(
-            ClassifiedTexts(
-                "qqp", _glue("qqp", "train"), _glue("qqp", "validation"), text="question1", text_pair="question2"
-            )
-        ),
-        paper_settings={"pair_labels": ("Question 1", "Question 2")},
-    ),
-    NamedDataset(
-        "mnli",
-        "sc",
-        _all_splits(
-            ClassifiedTexts(
-                "mnli",
-                _glue("mnli", "train"),
-                _glue("mnli", "validation_matched"),
-                text="premise",
-                text_pair="hypothesis",
-            )
-        ),
-        paper_settings={"pair_labels": ("Premise", "Hypothesis")},
-    ),
-    NamedDataset(
-        "conll2003",
-        "tc",
-        _all_splits(
-            TaggedWords(
-                "conll2003",
-                _tner(
-                    "tner/conll2003",
-                    {Split.TRAIN: "train.json", Split.VALIDATION: "valid.json", Split.TEST: "test.json"},
-                ),
-                words="tokens",
-                tags="tags",
-                labels_file="dataset/label.json",
-            )
-        ),
-        paper_settings={"epochs": 1},
-    ),
-    NamedDataset(
-        "ontonotes",
-        "tc",
-        _all_splits(
-            TaggedWords(
-                "ontonotes",
-                _tner(
-                    "tner/ontonotes5",
-                    {Split.TRAIN: "train*.json", Split.VALIDATION: "valid.json", Split.TEST: "test.json"},
-                ),
-                words="tokens",
-                tags="tags",
-                labels_file="dataset/label.json",
-            )
-        ),
-    ),
-    NamedDataset(
-        "uner",
-        "tc",
-        _all_splits(TaggedWords("uner", _UNER, words="tokens", tags="ner_tags")),
-        paper_settings={"epochs": 1},
-    ),
-    NamedDataset(
-        "squad",
-        "qa",
-        _all_splits(
-            AnsweredQuestions("squad", HubRows("rajpurkar/squad", "train"), HubRows("rajpurkar/squad", "validation"))
-        ),
-    ),
-    NamedDataset(
-        "squad-v2",
-        "qa",
-        _all_splits(
-            AnsweredQuestions(
-                "squad-v2",
-                HubRows("rajpurkar/squad_v2", "train"),
-                HubRows("rajpurkar/squad_v2", "validation"),
-                version="2.0",
-            )
-        ),
-    ),
-    NamedDataset("record", "qa", _all_splits(ClozeQuestions("record", _record("train"), _record("validation")))),
-    NamedDataset(
-        "msmarco",
-        "ir",
-        _all_splits(BeirRepositories("msmarco", "BeIR/msmarco", _MSMARCO_QRELS, Corpus.WHOLE)),
-        paper=_all_splits(_MSMARCO_JUDGED),
-    ),
-    NamedDataset(
-        "nq",
-        "ir",
-        {**_TRAIN_ON_MSMARCO, **_all_splits(BeirRepositories("nq", "BeIR/nq", _NQ_QRELS, Corpus.WHOLE))},
-        paper={
-            **_TRAIN_ON_MSMARCO,
-            **_all_splits(HalvedBeirRepositories("nq-judged", "BeIR/nq", _NQ_QRELS, Corpus.JUDGED)),
-        },
-    ),
-    NamedDataset(
-        "mldr",
-        "ir",
-        {
-            **_all_splits(PassagesInRows("mldr-train", {Split.TRAIN: _mldr("train")}, documents=None)),
-            **_all_splits(PassagesInRows("mldr", _MLDR_EVALUATION, documents=_mldr("corpus"))),
-        },
-        paper={
-            **_TRAIN_ON_MSMARCO,
-            **_all_splits(PassagesInRows("mldr-judged", _MLDR_EVALUATION, documents=None)),
-        },
-    ),
-)
-
-DATASETS: Mapping[str, NamedDataset] = {dataset.name: dataset for dataset in _ALL}
+DATASETS: Mapping[str, NamedDataset] = {dataset.name: dataset for dataset in _declared()}
 """The data sets by name."""

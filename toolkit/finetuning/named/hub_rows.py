@@ -42,7 +42,7 @@ class HubRows:
     repository: str
     split: str
     configuration: str | None = None
-    files: tuple[str, ...] = ()
+    files: Sequence[str] = ()
 
     def __str__(self) -> str:
         parts = (self.repository, self.configuration, self.split)
@@ -120,7 +120,7 @@ class Hub:
 
     _snapshots: dict[tuple[str, str], tuple[str, list[str]]] = field(default_factory=dict)
 
-    def commits(self, sources: Sequence[HubRows]) -> dict[str, str]:
+    def commits(self, sources: Iterable[HubRows]) -> dict[str, str]:
         """The commit of each repository that `open` would read.
 
         Raises:

@@ -1,7 +1,7 @@
 """Files of named data sets: rows of the hub in the form in which each family of tasks reads a data set.
 
 Sequence classification: JSON lines. Token classification: CoNLL columns. Question answering: SQuAD JSON. Retrieval:
-BEIR folders, in published_retrieval.py.
+BEIR folders, in published_retrieval.py. A form says how rows become examples of a split, and what a file of them holds.
 """
 
 import json
@@ -10,38 +10,33 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from toolkit.core.errors import UserError
 from toolkit.finetuning.named.hub_rows import Hub, HubRows, OpenRows, Row
-from toolkit.finetuning.protocol import split_training
+from toolkit.finetuning.protocol import PROTOCOLS
 from toolkit.finetuning.settings import Split
 
 _SEPARATORS = frozenset("\t\r\n")
 _OWN_FILES = "The repository has changed; give files of your own (--train and --test, in place of --dataset)."
 
-Question = dict[str, Any]
-"""A question in SQuAD's form, with the title and the context that SQuAD JSON keeps one level above."""
 
-
+@dataclass(frozen=True)
 class PublishedForm(ABC):
     """Files of one data set.
 
     Attributes:
         name: of the folder that holds them.
+        rows: of the hub, by split, and `corpus` and `queries` of retrieval.
     """
 
     name: str
+    rows: Mapping[str, HubRows]
 
     @property
     @abstractmethod
     def files(self) -> Mapping[Split, str]:
         """Paths in the folder, by split."""
-
-    @property
-    @abstractmethod
-    def sources(self) -> Sequence[HubRows]:
-        """The rows of the hub that the files are made of."""
 
     @abstractmethod
     def write(self, hub: Hub, folder: Path) -> None:
@@ -53,42 +48,47 @@ class PublishedForm(ABC):
         """
 
 
-@dataclass(frozen=True)
-class ClassifiedTexts(PublishedForm):
-    """JSON lines with `text`, for pairs `text_pair`, and the name of the class as `label`.
+class FileOfSplit(PublishedForm):
+    """A file of each split; a validation split that is not published is cut off training as the paper's authors do."""
 
-    `validation` is 5 % of the published training split, as `split_training` draws them, and is left out of `train`.
+    ending: ClassVar[str]
+
+    @property
+    def files(self) -> Mapping[Split, str]:
+        """`train`, `validation` and `test`."""
+        return {split: f"{split}.{self.ending}" for split in Split}
+
+    def write(self, hub: Hub, folder: Path) -> None:
+        """Write three files."""
+        published = {Split(split): list(self._examples(hub, source)) for split, source in self.rows.items()}
+        for split, examples in PROTOCOLS["paper"].with_validation(published).items():
+            with (folder / self.files[split]).open("w", encoding="utf-8") as file:
+                file.writelines(self._content(examples))
+
+    @abstractmethod
+    def _examples(self, hub: Hub, source: HubRows) -> Iterator[Any]:
+        """Those of a split, in the hub's order."""
+
+    def _content(self, examples: Sequence[Any]) -> Iterable[str]:
+        """What a file of them holds; here a line for each."""
+        return (f"{example}\n" for example in examples)
+
+
+@dataclass(frozen=True)
+class ClassifiedTexts(FileOfSplit):
+    """JSON lines with `text`, for pairs `text_pair`, and the name of the class as `label`.
 
     Attributes:
         text: column of the text.
         text_pair: column of a pair's second text.
     """
 
-    name: str
-    train: HubRows
-    test: HubRows
     text: str
     text_pair: str | None = None
+    ending: ClassVar[str] = "jsonl"
 
-    @property
-    def files(self) -> Mapping[Split, str]:
-        """A file of each split."""
-        return {split: f"{split}.jsonl" for split in Split}
-
-    @property
-    def sources(self) -> Sequence[HubRows]:
-        """Train and test."""
-        return self.train, self.test
-
-    def write(self, hub: Hub, folder: Path) -> None:
-        """Write three files."""
-        training, test = (list(self._lines(hub.open(source))) for source in self.sources)
-        train_rows, validation_rows = split_training(len(training))
-        _write_lines(folder / self.files[Split.TRAIN], (training[row] for row in train_rows))
-        _write_lines(folder / self.files[Split.VALIDATION], (training[row] for row in validation_rows))
-        _write_lines(folder / self.files[Split.TEST], test)
-
-    def _lines(self, rows: OpenRows) -> Iterator[str]:
+    def _examples(self, hub: Hub, source: HubRows) -> Iterator[str]:
+        rows = hub.open(source)
         names = rows.class_names("label")
         columns = [self.text] if self.text_pair is None else [self.text, self.text_pair]
         for row in rows.read(*columns, "label"):
@@ -101,45 +101,26 @@ class ClassifiedTexts(PublishedForm):
 
 
 @dataclass(frozen=True)
-class TaggedWords(PublishedForm):
-    """CoNLL columns: a word, a tab and its tag on each line, a blank line behind each sentence.
+class TaggedWords(FileOfSplit):
+    """CoNLL columns: a word of `tokens`, a tab and its tag on each line, a blank line behind each sentence.
 
     Attributes:
-        splits: rows of each split.
-        words: column of the words.
         tags: column of the tags' numbers.
         labels_file: the repository's JSON file of numbers by tag; None where the column itself has names.
     """
 
-    name: str
-    splits: Mapping[Split, HubRows]
-    words: str
     tags: str
     labels_file: str | None = None
+    ending: ClassVar[str] = "conll"
 
-    @property
-    def files(self) -> Mapping[Split, str]:
-        """A file of each split."""
-        return {split: f"{split}.conll" for split in Split}
-
-    @property
-    def sources(self) -> Sequence[HubRows]:
-        """One of each split."""
-        return tuple(self.splits.values())
-
-    def write(self, hub: Hub, folder: Path) -> None:
-        """Write a file of each split."""
-        for split, source in self.splits.items():
-            _write_lines(folder / self.files[split], self._sentences(hub, source))
-
-    def _sentences(self, hub: Hub, source: HubRows) -> Iterator[str]:
+    def _examples(self, hub: Hub, source: HubRows) -> Iterator[str]:
         rows = hub.open(source)
         if self.labels_file is None:
             names = dict(enumerate(rows.class_names(self.tags)))
         else:
             names = {number: tag for tag, number in hub.read_json(source, self.labels_file).items()}
-        for number, row in enumerate(rows.read(self.words, self.tags), start=1):
-            words, tags = row[self.words], row[self.tags]
+        for number, row in enumerate(rows.read("tokens", self.tags), start=1):
+            words, tags = row["tokens"], row[self.tags]
             if len(words) != len(tags) or not set(tags) <= names.keys():
                 raise UserError(
                     f"{source}, row {number}: expected a known tag for each word, got {len(words)} words and the tags "
@@ -152,43 +133,21 @@ class TaggedWords(PublishedForm):
 
 
 @dataclass(frozen=True)
-class AnsweredQuestions(PublishedForm):
-    """SQuAD JSON.
-
-    `validation` is 5 % of the published training questions, as `split_training` draws them, and is left out of `train`.
+class AnsweredQuestions(FileOfSplit):
+    """SQuAD JSON, with the questions in the hub's order.
 
     Attributes:
         version: 1.1, or 2.0 where questions may have no answer.
     """
 
-    name: str
-    train: HubRows
-    test: HubRows
     version: str = "1.1"
+    ending: ClassVar[str] = "json"
 
-    @property
-    def files(self) -> Mapping[Split, str]:
-        """A file of each split."""
-        return {split: f"{split}.json" for split in Split}
+    def _examples(self, hub: Hub, source: HubRows) -> Iterator[tuple[int, Row]]:
+        """Questions in SQuAD's form, with the title and the context that SQuAD JSON keeps one level above."""
+        return enumerate(self._questions(hub.open(source)))
 
-    @property
-    def sources(self) -> Sequence[HubRows]:
-        """Train and test."""
-        return self.train, self.test
-
-    def write(self, hub: Hub, folder: Path) -> None:
-        """Write three files, the questions in the hub's order."""
-        training, test = (list(self._questions(hub.open(source))) for source in self.sources)
-        train_rows, validation_rows = split_training(len(training))
-        for split, questions in (
-            (Split.TRAIN, [training[row] for row in sorted(train_rows)]),
-            (Split.VALIDATION, [training[row] for row in sorted(validation_rows)]),
-            (Split.TEST, test),
-        ):
-            content = {"version": self.version, "data": list(_articles(questions))}
-            (folder / self.files[split]).write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
-
-    def _questions(self, rows: OpenRows) -> Iterator[Question]:
+    def _questions(self, rows: OpenRows) -> Iterator[Row]:
         for row in rows.read("id", "title", "context", "question", "answers"):
             found = row["answers"]
             pairs = zip(found["text"], found["answer_start"], strict=True)
@@ -198,6 +157,10 @@ class AnsweredQuestions(PublishedForm):
                 question["is_impossible"] = not question["answers"]
             yield question
 
+    def _content(self, examples: Sequence[Any]) -> Iterable[str]:
+        questions = [question for _, question in sorted(examples, key=lambda example: example[0])]
+        yield json.dumps({"version": self.version, "data": list(_articles(questions))}, ensure_ascii=False)
+
 
 class ClozeQuestions(AnsweredQuestions):
     """ReCoRD as span extraction: every mention of an answer's entity is a right answer, in the order of the passage.
@@ -205,14 +168,14 @@ class ClozeQuestions(AnsweredQuestions):
     The question is the statement with its `@placeholder`.
     """
 
-    def _questions(self, rows: OpenRows) -> Iterator[Question]:
+    def _questions(self, rows: OpenRows) -> Iterator[Row]:
         for row in rows.read("passage", "query", "entity_spans", "answers", "idx"):
             number = f"{row['idx']['passage']}-{row['idx']['query']}"
             question = {"title": str(row["idx"]["passage"]), "context": row["passage"], "question": row["query"]}
             yield {"id": number, **question, "answers": _mentions(row)}
 
 
-def _mentions(row: Row) -> list[dict[str, Any]]:
+def _mentions(row: Row) -> list[Row]:
     """Where the entities that are answers stand in the passage, in SQuAD's form."""
     passage, wanted = row["passage"], set(row["answers"])
     spans = zip(row["entity_spans"]["start"], row["entity_spans"]["text"], strict=True)
@@ -225,7 +188,7 @@ def _mentions(row: Row) -> list[dict[str, Any]]:
     return [{"text": text, "answer_start": start} for start, text in found]
 
 
-def _articles(questions: Iterable[Question]) -> Iterator[Mapping[str, Any]]:
+def _articles(questions: Iterable[Row]) -> Iterator[Row]:
     """SQuAD's nesting of questions that follow one another: articles of paragraphs of questions."""
     above = ("title", "context")
     for title, article in groupby(questions, key=lambda question: question["title"]):
@@ -237,8 +200,3 @@ def _articles(questions: Iterable[Question]) -> Iterator[Mapping[str, Any]]:
             for context, paragraph in groupby(article, key=lambda question: question["context"])
         ]
         yield {"title": title, "paragraphs": paragraphs}
-
-
-def _write_lines(path: Path, lines: Iterable[str]) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        file.writelines(f"{line}\n" for line in lines)
