@@ -9,6 +9,7 @@ import typer
 
 from toolkit.cli.options import help_rows, option_of, settings_from
 from toolkit.finetuning.settings import FinetuningSettings
+from toolkit.finetuning.tables import ENDINGS
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -26,10 +27,10 @@ EXAMPLES = (
 
 _TASKS = "sc: sequence classification. tc: token classification. qa: question answering. ir: retrieval."
 _TRAINING_FILE = (
-    "Training file. sc: .tsv .txt .csv .jsonl .parquet with the columns text and label. tc: CoNLL columns. "
+    f"Training file. sc: {' '.join(ENDINGS)} with the columns text and label. tc: CoNLL columns. "
     "qa: SQuAD JSON. ir: a BEIR folder."
 )
-_DATASETS = "A data set on the hub, in place of files, such as sst2; `toolkit finetune TASK --help` names a task's."
+_DATASETS = "A data set on the hub, in place of files; `toolkit finetune TASK --help` names a task's."
 # By option, the settings of all tasks that have one of their own.
 _OPTIONS = {
     "protocol": "--protocol",

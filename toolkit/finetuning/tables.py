@@ -160,4 +160,5 @@ _READERS: dict[str, Callable[[Path], tuple[tuple[str, ...], list[Row]]]] = {
     ".jsonl": _read_jsonl,
     ".parquet": _read_parquet,
 }
-_WHAT_TO_GIVE = f"Give a {', '.join([*_READERS][:-1])} or {[*_READERS][-1]} file."
+ENDINGS = tuple(_READERS)
+_WHAT_TO_GIVE = f"Give a {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]} file."
