@@ -110,7 +110,8 @@ def waiting(folder: Path, corpus: Path, steps: int) -> dict[str, float]:
     from toolkit.engine.engine import Engine
     from toolkit.engine.ranks import join_ranks
     from toolkit.model import Encoder, initialize_
-    from toolkit.run import RunFolder, load_run
+    from toolkit.run import RunFolder
+    from toolkit.run.load import declare_run
     from toolkit.run.metrics import read_lines
     from toolkit.run.resolve import resolve_run
     from toolkit.training import loop
@@ -125,15 +126,15 @@ def waiting(folder: Path, corpus: Path, steps: int) -> dict[str, float]:
     ]  # fmt: skip
     file = folder / "run.toml"
     file.write_text('[model]\npreset = "nano"\n', encoding="utf-8")
-    settings = load_run(str(file), overrides)
-    resolved = resolve_run(settings, ds_config="zero1", num_ranks=1)
+    declared = declare_run(str(file), overrides)
+    resolved = resolve_run(declared, ds_config="zero1", num_ranks=1)
     resolved.folder.path.mkdir()
     resolved.write()
     ranks = join_ranks()
     encoder = Encoder(resolved.settings.model)
     initialize_(encoder, 0)
-    engine = Engine(encoder, config=resolved.ds_config, optimizer=resolved.settings.train, ranks=ranks)
-    run = assemble(resolved.data, engine, resolved.plan, state=RunState(), origin={}, is_stop_requested=lambda: False)
+    engine = Engine(encoder, config=resolved.division.ds_config, optimizer=resolved.settings.train, ranks=ranks)
+    run = assemble(resolved, engine, state=RunState(), origin={}, is_stop_requested=lambda: False)
     waited: list[float] = []
     with patch.object(loop, "steps_ahead", lambda *given, **named: timed(steps_ahead(*given, **named), waited)):
         loop.train(run, RunState())

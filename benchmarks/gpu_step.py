@@ -79,26 +79,28 @@ def measure(
         ds_changes: values that differ from the shipped `zero1`, by dotted key.
         profiler: looks into one more step.
     """
-    from toolkit.run import RunFolder, load_run
+    from toolkit.run import RunFolder
+    from toolkit.run.load import declare_run
     from toolkit.run.metrics import read_lines
     from toolkit.run.resolve import resolve_run
     from toolkit.training.assembly import assemble
+    from toolkit.training.building import build_engine
     from toolkit.training.loop import train
-    from toolkit.training.pretrain import _build_engine, _join
+    from toolkit.training.pretrain import join
     from toolkit.training.run_state import RunState
 
     num_steps, clock = steps + (profiler is not None), _StepClock()
     given = _overrides(folder, vocabulary, micro_rows, num_steps, objective)
-    settings = load_run(preset, [*given, *overrides])
+    declared = declare_run(preset, [*given, *overrides])
     (folder / "run").mkdir()
-    resolved = resolve_run(settings, ds_config=_ds_config(folder, ds_changes or {}), num_ranks=1)
+    resolved = resolve_run(declared, ds_config=_ds_config(folder, ds_changes or {}), num_ranks=1)
     data = resolved.data
-    ranks = _join()
+    ranks = join()
     if has_gpu():
         torch.cuda.reset_peak_memory_stats()
-    engine = _build_engine(data.settings, resolved.ds_config, ranks)
+    engine = build_engine(data.settings, resolved.plan, resolved.division, ranks=ranks)
     try:
-        run = assemble(data, engine, resolved.plan, state=RunState(), origin={}, is_stop_requested=lambda: False)
+        run = assemble(resolved, engine, state=RunState(), origin={}, is_stop_requested=lambda: False)
         watching = [profiler.watching(engine)] if profiler else []
         train(replace(run, saver=_NeverSaves(), hooks=[*run.hooks, clock, *watching]), RunState())
     finally:
@@ -113,7 +115,7 @@ def measure(
         "windows": data.settings.data.windows,
         "objective": objective,
         "precision": data.settings.precision,
-        "compile": data.settings.train.is_compiled(zero_stage=engine.zero_stage),
+        "compile": resolved.division.is_compiled,
         "first_loss": lines[0]["loss"],
         "first_norm": lines[0]["grad_norm"],
         "first_step_s": clock.seconds[0],

@@ -296,7 +296,7 @@ FAULTS = (
     ),
     Fault(
         name="start: nobody looks whether the corpus has its tokenizer",
-        path="toolkit/run/data.py",
+        path="toolkit/run/checks.py",
         old="if not first.corpus.tokenizer_folder.is_dir():",
         new="if not first.corpus.path.is_dir():",
         tests=("tests/run/test_resolve.py",),
@@ -331,7 +331,7 @@ FAULTS = (
     ),
     Fault(
         name="branch: its digest starts over on the same data",
-        path="toolkit/training/pretrain.py",
+        path="toolkit/training/starting.py",
         old='state if settings.branch.data == "keep" else',
         new='state if settings.branch.data == "kept" else',
         tests=("tests/resume/test_branch.py::test_a_branch_is_the_run_in_one_piece[1-zero0]",),
@@ -352,7 +352,7 @@ FAULTS = (
     ),
     Fault(
         name="resume: one step of data is left out",
-        path="toolkit/training/pretrain.py",
+        path="toolkit/training/starting.py",
         old="        manifest.step, manifest.tokens, bytes",
         new="        manifest.step + 1, manifest.tokens, bytes",
         tests=("tests/resume/test_resume.py::test_the_number_of_ranks_may_change",),
@@ -408,7 +408,7 @@ FAULTS = (
     ),
     Fault(
         name="spikes: a resumed run has forgotten the losses before it",
-        path="toolkit/training/pretrain.py",
+        path="toolkit/training/starting.py",
         old="manifest.losses, manifest.recent_losses",
         new="manifest.losses",
         tests=("tests/training/test_spikes.py",),
@@ -802,7 +802,7 @@ FAULTS = (
     Fault(
         name="ranks: nobody compares what they have opened",
         path="toolkit/training/pretrain.py",
-        old="    check_same_inputs(ranks, run.data, resumed or initial, key=key)\n",
+        old="    check_same_inputs(ranks, run.data, beginning.checkpoint, key=beginning.key)\n",
         new="",
         tests=(
             "tests/training/test_shared_inputs.py::test_another_run_folder_or_corpus_is_refused_before_the_first_step",
@@ -820,7 +820,7 @@ FAULTS = (
     Fault(
         name="run files: one beside its checkpoints starts another run elsewhere",
         path="toolkit/run/load.py",
-        old="        _check_own_folder(path, settings)\n",
+        old="        _check_own_folder(path, run.settings)\n",
         new="        pass\n",
         tests=("tests/run/test_load.py::test_the_file_of_a_moved_run_starts_no_other_run",),
     ),
@@ -872,8 +872,8 @@ FAULTS = (
     Fault(
         name="branches: rows start over where the tail has another number of them a step",
         path="toolkit/run/branching.py",
-        old="if orders[number] == wanted]",
-        new="if orders[number] == wanted and plan.rows[number].full == own.rows[0].full]",
+        old="if orders[number] == wanted[0]]",
+        new="if orders[number] == wanted[0] and plan.rows[number].full == own.rows[0].full]",
         tests=("tests/run/test_branching.py::test_rows_go_on_with_another_number_of_them_a_step",),
     ),
     Fault(
@@ -906,9 +906,9 @@ FAULTS = (
     ),
     Fault(
         name="run: corpora whose documents have different ids around them are taken together",
-        path="toolkit/run/data.py",
-        old="    _check_frames([first, *others])\n",
-        new="    _check_frames([first])\n",
+        path="toolkit/run/checks.py",
+        old="_check_frames, _check_vocabulary",
+        new="_check_vocabulary",
         tests=("tests/run/test_corpora.py",),
     ),
     Fault(
@@ -1004,8 +1004,8 @@ FAULTS = (
     ),
     Fault(
         name="compiled blocks: ZeRO stage 3 breaks their graphs unasked",
-        path="toolkit/run/settings.py",
-        old="(gpus.has_gpu() and zero_stage < 3)",
+        path="toolkit/run/division.py",
+        old="(gpus.has_gpu() and zero_stage(ds_config) < 3)",
         new="gpus.has_gpu()",
         tests=("tests/run/test_gpu_choices.py::test_blocks_whose_weights_are_gathered_inside_are_compiled_if_asked",),
     ),

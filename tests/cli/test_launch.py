@@ -110,8 +110,8 @@ def test_the_launcher_takes_its_command(monkeypatch):
 def test_a_run_is_resolved_without_torch(tmp_path):
     """Importing it is most of what a command that has nothing to do would cost."""
     script = (
-        "import sys\nfrom toolkit.run import load_run\nfrom toolkit.workflows import train\n"
-        "train.resolve_run(load_run(sys.argv[1]), ds_config=None, num_ranks=train.num_devices()).is_finished\n"
+        "import sys\nfrom toolkit.run.load import declare_run\nfrom toolkit.workflows import train\n"
+        "train.resolve_run(declare_run(sys.argv[1]), ds_config=None, num_ranks=train.num_devices()).is_finished\n"
         "sys.exit('torch' in sys.modules)\n"
     )
     command = [sys.executable, "-c", script, str(write_run(tmp_path))]

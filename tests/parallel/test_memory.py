@@ -16,10 +16,11 @@ from toolkit.model import Encoder, ModelSettings, SegmentLayout, model_settings
 from toolkit.model.kernels.cross_entropy import EAGER, Compiled
 from toolkit.parallel.memory import RankMemory, rank_memory, shapes_of_stages
 from toolkit.parallel.topology import batch_plan
+from toolkit.run.division import Division, blocks_of_stages
 from toolkit.run.settings import RunSettings
-from toolkit.run.stages import blocks_of_stages
+from toolkit.run.step_plan import StepPlan
 from toolkit.testing.distributed import run_distributed
-from toolkit.training.pretrain import _build_engine
+from toolkit.training.building import build_engine
 
 # 56M parameters, of which a tenth of a gradient bucket's default size: the bucket alone would be the forecast.
 _MODEL = {
@@ -104,14 +105,15 @@ class _Steps:
         plan = batch_plan(_ACCUMULATION * dp, 1, data_parallel=dp)
         read = read_ds_config(self.ds_config)
         config = resolve_ds_config(read, batch=plan, grad_clip=1.0, precision=self.precision, source="test")
-        built = allocated_by(lambda: _build_engine(settings, config, ranks))
+        steps, division = StepPlan(settings), Division(plan, config, "test", is_compiled=False)
+        built = allocated_by(lambda: build_engine(settings, steps, division, ranks=ranks))
         engine = built.result
         ids_BS = torch.randint(0, 16_000, (1, _LENGTH), generator=torch.Generator().manual_seed(ranks.data_rank))
         positions_N = torch.arange(_LENGTH - 1)
         layout = SegmentLayout.from_segments(torch.ones_like(ids_BS))
         batch = MicroBatch(ids_BS, layout, positions_N, ids_BS.flatten()[1:])
 
-        def steps() -> None:
+        def two_steps() -> None:
             for _ in range(2):
                 engine.train_step(
                     [batch] * _ACCUMULATION,
@@ -120,9 +122,9 @@ class _Steps:
                     learning_rate=1e-4,
                 )
 
-        peak = built.kept + allocated_by(steps).peak
+        peak = built.kept + allocated_by(two_steps).peak
         engine.close()
-        stages = tuple(len(blocks) for blocks in blocks_of_stages(settings))
+        stages = tuple(len(blocks) for blocks in blocks_of_stages(settings, steps))
         shapes = shapes_of_stages(settings.model, tp=self.tp, stages=stages, num_micro_batches=_ACCUMULATION)
         formula = rank_memory(
             shapes[ranks.topology.stage], dp=dp, zero=config["zero_optimization"], precision=self.precision,

@@ -67,11 +67,11 @@ class Held:
         from toolkit.engine.engine import Engine
         from toolkit.engine.ranks import join_ranks
         from toolkit.engine.saving import AsyncCheckpoint, load_checkpoint
-        from toolkit.run import load_run
+        from toolkit.run.load import declare_run
         from toolkit.run.resolve import resolve_run
 
-        settings = load_run(self.run_file, (*_MODEL, *_SHORT, f"run.dir={self.folder}/unused"))
-        run, ranks = resolve_run(settings, ds_config="zero1", num_ranks=2), join_ranks(settings.parallel)
+        declared = declare_run(self.run_file, (*_MODEL, *_SHORT, f"run.dir={self.folder}/unused"))
+        run, ranks = resolve_run(declared, ds_config="zero1", num_ranks=2), join_ranks(declared.settings.parallel)
         found, peaks = open_checkpoint(self.checkpoint), dict[str, Any]()
         with LiveBytes() as live:
             with torch.device("meta"):
@@ -79,7 +79,7 @@ class Held:
             share_weights_(encoder, ranks.groups.tensor)
             allocate_(encoder, 1, standard_deviation=0.02)
         peaks["build"], peaks["built"] = live.peak, live.now
-        engine = Engine(encoder, config=run.ds_config, optimizer=run.settings.train, ranks=ranks)
+        engine = Engine(encoder, config=run.division.ds_config, optimizer=run.settings.train, ranks=ranks)
         with LiveBytes() as live:
             load_checkpoint(engine, found)
         peaks["load"], peaks["loaded"] = live.peak, live.now

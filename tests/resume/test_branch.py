@@ -12,9 +12,9 @@ import pytest
 from tests.resume.test_resume import differing_tensors
 from tests.support.runs import RunCase, read_metrics, write_run
 from toolkit.checkpoint.read import open_checkpoint
-from toolkit.run import load_run
 from toolkit.run.branching import make_branch
 from toolkit.run.data import open_run_data
+from toolkit.run.load import declare_run
 from toolkit.testing.distributed import run_distributed
 
 # Whole runs on several ranks.
@@ -149,7 +149,7 @@ def test_the_digest_goes_on_and_an_independent_reader_finds_every_step(tmp_path:
     run_file = make_branch(trunk, step=5, tail=tail, output=tmp_path / "branch").settings_file
     run_distributed([RunCase(str(run_file))], world_size=1)
     digests = {line["step"]: line["data_digest"] for line in read_metrics(tmp_path / "branch")}
-    stream = open_run_data(load_run(str(run_file))).training[0].stream()
+    stream = open_run_data(declare_run(str(run_file))).training[0].stream()
     digest = bytes(16)
     for step in range(8):
         rows = stream.at(np.arange(step * _ROWS, (step + 1) * _ROWS))

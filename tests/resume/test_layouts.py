@@ -31,14 +31,14 @@ class LoadAndSave:
     def __call__(self) -> None:
         from toolkit.engine.ranks import join_ranks
         from toolkit.engine.saving import AsyncCheckpoint, load_checkpoint
-        from toolkit.run import load_run
+        from toolkit.run.load import declare_run
         from toolkit.run.resolve import resolve_run
-        from toolkit.training.pretrain import _build_engine
+        from toolkit.training.building import build_engine
 
         overrides = (*self.layout.overrides, *self.overrides, f"run.dir={self.folder}/unused")
-        settings = load_run(self.run_file, overrides)
-        run = resolve_run(settings, ds_config=self.layout.ds_config, num_ranks=self.layout.ranks)
-        engine = _build_engine(run.settings, run.ds_config, join_ranks(settings.parallel))
+        declared = declare_run(self.run_file, overrides)
+        run = resolve_run(declared, ds_config=self.layout.ds_config, num_ranks=self.layout.ranks)
+        engine = build_engine(run.settings, run.plan, run.division, ranks=join_ranks(run.settings.parallel))
         found = open_checkpoint(self.checkpoint)
         load_checkpoint(engine, found)
         tokenizer = found.path / "tokenizer"

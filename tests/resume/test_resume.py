@@ -13,6 +13,7 @@ from tests.support.runs import RunCase, read_metrics, write_run
 from toolkit.checkpoint.read import Checkpoint, open_checkpoint
 from toolkit.core.errors import CheckpointError, CorpusError, SettingsError
 from toolkit.run import RunFolder, load_run
+from toolkit.run.load import declare_run
 from toolkit.run.resolve import resolve_run
 from toolkit.testing.corpora import random_documents, write_token_corpus
 from toolkit.testing.distributed import run_distributed
@@ -242,7 +243,7 @@ def started(tmp_path_factory):
 
 def _go_on(run_file: str, *overrides: str) -> None:
     """As far as it goes before any rank starts."""
-    resolve_run(load_run(run_file, overrides), ds_config="zero0", num_ranks=1)
+    resolve_run(declare_run(run_file, overrides), ds_config="zero0", num_ranks=1)
 
 
 def test_other_settings_are_refused_by_name(started):

@@ -11,6 +11,7 @@ from toolkit.core.errors import CheckpointError, SettingsError
 from toolkit.inspection.family import family_tree
 from toolkit.run import load_run
 from toolkit.run.branching import make_branch
+from toolkit.run.load import declare_run
 from toolkit.run.resolve import resolve_run
 from toolkit.run.step_plan import StepPlan
 from toolkit.testing.corpora import random_documents, write_token_corpus
@@ -253,4 +254,4 @@ def test_a_parent_that_is_gone_is_named(trunk: Path, tmp_path: Path) -> None:
     text = run_file.read_text(encoding="utf-8").replace("step-00000004", "step-00000005")
     run_file.write_text(text, encoding="utf-8")
     with pytest.raises(CheckpointError, match=r"branch\.from=.*step-00000005, which a branch needs until it has a"):
-        resolve_run(load_run(str(run_file)), ds_config="zero0", num_ranks=1)
+        resolve_run(declare_run(str(run_file)), ds_config="zero0", num_ranks=1)

@@ -6,9 +6,9 @@ from tests.support.checkpoints import states_of, write_checkpoint
 from tests.support.runs import write_run
 from toolkit.core.errors import CorpusError, SettingsError
 from toolkit.data import EncodingEntry, FrameEntry, read_manifest, write_manifest
-from toolkit.run import load_run
 from toolkit.run.data import open_run_data
 from toolkit.run.identity import snapshot
+from toolkit.run.load import declare_run
 from toolkit.run.resolve import resolve_run
 from toolkit.testing.corpora import random_documents, write_token_corpus
 
@@ -21,38 +21,38 @@ def _unset_vocabulary(folder):
 
 
 def test_the_vocabulary_is_the_tokenizers_rounded_up(tmp_path):
-    settings = open_run_data(load_run(_unset_vocabulary(tmp_path))).settings
+    settings = open_run_data(declare_run(_unset_vocabulary(tmp_path))).settings
     assert settings.model.vocab_size == 128
 
 
 def test_a_resumed_run_keeps_the_vocabulary_it_was_started_with(tmp_path):
     """Runs from before the rounding have the tokenizer's own size."""
     run_file = _unset_vocabulary(tmp_path)
-    before = load_run(run_file, ["model.vocab_size=97", "precision=fp32"])
+    before = declare_run(run_file, ["model.vocab_size=97", "precision=fp32"])
     settings = open_run_data(before).settings
     tokenizer = tmp_path / "corpus" / "tokenizer"
     saved = tmp_path / "run" / "checkpoints"
     write_checkpoint(saved, 10, states=states_of(10), tokenizer_folder=tokenizer, settings=snapshot(settings))
-    run = resolve_run(load_run(run_file), ds_config="zero1", num_ranks=1)
+    run = resolve_run(declare_run(run_file), ds_config="zero1", num_ranks=1)
     assert run.settings.model.vocab_size == 97
     assert run.settings.precision == "fp32"
 
 
 def test_a_larger_vocabulary_stays(tmp_path):
-    settings = open_run_data(load_run(str(write_run(tmp_path)), ["model.vocab_size=128"])).settings
+    settings = open_run_data(declare_run(str(write_run(tmp_path)), ["model.vocab_size=128"])).settings
     assert settings.model.vocab_size == 128
 
 
 def test_a_vocabulary_below_the_tokenizers_is_refused(tmp_path):
-    settings = load_run(str(write_run(tmp_path)), ["model.vocab_size=96"])
+    declared = declare_run(str(write_run(tmp_path)), ["model.vocab_size=96"])
     with pytest.raises(SettingsError, match=r"model.vocab_size=96 is smaller than the tokenizer .* 97 ids"):
-        open_run_data(settings)
+        open_run_data(declared)
 
 
 def test_a_missing_corpus_is_named(tmp_path):
-    settings = load_run(str(write_run(tmp_path)), [f"data.train={tmp_path / 'nowhere'}"])
+    declared = declare_run(str(write_run(tmp_path)), [f"data.train={tmp_path / 'nowhere'}"])
     with pytest.raises(CorpusError, match="nowhere"):
-        open_run_data(settings)
+        open_run_data(declared)
 
 
 def test_corpora_of_different_tokenizers_are_refused(tmp_path):
@@ -60,7 +60,7 @@ def test_corpora_of_different_tokenizers_are_refused(tmp_path):
     documents = random_documents(9, vocabulary_size=50, max_length=90)
     other = write_token_corpus(tmp_path / "other", documents, vocabulary_size=50, eos=0, pad=1, mask=2)
     with pytest.raises(SettingsError, match="different tokenizers"):
-        open_run_data(load_run(str(run_file), [f"data.validation={other}"]))
+        open_run_data(declare_run(str(run_file), [f"data.validation={other}"]))
 
 
 def _blend(*folders) -> str:
@@ -70,12 +70,12 @@ def _blend(*folders) -> str:
 
 
 def test_a_blend_has_the_vocabulary_of_its_corpora(tmp_path):
-    settings = load_run(str(write_run(tmp_path)), [_blend(tmp_path / "corpus", tmp_path / "validation")])
-    assert [(entry.path, entry.weight) for entry in settings.data.train] == [
+    declared = declare_run(str(write_run(tmp_path)), [_blend(tmp_path / "corpus", tmp_path / "validation")])
+    assert [(entry.path, entry.weight) for entry in declared.settings.data.train] == [
         (str(tmp_path / "corpus"), 1.0),
         (str(tmp_path / "validation"), 2.0),
     ]
-    assert open_run_data(settings).settings.model.vocab_size == 97
+    assert open_run_data(declared).settings.model.vocab_size == 97
 
 
 def test_a_blend_of_different_tokenizers_is_refused_by_both_names(tmp_path):
@@ -83,7 +83,7 @@ def test_a_blend_of_different_tokenizers_is_refused_by_both_names(tmp_path):
     documents = random_documents(9, vocabulary_size=50, max_length=90)
     other = write_token_corpus(tmp_path / "other", documents, vocabulary_size=50, eos=0, pad=1, mask=2)
     with pytest.raises(SettingsError, match="different tokenizers") as refused:
-        open_run_data(load_run(str(run_file), [_blend(tmp_path / "corpus", other)]))
+        open_run_data(declare_run(str(run_file), [_blend(tmp_path / "corpus", other)]))
     for part in (f"data.train.0.path ({tmp_path / 'corpus'})", f"data.train.1.path ({other})"):
         assert part in str(refused.value)
 
@@ -112,7 +112,7 @@ def test_corpora_whose_documents_end_differently_are_refused(tmp_path, key, othe
     validation = [] if key == "data.validation" else [f"data.validation={tmp_path / 'corpus'}"]
     named = "data.train.1.path" if key == "data.train" else key
     with pytest.raises(SettingsError, match=rf"have nothing in front, id 0 behind, and those of {named}"):
-        open_run_data(load_run(run_file, [*given[key], *validation]))
+        open_run_data(declare_run(run_file, [*given[key], *validation]))
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_other_rules_are_said_where_the_ids_around_documents_are_equal_or_unknow
     run_file = str(write_run(tmp_path))
     _encoded(tmp_path / "corpus")
     _encoded(tmp_path / "validation", **rules)
-    described = open_run_data(load_run(run_file)).describe()
+    described = open_run_data(declare_run(run_file)).describe()
     assert ("were preprocessed with" in described) == bool(said)
     assert said in described
 
@@ -139,10 +139,10 @@ def test_one_corpus_twice_in_a_blend_is_refused(tmp_path):
     run_file = write_run(tmp_path)
     again = f"{tmp_path}/validation/../corpus/"
     with pytest.raises(SettingsError, match=r"data.train.0.path and data.train.2.path both name"):
-        open_run_data(load_run(str(run_file), [_blend(tmp_path / "corpus", tmp_path / "validation", again)]))
+        open_run_data(declare_run(str(run_file), [_blend(tmp_path / "corpus", tmp_path / "validation", again)]))
 
 
 def test_a_missing_corpus_of_a_blend_is_named(tmp_path):
-    settings = load_run(str(write_run(tmp_path)), [_blend(tmp_path / "corpus", tmp_path / "nowhere")])
+    declared = declare_run(str(write_run(tmp_path)), [_blend(tmp_path / "corpus", tmp_path / "nowhere")])
     with pytest.raises(CorpusError, match="nowhere"):
-        open_run_data(settings)
+        open_run_data(declared)

@@ -7,8 +7,9 @@ import pytest
 from tests.support.runs import write_run
 from toolkit.core.errors import SettingsError
 from toolkit.engine import gpus
-from toolkit.run import load_run
-from toolkit.run.memory import rank_memories
+from toolkit.engine.ds_config import read_ds_config
+from toolkit.run.division import is_compiled, rank_memories
+from toolkit.run.load import declare_run
 from toolkit.run.resolve import ResolvedRun, resolve_run
 
 
@@ -24,12 +25,12 @@ def run_file(tmp_path: Path) -> str:
 def _resolve(run_file: str, gpu: int | None, monkeypatch: pytest.MonkeyPatch, *overrides: str) -> ResolvedRun:
     monkeypatch.setattr(gpus, "has_gpu", lambda: gpu is not None)
     monkeypatch.setattr(gpus, "gpu_bytes", lambda: gpu)
-    settings = load_run(run_file, ['precision="bf16"', *overrides])
-    return resolve_run(settings, ds_config=None, num_ranks=2)
+    declared = declare_run(run_file, ['precision="bf16"', *overrides])
+    return resolve_run(declared, ds_config=None, num_ranks=2)
 
 
 def _needed(run: ResolvedRun) -> int:
-    return max(memory.total for memory in rank_memories(run.settings, run.plan, run.ds_config))
+    return max(memory.total for memory in rank_memories(run.settings, run.plan, run.division))
 
 
 def test_the_largest_share_that_fits_is_taken(run_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,9 +42,9 @@ def test_the_largest_share_that_fits_is_taken(run_file: str, monkeypatch: pytest
     }
     for rows in divisors:
         run = _resolve(run_file, int(needed[rows] / 0.85) + 2, monkeypatch)
-        assert run.plan.micro_batch_rows == rows
-        assert run.ds_config["train_micro_batch_size_per_gpu"] == rows
-        (line,) = [choice for choice in run.choices if choice.startswith("train.micro_batch_rows ")]
+        assert run.division.batch.micro_batch_rows == rows
+        assert run.division.ds_config["train_micro_batch_size_per_gpu"] == rows
+        (line,) = [choice for choice in run.division.choices if choice.startswith("train.micro_batch_rows ")]
         assert line.startswith(
             f"train.micro_batch_rows {rows}: the largest share that fits, {needed[rows] / 1e9:.1f} of"
         )
@@ -57,18 +58,18 @@ def test_a_model_of_which_no_row_fits_is_refused(run_file: str, monkeypatch: pyt
     with pytest.raises(SettingsError, match=message):
         _resolve(run_file, 10**5, monkeypatch)
     # Who names a number gets it.
-    assert _resolve(run_file, 10**5, monkeypatch, "train.micro_batch_rows=1").plan.micro_batch_rows == 1
+    assert _resolve(run_file, 10**5, monkeypatch, "train.micro_batch_rows=1").division.batch.micro_batch_rows == 1
 
 
 def test_on_a_cpu_twelve_rows_are_enough(run_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _resolve(run_file, None, monkeypatch).plan.micro_batch_rows == 12
+    assert _resolve(run_file, None, monkeypatch).division.batch.micro_batch_rows == 12
 
 
 def test_blocks_are_compiled_on_gpus(run_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     told = "train.compile true: the run is on GPUs"
-    assert told in _resolve(run_file, 10**12, monkeypatch).choices
-    assert told not in _resolve(run_file, 10**12, monkeypatch, "train.compile=false").choices
-    assert told not in _resolve(run_file, None, monkeypatch).choices
+    assert told in _resolve(run_file, 10**12, monkeypatch).division.choices
+    assert told not in _resolve(run_file, 10**12, monkeypatch, "train.compile=false").division.choices
+    assert told not in _resolve(run_file, None, monkeypatch).division.choices
 
 
 def test_blocks_whose_weights_are_gathered_inside_are_compiled_if_asked(
@@ -77,11 +78,11 @@ def test_blocks_whose_weights_are_gathered_inside_are_compiled_if_asked(
     """On GPUs, at ZeRO stage 3: what is not compiled may be checkpointed selectively, too."""
     overrides = ['train.activation_checkpointing="selective"', "train.micro_batch_rows=1"]
     monkeypatch.setattr(gpus, "has_gpu", lambda: True)
-    found = resolve_run(load_run(run_file, overrides), ds_config="zero3", num_ranks=2)
+    found = resolve_run(declare_run(run_file, overrides), ds_config="zero3", num_ranks=2)
     told = "train.compile false: ZeRO stage 3 gathers weights inside blocks, where graphs would break"
-    assert told in found.choices
-    assert [found.settings.train.is_compiled(zero_stage=stage) for stage in range(4)] == [True, True, True, False]
-    asked = load_run(run_file, [*overrides, "train.compile=true"])
-    assert asked.train.is_compiled(zero_stage=3)
+    assert told in found.division.choices
+    assert [is_compiled(found.settings.train, read_ds_config(f"zero{stage}")) for stage in range(4)] == [1, 1, 1, 0]
+    asked = declare_run(run_file, [*overrides, "train.compile=true"])
+    assert is_compiled(asked.settings.train, read_ds_config("zero3"))
     with pytest.raises(SettingsError, match=r"cannot run with train\.compile=true and ZeRO stage 3"):
         resolve_run(asked, ds_config="zero3", num_ranks=2)

@@ -6,6 +6,7 @@ from tests.support.runs import write_run
 from toolkit.core.errors import CorpusError
 from toolkit.run import load_run
 from toolkit.run.identity import check_branch_corpora
+from toolkit.run.step_plan import StepPlan
 
 _PARENT = {
     "data.train.0.path": "a",
@@ -42,7 +43,7 @@ def branch(tmp_path):
 def test_each_corpus_whose_rows_go_on_is_the_parents(branch, found, named):
     corpora = _PARENT | {"schedule.2.data.train": "d"} | found
     if named is None:
-        check_branch_corpora(branch, _PARENT, corpora)
+        check_branch_corpora(branch, StepPlan(branch), _PARENT, corpora)
         return
     with pytest.raises(CorpusError, match=named):
-        check_branch_corpora(branch, _PARENT, corpora)
+        check_branch_corpora(branch, StepPlan(branch), _PARENT, corpora)

@@ -91,7 +91,7 @@ def test_a_scheduler_is_replaced_by_the_phases_that_it_makes(run_file, tmp_path)
     again = tmp_path / "again.toml"
     again.write_text(to_toml(settings))
     assert "scheduler" not in tomllib.loads(again.read_text())
-    assert load_run(str(again)) == read_resolved(again) == settings
+    assert load_run(str(again)) == read_resolved(again).settings == settings
     check_same_run(snapshot(settings), load_run(str(again)))
 
 

@@ -16,7 +16,7 @@ from toolkit.engine import precision as precision_choice
 from toolkit.objectives import registry
 from toolkit.run import RunFolder, load_run
 from toolkit.run.data import open_run_data
-from toolkit.run.load import read_resolved, to_toml
+from toolkit.run.load import declare_run, read_resolved, to_toml
 from toolkit.run.resolve import read_run, resolve_run
 from toolkit.testing.distributed import run_distributed
 
@@ -47,17 +47,17 @@ def vanishing(monkeypatch):
 
 def test_selective_checkpointing_of_compiled_blocks_is_refused_at_stage_3(tmp_path):
     overrides = ["train.activation_checkpointing=selective", "train.compile=true"]
-    settings = load_run(str(write_run(tmp_path)), overrides)
+    declared = declare_run(str(write_run(tmp_path)), overrides)
     with pytest.raises(SettingsError, match=r"train\.compile=true and ZeRO stage 3 \(zero3\)\.\nSet one of them"):
-        resolve_run(settings, ds_config="zero3", num_ranks=1)
-    assert resolve_run(settings, ds_config="zero2", num_ranks=1).settings.train.compile
+        resolve_run(declared, ds_config="zero3", num_ranks=1)
+    assert resolve_run(declared, ds_config="zero2", num_ranks=1).settings.train.compile
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_auto_is_the_choice_that_is_made_without_a_file(tmp_path, ranks):
-    settings = load_run(str(write_run(tmp_path)))
-    chosen, auto = (resolve_run(settings, ds_config=name, num_ranks=ranks) for name in (None, "auto"))
-    assert (chosen.ds_config, chosen.choices) == (auto.ds_config, auto.choices)
+    declared = declare_run(str(write_run(tmp_path)))
+    chosen, auto = (resolve_run(declared, ds_config=name, num_ranks=ranks) for name in (None, "auto"))
+    assert chosen.division == auto.division
 
 
 def test_steps_whose_rows_only_small_micro_batches_divide_are_told(tmp_path):
@@ -75,21 +75,21 @@ def test_steps_whose_rows_only_small_micro_batches_divide_are_told(tmp_path):
 
 
 def _choices(run_file, *overrides):
-    return resolve_run(load_run(run_file, overrides), ds_config=None, num_ranks=1).choices
+    return resolve_run(declare_run(run_file, overrides), ds_config=None, num_ranks=1).division.choices
 
 
 def test_an_optional_setting_of_a_plugin_may_stay_unset(tmp_path, vanishing):
-    settings = load_run(str(write_run(tmp_path)), ["schedule.0.objective=vanishing"])
+    declared = declare_run(str(write_run(tmp_path)), ["schedule.0.objective=vanishing"])
     again = tmp_path / "again.toml"
-    again.write_text(to_toml(open_run_data(settings).settings))
+    again.write_text(to_toml(open_run_data(declared).settings))
     assert load_run(str(again)).objectives["vanishing"].plain() == {"kind": "vanishing", "folder": ""}
 
 
 def test_a_corpus_without_its_tokenizer_is_refused_before_the_start(tmp_path):
-    settings = load_run(str(write_run(tmp_path)))
+    declared = declare_run(str(write_run(tmp_path)))
     shutil.rmtree(tmp_path / "corpus" / "tokenizer")
     with pytest.raises(CorpusError, match=r"data\.train .*has no folder tokenizer/(.|\n)*Copy the corpus again"):
-        open_run_data(settings)
+        open_run_data(declared)
 
 
 @dataclass(frozen=True)
@@ -116,22 +116,22 @@ def test_a_corpus_that_goes_away_during_the_run_does_no_harm(tmp_path):
 def test_a_deepspeed_file_is_chosen_and_told(tmp_path, num_ranks, rows, micro_rows, chosen):
     """Stage 2 reduces gradients after each micro-batch: with four and more, stage 1 is faster."""
     overrides = [f"train.global_batch_rows={rows}", f"train.micro_batch_rows={micro_rows}"]
-    settings = load_run(str(write_run(tmp_path)), overrides)
-    run = resolve_run(settings, ds_config=None, num_ranks=num_ranks)
-    assert run.ds_config["zero_optimization"]["stage"] == int(chosen[-1])
-    assert [choice.startswith(f"--ds-config {chosen}: ") for choice in run.choices] == [True]
+    declared = declare_run(str(write_run(tmp_path)), overrides)
+    run = resolve_run(declared, ds_config=None, num_ranks=num_ranks)
+    assert run.division.ds_config["zero_optimization"]["stage"] == int(chosen[-1])
+    assert [choice.startswith(f"--ds-config {chosen}: ") for choice in run.division.choices] == [True]
 
 
 def test_an_open_precision_is_chosen_and_told(tmp_path, monkeypatch):
     monkeypatch.setattr(precision_choice, "faster_on_this_cpu", lambda threads: ("bf16", "it is faster"))
     run_file = write_run(tmp_path)
     run_file.write_text(run_file.read_text().replace('precision = "fp32"\n', ""))
-    settings = load_run(str(run_file))
+    declared = declare_run(str(run_file))
     for name, precision in (("zero0", "fp32"), ("zero1", "bf16")):
-        run = resolve_run(settings, ds_config=name, num_ranks=1)
+        run = resolve_run(declared, ds_config=name, num_ranks=1)
         assert run.settings.precision == precision
-        assert run.ds_config["bf16"]["enabled"] == (precision == "bf16")
-        (choice,) = run.choices
+        assert run.division.ds_config["bf16"]["enabled"] == (precision == "bf16")
+        (choice,) = run.division.choices
         assert choice.startswith(f"precision {precision}: ")
 
 
@@ -153,15 +153,16 @@ def test_mistakes_of_all_kinds_come_together(tmp_path):
 
 
 def test_ranks_read_what_was_resolved(tmp_path):
-    settings = load_run(str(write_run(tmp_path)), ["model.rope_theta=20000.0"])
-    run = resolve_run(settings, ds_config="zero1", num_ranks=2)
+    declared = declare_run(str(write_run(tmp_path)), ["model.rope_theta=20000.0"])
+    run = resolve_run(declared, ds_config="zero1", num_ranks=2)
     with run.folder.locked():
         run.write()
     again = read_run(run.folder, read_resolved(run.folder.settings_file), num_ranks=2)
     assert again.settings == run.settings
-    assert (again.plan, again.ds_config) == (run.plan, run.ds_config)
+    assert again.division.batch == run.division.batch
+    assert again.division.ds_config == run.division.ds_config
     with pytest.raises(SettingsError, match=r"micro-batch(es)? a step on each rank, but 1 rank of this run need"):
-        read_run(run.folder, again.settings, num_ranks=1)
+        read_run(run.folder, run, num_ranks=1)
 
 
 def test_a_folder_has_one_starter_and_one_run(tmp_path):
@@ -176,6 +177,6 @@ def test_a_folder_has_one_starter_and_one_run(tmp_path):
 
 def test_tokens_that_no_row_has_are_told_at_the_start(tmp_path):
     overrides = ["data.windows=blocks", "data.sequence_length=1024", f"data.validation={tmp_path / 'corpus'}"]
-    settings = load_run(str(write_run(tmp_path)), overrides)
-    assert "tokens of" in open_run_data(settings).describe()
-    assert "data.windows='blocks' drops" in open_run_data(settings).describe()
+    declared = declare_run(str(write_run(tmp_path)), overrides)
+    assert "tokens of" in open_run_data(declared).describe()
+    assert "data.windows='blocks' drops" in open_run_data(declared).describe()

@@ -9,6 +9,7 @@ from tests.support.runs import write_run
 from toolkit.core.errors import SettingsError
 from toolkit.objectives.schedule import PhaseSettings, rows_of_phases
 from toolkit.run import load_run
+from toolkit.run.load import declare_run
 from toolkit.run.resolve import resolve_run
 from toolkit.run.step_plan import StepPlan
 from toolkit.testing.corpora import random_documents, write_token_corpus
@@ -133,13 +134,13 @@ def test_contradictory_phases_are_refused(run_file: Path, schedule: str, message
 
 
 def test_rows_that_the_ranks_cannot_share_are_refused_before_the_start(run_file: Path) -> None:
-    settings = load_run(str(run_file), [f'schedule=[{_FIRST}, {{objective="mlm", steps=6, global_batch_rows=3}}]'])
+    declared = declare_run(str(run_file), [f'schedule=[{_FIRST}, {{objective="mlm", steps=6, global_batch_rows=3}}]'])
     message = r"phase 2 of the schedule \(mlm\) has global_batch_rows=3, which 2 data-parallel ranks cannot share"
     with pytest.raises(SettingsError, match=message):
-        resolve_run(settings, ds_config="zero1", num_ranks=2)
+        resolve_run(declared, ds_config="zero1", num_ranks=2)
     warmup = '[{objective="clm", steps=9, batch_warmup_rows=1, batch_warmup_tokens=9}]'
     with pytest.raises(SettingsError, match=r"\(clm\) has batch_warmup_rows=1, which 2 data-parallel ranks"):
-        resolve_run(load_run(str(run_file), [f"schedule={warmup}"]), ds_config="zero1", num_ranks=2)
+        resolve_run(declare_run(str(run_file), [f"schedule={warmup}"]), ds_config="zero1", num_ranks=2)
 
 
 def test_a_phase_on_another_vocabulary_is_refused_before_the_start(run_file: Path, tmp_path: Path) -> None:
@@ -147,4 +148,4 @@ def test_a_phase_on_another_vocabulary_is_refused_before_the_start(run_file: Pat
     other = write_token_corpus(tmp_path / "other", documents, vocabulary_size=80, eos=0, pad=1, mask=2)
     schedule = f'schedule=[{_FIRST}, {{objective="mlm", steps=6, data={{train="{other}"}}}}]'
     with pytest.raises(SettingsError, match=r"data\.train .* and schedule\.1\.data\.train .* different\s+tokenizers"):
-        resolve_run(load_run(str(run_file), [schedule]), ds_config="zero1", num_ranks=1)
+        resolve_run(declare_run(str(run_file), [schedule]), ds_config="zero1", num_ranks=1)

@@ -18,6 +18,7 @@ from toolkit.model.growth import Growth
 from toolkit.run import load_run
 from toolkit.run.data import open_run_data
 from toolkit.run.identity import check_same_run, snapshot
+from toolkit.run.load import declare_run
 from toolkit.run.resolve import resolve_run
 from toolkit.run.start import Start
 from toolkit.testing.corpora import random_documents, write_token_corpus
@@ -99,13 +100,13 @@ def test_the_run_file_names_the_checkpoint_of_a_run_that_goes_on(first: Path, tm
     """Until the new run has a checkpoint of its own, it can be started again from the same weights."""
     parent = shutil.copytree(first / "run", tmp_path / "parent")
     overrides = [*_second(first, tmp_path), f"init.from={parent / place}", "model.vocab_size=97"]
-    run = resolve_run(load_run(str(tmp_path / "second.toml"), overrides), ds_config="zero1", num_ranks=1)
+    run = resolve_run(declare_run(str(tmp_path / "second.toml"), overrides), ds_config="zero1", num_ranks=1)
     run.folder.path.mkdir()
     run.write()
     later = shutil.copytree(_checkpoint(parent, 3), _checkpoint(parent, 4))
     manifest = open_checkpoint(later).manifest.model_copy(update={"step": 4})
     (later / "manifest.json").write_bytes(manifest_bytes(manifest))
-    again = resolve_run(load_run(str(run.folder.settings_file)), ds_config="zero1", num_ranks=1)
+    again = resolve_run(declare_run(str(run.folder.settings_file)), ds_config="zero1", num_ranks=1)
     assert again.settings.init is not None
     assert again.settings.init.source == str(_checkpoint(parent, 3))
     assert again.start.initial is not None
@@ -117,7 +118,7 @@ def test_the_run_file_names_the_checkpoint_of_a_run_that_goes_on(first: Path, tm
 
 
 def _resolve(folder: Path, *overrides: str) -> None:
-    resolve_run(load_run(str(folder / "second.toml"), overrides), ds_config="zero1", num_ranks=1)
+    resolve_run(declare_run(str(folder / "second.toml"), overrides), ds_config="zero1", num_ranks=1)
 
 
 def test_another_tokenizer_is_refused_with_the_command(first: Path, tmp_path: Path) -> None:
@@ -228,8 +229,8 @@ def test_other_positions_are_told(first: Path, tmp_path: Path, capsys: pytest.Ca
 
 def test_rows_that_are_longer_than_the_model_is_meant_for_are_told(first: Path, tmp_path: Path) -> None:
     overrides = _second(first, tmp_path)
-    assert "max_position" not in open_run_data(load_run(str(tmp_path / "second.toml"), overrides)).describe()
-    data = open_run_data(load_run(str(tmp_path / "second.toml"), [*overrides, "model.max_position_embeddings=63"]))
+    assert "max_position" not in open_run_data(declare_run(str(tmp_path / "second.toml"), overrides)).describe()
+    data = open_run_data(declare_run(str(tmp_path / "second.toml"), [*overrides, "model.max_position_embeddings=63"]))
     assert data.describe().endswith(
         "\n  rows of 64 are longer than model.max_position_embeddings=63, which exports will say"
     )
@@ -328,9 +329,9 @@ def test_a_larger_model_begins_as_a_smaller_one_tiled(
 def test_a_model_that_does_not_grow_is_refused(
     first: Path, tmp_path: Path, overrides: tuple[str, ...], message: str
 ) -> None:
-    settings = load_run(str(tmp_path / "second.toml"), [*_second(first, tmp_path), "init.grow=tile", *overrides])
+    declared = declare_run(str(tmp_path / "second.toml"), [*_second(first, tmp_path), "init.grow=tile", *overrides])
     with pytest.raises(SettingsError, match=message):
-        resolve_run(settings, ds_config="zero1", num_ranks=1)
+        resolve_run(declared, ds_config="zero1", num_ranks=1)
     with pytest.raises(SettingsError, match=r'init\.grow="tile" makes other parameters'):
         load_run(str(tmp_path / "second.toml"), [*_second(first, tmp_path), "init.grow=tile", "init.optimizer=keep"])
 

@@ -14,7 +14,7 @@ from tests.support.runs import RunCase, read_metrics, write_run
 from toolkit.checkpoint.folders import step_folders
 from toolkit.core.types import AttentionKind
 from toolkit.objectives.schedule import Phase
-from toolkit.run import load_run
+from toolkit.run.load import declare_run
 from toolkit.testing.distributed import run_distributed
 from toolkit.training import probing
 from toolkit.training.hooks import Hook, RetentionHook
@@ -27,7 +27,7 @@ SCORES = 'import sys; print("a word of a library"); print(\'{"score": 0.%02d}\' 
 
 
 def settings_of(folder, *overrides):
-    return load_run(str(write_run(folder)), [*PROBE, "checkpoint.every=4", "checkpoint.keep=1", *overrides])
+    return declare_run(str(write_run(folder)), [*PROBE, "checkpoint.every=4", "checkpoint.keep=1", *overrides])
 
 
 class Watched(ProbeHook):
@@ -60,14 +60,14 @@ class Watched(ProbeHook):
     ],
 )
 def test_which_checkpoints_are_probed(tmp_path, overrides, probed):
-    settings = settings_of(tmp_path, *overrides)
-    assert [step for step in range(1, probed[-1] + 1) if is_probed(settings, step)] == probed
+    declared = settings_of(tmp_path, *overrides)
+    assert [step for step in range(1, probed[-1] + 1) if is_probed(declared, step)] == probed
 
 
 def test_a_run_without_a_probe_probes_nothing(tmp_path):
-    settings = load_run(str(write_run(tmp_path)), ["checkpoint.every=4"])
-    assert not any(is_probed(settings, step) for step in range(21))
-    assert missing_probes(settings, up_to=20) == []
+    declared = declare_run(str(write_run(tmp_path)), ["checkpoint.every=4"])
+    assert not any(is_probed(declared, step) for step in range(21))
+    assert missing_probes(declared, up_to=20) == []
 
 
 def test_no_step_waits_for_a_probe(tmp_path, monkeypatch):
@@ -149,11 +149,11 @@ def test_a_run_that_is_stopped_does_not_wait(tmp_path, monkeypatch):
 
 
 def test_a_checkpoint_that_waits_is_not_deleted(tmp_path, monkeypatch):
-    settings = settings_of(tmp_path)
+    declared = settings_of(tmp_path)
     root = tmp_path / "run" / "checkpoints"
     (tmp_path / "tokenizer").mkdir()
-    probes = Watched(settings, monkeypatch, "import time; time.sleep(60)")
-    retention = RetentionHook(root, settings.checkpoint, in_use=probes)
+    probes = Watched(declared, monkeypatch, "import time; time.sleep(60)")
+    retention = RetentionHook(root, declared.settings.checkpoint, in_use=probes)
     for step in (3, 4, 8, 12):
         write_checkpoint(root, step, states=states_of(step), tokenizer_folder=tmp_path / "tokenizer")
         probes.step(step, saved=True)

@@ -12,8 +12,8 @@ import pytest
 from tests.support.runs import RunCase, write_run
 from toolkit.checkpoint.manifest import MANIFEST_NAME
 from toolkit.core.errors import SettingsError
-from toolkit.run import load_run
 from toolkit.run.data import open_run_data
+from toolkit.run.load import declare_run
 from toolkit.testing.corpora import random_documents, write_token_corpus
 from toolkit.testing.distributed import run_distributed
 from toolkit.training.shared_inputs import Input, check_same_inputs, differences
@@ -98,7 +98,7 @@ def test_each_difference_names_the_first_rank_that_has_another():
 )
 def test_every_corpus_the_first_weights_and_versions_are_compared(tmp_path, setting, theirs):
     run_file = str(write_run(tmp_path))
-    data = open_run_data(load_run(run_file, [f'schedule.1.data={{train="{tmp_path}/validation"}}']))
+    data = open_run_data(declare_run(run_file, [f'schedule.1.data={{train="{tmp_path}/validation"}}']))
     (tmp_path / MANIFEST_NAME).write_text("{}")
 
     def check(other):

@@ -21,7 +21,7 @@ from toolkit.preprocess import PreprocessSettings, preprocess
 from toolkit.run import load_run
 from toolkit.run.data import open_run_data
 from toolkit.run.identity import snapshot
-from toolkit.run.load import to_toml
+from toolkit.run.load import declare_run, to_toml
 from toolkit.workflows import quickstart, quickstart_stages
 
 
@@ -44,7 +44,7 @@ class _Programs:
 
     def train(self, source, overrides, *, ds_config, num_procs):
         assert (source, ds_config) == ("quickstart", "zero2")
-        data = open_run_data(load_run(source, overrides))
+        data = open_run_data(declare_run(source, overrides))
         folder, last_step = Path(data.settings.run.dir), data.schedule.total_steps
         self.calls.append(f"train {folder.name}")
         if self.exit_code or self.stops_early:

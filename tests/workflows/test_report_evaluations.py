@@ -3,8 +3,8 @@ import math
 import numpy as np
 import pytest
 
-from toolkit.run import load_run
 from toolkit.run.data import open_run_data
+from toolkit.run.load import declare_run
 from toolkit.testing.corpora import write_token_corpus
 from toolkit.workflows.report.evaluations import unigram_losses
 
@@ -21,7 +21,7 @@ def test_losses_of_a_unigram_model(tmp_path):
     corpus = write_token_corpus(tmp_path / "train", [train], vocabulary_size=5, **ids)
     validation = write_token_corpus(tmp_path / "validation", [held_out], vocabulary_size=5, **ids)
     places = [f'data.train="{corpus}"', f'data.validation="{validation}"']
-    data = open_run_data(load_run("quickstart", [*places, "data.sequence_length=16"]))
+    data = open_run_data(declare_run("quickstart", [*places, "data.sequence_length=16"]))
     losses = unigram_losses(data)
     assert losses["clm"] == pytest.approx(-(6 * math.log(61 / 105) + 7 * math.log(40 / 105)) / 13)
     assert -math.log(61 / 105) <= losses["mlm"] <= -math.log(40 / 105)

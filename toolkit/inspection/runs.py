@@ -21,7 +21,7 @@ from toolkit.run.folder import RunFolder
 from toolkit.run.load import read_without_objectives, settings_in
 from toolkit.run.metrics import read_lines
 from toolkit.run.settings import RunSettings
-from toolkit.run.step_plan import StepPlan, schedule_of
+from toolkit.run.step_plan import StepPlan
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -43,16 +43,16 @@ def run_views(folder: RunFolder) -> Iterator["Table | Tree"]:
             f"Look at one of its checkpoints: toolkit inspect {quoted(folder.checkpoints)}/step-NNNNNNNN."
         )
     settings = read_without_objectives(folder.settings_file)
-    schedule, lines = schedule_of(settings), read_lines(folder)
+    plan, lines = StepPlan(settings), read_lines(folder)
     checkpoints = folder.steps()
     reached = [line["step"] for line in lines[-1:]] + [step for step, _ in checkpoints]
-    step = max(reached, default=schedule.first_step)
-    yield _run_facts(folder, settings, schedule, lines, step, saved=next((saved for saved, _ in checkpoints), None))
+    step = max(reached, default=plan.schedule.first_step)
+    yield _run_facts(folder, settings, plan, lines, step, saved=next((saved for saved, _ in checkpoints), None))
     if (family := family_tree(folder.path)) is not None:
         yield family
-    yield _phases(StepPlan(settings), lines, step)
+    yield _phases(plan, lines, step)
     if any("eval_loss" in line for line in lines):
-        yield _validation(schedule, lines)
+        yield _validation(plan.schedule, lines)
     if checkpoints:
         yield _checkpoints(checkpoints, settings)
 
@@ -88,12 +88,13 @@ def checkpoint_views(checkpoint: Checkpoint) -> Iterator["Table"]:
 def _run_facts(
     folder: RunFolder,
     settings: RunSettings,
-    schedule: Schedule,
+    plan: StepPlan,
     lines: Sequence[dict[str, Any]],
     step: int,
     *,
     saved: int | None,
 ) -> "Table":
+    schedule = plan.schedule
     total, train, made = schedule.total_steps, settings.train, max(step - schedule.first_step, 0)
     table = facts()
     table.add_row("run", str(folder.path))
@@ -109,7 +110,7 @@ def _run_facts(
         table.add_row("validation", data.validation)
     rows = train.global_batch_rows
     table.add_row("step size", f"{rows:,} rows, {rows * data.sequence_length:,} positions")
-    table.add_row("learning rate", StepPlan(settings).describe_learning_rate())
+    table.add_row("learning rate", plan.describe_learning_rate())
     # What was made behind the newest checkpoint is lost with the process.
     safe = "" if step == saved or not made else "; no checkpoint yet" if saved is None else f"; saved up to {saved:,}"
     table.add_row(

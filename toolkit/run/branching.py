@@ -17,12 +17,12 @@ from toolkit.core.errors import SettingsError
 from toolkit.core.files import atomic_write
 from toolkit.core.settings import Settings, explain
 from toolkit.core.text import counted, quoted
-from toolkit.run.data import corpus_hashes, open_corpora
+from toolkit.run.corpora import open_corpora
 from toolkit.run.folder import RunFolder
-from toolkit.run.load import complete_run, settings_in, to_toml
+from toolkit.run.load import DeclaredRun, complete_run, settings_in, to_toml
 from toolkit.run.settings import PastPhase, RunSettings
 from toolkit.run.start import Start
-from toolkit.run.step_plan import StepPlan, data_of_phases, schedule_of
+from toolkit.run.step_plan import StepPlan
 from toolkit.run.toml_files import apply_override, read_toml
 
 # What a tail never takes from its parent: each is about one run.
@@ -72,21 +72,21 @@ def make_branch(parent: Path, *, step: int, tail: Path, output: Path, overrides:
     for override in overrides:
         apply_override(raw, override)
     choices = _choices(raw, tail)
-    before = settings_in(manifest)
+    before = DeclaredRun.of(settings_in(manifest))
     _check_output(output, parent)
     merged = _merged(manifest.settings | {"model": manifest.table("model")}, raw, tail_file=tail, output=output)
     merged["branch"] = _table(manifest, checkpoint, before, choices)
     if choices.lr == "keep":
         merged["branch"] |= _ramp(before, manifest.step, raw.get("lr"))
-    settings = complete_run(merged, origin=str(tail))
-    settings = _with_data(settings, before, manifest)
+    own = complete_run(merged, origin=str(tail))
+    settings = _with_data(own, before, manifest)
     file = RunFolder(output).settings_file
     try:
         output.mkdir(parents=True, exist_ok=True)
         atomic_write(file, to_toml(settings))
     except OSError as error:
         raise SettingsError(f"could not write {file}: {error.strerror}. Give a folder that can be written.") from error
-    return Branch(file, tuple(_notes(settings, before, choices)))
+    return Branch(file, tuple(_notes(settings, own.plan, before, choices)))
 
 
 def _branch_point(parent: Path, step: int) -> tuple[CheckpointManifest, Path]:
@@ -184,24 +184,25 @@ def _without_nothing(value: Any) -> Any:
     return {key: part for key, part in value.items() if part is not None} if isinstance(value, dict) else value
 
 
-def _ramp(before: RunSettings, step: int, given: Any) -> dict[str, Any]:
+def _ramp(before: DeclaredRun, step: int, given: Any) -> dict[str, Any]:
     """The warm-up that goes on, for `[branch]`: a phase of the parent may have had one, and a peak, of its own.
 
     That peak is not `lr.peak`, which later phases of the tail warm up to; one that the tail gives holds for both.
     """
-    stretch = next(stretch for stretch in StepPlan(before).stretches if step <= stretch.stop)
+    stretch = next(stretch for stretch in before.plan.stretches if step <= stretch.stop)
     peak = stretch.settings.peak
-    is_own = peak != before.lr.peak and not (isinstance(given, dict) and "peak" in given)
+    is_own = peak != before.settings.lr.peak and not (isinstance(given, dict) and "peak" in given)
     return {"ramp_start": stretch.start, "ramp_peak": peak if is_own else None}
 
 
 def _table(
-    manifest: CheckpointManifest, checkpoint: Path, before: RunSettings, choices: TailSettings
+    manifest: CheckpointManifest, checkpoint: Path, before: DeclaredRun, choices: TailSettings
 ) -> dict[str, Any]:
     """`[branch]` of the new run, but for what depends on its data, and with a warm-up of its own."""
-    past = list(before.branch.past) if before.branch else []
+    parent = before.settings.branch
+    past = list(parent.past) if parent else []
     kinds = manifest.settings.get("objectives", {})
-    for phase in schedule_of(before).phases:
+    for phase in before.plan.schedule.phases:
         steps = min(phase.stop, manifest.step) - phase.start
         if steps > 0:
             kind = kinds.get(phase.objective, {}).get("kind", phase.objective)
@@ -215,33 +216,31 @@ def _table(
     }
 
 
-def _with_data(settings: RunSettings, before: RunSettings, manifest: CheckpointManifest) -> RunSettings:
+def _with_data(run: DeclaredRun, before: DeclaredRun, manifest: CheckpointManifest) -> RunSettings:
     """The settings, after a look at the corpora: order and digest go on where the parent has read such rows."""
-    training, validation = open_corpora(settings)
-    hashes = corpus_hashes([*(named for part in training for named in part), validation])
-    plan, own = StepPlan(before), StepPlan(settings)
+    settings, plan, own = run.settings, before.plan, run.plan
+    corpora = open_corpora(settings, own)
     last = plan.schedule.phase_at(manifest.step - 1).index
     orders = [_order(before, number, manifest.corpora) for number in range(len(plan.data))]
-    wanted = _order(settings, 0, hashes)
-    same = [number for number in range(last + 1) if orders[number] == wanted]
+    wanted = [_order(run, number, corpora.hashes()) for number in range(len(own.data))]
+    same = [number for number in range(last + 1) if orders[number] == wanted[0]]
     assert settings.branch is not None
     where: dict[str, Any] = {"data": "reset"}
     if same:
         where = {"data": "keep", "position": plan.rows_read(manifest.step, plan.data[same[-1]])}
     if any(data != own.data[0] for data in own.data):
-        later = [_order(settings, number, hashes) for number in range(1, len(own.data))]
         where["later_positions"] = tuple(
-            plan.rows_read(manifest.step, plan.data[orders.index(order)]) if order in orders else 0 for order in later
+            plan.rows_read(manifest.step, plan.data[orders.index(order)]) if order in orders else 0
+            for order in wanted[1:]
         )
     settings = settings.model_copy(update={"branch": settings.branch.model_copy(update=where)})
-    first = training[0][0]
-    Start(initial=manifest).check(settings, first.corpus, key=first.key, hashes=hashes)
+    Start(initial=manifest).check(settings, own, corpora)
     return settings
 
 
-def _order(settings: RunSettings, number: int, hashes: Mapping[str, str]) -> tuple[Any, ...]:
+def _order(run: DeclaredRun, number: int, hashes: Mapping[str, str]) -> tuple[Any, ...]:
     """What decides which row of a phase's data comes when."""
-    phases = data_of_phases(settings)
+    settings, phases = run.settings, run.plan.data
     # A checkpoint names the corpora of equal data once, by the first phase that has them.
     first = phases.index(phases[number])
     data, entry = phases[first], settings.schedule[first]
@@ -251,16 +250,16 @@ def _order(settings: RunSettings, number: int, hashes: Mapping[str, str]) -> tup
     return settings.run.seed, weights, corpora, data.model_dump(exclude={"train", "validation"})
 
 
-def _notes(settings: RunSettings, before: RunSettings, choices: TailSettings) -> list[str]:
-    branch, schedule = settings.branch, schedule_of(settings)
+def _notes(settings: RunSettings, plan: StepPlan, before: DeclaredRun, choices: TailSettings) -> list[str]:
+    branch, schedule = settings.branch, plan.schedule
     assert branch is not None
-    last = StepPlan(before).learning_rate(branch.step - 1)
-    first, kept = StepPlan(settings).learning_rate(branch.step), "kept" if branch.optimizer == "keep" else "reset"
+    last, first = before.plan.learning_rate(branch.step - 1), plan.learning_rate(branch.step)
+    kept = "kept" if branch.optimizer == "keep" else "reset"
     rows = "go on" if branch.data == "keep" else "start over, as data or seed differ"
     if branch.data == "reset" and any(branch.later_positions):
         rows = "start over, but for later phases on the trunk's data"
     return [
-        f"from step {branch.step:,} of {before.run.dir} on: {counted(schedule.num_steps, 'step')}, to step "
+        f"from step {branch.step:,} of {before.settings.run.dir} on: {counted(schedule.num_steps, 'step')}, to step "
         f"{schedule.total_steps:,}",
         f"optimizer {kept}; rows and digest {rows} (position {branch.position:,})",
         f"learning rate {choices.lr}: {last:.3g} at step {branch.step:,}, {first:.3g} at the next",

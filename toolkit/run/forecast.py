@@ -1,9 +1,7 @@
 """What a run will take: parameters, arithmetic, tokens, steps, disk and memory, as far as settings and data tell."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -18,11 +16,9 @@ from toolkit.model.presets import parameter_counts, training_flops
 from toolkit.objectives.base import Objective, at_progress
 from toolkit.objectives.registry import get
 from toolkit.objectives.schedule import Phase, Schedule
-from toolkit.parallel.topology import BatchPlan
 from toolkit.run.data import RunData
-from toolkit.run.memory import parts_in_words, rank_memories
+from toolkit.run.division import Division, parts_in_words, rank_memories, targets_per_position
 from toolkit.run.settings import RunSettings
-from toolkit.run.stages import targets_per_position
 from toolkit.run.step_plan import StepPlan
 
 _SAMPLED_ROWS = 32
@@ -68,15 +64,17 @@ class Machines:
         return f"{text}: {counted(jobs, 'job')} of at most {self.job_hours:g} hours"
 
 
-def forecast(settings: RunSettings, data: RunData | None, *, machines: Machines | None = None) -> list[str]:
+def forecast(
+    settings: RunSettings, plan: StepPlan, *, data: RunData | None, machines: Machines | None = None
+) -> list[str]:
     """One line for each figure.
 
     Args:
         settings: of the run.
+        plan: its steps.
         data: opened; None where a corpus is missing, and what follows from it is left out.
         machines: that it is planned for; None: no time is given.
     """
-    plan = StepPlan(settings)
     schedule, sizes = plan.schedule, plan.step_sizes
     positions = [plan.rows_of(phase) * plan.data[phase.index].sequence_length for phase in schedule.phases]
     each = f"{sizes[0]:,}" if len(set(sizes)) == 1 else f"{min(sizes):,} to {max(sizes):,}"
@@ -112,21 +110,18 @@ def forecast(settings: RunSettings, data: RunData | None, *, machines: Machines 
     return lines
 
 
-def forecast_memory(settings: RunSettings, plan: BatchPlan, config: Mapping[str, Any]) -> list[str]:
+def forecast_memory(settings: RunSettings, plan: StepPlan, division: Division) -> list[str]:
     """Memory of the rank that needs most, one line; nothing while the vocabulary size is unknown.
 
-    Args:
-        settings: of the run; without a precision, bf16 is assumed.
-        plan: how the ranks share a step.
-        config: the content of its DeepSpeed file.
+    Without a precision, bf16 is assumed.
     """
     if settings.model.vocab_size is None:
         return []
-    memories = rank_memories(settings, plan, config)
+    memories = rank_memories(settings, plan, division)
     worst = max(memories, key=lambda memory: memory.total)
     of = f" of stage {memories.index(worst) + 1}" if len(memories) > 1 else ""
-    ranks = plan.data_parallel * settings.parallel.pp * settings.parallel.tp
-    layout = f"{settings.precision or 'bf16'}, ZeRO stage {zero_stage(config)}, {counted(ranks, 'rank')}"
+    ranks = division.batch.data_parallel * settings.parallel.pp * settings.parallel.tp
+    layout = f"{settings.precision or 'bf16'}, ZeRO stage {zero_stage(division.ds_config)}, {counted(ranks, 'rank')}"
     needed = f"{worst.total / 1e9:.1f} GB ({parts_in_words(worst)}; {layout}, flash attention)"
     return [f"memory per rank{of}, on GPUs: {needed}"]
 

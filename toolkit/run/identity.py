@@ -13,7 +13,7 @@ from toolkit.model.growth import Growth, shape_in_words
 from toolkit.objectives.registry import declare
 from toolkit.run.folder import RunFolder
 from toolkit.run.settings import RunSettings
-from toolkit.run.step_plan import data_of_phases
+from toolkit.run.step_plan import StepPlan
 
 # What no weight depends on.
 _FREE_IN_MODEL = ("initializer_range", "max_position_embeddings", "rope_")
@@ -79,11 +79,14 @@ def check_same_corpora(saved: Mapping[str, str], found: Mapping[str, str]) -> No
             )
 
 
-def check_branch_corpora(settings: RunSettings, saved: Mapping[str, str], found: Mapping[str, str]) -> None:
+def check_branch_corpora(
+    settings: RunSettings, plan: StepPlan, saved: Mapping[str, str], found: Mapping[str, str]
+) -> None:
     """Refuse a branch if the corpora of a phase whose rows go on are not those of any phase of its parent.
 
     Args:
         settings: of the branch.
+        plan: its steps.
         saved: SHA-256 of each corpus's manifest by the setting that names it, in the parent.
         found: the same in the branch.
 
@@ -91,7 +94,7 @@ def check_branch_corpora(settings: RunSettings, saved: Mapping[str, str], found:
         CorpusError: naming the settings, with what to do.
     """
     assert settings.branch is not None
-    phases, parents = data_of_phases(settings), _corpora_of_phases(saved)
+    phases, parents = plan.data, _corpora_of_phases(saved)
     branches, others = _corpora_of_phases(found), dict[str, None]()
     # A phase at position 0 reads data that are new to it; one without a position has the data of the first phase.
     positions = (settings.branch.position, *settings.branch.later_positions)

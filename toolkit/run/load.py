@@ -5,8 +5,10 @@ Nothing is opened here but the run file and, where `[model]` leaves something ou
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import tomli_w
 from pydantic import ValidationError
@@ -15,16 +17,19 @@ from toolkit.checkpoint.manifest import CheckpointManifest
 from toolkit.core.errors import CheckpointError, SettingsError, UserError
 from toolkit.core.settings import explain, nearest
 from toolkit.core.text import quoted
+from toolkit.data import DataSettings
 from toolkit.model.presets import MODEL_PRESETS
 from toolkit.objectives.registry import DeclaredObjective, declare
 from toolkit.objectives.schedulers import are_phases
 from toolkit.objectives.schedulers import declare as declare_scheduler
+from toolkit.run.checks import CHECKS
 from toolkit.run.folder import RunFolder
 from toolkit.run.settings import RunSettings
 from toolkit.run.start import fill_model_from_checkpoint
 from toolkit.run.step_plan import StepPlan
 from toolkit.run.toml_files import apply_override, read_toml
 
+_GROUPS_OF_STEPS = {"schedule", "train", "data", "lr"}
 _PRESETS = Path(__file__).parent / "presets"
 _REQUIRED = {
     "data": "A run needs data.train: the folder of a corpus, as `toolkit preprocess` writes it.",
@@ -41,13 +46,52 @@ _STAND_INS: dict[str, Any] = {
 }
 
 
+@dataclass(frozen=True)
+class DeclaredRun:
+    """A run as its file declares it: valid settings, and the plan of steps that follows from them."""
+
+    settings: RunSettings
+    plan: StepPlan
+
+    @cached_property
+    def folder(self) -> RunFolder:
+        """The run folder."""
+        return RunFolder(self.settings.run.dir)
+
+    @classmethod
+    def of(cls, settings: RunSettings) -> Self:
+        """The run of settings that were made in Python.
+
+        Raises:
+            SettingsError: groups of them contradict one another.
+        """
+        plan = StepPlan(settings)
+        for _, check in CHECKS.settings:
+            check(settings)
+        return cls(settings, plan)
+
+
 def run_presets() -> tuple[str, ...]:
     """Names of the run files that travel with the package."""
     return tuple(sorted(path.stem for path in _PRESETS.glob("*.toml")))
 
 
+def preset_data(name: str) -> DataSettings:
+    """`[data]` of a shipped preset."""
+    return DataSettings.model_validate(read_toml(_PRESETS / f"{name}.toml")["data"])
+
+
 def load_run(source: str, overrides: Sequence[str] = ()) -> RunSettings:
     """Settings from a run file or the name of a shipped preset, with `a.b=value` overrides on top.
+
+    Raises:
+        SettingsError: as `declare_run`.
+    """
+    return declare_run(source, overrides).settings
+
+
+def declare_run(source: str, overrides: Sequence[str] = ()) -> DeclaredRun:
+    """A run from a run file or the name of a shipped preset, with `a.b=value` overrides on top.
 
     Raises:
         SettingsError: naming each key that is wrong, what was found and what would be right; or the file lies in a run
@@ -58,14 +102,14 @@ def load_run(source: str, overrides: Sequence[str] = ()) -> RunSettings:
     _name_run_folder(raw, path.stem)
     # The file of a preset is not the user's to correct.
     origin = f"preset {source}" if path.parent == _PRESETS else str(path)
-    settings = complete_run(raw, overrides, origin=origin)
+    run = complete_run(raw, overrides, origin=origin)
     if not any(override.split("=")[0].strip() in ("run", "run.dir") for override in overrides):
-        _check_own_folder(path, settings)
-    return settings
+        _check_own_folder(path, run.settings)
+    return run
 
 
-def complete_run(raw: dict[str, Any], overrides: Sequence[str] = (), *, origin: str) -> RunSettings:
-    """Settings from the content of a run file, with its folder named, and overrides on top.
+def complete_run(raw: dict[str, Any], overrides: Sequence[str] = (), *, origin: str) -> DeclaredRun:
+    """A run from the content of a run file, with its folder named, and overrides on top.
 
     Args:
         raw: what the file says; changed here.
@@ -73,7 +117,7 @@ def complete_run(raw: dict[str, Any], overrides: Sequence[str] = (), *, origin: 
         origin: what messages call the file.
 
     Raises:
-        SettingsError: as `load_run`.
+        SettingsError: as `declare_run`.
     """
     mistakes: list[UserError] = []
     for override in overrides:
@@ -85,33 +129,23 @@ def complete_run(raw: dict[str, Any], overrides: Sequence[str] = (), *, origin: 
         fill_model_from_checkpoint(raw)
     with _collected(mistakes):
         _expand_schedule(raw)
-    settings = _validate(raw, origin, mistakes)
-    if len(mistakes) == 1:
-        raise mistakes[0]
-    if mistakes:
-        lines = [line for mistake in mistakes for line in str(mistake).removeprefix(f"{origin}:").strip().splitlines()]
-        raise SettingsError("\n  ".join([f"{origin}:", *(line.strip() for line in lines)]))
-    return settings
+    return _validate(raw, origin, mistakes)
 
 
-def read_resolved(path: Path) -> RunSettings:
-    """The settings of a run.toml that a run wrote: nothing is filled in from other files.
+def read_resolved(path: Path) -> DeclaredRun:
+    """A run from the run.toml that it wrote: nothing is filled in from other files.
 
     Raises:
-        SettingsError: as `load_run`.
+        SettingsError: as `declare_run`.
     """
-    mistakes: list[UserError] = []
-    settings = _validate(read_toml(path), str(path), mistakes)
-    if mistakes:
-        raise mistakes[0]
-    return settings
+    return _validate(read_toml(path), str(path), [])
 
 
 def read_without_objectives(path: Path) -> RunSettings:
     """As `read_resolved`, for who only looks: a run's objectives may need a plugin that is not installed there.
 
     Raises:
-        SettingsError: as `load_run`.
+        SettingsError: as `declare_run`.
     """
     try:
         return RunSettings.model_validate(read_toml(path) | {"objectives": {}})
@@ -214,8 +248,8 @@ def _name_run_folder(raw: dict[str, Any], name: str) -> None:
         run.setdefault("dir", f"runs/{name}")
 
 
-def _validate(raw: dict[str, Any], origin: str, mistakes: list[UserError]) -> RunSettings:
-    """The settings; what is wrong is added to `mistakes`, and something stands in for it."""
+def _validate(raw: dict[str, Any], origin: str, mistakes: list[UserError]) -> DeclaredRun:
+    """The run; what is wrong is raised together with the mistakes of before."""
     raw = raw | {"objectives": _declared(raw, mistakes)}
     wrong: set[str] = set()
     try:
@@ -228,11 +262,20 @@ def _validate(raw: dict[str, Any], origin: str, mistakes: list[UserError]) -> Ru
         wrong = {str(finding["loc"][0]) for finding in error.errors(include_url=False)}
         whole = {key: value for key, value in raw.items() if key not in wrong}
         settings = RunSettings.model_validate({key: _STAND_INS[key] for key in _STAND_INS.keys() & wrong} | whole)
-    for groups, check in _RULES:
+    plans = list[StepPlan]()
+    if not wrong & _GROUPS_OF_STEPS:
+        with _collected(mistakes):
+            plans.append(StepPlan(settings))
+    for groups, check in CHECKS.settings:
         if not wrong & groups:
             with _collected(mistakes):
                 check(settings)
-    return settings
+    if len(mistakes) == 1:
+        raise mistakes[0]
+    if mistakes:
+        lines = [line for mistake in mistakes for line in str(mistake).removeprefix(f"{origin}:").strip().splitlines()]
+        raise SettingsError("\n  ".join([f"{origin}:", *(line.strip() for line in lines)]))
+    return DeclaredRun(settings, *plans)
 
 
 def _declared(raw: Mapping[str, Any], mistakes: list[UserError]) -> dict[str, DeclaredObjective]:
@@ -251,36 +294,3 @@ def _declared(raw: Mapping[str, Any], mistakes: list[UserError]) -> dict[str, De
                 raise SettingsError(f"invalid value for objectives.{name}: expected a table of keys, got {keys!r}.")
             declared[name] = declare(name, keys)
     return declared
-
-
-def _check_schedule(settings: RunSettings) -> None:
-    StepPlan(settings)
-
-
-def _check_evaluation(settings: RunSettings) -> None:
-    if settings.eval.every is not None and settings.data.validation is None:
-        raise SettingsError(
-            f"eval.every={settings.eval.every} asks for validation losses, but data.validation is not set.\n"
-            "Set data.validation to a corpus folder, or leave eval.every out."
-        )
-
-
-def _check_probe(settings: RunSettings) -> None:
-    saved, every = settings.checkpoint, None if settings.probe is None else settings.probe.every
-    intervals = {"checkpoint.every": saved.every, "checkpoint.keep_every": saved.keep_every}
-    given = {key: interval for key, interval in intervals.items() if interval is not None}
-    if every is None or any(every % interval == 0 for interval in given.values()):
-        return
-    found = ", ".join(f"{key}={interval}" for key, interval in given.items()) or "checkpoint.every is not set"
-    raise SettingsError(
-        f"probe.every={every}: a probe reads a checkpoint, and not every multiple of {every} has one ({found}).\n"
-        f"Set checkpoint.every to {every} or a divisor of it, or leave probe.every out to probe each checkpoint."
-    )
-
-
-_RULES = (
-    ({"schedule", "train", "data", "lr"}, _check_schedule),
-    ({"eval", "data"}, _check_evaluation),
-    ({"probe", "checkpoint"}, _check_probe),
-)
-"""Rules between groups of settings, each with the groups it reads; a group's own rules are in its class."""

@@ -8,7 +8,6 @@ from pydantic import Field, InstanceOf, PlainSerializer, model_validator
 from toolkit.checkpoint.retention import CheckpointSettings
 from toolkit.core.settings import Settings
 from toolkit.data import DataSettings
-from toolkit.engine import gpus
 from toolkit.engine.lr import LearningRateSettings
 from toolkit.engine.optimizer import OptimizerSettings
 from toolkit.model.config import ActivationCheckpointing, AttentionKernel, ModelSettings
@@ -55,13 +54,6 @@ class TrainSettings(OptimizerSettings):
     `skip`, its update is not applied either; `stop`, the run ends with exit code 3. `skip` needs `parallel.pp` 1."""
     spike_deviations: float = Field(6.0, gt=0, allow_inf_nan=False)
     """How far above their median: in robust standard deviations (1.4826 times the median absolute deviation)."""
-
-    def is_compiled(self, *, zero_stage: int) -> bool:
-        """Whether blocks and loss are compiled here.
-
-        Unset, not at ZeRO stage 3: DeepSpeed's hooks inside blocks break their graphs until the compiler gives up.
-        """
-        return (gpus.has_gpu() and zero_stage < 3) if self.compile is None else self.compile
 
 
 class InitSettings(Settings):
@@ -223,3 +215,21 @@ class RunSettings(Settings):
             return FirstWeights("branch.from", self.branch.source, self.branch.optimizer)
         init = self.init
         return None if init is None else FirstWeights("init.from", init.source, init.optimizer, init.grow)
+
+
+class CompleteSettings(RunSettings):
+    """Settings of a run that is started: those that run.toml has, with what its start decides filled in."""
+
+    precision: Literal["fp32", "bf16"]
+    """Compute dtype."""
+
+    @classmethod
+    def of(cls, settings: RunSettings, *, precision: Literal["fp32", "bf16"] | None) -> Self:
+        """Settings that have a vocabulary size, with a precision."""
+        return cls.model_validate(dict(settings) | {"precision": precision})
+
+    @model_validator(mode="after")
+    def _knows_its_vocabulary(self) -> Self:
+        if self.model.vocab_size is None:
+            raise ValueError("model.vocab_size is not known")
+        return self

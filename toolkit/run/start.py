@@ -4,7 +4,6 @@ An init.from with several checkpoints means the newest at the start; RUN_DIR/run
 checkpoint of its own, init.from and branch.from are not read again.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,8 @@ from toolkit.checkpoint.folders import CHECKPOINTS_FOLDER, step_folders
 from toolkit.checkpoint.manifest import MANIFEST_NAME, CheckpointManifest, read_manifest
 from toolkit.core.errors import CheckpointError, SettingsError
 from toolkit.core.text import home_hint, quoted
-from toolkit.data import Corpus
 from toolkit.model.config import ModelSettings
+from toolkit.run.corpora import RunCorpora
 from toolkit.run.folder import RunFolder, newest_manifest
 from toolkit.run.identity import (
     check_branch_corpora,
@@ -25,6 +24,7 @@ from toolkit.run.identity import (
     rope_differences,
 )
 from toolkit.run.settings import BranchSettings, RunSettings
+from toolkit.run.step_plan import StepPlan
 
 _WHAT_TO_GIVE = (
     "Give a folder that `toolkit convert --from-hf` wrote, a checkpoint "
@@ -64,14 +64,8 @@ class Start:
             return source
         return next(str(path) for root in roots for step, path in step_folders(root) if step == self.initial.step)
 
-    def check(self, settings: RunSettings, corpus: Corpus, *, key: str, hashes: Mapping[str, str]) -> None:
-        """Refuse settings and corpora that do not fit it.
-
-        Args:
-            settings: of the run, resolved.
-            corpus: of the run; all of its corpora have one tokenizer.
-            key: the setting that names it.
-            hashes: SHA-256 of each corpus's manifest, by setting.
+    def check(self, settings: RunSettings, plan: StepPlan, corpora: RunCorpora) -> None:
+        """Refuse settings, completed, and corpora that do not fit it.
 
         Raises:
             SettingsError: naming every key that differs.
@@ -79,10 +73,11 @@ class Start:
         """
         if self.own is not None:
             check_same_run(self.own.settings, settings)
-            check_same_corpora(self.own.corpora, hashes)
+            check_same_corpora(self.own.corpora, corpora.hashes())
         first = settings.first_weights
         if self.initial is None or first is None:
             return
+        key, corpus = corpora.first.key, corpora.first.corpus
         theirs = self.initial.vocabulary.fingerprint
         if corpus.fingerprint != theirs:
             raise SettingsError(
@@ -93,7 +88,7 @@ class Start:
             )
         check_same_model(settings, self.initial)
         if settings.branch is not None:
-            check_branch_corpora(settings, self.initial.corpora, hashes)
+            check_branch_corpora(settings, plan, self.initial.corpora, corpora.hashes())
 
     def describe(self, settings: RunSettings) -> str:
         """Where the run starts, in one line."""

@@ -19,10 +19,8 @@ from pathlib import Path
 from typing import IO
 
 from toolkit.core.text import counted
-from toolkit.run.folder import RunFolder
+from toolkit.run.load import DeclaredRun
 from toolkit.run.metrics import read_lines
-from toolkit.run.settings import RunSettings
-from toolkit.run.step_plan import schedule_of
 from toolkit.training.hooks import Hook
 from toolkit.training.run_state import RunState, StepInfo, StepMetrics
 
@@ -33,25 +31,25 @@ _SECONDS_AT_END = 600.0
 _SECONDS_BETWEEN_LOOKS = 0.1
 
 
-def is_probed(settings: RunSettings, step: int) -> bool:
+def is_probed(run: DeclaredRun, step: int) -> bool:
     """Whether the checkpoint of a step is probed."""
-    probe, saved = settings.probe, settings.checkpoint
+    probe, saved = run.settings.probe, run.settings.checkpoint
     if probe is None:
         return False
     is_due = saved.is_due(step) and (probe.every is None or step % probe.every == 0)
-    return is_due or step == schedule_of(settings).total_steps
+    return is_due or step == run.plan.schedule.total_steps
 
 
-def missing_probes(settings: RunSettings, *, up_to: int) -> list[int]:
+def missing_probes(run: DeclaredRun, *, up_to: int) -> list[int]:
     """Steps up to `up_to` whose checkpoint is there and whose line in metrics.jsonl lacks the probe's score."""
-    probe, folder = settings.probe, RunFolder(settings.run.dir)
+    probe = run.settings.probe
     if probe is None:
         return []
-    lines = {line["step"]: line for line in read_lines(folder)}
+    lines = {line["step"]: line for line in read_lines(run.folder)}
     return sorted(
         step
-        for step, _ in folder.steps()
-        if step <= up_to and is_probed(settings, step) and probe.task not in lines.get(step, {}).get("probe", {})
+        for step, _ in run.folder.steps()
+        if step <= up_to and is_probed(run, step) and probe.task not in lines.get(step, {}).get("probe", {})
     )
 
 
@@ -59,7 +57,7 @@ class ProbeHook(Hook):
     """Probes checkpoints; as a container, it has the steps whose checkpoints a probe still has to read.
 
     Args:
-        settings: of the run, with a probe.
+        run: one with a probe.
         report: gets the step and its score by name.
         say: prints a line on the terminal.
         is_stop_requested: the end of a run waits no longer then.
@@ -67,14 +65,14 @@ class ProbeHook(Hook):
 
     def __init__(
         self,
-        settings: RunSettings,
+        run: DeclaredRun,
         *,
         report: Callable[[int, Mapping[str, float]], None],
         say: Callable[[str], None],
         is_stop_requested: Callable[[], bool],
     ) -> None:
-        assert settings.probe is not None
-        self._settings, self._name, self._folder = settings, settings.probe.task, Path(settings.run.dir)
+        assert run.settings.probe is not None
+        self._run, self._name, self._folder = run, run.settings.probe.task, run.folder.path
         self._report, self._say, self._is_stop_requested = report, say, is_stop_requested
         self._waiting: deque[int] = deque()
         self._running: _Process | None = None
@@ -91,7 +89,7 @@ class ProbeHook(Hook):
 
     def add_missing(self, *, up_to: int) -> None:
         """Let all checkpoints up to a step that lack a score wait for their turn."""
-        self._waiting.extend(missing_probes(self._settings, up_to=up_to))
+        self._waiting.extend(missing_probes(self._run, up_to=up_to))
 
     def after_step(self, info: StepInfo, metrics: StepMetrics) -> None:
         """Take a score that has come, and start the next probe."""
@@ -99,7 +97,7 @@ class ProbeHook(Hook):
 
     def on_checkpoint(self, step: int) -> None:
         """Probe it, or let it wait for its turn."""
-        if not is_probed(self._settings, step):
+        if not is_probed(self._run, step):
             return
         self._waiting.append(step)
         self._advance()
@@ -112,7 +110,7 @@ class ProbeHook(Hook):
 
     def on_end(self, state: RunState) -> None:
         """Wait for the last probes of a run that is finished; one that was stopped makes them when it is resumed."""
-        if state.step == schedule_of(self._settings).total_steps:
+        if state.step == self._run.plan.schedule.total_steps:
             self.finish()
 
     def finish(self) -> None:

@@ -53,7 +53,7 @@ def check_same_inputs(ranks: Ranks, data: RunData, checkpoint: Checkpoint | None
     """
     with ranks.together():
         mine = {"toolkit": Input(toolkit.__version__)} | {name: Input(version(name)) for name in _PACKAGES}
-        for named in data.named_corpora():
+        for named in data.corpora.named:
             mine[named.key] = _file(named.corpus.manifest.manifest_sha256, named.corpus.path)
         if checkpoint is not None:
             mine[key] = _file(hash_file(checkpoint.path / MANIFEST_NAME), checkpoint.path)

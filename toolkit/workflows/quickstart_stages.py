@@ -12,9 +12,10 @@ import torch
 from toolkit.core.errors import SettingsError
 from toolkit.core.files import atomic_write
 from toolkit.execution.stages import Job, Stages, hash_of
-from toolkit.run import RunFolder, load_run
+from toolkit.run import RunFolder
 from toolkit.run.data import RunData, open_run_data
 from toolkit.run.identity import check_same_run, snapshot
+from toolkit.run.load import declare_run
 from toolkit.workflows.train import QUICKSTART_DATA, prepare_bundled_corpus, train_run
 
 _PRESET, _DS_CONFIG = "quickstart", "zero2"
@@ -64,7 +65,7 @@ class Quickstart:
         self._report()
 
     def _prepare(self) -> None:
-        folder, settings = self._folder / "corpus", load_run(_PRESET, self._overrides(self._folder))
+        folder, run = self._folder / "corpus", declare_run(_PRESET, self._overrides(self._folder))
         files = [*QUICKSTART_DATA.glob("*.parquet"), *QUICKSTART_DATA.glob("tokenizer/*")]
         key = hash_of(*sorted(files))
         before = self._job.stages.get("prepare")
@@ -75,14 +76,14 @@ class Quickstart:
             if before is not None and before.files is not None:
                 # Finished once and changed since; the same text gives the same bytes again.
                 shutil.rmtree(folder, ignore_errors=True)
-            prepare_bundled_corpus(settings)
-            open_run_data(settings)
+            prepare_bundled_corpus(run.settings.data)
+            open_run_data(run)
 
         self._job.stage("prepare", "Prepare: Wikipedia text to a corpus", key=key, outputs=[folder], work=work)
 
     def _pretrain(self, name: str, folder: Path, changes: list[str]) -> None:
         overrides = [*self._overrides(folder), *changes]
-        data = open_run_data(load_run(_PRESET, overrides))
+        data = open_run_data(declare_run(_PRESET, overrides))
         run = RunFolder(folder)
         newest, _ = run.newest_checkpoint()
         if newest is not None:
@@ -169,7 +170,7 @@ class Quickstart:
         with self._job.always("report", "Report"):
             facts = gather(
                 self._folder,
-                open_run_data(load_run(_PRESET, self._overrides(self._folder))),
+                open_run_data(declare_run(_PRESET, self._overrides(self._folder))),
                 labelled=_labelled(),
                 results=[root, *(root / f"random-{seed}" for seed in _TWIN_SEEDS)],
                 mlm_only=self._folder / _MLM_ONLY if self._compare else None,

@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from toolkit.core.errors import LostRankError, ToolkitError, UserError
 from toolkit.engine.ranks import has_joined
 from toolkit.parallel.launcher import read_launcher
-from toolkit.run import RunFolder, load_run
-from toolkit.run.data import open_corpora
+from toolkit.run import RunFolder
+from toolkit.run.corpora import open_corpora
+from toolkit.run.load import declare_run
 from toolkit.run.resolve import Outcome
-from toolkit.training.pretrain import pretrain, pretrain_resolved
+from toolkit.training.pretrain import pretrain_declared, pretrain_resolved
 from toolkit.training.stopping import end_with_starter
-from toolkit.workflows.probe import check_probe
-from toolkit.workflows.train import prepare_if_named
+from toolkit.workflows.train import RUN_CHECKS, prepare_if_named
 
 _DEFAULT_FOLDER = "runs/pretrain"
 _SECONDS_FOR_RANK_0 = 15.0
@@ -32,13 +32,11 @@ def run_rank(source: str | None, overrides: Sequence[str], *, ds_config: str) ->
     if source is None:
         source, overrides = "quickstart", [f"run.dir={_DEFAULT_FOLDER}", *overrides]
     with _own_errors_reported():
-        settings = load_run(source, overrides)
-        prepare_if_named(settings)
+        declared = declare_run(source, overrides)
+        prepare_if_named(declared.settings.data)
         # Before ranks wait for one another, each sees whether it can read what it will need.
-        open_corpora(settings)
-        if read_launcher().rank == 0:
-            check_probe(settings)
-        _report(pretrain(settings, ds_config=ds_config))
+        open_corpora(declared.settings, declared.plan)
+        _report(pretrain_declared(declared, ds_config=ds_config, checks=RUN_CHECKS))
 
 
 def run_resolved_rank(run_folder: str) -> None:

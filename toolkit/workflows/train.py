@@ -4,19 +4,24 @@ A run on the bundled corpus, Wikipedia text that travels with the package, has i
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from toolkit.core.errors import SettingsError
 from toolkit.core.locks import locked_file
-from toolkit.data import MANIFEST_NAME
+from toolkit.data import MANIFEST_NAME, DataSettings
 from toolkit.engine.gpus import num_devices
-from toolkit.run import RunFolder, RunSettings, load_run, run_presets
-from toolkit.run.load import read_without_objectives, to_toml
-from toolkit.run.resolve import Outcome, divide_run, resolve_run
-from toolkit.run.step_plan import BatchPlans, StepPlan, schedule_of
+from toolkit.run import RunFolder, RunSettings, run_presets
+from toolkit.run.checks import CHECKS
+from toolkit.run.division import divide_run
+from toolkit.run.load import DeclaredRun, declare_run, preset_data, read_without_objectives, to_toml
+from toolkit.run.resolve import Outcome, resolve_run
+from toolkit.run.step_plan import BatchPlans
 from toolkit.workflows.launch import launch_ranks, what_is_left
 from toolkit.workflows.probe import check_probe
 
+RUN_CHECKS = replace(CHECKS, machine=(*CHECKS.machine, check_probe))
+"""What a run is refused for before it starts; a probe is fine-tuning's, which `toolkit.run` knows nothing of."""
 QUICKSTART_DATA = Path(__file__).resolve().parent.parent / "quickstart"
 _SPLITS = {"train": "wikipedia-train.parquet", "validation": "wikipedia-validation.parquet"}
 
@@ -41,24 +46,23 @@ def train_run(
     Raises:
         UserError: the run cannot start.
     """
-    settings = load_run(source, overrides)
+    declared = declare_run(source, overrides)
     try:
-        prepare_if_named(settings)
+        prepare_if_named(declared.settings.data)
         ranks = num_procs or num_devices()
-        run = resolve_run(settings, ds_config=ds_config, num_ranks=ranks)
-        check_probe(settings)
-        step = run.data.schedule.total_steps
-        if run.is_finished and run.folder.settings_file.is_file() and not _lacks_probes(run.settings, step):
-            print(Outcome(step, step, was_finished=True), flush=True)
+        run = resolve_run(declared, ds_config=ds_config, num_ranks=ranks, checks=RUN_CHECKS)
+        last = run.plan.schedule.total_steps
+        if run.is_finished and run.folder.settings_file.is_file() and not _lacks_probes(run):
+            print(Outcome(last, last, was_finished=True), flush=True)
             return 0
-        for choice in run.choices:
+        for choice in run.division.choices:
             print(choice, flush=True)
         with run.folder.reserved():
             with run.folder.locked():
                 run.write()
             return launch_ranks(run.folder.path, num_procs=ranks, is_stopped=is_stopped)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(what_is_left(RunFolder(settings.run.dir))) from None
+        raise KeyboardInterrupt(what_is_left(declared.folder)) from None
 
 
 def is_complete(folder: RunFolder) -> bool:
@@ -67,18 +71,17 @@ def is_complete(folder: RunFolder) -> bool:
     Raises:
         SettingsError: the folder has no run.toml that can be read.
     """
-    settings = read_without_objectives(folder.settings_file)
-    step = schedule_of(settings).total_steps
-    return folder.checkpoint(step).is_dir() and not _lacks_probes(settings, step)
+    run = DeclaredRun.of(read_without_objectives(folder.settings_file))
+    return folder.checkpoint(run.plan.schedule.total_steps).is_dir() and not _lacks_probes(run)
 
 
-def _lacks_probes(settings: RunSettings, step: int) -> bool:
+def _lacks_probes(run: DeclaredRun) -> bool:
     """Whether scores of a finished run's probe are missing, which a rank would make."""
-    if settings.probe is None:
+    if run.settings.probe is None:
         return False
     from toolkit.training.probing import missing_probes
 
-    return bool(missing_probes(settings, up_to=step))
+    return bool(missing_probes(run, up_to=run.plan.schedule.total_steps))
 
 
 def show_run(
@@ -103,46 +106,42 @@ def show_run(
     # It needs torch, which a run without a GPU is started without.
     from toolkit.run.forecast import Machines, forecast, forecast_memory
 
-    settings = load_run(source, overrides)
-    missing = _missing(settings) if source in run_presets() else []
-    ranks = num_procs or num_devices()
+    declared = declare_run(source, overrides)
+    settings, plan, ranks = declared.settings, declared.plan, num_procs or num_devices()
     machines = None if device is None else Machines(device, mfu, ranks, job_hours)
-    if missing:
-        plan, _, config, choices = divide_run(settings, ds_config=ds_config, num_ranks=ranks)
-        check_probe(settings)
-        print(to_toml(settings))
-        lines = [*forecast(settings, None, machines=machines), *forecast_memory(settings, plan, config)]
-        lines += [*BatchPlans(plan, StepPlan(settings)).describe(), *choices]
-        lines += [f"{key} ({path}) does not exist yet" for key, path in missing]
+    if missing := _missing(settings) if source in run_presets() else []:
+        for check in RUN_CHECKS.machine:
+            check(settings)
+        division, data = divide_run(settings, plan, ds_config=ds_config, num_ranks=ranks), None
+        batches, about_data = BatchPlans(division.batch, plan), []
+        notes = [f"{key} ({path}) does not exist yet" for key, path in missing]
         sizes = "" if settings.model.vocab_size else ", parameters, FLOPs and disk (set model.vocab_size to see them)"
-        lines.append(f"what depends on that is left out here: epochs of the corpus, checks against it{sizes}")
+        notes.append(f"what depends on that is left out here: epochs of the corpus, checks against it{sizes}")
     else:
-        run = resolve_run(settings, ds_config=ds_config, num_ranks=ranks)
-        check_probe(settings)
-        print(to_toml(run.settings))
-        lines = forecast(run.settings, run.data, machines=machines)
-        lines += forecast_memory(run.settings, run.plan, run.ds_config)
-        lines += run.data.describe().splitlines()
-        lines += [run.start.describe(run.settings), *BatchPlans(run.plan, run.data.plan).describe(), *run.choices]
-    for line in lines:
+        run = resolve_run(declared, ds_config=ds_config, num_ranks=ranks, checks=RUN_CHECKS)
+        settings, data, division, batches, notes = run.settings, run.data, run.division, run.batches, []
+        about_data = [*data.describe().splitlines(), run.start.describe(settings)]
+    print(to_toml(settings))
+    lines = [*forecast(settings, plan, data=data, machines=machines), *forecast_memory(settings, plan, division)]
+    for line in [*lines, *about_data, *batches.describe(), *division.choices, *notes]:
         print(f"# {line}")
 
 
-def prepare_bundled_corpus(settings: RunSettings) -> None:
+def prepare_bundled_corpus(data: DataSettings) -> None:
     """Make the corpora of a quickstart run, where they are missing. Ranks may call it at the same time."""
     for split in _SPLITS:
-        folder = getattr(settings.data, split)
+        folder = getattr(data, split)
         assert isinstance(folder, str)
         _make(split, Path(folder))
 
 
-def prepare_if_named(settings: RunSettings) -> None:
+def prepare_if_named(data: DataSettings) -> None:
     """Make the bundled corpora, where missing, if these settings name one by its folder of the quickstart preset.
 
     Both, and the training corpus first: the other lies inside its folder.
     """
-    shipped = load_run("quickstart")
-    if any(getattr(settings.data, split) == getattr(shipped.data, split) for split in _SPLITS):
+    shipped = preset_data("quickstart")
+    if any(getattr(data, split) == getattr(shipped, split) for split in _SPLITS):
         prepare_bundled_corpus(shipped)
 
 

@@ -1,0 +1,163 @@
+"""What a run is refused for beyond what each group of its settings says of itself: one table, by what a check needs.
+
+Whether it may resume, or start from some weights, is for `run/start.py` to say.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from toolkit.core.errors import CorpusError, SettingsError
+from toolkit.core.text import home_hint
+from toolkit.engine.ds_config import check_parallel, zero_stage
+from toolkit.parallel.division import check_pipeline_parallel, check_tensor_parallel
+from toolkit.run.corpora import RunCorpora
+from toolkit.run.settings import RunSettings
+
+
+@dataclass(frozen=True)
+class Checks:
+    """Functions that raise a UserError, with what is wrong and what to do, in the order in which they run."""
+
+    settings: tuple[tuple[set[str], Callable[[RunSettings], None]], ...]
+    """Rules between groups of settings, each with the groups that it reads."""
+    machine: tuple[Callable[[RunSettings], None], ...]
+    """Files and packages of the machine that starts the run."""
+    data: tuple[Callable[[RunSettings, RunCorpora], None], ...]
+    """The corpora, opened."""
+    division: tuple[Callable[[RunSettings, Mapping[str, Any], str], None], ...]
+    """The DeepSpeed file: its content, and what messages call it."""
+
+
+def _check_evaluation(settings: RunSettings) -> None:
+    if settings.eval.every is not None and settings.data.validation is None:
+        raise SettingsError(
+            f"eval.every={settings.eval.every} asks for validation losses, but data.validation is not set.\n"
+            "Set data.validation to a corpus folder, or leave eval.every out."
+        )
+
+
+def _check_probed_steps(settings: RunSettings) -> None:
+    saved, every = settings.checkpoint, None if settings.probe is None else settings.probe.every
+    intervals = {"checkpoint.every": saved.every, "checkpoint.keep_every": saved.keep_every}
+    given = {key: interval for key, interval in intervals.items() if interval is not None}
+    if every is None or any(every % interval == 0 for interval in given.values()):
+        return
+    found = ", ".join(f"{key}={interval}" for key, interval in given.items()) or "checkpoint.every is not set"
+    raise SettingsError(
+        f"probe.every={every}: a probe reads a checkpoint, and not every multiple of {every} has one ({found}).\n"
+        f"Set checkpoint.every to {every} or a divisor of it, or leave probe.every out to probe each checkpoint."
+    )
+
+
+def _check_spikes(settings: RunSettings) -> None:
+    if settings.train.on_spike == "skip" and settings.parallel.pp > 1:
+        raise SettingsError(
+            f'train.on_spike="skip" cannot run with parallel.pp={settings.parallel.pp}: a pipeline updates the weights '
+            'before the loss is known.\nSet train.on_spike="stop" or "tell", or parallel.pp=1.'
+        )
+
+
+def _check_wandb(settings: RunSettings) -> None:
+    """The package is not imported."""
+    wanted = settings.log.wandb
+    if wanted and find_spec("wandb") is None:
+        raise SettingsError(
+            f"log.wandb = {str(wanted).lower() if wanted is True else repr(wanted)} asks for Weights & Biases, and its "
+            "package is not installed.\nInstall it (pip install wandb), or leave log.wandb out: metrics.jsonl and "
+            "TensorBoard have the same numbers."
+        )
+
+
+def _check_probe_files(settings: RunSettings) -> None:
+    """What is in them is not looked at."""
+    if settings.probe is None:
+        return
+    for key, path in (("probe.train", settings.probe.train), ("probe.test", settings.probe.test)):
+        if not Path(path).is_file():
+            found = "is not a file" if Path(path).exists() else "does not exist"
+            raise SettingsError(
+                f"{key}={path} {found}.{home_hint(path)}\n"
+                f"Give a file of labelled examples, as `toolkit finetune {settings.probe.kind}` reads them, or leave "
+                "[probe] out."
+            )
+
+
+def _check_tokenizers(settings: RunSettings, corpora: RunCorpora) -> None:
+    first, *others = corpora.named
+    for other in others:
+        if other.corpus.fingerprint != first.corpus.fingerprint:
+            raise SettingsError(
+                f"{first.key} ({first.corpus.path}) and {other.key} ({other.corpus.path}) were made with different "
+                f"tokenizers: fingerprints {first.corpus.fingerprint[:12]} and {other.corpus.fingerprint[:12]}.\n"
+                "Preprocess both with the same --tokenizer."
+            )
+
+
+def _check_frames(settings: RunSettings, corpora: RunCorpora) -> None:
+    """Corpora of earlier versions do not say which ids are around their documents."""
+    frames = []
+    for named in corpora.named:
+        encoding = named.corpus.manifest.tokenizer.encoding
+        if encoding is not None and encoding.frame is not None:
+            frames.append((named, encoding.frame))
+    for named, frame in frames[1:]:
+        first, expected = frames[0]
+        if frame != expected:
+            raise SettingsError(
+                f"the documents of {first.key} ({first.corpus.path}) have {expected}, and those of {named.key} "
+                f"({named.corpus.path}) have {frame}: a model learns one beginning and end, which exports then use.\n"
+                "Preprocess both with the same --eod, --no-eod and --no-bos."
+            )
+
+
+def _check_vocabulary(settings: RunSettings, corpora: RunCorpora) -> None:
+    corpus, asked = corpora.first.corpus, settings.model.vocab_size
+    needed = corpus.vocabulary.size
+    if asked is not None and asked < needed:
+        raise SettingsError(
+            f"model.vocab_size={asked} is smaller than the tokenizer of {corpus.path}, which has {needed} ids.\n"
+            "Leave model.vocab_size out to take the tokenizer's, or choose a larger one."
+        )
+
+
+def _check_tokenizer_folder(settings: RunSettings, corpora: RunCorpora) -> None:
+    first = corpora.first
+    if not first.corpus.tokenizer_folder.is_dir():
+        raise CorpusError(
+            f"{first.key} ({first.corpus.path}) has no folder tokenizer/, which every checkpoint gets a copy of.\n"
+            "Copy the corpus again, with that folder."
+        )
+
+
+def _check_degrees(settings: RunSettings, ds_config: Mapping[str, Any], source: str) -> None:
+    check_parallel(ds_config, settings.parallel, source=source)
+    check_tensor_parallel(settings.model, settings.parallel.tp)
+    check_pipeline_parallel(settings.model, settings.parallel)
+
+
+def _check_recomputation(settings: RunSettings, ds_config: Mapping[str, Any], source: str) -> None:
+    """At stage 3, DeepSpeed gathers weights inside blocks, where graphs then break."""
+    numbers = settings.train
+    if numbers.compile and numbers.activation_checkpointing == "selective" and zero_stage(ds_config) == 3:
+        raise SettingsError(
+            'train.activation_checkpointing="selective" cannot run with train.compile=true and ZeRO stage 3 '
+            f"({source}).\n"
+            'Set one of them to another value: train.activation_checkpointing="full", train.compile=false, or a file '
+            "with stage 2 (ds_configs/zero2.json)."
+        )
+
+
+CHECKS = Checks(
+    settings=(
+        ({"eval", "data"}, _check_evaluation),
+        ({"probe", "checkpoint"}, _check_probed_steps),
+        ({"train", "parallel"}, _check_spikes),
+    ),
+    machine=(_check_wandb, _check_probe_files),
+    data=(_check_tokenizers, _check_frames, _check_vocabulary, _check_tokenizer_folder),
+    division=(_check_degrees, _check_recomputation),
+)
+"""Checks of every run; a workflow adds those that need programs above this package."""

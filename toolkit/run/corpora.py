@@ -1,0 +1,114 @@
+"""The corpora of a run, opened: those of each phase, and the one of `data.validation`."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from toolkit.core.errors import SettingsError
+from toolkit.data import Corpus, DataSettings
+from toolkit.run.settings import RunSettings
+from toolkit.run.step_plan import StepPlan
+
+_OPTIONS = {"parse_special_text": "--special-text", "add_bos": "--no-bos", "add_eod": "--eod or --no-eod"}
+"""What a corpus records of its encoding, by the options of `toolkit preprocess` that decide it."""
+
+
+@dataclass(frozen=True)
+class NamedCorpus:
+    """A corpus of a run.
+
+    Attributes:
+        key: the setting that names it.
+        corpus: what it names.
+        weight: its share of the rows, relative to the other corpora of the blend.
+    """
+
+    key: str
+    corpus: Corpus
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class RunCorpora:
+    """All corpora of a run."""
+
+    training: tuple[tuple[NamedCorpus, ...], ...]
+    """For each phase: one, or those of a blend; phases with equal data have the same."""
+    validation: NamedCorpus | None
+
+    @property
+    def first(self) -> NamedCorpus:
+        """The training corpus; the first of several, all of which have its tokenizer."""
+        return self.training[0][0]
+
+    @cached_property
+    def named(self) -> tuple[NamedCorpus, ...]:
+        """Each of them once."""
+        named = [corpus for phase in self.training for corpus in phase]
+        return tuple(dict.fromkeys(named if self.validation is None else [*named, self.validation]))
+
+    def hashes(self) -> dict[str, str]:
+        """SHA-256 of each corpus's manifest, by the setting that names it: what may not change on resume."""
+        return {named.key: named.corpus.manifest.manifest_sha256 for named in self.named}
+
+    def other_rules(self) -> list[str]:
+        """Lines on corpora that were encoded by other rules than the first; those of earlier versions have no frame."""
+        lines = []
+        first, *others = self.named
+        for other in others:
+            ours, theirs = (named.corpus.manifest.tokenizer.encoding for named in (first, other))
+            if ours is None or theirs is None:
+                continue
+            has_frames = ours.frame is not None and theirs.frame is not None
+            keys = ["parse_special_text"] if has_frames else list(_OPTIONS)
+            options = [_OPTIONS[key] for key in keys if getattr(ours, key) != getattr(theirs, key)]
+            if options:
+                lines.append(
+                    f"{other.key} ({other.corpus.path}) and {first.key} ({first.corpus.path}) were preprocessed with "
+                    f"different {', '.join(options)}; preprocess both alike unless that is meant"
+                )
+        return lines
+
+
+def open_corpora(settings: RunSettings, plan: StepPlan) -> RunCorpora:
+    """Open the corpora of each phase and the one of `data.validation`.
+
+    Raises:
+        CorpusError: one is missing or damaged.
+        SettingsError: a blend names one folder twice.
+    """
+    path, opened, training = settings.data.validation, dict[str, Corpus](), list[tuple[NamedCorpus, ...]]()
+    for number, data in enumerate(plan.data):
+        if data in plan.data[:number]:
+            training.append(training[plan.data.index(data)])
+            continue
+        own = settings.schedule[number].data or {}
+        training.append(
+            _open_training(data, f"schedule.{number}.data.train" if "train" in own else "data.train", opened)
+        )
+    return RunCorpora(tuple(training), None if path is None else NamedCorpus("data.validation", Corpus(path)))
+
+
+def _open_training(data: DataSettings, key: str, opened: dict[str, Corpus]) -> tuple[NamedCorpus, ...]:
+    """The corpora of a phase: one, or those of a blend."""
+
+    def corpus(path: str) -> Corpus:
+        if path not in opened:
+            opened[path] = Corpus(path)
+        return opened[path]
+
+    if isinstance(data.train, str):
+        return (NamedCorpus(key, corpus(data.train)),)
+    named: dict[Path, str] = {}
+    for number, entry in enumerate(data.train):
+        entry_key = f"{key}.{number}.path"
+        first = named.setdefault(Path(entry.path).resolve(), entry_key)
+        if first != entry_key:
+            raise SettingsError(
+                f"{first} and {entry_key} both name {entry.path}: a blend takes a corpus once.\n"
+                "Leave one entry out and give the other the sum of their weights."
+            )
+    return tuple(
+        NamedCorpus(entry_key, corpus(entry.path), entry.weight)
+        for entry_key, entry in zip(named.values(), data.train, strict=True)
+    )

@@ -1,0 +1,59 @@
+"""The engine of a rank: its part of the model, with kernels, compiled blocks and activation checkpointing."""
+
+import torch
+
+from toolkit.engine.ds_config import zero_stage
+from toolkit.engine.engine import Engine
+from toolkit.engine.ranks import Ranks
+from toolkit.model.activation_checkpointing import checkpoint_blocks_
+from toolkit.model.compiled_blocks import compile_blocks_
+from toolkit.model.encoder import Encoder
+from toolkit.model.kernels.choice import Kernels
+from toolkit.parallel.shares import allocate_
+from toolkit.parallel.stages import Stage
+from toolkit.parallel.tensor_parallel import share_weights_
+from toolkit.run.division import Division, blocks_of_stages
+from toolkit.run.settings import RunSettings
+from toolkit.run.step_plan import StepPlan
+from toolkit.training.shared_inputs import check_same_kernels
+
+
+def build_engine(settings: RunSettings, steps: StepPlan, division: Division, *, ranks: Ranks) -> Engine:
+    """The engine around this rank's part of the model; other parts are never allocated. Collective.
+
+    Raises:
+        SettingsError: a kernel that is asked for cannot run, or ranks chose different ones; on every rank.
+    """
+    with torch.device("meta"):
+        encoder = Encoder(settings.model)
+    encoder.lm_head.z_loss = settings.train.z_loss
+    names = [name for name, _ in encoder.named_parameters()]
+    topology = ranks.topology
+    if topology.tp > 1:
+        share_weights_(encoder, ranks.groups.tensor)
+    config = dict(division.ds_config)
+    with ranks.together():
+        kernels = Kernels.choose(
+            ranks.device,
+            torch.bfloat16 if settings.precision == "bf16" else torch.float32,
+            blocks="compiled" if division.is_compiled else "eager",
+            weights="partitioned" if zero_stage(config) == 3 else "whole",
+            head_size=settings.model.head_size,
+            attention=settings.train.attention_kernel,
+        )
+    check_same_kernels(ranks, kernels.choices)
+    kernels.apply_(encoder)
+    if ranks.rank == 0:
+        print("".join(f"{choice}\n" for choice in kernels.choices), end="", flush=True)
+    if division.is_compiled:
+        compile_blocks_(encoder)
+    checkpoint_blocks_(encoder.model.layers, settings.train.activation_checkpointing)
+    module = encoder if topology.pp == 1 else Stage(encoder, blocks_of_stages(settings, steps)[topology.stage])
+    allocate_(module, settings.run.seed, standard_deviation=settings.model.initializer_range)
+    if isinstance(module, Stage):
+        from toolkit.engine.pipeline import PipelinedEngine
+
+        return PipelinedEngine(
+            module, names=names, config=config, optimizer=settings.train, ranks=ranks, kernels=kernels.names
+        )
+    return Engine(module, config=config, optimizer=settings.train, ranks=ranks, kernels=kernels.names)

@@ -1,0 +1,155 @@
+"""Where a run starts on a rank: at its own newest checkpoint, with the weights of another run or model, or at random.
+
+Each rank opens the checkpoint by itself; rank 0 alone has hashed its files.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from toolkit.checkpoint.manifest import CheckpointManifest
+from toolkit.checkpoint.read import Checkpoint, ParameterState, open_checkpoint, open_unverified
+from toolkit.data import DIGEST_START
+from toolkit.engine.engine import Engine
+from toolkit.engine.ranks import Ranks
+from toolkit.engine.saving import load_checkpoint
+from toolkit.model.growth import Growth
+from toolkit.run.folder import RunFolder
+from toolkit.run.identity import check_same_model, growth_of, rope_differences
+from toolkit.run.settings import FirstWeights, RunSettings
+from toolkit.run.start import no_intact_checkpoint
+from toolkit.training.run_state import RunState
+
+
+class GrownCheckpoint(Checkpoint):
+    """The weights of a smaller model, tiled (`init.grow`); each parameter is made when it is read, without moments.
+
+    Args:
+        small: the smaller model's checkpoint.
+        growth: from its shape to the larger one.
+        names: of the larger model's parameters.
+    """
+
+    def __init__(self, small: Checkpoint, growth: Growth, *, names: Iterable[str]) -> None:
+        tensors = {name: small.manifest.tensors[growth.source(name)] for name in names}
+        super().__init__(small.path, small.manifest.model_copy(update={"tensors": tensors}))
+        self._small, self._growth = small, growth
+
+    def fresh_parameter(self, name: str) -> ParameterState:
+        """One parameter of the larger model, as for a new optimizer.
+
+        Raises:
+            CheckpointError: its file cannot be read.
+        """
+        weight = self._growth.tile(name, self._small.weight(self._growth.source(name)))
+        return ParameterState(name, weight, torch.zeros_like(weight), torch.zeros_like(weight))
+
+
+def own_checkpoint(folder: RunFolder, ranks: Ranks) -> Checkpoint | None:
+    """The checkpoint to resume from; `resolve_run` has seen that it is of this run. Collective.
+
+    Raises:
+        CheckpointError: there are some, and none is intact; on every rank.
+    """
+    path: Path | None = None
+    with ranks.together():
+        if ranks.rank == 0:
+            newest, damage = folder.newest_checkpoint()
+            if newest is None and damage:
+                raise no_intact_checkpoint(folder, damage)
+            print("".join(f"{message}\n" for message in damage), end="", flush=True)
+            path = None if newest is None else newest.path
+    path = ranks.broadcast(path)
+    with ranks.together():
+        return None if path is None else open_unverified(path)
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """Where the weights of a run come from on this rank."""
+
+    settings: RunSettings
+    checkpoint: Checkpoint | None
+    """The one to resume from, or to start with; None: weights are drawn."""
+    first: FirstWeights | None
+    """What names the one to start with."""
+
+    @property
+    def key(self) -> str:
+        """What messages call the checkpoint."""
+        return "the newest checkpoint" if self.first is None else self.first.key
+
+    def load(self, engine: Engine) -> RunState:
+        """Load the weights, and moments that are kept; only a run that is resumed and a branch go on from there.
+
+        Collective.
+        """
+        checkpoint, settings, first = self.checkpoint, self.settings, self.first
+        if checkpoint is None:
+            return RunState()
+        manifest, state = checkpoint.manifest, _state_of(checkpoint.manifest)
+        if first is None:
+            load_checkpoint(engine, checkpoint)
+            if engine.ranks.rank == 0:
+                print(f"resuming from step {manifest.step}", flush=True)
+            return state
+        source, grown = checkpoint, ""
+        if first.grow is not None:
+            growth = growth_of(settings, manifest)
+            source, grown = GrownCheckpoint(checkpoint, growth, names=engine.parameter_names), f", {growth.describe()}"
+        load_checkpoint(engine, source, moments=first.optimizer)
+        if engine.ranks.rank == 0:
+            kept = "with its optimizer" if first.optimizer == "keep" else "with a new optimizer"
+            print(f"starting from {checkpoint.path} (step {manifest.step}){grown}, {kept}", flush=True)
+            for line in rope_differences(settings, manifest):
+                print(f"these weights were trained with other rotary embeddings: {line}", flush=True)
+        if settings.branch is None:
+            return RunState()
+        return state if settings.branch.data == "keep" else replace(state, digest=DIGEST_START)
+
+    def origin(self) -> dict[str, str]:
+        """Where the weights came from before the run's first step, for its manifests; empty for those that were drawn.
+
+        An imported model is named as its import named it; a run by its own name, wherever its checkpoint lies now.
+        """
+        if self.checkpoint is None:
+            return {}
+        manifest = self.checkpoint.manifest
+        # A branch has its parent's, since the two are one run up to there.
+        if self.first is None or self.settings.branch is not None:
+            return manifest.origin
+        grown = {"grown": growth_of(self.settings, manifest).describe()} if self.first.grow is not None else {}
+        run = manifest.settings.get("run")
+        if run is None and manifest.origin:
+            return manifest.origin | grown
+        folder = Path(run["dir"]).name if isinstance(run, dict) else ""
+        name = folder or self.checkpoint.path.absolute().name
+        return manifest.origin | {"run": name, "step": str(manifest.step)} | grown
+
+
+def find_beginning(settings: RunSettings, own: Checkpoint | None, ranks: Ranks) -> Beginning:
+    """Where a run begins that has a checkpoint of its own, or none; collective.
+
+    Raises:
+        UserError: its first weights are damaged or missing, or of another model; on every rank.
+    """
+    first = settings.first_weights
+    if own is not None or first is None:
+        return Beginning(settings, own, None)
+    path = Path(first.source)
+    with ranks.together():
+        if ranks.rank == 0:
+            found = open_checkpoint(first.source)
+            check_same_model(settings, found.manifest)
+            path = found.path
+    path = ranks.broadcast(path)
+    with ranks.together():
+        return Beginning(settings, open_unverified(path), first)
+
+
+def _state_of(manifest: CheckpointManifest) -> RunState:
+    return RunState(
+        manifest.step, manifest.tokens, bytes.fromhex(manifest.data_digest), manifest.losses, manifest.recent_losses
+    )
