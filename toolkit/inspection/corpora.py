@@ -1,4 +1,7 @@
-"""A corpus for a person to read: statistics, lengths of documents, decoded rows; readable in a plain log too."""
+"""A corpus for a person to read: statistics, lengths of documents, decoded rows; readable in a plain log too.
+
+Shapes: B rows, S positions in a row.
+"""
 
 import itertools
 from collections.abc import Sequence
@@ -34,7 +37,7 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class Lengths:
-    """How long the documents of a corpus are, in tokens.
+    """Lengths of the documents of a corpus, in tokens.
 
     Attributes:
         shortest: over all documents.
@@ -93,11 +96,7 @@ class Segment:
 
 
 def read_segments(rows: Rows, tokenizer: Tokenizer, *, row: int) -> list[Segment]:
-    """The segments of a row as it is in the first epoch, in order, decoded.
-
-    Raises:
-        CorpusError: the corpus is damaged there.
-    """
+    """The segments of a row as it is in the first epoch, in order, decoded."""
     read = rows.read(np.array([row]), np.array([0]))
     tokens_S, segments_S = read.tokens_BS[0], read.segments_BS[0]
     bounds = [0, *(np.flatnonzero(np.diff(segments_S)) + 1).tolist(), segments_S.size]
@@ -108,11 +107,7 @@ def read_segments(rows: Rows, tokenizer: Tokenizer, *, row: int) -> list[Segment
 
 
 def row_settings(folder: Path, overrides: Sequence[str]) -> DataSettings:
-    """How rows are made: the defaults, with `data.key=value` overrides.
-
-    Raises:
-        SettingsError: an override that cannot be read or does not fit.
-    """
+    """Settings of how rows are made: the defaults, with `data.key=value` overrides."""
     raw: dict[str, Any] = {"data": {"train": str(folder)}}
     for override in overrides:
         apply_override(raw, override)
@@ -131,7 +126,7 @@ def row_settings(folder: Path, overrides: Sequence[str]) -> DataSettings:
 
 
 def statistics(corpus: Corpus, lengths: Lengths) -> "Table":
-    """What corpus.json says, and how the lengths of the documents spread."""
+    """Table of what corpus.json says, and of how the lengths of the documents spread."""
     manifest, tokenizer = corpus.manifest, corpus.manifest.tokenizer
     table = facts()
     table.add_row("documents", f"{manifest.documents:,} in {len(manifest.shards):,} shards")
@@ -173,7 +168,7 @@ def histogram(lengths: Lengths) -> "Table":
 
 
 def rows_line(rows: Rows, settings: DataSettings) -> str:
-    """How many rows these settings make."""
+    """Line on how many rows these settings make."""
     made = f"{rows.num_rows:,} rows of {rows.sequence_length:,} tokens, {rows.fill:.2%} full"
     return f"{made} (data.windows={settings.windows})"
 

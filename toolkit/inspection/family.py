@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Link:
-    """How a run came from another: the folder of that one, and in words what was taken."""
+    """Origin of a run in another: the folder of that one, and in words what was taken."""
 
     parent: Path
     taken: str
@@ -62,7 +62,7 @@ def _name(folder: Path, run: Path, taken: str = "") -> str:
 
 
 def _link(folder: Path) -> _Link | None:
-    """Where the run in this folder came from, if that is a run that is still there."""
+    """Origin of the run in this folder, if that is a run that is still there."""
     settings = _settings(folder)
     for key in ("branch", "init"):
         source = settings.get(key, {}).get("from") if isinstance(settings.get(key), dict) else None

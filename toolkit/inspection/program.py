@@ -27,10 +27,7 @@ from toolkit.run import RunFolder
 def inspect(folder: Path, *, num_rows: int, overrides: Sequence[str] = ()) -> None:
     """Print what a corpus holds, where a run stands, or what is in a checkpoint.
 
-    Args:
-        folder: of one of the three.
-        num_rows: of a corpus to show, decoded.
-        overrides: `data.key=value`: how rows of a corpus are made.
+    Of a corpus `num_rows` rows are decoded; overrides, `data.key=value`, say how they are made.
 
     Raises:
         UserError: it is none of the three, or damaged.
@@ -57,7 +54,7 @@ def inspect(folder: Path, *, num_rows: int, overrides: Sequence[str] = ()) -> No
 
 
 def what_is_in(folder: Path) -> str:
-    """What a folder has in place of a corpus, a run or a checkpoint, for messages."""
+    """Words for what a folder has in place of a corpus, a run or a checkpoint."""
     if not folder.exists():
         return "it does not exist"
     if not folder.is_dir():

@@ -32,11 +32,7 @@ _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 
 def run_views(folder: RunFolder) -> Iterator["Table | Tree"]:
-    """What a run is, where it stands, its family, its losses by phase, and its checkpoints.
-
-    Raises:
-        SettingsError: the folder has no run.toml that can be read.
-    """
+    """Tables of what a run is, where it stands, its family, its losses by phase, and its checkpoints."""
     if not folder.settings_file.is_file():
         raise SettingsError(
             f"{folder.settings_file}, which a run writes before its first step, does not exist. "
@@ -58,7 +54,7 @@ def run_views(folder: RunFolder) -> Iterator["Table | Tree"]:
 
 
 def checkpoint_views(checkpoint: Checkpoint) -> Iterator["Table"]:
-    """Where a checkpoint stands, its model, and its tensors. The files are not hashed here."""
+    """Tables of where a checkpoint stands, its model, and its tensors. The files are not hashed here."""
     manifest = checkpoint.manifest
     table = facts()
     table.add_row("checkpoint", str(checkpoint.path))
@@ -186,7 +182,7 @@ def _tensors(manifest: CheckpointManifest) -> "Table":
 
 
 def _of_schedule(manifest: CheckpointManifest) -> str:
-    """How many steps there are and what comes next, where the manifest tells: an imported one has no schedule."""
+    """Words on the steps there are and what comes next, where the manifest tells: an imported one has no schedule."""
     try:
         plan = StepPlan(settings_in(manifest))
     except (CheckpointError, SettingsError):

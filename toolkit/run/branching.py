@@ -55,12 +55,8 @@ class Branch:
 def make_branch(parent: Path, *, step: int, tail: Path, output: Path, overrides: Sequence[str] = ()) -> Branch:
     """Write the run file of a branch into the folder `output`.
 
-    Args:
-        parent: folder of the run that it leaves.
-        step: of a kept checkpoint there.
-        tail: TOML: `[[schedule]]` from that step on, what else changes, and `[branch]`.
-        output: folder of the new run.
-        overrides: `a.b=value`, on top of the tail.
+    The run leaves `parent` at `step`, which has a kept checkpoint. The file `tail` has `[[schedule]]` from that step
+    on, what else changes, and `[branch]`; overrides, `a.b=value`, come on top.
 
     Raises:
         SettingsError: the tail is invalid or does not fit the parent, or `output` is in the parent or holds a run.
@@ -239,7 +235,7 @@ def _with_data(run: DeclaredRun, before: DeclaredRun, manifest: CheckpointManife
 
 
 def _order(run: DeclaredRun, number: int, hashes: Mapping[str, str]) -> tuple[Any, ...]:
-    """What decides which row of a phase's data comes when."""
+    """Key of the order in which the rows of a phase's data come."""
     settings, phases = run.settings, run.plan.data
     # A checkpoint names the corpora of equal data once, by the first phase that has them.
     first = phases.index(phases[number])

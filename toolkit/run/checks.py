@@ -1,4 +1,4 @@
-"""What a run is refused for beyond what each group of its settings says of itself: one table, by what a check needs.
+"""Checks of a run beyond what each group of its settings says of itself: one table, by what a check needs.
 
 Whether it may resume, or start from some weights, is for `run/start.py` to say.
 """
@@ -61,7 +61,7 @@ def _check_spikes(settings: RunSettings) -> None:
 
 
 def _check_wandb(settings: RunSettings) -> None:
-    """The package is not imported."""
+    """Look for the package, which is not imported."""
     wanted = settings.log.wandb
     if wanted and find_spec("wandb") is None:
         raise SettingsError(
@@ -72,7 +72,7 @@ def _check_wandb(settings: RunSettings) -> None:
 
 
 def _check_probe_files(settings: RunSettings) -> None:
-    """What is in them is not looked at."""
+    """Look for the files, not into them."""
     if settings.probe is None:
         return
     for key, path in (("probe.train", settings.probe.train), ("probe.test", settings.probe.test)):
@@ -139,7 +139,7 @@ def _check_degrees(settings: RunSettings, ds_config: Mapping[str, Any], source: 
 
 
 def _check_recomputation(settings: RunSettings, ds_config: Mapping[str, Any], source: str) -> None:
-    """At stage 3, DeepSpeed gathers weights inside blocks, where graphs then break."""
+    """Refuse what would break graphs: at stage 3, DeepSpeed gathers weights inside blocks."""
     numbers = settings.train
     if numbers.compile and numbers.activation_checkpointing == "selective" and zero_stage(ds_config) == 3:
         raise SettingsError(

@@ -30,7 +30,7 @@ class NamedCorpus:
 
 @dataclass(frozen=True)
 class RunCorpora:
-    """All corpora of a run."""
+    """Corpora of a run, opened."""
 
     training: tuple[tuple[NamedCorpus, ...], ...]
     """For each phase: one, or those of a blend; phases with equal data have the same."""
@@ -43,7 +43,7 @@ class RunCorpora:
 
     @cached_property
     def named(self) -> tuple[NamedCorpus, ...]:
-        """Each of them once."""
+        """Corpora, each once; the first is that of `first`."""
         named = [corpus for phase in self.training for corpus in phase]
         return tuple(dict.fromkeys(named if self.validation is None else [*named, self.validation]))
 

@@ -29,11 +29,11 @@ class TrainingRows:
 
     @property
     def paths(self) -> list[str]:
-        """Of the corpora."""
+        """Folders of the corpora."""
         return [str(named.corpus.path) for named in self.corpora]
 
     def blend(self) -> Blend:
-        """How the corpora are mixed."""
+        """Mixture of the corpora."""
         return Blend([named.weight for named in self.corpora], seed=self.seed)
 
     def stream(self) -> RowStream:
@@ -75,7 +75,7 @@ class RunData:
         return self.training[0].rows[0]
 
     def describe(self) -> str:
-        """What the run reads and how often, by the data of its phases; each corpus of a blend has a line."""
+        """Lines on what the run reads and how often, by the data of its phases; each corpus of a blend has one."""
         lines = []
         for part in dict.fromkeys(self.training):
             phases = [phase for phase in self.schedule.phases if self.training[phase.index] is part]
@@ -111,21 +111,13 @@ def _describe_part(part: TrainingRows, needed: int, reader: str) -> list[str]:
 
 
 def open_run_data(run: DeclaredRun) -> RunData:
-    """Open corpora, make or find packing plans, build objectives.
-
-    Raises:
-        UserError: if anything is missing, damaged or does not fit.
-    """
+    """Open corpora, make or find packing plans, build objectives."""
     corpora = open_corpora(run.settings, run.plan)
     return read_rows(with_vocabulary(run.settings, corpora), run.plan, corpora)
 
 
 def with_vocabulary(settings: RunSettings, corpora: RunCorpora) -> RunSettings:
-    """The settings with `model.vocab_size`: where it is unset, that of the tokenizer, rounded up.
-
-    Raises:
-        UserError: the corpora do not fit one another, or the settings.
-    """
+    """Check the corpora; the settings with a vocabulary size: where it is unset, the tokenizer's, rounded up."""
     for check in CHECKS.data:
         check(settings, corpora)
     if settings.model.vocab_size is not None:
@@ -135,16 +127,7 @@ def with_vocabulary(settings: RunSettings, corpora: RunCorpora) -> RunSettings:
 
 
 def read_rows(settings: RunSettings, plan: StepPlan, corpora: RunCorpora) -> RunData:
-    """Make or find packing plans, and build objectives.
-
-    Args:
-        settings: those of the run, with the vocabulary.
-        plan: its steps.
-        corpora: opened and checked.
-
-    Raises:
-        UserError: a corpus is damaged, or has no row.
-    """
+    """Make or find packing plans of checked corpora, and build objectives."""
     vocabulary, seed, validation = corpora.first.corpus.vocabulary, settings.run.seed, corpora.validation
     scheduled = {phase.objective for phase in settings.schedule}
     evaluated = {"clm"} | scheduled | ({"mlm"} if vocabulary.mask_id is not None else set())

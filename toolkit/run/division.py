@@ -1,4 +1,4 @@
-"""How ranks share a run: the cut into pipeline stages, the memory of each rank, the micro-batch, the DeepSpeed file."""
+"""Division of a run over ranks: pipeline stages, the memory of each rank, the micro-batch, the DeepSpeed file."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -21,7 +21,7 @@ _USABLE_SHARE = 0.85
 
 @dataclass(frozen=True)
 class Division:
-    """How ranks share a run."""
+    """Division of a run over ranks."""
 
     batch: BatchPlan
     """A step of `train.global_batch_rows` rows of `data.sequence_length`."""
@@ -36,16 +36,9 @@ class Division:
 
 
 def divide_run(settings: RunSettings, steps: StepPlan, *, ds_config: str | None, num_ranks: int) -> Division:
-    """The division of a run over ranks; its micro-batches fit in a GPU's memory where `model.vocab_size` is known.
+    """Division of a run over ranks; its micro-batches fit in a GPU's memory where `model.vocab_size` is known.
 
-    Args:
-        settings: those of the run.
-        steps: its plan.
-        ds_config: path of a DeepSpeed JSON, or the name of a shipped one; None or "auto": chosen.
-        num_ranks: how many will run it.
-
-    Raises:
-        SettingsError: model, rows, ranks, degrees of parallelism and DeepSpeed file do not fit.
+    `ds_config` is the path of a DeepSpeed JSON or the name of a shipped one; None or "auto": chosen.
     """
     named, rows = None if ds_config == "auto" else ds_config, settings.train.micro_batch_rows
     batch = batch_of(settings, rows, num_ranks)
@@ -62,17 +55,13 @@ def divide_run(settings: RunSettings, steps: StepPlan, *, ds_config: str | None,
 
 
 def batch_of(settings: RunSettings, micro_batch_rows: int | None, num_ranks: int) -> BatchPlan:
-    """The division of a step into micro-batches of so many rows.
-
-    Raises:
-        SettingsError: rows and ranks do not fit.
-    """
+    """Division of a step into micro-batches of so many rows."""
     copies = topology(0, num_ranks, settings.parallel).dp
     return batch_plan(settings.train.global_batch_rows, micro_batch_rows, data_parallel=copies)
 
 
 def is_compiled(train: TrainSettings, ds_config: Mapping[str, Any]) -> bool:
-    """Whether blocks and loss are compiled on this machine.
+    """True where blocks and loss are compiled on this machine.
 
     Unset, not at ZeRO stage 3: DeepSpeed's hooks inside blocks break their graphs until the compiler gives up.
     """
@@ -101,7 +90,7 @@ def describe_stages(settings: RunSettings, steps: StepPlan) -> str:
 
 
 def rank_memories(settings: RunSettings, steps: StepPlan, division: Division) -> list[RankMemory]:
-    """What the ranks of each pipeline stage hold at the peak of a step; one without a pipeline.
+    """Memory of the ranks of each pipeline stage at the peak of a step; one without a pipeline.
 
     The vocabulary size is known; without a precision, bf16 is assumed.
     """
@@ -150,11 +139,7 @@ def _with_file(settings: RunSettings, batch: BatchPlan, named: str | None) -> Di
 def _largest_fitting(
     settings: RunSettings, steps: StepPlan, named: str | None, *, data_parallel: int
 ) -> tuple[Division, str]:
-    """The division into the largest micro-batches that fit in the memory of a rank's GPU, and the reason in words.
-
-    Raises:
-        SettingsError: not even one row fits.
-    """
+    """Division into the largest micro-batches that fit in the memory of a rank's GPU, and the reason in words."""
     gpu_bytes = gpus.gpu_bytes()
     share, usable = settings.train.global_batch_rows // data_parallel, _USABLE_SHARE * gpu_bytes
     for rows in (rows for rows in range(share, 0, -1) if share % rows == 0):

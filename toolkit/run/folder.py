@@ -115,7 +115,7 @@ class RunFolder:
                 ) from error
 
     def read_ds_config(self) -> dict[str, Any]:
-        """What `write_resolved` wrote.
+        """Read the configuration that `write_resolved` wrote.
 
         Raises:
             SettingsError: the file cannot be read.

@@ -1,4 +1,7 @@
-"""What a run will take: parameters, arithmetic, tokens, steps, disk and memory, as far as settings and data tell."""
+"""Forecast of a run: parameters, arithmetic, tokens, steps, disk and memory, as far as settings and data tell.
+
+Shapes: B rows, S positions in a row, N targets.
+"""
 
 import math
 from dataclasses import dataclass
@@ -33,7 +36,7 @@ DEVICES = {"a100": "A100-SXM4-80GB", "h100": "H100 80GB HBM3", "h200": "H200", "
 
 @dataclass(frozen=True)
 class Machines:
-    """What a run is planned for.
+    """GPUs that a run is planned for.
 
     Attributes:
         device: of `DEVICES`.
@@ -52,7 +55,7 @@ class Machines:
             raise SettingsError(f"unknown --device {self.device!r}. Known devices: {', '.join(DEVICES)}.")
 
     def describe(self, flops: float) -> str:
-        """How long model FLOPs take."""
+        """Time that model FLOPs take."""
         peak = peak_flops(DEVICES[self.device])
         assert peak is not None
         hours = flops / (self.mfu * peak) / 3600
@@ -67,14 +70,7 @@ class Machines:
 def forecast(
     settings: RunSettings, plan: StepPlan, *, data: RunData | None, machines: Machines | None = None
 ) -> list[str]:
-    """One line for each figure.
-
-    Args:
-        settings: of the run.
-        plan: its steps.
-        data: opened; None where a corpus is missing, and what follows from it is left out.
-        machines: that it is planned for; None: no time is given.
-    """
+    """One line for each figure; without data what follows from them is left out, and without machines the time."""
     schedule, sizes = plan.schedule, plan.step_sizes
     positions = [plan.rows_of(phase) * plan.data[phase.index].sequence_length for phase in schedule.phases]
     each = f"{sizes[0]:,}" if len(set(sizes)) == 1 else f"{min(sizes):,} to {max(sizes):,}"
@@ -158,7 +154,7 @@ def _gigabytes(size: float) -> str:
 
 
 def _kept_checkpoints(settings: RunSettings, schedule: Schedule) -> int:
-    """How many checkpoints are there at the end."""
+    """Number of checkpoints at the end."""
     keep, last = settings.checkpoint, schedule.total_steps
     saved = [step for step in range(schedule.first_step + 1, last + 1) if keep.is_due(step) or step == last]
     trunk = {step for step in saved if keep.keep_every is not None and step % keep.keep_every == 0}

@@ -1,4 +1,4 @@
-"""What makes two runs the same: the settings and corpora that may not change when a run is resumed."""
+"""Identity of a run: the settings and corpora that may not change when it is resumed."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -34,11 +34,7 @@ def snapshot(settings: RunSettings) -> dict[str, Any]:
 
 
 def check_same_run(saved: dict[str, Any], settings: RunSettings) -> None:
-    """Refuse to resume with settings that would make it another run.
-
-    Args:
-        saved: `snapshot` of the settings that the run was started with.
-        settings: those to resume with, resolved.
+    """Refuse to resume with settings, resolved, that would make it another run than the one whose `snapshot` was saved.
 
     Raises:
         SettingsError: naming every key that differs, with both values.
@@ -61,15 +57,7 @@ def check_same_run(saved: dict[str, Any], settings: RunSettings) -> None:
 
 
 def check_same_corpora(saved: Mapping[str, str], found: Mapping[str, str]) -> None:
-    """Refuse to resume where a setting names another corpus than before.
-
-    Args:
-        saved: SHA-256 of each corpus's manifest by the setting that names it, when the run was started.
-        found: the same now.
-
-    Raises:
-        CorpusError: naming the setting.
-    """
+    """Refuse to resume where a setting names another corpus than before; both are `RunCorpora.hashes`."""
     for key, manifest_hash in saved.items():
         if found.get(key) != manifest_hash:
             raise CorpusError(
@@ -84,14 +72,7 @@ def check_branch_corpora(
 ) -> None:
     """Refuse a branch if the corpora of a phase whose rows go on are not those of any phase of its parent.
 
-    Args:
-        settings: of the branch.
-        plan: its steps.
-        saved: SHA-256 of each corpus's manifest by the setting that names it, in the parent.
-        found: the same in the branch.
-
-    Raises:
-        CorpusError: naming the settings, with what to do.
+    `saved` are `RunCorpora.hashes` of the parent, `found` those of the branch.
     """
     assert settings.branch is not None
     phases, parents = plan.data, _corpora_of_phases(saved)
@@ -122,11 +103,7 @@ def _corpora_of_phases(hashes: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def check_same_model(settings: RunSettings, manifest: CheckpointManifest) -> None:
-    """Refuse to start a model from weights of another shape, or with moments that are not there.
-
-    Raises:
-        SettingsError: naming the settings.
-    """
+    """Refuse to start a model from weights of another shape, or with moments that are not there."""
     first = settings.first_weights
     assert first is not None
     if first.optimizer == "keep" and not manifest.has_moments:
@@ -144,16 +121,12 @@ def check_same_model(settings: RunSettings, manifest: CheckpointManifest) -> Non
 
 
 def growth_of(settings: RunSettings, manifest: CheckpointManifest) -> Growth:
-    """From the model of a checkpoint to that of a run."""
+    """Growth from the model of a checkpoint to that of a run."""
     return Growth(ModelSettings.model_validate(manifest.table("model")), settings.model)
 
 
 def _check_growth(settings: RunSettings, manifest: CheckpointManifest) -> tuple[str, ...]:
-    """Keys of `[model]` that may differ where a model grows.
-
-    Raises:
-        SettingsError: it would not grow.
-    """
+    """Keys of `[model]` that may differ where a model grows; refuses one that would not."""
     growth, first = growth_of(settings, manifest), settings.first_weights
     if problem := growth.problem():
         assert first is not None
@@ -167,7 +140,7 @@ def _check_growth(settings: RunSettings, manifest: CheckpointManifest) -> tuple[
 
 
 def rope_differences(settings: RunSettings, manifest: CheckpointManifest) -> list[str]:
-    """Where `[model]` has other rotary embeddings than the first weights were trained with, a line each.
+    """Lines on keys of `[model]` with other rotary embeddings than those of the first weights.
 
     That is how a context is made longer, and otherwise a mistake that no shape would show.
     """

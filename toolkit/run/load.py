@@ -60,11 +60,7 @@ class DeclaredRun:
 
     @classmethod
     def of(cls, settings: RunSettings) -> Self:
-        """The run of settings that were made in Python.
-
-        Raises:
-            SettingsError: groups of them contradict one another.
-        """
+        """The run of settings that were made in Python; refuses groups of them that contradict one another."""
         plan = StepPlan(settings)
         for _, check in CHECKS.settings:
             check(settings)
@@ -111,13 +107,7 @@ def declare_run(source: str, overrides: Sequence[str] = ()) -> DeclaredRun:
 def complete_run(raw: dict[str, Any], overrides: Sequence[str] = (), *, origin: str) -> DeclaredRun:
     """A run from the content of a run file, with its folder named, and overrides on top.
 
-    Args:
-        raw: what the file says; changed here.
-        overrides: `a.b=value`.
-        origin: what messages call the file.
-
-    Raises:
-        SettingsError: as `declare_run`.
+    The content is changed; `origin` is what messages call the file.
     """
     mistakes: list[UserError] = []
     for override in overrides:
@@ -133,20 +123,12 @@ def complete_run(raw: dict[str, Any], overrides: Sequence[str] = (), *, origin: 
 
 
 def read_resolved(path: Path) -> DeclaredRun:
-    """A run from the run.toml that it wrote: nothing is filled in from other files.
-
-    Raises:
-        SettingsError: as `declare_run`.
-    """
+    """A run from the run.toml that it wrote: nothing is filled in from other files."""
     return _validate(read_toml(path), str(path), [])
 
 
 def read_without_objectives(path: Path) -> RunSettings:
-    """As `read_resolved`, for who only looks: a run's objectives may need a plugin that is not installed there.
-
-    Raises:
-        SettingsError: as `declare_run`.
-    """
+    """Settings of a run.toml for who only looks: a run's objectives may need a plugin that is not installed there."""
     try:
         return RunSettings.model_validate(read_toml(path) | {"objectives": {}})
     except ValidationError as error:

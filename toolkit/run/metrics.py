@@ -74,7 +74,7 @@ class MetricsFile:
         atomic_write(self.path, "".join(line + "\n" for line in lines))
 
     def close(self, error: BaseException | None) -> None:
-        """Nothing to do: each line is on the disk."""
+        """Do nothing: each line is on the disk."""
 
     def _supersede(self, superseded: Path, resumed_step: int | None) -> None:
         kept: list[str] = []
@@ -102,7 +102,7 @@ def read_lines(folder: RunFolder) -> list[dict[str, Any]]:
 
 
 def _lines_of(path: Path) -> list[str]:
-    """All lines. After a power cut a file may hold any bytes; they must neither stop a resume nor hide a run."""
+    """Lines of a file. After a power cut a file may hold any bytes; they must neither stop a resume nor hide a run."""
     return path.read_text(encoding="utf-8", errors="replace").splitlines()
 
 

@@ -38,12 +38,12 @@ class ResolvedRun(DeclaredRun):
 
     @cached_property
     def batches(self) -> BatchPlans:
-        """How the ranks share each step."""
+        """Division of each step over the ranks."""
         return BatchPlans(self.division.batch, self.plan)
 
     @cached_property
     def is_finished(self) -> bool:
-        """Whether the folder has the checkpoint of the last step, every file of it intact."""
+        """True once the folder has the checkpoint of the last step, every file of it intact."""
         own = self.start.own
         if own is None or own.step != self.plan.schedule.total_steps:
             return False
@@ -51,11 +51,7 @@ class ResolvedRun(DeclaredRun):
         return newest is not None and newest.manifest.step == own.step
 
     def write(self) -> None:
-        """Write what ranks read into the run folder, and a copy of the tokenizer for checkpoints.
-
-        Raises:
-            UserError: a file cannot be written.
-        """
+        """Write what ranks read into the run folder, and a copy of the tokenizer for checkpoints."""
         folder = self.folder
         if self.is_finished and folder.settings_file.is_file():
             # They say how it was trained.
@@ -66,7 +62,7 @@ class ResolvedRun(DeclaredRun):
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended: the step it stands at, of how many, and whether it had to do anything."""
+    """End of a run: the step it stands at, of how many, and whether it had to do anything."""
 
     step: int
     total_steps: int
@@ -79,13 +75,7 @@ class Outcome:
 
 
 def resolve_run(run: DeclaredRun, *, ds_config: str | None, num_ranks: int, checks: Checks = CHECKS) -> ResolvedRun:
-    """Complete and check a run.
-
-    Args:
-        run: settings and plan.
-        ds_config: path of a DeepSpeed JSON, or the name of a shipped one; None or "auto": chosen.
-        num_ranks: how many will run it.
-        checks: what it is refused for.
+    """Complete and check a run that `num_ranks` will run; `ds_config` is as in `divide_run`.
 
     Raises:
         UserError: something is missing, damaged or does not fit.
@@ -125,16 +115,7 @@ def resolve_run(run: DeclaredRun, *, ds_config: str | None, num_ranks: int, chec
 
 
 def read_run(folder: RunFolder, run: DeclaredRun, *, num_ranks: int) -> ResolvedRun:
-    """A run as `ResolvedRun.write` left it; its data are opened again.
-
-    Args:
-        folder: of the run.
-        run: its run.toml, read.
-        num_ranks: how many run it.
-
-    Raises:
-        UserError: a file cannot be read, or was written for another division of a step.
-    """
+    """Open a run again that `ResolvedRun.write` left in its folder; `run` is its run.toml, read."""
     config = folder.read_ds_config()
     batch = batch_of(run.settings, config["train_micro_batch_size_per_gpu"], num_ranks)
     if batch.accumulation != config["gradient_accumulation_steps"]:

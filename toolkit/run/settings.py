@@ -19,7 +19,7 @@ _Declared = Annotated[InstanceOf[DeclaredObjective], PlainSerializer(DeclaredObj
 
 
 class RunFolderSettings(Settings):
-    """Where the run lives, and its seed."""
+    """Folder and seed of the run."""
 
     dir: str = Field(min_length=1)
     """The run folder; default: runs/<name of the run file>."""
@@ -57,7 +57,7 @@ class TrainSettings(OptimizerSettings):
 
 
 class InitSettings(Settings):
-    """Where the weights of a new run come from, instead of a random start."""
+    """Source of the weights of a new run, instead of a random start."""
 
     source: str = Field(alias="from", min_length=1)
     """A model that `toolkit convert --from-hf` wrote, a checkpoint, or a run folder (its newest)."""
@@ -86,7 +86,7 @@ class PastPhase(Settings):
 
 
 class BranchSettings(Settings):
-    """Where a run left another one; `toolkit branch` writes this table."""
+    """Point at which a run left another one; `toolkit branch` writes this table."""
 
     source: str = Field(alias="from", min_length=1)
     """The checkpoint it starts from; needed until the run has one of its own."""
@@ -109,7 +109,7 @@ class BranchSettings(Settings):
 
 
 class LogSettings(Settings):
-    """What is written down while training."""
+    """Logged steps: how often, and to where."""
 
     every: int = Field(10, gt=0)
     """Steps between logged steps."""
@@ -210,7 +210,7 @@ class RunSettings(Settings):
 
     @property
     def first_weights(self) -> FirstWeights | None:
-        """Where the weights come from, unless they are drawn."""
+        """Source of the weights, unless they are drawn."""
         if self.branch is not None:
             return FirstWeights("branch.from", self.branch.source, self.branch.optimizer)
         init = self.init

@@ -1,4 +1,4 @@
-"""Where a run starts: from random weights, from those of `[init]` or `[branch]`, or from its own newest checkpoint.
+"""Start of a run: from random weights, from those of `[init]` or `[branch]`, or from its own newest checkpoint.
 
 An init.from with several checkpoints means the newest at the start; RUN_DIR/run.toml names that one. Once the run has a
 checkpoint of its own, init.from and branch.from are not read again.
@@ -55,7 +55,7 @@ class Start:
         return settings.model_copy(update={"model": model, "precision": precision})
 
     def _checkpoint_at(self, source: str) -> str:
-        """Of a folder with several checkpoints, the one that the run was started from, or that is now the newest."""
+        """The checkpoint of a folder with several that the run was started from, or that is now the newest."""
         roots = (Path(source) / CHECKPOINTS_FOLDER, Path(source))
         if self.own is not None:
             before = (self.own.settings.get("init") or {}).get("from", source)
@@ -91,7 +91,7 @@ class Start:
             check_branch_corpora(settings, plan, self.initial.corpora, corpora.hashes())
 
     def describe(self, settings: RunSettings) -> str:
-        """Where the run starts, in one line."""
+        """Start of the run in one line."""
         if self.own is not None:
             ignored = "" if settings.init is None else f"; init.from ({settings.init.source}) is not read again"
             return f"resumes from step {self.own.step:,} in {settings.run.dir}{ignored}"
@@ -107,7 +107,7 @@ class Start:
 
 
 def find_start(settings: RunSettings) -> Start:
-    """Where a run with these settings starts.
+    """Start of a run with these settings.
 
     Raises:
         CheckpointError: the run has checkpoints and none can be read, or there is none at `init.from` or `branch.from`.
@@ -150,11 +150,7 @@ def no_intact_checkpoint(folder: RunFolder, damage: list[str]) -> CheckpointErro
 
 
 def initial_manifest(source: str) -> CheckpointManifest:
-    """The manifest of the checkpoint that `init.from` names.
-
-    Raises:
-        CheckpointError: there is none, or it is damaged.
-    """
+    """Manifest of the checkpoint that `init.from` names."""
     path = Path(source)
     if (path / MANIFEST_NAME).is_file():
         return read_manifest(path)

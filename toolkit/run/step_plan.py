@@ -1,4 +1,4 @@
-"""What each step of a run is, as pure functions of the step: phase, rows, learning rate."""
+"""Plan of the steps of a run, as pure functions of the step: phase, rows, learning rate."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -143,7 +143,7 @@ class StepPlan:
         return self.rows[phase.index].at(step - phase.start)
 
     def describe_changes(self, phase: Phase) -> str:
-        """What a phase has otherwise than the run, in words that follow its name; empty where that is nothing."""
+        """Words that follow the name of a phase, on what it has otherwise than the run; empty where that is nothing."""
         entry, data, rows = self._phases[phase.index], self.data[phase.index], self.rows[phase.index]
         changes = []
         if entry.data or entry.global_batch_rows:
@@ -177,7 +177,7 @@ class StepPlan:
         )
 
     def learning_rate(self, step: int) -> float:
-        """Of the update with 0-based index `step`."""
+        """Learning rate of the update with 0-based index `step`."""
         stretch = next(stretch for stretch in self.stretches if step < stretch.stop)
         return learning_rate_at(step - stretch.start, stretch.settings, total_steps=stretch.num_steps)
 
@@ -192,12 +192,12 @@ class StepPlan:
         return self.models[self.schedule.phase_at(step).index]
 
     def phase_settings(self, step: int) -> dict[str, dict[str, Any]]:
-        """What the phase of the update with 0-based index `step` has otherwise than the run, by the run's tables."""
+        """Keys that the phase of the update with 0-based index `step` has otherwise than the run, by table."""
         entry = self._phases[self.schedule.phase_at(step).index]
         return {name: given for name, given in (("data", entry.data), ("model", entry.model)) if given}
 
     def resets_optimizer(self, step: int) -> bool:
-        """Whether the optimizer's moments are set to zero before the update with 0-based index `step`."""
+        """True where the optimizer's moments are set to zero before the update with 0-based index `step`."""
         phase = self.schedule.phase_at(step)
         return step == phase.start and self._phases[phase.index].optimizer == "reset"
 
@@ -217,7 +217,7 @@ class StepPlan:
 
 
 class BatchPlans:
-    """How the ranks share each step: in micro-batches of as many positions as those of `plan`, at most.
+    """Division of each step over the ranks: in micro-batches of as many positions as those of `plan`, at most.
 
     Args:
         plan: of a step of `train.global_batch_rows` rows of `data.sequence_length`.
@@ -236,7 +236,7 @@ class BatchPlans:
         }
 
     def at(self, step: int) -> BatchPlan:
-        """Of the update with 0-based index `step`."""
+        """Division of the update with 0-based index `step`."""
         return self._plans[self._steps.schedule.phase_at(step).index, self._steps.rows_at(step)]
 
     def describe(self) -> list[str]:

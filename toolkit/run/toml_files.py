@@ -35,7 +35,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def toml_problem(error: Exception, text: str) -> str:
-    """What the TOML reader found wrong in a text, always with line and column."""
+    """Message of the TOML reader, always with line and column."""
     *before, last = text.rstrip().split("\n")
     place = f"at line {len(before) + 1:,}, column {len(last) + 1:,}, the end of the file"
     return str(error).replace("at end of document", place)

@@ -31,15 +31,7 @@ def assemble(
     origin: dict[str, str],
     is_stop_requested: Callable[[], bool],
 ) -> Run:
-    """The run as the loop wants it.
-
-    Args:
-        run: as this rank has read it.
-        engine: all ranks'.
-        state: what the run goes on from.
-        origin: of the weights, for manifests.
-        is_stop_requested: whether this rank was asked to stop.
-    """
+    """The run as the loop wants it, from a state on; manifests name the origin of the weights."""
     settings, data, plan, ranks, rows = run.settings, run.data, run.plan, engine.ranks, run.data.validation_rows
     parts, batches = list(dict.fromkeys(data.training)), run.batches
     streams = [part.stream() for part in parts]
@@ -91,11 +83,7 @@ def assemble(
 
 
 def finish_probes(run: DeclaredRun, *, is_stop_requested: Callable[[], bool]) -> None:
-    """Make the probes that are missing from a finished run; for rank 0.
-
-    Raises:
-        UserError: a score cannot be written.
-    """
+    """Make the probes that are missing from a finished run; for rank 0."""
     step = run.plan.schedule.total_steps
     if not missing_probes(run, up_to=step):
         return
@@ -115,7 +103,7 @@ def finish_probes(run: DeclaredRun, *, is_stop_requested: Callable[[], bool]) ->
 
 
 def _hooks(run: ResolvedRun, engine: Engine, state: RunState, is_stop_requested: Callable[[], bool]) -> list[Hook]:
-    """What watches the run on rank 0."""
+    """Watchers of the run on rank 0."""
     settings, ranks = run.settings, engine.ranks
     given = settings.log.peak_tflops
     each = given * 1e12 if given else known_peak_flops(ranks.device, precision=settings.precision)
@@ -130,7 +118,7 @@ def _hooks(run: ResolvedRun, engine: Engine, state: RunState, is_stop_requested:
 
 
 def _writers(run: DeclaredRun, *, resumed_step: int | None) -> list[LineWriter]:
-    """Where logged steps go; None: at a fresh start."""
+    """Writers of logged steps of a run that goes on from a step; None: a fresh start."""
     log, folder = run.settings.log, run.folder
     writers: list[LineWriter] = [MetricsFile(folder, resumed_step=resumed_step)]
     if log.tensorboard:

@@ -1,4 +1,7 @@
-"""Micro-batches of one rank: rows of token ids turned into inputs and targets by an objective."""
+"""Micro-batches of one rank: rows of token ids turned into inputs and targets by an objective.
+
+Shapes: B rows in a micro-batch, S positions in a row, N targets.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,7 +28,7 @@ laid out again."""
 
 @dataclass(frozen=True)
 class LocalStep:
-    """What one rank runs in one step, and what it tells the others: counts, and a hash of each row."""
+    """Part of a step that one rank runs, and what it tells the others: counts, and a hash of each row."""
 
     micro_batches: tuple[MicroBatch, ...]
     counts: StepCounts
@@ -34,7 +37,7 @@ class LocalStep:
 
 @dataclass(frozen=True)
 class StepRows:
-    """Where the rows of a step come from."""
+    """Source of the rows of a step."""
 
     stream: RowStream
     """Rows by sample index."""
@@ -149,7 +152,7 @@ class EvaluationBatches:
 
 
 def _build(objective: Objective, rows: TokenRows, draws: Draws) -> Targets:
-    """What the objective makes of rows, which stay as they are: they are counted and hashed after it."""
+    """Inputs and targets that the objective makes of rows, which stay as they are: they are hashed later."""
     rows.tokens_BS.flags.writeable = rows.segments_BS.flags.writeable = False
     named = f"the objective {objective.name} ({type(objective).__module__}.{type(objective).__qualname__})"
     try:

@@ -19,11 +19,7 @@ from toolkit.training.shared_inputs import check_same_kernels
 
 
 def build_engine(settings: RunSettings, steps: StepPlan, division: Division, *, ranks: Ranks) -> Engine:
-    """The engine around this rank's part of the model; other parts are never allocated. Collective.
-
-    Raises:
-        SettingsError: a kernel that is asked for cannot run, or ranks chose different ones; on every rank.
-    """
+    """The engine around this rank's part of the model; other parts are never allocated. Collective."""
     with torch.device("meta"):
         encoder = Encoder(settings.model)
     encoder.lm_head.z_loss = settings.train.z_loss

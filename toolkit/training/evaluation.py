@@ -12,13 +12,9 @@ from toolkit.training.run_state import StepInfo
 
 
 class Evaluator:
-    """Takes validation losses of a model in training; collective.
+    """Takes validation losses of a model in training, of each objective; collective.
 
-    Args:
-        engine: all ranks'.
-        batches: this rank's share of the validation rows.
-        objectives: those whose losses are taken, by name.
-        every: steps between two evaluations; None: only before the first step and at the end of each phase.
+    They are taken before the first step, at the end of each phase and, unless it is None, `every` so many steps.
     """
 
     def __init__(
@@ -27,7 +23,7 @@ class Evaluator:
         self._engine, self._batches, self._objectives, self._every = engine, batches, objectives, every
 
     def is_due(self, info: StepInfo) -> bool:
-        """Whether validation losses are taken after this step."""
+        """True where validation losses are taken after this step."""
         return info.is_start or info.is_phase_end or (self._every is not None and info.step % self._every == 0)
 
     def losses(self, step: int, errors: RankErrors) -> dict[str, float]:

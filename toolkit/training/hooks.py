@@ -26,26 +26,26 @@ class Hook:
     keeps_what_failed = False
 
     def on_start(self, info: StepInfo) -> None:
-        """Before the first step of this process."""
+        """Called before the first step of this process."""
 
     def after_evaluation(self, info: StepInfo, losses: Mapping[str, float]) -> None:
-        """After validation losses were taken, by objective: at step 0 after `on_start`, later before `after_step`."""
+        """Called with an evaluation's losses by objective: at step 0 after `on_start`, else before `after_step`."""
 
     def after_step(self, info: StepInfo, metrics: StepMetrics) -> None:
-        """After each update, and after its evaluation where one is due."""
+        """Called after each update, and after its evaluation where one is due."""
 
     def on_checkpoint(self, step: int) -> None:
-        """After the checkpoint of a step has appeared, which is some steps later, at the latest before the next one."""
+        """Called after the checkpoint of a step has appeared: some steps later, at the latest before the next one."""
 
     def on_end(self, state: RunState) -> None:
-        """After the last step of this process, finished or stopped; not after an error."""
+        """Called after the last step of this process, finished or stopped; not after an error."""
 
     def close(self, error: BaseException | None) -> None:
-        """At the very end; `error` is what ended the run, if anything did."""
+        """Called at the very end; `error` is what ended the run, if anything did."""
 
 
 class HookList(Hook):
-    """All hooks of a rank, called in order. One that fails stops neither the others nor, at once, the run; it is closed
+    """Hooks of a rank, called in order. One that fails stops neither the others nor, at once, the run; it is closed
     in the end, and has no other moment.
     """
 
@@ -54,27 +54,27 @@ class HookList(Hook):
         self._running = list(hooks)
 
     def on_start(self, info: StepInfo) -> None:
-        """On each hook."""
+        """Call each hook."""
         self._run(lambda hook: hook.on_start(info))
 
     def after_evaluation(self, info: StepInfo, losses: Mapping[str, float]) -> None:
-        """On each hook."""
+        """Call each hook."""
         self._run(lambda hook: hook.after_evaluation(info, losses))
 
     def after_step(self, info: StepInfo, metrics: StepMetrics) -> None:
-        """On each hook."""
+        """Call each hook."""
         self._run(lambda hook: hook.after_step(info, metrics))
 
     def on_checkpoint(self, step: int) -> None:
-        """On each hook."""
+        """Call each hook."""
         self._run(lambda hook: hook.on_checkpoint(step))
 
     def on_end(self, state: RunState) -> None:
-        """On each hook."""
+        """Call each hook."""
         self._run(lambda hook: hook.on_end(state))
 
     def close(self, error: BaseException | None) -> None:
-        """On each hook."""
+        """Call each hook."""
         for hook in self._hooks:
             try:
                 hook.close(error)

@@ -20,7 +20,7 @@ _CURVES = ("learning_rate", "grad_norm", *Rates.__annotations__)
 
 
 class LineWriter(Protocol):
-    """Where logged steps go.
+    """Writer of logged steps.
 
     Attributes:
         path: the file or folder that is written.
@@ -35,7 +35,7 @@ class LineWriter(Protocol):
         """Add scores of a probe, by name, to an earlier step."""
 
     def close(self, error: BaseException | None) -> None:
-        """At the end of the process; `error` is what ended the run, if anything did."""
+        """Called at the end of the process; `error` is what ended the run, if anything did."""
 
 
 class LogHook(Hook):
@@ -114,22 +114,14 @@ class LogHook(Hook):
 
 
 def add_probe(writers: Sequence[LineWriter], step: int, scores: Mapping[str, float]) -> None:
-    """Add scores of a probe to an earlier step.
-
-    Raises:
-        UserError: a file cannot be written.
-    """
+    """Add scores of a probe to an earlier step."""
     for writer in writers:
         with _naming(writer):
             writer.add_probe(step, scores)
 
 
 def close_all(writers: Sequence[LineWriter], error: BaseException | None) -> None:
-    """Close writers; `error` is what ended the run, if anything did.
-
-    Raises:
-        UserError: a file cannot be written.
-    """
+    """Close writers; `error` is what ended the run, if anything did."""
     with ExitStack() as stack:
         for writer in writers:
             stack.enter_context(_naming(writer))

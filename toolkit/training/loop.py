@@ -118,7 +118,7 @@ def _train(run: Run, state: RunState, coming: StepsAhead, hooks: HookList, error
         if result.loss > threshold:
             rows = errors.name_rows(run.batcher.name_rows(state.step, None))
             spike = run.spikes.report(state.step + 1, result.loss, threshold, rows)
-        hashes_G8 = run.layouts.at(state.step).in_step_order(step.row_hashes_GL8)
+        hashes_G8 = run.layouts.at(state.step).in_step_order(step.row_hashes_RL8)
         state = state.after_step(phase, counts, hashes_G8, loss=result.loss)
         info = StepInfo(state, phase, objective.attention)
         seconds = time.perf_counter() - started

@@ -49,7 +49,7 @@ def pretrain(settings: RunSettings, *, ds_config: str | None = None) -> Outcome:
 
 
 def pretrain_declared(declared: DeclaredRun, *, ds_config: str | None, checks: Checks = CHECKS) -> Outcome:
-    """As `pretrain`, with the checks that rank 0 makes."""
+    """Run, or resume, a declared run as one of its ranks; rank 0 resolves it and makes the checks."""
     with StopRequest() as is_stop_requested, ExitStack() as stack:
         ranks = join()
         stack.enter_context(peers_watched(ranks))
@@ -64,12 +64,7 @@ def pretrain_declared(declared: DeclaredRun, *, ds_config: str | None, checks: C
 
 
 def pretrain_resolved(folder: RunFolder) -> Outcome:
-    """Run, or resume, as one of its ranks a run that `ResolvedRun.write` left in its folder.
-
-    Raises:
-        UserError: corpus or checkpoint do not fit; on every rank.
-        NonFiniteError: the loss or a gradient is not finite; on every rank.
-    """
+    """Run, or resume, as one of its ranks a run that `ResolvedRun.write` left in its folder."""
     with StopRequest() as is_stop_requested, ExitStack() as stack:
         ranks = join()
         stack.enter_context(peers_watched(ranks))

@@ -32,7 +32,7 @@ _SECONDS_BETWEEN_LOOKS = 0.1
 
 
 def is_probed(run: DeclaredRun, step: int) -> bool:
-    """Whether the checkpoint of a step is probed."""
+    """True where the checkpoint of a step is probed."""
     probe, saved = run.settings.probe, run.settings.checkpoint
     if probe is None:
         return False
@@ -136,7 +136,7 @@ class ProbeHook(Hook):
             self._running = None
 
     def _advance(self) -> None:
-        """Never waits."""
+        """Take a score that has come, and start the next probe; never waits."""
         if self._running is not None:
             if self._running.is_alive():
                 return

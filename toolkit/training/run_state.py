@@ -1,4 +1,7 @@
-"""The state of a run, and what hooks learn about a step."""
+"""The state of a run, and what hooks learn about a step.
+
+Shapes: G rows in a step.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

@@ -1,4 +1,4 @@
-"""When checkpoints of a run are saved, and what their manifests say."""
+"""Saving of checkpoints: when, and what their manifests say."""
 
 import logging
 from pathlib import Path
@@ -19,14 +19,8 @@ _log = logging.getLogger(__name__)
 class CheckpointSaver:
     """Saves checkpoints of a run while it trains, one at a time; hooks learn of each when it has appeared.
 
-    Args:
-        engine: all ranks'.
-        root: RUN_DIR/checkpoints.
-        settings: when to save.
-        manifest: of this run; the state is filled in at each save.
-        tokenizer_folder: of the training corpus.
-        first_step: the step this process starts from, which needs no saving.
-        plan: of the run's steps.
+    The run's `manifest` gets the state at each save; `first_step`, from which this process starts, needs none. Where
+    any rank could not write, all raise a CheckpointError.
     """
 
     def __init__(
@@ -46,20 +40,16 @@ class CheckpointSaver:
         self._in_flight: AsyncCheckpoint | None = None
 
     def is_due(self, state: RunState) -> bool:
-        """Whether a checkpoint is saved after this step, be it the last of the process or not."""
+        """True where a checkpoint is saved after this step, be it the last of the process or not."""
         return self._settings.is_due(state.step)
 
     @property
     def is_writing(self) -> bool:
-        """Whether this rank is still writing; the checkpoint in flight need not advance before all have stopped."""
+        """True while this rank is still writing; the checkpoint in flight need not advance before all have stopped."""
         return self._in_flight is not None and self._in_flight.is_writing
 
     def save(self, state: RunState, hooks: Hook) -> None:
-        """Begin a checkpoint of this state, once the one in flight has appeared; collective.
-
-        Raises:
-            CheckpointError: on every rank, if any could not write.
-        """
+        """Begin a checkpoint of this state, once the one in flight has appeared; collective."""
         self.finish(hooks)
         manifest = self._manifest.model_copy(
             update={
@@ -79,11 +69,7 @@ class CheckpointSaver:
         self._saved_step = state.step
 
     def advance(self, hooks: Hook) -> None:
-        """Let the checkpoint in flight go on, if there is one, after what all ranks are writing; collective.
-
-        Raises:
-            CheckpointError: on every rank, if any could not write.
-        """
+        """Let the checkpoint in flight go on, if there is one, after what all ranks are writing; collective."""
         checkpoint, self._in_flight = self._in_flight, None
         if checkpoint is None:
             return
@@ -93,11 +79,7 @@ class CheckpointSaver:
             self._in_flight = checkpoint
 
     def finish(self, hooks: Hook) -> None:
-        """Wait until no checkpoint is in flight; collective.
-
-        Raises:
-            CheckpointError: on every rank, if any could not write.
-        """
+        """Wait until no checkpoint is in flight; collective."""
         while self._in_flight is not None:
             self.advance(hooks)
 

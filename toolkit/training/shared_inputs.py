@@ -1,4 +1,4 @@
-"""What the ranks of a run must have in common, checked in one exchange each before the first step.
+"""Checks of what the ranks of a run must have in common, in one exchange each before the first step.
 
 Every rank opens corpora and first weights by itself, maybe copies on a disk of its machine. A copy of something else
 would train all the same: its rank would feed other rows, or other weights, and no loss would show it.
@@ -40,16 +40,9 @@ class Input:
 
 
 def check_same_inputs(ranks: Ranks, data: RunData, checkpoint: Checkpoint | None, *, key: str) -> None:
-    """Compare the corpora, the first weights and the packages of all ranks; collective.
+    """Compare the corpora, the first weights and the packages of all ranks; collective, and refused on all of them.
 
-    Args:
-        ranks: of the run.
-        data: as this rank opened it.
-        checkpoint: that this rank starts or resumes from.
-        key: what messages call the checkpoint.
-
-    Raises:
-        SettingsError: one rank's differ; on every rank.
+    `key` is what messages call the checkpoint.
     """
     with ranks.together():
         mine = {"toolkit": Input(toolkit.__version__)} | {name: Input(version(name)) for name in _PACKAGES}
@@ -66,11 +59,7 @@ def check_same_inputs(ranks: Ranks, data: RunData, checkpoint: Checkpoint | None
 
 
 def check_same_kernels(ranks: Ranks, choices: Sequence[str]) -> None:
-    """Compare what each rank has chosen to compute with, after trying it; collective.
-
-    Raises:
-        SettingsError: one rank's choice differs; on every rank.
-    """
+    """Compare what each rank has chosen to compute with, after trying it; collective, and refused on all of them."""
     remedy = "Set train.attention_kernel to one that all machines have, or install the same packages."
     _compare(ranks, {"kernels": Input("; ".join(choices))}, remedy=remedy)
 
@@ -85,11 +74,7 @@ def _compare(ranks: Ranks, mine: Mapping[str, Input], *, remedy: str) -> None:
 
 
 def differences(gathered: Sequence[tuple[str, Mapping[str, Input]]]) -> list[str]:
-    """What differs from rank 0, a line for each name with the first such rank.
-
-    Args:
-        gathered: host and inputs of each rank, by the names that they share.
-    """
+    """Lines on what differs from rank 0, of host and inputs of each rank: one a name, with the first such rank."""
     (first_host, first), lines = gathered[0], []
     for name, ours in first.items():
         for rank, (host, inputs) in enumerate(gathered):
@@ -100,11 +85,7 @@ def differences(gathered: Sequence[tuple[str, Mapping[str, Input]]]) -> list[str
 
 
 def check_shared_folder(folder: Path, ranks: Ranks) -> None:
-    """Every rank looks for a file that rank 0 just made: else the first checkpoint would find out; collective.
-
-    Raises:
-        SettingsError: a rank does not see it; on every rank.
-    """
+    """Look for a file that rank 0 just made, on every rank: else the first checkpoint would find out. Collective."""
     probe = folder / ranks.broadcast(f".look-{uuid.uuid4().hex[:12]}.partial")
     try:
         with ranks.together():

@@ -19,9 +19,7 @@ def known_peak_flops(device: torch.device, *, precision: str) -> float | None:
 class Speed:
     """Adds up steps and gives their rates; evaluation and saving are not counted.
 
-    Args:
-        settings: shape of the model, with its vocabulary size.
-        peak_flops: FLOPs per second of all devices of the run together, or None if unknown.
+    `peak_flops` are those per second of all devices of the run together; None: unknown.
     """
 
     def __init__(self, settings: ModelSettings, *, peak_flops: float | None) -> None:

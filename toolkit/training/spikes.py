@@ -14,12 +14,7 @@ _NORMAL = 1.4826
 
 
 class SpikePolicy:
-    """Which steps are spikes, and what becomes of them.
-
-    Args:
-        action: `train.on_spike`.
-        deviations: `train.spike_deviations`.
-    """
+    """Decides which steps are spikes (`train.spike_deviations`), and what becomes of them (`train.on_spike`)."""
 
     def __init__(self, action: Literal["tell", "skip", "stop"], deviations: float) -> None:
         self.action, self._deviations = action, deviations

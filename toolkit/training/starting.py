@@ -1,4 +1,4 @@
-"""Where a run starts on a rank: at its own newest checkpoint, with the weights of another run or model, or at random.
+"""Start of a run on a rank: at its own newest checkpoint, with the weights of another run or model, or at random.
 
 Each rank opens the checkpoint by itself; rank 0 alone has hashed its files.
 """
@@ -26,10 +26,7 @@ from toolkit.training.run_state import RunState
 class GrownCheckpoint(Checkpoint):
     """The weights of a smaller model, tiled (`init.grow`); each parameter is made when it is read, without moments.
 
-    Args:
-        small: the smaller model's checkpoint.
-        growth: from its shape to the larger one.
-        names: of the larger model's parameters.
+    `names` are those of the larger model's parameters.
     """
 
     def __init__(self, small: Checkpoint, growth: Growth, *, names: Iterable[str]) -> None:
@@ -38,21 +35,13 @@ class GrownCheckpoint(Checkpoint):
         self._small, self._growth = small, growth
 
     def fresh_parameter(self, name: str) -> ParameterState:
-        """One parameter of the larger model, as for a new optimizer.
-
-        Raises:
-            CheckpointError: its file cannot be read.
-        """
+        """One parameter of the larger model, as for a new optimizer."""
         weight = self._growth.tile(name, self._small.weight(self._growth.source(name)))
         return ParameterState(name, weight, torch.zeros_like(weight), torch.zeros_like(weight))
 
 
 def own_checkpoint(folder: RunFolder, ranks: Ranks) -> Checkpoint | None:
-    """The checkpoint to resume from; `resolve_run` has seen that it is of this run. Collective.
-
-    Raises:
-        CheckpointError: there are some, and none is intact; on every rank.
-    """
+    """The checkpoint to resume from; `resolve_run` has seen that it is of this run. Collective."""
     path: Path | None = None
     with ranks.together():
         if ranks.rank == 0:
@@ -68,7 +57,7 @@ def own_checkpoint(folder: RunFolder, ranks: Ranks) -> Checkpoint | None:
 
 @dataclass(frozen=True)
 class Beginning:
-    """Where the weights of a run come from on this rank."""
+    """Source of the weights of a run on this rank."""
 
     settings: RunSettings
     checkpoint: Checkpoint | None
@@ -78,7 +67,7 @@ class Beginning:
 
     @property
     def key(self) -> str:
-        """What messages call the checkpoint."""
+        """Name of the checkpoint in messages."""
         return "the newest checkpoint" if self.first is None else self.first.key
 
     def load(self, engine: Engine) -> RunState:
@@ -110,7 +99,7 @@ class Beginning:
         return state if settings.branch.data == "keep" else replace(state, digest=DIGEST_START)
 
     def origin(self) -> dict[str, str]:
-        """Where the weights came from before the run's first step, for its manifests; empty for those that were drawn.
+        """Source of the weights before the run's first step, for its manifests; empty for those that were drawn.
 
         An imported model is named as its import named it; a run by its own name, wherever its checkpoint lies now.
         """
@@ -130,11 +119,7 @@ class Beginning:
 
 
 def find_beginning(settings: RunSettings, own: Checkpoint | None, ranks: Ranks) -> Beginning:
-    """Where a run begins that has a checkpoint of its own, or none; collective.
-
-    Raises:
-        UserError: its first weights are damaged or missing, or of another model; on every rank.
-    """
+    """Beginning of a run that has a checkpoint of its own, or none; collective."""
     first = settings.first_weights
     if own is not None or first is None:
         return Beginning(settings, own, None)

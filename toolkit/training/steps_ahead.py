@@ -3,7 +3,7 @@
 Both happen in a thread. It has a process group of its own, so that its exchanges and those of the main thread never
 meet; a plain step exchanges nothing but gradients, their norm and one sum on the main thread.
 
-Shapes: G data-parallel ranks, L rows of one of them in a step.
+Shapes: R data-parallel ranks, L rows of one of them in a step.
 """
 
 from collections.abc import Callable, Generator
@@ -29,7 +29,7 @@ class AgreedStep:
     """Of this rank."""
     counts: StepCounts
     """Over all ranks."""
-    row_hashes_GL8: npt.NDArray[np.uint8]
+    row_hashes_RL8: npt.NDArray[np.uint8]
     """By data rank."""
 
 
@@ -100,5 +100,5 @@ def _agree(
         return _Failure(error)
     by_copy = ranks.one_of_each_copy(gathered[:, 1:])
     summed = StepCounts(*by_copy[:, : len(counts)].sum(axis=0).tolist())
-    hashes_GL8 = np.ascontiguousarray(by_copy[:, len(counts) :]).view(np.uint8).reshape(len(by_copy), -1, 8)
-    return AgreedStep(local.micro_batches, summed, hashes_GL8)
+    hashes_RL8 = np.ascontiguousarray(by_copy[:, len(counts) :]).view(np.uint8).reshape(len(by_copy), -1, 8)
+    return AgreedStep(local.micro_batches, summed, hashes_RL8)

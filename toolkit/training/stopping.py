@@ -23,7 +23,7 @@ from toolkit.parallel.launcher import STARTER_VARIABLE, STOP_FILE_VARIABLE
 
 
 class StopRequest:
-    """Whether this process was asked to stop; listens inside a `with`, and restores the signal handlers after it."""
+    """Request to stop this process; listens inside a `with`, and restores the signal handlers after it."""
 
     def __init__(self) -> None:
         self._is_signalled = False

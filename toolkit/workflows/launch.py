@@ -36,10 +36,7 @@ _VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 def launch_ranks(run_folder: Path, *, num_procs: int, is_stopped: Callable[[], bool] = lambda: False) -> int:
     """Run `launchers/pretrain.py`, several ranks of it under the deepspeed launcher, and return its exit code.
 
-    Args:
-        run_folder: of a run that is resolved.
-        num_procs: ranks on this machine.
-        is_stopped: whether a stop was asked for already; the ranks then stop before a step.
+    The run is resolved. Where `is_stopped` tells that a stop was asked for already, the ranks stop before a step.
     """
     program = [str(shipped_folder("launchers") / "pretrain.py"), "--run_dir", str(run_folder)]
     command, place = rank_command(num_procs, os.environ)
@@ -65,7 +62,7 @@ def launch_ranks(run_folder: Path, *, num_procs: int, is_stopped: Callable[[], b
 
 
 def what_is_left(folder: RunFolder) -> str:
-    """Of a run that was interrupted, in words."""
+    """Words on what is left of a run that was interrupted."""
     if saved := folder.steps():
         return f"interrupted; the same command resumes from step {saved[0][0]:,}"
     has_trained = any("loss" in line for line in read_lines(folder))
@@ -80,11 +77,7 @@ def as_shells_say(code: int) -> int:
 
 
 def rank_command(num_procs: int, environment: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
-    """What starts `num_procs` ranks on this machine: a command up to the program that ranks run, and its variables.
-
-    Raises:
-        SettingsError: as `devices_of_ranks`.
-    """
+    """Start of `num_procs` ranks on this machine: a command up to the program that ranks run, and its variables."""
     python = [sys.executable, "-u"]
     if num_procs == 1:
         return python, alone(_free_port())

@@ -3,6 +3,8 @@
 Training starts it beside itself, so it takes the lowest priority and one thread, and ends with the process that started
 it. It reads the labelled files, and the checkpoint's tokenizer and weights (fp32); attention is bidirectional, whatever
 the objective was.
+
+Shapes: T tokens of one forward pass, D model width.
 """
 
 import argparse

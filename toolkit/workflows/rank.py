@@ -22,13 +22,7 @@ _SECONDS_FOR_TRACEBACK = 3.0
 
 
 def run_rank(source: str | None, overrides: Sequence[str], *, ds_config: str) -> None:
-    """Pretrain; rank 0 prints how it ended.
-
-    Args:
-        source: run file or preset; None: the quickstart preset, into runs/pretrain.
-        overrides: `a.b=value`.
-        ds_config: a DeepSpeed JSON, the name of a shipped one, or "auto".
-    """
+    """Pretrain by a run file or preset (None: the quickstart's, into runs/pretrain); rank 0 prints how it ended."""
     if source is None:
         source, overrides = "quickstart", [f"run.dir={_DEFAULT_FOLDER}", *overrides]
     with _own_errors_reported():

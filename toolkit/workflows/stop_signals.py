@@ -11,12 +11,12 @@ from toolkit.core.signals import is_insisting, stop_signals
 
 
 def nothing_saved(before: str = "step") -> str:
-    """What there is to say of a run that was interrupted before the first step or checkpoint."""
+    """Message on a run that was interrupted before the first step or checkpoint."""
     return f"interrupted before the first {before}, nothing was saved; the same command starts again"
 
 
 class EarlyStop:
-    """Whether a stop was asked for inside a `with`; the handlers before it are restored after it.
+    """Request to stop inside a `with`; the handlers before it are restored after it.
 
     While a run is resolved there is no step to finish, so the first signal is remembered for the ranks, which know what
     step they are at; a second one ends the process.

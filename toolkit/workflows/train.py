@@ -34,14 +34,10 @@ def train_run(
     num_procs: int | None,
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> int:
-    """Resolve a run, start it, and return its exit code.
+    """Resolve the run of a run file or preset, start it, and return its exit code.
 
-    Args:
-        source: run file or preset.
-        overrides: `a.b=value`.
-        ds_config: a DeepSpeed JSON or the name of a shipped one; None or "auto": chosen.
-        num_procs: ranks on this machine; None: one per GPU, else one.
-        is_stopped: whether a stop was asked for before there are ranks.
+    `num_procs` are the ranks on this machine (None: one per GPU, else one); `is_stopped` tells whether a stop was asked
+    for before there are ranks; `ds_config` is as in `divide_run`.
 
     Raises:
         UserError: the run cannot start.
@@ -66,17 +62,13 @@ def train_run(
 
 
 def is_complete(folder: RunFolder) -> bool:
-    """Whether another start of a run would do nothing; files of its last checkpoint are not hashed.
-
-    Raises:
-        SettingsError: the folder has no run.toml that can be read.
-    """
+    """True where another start of a run would do nothing; files of its last checkpoint are not hashed."""
     run = DeclaredRun.of(read_without_objectives(folder.settings_file))
     return folder.checkpoint(run.plan.schedule.total_steps).is_dir() and not _lacks_probes(run)
 
 
 def _lacks_probes(run: DeclaredRun) -> bool:
-    """Whether scores of a finished run's probe are missing, which a rank would make."""
+    """True where scores of a finished run's probe are missing, which a rank would make."""
     if run.settings.probe is None:
         return False
     from toolkit.training.probing import missing_probes
@@ -98,7 +90,7 @@ def show_run(
 
     A preset may be shown before its corpora and first weights are there.
 
-    Args: as `train_run`, and as `Machines`; without `device`, no time is given.
+    Without a `device` of `Machines` no time is given.
 
     Raises:
         UserError: the run could not start.
