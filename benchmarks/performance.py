@@ -272,8 +272,8 @@ which they are run too: `make bench BENCH_ARGS="--finetuning MODEL TRAIN TEST --
 
 def pictures() -> Iterator[tuple[str, bytes]]:
     """Time per token by length and by width, where both were measured."""
-    from toolkit.experiments.report.drawing import draw
-    from toolkit.experiments.report.pictures import Panel, Picture, Point, Series
+    from toolkit.report.figures.drawing import draw
+    from toolkit.report.figures.pictures import Panel, Picture, Point, Series
 
     panels = []
     for sweep, title in (("lengths", "tokens in a row (nano)"), ("widths", "width of the model (512 tokens)")):

@@ -27,9 +27,10 @@ LAYERS = {
     "toolkit.finetuning": 5,
     "toolkit.conversion": 5,
     "toolkit.experiments": 6,
-    "toolkit.workflows": 7,
-    "toolkit.cli": 8,
-    "launchers": 8,
+    "toolkit.report": 7,
+    "toolkit.workflows": 8,
+    "toolkit.cli": 9,
+    "launchers": 9,
 }
 """A package may import packages of lower layers; those of one layer know nothing of one another."""
 

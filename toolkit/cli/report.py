@@ -27,6 +27,6 @@ def command(
     ] = None,
 ) -> None:
     """Write tables with intervals and tests, figures, and report.html from finished grids and runs."""
-    from toolkit.experiments.report import write_report
+    from toolkit.report import write_report
 
     write_report(folders, output=output, baseline=baseline)

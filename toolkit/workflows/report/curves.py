@@ -3,9 +3,9 @@
 from html import escape
 from pathlib import Path
 
-from toolkit.experiments.report.figures import Figure
-from toolkit.experiments.report.pictures import loss_picture
-from toolkit.experiments.report.runs import curves_of
+from toolkit.report.figures.pictures import loss_picture
+from toolkit.report.pages.figure import Figure
+from toolkit.report.read.runs import curves_of
 from toolkit.workflows.report.facts import Facts, Metrics
 
 _LEVEL_LABEL = "unigram baseline"

@@ -6,7 +6,7 @@ from importlib.resources import files
 from statistics import fmean, median
 from typing import TYPE_CHECKING
 
-from toolkit.core.page import html_page, pairs_table
+from toolkit.report.pages.html import html_page, pairs_table
 from toolkit.workflows.report.curves import comparison_section, final_loss, loss_section
 from toolkit.workflows.report.evaluations import MaskedWord
 from toolkit.workflows.report.facts import Facts

@@ -1,0 +1,217 @@
+"""`toolkit report` on hand-made folders: which files it writes, what is in them, and what it leaves alone."""
+
+import csv
+import hashlib
+import io
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import ModelCard, ModelCardData
+
+from tests.support.finished_grids import row, write_finished_grid
+from toolkit.core.errors import UserError
+from toolkit.report import write_report
+from toolkit.report.output_folder import LIST_FILE
+
+MTEB_FILE = "mteb/results/mlm/no_revision_available/nq.json"
+LABELS = {"mlm": {"clm_share": 0.0}, "half <b>": {"clm_share": 0.5}}
+
+
+def _rows() -> list[dict[str, Any]]:
+    return [
+        row(model, task, seed, 0.5 + shift + seed / 100 + rate, kind=kind, rate=rate)
+        for model, shift in (("mlm", 0.0), ("half <b>", 0.1))
+        for task, kind in (("sst2", "sc"), ("nq", "ir"))
+        for rate in (1e-5, 1e-4)
+        for seed in (0, 1, 2)
+    ]
+
+
+def _grid(folder: Path) -> Path:
+    write_finished_grid(folder, _rows(), labels=LABELS)
+    cell = folder / "cells/mlm/sst2/lr-0.0001/seed-1"
+    cell.mkdir(parents=True)
+    (cell / "result.json").write_text("{}")
+    return folder
+
+
+@pytest.fixture
+def grid(tmp_path: Path) -> Path:
+    return _grid(tmp_path / "grid")
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report that tests only read, beside its grid."""
+    folder = tmp_path_factory.mktemp("written")
+    return write_report([_grid(folder / "grid")], output=folder / "out")
+
+
+def _files(folder: Path) -> dict[str, str]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+class _Page(HTMLParser):
+    """Ids, links, everything that would be loaded, and elements that are left open."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.loaded: list[str] = []
+        self.open: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.ids += [given["id"] or ""] if "id" in given else []
+        self.links += [given["href"] or ""] if tag == "a" else []
+        self.loaded += [given[key] or "" for key in ("src", "srcset", "data") if key in given]
+        self.loaded += [given["href"] or ""] if tag == "link" else []
+        if tag not in ("meta", "img", "br", "wbr", "input"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_what_is_written_and_where(grid: Path, tmp_path: Path) -> None:
+    """By default into `report` in the first folder; all else stays as it was."""
+    before = _files(tmp_path)
+    output = write_report([grid])
+    assert output == grid / "report"
+    after = _files(tmp_path)
+    assert {name: after[name] for name in before} == before
+    new = {name.removeprefix("grid/report/") for name in after.keys() - before.keys()}
+    assert new == {
+        "report.html",
+        LIST_FILE,
+        "tables/scores.csv",
+        "tables/tables.tex",
+        *(
+            f"tables/{name}.{ending}"
+            for name in (
+                *(f"models-{kind}{suffix}" for kind in ("families", "sc", "ir") for suffix in ("", "-bootstrap")),
+                "models-tests",
+                "learning-rates",
+            )
+            for ending in ("md", "tex", "csv")
+        ),
+        *(
+            f"figures/{name}.{ending}"
+            for name in ("models-by-clm-share", "learning-rates", "learning-rate-spread")
+            for ending in ("svg", "pdf")
+        ),
+        *(f"model-index/{model}.yaml" for model in ("mlm", "half--b-")),
+        *(
+            f"mteb/results/{model}/no_revision_available/{task}.json"
+            for model in ("mlm", "half--b-")
+            for task in ("sst2", "nq")
+        ),
+    }
+
+
+def test_a_second_report_is_the_same(grid: Path, tmp_path: Path) -> None:
+    """All but the page's time and load, byte for byte."""
+    first = _files(write_report([grid], output=tmp_path / "one"))
+    second = _files(write_report([grid], output=tmp_path / "two"))
+    for name in ("report.html", LIST_FILE):
+        del first[name], second[name]
+    assert first == second
+
+
+def test_the_page_loads_nothing_and_every_score_leads_to_its_runs(written: Path) -> None:
+    text = (written / "report.html").read_text()
+    page = _Page(text)
+    assert page.open == []
+    assert len(page.ids) == len(set(page.ids))
+    assert page.loaded
+    assert all(source.startswith("data:image/svg+xml;base64,") for source in page.loaded)
+    assert not re.search(r"@import|url\(", text)
+    inside = {link[1:] for link in page.links if link.startswith("#")}
+    assert inside <= set(page.ids)
+    pairs = {f"model-{model}-task-{task}" for model in (0, 1) for task in (0, 1)}
+    assert pairs <= inside
+    assert "<b>" not in text
+    beside = [link for link in page.links if not link.startswith("#")]
+    assert "../grid/cells/mlm/sst2/lr-0.0001/seed-1/result.json" in beside
+    assert all((written / link).is_file() for link in beside)
+
+
+def test_the_runs_behind_a_score_are_there(written: Path) -> None:
+    """Of mlm on sst2: two rates, three seeds; the chosen rate's are marked."""
+    text = (written / "report.html").read_text()
+    table = text.partition('id="model-0-task-0"')[2].partition("</table>")[0]
+    assert table.count("<tr class=chosen>") == 3
+    assert table.count("<tr>") == 3 + 1
+    assert table.count(">0.5101<") == 2
+
+
+def test_a_model_card_takes_the_index(written: Path) -> None:
+    """The mean over the chosen rate's seeds is (0.5001 + 0.5101 + 0.5201) / 3."""
+    text = (written / "model-index/mlm.yaml").read_text()
+    data = ModelCard(f"---\n{text}---\n# A model\n").data
+    assert isinstance(data, ModelCardData)
+    assert data.model_name == "mlm"
+    first, second = data.eval_results or []
+    assert (first.task_type, first.dataset_name, first.metric_type) == ("text-classification", "sst2", "accuracy")
+    assert first.metric_value == pytest.approx(0.5101)
+    assert first.metric_name == "accuracy, mean of 3 seeds"
+    assert (second.task_type, second.metric_type) == ("text-retrieval", "ndcg@10")
+
+
+def test_scores_in_mtebs_layout(written: Path) -> None:
+    found = json.loads((written / MTEB_FILE).read_text())
+    assert (found["task_name"], found["mteb_version"]) == ("nq", None)
+    (scores,) = found["scores"]["test"]
+    assert scores["main_score"] == scores["ndcg_at_10"] == pytest.approx(0.5101)
+    assert (scores["hf_subset"], scores["languages"]) == ("default", ["und"])
+    each = [(part["seed"], part["main_score"]) for part in scores["scores_per_experiment"]]
+    assert each == [(0, 0.5001), (1, 0.5101), (2, 0.5201)]
+
+
+def test_several_grids_and_a_run_make_one_report(grid: Path, tmp_path: Path) -> None:
+    other = write_finished_grid(tmp_path / "other", [row("mlm", "squad", seed, 0.3, kind="qa") for seed in (0, 1)])
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "metrics.jsonl").write_text('{"step": 1, "objective": "clm", "loss": 9.0}\n')
+    output = write_report([grid, other, run, grid], output=tmp_path / "out")
+    lines = list(csv.DictReader(io.StringIO((output / "tables/scores.csv").read_text())))
+    assert {(line["model"], line["task"]) for line in lines} == {
+        *((model, task) for model in LABELS for task in ("sst2", "nq")),
+        ("mlm", "squad"),
+    }
+    assert (output / "figures/losses.svg").is_file()
+
+
+def test_a_run_alone_has_its_curves(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "metrics.jsonl").write_text('{"step": 1, "objective": "clm", "loss": 9.0}\n')
+    output = write_report([run])
+    assert set(_files(output)) == {"report.html", LIST_FILE, "figures/losses.svg", "figures/losses.pdf"}
+    assert "1 pretraining run." in (output / "report.html").read_text()
+
+
+def test_an_unfinished_model_is_left_out_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [row("a", "sst2", 0, 0.8), row("b", "sst2", 0, 0.9)]
+    folder = write_finished_grid(tmp_path / "grid", rows, labels={"all failed": {}})
+    selected = json.loads((folder / "selected.json").read_text())
+    del selected["b"]
+    (folder / "selected.json").write_text(json.dumps(selected))
+    output = write_report([folder])
+    told = "left out, as no learning rate has all its seeds finished: all failed on sst2, b on sst2"
+    assert told in " ".join(capsys.readouterr().out.split())
+    assert f"L{told[1:]}." in (output / "report.html").read_text()
+    assert len((output / "tables/scores.csv").read_text().splitlines()) == 2
+
+
+def test_models_that_would_share_a_file_are_refused(tmp_path: Path) -> None:
+    folder = write_finished_grid(tmp_path / "grid", [row("a/b", "sst2", 0, 0.8), row("a b", "sst2", 0, 0.8)])
+    with pytest.raises(UserError, match="would share the file 'a-b'"):
+        write_report([folder])

@@ -1,0 +1,1 @@
+"""Tables of scores, intervals and paired tests."""

@@ -1,0 +1,145 @@
+"""Which rows of a level are compared, and the tables of their differences.
+
+Rows are compared that differ in one label, those on one line of its figure, and all with a baseline. Each such family
+of pairs is a question of its own, so that Holm's correction is over its pairs alone.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import combinations
+
+from toolkit.report.compare.levels import Level, Row, Seeds, family_name
+from toolkit.report.compare.score_tables import Column, columns_of, table_of_rows
+from toolkit.report.compare.statistics import Estimate, PairedTest, holm, paired_test
+from toolkit.report.compare.tables import Cell, Score, Table, slug
+from toolkit.report.figures.axes import axes_of
+from toolkit.report.figures.lines import lines_of
+from toolkit.report.read.labels import CLM_SHARE, DERIVED, OBJECTIVE, SEED
+from toolkit.report.read.tasks import TaskInfo
+
+_HEAD = ("family", "data set", "varies", "first", "second", "pairs", "difference", "low", "high", "p", "p (Holm)")
+_DECIMALS = {"difference": 2, "low": 2, "high": 2, "p": 4, "p (Holm)": 4}
+# With a blank, as hardly a label has.
+_BASELINE = "against the baseline"
+Pairs = Mapping[str, Sequence[tuple[Row, Row]]]
+"""Rows to compare, by the label in which they differ."""
+
+
+def comparison_table(level: Level, baseline: str | None = None) -> Table | None:
+    """Paired tests for each data set and each family's average; None without a pair of rows.
+
+    Args:
+        level: whose rows are compared.
+        baseline: name of a row to compare all others with, if the level has it.
+    """
+    pairs = pairs_of(level, baseline)
+    rows = tuple(
+        cells
+        for kind, columns in columns_of(level).items()
+        for column in columns
+        for varied, members in pairs.items()
+        for cells in _tests(members, (kind, column.name, varied), column.tasks)
+    )
+    if not rows:
+        return None
+    one = level.seeds.removesuffix("s")
+    note = (
+        f"First minus second in points, paired by {one}: mean, its 95 % interval and a two-sided t test. Compared are "
+        f"{level.name} that differ in one label, those on one line of its figure{_with(baseline, level)}, or all where "
+        "no label tells them apart; Holm's correction is over the pairs of one label within one data set or average. "
+        "An average is tested on the seeds that all its data sets share. A dash: fewer than two pairs, or all "
+        "differences equal."
+    )
+    if any(row.seeds is Seeds.NONE for row in level.rows):
+        note += " A model without a pretraining seed is compared as it is: its score is taken for exact."
+    return Table(f"{level.name}-tests", "Paired tests", note, _HEAD, rows, num_names=5, decimals=_DECIMALS)
+
+
+def pairs_of(level: Level, baseline: str | None = None) -> Pairs:
+    """Pairs that differ in one label, each under the first such label; all pairs where no label tells rows apart."""
+    found: dict[str, list[tuple[Row, Row]]] = {}
+    seen: set[tuple[str, str]] = set()
+    for axis in axes_of(level):
+        new = [pair for pair in _on_one_line(level, axis) if (pair[0].name, pair[1].name) not in seen]
+        seen |= {(first.name, second.name) for first, second in new}
+        if new:
+            found[axis] = new
+    if not found:
+        found[level.name.removesuffix("s")] = list(combinations(level.rows, 2))
+    if (reference := _row(level, baseline)) is not None:
+        others = [(row, reference) for row in level.rows if row is not reference]
+        found = {_BASELINE: others, **found}
+    return found
+
+
+def _on_one_line(level: Level, axis: str) -> Iterator[tuple[Row, Row]]:
+    """Pairs on a line of the label's figure, at different places and alike in all other labels that both have.
+
+    A line may have models that differ in more: a figure drops labels until there is one.
+    """
+    lines = lines_of([row for row in level.rows if axis in row.labels], axis).rows.values()
+    follows = {axis, *DERIVED, *((OBJECTIVE,) if axis == CLM_SHARE else ())}
+    pairs = {(first.name, second.name): (first, second) for line in lines for first, second in combinations(line, 2)}
+    for first, second in pairs.values():
+        others = (first.labels.keys() & second.labels.keys()) - follows
+        is_alike = all(first.labels[name] == second.labels[name] for name in others)
+        if is_alike and first.labels[axis] != second.labels[axis] and first.labels.get(SEED) == second.labels.get(SEED):
+            yield first, second
+
+
+def difference_tables(level: Level, baseline: str | None) -> list[Table]:
+    """For each family, all rows less the baseline; none where the level has no such row."""
+    reference = _row(level, baseline)
+    if reference is None:
+        return []
+    one = level.seeds.removesuffix("s")
+    note = (
+        f"Less {reference.name}, in points: mean difference and its 95 % interval by Student's t, paired by {one}; the "
+        "highest of a column is bold."
+    )
+    others = [row for row in level.rows if row is not reference]
+    tables = []
+    for kind, columns in columns_of(level).items():
+        table = table_of_rows(level, others, columns, lambda row, column: _difference(row, reference, column))
+        if table.rows:
+            name, title = f"{level.name}-{slug(kind)}-differences", f"{family_name(kind)}, less {reference.name}"
+            tables.append(replace(table, name=name, title=title, note=note))
+    return tables
+
+
+def _with(baseline: str | None, level: Level) -> str:
+    return "" if _row(level, baseline) is None else f", and all with {baseline} (baseline)"
+
+
+def _row(level: Level, name: str | None) -> Row | None:
+    return next((row for row in level.rows if row.name == name), None)
+
+
+def _tests(
+    pairs: Sequence[tuple[Row, Row]], names: tuple[str, str, str], tasks: Sequence[TaskInfo]
+) -> Iterator[tuple[Cell, ...]]:
+    found = [
+        (first.name, second.name, test) for first, second in pairs if (test := _test(first, second, tasks)) is not None
+    ]
+    adjusted = holm([test.p for _, _, test in found])
+    for (first, second, test), corrected in zip(found, adjusted, strict=True):
+        limits = (None, None) if test.interval is None else (100 * test.interval.low, 100 * test.interval.high)
+        yield (*names, first, second, test.num_pairs, 100 * test.difference, *limits, test.p, corrected)
+
+
+def _test(first: Row, second: Row, tasks: Sequence[TaskInfo]) -> PairedTest | None:
+    """A row without a seed is paired with each seed of the other."""
+    one, other = first.by_seed(tasks), second.by_seed(tasks)
+    if first.seeds is Seeds.NONE and one:
+        one = dict.fromkeys(other, *one.values())
+    elif second.seeds is Seeds.NONE and other:
+        other = dict.fromkeys(one, *other.values())
+    return paired_test(one, other)
+
+
+def _difference(row: Row, reference: Row, column: Column) -> Score | None:
+    test = _test(row, reference, column.tasks)
+    if test is None:
+        return None
+    found = Estimate(test.difference, (test.num_pairs,), std=None, t=test.interval, bootstrap=None)
+    return Score(found, row.name)

@@ -1,0 +1,161 @@
+"""Tables of scores: averages of the families of tasks, and each family by data set."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from toolkit.experiments.grid.declaration import Label
+from toolkit.report.compare.levels import Level, Row, Seeds, family_name
+from toolkit.report.compare.statistics import Estimate
+from toolkit.report.compare.tables import IntervalKind, Score, Table, slug
+from toolkit.report.figures.lines import repeated_labels
+from toolkit.report.read.labels import (
+    BUDGET,
+    CLM_SHARE,
+    MASK_RATIO,
+    OBJECTIVE,
+    SIZE,
+    START,
+    STEP,
+    TOTALS,
+    order_of,
+    places_of,
+)
+from toolkit.report.read.tasks import TaskInfo, majority_of
+
+_LABEL_ORDER = (SIZE, OBJECTIVE, START, BUDGET, STEP, MASK_RATIO, CLM_SHARE)
+"""As the paper's tables have them; rows are sorted by these, and others follow."""
+UNFINISHED, NOTHING_LEARNT = "\u2020", "\u2021"
+_READS_NO_TEXT = "reads no text"
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of scores: a data set, or the mean of several."""
+
+    name: str
+    heading: str
+    tasks: tuple[TaskInfo, ...]
+
+
+def columns_of(level: Level) -> dict[str, list[Column]]:
+    """By family: its data sets, and where there are several, their average."""
+    found: dict[str, list[Column]] = {}
+    for kind, tasks in level.families.items():
+        found[kind] = [Column(task.name, f"{task.name} ({task.metric})", (task,)) for task in tasks]
+        if len(tasks) > 1:
+            found[kind].append(Column("average", "average", tasks))
+    return found
+
+
+def score_tables(level: Level) -> list[Table]:
+    """Averages of the families, then each family by data set; for each size apart where there are several."""
+    tables: list[Table] = []
+    for kind in IntervalKind:
+        tables += _tables(level, kind)
+        sizes = list(dict.fromkeys(row.labels[SIZE] for row in level.rows if SIZE in row.labels))
+        for size in sizes if len(sizes) > 1 else ():
+            rows = tuple(row for row in level.rows if row.labels.get(SIZE) == size)
+            tables += _tables(replace(level, rows=rows), kind, size=size)
+    return tables
+
+
+def _tables(level: Level, kind: IntervalKind, size: Label | None = None) -> Iterator[Table]:
+    place = "" if size is None else f"-{slug(str(size))}"
+    suffix = place + ("" if kind is IntervalKind.T else "-bootstrap")
+    of_size = "" if size is None else f", {SIZE} {size}"
+    families = [Column(name, family_name(name), tasks) for name, tasks in level.families.items()]
+    if len(families) > 1:
+        yield _score_table(level, families, kind, f"{level.name}-families{suffix}", f"Families{of_size}")
+    for name, columns in columns_of(level).items():
+        title = f"{family_name(name)}{of_size}"
+        yield _score_table(level, columns, kind, f"{level.name}-{slug(name)}{suffix}", title)
+
+
+def _score_table(level: Level, columns: Sequence[Column], kind: IntervalKind, name: str, title: str) -> Table:
+    table = replace(
+        table_of_rows(level, level.rows, columns, lambda row, column: _score(level, row, column.tasks)),
+        name=name,
+        title=title,
+        note=_note(level, kind),
+        intervals=kind,
+    )
+    floors = [majority_of(column.tasks) for column in columns]
+    if any(floor is not None for floor in floors):
+        names = (_READS_NO_TEXT, *[None] * (table.num_names - 1))
+        table = replace(table, rows=(*table.rows, (*names, *map(_reference, floors))))
+    return replace(table, remarks=" ".join(_remarks(table, level, columns)))
+
+
+def table_of_rows(
+    level: Level, rows: Iterable[Row], columns: Sequence[Column], score_of: Callable[[Row, Column], Score | None]
+) -> Table:
+    """A table without a name of rows that have a score: what names them, then their scores."""
+    hidden = {*TOTALS, *repeated_labels(level)}
+    known = [label for label in _LABEL_ORDER if label in level.label_names]
+    labels = tuple(label for label in dict.fromkeys((*known, *level.label_names)) if label not in hidden)
+    keys = [tuple(row.labels.get(label) for label in labels) for row in level.rows]
+    # As a rule the labels are all there is to a configuration's name.
+    is_told = len({*keys}) == len(keys) and all(any(value is not None for value in key) for key in keys)
+    is_named = level.seeds is Seeds.FINE_TUNING or not is_told
+    names = (*((level.name.removesuffix("s"),) if is_named else ()), *labels)
+    cells = []
+    for row in _sorted_rows(list(rows), known):
+        scores = [score_of(row, column) for column in columns]
+        if any(score is not None for score in scores):
+            cells.append((*((row.name,) if is_named else ()), *(row.labels.get(label) for label in labels), *scores))
+    return Table("", "", "", (*names, *(column.heading for column in columns)), tuple(cells), num_names=len(names))
+
+
+def _sorted_rows(rows: Sequence[Row], labels: Sequence[str]) -> list[Row]:
+    """Numbers and sizes ascending, texts in the order in which they come; what has no such label comes last."""
+    places = [places_of(row.labels[label] for row in rows if label in row.labels) for label in labels]
+    return sorted(rows, key=lambda row: order_of([row.labels.get(label) for label in labels], places))
+
+
+def _score(level: Level, row: Row, tasks: Sequence[TaskInfo]) -> Score | None:
+    found = row.estimate(tasks)
+    if found is None:
+        return None
+    is_one = level.seeds is Seeds.FINE_TUNING and len(tasks) == 1
+    floor = majority_of(tasks)
+    marks = UNFINISHED if any(task.name in row.unfinished for task in tasks) else ""
+    marks += NOTHING_LEARNT if floor is not None and found.mean <= floor + _ROUNDING else ""
+    return Score(found, row.name, tasks[0].name if is_one else None, marks)
+
+
+def _reference(mean: float | None) -> Score | None:
+    return None if mean is None else Score(Estimate(mean, (), std=None, t=None, bootstrap=None), _READS_NO_TEXT)
+
+
+def _note(level: Level, kind: IntervalKind) -> str:
+    way = "by Student's t" if kind is IntervalKind.T else "by percentile bootstrap (10,000 resamples)"
+    once = " Each model was pretrained once: the intervals are those of fine-tuning alone."
+    return (
+        f"Test scores in percent: mean and 95 % interval over {level.seeds}, {way}; the highest mean of a column is "
+        "bold. Learning rates were chosen on validation scores. An average is the unweighted mean of the data sets, "
+        f"and only given where all were run.{once if level.seeds is Seeds.FINE_TUNING else ''} All seeds answer the "
+        "same test items: how far other items would move a score is in no interval."
+    )
+
+
+def _remarks(table: Table, level: Level, columns: Sequence[Column]) -> Iterator[str]:
+    """Sentences on the numbers of seeds and test items, and on the marks."""
+    [*nums] = table.nums
+    if len(nums) == 1 and nums != [1]:
+        yield f"Each score is over {nums[0]} {level.seeds}."
+    sizes = [f"{task.name} {task.num_test:,}" for column in columns for task in column.tasks if task.num_test]
+    if sizes:
+        yield f"Test items: {', '.join(dict.fromkeys(sizes))}."
+    alone = [row.name for row in level.rows if row.seeds is Seeds.NONE]
+    if alone:
+        yield f"Without a pretraining seed, and so one observation each: {', '.join(alone)}."
+    marks = {mark for score in table.scores for mark in score.marks}
+    if any(isinstance(cell, Score) and cell.is_reference for row in table.rows for cell in row):
+        below = f"; {NOTHING_LEARNT} marks scores that are not above it" if NOTHING_LEARNT in marks else ""
+        yield f'"{_READS_NO_TEXT}" is the best answer of that kind, such as the most frequent label{below}.'
+    if UNFINISHED in marks:
+        yield (
+            f"{UNFINISHED}: not all learning rates are finished, so that another one might be chosen; missing-runs "
+            "lists what is missing."
+        )

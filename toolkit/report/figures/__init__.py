@@ -1,0 +1,1 @@
+"""Figures: which series they show, and how they are drawn."""

@@ -1,0 +1,110 @@
+"""What the figures show, as values: panels of series. `drawing` makes SVG and PDF of them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from toolkit.report.compare.statistics import Estimate
+from toolkit.report.read.runs import RunCurves
+from toolkit.report.read.tasks import TaskInfo, majority_of
+
+Ticks = tuple[tuple[float, str], ...]
+"""Places on an axis that have names."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A value and how far its error bar reaches, which may be nowhere."""
+
+    x: float
+    y: float
+    low: float | None = None
+    high: float | None = None
+
+    @classmethod
+    def of(cls, x: float, found: Estimate) -> "Point":
+        """A score in percent with its t interval."""
+        limits = (None, None) if found.t is None else (100 * found.t.low, 100 * found.t.high)
+        return cls(x, 100 * found.mean, *limits)
+
+
+@dataclass(frozen=True)
+class Series:
+    """A line, or points that no line connects; `color` is an index into the palette, the same in all panels."""
+
+    label: str
+    points: tuple[Point, ...]
+    color: int
+    is_line: bool = True
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A coordinate system; `marks` are positions of vertical lines."""
+
+    title: str
+    series: tuple[Series, ...]
+    y_label: str
+    marks: tuple[float, ...] = ()
+    floor: float | None = None
+    """Value of the best answer that reads no text: a dashed line, unless it is far below all others."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure; `name` is that of its files."""
+
+    name: str
+    title: str
+    caption: str
+    x_label: str
+    panels: tuple[Panel, ...]
+    is_log: bool = False
+    has_points: bool = True
+    ticks: Ticks | None = None
+    """Names on the x axis; None: numbers."""
+
+
+def floor_sentence(panels: Sequence[Panel]) -> str:
+    """For the caption of panels, of which some may have a floor."""
+    has_floor = any(panel.floor is not None for panel in panels)
+    return " Dashed, unless far below: the best answer that reads no text." if has_floor else ""
+
+
+def floor_of(tasks: Sequence[TaskInfo]) -> float | None:
+    """The `floor` of a panel of these data sets."""
+    found = majority_of(tasks)
+    return None if found is None else 100 * found
+
+
+def loss_picture(runs: Sequence[RunCurves], *, unigram: Mapping[str, float] | None = None) -> Picture | None:
+    """Losses of runs over their steps, with a line where the objective changes; None without runs.
+
+    `unigram`: cross-entropy of a unigram model on the held-out targets, by objective.
+    """
+    if not runs:
+        return None
+    marks = tuple(sorted({float(step) for run in runs for step in run.switches}))
+    training = tuple(
+        Series(run.title, tuple(Point(*pair) for pair in run.training), color) for color, run in enumerate(runs)
+    )
+    names = list(dict.fromkeys(name for run in runs for name in run.held_out))
+    panels = [Panel("training batches", tuple(line for line in training if line.points), _NATS, marks)]
+    for name in names:
+        lines = tuple(
+            Series(run.title, tuple(Point(*pair) for pair in run.held_out[name]), color)
+            for color, run in enumerate(runs)
+            if name in run.held_out
+        )
+        panels.append(Panel(f"held out: {name.upper()}", lines, _NATS, marks, floor=(unigram or {}).get(name)))
+    return Picture(
+        name="losses",
+        title="Pretraining losses",
+        caption="Cross-entropy in nats per target token; vertical lines: the objective changes."
+        + (" Dashed: the unigram baseline, each token by its frequency in the training text." if unigram else ""),
+        x_label="training step",
+        panels=tuple(panel for panel in panels if panel.series),
+        has_points=False,
+    )
+
+
+_NATS = "loss (nats per token)"

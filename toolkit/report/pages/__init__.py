@@ -1,0 +1,1 @@
+"""The page, and scores for model cards and MTEB."""

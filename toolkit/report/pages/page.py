@@ -1,0 +1,228 @@
+"""The report as one HTML file that loads nothing: tables that sort and filter, figures, and the runs of each mean."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+
+from toolkit.core.text import counted, first_few
+from toolkit.report.compare.formats import number_text
+from toolkit.report.compare.levels import Level
+from toolkit.report.compare.tables import Cell, IntervalKind, Score, Table
+from toolkit.report.pages.figure import Figure
+from toolkit.report.pages.html import html_page, pairs_table
+from toolkit.report.pages.runs_section import Anchors, pair_key, row_anchors, runs_section
+from toolkit.report.read.completeness import summary
+from toolkit.report.read.results import Results
+from toolkit.report.read.runs import RunCurves
+
+_MOST_TESTS = 1000
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What is on the page."""
+
+    results: Results | None
+    levels: tuple[Level, ...]
+    members: Mapping[str, Sequence[str]]
+    """Names of the models of each configuration."""
+    tables: tuple[Table, ...]
+    """With t intervals; the bootstrap's are shown below them."""
+    tests: tuple[Table, ...]
+    rates: Table | None
+    missing: Table | None
+    figures: tuple[Figure, ...]
+    runs: tuple[RunCurves, ...]
+    written: tuple[str, ...]
+    """Files beside the page, relative to it."""
+    machine: Mapping[str, str]
+    command: str
+    date: str
+
+
+def render(contents: Contents, *, output: Path) -> str:
+    """The page; `output` is its folder, to which links to the cells' files are relative."""
+    package = files("toolkit.report.pages")
+    sections = [_head(contents), _tables(contents), _figures(contents), _tests(contents)]
+    sections += [_with_note(contents.rates, "rates"), _with_note(contents.missing, "missing")]
+    if contents.results is not None:
+        sections.append(runs_section(contents.results, contents.members, output=output))
+    sections += [_settings(contents), _files(contents)]
+    return html_page(
+        "Report: " + first_few(_names(contents)),
+        "".join(sections),
+        style=package.joinpath("report.css").read_text(encoding="utf-8"),
+        script=package.joinpath("report.js").read_text(encoding="utf-8"),
+    )
+
+
+def _names(contents: Contents) -> list[str]:
+    folders = [] if contents.results is None else [folder.resolve().name for folder in contents.results.folders]
+    return [*folders, *(run.name for run in contents.runs)]
+
+
+def _head(contents: Contents) -> str:
+    results = contents.results
+    parts = []
+    if results is not None:
+        models = next(level for level in contents.levels if level.name == "models")
+        parts = [
+            counted(len(models.rows), "model"),
+            counted(len(results.tasks), "data set"),
+            results.completeness,
+        ]
+    if contents.runs:
+        parts.append(counted(len(contents.runs), "pretraining run"))
+    sentences = () if results is None else filter(None, (summary(results.missing), results.omission))
+    lacking = "".join(f"<p><strong>{escape(_sentence(text))}</strong></p>" for text in sentences)
+    links: list[tuple[str, str, object]] = [
+        ("tables", "Scores", contents.tables),
+        ("figures", "Figures", contents.figures),
+    ]
+    links += [("tests", "Paired tests", contents.tests), ("rates", "Learning rates", contents.rates)]
+    links += [("missing", "Runs without a result", contents.missing)]
+    links += [("runs", "Runs", results), ("settings", "Settings and machine", True), ("files", "Files", True)]
+    items = "".join(f'<li><a href="#{name}">{title}</a></li>' for name, title, there in links if there)
+    return f"""
+<h1>{escape(first_few(_names(contents)))}</h1>
+<p class="lead">{escape(", ".join(parts))}.</p>{lacking}
+<nav><ul>{items}</ul></nav>"""
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def _tables(contents: Contents) -> str:
+    if not contents.tables:
+        return ""
+    anchors = {} if contents.results is None else row_anchors(contents.results, contents.members)
+    parts = ['<h2 id="tables">Scores</h2>']
+    for level in contents.levels:
+        tables = [table for table in contents.tables if table.name.startswith(f"{level.name}-")]
+        if not tables:
+            continue
+        shown = [f"<p>{escape(tables[0].note)} Below it, the bootstrap's interval. A number leads to its runs.</p>"]
+        for table in tables:
+            # What is below the first heading holds for all tables of scores.
+            own = table.remarks if table.note == tables[0].note else f"{table.note} {table.remarks}"
+            shown.append(f"<h3>{escape(_title(level, table))}</h3>{_table(table, anchors)}{_fine(own)}")
+        parts.append(_folded(f"Scores by {level.name.removesuffix('s')}", shown, is_open=level is contents.levels[0]))
+    return "\n".join(parts)
+
+
+def _fine(text: str) -> str:
+    return f'<p class="fine">{escape(text)}</p>' if text else ""
+
+
+def _folded(title: str, parts: Sequence[str], *, is_open: bool) -> str:
+    """What a first look needs stays open."""
+    body = "\n".join(parts)
+    return body if is_open else f"<details><summary>{escape(title)}</summary>\n{body}</details>"
+
+
+def _title(level: Level, table: Table) -> str:
+    return f"{table.title}, by {'model' if level.name == 'models' else 'configuration'}"
+
+
+def _table(table: Table, anchors: Anchors, *, css: str = "data filterable") -> str:
+    head = "".join(
+        f"<th{'' if index < table.num_names else ' class=right'}>{_heading(heading)}</th>"
+        for index, heading in enumerate(table.head)
+    )
+    rows = "".join(f"<tr>{''.join(_cells(table, row, anchors))}</tr>" for row in table.rows)
+    return f'<div class="scroll"><table class="{css}"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+
+
+def _heading(text: str) -> str:
+    """Names of labels may break after an underscore, so that scores have room."""
+    return escape(text).replace("_", "_<wbr>")
+
+
+def _cells(table: Table, row: Sequence[Cell], anchors: Anchors) -> Iterator[str]:
+    for index, (heading, cell) in enumerate(zip(table.head, row, strict=True)):
+        if isinstance(cell, Score):
+            is_best = cell.estimate.mean == table.best(index)
+            yield _score_cell(cell, table, anchors, css="right best" if is_best and not cell.is_reference else "right")
+            continue
+        tag = "th" if index == 0 else "td"
+        css = "" if index < table.num_names else ' class="right"'
+        value = "" if cell is None else str(cell)
+        text = number_text(cell, table.decimals.get(heading) if isinstance(cell, float) else None)
+        yield f'<{tag}{css} data-value="{escape(value)}">{escape(text)}</{tag}>'
+
+
+def _score_cell(score: Score, table: Table, anchors: Anchors, *, css: str) -> str:
+    target = anchors.get(score.row if score.task is None else pair_key(score.row, score.task))
+    mean = f"{100 * score.estimate.mean:.2f}"
+    shown = mean if target is None else f'<a href="#{target}">{mean}</a>'
+    return f'<td class="{css}" data-value="{score.estimate.mean!r}">{shown}{_intervals(score, table)}</td>'
+
+
+def _intervals(score: Score, table: Table) -> str:
+    interval, resampled = score.interval(IntervalKind.T), score.interval(IntervalKind.BOOTSTRAP)
+    half = "" if interval is None else f" ± {50 * (interval.high - interval.low):.2f}"
+    marks = f" {score.marks}" if score.marks else ""
+    limits = "" if resampled is None else f"[{100 * resampled.low:.2f}, {100 * resampled.high:.2f}]"
+    below = ", ".join(filter(None, (limits, table.seeds_text(score))))
+    return f"{half}{marks}" + (f'<span class="interval">{below}</span>' if below else "")
+
+
+def _figures(contents: Contents) -> str:
+    if not contents.figures:
+        return ""
+    parts = (f"<h3>{escape(figure.picture.title)}</h3>{figure.html()}" for figure in contents.figures)
+    return '<h2 id="figures">Figures</h2>' + "".join(parts)
+
+
+def _tests(contents: Contents) -> str:
+    if not contents.tests:
+        return ""
+    parts = ['<h2 id="tests">Paired tests</h2>']
+    for table in contents.tests:
+        rows = table.rows
+        note = table.note
+        if len(rows) > _MOST_TESTS:
+            rows = tuple(row for row in rows if row[1] == "average")[:_MOST_TESTS]
+            note += f" Here: averages, at most {_MOST_TESTS:,}; all {len(table.rows):,} are in tables/{table.name}.csv."
+        shown = Table(table.name, table.title, note, table.head, rows, table.num_names, decimals=table.decimals)
+        level = table.name.partition("-")[0]
+        body = [f"<h3>Between {escape(level)}</h3><p>{escape(note)}</p>{_table(shown, {})}"]
+        parts.append(_folded(f"Tests between {level}", body, is_open=table is contents.tests[0]))
+    return "\n".join(parts)
+
+
+def _with_note(table: Table | None, anchor: str) -> str:
+    if table is None:
+        return ""
+    return f'<h2 id="{anchor}">{escape(table.title)}</h2><p>{escape(table.note)}</p>{_table(table, {})}'
+
+
+def _settings(contents: Contents) -> str:
+    grids = {} if contents.results is None else contents.results.declarations
+    texts = {str(path): text for path, text in grids.items()}
+    texts |= {str(run.folder): run.settings for run in contents.runs if run.settings is not None}
+    details = "".join(
+        f"<details><summary>{escape(name)}</summary><pre>{escape(text)}</pre></details>" for name, text in texts.items()
+    )
+    makers = {} if contents.results is None else contents.results.makers
+    made_by = pairs_table({maker: counted(number, "run") for maker, number in makers.items()})
+    return f"""
+<h2 id="settings">Settings and machine</h2>
+{details}
+{f"<p>What made the runs:</p>{made_by}" if makers else ""}
+<p>Written {escape(contents.date)} by <code>{escape(contents.command)}</code>, on this machine, which
+need not be the one that trained:</p>
+{pairs_table(contents.machine)}"""
+
+
+def _files(contents: Contents) -> str:
+    items = "".join(f'<li><a href="{escape(name)}">{escape(name)}</a></li>' for name in contents.written)
+    return f"""
+<h2 id="files">Files</h2>
+<p><code>tables/scores.csv</code> has every score with its interval; <code>tables/tables.tex</code> is a document that
+shows all tables, whose own files are for <code>\\input</code>; <code>model-index/</code> is for the head of model
+cards.</p>
+<details><summary>{counted(len(contents.written), "file")}</summary><ul>{items}</ul></details>"""

@@ -1,0 +1,1 @@
+"""Grids and runs as values: scores, labels, curves, and what is missing."""

@@ -1,0 +1,170 @@
+"""Labels of models that are checkpoints of this toolkit: budget, objectives, tokens and FLOPs, from their manifests.
+
+A manifest tells of its own run, and of those that it is a branch of. Where the first of them began with other weights,
+`start` names them, all counts are those since then, and there is no `clm_share`: what trained the weights before is in
+another manifest, if in any.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from toolkit.checkpoint.folders import CHECKPOINTS_FOLDER, holds_checkpoints
+from toolkit.checkpoint.manifest import MANIFEST_NAME, CheckpointManifest, read_manifest
+from toolkit.core.errors import CheckpointError, SettingsError
+from toolkit.experiments.grid.declaration import Label
+from toolkit.experiments.grid.folder import ModelInfo
+from toolkit.model import ModelSettings, parameter_counts
+from toolkit.objectives.mlm import MaskRatioRamp
+from toolkit.report.read.labels import (
+    BUDGET,
+    CLM_SHARE,
+    FLOPS,
+    MASK_RATIO,
+    OBJECTIVE,
+    PARAMETERS,
+    SEED,
+    START,
+    STEP,
+    TOKENS,
+)
+from toolkit.report.read.results import Results
+from toolkit.run.folder import RunFolder
+from toolkit.run.load import settings_in
+from toolkit.run.metrics import read_lines
+from toolkit.run.step_plan import schedule_of
+
+
+def with_manifest_labels(results: Results) -> Results:
+    """The results with what manifests tell of the models; a grid file's own labels win."""
+    return replace(results, models=tuple(_labelled(model) for model in results.models))
+
+
+def _labelled(model: ModelInfo) -> ModelInfo:
+    if model.path is None or not holds_checkpoints(Path(model.path)):
+        return model
+    try:
+        found = _manifest(Path(model.path))
+    except (CheckpointError, OSError):
+        found = None
+    if found is None:
+        return model
+    manifest, folder = found
+    return ModelInfo(model.name, model.path, {**manifest_labels(manifest, folder), **(model.labels or {})})
+
+
+def _manifest(path: Path) -> tuple[CheckpointManifest, RunFolder] | None:
+    """The manifest of a checkpoint, or of the newest one of a run, and the run's folder."""
+    if (path / MANIFEST_NAME).is_file():
+        return read_manifest(path), RunFolder(path.parent.parent)
+    folder = RunFolder(path.parent if path.name == CHECKPOINTS_FOLDER else path)
+    manifest = folder.newest_manifest()
+    return None if manifest is None else (manifest, folder)
+
+
+def manifest_labels(manifest: CheckpointManifest, folder: RunFolder) -> dict[str, Label]:
+    """Labels of a checkpoint; those that its settings or its run's metrics do not tell are left out.
+
+    Args:
+        manifest: of the checkpoint.
+        folder: of its run, for `training_flops`: metrics.jsonl holds them per second.
+    """
+    labels: dict[str, Label] = {}
+    settings = manifest.settings
+    # An imported model that was not trained here would look like an untrained one.
+    if manifest.step or not manifest.origin:
+        labels |= {STEP: manifest.step, TOKENS: manifest.tokens}
+    if start := start_of(manifest):
+        labels[START] = start
+    seed = settings.get("run", {}).get("seed")
+    if isinstance(seed, int):
+        labels[SEED] = seed
+    with suppress(ValidationError, KeyError, TypeError):
+        labels[PARAMETERS] = parameter_counts(ModelSettings.model_validate(settings["model"])).total
+    labels |= _schedule_labels(manifest)
+    if (flops := training_flops(_lines_of_all(folder, settings), manifest.step)) is not None:
+        labels[FLOPS] = flops
+    return labels
+
+
+def _lines_of_all(folder: RunFolder, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Lines of metrics from step 1 on: for a branch, first those of its parents, if they are there."""
+    lines, branch = read_lines(folder), settings.get("branch")
+    if not isinstance(branch, Mapping):
+        return lines
+    parent = RunFolder(Path(branch["from"]).parent.parent)
+    try:
+        before = _lines_of_all(parent, read_manifest(Path(branch["from"])).settings)
+    except CheckpointError:
+        return []
+    made = [line for line in before if line["step"] <= branch["step"]]
+    # Else steps of the parent would count at the rate of the branch.
+    return [*made, *lines] if made and made[-1]["step"] == branch["step"] else []
+
+
+def start_of(manifest: CheckpointManifest) -> str:
+    """What a run began with: "random", "clm-42k step 42000" (another run's checkpoint), or the name of a model."""
+    origin = manifest.origin
+    if "run" in origin:
+        return f"{origin['run']} step {origin.get('step', '?')}"
+    return origin.get("model", "") if origin else "random"
+
+
+def _schedule_labels(manifest: CheckpointManifest) -> dict[str, Label]:
+    try:
+        settings = settings_in(manifest)
+        schedule = schedule_of(settings)
+    except (CheckpointError, SettingsError):
+        return {}
+    declared: Mapping[str, Any] = manifest.settings.get("objectives", {})
+    past = () if settings.branch is None else settings.branch.past
+    done, scheduled = [(phase.objective, phase.steps) for phase in past], set()
+    for phase in schedule.phases:
+        steps = min(phase.stop, manifest.step) - phase.start
+        if steps > 0:
+            done.append((str(declared.get(phase.objective, {}).get("kind", phase.objective)), steps))
+            scheduled.add(phase.objective)
+    labels: dict[str, Label] = {}
+    if done:
+        labels[OBJECTIVE] = "+".join(dict.fromkeys(kind for kind, _ in done))
+        if not manifest.origin:
+            clm = sum(steps for kind, steps in done if kind == "clm")
+            labels[CLM_SHARE] = round(clm / sum(steps for _, steps in done), 6)
+    ratios = {_mask_ratio(declared.get(name, {}).get(MASK_RATIO)) for name in scheduled} - {None}
+    if len(ratios) == 1 and (ratio := ratios.pop()) is not None:
+        labels[MASK_RATIO] = ratio
+    if manifest.step == schedule.total_steps:
+        labels[BUDGET] = manifest.step
+    return labels
+
+
+def _mask_ratio(saved: object) -> Label | None:
+    """A mask ratio as a label: a number, or "0.4 to 0.15" of a ramp; None where there is none."""
+    if isinstance(saved, float):
+        return saved
+    try:
+        return str(MaskRatioRamp.model_validate(saved))
+    except ValidationError:
+        return None
+
+
+def training_flops(lines: Sequence[Mapping[str, Any]], step: int) -> float | None:
+    """Model FLOPs of a run up to a step, from its metrics; None if they do not reach it or do not tell.
+
+    The rates of a line are means since the line before, so their quotient times the tokens in between is exact.
+    """
+    total, tokens, reached = 0.0, 0, 0
+    for line in lines:
+        if "loss" not in line or line["step"] > step:
+            continue
+        try:
+            rate = line["model_flops_per_second"] / line["tokens_per_second"]
+            total += (line["tokens"] - tokens) * rate
+            tokens, reached = line["tokens"], line["step"]
+        except (KeyError, TypeError, ZeroDivisionError):
+            return None
+    return total if reached == step and step > 0 else None

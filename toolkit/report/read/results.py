@@ -1,0 +1,166 @@
+"""Results of grid folders: finished cells, the chosen learning rates, and what the grid files say of the models."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from toolkit.core.errors import UserError
+from toolkit.core.text import first_few
+from toolkit.experiments.grid.cell_folder import CellFolder
+from toolkit.experiments.grid.cells import Score
+from toolkit.experiments.grid.folder import GridFolder, ModelInfo
+from toolkit.report.read.comparability import check_comparable
+from toolkit.report.read.completeness import MissingCell, Reason, missing_cells
+from toolkit.report.read.tasks import TaskInfo, tasks_with_cells
+
+
+@dataclass(frozen=True)
+class Results:
+    """Finished cells of one or several grids."""
+
+    grids: Mapping[tuple[str, str], GridFolder]
+    """The folder of each (model, task)."""
+    cells: tuple[Score, ...]
+    rates: Mapping[tuple[str, str], float]
+    """The chosen learning rate of each (model, task)."""
+    models: tuple[ModelInfo, ...]
+    """In the order of the grid files."""
+    tasks: tuple[TaskInfo, ...]
+    """In the order of the grid files."""
+    declarations: Mapping[Path, str]
+    """Texts of the grid files, by folder."""
+    left_out: tuple[tuple[str, str], ...] = ()
+    """Each (model, task) without a chosen rate: no rate has all its seeds yet, or cells have failed."""
+    missing: tuple[MissingCell, ...] = ()
+    """Declared cells without a result."""
+
+    @property
+    def folders(self) -> list[Path]:
+        """Folders of the grids."""
+        return [grid.path for grid in dict.fromkeys(self.grids.values())]
+
+    def place(self, score: Score) -> CellFolder:
+        """The folder of a cell."""
+        return self.grids[score.cell.group].place(score.cell)
+
+    @property
+    def completeness(self) -> str:
+        """How many of the declared cells have a result: `39 of 60 fine-tuning runs`."""
+        num_all = len(self.cells) + len(self.missing)
+        of_all = f" of {num_all:,}" if self.missing else ""
+        return f"{len(self.cells):,}{of_all} fine-tuning {'run' if num_all == 1 else 'runs'}"
+
+    @cached_property
+    def unfinished_rates(self) -> dict[tuple[str, str], list[float]]:
+        """For each (model, task) the learning rates that might still be chosen: cells have failed, or have not run.
+
+        A rate that diverged is finished: it cannot be chosen.
+        """
+        diverged = {(*one.cell.group, one.cell.learning_rate) for one in self.missing if one.reason is Reason.DIVERGED}
+        found: dict[tuple[str, str], list[float]] = {}
+        for model, task, rate in dict.fromkeys((*one.cell.group, one.cell.learning_rate) for one in self.missing):
+            if (model, task, rate) not in diverged:
+                found.setdefault((model, task), []).append(rate)
+        return found
+
+    @property
+    def makers(self) -> dict[str, int]:
+        """Numbers of runs by the versions, device and dtype that made them; empty where no run tells."""
+        found = Counter("unknown" if cell.made_by is None else _maker(cell.made_by) for cell in self.cells)
+        return {} if found.keys() == {"unknown"} else dict(found)
+
+    @property
+    def omission(self) -> str:
+        """What tables lack, in words; empty where they lack nothing."""
+        names = first_few([f"{model} on {task}" for model, task in self.left_out])
+        return f"left out, as no learning rate has all its seeds finished: {names}" if names else ""
+
+    def chosen(self, model: str, task: str) -> list[Score]:
+        """The cells at the chosen rate, by seed; none where no rate was chosen."""
+        rate = self.rates.get((model, task))
+        return [cell for cell in self.of(model, task) if cell.learning_rate == rate]
+
+    def of(self, model: str, task: str) -> list[Score]:
+        """All cells of a model and task, by rate and seed."""
+        return self._by_pair.get((model, task), [])
+
+    @cached_property
+    def _by_pair(self) -> dict[tuple[str, str], list[Score]]:
+        found: dict[tuple[str, str], list[Score]] = {}
+        for cell in self.cells:
+            found.setdefault((cell.model, cell.task), []).append(cell)
+        return found
+
+
+def _maker(made_by: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in made_by.items())
+
+
+def read_results(folders: Iterable[Path]) -> Results:
+    """The results of grid folders, which may share models and tasks but not a pair of the two.
+
+    Raises:
+        UserError: a file is missing or damaged, a grid has no finished cell, or two grids have the same cells, or use
+            one name for different weights or test data.
+    """
+    cells: dict[GridFolder, list[Score]] = {}
+    rates: dict[tuple[str, str], float] = {}
+    models: dict[str, ModelInfo] = {}
+    tasks: dict[str, None] = {}
+    declarations: dict[Path, str] = {}
+    source: dict[tuple[str, str], GridFolder] = {}
+    declared: set[tuple[str, str]] = set()
+    missing: list[MissingCell] = []
+    for folder in folders:
+        grid = GridFolder(folder)
+        cells[grid] = found = grid.read_scores()
+        for pair in dict.fromkeys(score.cell.group for score in found):
+            if pair in source:
+                raise UserError(
+                    f"{source[pair]} and {folder} both have cells of the model {pair[0]!r} and the task {pair[1]!r}. "
+                    "Rename one in its grid file, or report on the two grids separately."
+                )
+            source[pair] = grid
+        rates |= grid.read_rates(found)
+        file = grid.read_declaration()
+        missing += missing_cells(grid, file, found)
+        if file.text is not None:
+            declarations[folder] = file.text
+        for model in file.models:
+            models[model.name] = _merged(models.get(model.name), model, grid)
+        tasks |= dict.fromkeys(file.tasks)
+        declared |= {(model.name, task) for model in file.models for task in file.tasks}
+    check_comparable(cells)
+    scores = [score for found in cells.values() for score in found]
+    return Results(
+        grids=source,
+        cells=tuple(sorted(scores, key=lambda score: (*score.cell.group, score.learning_rate, score.seed))),
+        rates=rates,
+        models=_models_with_cells(models, scores),
+        tasks=tasks_with_cells(tasks, scores, lambda score: source[score.cell.group].place(score.cell)),
+        declarations=declarations,
+        left_out=tuple(sorted((declared | source.keys()) - rates.keys())),
+        missing=tuple(missing),
+    )
+
+
+def _merged(before: ModelInfo | None, model: ModelInfo, grid: GridFolder) -> ModelInfo:
+    if before is None:
+        return model
+    old, new = before.labels or {}, model.labels or {}
+    differing = [key for key in sorted(old.keys() & new.keys()) if old[key] != new[key]]
+    if differing:
+        key = differing[0]
+        raise UserError(
+            f"the model {model.name!r} has the label {key} = {new[key]!r} in {grid.declaration_file} and {old[key]!r} "
+            "in another grid. Rename one of the models, or make the labels equal."
+        )
+    return ModelInfo(model.name, before.path or model.path, {**old, **new})
+
+
+def _models_with_cells(declared: Mapping[str, ModelInfo], cells: Iterable[Score]) -> tuple[ModelInfo, ...]:
+    names = {cell.model for cell in cells}
+    known = [model for name, model in declared.items() if name in names]
+    return (*known, *(ModelInfo(name) for name in sorted(names - declared.keys())))

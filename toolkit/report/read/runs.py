@@ -1,0 +1,118 @@
+"""Loss curves of run folders, from their metrics."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from toolkit.checkpoint.manifest import CheckpointManifest
+from toolkit.core.errors import CheckpointError, UserError
+from toolkit.core.text import quoted
+from toolkit.report.read.manifests import start_of
+from toolkit.run.folder import RunFolder
+from toolkit.run.load import settings_in
+from toolkit.run.metrics import read_lines
+
+Curve = tuple[tuple[float, float], ...]
+"""(step, loss) in order."""
+
+
+@dataclass(frozen=True)
+class RunCurves:
+    """Losses of one run, and the steps after which the objective changed."""
+
+    name: str
+    folder: Path
+    training: Curve
+    held_out: Mapping[str, Curve]
+    """By objective."""
+    switches: tuple[int, ...]
+    settings: str | None
+    """run.toml."""
+    start: str | None = None
+    """What it began with if not with random weights: another run's checkpoint, or a model."""
+
+    @property
+    def title(self) -> str:
+        """The name, and what it began with."""
+        return self.name if self.start is None else f"{self.name}, from {self.start}"
+
+
+def is_run(folder: Path) -> bool:
+    """Whether this is the folder of a run."""
+    run = RunFolder(folder)
+    return run.metrics_file.is_file() or run.settings_file.is_file()
+
+
+def read_runs(folders: Sequence[Path]) -> list[RunCurves]:
+    """Curves of runs, named after their folders.
+
+    Raises:
+        UserError: one has no logged step.
+    """
+    names = [folder.resolve().name for folder in folders]
+    return [
+        _read_run(folder, name if names.count(name) == 1 else str(folder))
+        for folder, name in zip(folders, names, strict=True)
+    ]
+
+
+def _read_run(folder: Path, name: str) -> RunCurves:
+    run = RunFolder(folder)
+    try:
+        lines = read_lines(run)
+        settings = run.settings_file.read_text(encoding="utf-8") if run.settings_file.is_file() else None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"could not read the run {folder}: {error}. Make its files readable.") from error
+    curves = curves_of(lines, name=name, folder=folder, settings=settings)
+    if not curves.training and not curves.held_out:
+        raise UserError(
+            f"{run.metrics_file} has no logged step, so there is no loss curve to draw. Train the run further "
+            f"(toolkit train {quoted(run.settings_file)}), or leave it out."
+        )
+    trained = [line for line in lines if "loss" in line]
+    start, switches = None, curves.switches
+    # Losses are drawn without a checkpoint too.
+    with suppress(CheckpointError):
+        manifest = run.newest_manifest()
+        if manifest is not None and manifest.origin:
+            start = start_of(manifest)
+        branch = None if manifest is None else settings_in(manifest).branch
+        if manifest is not None and branch is not None:
+            # Its checkpoint is RUN/checkpoints/step-NNNNNNNN.
+            start = f"{Path(branch.source).parents[1].name} step {branch.step}"
+            if trained and branch.past and branch.past[-1].objective != _kind(manifest, trained[0]):
+                switches = (branch.step, *switches)
+    return replace(curves, switches=switches, start=start)
+
+
+def curves_of(lines: Sequence[Mapping[str, Any]], *, name: str, folder: Path, settings: str | None = None) -> RunCurves:
+    """Curves of the lines of a metrics.jsonl."""
+    trained = [line for line in lines if "loss" in line]
+    switches = [
+        before["step"] for before, after in pairwise(trained) if before.get("objective") != after.get("objective")
+    ]
+    held_out = {
+        objective: curve
+        for objective in dict.fromkeys(key for line in lines for key in _evaluation(line))
+        if (curve := _curve((line["step"], _evaluation(line).get(objective)) for line in lines))
+    }
+    training = _curve((line["step"], line.get("loss")) for line in lines)
+    return RunCurves(name, folder, training, held_out, tuple(switches), settings)
+
+
+def _kind(manifest: CheckpointManifest, line: Mapping[str, Any]) -> object:
+    """The kind of the objective of a logged step."""
+    name = line.get("objective")
+    return manifest.settings.get("objectives", {}).get(name, {}).get("kind", name)
+
+
+def _evaluation(line: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = line.get("eval_loss")
+    return found if isinstance(found, dict) else {}
+
+
+def _curve(pairs: Any) -> Curve:
+    return tuple((float(step), float(loss)) for step, loss in pairs if isinstance(loss, int | float))
