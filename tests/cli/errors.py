@@ -831,7 +831,7 @@ ELSEWHERE = (
     ("cli/test_train_signals.py", "test_ctrl_c_leaves_with_130_and_no_traceback"),
     ("cli/test_launch.py", "test_what_the_launcher_cannot_take_is_refused"),
     ("training/test_non_finite.py", "test_the_run_ends_and_the_rows_are_named"),
-    ("training/test_initial_weights.py", "test_another_shape_is_refused_with_its_keys"),
+    ("training/test_initial_weights.py", "test_a_run_that_does_not_fit_its_first_weights_is_refused_before_any_rank"),
     ("resume/test_resume.py", "test_other_settings_are_refused_by_name"),
     ("resume/test_resume.py", "test_another_corpus_in_the_same_place_is_refused"),
     ("resume/test_resume.py", "test_other_weights_are_refused_by_name"),

@@ -6,6 +6,9 @@ from tests.support.layouts import stage3
 from tests.support.runs import RunCase, write_run
 from toolkit.testing.distributed import run_distributed
 
+# Whole runs on several ranks.
+pytestmark = pytest.mark.costs(10)
+
 
 @pytest.mark.parametrize(("tp", "pp"), [(1, 1), (2, 1), (1, 2)])
 def test_losses_are_equal(tp, pp, tmp_path):

@@ -37,6 +37,9 @@ from toolkit.testing.distributed import run_distributed
 from toolkit.testing.models import MODEL_OPTIONS, tiny_encoder
 from toolkit.testing.tolerances import gradient_tolerance
 
+# Whole runs on several ranks.
+pytestmark = pytest.mark.costs(10)
+
 FloatArray = npt.NDArray[np.float32]
 _ROWS, _COLUMNS = 8, 64
 _ALONE = ParallelSettings(tp=1, pp=1)

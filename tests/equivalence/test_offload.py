@@ -3,8 +3,13 @@
 import json
 import shutil
 
+import pytest
+
 from tests.support.runs import RunCase, write_run
 from toolkit.testing.distributed import run_distributed
+
+# Whole runs on several ranks.
+pytestmark = pytest.mark.costs(10)
 
 _OFFLOADED = {"offload_optimizer": {"device": "cpu"}}
 
