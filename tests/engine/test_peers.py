@@ -34,9 +34,9 @@ class _Ranks:
         return len(self.meeting.values)
 
     def gather(self, mine: Any) -> list[Any]:
-        self.meeting.barrier.wait(timeout=10)
+        self.meeting.barrier.wait(timeout=60)
         self.meeting.values[self.rank] = mine
-        self.meeting.barrier.wait(timeout=10)
+        self.meeting.barrier.wait(timeout=60)
         return list(self.meeting.values)
 
     def limit_waits(self) -> None:

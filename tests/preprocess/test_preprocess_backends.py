@@ -21,7 +21,7 @@ from toolkit.preprocess.writer.shard_sequence import ShardSequence
 pytestmark = pytest.mark.usefixtures("no_text_is_short")
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def cache(monkeypatch, tmp_path):
     """No proof is there."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -36,7 +36,7 @@ def source(write_jsonl):
 
 
 @pytest.fixture
-def faulty(monkeypatch):
+def faulty(monkeypatch, cache):
     """gigatoken with a tokenizer.json that lacks one merge."""
 
     def open_faulty(tokenizer, *, characters=None):
