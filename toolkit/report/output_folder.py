@@ -39,10 +39,6 @@ def check_output_folder(folder: Path) -> None:
 def replace_report(folder: Path, files: Mapping[str, str | bytes]) -> None:
     """Write the files of a report, and remove those of an earlier one that are not among them.
 
-    Args:
-        folder: made where it is missing.
-        files: contents by path in the folder.
-
     Raises:
         UserError: a file cannot be written, or would lie outside the folder.
     """
@@ -100,7 +96,7 @@ def _remove(folder: Path, path: str, *, known: set[str]) -> None:
 
 
 def _read_list(folder: Path) -> _Listed:
-    """What earlier reports wrote; lines that a stranger has broken tell nothing."""
+    """Files that earlier reports wrote; lines that a stranger has broken tell nothing."""
     with suppress(FileNotFoundError):
         text = (folder / LIST_FILE).read_text(encoding="utf-8", errors="replace")
         return set(_entries(text))

@@ -1,4 +1,4 @@
-"""Which rows of a level are compared, and the tables of their differences.
+"""Pairs of rows that are compared, and the tables of their differences.
 
 Rows are compared that differ in one label, those on one line of its figure, and all with a baseline. Each such family
 of pairs is a question of its own, so that Holm's correction is over its pairs alone.
@@ -28,9 +28,7 @@ Pairs = Mapping[str, Sequence[tuple[Row, Row]]]
 def comparison_table(level: Level, baseline: str | None = None) -> Table | None:
     """Paired tests for each data set and each family's average; None without a pair of rows.
 
-    Args:
-        level: whose rows are compared.
-        baseline: name of a row to compare all others with, if the level has it.
+    `baseline`: name of a row to compare all others with, if the level has it.
     """
     pairs = pairs_of(level, baseline)
     rows = tuple(
@@ -88,7 +86,7 @@ def _on_one_line(level: Level, axis: str) -> Iterator[tuple[Row, Row]]:
 
 
 def difference_tables(level: Level, baseline: str | None) -> list[Table]:
-    """For each family, all rows less the baseline; none where the level has no such row."""
+    """Tables of all rows less the baseline, by family; none where the level has no such row."""
     reference = _row(level, baseline)
     if reference is None:
         return []

@@ -117,12 +117,9 @@ def _environment(table: Table) -> str:
 
 
 def latex_document(tables: Mapping[str, str]) -> str:
-    r"""A document of its own that shows tables, which lie beside it.
+    r"""A document that shows tables, LaTeX by name, which lie beside it.
 
     Signs that pdfLaTeX does not know would stop it; there they become their code points.
-
-    Args:
-        tables: their LaTeX by name.
     """
     inputs = "\n".join(rf"\input{{{name}.tex}}" for name in tables)
     signs = "".join(f"\\declared{{{sign}}}{{{ord(sign):04X}}}\n" for sign in _foreign_signs("".join(tables.values())))

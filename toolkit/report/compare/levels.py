@@ -1,4 +1,4 @@
-"""What a report compares: models over fine-tuning seeds, and configurations over pretraining seeds.
+"""Rows that a report compares: models over fine-tuning seeds, and configurations over pretraining seeds.
 
 Models whose labels differ in the seed alone are one configuration, pretrained several times. Its scores are those
 models' means, so that its intervals tell how far pretraining moves a score. A model without a pretraining seed, such as
@@ -28,7 +28,7 @@ FAMILIES = {
 
 
 class Seeds(StrEnum):
-    """What a row's scores differ in."""
+    """Seeds in which a row's scores differ."""
 
     FINE_TUNING = "fine-tuning seeds"
     PRETRAINING = "pretraining seeds"

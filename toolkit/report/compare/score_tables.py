@@ -39,7 +39,7 @@ class Column:
 
 
 def columns_of(level: Level) -> dict[str, list[Column]]:
-    """By family: its data sets, and where there are several, their average."""
+    """Columns by family: its data sets, and where there are several, their average."""
     found: dict[str, list[Column]] = {}
     for kind, tasks in level.families.items():
         found[kind] = [Column(task.name, f"{task.name} ({task.metric})", (task,)) for task in tasks]

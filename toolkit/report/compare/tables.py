@@ -20,7 +20,7 @@ _LONGEST_MESSAGE = 160
 
 
 class IntervalKind(StrEnum):
-    """How a table's intervals are computed."""
+    """Method by which a table's intervals are computed."""
 
     T = "t"
     BOOTSTRAP = "bootstrap"
@@ -147,5 +147,5 @@ def _shortened(message: str) -> str:
 
 
 def slug(text: str) -> str:
-    """Of a name that others chose, as part of a file's name."""
+    """A name that others chose, as part of a file's name."""
     return "".join(sign if sign.isalnum() or sign in "._" else "-" for sign in text).strip(".-") or "unnamed"

@@ -37,7 +37,7 @@ class Axis:
 
 
 def axes_of(level: Level) -> dict[str, Axis]:
-    """By label, each that differs between rows, as far as it is a number or one of a few texts."""
+    """Axes by label: each that differs between rows, as far as it is a number or one of a few texts."""
     hidden = repeated_labels(level) | {SEED}
     if CLM_SHARE in level.label_names:
         hidden.add(OBJECTIVE)

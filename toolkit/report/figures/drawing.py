@@ -51,13 +51,7 @@ class Shape(Enum):
 
 
 def draw(picture: Picture, file_format: str, shape: Shape = Shape.WIDE) -> bytes:
-    """A file of a picture.
-
-    Args:
-        picture: with at least one panel.
-        file_format: `svg` or `pdf`.
-        shape: for which width of the page.
-    """
+    """An SVG or PDF file of a picture with at least one panel."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -151,7 +145,7 @@ def _draw_series(axes: "Axes", picture: Picture, series: Series) -> Any:
 
 
 def _legend_columns(labels: list[str], width: float) -> int:
-    """As many as fit: a letter is about 0.065 inches wide, a line's sample 0.5."""
+    """Number of columns that fit: a letter is about 0.065 inches wide, a line's sample 0.5."""
     longest = max((len(label) for label in labels), default=1)
     return max(1, min(len(labels) or 1, int(width / (0.5 + 0.065 * longest))))
 

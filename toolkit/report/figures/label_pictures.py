@@ -85,7 +85,7 @@ def _score_points(rows: Iterable[Row], tasks: Sequence[TaskInfo], axis: Axis) ->
 
 
 def _variation_points(rows: Sequence[Row], tasks: Sequence[TaskInfo], axis: Axis) -> Iterator[Point]:
-    """Of each row the difference from the rows' mean, over the seeds that all have."""
+    """The difference of each row from the rows' mean, over the seeds that all have."""
     scores = [row.by_seed(tasks) for row in rows if row.estimate(tasks) is not None]
     known = [row for row in rows if row.estimate(tasks) is not None]
     shared = set[Label].intersection(*map(set, scores)) if len(scores) > 1 else set[Label]()

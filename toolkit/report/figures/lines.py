@@ -1,4 +1,4 @@
-"""Which rows share a line of a figure, and where they stand on its axis: their labels decide."""
+"""Lines of a figure and places on its axis, as the labels of rows decide."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -98,7 +98,7 @@ def _group(rows: Sequence[Row], axis: str) -> dict[_Key, list[Row]]:
 
 
 def _sorted(groups: Mapping[_Key, list[Row]]) -> dict[_Key, list[Row]]:
-    """By one label after the other; lines without it come last."""
+    """Sort by one label after the other; lines without it come last."""
     columns = [[value for _, value in column] for column in zip(*groups, strict=True)]
     places = [places_of(value for value in column if value is not None) for column in columns]
     return {key: groups[key] for key in sorted(groups, key=lambda key: order_of([value for _, value in key], places))}

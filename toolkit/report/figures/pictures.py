@@ -1,4 +1,4 @@
-"""What the figures show, as values: panels of series. `drawing` makes SVG and PDF of them."""
+"""Contents of figures, as values: panels of series. `drawing` makes SVG and PDF of them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -65,7 +65,7 @@ class Picture:
 
 
 def floor_sentence(panels: Sequence[Panel]) -> str:
-    """For the caption of panels, of which some may have a floor."""
+    """A sentence for the caption of panels, of which some may have a floor."""
     has_floor = any(panel.floor is not None for panel in panels)
     return " Dashed, unless far below: the best answer that reads no text." if has_floor else ""
 

@@ -27,7 +27,7 @@ class _Group:
 
     @property
     def y_label(self) -> str:
-        """Of a panel."""
+        """Label of a panel's axis."""
         return "test score (%)" if len(self.tasks) > 1 else f"test {self.tasks[0].metric} (%)"
 
 
@@ -35,12 +35,7 @@ def rate_pictures(results: Results, level: Level, members: Mapping[str, Sequence
     """Test scores against the rate, and their spread over rates and seeds; none where no data set has several rates.
 
     Lines are the values of the label `objective` (and `start`) where a row has it, otherwise rows. A model counts
-    where it was run at all rates of a panel.
-
-    Args:
-        results: of the grids.
-        level: whose rows are the lines, or are pooled in them.
-        members: names of the models of each row.
+    where it was run at all rates of a panel; `members` names the models of each row.
     """
     lines = _lines(level, members)
     curves: list[Panel] = []
@@ -110,7 +105,7 @@ def _groups(results: Results, level: Level) -> Iterator[_Group]:
 
 
 def _scores(results: Results, models: Iterable[str], group: _Group) -> Iterator[_ByRate]:
-    """Of each model that has a seed that was run at all rates, the means over the data sets by seed."""
+    """Means over the data sets by seed, of each model that has a seed that was run at all rates."""
     for model in models:
         by_rate: dict[float, Mapping[int, float]] = {}
         for rate in group.rates:

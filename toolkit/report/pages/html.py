@@ -8,11 +8,7 @@ from importlib.resources import files
 def html_page(title: str, body: str, *, style: str = "", script: str = "") -> str:
     """A whole page, readable on a phone and on paper.
 
-    Args:
-        title: as text.
-        body: as HTML.
-        style: of this page, behind the shared style sheet.
-        script: JavaScript that runs when the page is there.
+    `style`: of this page, behind the shared style sheet; `script`: JavaScript that runs when the page is there.
     """
     shared = files("toolkit.report.pages").joinpath("page.css").read_text(encoding="utf-8")
     end = f"<script>\n{script}</script>\n" if script else ""

@@ -29,7 +29,7 @@ _LANGUAGES = ["und"]
 
 
 def model_indexes(results: Results) -> dict[str, str]:
-    """By file name, the YAML of each model: `model-index` as it stands in a model card's head."""
+    """The YAML of each model by file name: `model-index` as it stands in a model card's head."""
     from huggingface_hub import ModelCardData
 
     files = file_names([model.name for model in results.models])
@@ -44,7 +44,7 @@ def model_indexes(results: Results) -> dict[str, str]:
 
 
 def mteb_results(results: Results) -> dict[str, str]:
-    """By path, the scores as MTEB's cache of results holds them: the mean over seeds, and each seed's own.
+    """Scores by path, as MTEB's cache of results holds them: the mean over seeds, and each seed's own.
 
     They are not MTEB's runs: `mteb_version` is null, and tasks are called what the grid calls them.
     """

@@ -22,7 +22,7 @@ _MOST_TESTS = 1000
 
 @dataclass(frozen=True)
 class Contents:
-    """What is on the page."""
+    """Contents of the page."""
 
     results: Results | None
     levels: tuple[Level, ...]
@@ -118,7 +118,7 @@ def _fine(text: str) -> str:
 
 
 def _folded(title: str, parts: Sequence[str], *, is_open: bool) -> str:
-    """What a first look needs stays open."""
+    """A section that a reader can fold; what a first look needs stays open."""
     body = "\n".join(parts)
     return body if is_open else f"<details><summary>{escape(title)}</summary>\n{body}</details>"
 

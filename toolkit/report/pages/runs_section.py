@@ -33,10 +33,7 @@ def pair_key(model: str, task: str) -> str:
 def runs_section(results: Results, members: Mapping[str, Sequence[str]], *, output: Path) -> str:
     """All runs by model and task, folded.
 
-    Args:
-        results: of the grids.
-        members: names of the models of each configuration.
-        output: folder of the page, to which links to the runs' files are relative.
+    `members`: names of the models of each configuration; `output`: folder of the page, to which links are relative.
     """
     anchors = row_anchors(results, members)
     parts = ['<h2 id="runs">Runs behind the scores</h2><div class="runs">']

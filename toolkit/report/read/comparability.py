@@ -1,4 +1,4 @@
-"""Whether cells of several grids compare: one name has to mean the same weights, or the same test data, in all."""
+"""Comparability of cells of several grids: one name has to mean the same weights, or the same test data, in all."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path

@@ -44,7 +44,7 @@ def quantity(value: Label | None) -> float | None:
 
 
 def distinguishing(groups: Sequence[Mapping[str, Label | None]]) -> list[str]:
-    """As few labels as tell groups apart and name each, texts rather than numbers; all labels together differ."""
+    """The fewest labels that tell groups apart and name each, texts rather than numbers; all labels together differ."""
     if len(groups) < 2:
         return []
     names = list(dict.fromkeys(name for group in groups for name in group))
@@ -58,7 +58,7 @@ def distinguishing(groups: Sequence[Mapping[str, Label | None]]) -> list[str]:
 
 
 def places_of(values: Iterable[Label]) -> dict[Label, float]:
-    """Where values stand in an order: numbers and sizes where they are on an axis, others one after another."""
+    """Places of values in an order: numbers and sizes where they are on an axis, others one after another."""
     known = list(dict.fromkeys(values))
     numbers = [number for value in known if (number := quantity(value)) is not None]
     return dict(zip(known, numbers if len(numbers) == len(known) else map(float, range(len(known))), strict=True))

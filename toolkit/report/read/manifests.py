@@ -107,7 +107,7 @@ def _lines_of_all(folder: RunFolder, settings: Mapping[str, Any]) -> list[dict[s
 
 
 def start_of(manifest: CheckpointManifest) -> str:
-    """What a run began with: "random", "clm-42k step 42000" (another run's checkpoint), or the name of a model."""
+    """The start of a run: "random", "clm-42k step 42000" (another run's checkpoint), or the name of a model."""
     origin = manifest.origin
     if "run" in origin:
         return f"{origin['run']} step {origin.get('step', '?')}"

@@ -47,14 +47,14 @@ class Results:
 
     @property
     def completeness(self) -> str:
-        """How many of the declared cells have a result: `39 of 60 fine-tuning runs`."""
+        """Count of the declared cells that have a result: `39 of 60 fine-tuning runs`."""
         num_all = len(self.cells) + len(self.missing)
         of_all = f" of {num_all:,}" if self.missing else ""
         return f"{len(self.cells):,}{of_all} fine-tuning {'run' if num_all == 1 else 'runs'}"
 
     @cached_property
     def unfinished_rates(self) -> dict[tuple[str, str], list[float]]:
-        """For each (model, task) the learning rates that might still be chosen: cells have failed, or have not run.
+        """Learning rates by (model, task) that might still be chosen: cells have failed, or have not run.
 
         A rate that diverged is finished: it cannot be chosen.
         """
@@ -73,7 +73,7 @@ class Results:
 
     @property
     def omission(self) -> str:
-        """What tables lack, in words; empty where they lack nothing."""
+        """A sentence on what tables lack; empty where they lack nothing."""
         names = first_few([f"{model} on {task}" for model, task in self.left_out])
         return f"left out, as no learning rate has all its seeds finished: {names}" if names else ""
 
