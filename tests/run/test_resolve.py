@@ -7,17 +7,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from tests.support.runs import RunCase, write_run
 from toolkit.core.errors import CorpusError, SettingsError
 from toolkit.core.types import AttentionKind, Targets
+from toolkit.engine import gpus
 from toolkit.engine import precision as precision_choice
 from toolkit.objectives import registry
-from toolkit.run import RunFolder, load_run
+from toolkit.run import RunFolder, load_run, resolve
 from toolkit.run.data import open_run_data
 from toolkit.run.load import declare_run, read_resolved, to_toml
 from toolkit.run.resolve import read_run, resolve_run
+from toolkit.run.settings import CompleteSettings
+from toolkit.run.step_plan import StepPlan
 from toolkit.testing.distributed import run_distributed
 
 
@@ -163,6 +166,47 @@ def test_ranks_read_what_was_resolved(tmp_path):
     assert again.division.ds_config == run.division.ds_config
     with pytest.raises(SettingsError, match=r"micro-batch(es)? a step on each rank, but 1 rank of this run need"):
         read_run(run.folder, run, num_ranks=1)
+
+
+@pytest.mark.parametrize("gpu_bytes", [None, 10**12])
+def test_a_run_has_one_plan_of_steps_and_is_divided_once(tmp_path, monkeypatch, gpu_bytes):
+    """Also where the tokenizer decides the vocabulary, which what fits in a GPU's memory depends on."""
+    run_file, made, divided = write_run(tmp_path), [], []
+    unset = ("vocab_size = 97", "micro_batch_rows = 2", 'precision = "fp32"')
+    run_file.write_text("\n".join(line for line in run_file.read_text().splitlines() if line not in unset))
+    monkeypatch.setattr(gpus, "has_gpu", lambda: gpu_bytes is not None)
+    monkeypatch.setattr(gpus, "gpu_bytes", lambda: gpu_bytes)
+    monkeypatch.setattr(precision_choice, "faster_on_this_cpu", lambda threads: ("bf16", "it is faster"))
+    build, divide = StepPlan.__init__, resolve.divide_run
+    monkeypatch.setattr(StepPlan, "__init__", lambda plan, settings: made.append(plan) or build(plan, settings))
+    monkeypatch.setattr(resolve, "divide_run", lambda *given, **named: divided.append(1) or divide(*given, **named))
+    run = resolve_run(declare_run(str(run_file)), ds_config=None, num_ranks=2)
+    assert made == [run.plan]
+    assert len(divided) == 1
+    assert (run.settings.model.vocab_size, run.settings.precision) == (128, "bf16")
+    with run.folder.locked():
+        run.write()
+    assert read_run(run.folder, read_resolved(run.folder.settings_file), num_ranks=2).settings == run.settings
+    assert len(made) == 2
+
+
+def test_settings_with_a_choice_left_open_are_not_complete(tmp_path):
+    settings = load_run(str(write_run(tmp_path)))
+    assert CompleteSettings.of(settings, precision="bf16").model_dump() == {
+        **settings.model_dump(),
+        "precision": "bf16",
+    }
+    with pytest.raises(ValidationError, match="precision"):
+        CompleteSettings.of(settings, precision=None)
+    unknown = settings.model_copy(update={"model": settings.model.model_copy(update={"vocab_size": None})})
+    with pytest.raises(ValidationError, match=r"model\.vocab_size is not known"):
+        CompleteSettings.of(unknown, precision="fp32")
+
+
+def test_a_missing_corpus_is_told_before_ranks_that_do_not_fit(tmp_path):
+    declared = declare_run(str(write_run(tmp_path)), [f"data.train={tmp_path / 'nowhere'}"])
+    with pytest.raises(CorpusError, match="nowhere"):
+        resolve_run(declared, ds_config="zero1", num_ranks=3)
 
 
 def test_a_folder_has_one_starter_and_one_run(tmp_path):

@@ -1,7 +1,7 @@
 """The corpora of a run, opened: those of each phase, and the one of `data.validation`."""
 
+import itertools
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 from toolkit.core.errors import SettingsError
@@ -35,17 +35,10 @@ class RunCorpora:
     training: tuple[tuple[NamedCorpus, ...], ...]
     """For each phase: one, or those of a blend; phases with equal data have the same."""
     validation: NamedCorpus | None
-
-    @property
-    def first(self) -> NamedCorpus:
-        """The training corpus; the first of several, all of which have its tokenizer."""
-        return self.training[0][0]
-
-    @cached_property
-    def named(self) -> tuple[NamedCorpus, ...]:
-        """Corpora, each once; the first is that of `first`."""
-        named = [corpus for phase in self.training for corpus in phase]
-        return tuple(dict.fromkeys(named if self.validation is None else [*named, self.validation]))
+    first: NamedCorpus
+    """The training corpus; the first of several, all of which have its tokenizer."""
+    named: tuple[NamedCorpus, ...]
+    """Each once, `first` as the first."""
 
     def hashes(self) -> dict[str, str]:
         """SHA-256 of each corpus's manifest, by the setting that names it: what may not change on resume."""
@@ -86,7 +79,9 @@ def open_corpora(settings: RunSettings, plan: StepPlan) -> RunCorpora:
         training.append(
             _open_training(data, f"schedule.{number}.data.train" if "train" in own else "data.train", opened)
         )
-    return RunCorpora(tuple(training), None if path is None else NamedCorpus("data.validation", Corpus(path)))
+    validation = None if path is None else NamedCorpus("data.validation", Corpus(path))
+    named = [*itertools.chain(*training), *([] if validation is None else [validation])]
+    return RunCorpora(tuple(training), validation, named[0], tuple(dict.fromkeys(named)))
 
 
 def _open_training(data: DataSettings, key: str, opened: dict[str, Corpus]) -> tuple[NamedCorpus, ...]:

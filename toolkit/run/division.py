@@ -35,7 +35,7 @@ class Division:
     """What was chosen for settings and options that were not given, a line each."""
 
 
-def divide_run(settings: RunSettings, steps: StepPlan, *, ds_config: str | None, num_ranks: int) -> Division:
+def divide_run(settings: RunSettings, plan: StepPlan, *, ds_config: str | None, num_ranks: int) -> Division:
     """Division of a run over ranks; its micro-batches fit in a GPU's memory where `model.vocab_size` is known.
 
     `ds_config` is the path of a DeepSpeed JSON or the name of a shipped one; None or "auto": chosen.
@@ -43,7 +43,7 @@ def divide_run(settings: RunSettings, steps: StepPlan, *, ds_config: str | None,
     named, rows = None if ds_config == "auto" else ds_config, settings.train.micro_batch_rows
     batch = batch_of(settings, rows, num_ranks)
     if rows is None and settings.model.vocab_size is not None and gpus.has_gpu():
-        division, why = _largest_fitting(settings, steps, named, data_parallel=batch.data_parallel)
+        division, why = _largest_fitting(settings, plan, named, data_parallel=batch.data_parallel)
         told = [f"train.micro_batch_rows {division.batch.micro_batch_rows}: {why}"]
     else:
         division = _with_file(settings, batch, named)
@@ -77,19 +77,19 @@ def targets_per_position(settings: RunSettings, objective: str) -> float:
     return ratio.mean if isinstance(ratio, MaskRatioRamp) else float(ratio)
 
 
-def blocks_of_stages(settings: RunSettings, steps: StepPlan) -> list[range]:
+def blocks_of_stages(settings: RunSettings, plan: StepPlan) -> list[range]:
     """The numbers of the blocks of each pipeline stage; the vocabulary size is known."""
-    return stage_blocks(settings.model, settings.parallel, targets_per_position=_mean_targets(settings, steps))
+    return stage_blocks(settings.model, settings.parallel, targets_per_position=_mean_targets(settings, plan))
 
 
-def describe_stages(settings: RunSettings, steps: StepPlan) -> str:
+def describe_stages(settings: RunSettings, plan: StepPlan) -> str:
     """The cut that was chosen, and why."""
-    sizes = ", ".join(str(len(blocks)) for blocks in blocks_of_stages(settings, steps))
-    worth = head_in_blocks(settings.model, targets_per_position=_mean_targets(settings, steps))
+    sizes = ", ".join(str(len(blocks)) for blocks in blocks_of_stages(settings, plan))
+    worth = head_in_blocks(settings.model, targets_per_position=_mean_targets(settings, plan))
     return f"parallel.stages [{sizes}]: balanced by arithmetic; the head is worth {worth:.2g} blocks"
 
 
-def rank_memories(settings: RunSettings, steps: StepPlan, division: Division) -> list[RankMemory]:
+def rank_memories(settings: RunSettings, plan: StepPlan, division: Division) -> list[RankMemory]:
     """Memory of the ranks of each pipeline stage at the peak of a step; one without a pipeline.
 
     The vocabulary size is known; without a precision, bf16 is assumed.
@@ -98,9 +98,9 @@ def rank_memories(settings: RunSettings, steps: StepPlan, division: Division) ->
     from toolkit.model.kernels.cross_entropy import EAGER, Compiled
 
     batch, config = division.batch, division.ds_config
-    stages = tuple(len(blocks) for blocks in blocks_of_stages(settings, steps))
+    stages = tuple(len(blocks) for blocks in blocks_of_stages(settings, plan))
     # Micro-batches of all phases have as many positions, or fewer; only one long row can be more.
-    rows, length = BatchPlans(batch, steps).largest_micro_batch
+    rows, length = BatchPlans(batch, plan).largest_micro_batch
     # Tied weights of a pipeline are a parameter group of their own, as are norms and embeddings without weight decay.
     is_tied_pipeline = settings.parallel.pp > 1 and settings.model.tie_word_embeddings
     has_one_group = settings.train.decay_norms_and_embeddings and not is_tied_pipeline
@@ -137,7 +137,7 @@ def _with_file(settings: RunSettings, batch: BatchPlan, named: str | None) -> Di
 
 
 def _largest_fitting(
-    settings: RunSettings, steps: StepPlan, named: str | None, *, data_parallel: int
+    settings: RunSettings, plan: StepPlan, named: str | None, *, data_parallel: int
 ) -> tuple[Division, str]:
     """Division into the largest micro-batches that fit in the memory of a rank's GPU, and the reason in words."""
     gpu_bytes = gpus.gpu_bytes()
@@ -145,7 +145,7 @@ def _largest_fitting(
     for rows in (rows for rows in range(share, 0, -1) if share % rows == 0):
         batch = BatchPlan(settings.train.global_batch_rows, rows, data_parallel)
         division = _with_file(settings, batch, named)
-        needed = max(rank_memories(settings, steps, division), key=lambda memory: memory.total)
+        needed = max(rank_memories(settings, plan, division), key=lambda memory: memory.total)
         if needed.total > usable:
             continue
         few = rows < min(share, LARGEST_DEFAULT_MICRO_BATCH)
@@ -158,9 +158,9 @@ def _largest_fitting(
     )
 
 
-def _mean_targets(settings: RunSettings, steps: StepPlan) -> float:
+def _mean_targets(settings: RunSettings, plan: StepPlan) -> float:
     """Targets per position over the whole schedule."""
-    schedule = steps.schedule
+    schedule = plan.schedule
     targets = sum(
         (phase.stop - phase.start) * targets_per_position(settings, phase.objective) for phase in schedule.phases
     )

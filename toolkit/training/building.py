@@ -18,7 +18,7 @@ from toolkit.run.step_plan import StepPlan
 from toolkit.training.shared_inputs import check_same_kernels
 
 
-def build_engine(settings: RunSettings, steps: StepPlan, division: Division, *, ranks: Ranks) -> Engine:
+def build_engine(settings: RunSettings, plan: StepPlan, division: Division, *, ranks: Ranks) -> Engine:
     """The engine around this rank's part of the model; other parts are never allocated. Collective."""
     with torch.device("meta"):
         encoder = Encoder(settings.model)
@@ -44,7 +44,7 @@ def build_engine(settings: RunSettings, steps: StepPlan, division: Division, *, 
     if division.is_compiled:
         compile_blocks_(encoder)
     checkpoint_blocks_(encoder.model.layers, settings.train.activation_checkpointing)
-    module = encoder if topology.pp == 1 else Stage(encoder, blocks_of_stages(settings, steps)[topology.stage])
+    module = encoder if topology.pp == 1 else Stage(encoder, blocks_of_stages(settings, plan)[topology.stage])
     allocate_(module, settings.run.seed, standard_deviation=settings.model.initializer_range)
     if isinstance(module, Stage):
         from toolkit.engine.pipeline import PipelinedEngine
