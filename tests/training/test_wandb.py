@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.runs import write_run
 from toolkit.core.errors import SettingsError
-from toolkit.run import RunFolder, load_run, resolve
-from toolkit.run.resolve import check_wandb
+from toolkit.run import RunFolder, checks, load_run
+from toolkit.run.checks import check_wandb
 from toolkit.training.wandb_writer import WandbWriter
 
 _HAS_WANDB = importlib.util.find_spec("wandb") is not None
@@ -25,7 +25,7 @@ def test_without_the_package_it_says_what_to_install(monkeypatch, tmp_path, valu
 
 
 def test_not_asked_for_it_is_not_looked_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(resolve, "find_spec", pytest.fail)
+    monkeypatch.setattr(checks, "find_spec", pytest.fail)
     check_wandb(load_run(str(write_run(tmp_path))))
 
 

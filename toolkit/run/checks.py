@@ -60,7 +60,7 @@ def _check_spikes(settings: RunSettings) -> None:
         )
 
 
-def _check_wandb(settings: RunSettings) -> None:
+def check_wandb(settings: RunSettings) -> None:
     """Look for the package, which is not imported."""
     wanted = settings.log.wandb
     if wanted and find_spec("wandb") is None:
@@ -156,7 +156,7 @@ CHECKS = Checks(
         ({"probe", "checkpoint"}, _check_probed_steps),
         ({"train", "parallel"}, _check_spikes),
     ),
-    machine=(_check_wandb, _check_probe_files),
+    machine=(check_wandb, _check_probe_files),
     data=(_check_tokenizers, _check_frames, _check_vocabulary, _check_tokenizer_folder),
     division=(_check_degrees, _check_recomputation),
 )
