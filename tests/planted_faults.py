@@ -451,8 +451,8 @@ FAULTS = (
     Fault(
         name="preprocess: two processes write one corpus",
         path="toolkit/preprocess/writer/folder.py",
-        old="        lock.acquire(timeout=0)\n",
-        new="        lock.acquire(timeout=0)\n        lock.release()\n",
+        old="        lock = try_lock(path)\n",
+        new="        lock = try_lock(path)\n        lock and lock.release()\n",
         tests=("tests/preprocess/test_preprocess_restart.py",),
     ),
     Fault(

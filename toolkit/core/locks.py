@@ -16,19 +16,33 @@ from toolkit.core.errors import SettingsError
 _SECONDS_UNTIL_SAID = 30.0
 
 
+def try_lock(path: Path, *, timeout: float = 0) -> FileLock | None:
+    """The lock `path`, held; None where another process still holds it after `timeout` seconds.
+
+    Raises:
+        OSError: the file or its folder cannot be made, or not be locked.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path, timeout=timeout)
+    try:
+        lock.acquire()
+    except Timeout:
+        return None
+    return lock
+
+
 @contextmanager
 def locked_file(path: Path) -> Iterator[None]:
     """Hold the lock `path` inside the block, after waiting for other processes as long as it takes.
 
     Raises:
-        OSError: the file cannot be made or locked.
+        OSError: the file or its folder cannot be made, or not be locked.
     """
-    lock = FileLock(path)
-    try:
-        lock.acquire(timeout=_SECONDS_UNTIL_SAID)
-    except Timeout:
+    lock = try_lock(path, timeout=_SECONDS_UNTIL_SAID)
+    if lock is None:
         if holder := holder_of(path):
             print(f"waiting for the lock {path}{holder}", flush=True)
+        lock = FileLock(path)
         lock.acquire()
     try:
         yield
@@ -43,8 +57,6 @@ def locked_folder(
     """Make a folder where it is missing, and hold the lock `name` in it inside the block.
 
     Args:
-        folder: the folder.
-        name: of the lock's file.
         timeout: seconds to wait for another process.
         in_use: message where another process still holds it; which one is added where the system does not know.
         unwritable: the message where the folder cannot be written, from the system's reason.
@@ -52,14 +64,12 @@ def locked_folder(
     Raises:
         SettingsError: with one of these messages.
     """
-    lock = FileLock(folder / name, timeout=timeout)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
-    except Timeout:
-        raise SettingsError(f"{in_use}{holder_of(folder / name)}") from None
+        lock = try_lock(folder / name, timeout=timeout)
     except OSError as error:
         raise SettingsError(unwritable(error.strerror or str(error))) from None
+    if lock is None:
+        raise SettingsError(f"{in_use}{holder_of(folder / name)}")
     try:
         yield
     finally:

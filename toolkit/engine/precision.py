@@ -68,7 +68,6 @@ def faster_on_this_cpu(
             # Processes that start together: one measures, alone, and the others read what it found. A cache that cannot
             # be written costs a second at each start.
             with suppress(OSError):
-                path.parent.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(locked_file(path.with_suffix(".lock")))
             kept = _read(path, key)
         seconds = kept or (measure or time_steps)(threads)

@@ -106,7 +106,6 @@ class PlanStore:
     def _leave_summary(self, path: Path, table: PlanTable) -> bool:
         """Whether it could be written there."""
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
             with locked_file(path.with_name(".plans.lock")):
                 write_summary(path, self._summary_key, table)
         except OSError:
@@ -160,7 +159,6 @@ class PlanStore:
         key, failures = self._key(number), []
         for path in self._places(number):
             try:
-                path.parent.mkdir(parents=True, exist_ok=True)
                 with locked_file(path.with_name(".plans.lock")):
                     # Another process may have made it while this one waited.
                     found = read_sizes(path, key) if is_intact(path, key) else None

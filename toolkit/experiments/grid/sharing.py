@@ -15,10 +15,10 @@ from contextlib import AbstractContextManager
 from functools import cache
 from pathlib import Path
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from toolkit.core.errors import SettingsError
-from toolkit.core.locks import holder_of, locked_folder
+from toolkit.core.locks import holder_of, locked_folder, try_lock
 from toolkit.core.text import first_few
 from toolkit.execution import NOBODY, Event, Failed, Finished
 from toolkit.experiments.grid.cells import Cell
@@ -142,17 +142,12 @@ def command_name() -> str:
 
 def _try_lock(path: Path) -> FileLock | None:
     """The lock, held; None where another process holds it."""
-    lock = FileLock(path, timeout=0)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
-    except Timeout:
-        return None
+        return try_lock(path)
     except OSError as error:
         raise SettingsError(
             f"could not lock {path}: {error.strerror or error}. Set grid.dir to a folder that can be locked."
         ) from None
-    return lock
 
 
 def _mark(file: Path) -> tuple[int, int] | None:

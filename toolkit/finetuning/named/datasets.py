@@ -136,7 +136,6 @@ def _local_folder(form: PublishedForm, hub: Hub) -> Path:
         console().print(f"{error}\nusing the copy that was read before: {copy}")
         return copy
     folder = root / _key(form, commits) / form.name
-    root.mkdir(parents=True, exist_ok=True)
     with locked_file(root / f".{form.name}.lock"):
         if not folder.is_dir():
             folder.parent.mkdir(exist_ok=True)

@@ -6,13 +6,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from filelock import FileLock, Timeout
-
 import toolkit
 from tokenization import Tokenizer
 from toolkit.core.errors import CorpusError, UserError
 from toolkit.core.files import PARTIAL_FILES, atomic_directory, hash_folder
-from toolkit.core.locks import holder_of
+from toolkit.core.locks import holder_of, try_lock
 from toolkit.core.text import counted, first_few
 from toolkit.data import (
     MANIFEST_NAME,
@@ -39,27 +37,25 @@ def locked(folder: Path) -> Iterator[None]:
     Raises:
         UserError: it cannot be made, or another process is writing into it.
     """
+    path = folder / LOCK_NAME
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         # A file, opened for writing: NFS grants no exclusive lock on a folder, which cannot be opened so.
-        lock = FileLock(folder / LOCK_NAME)
-        lock.acquire(timeout=0)
+        lock = try_lock(path)
     except FileExistsError as error:
         raise UserError(f"the output {folder} is a file. Name a folder.") from error
-    except Timeout as error:
-        raise UserError(
-            f"Another process is writing a corpus into {folder}. Wait for it, or name another folder."
-            f"{holder_of(folder / LOCK_NAME)}"
-        ) from error
     except OSError as error:
         raise UserError(
             f"the output folder {folder} cannot be written or locked: {error.strerror}. Name another folder."
         ) from error
+    if lock is None:
+        raise UserError(
+            f"Another process is writing a corpus into {folder}. Wait for it, or name another folder.{holder_of(path)}"
+        )
     try:
         yield
     finally:
         # While it is still locked: filelock 4 tries again where a file that it opened meanwhile has lost its name.
-        (folder / LOCK_NAME).unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
         lock.release()
         with suppress(OSError):  # not empty: the usual case
             folder.rmdir()
