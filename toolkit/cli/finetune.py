@@ -100,7 +100,7 @@ def command(
 
 
 def help_sections(words: Sequence[str]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """What `--set` changes for every task, and for the one that a command line names.
+    """Settings that `--set` changes for every task, and for the one that a command line names.
 
     Args:
         words: of the command line, behind the command.

@@ -13,12 +13,6 @@ class LengthGroupedSampler(Sampler[int]):
 
     Rows are shuffled, sorted by length within groups of 50 batches (fewer where the file is small), cut into batches,
     and the batches are shuffled. Each iteration is the next epoch, so that a resumed run begins where it was killed.
-
-    Args:
-        lengths: of the rows, in tokens.
-        batch_rows: rows of a batch.
-        seed: of the run.
-        first_epoch: number of the epoch that the first iteration gives.
     """
 
     def __init__(self, lengths: Sequence[int], *, batch_rows: int, seed: int, first_epoch: int = 0) -> None:

@@ -69,7 +69,7 @@ class FinetuningResult(Settings):
 
 
 class Keep(StrEnum):
-    """What a run leaves behind beside its scores and predictions."""
+    """Things that a run leaves behind beside its scores and predictions."""
 
     MODEL = "model"
     SCORES = "scores"
@@ -187,7 +187,7 @@ def _run(
 
 @contextmanager
 def _threads(number: int | None) -> Iterator[None]:
-    """So many CPU threads inside the block; None leaves them as they are."""
+    """Set the number of CPU threads inside the block; None leaves it as it is."""
     before = torch.get_num_threads()
     torch.set_num_threads(before if number is None else number)
     try:
@@ -235,7 +235,7 @@ def _check_replaceable(folder: Path, source: EncoderSource) -> None:
 
 
 def _model_identity(source: EncoderSource) -> list[Any]:
-    """Of a folder its files; of a model of the hub its commit."""
+    """Files of a folder; the commit of a model of the hub."""
     return (
         [source.model, getattr(source.config, "_commit_hash", None)]
         if source.origin is None

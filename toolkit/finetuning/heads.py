@@ -3,6 +3,8 @@
 EuroBERT has such a head of its own in transformers (`classifier_pooling="mean"`), so its stock class is used and the
 saved folder needs nothing of ours. Every other encoder gets the same head from here; its folder is the encoder's, with
 the head in a file beside it. All weights are fp32, whatever the folder holds.
+
+Shapes: B inputs, S positions in an input, D model width.
 """
 
 import copy
@@ -25,11 +27,7 @@ _HEAD_FILE = "head.safetensors"
 
 
 class MeanPoolingClassifier(nn.Module):
-    """Masked mean of the last hidden states -> dense -> GELU -> linear, over any encoder.
-
-    Args:
-        encoder: gives `last_hidden_state`, (B, S, D); its configuration knows the number of classes.
-    """
+    """Masked mean of the last hidden states -> dense -> GELU -> linear, over any encoder."""
 
     def __init__(self, encoder: PreTrainedModel) -> None:
         super().__init__()
@@ -65,11 +63,6 @@ class MeanPoolingClassifier(nn.Module):
 def load_network(auto_class: Any, source: EncoderSource, **config_changes: Any) -> PreTrainedModel:
     """An encoder, or one with a head of a stock class, in fp32; what is new is drawn from torch's global generator.
 
-    Args:
-        auto_class: `AutoModel`, or `AutoModelFor...`.
-        source: of the encoder.
-        config_changes: entries of the configuration that the head needs, such as `id2label`.
-
     Raises:
         UserError: it cannot be loaded, or weights of the encoder are missing. Some stock classes look for them under
             another name than the folder has, and would go on with random ones after a warning.
@@ -102,16 +95,7 @@ def load_network(auto_class: Any, source: EncoderSource, **config_changes: Any) 
 
 
 def new_classifier(source: EncoderSource, labels: Sequence[str], *, problem_type: str) -> nn.Module:
-    """An encoder with a fresh head for whole inputs: mean pooling -> dense -> GELU -> linear.
-
-    Args:
-        source: of the encoder.
-        labels: names of the outputs, in order.
-        problem_type: as configurations of transformers call it, for those who load the folder.
-
-    Raises:
-        UserError: the encoder cannot be loaded.
-    """
+    """An encoder with a fresh head for whole inputs: mean pooling -> dense -> GELU -> linear."""
     named = {
         "id2label": dict(enumerate(labels)),
         "label2id": {label: index for index, label in enumerate(labels)},

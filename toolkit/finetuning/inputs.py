@@ -12,12 +12,10 @@ Encoded = dict[str, list[int]]
 
 
 class InputBuilder:
-    """Turns texts into ids: what the tokenizer itself adds around them, and an end-of-text token where it adds none.
+    """Builder of ids: what the tokenizer itself adds around a text, and an end-of-text token where it adds none.
 
     A pair goes through the tokenizer's own template for pairs; one that has none puts a line break between the two.
-
-    Args:
-        source: of the encoder; what the tokenizer returns beyond the arguments it accepts is dropped.
+    What the tokenizer returns beyond the arguments that the encoder accepts is dropped.
 
     Attributes:
         max_length: tokens that the tokenizer itself may return; the end-of-text token that is added here comes on top.
@@ -33,11 +31,7 @@ class InputBuilder:
         self.pair_prefix = "" if has_pair_template else "\n"
 
     def __call__(self, first: Sequence[str], pairs: Sequence[str] | None = None) -> tuple[list[Encoded], int]:
-        """Encode texts, or pairs of texts; also returns how many were too long and were truncated.
-
-        Raises:
-            UserError: the special tokens leave no room for text.
-        """
+        """Encode texts, or pairs of texts; also returns how many were too long and were truncated."""
         second = None if pairs is None else [self.pair_prefix + text for text in pairs]
         self.check_room(num_texts=1 if pairs is None else 2)
         encoded = self._tokenizer(list(first), second, verbose=False)
@@ -52,11 +46,7 @@ class InputBuilder:
         return [self.close(row) for row in rows], num_cut
 
     def check_room(self, *, num_texts: int) -> None:
-        """Refuse a `max_length` at which tokenizers drop the text, or truncate nothing at all.
-
-        Raises:
-            UserError: the special tokens leave no room for text.
-        """
+        """Refuse a `max_length` at which tokenizers drop the text, or truncate nothing at all."""
         num_ends = int(self._end_id is not None)
         num_special = self._tokenizer.num_special_tokens_to_add(pair=num_texts == 2)
         if self.max_length < num_special + num_texts:
@@ -87,7 +77,7 @@ def missing_end_id(tokenizer: PreTrainedTokenizerBase) -> int | None:
 
 
 def paper_inputs(texts: Sequence[str], source: EncoderSource) -> tuple[list[Encoded], int]:
-    """As the paper's authors encode texts: the end-of-text token as a string behind the text, nothing in front of it.
+    """Encode texts as the paper's authors do: the end-of-text token as a string behind the text, nothing in front.
 
     Truncation, to 99 % of what the model takes, may remove that token, as theirs does.
     Also returns how many texts were truncated.
@@ -108,15 +98,9 @@ def paper_length(source: EncoderSource) -> int:
 
 
 def check_not_empty(rows: Sequence[Encoded], place: str, numbers: Sequence[int] | None = None) -> None:
-    """An input without a single token has nothing to pool.
+    """Refuse an input without a single token, which has nothing to pool.
 
-    Args:
-        rows: the inputs.
-        place: their file.
-        numbers: of the rows in it; None: they are all of its rows.
-
-    Raises:
-        UserError: names the first such row of `place`.
+    The message names its row of `place`, by `numbers` where the inputs are not all rows.
     """
     for number, row in zip(numbers or range(1, len(rows) + 1), rows, strict=True):
         if not row["input_ids"]:

@@ -3,6 +3,8 @@
 Each input of a task gives one vector (sequence classification), or one for each of its words (token classification),
 the mean of the encoder's last hidden states over its tokens. The regression is scikit-learn's, multinomial, L2 with
 C = 1, on vectors standardized by the training split. Nothing is drawn, so equal weights give equal scores.
+
+Shapes: S positions in an input, D model width.
 """
 
 import warnings
@@ -28,12 +30,7 @@ def probe_scores(
 ) -> dict[str, float]:
     """Train the probe on the training split and score it on the test split, by the names of the task's metrics.
 
-    Args:
-        task: `sc` or `tc`.
-        data: what `task.read` gave.
-        features: what `task.encode` gave for an encoder.
-        hidden_states: of that encoder.
-        steps: most iterations of L-BFGS.
+    The task is `sc` or `tc`; `steps` are the most iterations of L-BFGS.
     """
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
@@ -55,7 +52,7 @@ def probe_scores(
 
 @dataclass(frozen=True)
 class _Item:
-    """What is classified: a whole input, or a word of it."""
+    """Input that is classified, or a word of it."""
 
     tokens: slice | npt.NDArray[np.intp]
     """Those of its vector."""
@@ -65,7 +62,7 @@ class _Item:
 
 
 def _items(features: Features) -> list[list[_Item]]:
-    """Those of each input, in the order of its tokens."""
+    """Items of each input, in the order of its tokens."""
     return [_words(row) if "words" in row else [_Item(slice(None), slice(None), row["labels"])] for row in features]
 
 
@@ -86,7 +83,7 @@ def _pooled(items: Sequence[list[_Item]], features: Features, hidden_states: Hid
 
 
 def _output(items: list[_Item], row: Mapping[str, Any], classes: Iterator[int], width: int) -> Vectors:
-    """What a network that is sure of these classes would answer."""
+    """Answer of a network that is sure of these classes."""
     output = np.zeros((len(row["input_ids"]), width), np.float32)
     for item in items:
         output[item.answers, next(classes)] = 1

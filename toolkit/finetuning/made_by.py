@@ -1,4 +1,4 @@
-"""What makes a result: versions, device and compute dtype, on which scores depend beside the declaration."""
+"""Makers of a result: versions, device and compute dtype, on which scores depend beside the declaration."""
 
 import torch
 import transformers
@@ -9,7 +9,7 @@ from toolkit.finetuning.precision import choose_autocast
 
 
 def made_by(threads: int) -> dict[str, str]:
-    """Of results of this process; the compute dtype is the one on so many threads of a CPU, or on the GPU."""
+    """Makers of this process's results; the compute dtype is the one on so many threads of a CPU, or on the GPU."""
     return {**versions_and_device(), "dtype": choose_autocast(threads)}
 
 

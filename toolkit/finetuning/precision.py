@@ -2,6 +2,8 @@
 
 Weights stay fp32 and are cast at every use: on a CPU less is gained than by pretraining's bf16 weights, and so it is
 timed by itself.
+
+Shapes: B inputs, S positions in an input.
 """
 
 from collections.abc import Iterator
@@ -17,7 +19,7 @@ _given: ContextVar[Precision | None] = ContextVar("given", default=None)
 
 @contextmanager
 def cpu_autocast(precision: Precision | None) -> Iterator[None]:
-    """Inside the block `choose_autocast` measures nothing on a CPU: it was measured before. None changes nothing."""
+    """Let `choose_autocast` measure nothing on a CPU inside the block: it was measured before. None changes nothing."""
     token = _given.set(precision)
     try:
         yield

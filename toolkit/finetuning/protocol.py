@@ -19,7 +19,7 @@ Splits = Mapping[Split, Sequence[ExampleT]]
 
 
 class FinetuningProtocol(Protocol):
-    """What `standard` and `paper` differ in."""
+    """Difference of `standard` and `paper` in all families."""
 
     def with_validation(self, splits: Splits[ExampleT]) -> dict[Split, Sequence[ExampleT]]:
         """The splits of a run, from those of its files."""
@@ -53,9 +53,6 @@ def split_training(num_rows: int) -> tuple[list[int], list[int]]:
 
     5 % of the rows, drawn by `datasets` with seed 42 whatever the seed of the run; both in the order of the draw. Given
     as 95 % for training, as theirs: the share for validation would round to one row more for some files.
-
-    Raises:
-        UserError: the file has a single row.
     """
     if num_rows < 2:
         raise UserError(

@@ -12,7 +12,7 @@ _LARGE_MODEL = 100_000_000
 
 
 class Split(StrEnum):
-    """What a file of examples is for."""
+    """Purpose of a file of examples."""
 
     TRAIN = "train"
     VALIDATION = "validation"
@@ -20,7 +20,7 @@ class Split(StrEnum):
 
 
 class Initialization(StrEnum):
-    """Where the encoder's weights come from; the head is always new."""
+    """Origin of the encoder's weights; the head is always new."""
 
     PRETRAINED = "pretrained"
     RANDOM = "random"

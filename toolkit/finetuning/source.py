@@ -63,11 +63,7 @@ def open_source(
 ) -> EncoderSource:
     """Configuration and tokenizer of a local folder or a hub id.
 
-    Args:
-        model: folder or hub id.
-        initialization: of the encoder.
-        max_length: of inputs in tokens; None: what model and tokenizer accept.
-        origin: the checkpoint that `model` was made from; None: `model` itself.
+    `max_length` is by default what model and tokenizer accept; `origin` is the checkpoint that `model` was made from.
 
     Raises:
         UserError: it is not there, has no tokenizer, or is not an encoder.
@@ -136,7 +132,7 @@ def _check_encoder(model: str, config: PretrainedConfig) -> None:
 
 
 def _check_tokenizer(model: str, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Without a tokenizer's files, transformers makes one that knows special tokens alone."""
+    """Refuse what transformers makes without a tokenizer's files, which knows special tokens alone."""
     added, ids = tokenizer.get_added_vocab(), tokenizer.get_vocab()
     largest = max((number for token, number in ids.items() if token not in added), default=None)
     if ids.keys() <= set(tokenizer.all_special_tokens):
@@ -153,7 +149,7 @@ def _check_tokenizer(model: str, config: PretrainedConfig, tokenizer: PreTrained
 
 
 def _looks_ahead(config: PretrainedConfig) -> bool:
-    """Whether a small random model of this kind, whose configuration says so, lets a token see later ones."""
+    """Tell whether a small random model of this kind, whose configuration says so, lets a token see later ones."""
     small = copy.deepcopy(config)
     small.num_hidden_layers, small.vocab_size, small.pad_token_id = 1, 8, None
     if getattr(small, "layer_types", None):

@@ -19,15 +19,7 @@ from toolkit.core.text import counted, json_kind
 
 
 def read_text(path: Path, *, what_to_give: str) -> str:
-    """The content of a file in UTF-8, with or without a byte order mark.
-
-    Args:
-        path: of the file.
-        what_to_give: ends the message where there is no such file.
-
-    Raises:
-        UserError: the file is missing, a folder, unreadable, or not UTF-8.
-    """
+    """Content of a file in UTF-8, with or without a byte order mark; `what_to_give` ends the message without it."""
     with reading(path, what_to_give=what_to_give):
         return path.read_bytes().decode("utf-8-sig")
 
@@ -50,13 +42,7 @@ def reading(path: Path, *, what_to_give: str) -> Iterator[None]:
 def parse_object(place: str, line: str | bytes, *, loads: Callable[[Any], Any] = json.loads) -> dict[str, Any]:
     """The JSON object of a line.
 
-    Args:
-        place: file and line, for messages.
-        line: of a file of JSON lines.
-        loads: `json.loads`, or `orjson.loads`, which is faster, but takes no NaN and no integers above 64 bits.
-
-    Raises:
-        UserError: the line is not JSON, or another kind of value.
+    `orjson.loads` is faster than `json.loads`, but takes no NaN and no integers above 64 bits.
     """
     try:
         row = loads(line)
@@ -80,11 +66,7 @@ class Table:
 
 
 def read_table(path: Path) -> Table:
-    """Read a `.tsv`, `.txt`, `.csv`, `.jsonl` or `.parquet` file.
-
-    Raises:
-        UserError: the file is missing, broken, empty or of another kind; the message names the place.
-    """
+    """Read a `.tsv`, `.txt`, `.csv`, `.jsonl` or `.parquet` file."""
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
         kind = "a folder" if path.is_dir() else f"a {path.suffix} file" if path.suffix else "a file without an ending"

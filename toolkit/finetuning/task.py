@@ -65,7 +65,7 @@ class Task(ABC, Generic[DataT]):
 
     @property
     def metric_names(self) -> tuple[str, ...]:
-        """What may be the main metric under the settings, the family's own choice first."""
+        """Scores that may be the main metric under the settings, the family's own choice first."""
         protocol = self.settings.protocol
         return (self.metrics[protocol], *self.other_metrics.get(protocol, ()))
 
@@ -121,7 +121,7 @@ class Task(ABC, Generic[DataT]):
         return sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
 
     def row(self, prediction: Prediction) -> Prediction:
-        """What predictions.jsonl tells of a prediction, which may hold more for `score`."""
+        """Row of predictions.jsonl for a prediction, which may hold more for `score`."""
         return prediction
 
     def baseline(self, data: DataT) -> float | None:
@@ -129,11 +129,7 @@ class Task(ABC, Generic[DataT]):
         return None
 
     def num_targets(self, labels: torch.Tensor) -> int:
-        """How many losses `loss` averages over: rows, or what else a family counts. Parts of a batch are weighed by it.
-
-        Args:
-            labels: as for `loss`.
-        """
+        """Number of losses in the mean of `loss`: rows, or what else a family counts. It weighs parts of a batch."""
         return len(labels)
 
     def collate_labels(self, labels: Sequence[Any], *, width: int) -> torch.Tensor:
@@ -146,13 +142,7 @@ class Task(ABC, Generic[DataT]):
         return logits
 
     def fit(self, network: nn.Module, features: Features, source: EncoderSource, *, folder: Path) -> None:
-        """Train in place.
-
-        Args:
-            network: as `network` makes it.
-            features: of the training split.
-            source: of the encoder.
-            folder: keeps what a run that was killed goes on from.
+        """Train in place; `folder` keeps what a run that was killed goes on from.
 
         Raises:
             NonFiniteError: the training diverged.
@@ -160,7 +150,7 @@ class Task(ABC, Generic[DataT]):
         train(network, features, task=self, source=source, folder=folder)
 
     def answer(self, network: nn.Module, features: Features, source: EncoderSource) -> Outputs:
-        """What the trained network answers to each input, in their order."""
+        """Answers of the trained network to each input, in their order."""
         return predict(network, features, task=self, source=source)
 
     def answer_splits(
@@ -171,7 +161,7 @@ class Task(ABC, Generic[DataT]):
 
 
 def _complaints(candidate: object) -> list[str]:
-    """What a candidate lacks as a family, a phrase each."""
+    """Reasons why a candidate is no family, a phrase each."""
     if not (isinstance(candidate, type) and issubclass(candidate, Task)):
         return ["it is not a subclass of toolkit.finetuning.Task"]
     named = [

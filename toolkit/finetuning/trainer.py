@@ -40,21 +40,21 @@ _TRAINED = "trained.pt"
 
 
 class Trainable(Protocol):
-    """What training and prediction need of a `Task`."""
+    """Part of a `Task` that training and prediction need."""
 
     settings: FinetuningSettings
 
     def logits(self, outputs: Any) -> torch.Tensor:
-        """As in `Task`."""
+        """Logits in what the network returns."""
 
     def collate_labels(self, labels: Sequence[Any], *, width: int) -> torch.Tensor:
-        """As in `Task`."""
+        """Labels of a batch."""
 
     def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """As in `Task`."""
+        """Mean loss of a batch."""
 
     def num_targets(self, labels: torch.Tensor) -> int:
-        """As in `Task`."""
+        """Number of losses in the mean."""
 
 
 class ShowProgress(TrainerCallback):
@@ -66,7 +66,7 @@ class ShowProgress(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        """Called by the Trainer after each update."""
+        """Take note of an update, for the Trainer."""
         self._bar.update(state.global_step)
 
 
@@ -79,7 +79,7 @@ class SaveByTheClock(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        """Called by the Trainer after each update."""
+        """Take note of an update, for the Trainer."""
         if time.monotonic() - self._last >= _SECONDS_BETWEEN_CHECKPOINTS and state.global_step < state.max_steps:
             self._last = time.monotonic()
             control.should_save = True
@@ -87,13 +87,6 @@ class SaveByTheClock(TrainerCallback):
 
 def train(network: nn.Module, features: Features, *, task: Trainable, source: EncoderSource, folder: Path) -> None:
     """Fine-tune in place: AdamW, warm-up, linear to 0, batches of like length; fp32 weights, bf16 where it is faster.
-
-    Args:
-        network: on the CPU.
-        features: of the training split.
-        task: whose loss it is.
-        source: of the encoder.
-        folder: keeps what a run that was killed goes on from.
 
     Raises:
         NonFiniteError: the weights have diverged.
@@ -196,16 +189,7 @@ def settle_accelerator() -> None:
 def training_arguments(
     kind: Callable[..., Any], settings: FinetuningSettings, folder: Path, *, steps: int, rate: float, **more: Any
 ) -> Any:
-    """The Trainer's arguments for a run.
-
-    Args:
-        kind: `TrainingArguments`, or a subclass that another trainer wants.
-        settings: of the run.
-        folder: where checkpoints go.
-        steps: optimizer updates.
-        rate: peak learning rate.
-        more: arguments of that subclass.
-    """
+    """Arguments of the Trainer: `TrainingArguments`, or the subclass that another trainer wants, with `more`."""
     settle_accelerator()
     arguments = kind(
         output_dir=str(folder),

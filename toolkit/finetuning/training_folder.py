@@ -49,14 +49,7 @@ def fit_once(
     """Train in place, or take the weights that a training with the same start and inputs has left.
 
     Files of equal content may be read as other inputs, as where several splits name one file: the inputs decide.
-
-    Args:
-        task: with the settings of the run.
-        network: as `task.network` makes it.
-        inputs: of the training split.
-        source: of the encoder.
-        folder: for this training alone.
-        declared: what the run is, but for its data.
+    `declared` is what the run is, but for its data; the folder is for this training alone.
 
     Raises:
         NonFiniteError: the training diverged.

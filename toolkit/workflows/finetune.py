@@ -107,7 +107,7 @@ def resolve_data(
 
 
 def next_lines(result: FinetuningResult, output: Path) -> list[str]:
-    """What closes the command: where the answers to the test file are, and how the model is used."""
+    """Closing lines of the command: where the answers to the test file are, and how the model is used."""
     model = str(output / "model")
     use = _USES.get(result.task, _USES["other"])
     if result.task == "sc" and not _is_stock_classifier(output / "model"):
@@ -119,7 +119,7 @@ def next_lines(result: FinetuningResult, output: Path) -> list[str]:
 
 
 def _is_stock_classifier(model: Path) -> bool:
-    """Whether transformers loads encoder and head together."""
+    """Tell whether transformers loads encoder and head together."""
     names = json.loads((model / "config.json").read_text(encoding="utf-8")).get("architectures") or []
     return any(name.endswith("ForSequenceClassification") for name in names)
 

@@ -146,7 +146,7 @@ def _hidden_states(checkpoint: "Checkpoint", settings: "ModelSettings") -> "Hidd
 
 
 def _packed_forward(body: "Body", features: "Features") -> "Iterator[tuple[int, Vectors]]":
-    """Hidden states of inputs, several of them packed as the segments of one row; the shortest first."""
+    """Hidden states (T, D) of inputs, several of them packed as the segments of one row; the shortest first."""
     import numpy as np
     import torch
 

@@ -25,7 +25,7 @@ Grades = Mapping[str, Mapping[str, int]]
 
 @dataclass(frozen=True)
 class Document:
-    """What is searched: a text, and its title or an empty string."""
+    """Text that is searched, and its title or an empty string."""
 
     title: str
     text: str
@@ -45,7 +45,7 @@ class Collection:
     queries: Mapping[str, str]
 
     def is_query_itself(self, query: str, document: str) -> bool:
-        """Whether a query is a document of its own collection: id and text are equal, with the title or without."""
+        """Tell whether a query is a document of its collection: id and text are equal, with the title or without."""
         if query != document:
             return False
         found = self.documents[document]
@@ -54,7 +54,7 @@ class Collection:
 
 @dataclass(frozen=True)
 class Judgement:
-    """One line of a judgements file."""
+    """Line of a judgements file."""
 
     line: int
     query: str
@@ -77,18 +77,14 @@ class Judgements:
         return [document for document in self.collection.documents if document in judged]
 
     def only(self, queries: Iterable[str]) -> "Judgements":
-        """Those of some queries, in the order of the file."""
+        """Judgements of some queries, in the order of the file."""
         chosen = frozenset(queries)
         grades = {query: grades for query, grades in self.grades.items() if query in chosen}
         return Judgements(self.path, self.collection, grades)
 
 
 def collect(path: Path, collection: Collection, rows: Iterable[Judgement]) -> Judgements:
-    """Check the lines of a judgements file against their collection.
-
-    Raises:
-        UserError: an unknown document or query, two grades for one pair, or nothing relevant; names the line.
-    """
+    """Check the lines of a judgements file against their collection."""
     grades: dict[str, dict[str, int]] = {}
     for row in rows:
         _check_known(path, collection, row)
@@ -126,7 +122,7 @@ Content = TypeVar("Content")
 
 
 def is_beir(path: Path) -> bool:
-    """Whether a path is a BEIR folder, or a file in the `qrels/` of one."""
+    """Tell whether a path is a BEIR folder, or a file in the `qrels/` of one."""
     return _find(path if path.is_dir() else collection_folder(path), _CORPUS) is not None
 
 
@@ -136,15 +132,7 @@ def collection_folder(judgements: Path) -> Path:
 
 
 def judgements_file(path: Path, *, split: str) -> Path:
-    """The judgements that a path stands for: a file itself, or the split's of a BEIR folder.
-
-    Args:
-        path: a BEIR folder or one of its judgement files.
-        split: `train`, `dev` or `test`.
-
-    Raises:
-        UserError: the folder has none for this split.
-    """
+    """The judgements that a path stands for: a file itself, or the split's of a BEIR folder."""
     if not path.is_dir():
         return path
     file = path / _QRELS / f"{split}.tsv"
@@ -164,11 +152,7 @@ def collection_files(judgements: Path) -> list[Path]:
 
 
 def read_collection(judgements: Path) -> Collection:
-    """The collection above the `qrels/` folder of a judgements file.
-
-    Raises:
-        UserError: a file is missing or broken; names the line.
-    """
+    """The collection above the `qrels/` folder of a judgements file."""
     root = collection_folder(judgements)
     files = {name: _find(root, name) for name in (_CORPUS, _QUERIES)}
     for name, file in files.items():
@@ -193,11 +177,7 @@ def read_collection(judgements: Path) -> Collection:
 
 
 def read_judgements(path: Path, collection: Collection) -> Judgements:
-    """Judgements of one file, with or without a header.
-
-    Raises:
-        UserError: the file is broken or does not fit the collection; names the line.
-    """
+    """Judgements of one file, with or without a header."""
     return collect(path, collection, _read_lines(path))
 
 

@@ -79,12 +79,6 @@ def plan_batches(pairs: Sequence[Pair], *, rows: int, steps: int, seed: int) -> 
     bring along a document that is relevant to another query, or a query twice. A batch is smaller than `rows` only
     where no more pairs fit. Each pass over the pairs has an order of its own, and each pair one of its negatives;
     a pair without any gets a document of another one.
-
-    Args:
-        pairs: of the training data.
-        rows: examples of a batch.
-        steps: number of batches.
-        seed: of order and negatives.
     """
     draw = np.random.default_rng(seed)
     pool = [text for pair in pairs for text in (pair.positive, *pair.negatives)]
@@ -131,7 +125,7 @@ class PlannedBatches(BatchSampler):
             start += size
 
     def set_epoch(self, epoch: int) -> None:
-        """Called by the trainer; the plan spans the whole run."""
+        """Do nothing for the trainer: the plan spans the whole run."""
 
 
 def train_contrastively(
@@ -144,13 +138,6 @@ def train_contrastively(
 ) -> None:
     """Train in place with sentence-transformers' trainer.
 
-    Args:
-        network: on the CPU; its prompts are put in front of queries and documents.
-        batches: one for each update.
-        loss: of sentence-transformers, over `network`.
-        settings: of the run.
-        folder: keeps what a run that was killed goes on from.
-
     Raises:
         NonFiniteError: the training diverged.
     """
@@ -159,7 +146,7 @@ def train_contrastively(
 
     class _TrainerWithoutCard(SentenceTransformerTrainer):
         def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
-            """Nothing: for a model card, it would count the tokens of all texts."""
+            """Do nothing: for a model card, it would count the tokens of all texts."""
 
     steps = len(batches)
     rate = settings.peak_rate(sum(parameter.numel() for parameter in network.parameters()))

@@ -2,6 +2,8 @@
 
 A SentenceTransformer tokenizes by itself, in training, in our search and wherever its folder is loaded. So what an
 input needs beyond the encoder's own tokenizer, an end-of-text token above all, becomes part of the folder's tokenizer.
+
+Shapes: Q queries, C documents of a chunk, D width of the vectors.
 """
 
 import json
@@ -35,14 +37,9 @@ def new_embedder(
 ) -> "SentenceTransformer":
     """An encoder with mean pooling over all tokens, compared by the cosine; on the CPU, in fp32.
 
-    Args:
-        source: of the encoder.
-        protocol: `standard` keeps what the tokenizer adds around a text, and adds an end where it adds none; `paper`
-            adds an end-of-text token alone, and truncates at 99 % of what the model takes.
-        prompts: put in front of texts, by name (`query`, `document`).
-
-    Raises:
-        UserError: the encoder or its tokenizer does not fit.
+    `standard` keeps what the tokenizer adds around a text, and adds an end where it adds none; `paper` adds an
+    end-of-text token alone, and truncates at 99 % of what the model takes. Prompts, by name (`query`, `document`),
+    stand in front of texts.
     """
     settle_accelerator()
     from sentence_transformers import SentenceTransformer
@@ -114,14 +111,14 @@ def _backend(source: EncoderSource) -> Tokenizer:
 
 
 def _limited(tokenizer: PreTrainedTokenizerBase, longest: int) -> PreTrainedTokenizerBase:
-    """For inputs of `longest` tokens, padded on the right."""
+    """The tokenizer for inputs of `longest` tokens, padded on the right."""
     padded = right_padding(tokenizer)
     padded.model_max_length = longest
     return padded
 
 
 def _check_room(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Below this, tokenizers drop the text, or truncate nothing at all."""
+    """Refuse a length below which tokenizers drop the text, or truncate nothing at all."""
     num_special = tokenizer.num_special_tokens_to_add()
     if tokenizer.model_max_length <= num_special:
         raise UserError(
@@ -135,12 +132,8 @@ def search(
 ) -> list[list[npt.NDArray[np.int64]]]:
     """Rank all documents for each query by the cosine, exactly; among equal ones the first document comes first.
 
-    Args:
-        network: whose prompts are put in front of queries and documents.
-        queries: texts, in groups; what others there are does not change a group's rankings by a bit.
-        documents: texts, encoded once for all groups.
-        depth: length of the rankings.
-        rows: texts that pass through the encoder at once.
+    Queries come in groups; what others there are does not change a group's rankings by a bit. `rows` texts pass through
+    the encoder at once.
 
     Returns:
         For each query of each group the numbers of its `depth` best documents, or of all where there are fewer.

@@ -172,13 +172,13 @@ class Retrieval(Task[JudgedSplits]):
         return nn.functional.cross_entropy(logits, labels)
 
     def answer(self, network: nn.Module, features: Features, source: EncoderSource) -> Outputs:
-        """For each query the numbers of the best documents among those searched."""
+        """Numbers of the best documents for each query, among those searched."""
         return self.answer_splits(network, {Split.TEST: features}, source)[Split.TEST]
 
     def answer_splits(
         self, network: nn.Module, features: Mapping[Split, Features], source: EncoderSource
     ) -> Mapping[Split, Outputs]:
-        """As `answer`; documents that several splits search are encoded once."""
+        """Rankings of all splits; documents that several of them search are encoded once."""
         embedder, rows = cast("SentenceTransformer", network), self.settings.batch_rows
         queries = {split: row["queries"] for split, (row,) in features.items()}
         documents = {split: row["documents"] for split, (row,) in features.items()}
@@ -254,7 +254,7 @@ _WHAT_TO_GIVE = "Give a BEIR folder (corpus.jsonl, queries.jsonl, qrels/), or a 
 
 @dataclass(frozen=True)
 class _Form:
-    """What a protocol decides.
+    """Differences of the protocols.
 
     Attributes:
         separator: between title and text of a document.

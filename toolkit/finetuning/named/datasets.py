@@ -65,9 +65,7 @@ class NamedDataset:
     def settings(self, given: SettingsT, *, shared: Collection[str] = ()) -> SettingsT:
         """The settings of a run, with this set's own where none are given.
 
-        Args:
-            given: for the run.
-            shared: keys of it that are given for other data sets too: the set's own number takes their place.
+        `shared` are keys that are given for other data sets too: the set's own number takes their place.
         """
         if given.protocol != "paper":
             return given
@@ -99,7 +97,7 @@ class NamedDataset:
         return found if len(found) == len(forms) else {}
 
     def splits(self, protocol: str) -> Mapping[Split, PublishedForm]:
-        """What each split is read from."""
+        """Form that each split is read from."""
         return self.forms.get(protocol, self.forms["standard"])
 
 

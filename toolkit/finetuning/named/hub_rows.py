@@ -51,7 +51,7 @@ class HubRows:
 
 @dataclass(frozen=True)
 class _Location:
-    """Where rows are: a commit, and the paths of the files, or none where the repository says it itself."""
+    """Place of rows: a commit, and the paths of the files, or none where the repository says it itself."""
 
     commit: str
     paths: tuple[str, ...] = ()
@@ -65,14 +65,7 @@ class OpenRows:
     dataset: Any
 
     def read(self, *columns: str) -> Iterator[Row]:
-        """The rows, with a count on the screen.
-
-        Args:
-            columns: what is read of each row.
-
-        Raises:
-            UserError: there are no rows, a column is missing, or the connection broke down.
-        """
+        """The rows, with a count on the screen."""
         # Whole tables: `datasets` takes several times as long for single rows.
         tables, number = iter(self.dataset.with_format("arrow").iter(batch_size=_BATCH_ROWS)), 0
         with progress(f"reading {self.source}", total=None, unit="rows") as shown:
@@ -89,11 +82,7 @@ class OpenRows:
             raise UserError(f"{self.source} has no rows. The repository has changed; {_ALTERNATIVE}.")
 
     def class_names(self, column: str) -> list[str]:
-        """Names of the classes of a column of numbers, or of lists of them.
-
-        Raises:
-            UserError: the column is missing, or its classes have no names.
-        """
+        """Names of the classes of a column of numbers, or of lists of them."""
         features: Mapping[str, Any] = self.dataset.features or {}
         self._check_columns((column,), features)
         feature = features[column]
@@ -121,19 +110,11 @@ class Hub:
     _snapshots: dict[tuple[str, str], tuple[str, list[str]]] = field(default_factory=dict)
 
     def commits(self, sources: Iterable[HubRows]) -> dict[str, str]:
-        """The commit of each repository that `open` would read.
-
-        Raises:
-            UserError: the hub is unreachable or refuses, or what is declared does not exist.
-        """
+        """The commit of each repository that `open` would read."""
         return {source.repository: self._locate(source).commit for source in sources}
 
     def open(self, source: HubRows) -> OpenRows:
-        """Rows of a split.
-
-        Raises:
-            UserError: the hub is unreachable or refuses, or what is declared does not exist.
-        """
+        """Rows of a split."""
         from datasets import load_dataset
 
         location = self._locate(source)
@@ -153,11 +134,7 @@ class Hub:
         return OpenRows(source, dataset)
 
     def read_json(self, source: HubRows, path: str) -> Any:
-        """A JSON file of a repository, at the commit of its rows.
-
-        Raises:
-            UserError: the hub is unreachable or refuses, or the file does not exist or is not JSON.
-        """
+        """A JSON file of a repository, at the commit of its rows."""
         from huggingface_hub import hf_hub_download
 
         with _errors_naming(source.repository), _quiet_datasets():

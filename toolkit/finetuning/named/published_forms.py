@@ -67,10 +67,10 @@ class FileOfSplit(PublishedForm):
 
     @abstractmethod
     def _examples(self, hub: Hub, source: HubRows) -> Iterator[Any]:
-        """Those of a split, in the hub's order."""
+        """Examples of a split, in the hub's order."""
 
     def _content(self, examples: Sequence[Any]) -> Iterable[str]:
-        """What a file of them holds; here a line for each."""
+        """Content of a file of them; here a line for each."""
         return (f"{example}\n" for example in examples)
 
 
@@ -176,7 +176,7 @@ class ClozeQuestions(AnsweredQuestions):
 
 
 def _mentions(row: Row) -> list[Row]:
-    """Where the entities that are answers stand in the passage, in SQuAD's form."""
+    """Mentions of the answers' entities in the passage, in SQuAD's form."""
     passage, wanted = row["passage"], set(row["answers"])
     spans = zip(row["entity_spans"]["start"], row["entity_spans"]["text"], strict=True)
     found = sorted((start, text) for start, text in spans if text in wanted and passage.startswith(text, start))

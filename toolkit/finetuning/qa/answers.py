@@ -37,7 +37,7 @@ class BestSpan:
 
 
 def has_question_answering(config: PretrainedConfig) -> bool:
-    """Whether transformers has a question-answering class that finds the encoder's weights in an encoder's folder."""
+    """Tell whether transformers has a question-answering class that finds the weights in an encoder's folder."""
     kind = type(config)
     if kind not in MODEL_FOR_QUESTION_ANSWERING_MAPPING or kind not in MODEL_MAPPING:
         return False
@@ -50,14 +50,7 @@ def has_question_answering(config: PretrainedConfig) -> bool:
 def best_spans(
     questions: Sequence[Question], features: Features, outputs: Outputs, *, max_length: int
 ) -> list[BestSpan]:
-    """The best span of each question over its windows, from start and end logits (S, 2) of each window.
-
-    Args:
-        questions: of a split.
-        features: all windows of the split.
-        outputs: logits of each window.
-        max_length: of a span, in tokens.
-    """
+    """The best span of each question over its windows, from start and end logits (S, 2) of each window."""
     best = [BestSpan("", -np.inf, np.inf)] * len(questions)
     for row, logits in zip(features, outputs, strict=True):
         window, number = row["window"], row["of"]
@@ -104,7 +97,7 @@ def _spans(window: Window, question: Question) -> Iterator[tuple[int, int]]:
 def choose_threshold(
     questions: Mapping[Split, Sequence[Question]], validation: Sequence[BestSpan] | None
 ) -> float | None:
-    """None (every question is answered) where neither training nor validation has a question without an answer."""
+    """The best threshold; None (every question is answered) where training and validation have answers to all."""
     learnt = [*questions[Split.TRAIN], *questions.get(Split.VALIDATION, ())]
     if all(question.answers for question in learnt):
         return None
@@ -124,7 +117,7 @@ def answer_text(span: BestSpan, threshold: float | None) -> str:
 
 
 def _first(model_class: Any) -> Any:
-    """Some kinds of encoders have several classes."""
+    """The first class, where a kind of encoders has several."""
     return model_class[0] if isinstance(model_class, tuple) else model_class
 
 
@@ -132,7 +125,7 @@ _AT_ONCE = 1000
 
 
 def tagged_inputs(questions: Sequence[Question], source: EncoderSource) -> tuple[Features, int]:
-    """One input for each question, with a class for each of its tokens; also returns how many were truncated."""
+    """Inputs of questions, with a class for each of their tokens, and how many were truncated."""
     check_fast(source)
     features: list[dict[str, Any]] = []
     num_cut = 0
@@ -162,9 +155,7 @@ def tagged_inputs(questions: Sequence[Question], source: EncoderSource) -> tuple
 def answer_positions(offsets: npt.NDArray[np.int32], question: Question) -> slice:
     """Positions of the first answer's tokens in an input, as far as they were not truncated.
 
-    Args:
-        offsets: (S, 2), the characters of the stripped context that a token stands for; -1 for the question's.
-        question: with its answers.
+    `offsets`, (S, 2), are the characters of the stripped context that a token stands for; -1 for the question's.
     """
     tokens = np.flatnonzero(offsets[:, 0] >= 0)
     if not question.answers or len(tokens) == 0:

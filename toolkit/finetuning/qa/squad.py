@@ -41,11 +41,7 @@ class Question:
 
 
 def read_questions(path: Path) -> list[Question]:
-    """The questions of a file in one of the published formats, in its order.
-
-    Raises:
-        UserError: the file is missing, broken or empty, or an answer is not where its offset says; names the place.
-    """
+    """The questions of a file in one of the published formats, in its order."""
     if path.suffix.lower() == ".json":
         questions = list(_from_articles(path, _member(str(path), _parse(path), "data", list)))
     elif path.suffix.lower() in (".jsonl", ".parquet"):

@@ -21,7 +21,7 @@ def normalize(answer: str) -> str:
 
 
 def exact_match(prediction: str, answers: Iterable[str]) -> float:
-    """Whether the prediction equals one of the answers; without answers, whether it is empty."""
+    """1 where the prediction equals one of the answers; without answers, where it is empty. Else 0."""
     predicted = normalize(prediction)
     return float(any(predicted == answer for answer in _normalized(answers)))
 
@@ -58,10 +58,7 @@ def best_threshold(
 ) -> float:
     """The threshold that gives the best mean score when questions whose difference is above it are left unanswered.
 
-    Args:
-        differences: of each question, its null score less that of its best span.
-        if_answered: score of each question when it is answered.
-        if_null: its score when it is left unanswered.
+    The difference is a question's null score less that of its best span; it scores `if_answered`, or `if_null`.
     """
     order = np.argsort(differences, kind="stable")
     ascending = differences[order]

@@ -4,6 +4,8 @@ Each token of a window scores as first and as last token of the answer; a specia
 is also the label of a window that does not hold the answer. Of all windows of a context the best span is taken, and the
 lowest null score; the question is left unanswered where the null score exceeds the span's by more than a threshold.
 The paper's authors tag each token instead, and count the positions that are tagged rightly: a class of its own.
+
+Shapes: B inputs, S positions in an input.
 """
 
 from collections.abc import Mapping, Sequence
@@ -90,7 +92,7 @@ class QuestionAnswering(Task[Questions]):
         return features
 
     def inputs(self, questions: Sequence[Question], source: EncoderSource) -> tuple[Features, int]:
-        """All windows of the questions of a split, and how many questions were truncated.
+        """Windows of the questions of a split, and how many questions were truncated.
 
         The label of a window is its first answer's start and end, and its length in tokens.
         """

@@ -42,16 +42,10 @@ class Window:
 
 
 class WindowBuilder:
-    """Turns questions and contexts into windows, each made as the tokenizer makes pairs (see `InputBuilder`).
+    """Questions and contexts as windows, each made as the tokenizer makes pairs (see `InputBuilder`).
 
-    Questions that would take more than half of an input lose their end.
-
-    Args:
-        source: of the encoder.
-        overlap: tokens that two neighbouring windows share; at most half of a window's stretch of the context.
-
-    Raises:
-        UserError: the tokenizer does not say which characters a token stands for, or special tokens leave no room.
+    Neighbours share `overlap` tokens, at most half of a window's stretch of the context. Questions that would take more
+    than half of an input lose their end.
     """
 
     def __init__(self, source: EncoderSource, *, overlap: int) -> None:
@@ -131,11 +125,7 @@ def _covering(windows: list[Window], num_characters: int) -> Iterator[Window]:
 
 
 def check_fast(source: EncoderSource) -> None:
-    """Refuse a tokenizer that does not tell offsets.
-
-    Raises:
-        UserError: names it.
-    """
+    """Refuse a tokenizer that does not tell offsets."""
     if not source.tokenizer.is_fast:
         raise UserError(
             f"{source.model}: its tokenizer ({type(source.tokenizer).__name__}) does not say which characters a token "

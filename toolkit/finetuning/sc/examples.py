@@ -64,17 +64,7 @@ def text_columns_of(table: Table) -> tuple[str, ...]:
 def to_examples(
     table: Table, *, text_columns: tuple[str, ...], label_column: str, read_label: Callable[[object, str], Any]
 ) -> list[Example]:
-    """The labelled texts of a table.
-
-    Args:
-        table: of a file.
-        text_columns: one, or two for pairs.
-        label_column: another one.
-        read_label: the label from a cell and its place, such as "train.jsonl, row 7: 'label'".
-
-    Raises:
-        UserError: a missing column, or a row without a usable text or label; names the place.
-    """
+    """The labelled texts of a table; `read_label` gets a cell and its place, such as "train.jsonl, row 7: 'label'"."""
     _check_columns(table, (*text_columns, label_column))
     return [
         Example(
@@ -111,11 +101,7 @@ def _texts(place: str, row: dict[str, object], columns: tuple[str, ...]) -> tupl
 
 
 def read_class(value: object, place: str) -> Label:
-    """A class, as it stands.
-
-    Raises:
-        UserError: it is no string, integer or boolean.
-    """
+    """A class, as it stands."""
     if isinstance(value, list):
         raise UserError(f"{place} is a list, {_shown(value)}, but the labels are classes. Choose --label-type set.")
     if not isinstance(value, (str, int, float)) or value == "":
@@ -131,11 +117,7 @@ def read_class(value: object, place: str) -> Label:
 
 
 def read_number(value: object, place: str) -> float:
-    """A number, or the string of one.
-
-    Raises:
-        UserError: it is none, or not finite.
-    """
+    """A number, or the string of one."""
     try:
         number = float(value) if isinstance(value, (str, int, float)) and not isinstance(value, bool) else math.nan
     except (ValueError, OverflowError):
@@ -146,11 +128,7 @@ def read_number(value: object, place: str) -> float:
 
 
 def read_set(value: object, place: str, *, separator: str) -> tuple[Label, ...]:
-    """A list of labels, or a string in which a sign separates them; blanks around each are removed.
-
-    Raises:
-        UserError: it is neither.
-    """
+    """A list of labels, or a string in which a sign separates them; blanks around each are removed."""
     if isinstance(value, str):
         return tuple(dict.fromkeys(name for part in value.split(separator) if (name := part.strip())))
     if not isinstance(value, list) or not all(isinstance(label, (str, int)) and label != "" for label in value):
@@ -162,12 +140,7 @@ def read_set(value: object, place: str, *, separator: str) -> tuple[Label, ...]:
 
 
 def label_reader(label_type: str, *, separator: str) -> Callable[[object, str], Any]:
-    """The reader of labels of a type.
-
-    Args:
-        label_type: `class`, `number` or `set`.
-        separator: of the labels of a set in one string.
-    """
+    """The reader of labels of a type; the separator parts the labels of a set in one string."""
     readers: dict[str, Callable[[object, str], Any]] = {
         "class": read_class,
         "number": read_number,

@@ -25,7 +25,7 @@ LabelledRows = tuple[Path, Sequence[Example]]
 
 
 class Labels(ABC):
-    """What the training split's labels decide: the outputs of the network, and how they are learnt and answered.
+    """Kind of labels: the outputs of the network, and how they are learnt and answered.
 
     Class attributes: `metrics`, the main one first; `problem_type`, as configurations of transformers call it.
     `classes` are the labels by output, None for numbers.
@@ -37,11 +37,7 @@ class Labels(ABC):
 
     @abstractmethod
     def __init__(self, training: LabelledRows) -> None:
-        """Read the training split.
-
-        Raises:
-            UserError: its labels leave nothing to learn.
-        """
+        """Read the training split."""
 
     @property
     def names(self) -> list[str]:
@@ -50,15 +46,11 @@ class Labels(ABC):
 
     @abstractmethod
     def check(self, rows: LabelledRows, training_file: Path) -> None:
-        """Refuse a split whose labels do not fit the training split's.
-
-        Raises:
-            UserError: names the file and, where one is at fault, the row.
-        """
+        """Refuse a split whose labels do not fit the training split's."""
 
     @abstractmethod
     def target(self, label: Any) -> Any:
-        """What the loss takes for a label: a class number, a number, or a list of 0.0 and 1.0 by output."""
+        """Target of the loss for a label: a class number, a number, or a list of 0.0 and 1.0 by output."""
 
     @staticmethod
     @abstractmethod
@@ -169,7 +161,7 @@ class NumberLabels(Labels):
         return regression_scores(truth, prediction)
 
     def best_constant(self, training: Sequence[Any], *, metric: str) -> None:
-        """None: a constant does not correlate."""
+        """Give None: a constant does not correlate."""
 
     @torch.no_grad()
     def in_label_unit(self, last: nn.Linear) -> nn.Linear:
@@ -222,7 +214,7 @@ class SetLabels(Labels):
         return set_scores([*map(self.target, truth)], [*map(self.target, prediction)])
 
     def best_constant(self, training: Sequence[Any], *, metric: str) -> Any:
-        """By `exact_match` the most frequent set, by `f1_macro` all labels, by `f1_micro` some frequent labels."""
+        """The most frequent set by `exact_match`, all labels by `f1_macro`, some frequent labels by `f1_micro`."""
         if metric == "exact_match":
             [(numbers, _)] = Counter(frozenset(map(self.classes.index, row)) for row in training).most_common(1)
             return [self.classes.labels[number] for number in sorted(numbers)]
@@ -277,9 +269,7 @@ def regression_scores(truth: Sequence[float], prediction: Sequence[float]) -> di
 def set_scores(truth: Sequence[Sequence[float]], prediction: Sequence[Sequence[float]]) -> dict[str, float]:
     """`f1_micro`, `f1_macro` over all labels, and `exact_match`: the share of rows whose whole set is right.
 
-    Args:
-        truth: per row, 1.0 or 0.0 for each label.
-        prediction: alike.
+    A row has 1.0 or 0.0 for each label.
     """
     from sklearn import metrics
 

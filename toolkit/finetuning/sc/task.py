@@ -66,7 +66,7 @@ class SequenceClassification(Task[LabelledTexts]):
 
     @property
     def metric_names(self) -> tuple[str, ...]:
-        """Those of the label type; under the paper's protocol its accuracy alone."""
+        """Metrics of the label type; under the paper's protocol its accuracy alone."""
         return tuple(self._scores)
 
     @property
@@ -115,7 +115,7 @@ class SequenceClassification(Task[LabelledTexts]):
         return features
 
     def pair_labels(self, data: LabelledTexts) -> tuple[str, ...]:
-        """What the `paper` protocol writes before the texts."""
+        """Names that the `paper` protocol writes before the texts."""
         return self.settings.pair_labels or tuple(column.replace("_", " ").capitalize() for column in data.columns)
 
     def network(self, data: LabelledTexts, source: EncoderSource) -> nn.Module:
@@ -162,7 +162,7 @@ class SequenceClassification(Task[LabelledTexts]):
             )
 
     def baseline(self, data: LabelledTexts) -> float | None:
-        """Of the constant answer that is best on the training split; None for numbers."""
+        """Score of the constant answer that is best on the training split; None for numbers."""
         training, test = ([row.label for row in data.examples[split]] for split in (Split.TRAIN, Split.TEST))
         constant = data.labels.best_constant(training, metric=self.metric)
         if constant is None:
@@ -173,7 +173,7 @@ class SequenceClassification(Task[LabelledTexts]):
 
 @dataclass(frozen=True)
 class _Form:
-    """What a protocol decides: inputs from the examples of a split, and the label type's scores by another name."""
+    """Differences of the protocols: inputs from a split's examples, and the label type's scores by another name."""
 
     inputs: Callable[[Sequence[Example], Sequence[str], EncoderSource], tuple[list[Encoded], int]]
     scores: Mapping[str, str] = field(default_factory=dict)

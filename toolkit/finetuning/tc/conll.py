@@ -45,7 +45,7 @@ class TaggedFile:
 
 @dataclass(frozen=True)
 class _Layout:
-    """How lines are cut, and where the token and its tag are."""
+    """Way in which lines are cut, and places of the token and its tag."""
 
     has_tabs: bool
     num_columns: int
@@ -59,12 +59,7 @@ class _Layout:
 
 
 def read_conll(path: Path) -> TaggedFile:
-    """The sentences of a file, and the scheme of its tags.
-
-    Raises:
-        UserError: the file is missing, empty, has lines with too few or too many columns, or tags that are none; the
-            message names the line.
-    """
+    """The sentences of a file, and the scheme of its tags."""
     blocks = list(_blocks(read_text(path, what_to_give=_WHAT_TO_GIVE)))
     layout = _layout(path, blocks)
     sentences = [_sentence(path, rows, layout) for block in blocks if (rows := _rows(block, layout))]
@@ -91,11 +86,7 @@ def _blocks(text: str) -> Iterator[list[Line]]:
 
 
 def _layout(path: Path, blocks: list[list[Line]]) -> _Layout:
-    """How the rows of a file look, comments aside.
-
-    Raises:
-        UserError: a row has a single column.
-    """
+    """Layout of the rows of a file, comments aside."""
     plain = [[line for line in block if not line[1].startswith("#")] for block in blocks]
     first = next((line for block in plain for line in block), None)
     if first is None:

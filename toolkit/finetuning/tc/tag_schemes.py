@@ -28,7 +28,7 @@ _BIOES_OF = str.maketrans("LU", "ES")
 
 
 class TagScheme(StrEnum):
-    """How tags mark the tokens of an entity."""
+    """Way in which tags mark the tokens of an entity."""
 
     IOB1 = "IOB1"
     IOB2 = "IOB2"
@@ -46,7 +46,7 @@ _LETTERS = {
 
 
 def is_tag(text: str) -> bool:
-    """Whether a text is a tag of one of the schemes: O, or a letter, a hyphen and a type."""
+    """Tell whether a text is a tag of one of the schemes: O, or a letter, a hyphen and a type."""
     return _TAG.fullmatch(text) is not None
 
 
@@ -55,9 +55,6 @@ def detect_scheme(sentences: Iterable[Sequence[str]]) -> TagScheme:
 
     Tags without E-, S-, L- and U- are IOB1 where at least one entity begins with I- and B- only follows an entity of
     its type; else IOB2, even if some entities begin with I-.
-
-    Args:
-        sentences: tags of each sentence.
 
     Raises:
         ValueError: there are tags of both BIOES and BILOU.
@@ -111,12 +108,7 @@ def rewritten(tags: Sequence[str], scheme: TagScheme) -> list[str]:
 
 
 def entity_scores(truth: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]) -> dict[str, float]:
-    """`precision`, `recall` and `f1` of whole entities in seqeval's default mode, micro-averaged; 0 where undefined.
-
-    Args:
-        truth: tags of each sentence.
-        predictions: likewise.
-    """
+    """`precision`, `recall` and `f1` of whole entities in seqeval's default mode, micro-averaged; 0 where undefined."""
     precision, recall, f1, _ = precision_recall_fscore_support(
         [scorable(tags) for tags in truth],
         [scorable(tags) for tags in predictions],
@@ -129,11 +121,8 @@ def entity_scores(truth: Sequence[Sequence[str]], predictions: Sequence[Sequence
 def sentence_macro_f1(truth: Sequence[Sequence[int]], predictions: Sequence[Sequence[int | None]]) -> float:
     """The paper's score: F1 of each tag that occurs in a sentence or its prediction, O included, averaged twice.
 
-    First over the tags of a sentence, then over the sentences. It is much higher than the F1 of entities.
-
-    Args:
-        truth: tags of each sentence, as numbers.
-        predictions: likewise; words without one (None) are left out, as are sentences of such words alone.
+    First over the tags of a sentence, then over the sentences. It is much higher than the F1 of entities. Words without
+    an answer (None) are left out, as are sentences of such words alone.
     """
     scores = []
     for gold, predicted in zip(truth, predictions, strict=True):

@@ -135,11 +135,7 @@ class TokenClassification(Task[TaggedText]):
 
 
 def _types(files: Mapping[Split, TaggedFile]) -> list[str]:
-    """Types of the training file's entities, sorted.
-
-    Raises:
-        UserError: there are none, or another file has one more.
-    """
+    """Types of the training file's entities, sorted."""
     train = files[Split.TRAIN]
     types = sorted({tag[2:] for sentence in train.sentences for tag in sentence.tags if tag != OUTSIDE})
     if not types:
@@ -158,7 +154,7 @@ def _types(files: Mapping[Split, TaggedFile]) -> list[str]:
 
 
 def _labels(data: TaggedText, words: Sequence[int], blanks: Sequence[int], classes: Sequence[int]) -> list[int]:
-    """What each token is trained on: its word's tag, or that of the blank, which is inside an entity or outside.
+    """Label of each token: its word's tag, or that of the blank, which is inside an entity or outside.
 
     Without a label, whatever is predicted for a blank would reach those who use the model through `pipeline`.
     """
@@ -191,7 +187,7 @@ def _prediction(data: TaggedText, split: Split, classes: Sequence[int | None]) -
 
 @dataclass(frozen=True)
 class _Form:
-    """What a protocol decides."""
+    """Differences of the protocols."""
 
     inputs: Callable[[Sequence[Sequence[str]], EncoderSource], WordInputs]
     scores: Callable[[TaggedText, Split, Sequence[Prediction]], dict[str, float]]

@@ -27,16 +27,9 @@ of the word that it is a part of."""
 
 
 def word_inputs(sentences: Sequence[Sequence[str]], source: EncoderSource) -> WordInputs:
-    """As the tokenizer encodes sentences; a word is answered at its first token that is more than a blank.
+    """Encode sentences as the tokenizer does; a word is answered at its first token that is more than a blank.
 
     Words that leave no token are answered nowhere; nor are there inputs for sentences of such words alone.
-
-    Args:
-        sentences: words of each.
-        source: of the encoder.
-
-    Raises:
-        UserError: the tokenizer cannot tell where its tokens are, or its special tokens leave no room for others.
     """
     encoded = _encode(sentences, [""] * len(sentences), source, add_special_tokens=True)
     inputs: WordInputs = []
@@ -76,13 +69,10 @@ def word_inputs(sentences: Sequence[Sequence[str]], source: EncoderSource) -> Wo
 
 
 def paper_word_inputs(sentences: Sequence[Sequence[str]], source: EncoderSource) -> WordInputs:
-    """As the paper's authors encode sentences; a word is answered at each of its tokens.
+    """Encode sentences as the paper's authors do; a word is answered at each of its tokens.
 
     The end-of-text token is a string behind the sentence, and nothing stands in front. What exceeds 99 % of what the
     model takes is cut off: its words are answered nowhere.
-
-    Raises:
-        UserError: the tokenizer cannot tell where its tokens are.
     """
     longest = paper_length(source)
     end = source.tokenizer.eos_token or ""
@@ -107,13 +97,10 @@ def split_windows(num_tokens: int, *, capacity: int) -> list[Window]:
 
 
 def answering_tokens(word_of: npt.NDArray[np.int64], windows: Sequence[Window]) -> list[npt.NDArray[np.int64]]:
-    """For each window, the first tokens of the words that it answers: those that see most there.
+    """First tokens of the words that each window answers: those that see most there.
 
-    What a word sees is the smaller of the distances from it to where the window cuts the sentence off.
-
-    Args:
-        word_of: the word of each token of a sentence, ascending but for `NO_WORD`.
-        windows: that cover it.
+    What a word sees is the smaller of the distances from it to where the window cuts the sentence off. `word_of`, the
+    word of each token, ascends but for `NO_WORD`.
     """
     places = np.flatnonzero(word_of != NO_WORD)
     _, index = np.unique(word_of[places], return_index=True)
@@ -154,7 +141,7 @@ def _words_of(offsets: Sequence[tuple[int, int]], words: Sequence[str]) -> npt.N
 def _are_blanks(
     offsets: Sequence[tuple[int, int]], word_of: npt.NDArray[np.int64], words: Sequence[str]
 ) -> npt.NDArray[np.bool_]:
-    """Whether each token ends before its word begins."""
+    """Mark tokens that end before their word begins."""
     word_starts = np.cumsum([0, *(len(word) + 1 for word in words)])
     ends = np.array(offsets, np.int64).reshape(-1, 2)[:, 1]
     is_blank: npt.NDArray[np.bool_] = np.logical_and(word_of != NO_WORD, ends <= word_starts[word_of])
