@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from toolkit.core.errors import SettingsError, UserError
-from toolkit.core.locks import holder_of, locked_file
+from toolkit.core.locks import holder_of, is_held, locked_file
 from toolkit.preprocess.writer.folder import locked
 from toolkit.run.folder import RunFolder
 
@@ -38,6 +38,7 @@ def test_a_holder_on_another_machine_is_named_with_its_file(tmp_path, name):
     file.unlink()
     with lock():
         assert "holds it" in holder_of(file)
+        assert is_held(file)
     assert not file.exists()
 
 
@@ -62,7 +63,10 @@ def test_who_waits_for_another_machine_says_so(tmp_path, capsys):
 
 def test_where_the_system_has_locks_it_frees_them(tmp_path):
     file = tmp_path / ".plans.lock"
+    assert not is_held(file)
     file.write_text("")
     with locked_file(file):
         assert holder_of(file) == ""
+        assert is_held(file)
+    assert not is_held(file)
     assert holder_of(tmp_path / "none") == ""

@@ -1,4 +1,4 @@
-"""`toolkit inspect`: contents of a corpus, a run or a checkpoint."""
+"""`toolkit inspect`: contents of a corpus, a run or a checkpoint, or a table over many runs."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,18 +9,25 @@ EXAMPLES = (
     "toolkit inspect data/corpus --rows 5 --set data.sequence_length=512",
     "toolkit inspect runs/mine",
     "toolkit inspect runs/mine/checkpoints/step-00001000",
+    "toolkit inspect runs --watch",
 )
 
 
 def command(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a corpus, of a run or of a checkpoint.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a corpus, run or checkpoint, or of runs.")],
     rows: Annotated[int, typer.Option(metavar="K", min=0, help="How many rows of a corpus to show.")] = 3,
     overrides: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="data.KEY=VALUE", help="How rows are made, for example data.windows=blocks."),
     ] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Show the table of runs until Ctrl-C.")] = False,
 ) -> None:
-    """Show what a corpus holds (statistics, lengths, rows), where a run stands, or what is in a checkpoint."""
-    from toolkit.inspection import inspect
+    """Show what a corpus holds (statistics, lengths, rows), where a run or many stand, or what is in a checkpoint."""
+    from toolkit import inspection
 
-    inspect(folder, num_rows=rows, overrides=overrides or [])
+    if watch and overrides:
+        raise typer.BadParameter("it is about the rows of a corpus, and --watch shows runs. Leave one of them out.")
+    if watch:
+        inspection.watch(folder)
+    else:
+        inspection.inspect(folder, num_rows=rows, overrides=overrides or [])

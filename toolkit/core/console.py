@@ -96,6 +96,16 @@ def facts() -> "Table":
     return table
 
 
+def columns(title: str, *names: str) -> "Table":
+    """An empty table of named columns, in which long values wrap."""
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), title=title, title_justify="left", title_style="bold")
+    for name in names:
+        table.add_column(name, overflow="fold")
+    return table
+
+
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
     """Keep transformers' progress bars and warnings off the screen inside the block."""

@@ -5,6 +5,7 @@ exists while the lock is held and names its holder. After a kill it is taken ove
 nothing tells whether the holder still runs, so a person has to.
 """
 
+import fcntl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -74,6 +75,19 @@ def locked_folder(
         yield
     finally:
         lock.release()
+
+
+def is_held(path: Path) -> bool:
+    """Whether some process holds the lock `path`; it is not waited for, nor made. False where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            # Shared, and given back at once: who wants the lock meanwhile tries again.
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return bool(holder_of(path))
+    return False
 
 
 def holder_of(path: Path) -> str:

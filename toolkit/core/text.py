@@ -12,6 +12,12 @@ def counted(number: int, word: str, words: str | None = None) -> str:
     return f"{number:,} {word if number == 1 else words or f'{word}s'}"
 
 
+def duration(seconds: float) -> str:
+    """'0:16:00': hours, minutes and seconds."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
+
+
 def first_few(names: Sequence[str]) -> str:
     """The first three names, and how many more there are."""
     return ", ".join(names[:3]) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")

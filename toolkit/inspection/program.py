@@ -21,36 +21,66 @@ from toolkit.inspection.corpora import (
     statistics,
 )
 from toolkit.inspection.runs import checkpoint_views, run_views
+from toolkit.inspection.runs_table import find_runs, show_runs, watch_runs
 from toolkit.run import RunFolder
+
+_CHECKPOINT, _CORPUS, _RUN, _RUNS = "is a checkpoint", "is a corpus", "is a run", "holds runs"
 
 
 def inspect(folder: Path, *, num_rows: int, overrides: Sequence[str] = ()) -> None:
-    """Print what a corpus holds, where a run stands, or what is in a checkpoint.
+    """Print what a corpus holds, where a run stands, what is in a checkpoint, or a table over all runs below a folder.
 
     Of a corpus `num_rows` rows are decoded; overrides, `data.key=value`, say how they are made.
 
     Raises:
-        UserError: it is none of the three, or damaged.
+        UserError: it is none of the four, or damaged.
+    """
+    what = _what_is(folder)
+    if overrides and what != _CORPUS:
+        raise SettingsError(f"--set is about the rows of a corpus, and {folder} {what}. Leave it out.")
+    if what == _CHECKPOINT:
+        _show_checkpoint(folder)
+    elif what == _RUN:
+        _show_run(RunFolder(folder))
+    elif what == _RUNS:
+        show_runs(folder)
+    else:
+        _show_corpus(folder, num_rows, overrides)
+
+
+def watch(folder: Path) -> None:
+    """Show the table over all runs below a folder until Ctrl-C.
+
+    Raises:
+        SettingsError: there are none, or it is a run itself.
+    """
+    if (what := _what_is(folder)) != _RUNS:
+        raise SettingsError(
+            f"--watch shows all runs below a folder, and {folder} {what}. Leave it out, or give the folder above."
+        )
+    watch_runs(folder)
+
+
+def _what_is(folder: Path) -> str:
+    """One of the four, in words.
+
+    Raises:
+        SettingsError: it is none of them.
     """
     run = RunFolder(folder)
-    is_checkpoint = (folder / CHECKPOINT_MANIFEST).is_file()
-    is_run = run.settings_file.exists() or run.checkpoints.exists()
-    if overrides and (is_checkpoint or is_run):
-        raise SettingsError(
-            f"--set is about the rows of a corpus, and {folder} is a run or a checkpoint. Leave it out."
-        )
-    if is_checkpoint:
-        _show_checkpoint(folder)
-    elif is_run:
-        _show_run(run)
-    elif (folder / CORPUS_MANIFEST).exists():
-        _show_corpus(folder, num_rows, overrides)
-    else:
-        raise SettingsError(
-            f"nothing to inspect in {folder}: {what_is_in(folder)}.\nGive the folder of a corpus (corpus.json), of a "
-            "run (run.toml) or of a checkpoint (manifest.json), as `toolkit preprocess`, `train` and "
-            "`convert --from-hf` make them."
-        )
+    if (folder / CHECKPOINT_MANIFEST).is_file():
+        return _CHECKPOINT
+    if run.settings_file.exists() or run.checkpoints.exists():
+        return _RUN
+    if (folder / CORPUS_MANIFEST).exists():
+        return _CORPUS
+    if any(find_runs(folder)):
+        return _RUNS
+    raise SettingsError(
+        f"nothing to inspect in {folder}: {what_is_in(folder)}.\nGive the folder of a corpus (corpus.json), of a run "
+        "(run.toml) or of a checkpoint (manifest.json), as `toolkit preprocess`, `train` and `convert --from-hf` make "
+        "them, or a folder with runs below it."
+    )
 
 
 def what_is_in(folder: Path) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.checkpoint.manifest import CheckpointManifest, LayoutEntry
 from toolkit.checkpoint.read import Checkpoint, open_unverified
-from toolkit.core.console import facts
+from toolkit.core.console import columns, facts
 from toolkit.core.errors import CheckpointError, SettingsError
 from toolkit.core.text import counted, quoted
 from toolkit.inspection.family import family_tree
@@ -124,7 +124,7 @@ def _run_facts(
 
 
 def _phases(plan: StepPlan, lines: Sequence[dict[str, Any]], step: int) -> "Table":
-    table = _columns("Phases: first and last logged loss", "phase", "objective", "steps", "state", "first", "last")
+    table = columns("Phases: first and last logged loss", "phase", "objective", "steps", "state", "first", "last")
     for phase in plan.schedule.phases:
         losses = [line["loss"] for line in lines if line["phase"] == phase.index and "loss" in line]
         done = "done" if step >= phase.stop else "to come" if step <= phase.start else f"at {step:,}"
@@ -138,7 +138,7 @@ def _validation(schedule: Schedule, lines: Sequence[dict[str, Any]]) -> "Table":
     """One line for the start, and one for the last evaluation in each phase."""
     evaluated = [line for line in lines if "eval_loss" in line]
     names = sorted({name for line in evaluated for name in line["eval_loss"]})
-    table = _columns("Validation loss", "step", "after", *names)
+    table = columns("Validation loss", "step", "after", *names)
     chosen = {"before the first": [line for line in evaluated if line["step"] == schedule.first_step]}
     for phase in schedule.phases:
         inside = [line for line in evaluated if phase.start < line["step"] <= phase.stop]
@@ -152,7 +152,7 @@ def _validation(schedule: Schedule, lines: Sequence[dict[str, Any]]) -> "Table":
 
 def _checkpoints(found: Sequence[tuple[int, Path]], settings: RunSettings) -> "Table":
     keep = settings.checkpoint
-    table = _columns("Checkpoints, newest first", "step", "size", "written on", "stays")
+    table = columns("Checkpoints, newest first", "step", "size", "written on", "stays")
     for number, (step, folder) in enumerate(found):
         is_trunk = keep.keep_every is not None and step % keep.keep_every == 0
         stays = "always" if is_trunk else f"one of the newest {keep.keep}" if number < keep.keep else "until the next"
@@ -169,7 +169,7 @@ def _checkpoints(found: Sequence[tuple[int, Path]], settings: RunSettings) -> "T
 
 def _tensors(manifest: CheckpointManifest) -> "Table":
     names = list(manifest.tensors)
-    table = _columns(f"{len(names):,} tensors", "name", "shape")
+    table = columns(f"{len(names):,} tensors", "name", "shape")
     half = _MOST_TENSORS // 2
     is_long = len(names) > _MOST_TENSORS
     for name in names[:half] if is_long else names:
@@ -212,15 +212,6 @@ def _spread(layout: LayoutEntry) -> str:
 
 def _shape(manifest: CheckpointManifest, name: str) -> str:
     return " x ".join(f"{size:,}" for size in manifest.tensors[name].shape)
-
-
-def _columns(title: str, *names: str) -> "Table":
-    from rich.table import Table
-
-    table = Table(box=None, padding=(0, 2, 0, 0), title=title, title_justify="left", title_style="bold")
-    for name in names:
-        table.add_column(name, overflow="fold")
-    return table
 
 
 def _folder_size(folder: Path) -> int:

@@ -11,11 +11,12 @@ from toolkit.checkpoint.folders import CHECKPOINTS_FOLDER, step_folders, step_na
 from toolkit.checkpoint.manifest import MANIFEST_NAME, CheckpointManifest, read_manifest
 from toolkit.core.errors import CheckpointError, CorpusError, SettingsError
 from toolkit.core.files import PARTIAL_FILES, atomic_directory, atomic_write
-from toolkit.core.locks import locked_folder
+from toolkit.core.locks import is_held, locked_folder
 
 if TYPE_CHECKING:
     from toolkit.checkpoint.read import Checkpoint
 
+_LOCK, _STARTER_LOCK = ".lock", ".starter.lock"
 # Ranks notice that their starter is gone, and then give back their memory. What a dead starter held is free at once.
 _SECONDS_FOR_DYING_RANKS = 15.0
 _SECONDS_FOR_A_DYING_STARTER = 1.5
@@ -78,7 +79,7 @@ class RunFolder:
         Raises:
             SettingsError: another run is training in it, or it cannot be written.
         """
-        with _locked(self.path, ".lock", timeout=_SECONDS_FOR_DYING_RANKS):
+        with _locked(self.path, _LOCK, timeout=_SECONDS_FOR_DYING_RANKS):
             for leftover in self.path.glob(PARTIAL_FILES):
                 if leftover.is_dir():
                     shutil.rmtree(leftover, ignore_errors=True)
@@ -93,8 +94,13 @@ class RunFolder:
         Raises:
             SettingsError: another one has reserved it, or it cannot be written.
         """
-        with _locked(self.path, ".starter.lock", timeout=_SECONDS_FOR_A_DYING_STARTER):
+        with _locked(self.path, _STARTER_LOCK, timeout=_SECONDS_FOR_A_DYING_STARTER):
             yield
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether a run is at work in it; one on another machine only where the file system's locks are shared."""
+        return any(is_held(self.path / name) for name in (_LOCK, _STARTER_LOCK))
 
     def write_resolved(self, settings: str, ds_config: dict[str, Any]) -> None:
         """Write run.toml and deepspeed.json, each atomically.

@@ -10,6 +10,8 @@ from typing import Any, Literal, TypedDict
 from toolkit.core.files import atomic_write
 from toolkit.run.folder import RunFolder
 
+_TAIL_BYTES = 1 << 14
+
 
 class Rates(TypedDict, total=False):
     """Speed since the previous line; `mfu` only if the peak of the devices is known."""
@@ -99,6 +101,23 @@ def read_lines(folder: RunFolder) -> list[dict[str, Any]]:
     if not folder.metrics_file.is_file():
         return []
     return [json.loads(line) for line in _lines_of(folder.metrics_file) if _step_of(line) is not None]
+
+
+def last_trained_line(folder: RunFolder) -> dict[str, Any] | None:
+    """The newest line of a training step, None if there is none; mostly the end of the file is all that is read."""
+    if not folder.metrics_file.is_file():
+        return None
+    for read in (_last_lines_of, _lines_of):
+        for line in reversed(read(folder.metrics_file)):
+            if _step_of(line) is not None and "loss" in (content := json.loads(line)):
+                return dict(content)
+    return None
+
+
+def _last_lines_of(path: Path) -> list[str]:
+    with path.open("rb") as file:
+        file.seek(-min(_TAIL_BYTES, file.seek(0, os.SEEK_END)), os.SEEK_END)
+        return file.read().decode(errors="replace").splitlines()
 
 
 def _lines_of(path: Path) -> list[str]:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from toolkit.core.console import console
+from toolkit.core.text import duration
 from toolkit.execution import Event, Failed, Finished, Lost, Observer
 from toolkit.experiments.grid.cells import Cell, Diverged, Outcome, Score
 
@@ -94,7 +95,7 @@ class Tally:
         parts += [f"{len(self.diverged):,} diverged"] if self.diverged else []
         parts += [f"{len(self.failed):,} failed"] if self.failed else []
         if rate := self.cells_per_hour:
-            parts += [f"{rate:,.0f} cells/h", f"{_duration(self.num_left / rate * _HOUR)} left"]
+            parts += [f"{rate:,.0f} cells/h", f"{duration(self.num_left / rate * _HOUR)} left"]
         return ", ".join(parts)
 
 
@@ -200,8 +201,3 @@ def _main(score: Score) -> float:
 def _score_text(score: Score) -> str:
     split = "validation" if score.validation else "test"
     return f"{split} {score.metric} {_main(score):.4f}"
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"

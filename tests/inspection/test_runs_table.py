@@ -1,0 +1,141 @@
+"""`toolkit inspect` of a folder of runs, which are written here by the project's own writers."""
+
+import io
+import os
+import sys
+import time
+from contextlib import ExitStack
+
+import pytest
+from rich.console import Console
+
+from tests.support.runs import write_run
+from toolkit.cli.main import main
+from toolkit.inspection import runs_table
+from toolkit.run import RunFolder, load_run
+from toolkit.run.load import to_toml
+from toolkit.run.metrics import MetricsFile, last_trained_line
+
+
+@pytest.fixture
+def make(tmp_path):
+    """A run of 20 steps of 512 positions: `make(name, line, saved)` leaves it with a newest line and checkpoint."""
+    run_file = str(write_run(tmp_path))
+
+    def write(name, *, line=None, saved=None):
+        folder = RunFolder(tmp_path / "runs" / name)
+        folder.path.mkdir(parents=True)
+        folder.write_resolved(to_toml(load_run(run_file, [f"run.dir={folder.path}"])), {})
+        if line is not None:
+            metrics = MetricsFile(folder, resumed_step=None)
+            metrics.append({"step": 0, "phase": 0, "tokens": 0, "eval_loss": {"clm": 5.0}})
+            metrics.append({"step": line, "loss": 4.25, "tokens": 256 * line, "tokens_per_second": 64.0})
+        if saved is not None:
+            folder.checkpoint(saved).mkdir(parents=True)
+        return folder
+
+    return write
+
+
+@pytest.fixture
+def inspect(monkeypatch, capsys):
+    def call(*words):
+        monkeypatch.setattr(sys, "argv", ["toolkit", "inspect", *map(str, words)])
+        with pytest.raises(SystemExit) as left:
+            main()
+        said = capsys.readouterr()
+        return left.value.code, [" ".join(line.split()) for line in said.out.splitlines()], said.err
+
+    return call
+
+
+def test_a_row_for_each_run_below(inspect, make, tmp_path):
+    root = tmp_path / "runs"
+    make("new")
+    make("a/done", line=20, saved=20)
+    make("a/done/tail", line=8, saved=10)
+    make("a/broken").settings_file.write_text("[run\n")
+    make("killed", line=15, saved=10)
+    make("unsaved", line=3)
+    busy, starting = make("busy", line=5), make("starting")
+    # Inside of a run, checkpoints hold no runs.
+    make("a/done/checkpoints/copy", line=1)
+    for file in root.rglob("metrics.jsonl"):
+        os.utime(file, times=(time.time() - 3723, time.time() - 3723))
+    with ExitStack() as held:
+        held.enter_context(busy.locked())
+        held.enter_context(starting.reserved())
+        code, lines, err = inspect(root)
+    assert (code, err) == (0, "")
+    counts = "1 run.toml cannot be read, 1 finished, 1 stopped, 2 training, 2 failed, 1 not started"
+    assert lines[:2] == [f"Runs below {root}: {counts}", "run step state loss tokens/s time left newest line"]
+    # Half of the positions are filled: 15 steps of 256 tokens, 64 a second.
+    assert [line.replace("1:02:04", "1:02:03") for line in lines[2:]] == [
+        "a/broken 0 run.toml cannot be read - - - -",
+        "a/done 20 of 20 (100%) finished 4.2500 64 - 1:02:03 ago",
+        "a/done/tail 10 of 20 (50%) stopped 4.2500 64 - 1:02:03 ago",
+        "busy 5 of 20 (25%) training 4.2500 64 0:01:00 1:02:03 ago",
+        "killed 15 of 20 (75%) failed 4.2500 64 - 1:02:03 ago",
+        "new 0 of 20 (0%) not started - - - -",
+        "starting 0 of 20 (0%) training - - - -",
+        "unsaved 3 of 20 (15%) failed 4.2500 64 - 1:02:03 ago",
+    ]
+    assert [line for line in inspect(root)[1] if line.startswith("busy")] == [
+        lines[5].replace("training 4.2500 64 0:01:00", "failed 4.2500 64 -")
+    ]
+
+
+def test_a_folder_that_is_a_run_is_shown_as_one(inspect, make):
+    folder = make("one", line=5)
+    make("one/below")
+    assert inspect(folder.path)[1][0] == f"run {folder.path}"
+
+
+@pytest.mark.parametrize("word", ["--watch", "--set"])
+def test_options_of_other_folders_are_refused(inspect, make, word):
+    folder = make("one")
+    place, words = (folder.path, [word]) if word == "--watch" else (folder.path.parent, [word, "data.windows=blocks"])
+    code, _, err = inspect(place, *words)
+    assert code == 2
+    assert f"and {place} {'is a run' if word == '--watch' else 'holds runs'}" in err
+    assert "Leave it out" in err
+
+
+def test_a_table_is_watched_until_ctrl_c(inspect, make, monkeypatch, tmp_path):
+    def look(seconds):
+        if folder.checkpoints.exists():
+            raise KeyboardInterrupt
+        folder.checkpoint(20).mkdir(parents=True)
+
+    folder = make("one", line=20)
+    monkeypatch.setattr(time, "sleep", look)
+    code, lines, err = inspect(tmp_path / "runs", "--watch")
+    assert (code, err) == (130, "")
+    assert [line.split()[5] for line in lines if line.startswith("one ")] == ["failed", "finished"]
+
+    screen = Console(file=io.StringIO(), force_terminal=True, width=120)
+    monkeypatch.setattr(runs_table, "console", lambda: screen)
+    folder.checkpoint(20).rmdir()
+    folder.checkpoints.rmdir()
+    with pytest.raises(KeyboardInterrupt):
+        runs_table.watch_runs(tmp_path / "runs")
+    printed = screen.file.getvalue()
+    assert printed.index("failed") < printed.index("finished")
+    assert "\x1b[?25l" in printed
+
+
+@pytest.mark.parametrize("tail_bytes", [7, 1 << 14])
+def test_the_newest_line_is_read_from_the_end(monkeypatch, make, tail_bytes):
+    monkeypatch.setattr("toolkit.run.metrics._TAIL_BYTES", tail_bytes)
+    if tail_bytes > 7:
+        monkeypatch.setattr("toolkit.run.metrics._lines_of", lambda path: [])
+    folder = make("one", line=7)
+    with folder.metrics_file.open("ab") as file:
+        file.write(b'{"step": 8, "eval_loss": {"clm": 4.0}}\n\xff\xfe no line\n{"step": 9, "lo')
+    assert last_trained_line(folder)["step"] == 7
+    folder.metrics_file.write_text('{"step": 0, "eval_loss": {"clm": 4.0}}\n')
+    assert last_trained_line(folder) is None
+    folder.metrics_file.write_text("")
+    assert last_trained_line(folder) is None
+    folder.metrics_file.unlink()
+    assert last_trained_line(folder) is None

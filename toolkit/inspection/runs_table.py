@@ -1,0 +1,157 @@
+"""`toolkit inspect` of a folder of runs: one table over all runs below it, from what lies on disk.
+
+A run that is at work holds the lock of its folder. One that is not has finished, was stopped (which saves), or has
+failed: then its metrics go on behind its newest checkpoint. One that failed before its first line did not start.
+"""
+
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from toolkit.core.console import columns, console
+from toolkit.core.errors import SettingsError
+from toolkit.core.text import duration
+from toolkit.run.folder import RunFolder
+from toolkit.run.load import read_without_objectives
+from toolkit.run.metrics import last_trained_line
+from toolkit.run.step_plan import StepPlan
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_SECONDS_BETWEEN_LOOKS = 2.0
+_SECONDS_BETWEEN_TABLES = 30.0
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """Where one run stands."""
+
+    name: str
+    """Path of its folder below the one that is shown."""
+    state: str
+    step: int = 0
+    total_steps: int | None = None
+    """None: its run.toml cannot be read."""
+    loss: float | None = None
+    tokens_per_second: float | None = None
+    seconds_left: float | None = None
+    """Of a run that is training."""
+    seconds_since_line: float | None = None
+    """Since its newest line was written."""
+
+    def cells(self) -> tuple[str, ...]:
+        """What its row of the table says."""
+        share = "" if not self.total_steps else f" of {self.total_steps:,} ({self.step / self.total_steps:.0%})"
+        return (
+            self.name,
+            f"{self.step:,}{share}",
+            self.state,
+            "-" if self.loss is None else f"{self.loss:.4f}",
+            "-" if self.tokens_per_second is None else f"{self.tokens_per_second:,.0f}",
+            "-" if self.seconds_left is None else duration(self.seconds_left),
+            "-" if self.seconds_since_line is None else f"{duration(self.seconds_since_line)} ago",
+        )
+
+
+def show_runs(root: Path) -> None:
+    """Print the table of the runs below a folder."""
+    console().print(runs_table(root))
+
+
+def watch_runs(root: Path) -> None:
+    """Show the table until Ctrl-C: on a terminal in one place, elsewhere again and again."""
+    screen = console()
+    if not screen.is_terminal:
+        while True:
+            screen.print(runs_table(root))
+            time.sleep(_SECONDS_BETWEEN_TABLES)
+    from rich.live import Live
+
+    with Live(runs_table(root), console=screen, auto_refresh=False, vertical_overflow="visible") as live:
+        while True:
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+            live.update(runs_table(root), refresh=True)
+
+
+def runs_table(root: Path) -> "Table":
+    """The runs below a folder, a row each, in the order of their paths."""
+    rows = [_row(folder, str(folder.path.relative_to(root))) for folder in find_runs(root)]
+    counts = ", ".join(f"{number} {state}" for state, number in Counter(row.state for row in rows).items())
+    table = columns(
+        f"Runs below {root}: {counts}", "run", "step", "state", "loss", "tokens/s", "time left", "newest line"
+    )
+    for row in rows:
+        table.add_row(*row.cells())
+    return table
+
+
+def find_runs(root: Path) -> Iterator[RunFolder]:
+    """Run folders below a folder, by path. What lies in them is not looked at but for runs below them."""
+    for path, folders, files in os.walk(root):
+        folder = RunFolder(Path(path))
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        if folder.settings_file.name in files and folder.path != root:
+            own = {folder.checkpoints.name, folder.tensorboard.name, folder.tokenizer.name}
+            folders[:] = [name for name in folders if name not in own]
+            yield folder
+
+
+def _row(folder: RunFolder, name: str) -> RunRow:
+    is_in_use = folder.is_in_use
+    line, saved = last_trained_line(folder), next((step for step, _ in folder.steps()), 0)
+    reached = 0 if line is None else int(line["step"])
+    try:
+        plan = _plan(folder.settings_file, folder.settings_file.stat().st_mtime_ns)
+    except (SettingsError, OSError):
+        return RunRow(name, "run.toml cannot be read", max(reached, saved))
+    schedule = plan.schedule
+    step = max(reached, saved, schedule.first_step)
+    state = _state(step, saved, schedule.first_step, schedule.total_steps, is_in_use=is_in_use)
+    if line is None:
+        return RunRow(name, state, step, schedule.total_steps)
+    try:
+        age = max(time.time() - folder.metrics_file.stat().st_mtime, 0.0)
+    except OSError:
+        age = None
+    left = _seconds_left(plan, line) if state == "training" else None
+    return RunRow(name, state, step, schedule.total_steps, line["loss"], line.get("tokens_per_second"), left, age)
+
+
+def _state(step: int, saved: int, first: int, total: int, *, is_in_use: bool) -> str:
+    if saved == total:
+        return "finished"
+    if is_in_use:
+        return "training"
+    if step == first:
+        return "not started"
+    return "stopped" if step == saved else "failed"
+
+
+def _seconds_left(plan: StepPlan, line: dict[str, Any]) -> float | None:
+    """What the positions to come take at the speed of the newest line, without evaluation and saving."""
+    done, all_of_them = (_positions(plan, step) for step in (line["step"], plan.schedule.total_steps))
+    if not done or not line.get("tokens_per_second"):
+        return None
+    # A branch counts its parent's tokens too.
+    filled = min(line["tokens"] / done, 1.0)
+    return float((all_of_them - done) * filled / line["tokens_per_second"])
+
+
+def _positions(plan: StepPlan, step: int) -> int:
+    """Positions, padding included, of the updates of this run before `step`."""
+    return sum(
+        plan.rows[phase.index].before(max(min(step, phase.stop) - phase.start, 0)) * data.sequence_length
+        for phase, data in zip(plan.schedule.phases, plan.data, strict=True)
+    )
+
+
+@lru_cache(maxsize=4096)
+def _plan(settings_file: Path, modified: int) -> StepPlan:
+    """Read once for each time it was written, since a table that is watched asks every two seconds."""
+    return StepPlan(read_without_objectives(settings_file))
