@@ -83,6 +83,7 @@ def _grouped(profile: dict[str, Any]) -> set[str]:
     return {name for name, milliseconds in profile["groups_ms"].items() if milliseconds > 0}
 
 
+@pytest.mark.slow
 def test_the_machine_is_measured_at_begin_and_end(tmp_path):
     done = _run("--toy", "--sections", "machine", "--out", str(tmp_path))
     assert done.returncode == 0, done.stderr

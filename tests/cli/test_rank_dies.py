@@ -20,7 +20,7 @@ def run(tmp_path):
     )
 
 
-@pytest.mark.costs(10)
+@pytest.mark.slow
 def test_a_bug_on_one_rank_shows_one_traceback(run):
     arguments, environment = run
     ranks = start_ranks(2, arguments, {**environment, "HOW_RANK_1_FAILS": "raises"})

@@ -101,6 +101,7 @@ def test_a_killed_run_leaves_nothing_behind_and_resumes(tmp_path):
     assert steps == sorted(set(steps))
 
 
+@pytest.mark.slow
 def test_a_stop_before_the_first_step_saves_nothing(tmp_path):
     run_file = write_run(tmp_path)
     process = _train(run_file, tmp_path / "run")
@@ -114,6 +115,7 @@ def test_a_stop_before_the_first_step_saves_nothing(tmp_path):
     assert not list((tmp_path / "run").glob("checkpoints/step-*"))
 
 
+@pytest.mark.slow
 def test_a_run_whose_output_is_cut_off_goes_on_to_its_end(tmp_path):
     """As `| head -2` does; the change of phases is printed later."""
     process = _train(write_run(tmp_path), tmp_path / "run", "checkpoint.every=5")
@@ -127,6 +129,7 @@ def test_a_run_whose_output_is_cut_off_goes_on_to_its_end(tmp_path):
     assert [step for step, _ in RunFolder(tmp_path / "run").steps()] == [20, 15]
 
 
+@pytest.mark.slow
 def test_a_run_whose_terminal_is_closed_is_saved(tmp_path):
     """The system sends SIGHUP, what is printed has no place any more, and a shell may send SIGHUP again."""
     screen, terminal = pty.openpty()

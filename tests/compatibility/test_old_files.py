@@ -6,12 +6,11 @@ steps of a tiny encoder (3 causal, 3 masked) whose checkpoint of step 4 is kept.
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.forked import run_python
 from tests.support.runs import read_metrics
 from toolkit.checkpoint import open_checkpoint
 from toolkit.data import Corpus
@@ -38,9 +37,12 @@ def test_an_old_corpus_is_read(old: Path) -> None:
 def test_an_old_run_resumes_to_the_losses_it_had(old: Path) -> None:
     before = {line["step"]: line for line in read_metrics(old / "run")}
     step = open_checkpoint(old / "run" / "checkpoints" / "step-00000004").manifest.step
-    command = [sys.executable, "-m", "toolkit.cli", "train", "run/run.toml", "--ds-config", "zero1"]
-    finished = subprocess.run(command, cwd=old, capture_output=True, text=True, timeout=300, check=False)
-    assert finished.returncode == 0, finished.stderr
+    code = (
+        "from toolkit.run import load_run\nfrom toolkit.training import pretrain\n"
+        "pretrain(load_run('run/run.toml'), ds_config='zero1')"
+    )
+    ended = run_python(["-c", code], folder=old)
+    assert ended.code == 0, ended.output
     metrics = read_metrics(old / "run")
     resumed = [line for line in metrics if line["step"] > step]
     assert [line["step"] for line in resumed] == [5, 6]

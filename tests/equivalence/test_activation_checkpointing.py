@@ -10,8 +10,8 @@ from toolkit.testing.distributed import run_distributed
 pytestmark = pytest.mark.costs(10)
 
 
-@pytest.mark.parametrize(("tp", "pp"), [(1, 1), (2, 1), (1, 2)])
-def test_losses_are_equal(tp, pp, tmp_path):
+@pytest.mark.parametrize(("tp", "pp", "precisions"), [(1, 1, ("fp32", "bf16")), (2, 1, ("bf16",)), (1, 2, ("fp32",))])
+def test_losses_are_equal(tp, pp, precisions, tmp_path):
     """Two ranks: every parameter partitioned by ZeRO stage 3, weights shared, or two stages."""
     run_file = write_run(tmp_path, phase_steps=2)
     config = "pipeline" if pp == 2 else "zero1" if tp == 2 else stage3(tmp_path)
@@ -27,11 +27,11 @@ def test_losses_are_equal(tp, pp, tmp_path):
                 f"train.activation_checkpointing={mode}",
             ),
         )
-        for precision in ("fp32", "bf16")
+        for precision in precisions
         for mode in ("none", "selective", "full")
     ]
     runs = [results[0][1] for results in run_distributed(cases, world_size=2)]
-    for plain, *others in (runs[:3], runs[3:]):
+    for plain, *others in (runs[:3], runs[3:])[: len(precisions)]:
         assert len(plain) == 5
         for lines in others:
             assert [line.get("loss") for line in lines] == [line.get("loss") for line in plain]
