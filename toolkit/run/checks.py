@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from toolkit.core.errors import CorpusError, SettingsError
+from toolkit.core.errors import CorpusError, SettingsError, UserError
 from toolkit.core.text import home_hint
 from toolkit.engine.ds_config import check_parallel, zero_stage
 from toolkit.parallel.division import check_pipeline_parallel, check_tensor_parallel
@@ -29,6 +29,17 @@ class Checks:
     """The corpora, opened."""
     division: tuple[Callable[[RunSettings, Mapping[str, Any], str], None], ...]
     """The DeepSpeed file: its content, and what messages call it."""
+
+    def mistakes(self, settings: RunSettings, *, wrong: set[str]) -> list[UserError]:
+        """Contradictions between groups of settings, but for those with a group that is wrong by itself."""
+        found = []
+        for groups, check in self.settings:
+            try:
+                if not wrong & groups:
+                    check(settings)
+            except UserError as error:
+                found.append(error)
+        return found
 
 
 def _check_evaluation(settings: RunSettings) -> None:

@@ -62,8 +62,8 @@ class DeclaredRun:
     def of(cls, settings: RunSettings) -> Self:
         """The run of settings that were made in Python; refuses groups of them that contradict one another."""
         plan = StepPlan(settings)
-        for _, check in CHECKS.settings:
-            check(settings)
+        for mistake in CHECKS.mistakes(settings, wrong=set()):
+            raise mistake
         return cls(settings, plan)
 
 
@@ -248,10 +248,7 @@ def _validate(raw: dict[str, Any], origin: str, mistakes: list[UserError]) -> De
     if not wrong & _GROUPS_OF_STEPS:
         with _collected(mistakes):
             plans.append(StepPlan(settings))
-    for groups, check in CHECKS.settings:
-        if not wrong & groups:
-            with _collected(mistakes):
-                check(settings)
+    mistakes += CHECKS.mistakes(settings, wrong=wrong)
     if len(mistakes) == 1:
         raise mistakes[0]
     if mistakes:

@@ -84,8 +84,9 @@ def resolve_run(run: DeclaredRun, *, ds_config: str | None, num_ranks: int, chec
     for check in checks.machine:
         check(run.settings)
     start = find_start(run.settings)
-    corpora = open_corpora(run.settings, plan)
-    declared = with_vocabulary(start.keep_choices(run.settings), corpora)
+    declared = start.keep_choices(run.settings)
+    corpora = open_corpora(declared, plan)
+    declared = with_vocabulary(declared, corpora)
     division = divide_run(declared, plan, ds_config=ds_config, num_ranks=num_ranks)
     precision, choices, stage = declared.precision, list(division.choices), zero_stage(division.ds_config)
     if precision is None:
