@@ -919,6 +919,13 @@ FAULTS = (
         tests=("tests/finetuning/test_trainer.py::test_a_batch_in_parts_is_the_same_update",),
     ),
     Fault(
+        name="fine-tuning: the validation split that is cut off the training split stays in it",
+        path="toolkit/finetuning/protocol.py",
+        old="Split.TRAIN: kept, Split.VALIDATION: held_out",
+        new="Split.VALIDATION: held_out",
+        tests=("tests/finetuning/test_paper.py",),
+    ),
+    Fault(
         name="fine-tuning: the F1 of a single label counts the rows without it",
         path="toolkit/finetuning/sc/labels.py",
         old='"labels": [1] if expected.shape[1] == 1 else None',

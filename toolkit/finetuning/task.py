@@ -73,6 +73,8 @@ class Task(ABC, Generic[DataT]):
     def read(self, files: Mapping[Split, Path]) -> DataT:
         """Examples of all splits, checked, and what the training split decides for all (labels).
 
+        `self.protocol.with_validation` gives them the validation split that the protocol wants where no file is given.
+
         Raises:
             UserError: a file is missing, broken or does not fit; names the file and the place.
         """

@@ -28,14 +28,7 @@ _QUEUED_BATCHES = 4
 
 
 class Pair(NamedTuple):
-    """A query and a document that is relevant to it.
-
-    Attributes:
-        query: text of the query.
-        positive: text of the document.
-        relevant: texts of all documents that are relevant to the query.
-        negatives: texts of documents that are judged not relevant to it.
-    """
+    """Texts of a query, a relevant document, all relevant documents, and documents that are judged not relevant."""
 
     query: str
     positive: str

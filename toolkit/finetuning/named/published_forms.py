@@ -76,12 +76,7 @@ class FileOfSplit(PublishedForm):
 
 @dataclass(frozen=True)
 class ClassifiedTexts(FileOfSplit):
-    """JSON lines with `text`, for pairs `text_pair`, and the name of the class as `label`.
-
-    Attributes:
-        text: column of the text.
-        text_pair: column of a pair's second text.
-    """
+    """JSON lines with `text`, for pairs `text_pair`, from columns of any name, and the name of the class as `label`."""
 
     text: str
     text_pair: str | None = None

@@ -74,13 +74,10 @@ class BeirFolder(PublishedForm):
 
 @dataclass(frozen=True)
 class BeirRepositories(BeirFolder):
-    """Rows of the two repositories that the hub has of a BEIR set: documents and queries, and judgements.
-
-    Attributes:
-        corpus: which documents are searched.
-    """
+    """Rows of the two repositories that the hub has of a BEIR set: documents and queries, and judgements."""
 
     corpus: Literal["whole", "judged"] = "whole"
+    """Documents that are searched."""
 
     def write(self, hub: Hub, folder: Path) -> None:
         """Write a BEIR folder."""
