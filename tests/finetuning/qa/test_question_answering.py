@@ -1,3 +1,4 @@
+import copy
 import json
 import random
 
@@ -16,9 +17,10 @@ from transformers import (
 from tests.finetuning.qa.test_squad import write_record
 from tests.support.hf_encoders import WORDS, plain_tokenizer, save_encoder
 from toolkit.core.errors import UserError
+from toolkit.finetuning import get_task
 from toolkit.finetuning.qa.answers import best_span
 from toolkit.finetuning.qa.squad import Answer, Question
-from toolkit.finetuning.qa.task import QuestionAnswering, QuestionAnsweringSettings, Questions
+from toolkit.finetuning.qa.task import PaperQuestionAnswering, QuestionAnswering, QuestionAnsweringSettings, Questions
 from toolkit.finetuning.settings import Split
 from toolkit.finetuning.source import open_source
 from toolkit.workflows.finetune import finetune
@@ -348,6 +350,12 @@ def test_the_paper_protocol_learns_and_cuts_its_validation_split(tmp_path, famil
     assert loaded.config.id2label == {0: "outside", 1: "answer"}
     data = QuestionAnswering(PAPER).read({Split.TRAIN: files["train"], Split.TEST: files["test"]})
     assert {split: len(rows) for split, rows in data.questions.items()} == {"train": 121, "validation": 7, "test": 40}
+
+
+@pytest.mark.parametrize(("settings", "kind"), [(SETTINGS, QuestionAnswering), (PAPER, PaperQuestionAnswering)])
+def test_the_protocol_decides_the_class_also_of_a_copy(settings, kind):
+    task = get_task("qa")(settings)
+    assert type(task) is type(copy.deepcopy(task)) is kind
 
 
 def test_record_runs_and_keeps_its_ids(tmp_path):

@@ -73,6 +73,10 @@ class QuestionAnswering(Task[Questions]):
         """An instance of the protocol's class."""
         return super().__new__(_OF_PROTOCOL[settings.protocol] if cls is QuestionAnswering else cls)
 
+    def __getnewargs__(self) -> tuple[QuestionAnsweringSettings]:
+        """Arguments of `__new__`, for copies."""
+        return (self.settings,)
+
     def __init__(self, settings: QuestionAnsweringSettings) -> None:
         super().__init__(settings)
         self._null_threshold: float | None = None
