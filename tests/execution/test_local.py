@@ -11,7 +11,9 @@ import psutil
 import pytest
 
 from tests.support.shares import Share
-from toolkit.execution import Failed, Finished, LocalExecutor, Lost, Work, run_work
+from toolkit.execution.local import LocalExecutor
+from toolkit.execution.scheduling import run_work
+from toolkit.execution.work import Failed, Finished, Lost, Work
 
 RUNNER = "tests.support.work:Work"
 KEYS = [f"item {number}" for number in range(4)]

@@ -12,8 +12,12 @@ import pytest
 from tests.execution.test_local import KEYS, RUNNER, Silent, ids_of, item, outcome
 from tests.support.shares import Share
 from toolkit.core.errors import SettingsError
-from toolkit.execution import Cluster, Failed, Finished, Lost, RayExecutor, Resources, ray_actors, run_work
+from toolkit.execution import ray_actors
+from toolkit.execution.ray_actors import RayExecutor
+from toolkit.execution.ray_cluster import Cluster
 from toolkit.execution.ray_worker import ClusterWorker, Setting
+from toolkit.execution.scheduling import run_work
+from toolkit.execution.work import Failed, Finished, Lost, Resources
 
 # Not imported here: the command sets what Ray reads when it is imported.
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="the extra `cluster`")

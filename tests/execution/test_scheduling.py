@@ -6,8 +6,9 @@ from graphlib import CycleError
 import pytest
 
 from tests.support.shares import Share
-from toolkit.execution import Failed, Finished, Lost, Work, run_work, scheduling
-from toolkit.execution.scheduling import next_item
+from toolkit.execution import scheduling
+from toolkit.execution.scheduling import next_item, run_work
+from toolkit.execution.work import Failed, Finished, Lost, Work
 
 
 def items_of(*groups, num=2, alike=False):

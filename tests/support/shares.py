@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from toolkit.execution import NOBODY, Event, Failed, Finished, Key
+from toolkit.execution.work import NOBODY, Event, Failed, Finished, Key
 
 
 class Share:

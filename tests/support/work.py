@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from toolkit.core.errors import UserError
-from toolkit.execution import Work as Item
+from toolkit.execution.work import Work as Item
 
 
 class Work:

@@ -31,7 +31,7 @@ def command(
 ) -> None:
     """Fine-tune models on tasks at several learning rates and seeds; run again, it does what is missing."""
     from toolkit.core.errors import SettingsError
-    from toolkit.execution import ExecutorKind
+    from toolkit.execution.work import ExecutorKind
 
     if executor not in set(ExecutorKind):
         raise SettingsError(f"unknown executor {executor!r}. Choose local (the default) or ray.")

@@ -90,13 +90,7 @@ class Stages:
             self._write()
 
     def finish(self, name: str, outputs: Iterable[Path], *, facts: dict[str, float] | None = None) -> Stage:
-        """Mark a stage as finished, and return its record.
-
-        Args:
-            name: of a stage that was worked on.
-            outputs: files, or folders with all that is in them.
-            facts: numbers to keep.
-        """
+        """Mark a stage as finished, with its files and folders and numbers to keep, and return its record."""
         paths = sorted(path for output in outputs for path in _files_of(output))
         hashes = {str(path.relative_to(self._folder)): hash_file(path) for path in paths}
         self._stages[name] = self._stages[name].model_copy(update={"files": hashes, "facts": facts or {}})
@@ -134,8 +128,6 @@ class Job:
         """Run one stage, unless it is finished; print its title and time.
 
         Args:
-            name: of the record.
-            title: printed.
             key: hash of all inputs.
             outputs: files or folders that it writes.
             work: runs it, and returns numbers to keep.

@@ -3,9 +3,9 @@ from io import StringIO
 from rich.console import Console
 from rich.live import Live
 
-from toolkit.execution import Failed, Finished, Lost
+from toolkit.execution.work import Failed, Finished, Lost
 from toolkit.experiments.grid.cells import Cell, Score
-from toolkit.experiments.grid.display import Tally, _Lines, _LiveTable, tally_table
+from toolkit.experiments.grid.display import Display, Tally, tally_table
 
 CELLS = [Cell("m", task, "sc", seed, 1e-3) for task in ("a", "b") for seed in (0, 1)]
 VALIDATION = dict(zip(CELLS, (0.5, 0.25, 0.75, 0.5), strict=True))
@@ -32,7 +32,7 @@ def make_tally():
 
 def test_lines_tell_score_counts_rate_and_what_is_left():
     tally, lines = make_tally(), []
-    display = _Lines(tally, lines.append)
+    display = Display(tally, lines.append)
     for worker, cell in enumerate(CELLS[1:3]):
         display.on_start(worker, cell)
     display.on_event(Finished(0, CELLS[1]))
@@ -54,7 +54,7 @@ def test_lines_tell_score_counts_rate_and_what_is_left():
 
 def test_the_same_failure_is_told_in_full_once():
     tally, lines = make_tally(), []
-    display = _Lines(tally, lines.append)
+    display = Display(tally, lines.append)
     for cell in CELLS[2:]:
         display.on_event(Failed(0, cell, "train.tsv: no column 'label'\nTraceback (most recent call last):"))
     display.on_look()
@@ -83,7 +83,7 @@ def test_the_table_has_a_row_per_task():
 def test_the_live_table_ends_with_the_last_counts_and_keeps_failures_above():
     tally, file = make_tally(), StringIO()
     with Live(console=Console(width=120, file=file, force_terminal=True, highlight=False), auto_refresh=False) as live:
-        display = _LiveTable(tally, live)
+        display = Display(tally, live.console.print, live)
         display.on_start(0, CELLS[1])
         display.on_look()
         display.on_event(Finished(0, CELLS[1]))

@@ -13,7 +13,7 @@ from tests.support.checkpoints import write_tiny_run
 from tests.support.grids import FAMILIES, write_grid
 from toolkit.cli import main
 from toolkit.core.errors import ToolkitError
-from toolkit.execution import ExecutorKind, Failed, Finished
+from toolkit.execution.work import ExecutorKind, Failed, Finished
 from toolkit.experiments.grid import inputs
 from toolkit.experiments.grid import program as grids
 from toolkit.experiments.grid import worker as grid_worker

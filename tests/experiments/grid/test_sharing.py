@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.grids import write_grid
 from toolkit.core.errors import SettingsError
-from toolkit.execution import NOBODY, Event, Failed, Finished, Work
+from toolkit.execution.work import NOBODY, Event, Failed, Finished, Work
 from toolkit.experiments.grid import program as grids
 from toolkit.experiments.grid import sharing
 from toolkit.experiments.grid.cells import Cell, results_text

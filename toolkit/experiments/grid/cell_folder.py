@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,42 +13,23 @@ from toolkit.experiments.grid.cells import Cell, Diverged, Score
 Record = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
 class CellFolder:
-    """The files of a cell; the folder need not exist."""
+    """The files of a cell; the folder need not exist.
 
-    path: Path
-    cell: Cell
+    Attributes:
+        result_file: scores, written last: a cell that has it is finished.
+        predictions_file: answers, a line per test item.
+        model: folder of the fine-tuned model, where the grid keeps it.
+        error_file: message of a failed cell.
+        declared_file: identity that the cell had when it ran.
+        diverged_file: outcome of a cell without a result: how its training diverged.
+    """
 
-    @property
-    def result_file(self) -> Path:
-        """Scores, written last: a cell that has it is finished."""
-        return self.path / "result.json"
-
-    @property
-    def predictions_file(self) -> Path:
-        """Answers, a line per test item."""
-        return self.path / "predictions.jsonl"
-
-    @property
-    def model(self) -> Path:
-        """Folder of the fine-tuned model, where the grid keeps it."""
-        return self.path / "model"
-
-    @property
-    def error_file(self) -> Path:
-        """Message of a failed cell."""
-        return self.path / "error.txt"
-
-    @property
-    def declared_file(self) -> Path:
-        """Identity that the cell had when it ran."""
-        return self.path / "declared.json"
-
-    @property
-    def diverged_file(self) -> Path:
-        """Outcome of a cell without a result: how its training diverged."""
-        return self.path / "diverged.json"
+    def __init__(self, path: Path, cell: Cell) -> None:
+        self.path, self.cell = path, cell
+        self.result_file, self.predictions_file = path / "result.json", path / "predictions.jsonl"
+        self.model, self.error_file = path / "model", path / "error.txt"
+        self.declared_file, self.diverged_file = path / "declared.json", path / "diverged.json"
 
     @cached_property
     def score(self) -> Score | None:

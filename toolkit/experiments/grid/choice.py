@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from toolkit.core.console import console
 from toolkit.core.text import counted, first_few
-from toolkit.execution import ExecutorKind
+from toolkit.execution.work import ExecutorKind
 from toolkit.experiments.grid.cells import Cell, Outcome
 from toolkit.experiments.grid.display import Tally
 from toolkit.experiments.grid.halving import Dropped, Halving, halve

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from toolkit.core.console import console
 from toolkit.core.text import duration
-from toolkit.execution import Event, Failed, Finished, Lost, Observer
+from toolkit.execution.work import Event, Failed, Finished, Lost, Observer
 from toolkit.experiments.grid.cells import Cell, Diverged, Outcome, Score
 
 if TYPE_CHECKING:
@@ -104,20 +104,20 @@ def shown(tally: Tally) -> Iterator[Observer]:
     """A display that keeps the tally, for the block."""
     screen = console()
     if not screen.is_terminal:
-        yield _Lines(tally, screen.print)
+        yield Display(tally, screen.print)
         return
     from rich.live import Live
 
     with Live(console=screen, refresh_per_second=4) as live:
-        yield _LiveTable(tally, live)
+        yield Display(tally, screen.print, live)
 
 
-class _Lines:
-    """Display of a line per cell that ended, with how far the grid is."""
+class Display:
+    """A line per cell that ended, with how far the grid is; or a live table of tasks below lines of what went wrong."""
 
-    def __init__(self, tally: Tally, say: Callable[[str], None]) -> None:
-        self._tally, self._say, self._messages = tally, say, set[tuple[tuple[str, str], str]]()
-        self._ended: list[str] = []
+    def __init__(self, tally: Tally, say: Callable[[str], None], live: "Live | None" = None) -> None:
+        self._tally, self._say, self._live = tally, say, live
+        self._messages, self._ended = set[tuple[tuple[str, str], str]](), list[str]()
 
     def on_start(self, worker: int, key: Cell) -> None:
         """Count the cell as running."""
@@ -126,13 +126,16 @@ class _Lines:
     def on_event(self, event: Event) -> None:
         """Keep a line until the worker has its next cell, so that the counts are right."""
         self._tally.add(event)
-        self._ended.append(self._described(event))
+        if self._live is None or not isinstance(event, Finished):
+            self._ended.append(self._described(event))
 
     def on_look(self) -> None:
-        """Print what has ended since the last time."""
+        """Show what has ended since the last time."""
         for line in self._ended:
-            self._say(f"{line}; {self._tally.summary()}")
+            self._say(line if self._live is not None else f"{line}; {self._tally.summary()}")
         self._ended.clear()
+        if self._live is not None:
+            self._live.update(tally_table(self._tally))
 
     def _described(self, event: Event) -> str:
         if isinstance(event, Lost):
@@ -152,24 +155,6 @@ class _Lines:
 
     def _praise(self, score: Score) -> str:
         return f", best of {score.cell.task} so far" if self._tally.best[score.cell.task] is score else ""
-
-
-class _LiveTable(_Lines):
-    """A table of tasks that is drawn again and again, and below it the summary; failures are lines above it."""
-
-    def __init__(self, tally: Tally, live: "Live") -> None:
-        super().__init__(tally, live.console.print)
-        self._live = live
-
-    def on_event(self, event: Event) -> None:
-        """Print a line for a failure or a lost worker."""
-        self._tally.add(event)
-        if not isinstance(event, Finished):
-            self._say(self._described(event))
-
-    def on_look(self) -> None:
-        """Draw the table as it is now."""
-        self._live.update(tally_table(self._tally))
 
 
 def tally_table(tally: Tally) -> "Table":

@@ -9,7 +9,10 @@ import torch
 
 from toolkit.core.console import console
 from toolkit.core.text import counted
-from toolkit.execution import Cluster, Executor, ExecutorKind, LocalExecutor, RayExecutor, Resources, Work
+from toolkit.execution.local import LocalExecutor
+from toolkit.execution.ray_actors import RayExecutor
+from toolkit.execution.ray_cluster import Cluster
+from toolkit.execution.work import Executor, ExecutorKind, Resources, Work
 
 RUNNER = "toolkit.experiments.grid.worker:CellRunner"
 """Name of what runs cells, as `LocalExecutor` takes it."""

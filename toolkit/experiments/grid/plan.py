@@ -10,7 +10,7 @@ from toolkit.core.errors import SettingsError
 from toolkit.core.known_hashes import KnownHashes
 from toolkit.core.text import counted, first_few
 from toolkit.engine.precision import Precision
-from toolkit.execution import Resources, Work
+from toolkit.execution.work import Resources, Work
 from toolkit.experiments.grid.cell_folder import differences
 from toolkit.experiments.grid.cells import Cell, Outcome, grid_cells
 from toolkit.experiments.grid.declaration import Grid

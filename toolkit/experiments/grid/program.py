@@ -8,7 +8,8 @@ import tomli_w
 from toolkit.core.console import console
 from toolkit.core.errors import UserError
 from toolkit.core.text import counted
-from toolkit.execution import NOBODY, Executor, ExecutorKind, Failed, Finished, Observer, run_work
+from toolkit.execution.scheduling import run_work
+from toolkit.execution.work import NOBODY, Executor, ExecutorKind, Failed, Finished, Observer
 from toolkit.experiments.grid.cells import Cell, Outcome, Score
 from toolkit.experiments.grid.choice import (
     counted_cells,

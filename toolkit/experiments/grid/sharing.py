@@ -20,7 +20,7 @@ from filelock import FileLock
 from toolkit.core.errors import SettingsError
 from toolkit.core.locks import holder_of, locked_folder, try_lock
 from toolkit.core.text import first_few
-from toolkit.execution import NOBODY, Event, Failed, Finished
+from toolkit.execution.work import NOBODY, Event, Failed, Finished
 from toolkit.experiments.grid.cells import Cell
 from toolkit.experiments.grid.plan import GridPlan
 

@@ -11,7 +11,7 @@ import torch
 from toolkit.core.errors import NonFiniteError, UserError
 from toolkit.core.locks import locked_folder
 from toolkit.engine.precision import Precision
-from toolkit.execution import Work
+from toolkit.execution.work import Work
 from toolkit.experiments.grid.cell_folder import CellFolder
 from toolkit.experiments.grid.inputs import ResolvedModel, ResolvedTask
 from toolkit.finetuning import Keep, PreparedTask, get_task, prepare, run_cell
