@@ -116,9 +116,14 @@ def save_classifier(classifier: nn.Module, folder: Path) -> None:
         classifier.save_pretrained(folder)
 
 
+def has_head_file(folder: Path) -> bool:
+    """Tell whether a `model/` folder has its head in a file of its own."""
+    return (folder / _HEAD_FILE).is_file()
+
+
 def load_classifier(folder: Path) -> nn.Module:
     """The fine-tuned model of a `model/` folder, in fp32 and ready for prediction: ids and mask in, logits out."""
-    if not (folder / _HEAD_FILE).is_file():
+    if not has_head_file(folder):
         whole: nn.Module = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32)
         return whole.eval()
     classifier = MeanPoolingClassifier(AutoModel.from_pretrained(folder, dtype=torch.float32))

@@ -113,6 +113,11 @@ class Task(ABC, Generic[DataT]):
     def save(self, network: nn.Module, folder: Path, data: DataT) -> None:
         """Write weights and configuration, so that stock classes load them; the tokenizer is already there."""
 
+    @staticmethod
+    def usage(model: Path) -> str:
+        """Python that uses a fine-tuned `model/`."""
+        return f"transformers.AutoModel.from_pretrained({str(model)!r})"
+
     def dataset(self, files: Mapping[Split, Path]) -> str:
         """Name of the data in results: the training file's, or its folder's where the file is called train."""
         train = files[Split.TRAIN]

@@ -1,6 +1,5 @@
 """Fine-tuning of MODEL: a run or a checkpoint is converted first, an encoder is used as it is."""
 
-import json
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,15 +18,6 @@ from toolkit.finetuning import (
     run_cell,
 )
 from toolkit.finetuning.named.datasets import DATASETS, named_dataset
-
-_USES = {
-    "sc": "transformers.pipeline('text-classification', model={model!r})('a text')",
-    "sc of another library": "toolkit.finetuning.load_classifier({model!r})",
-    "tc": "transformers.pipeline('token-classification', model={model!r}, aggregation_strategy='first')('a text')",
-    "ir": "sentence_transformers.SentenceTransformer({model!r}).encode_query('a query')",
-    "other": "transformers.AutoModel.from_pretrained({model!r})",
-}
-"""How a fine-tuned model is used, by task."""
 
 
 def finetune(
@@ -108,20 +98,10 @@ def resolve_data(
 
 def next_lines(result: FinetuningResult, output: Path) -> list[str]:
     """Closing lines of the command: where the answers to the test file are, and how the model is used."""
-    model = str(output / "model")
-    use = _USES.get(result.task, _USES["other"])
-    if result.task == "sc" and not _is_stock_classifier(output / "model"):
-        use = _USES["sc of another library"]
     return [
         f"Next: compare the answers, a row per test example ({output / 'predictions.jsonl'}), with the test file, and",
-        f"use the model in Python: {use.format(model=model)}",
+        f"use the model in Python: {get_task(result.task).usage(output / 'model')}",
     ]
-
-
-def _is_stock_classifier(model: Path) -> bool:
-    """Tell whether transformers loads encoder and head together."""
-    names = json.loads((model / "config.json").read_text(encoding="utf-8")).get("architectures") or []
-    return any(name.endswith("ForSequenceClassification") for name in names)
 
 
 def _check_data(files: Mapping[Split, Path], dataset: str | None) -> None:

@@ -19,6 +19,9 @@ from toolkit.core.errors import UserError
 from toolkit.core.text import counted, json_kind
 from toolkit.finetuning.tables import parse_object, read_text
 
+_CORPUS, _QUERIES, _QRELS = "corpus.jsonl", "queries.jsonl", "qrels"
+_COLUMNS = "query id, document id and grade, separated by tabs"
+Content = TypeVar("Content")
 Grades = Mapping[str, Mapping[str, int]]
 """By query and document id, how relevant the document is: 1 and more is relevant, 0 and less is not."""
 
@@ -53,16 +56,6 @@ class Collection:
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """Line of a judgements file."""
-
-    line: int
-    query: str
-    document: str
-    grade: int
-
-
-@dataclass(frozen=True)
 class Judgements:
     """Judgements of a file, queries and documents in order of first appearance."""
 
@@ -81,44 +74,6 @@ class Judgements:
         chosen = frozenset(queries)
         grades = {query: grades for query, grades in self.grades.items() if query in chosen}
         return Judgements(self.path, self.collection, grades)
-
-
-def collect(path: Path, collection: Collection, rows: Iterable[Judgement]) -> Judgements:
-    """Check the lines of a judgements file against their collection."""
-    grades: dict[str, dict[str, int]] = {}
-    for row in rows:
-        _check_known(path, collection, row)
-        of_query = grades.setdefault(row.query, {})
-        if of_query.setdefault(row.document, row.grade) != row.grade:
-            raise UserError(
-                f"{path}, line {row.line}: document {row.document!r} has grade {row.grade} for query {row.query!r}, "
-                f"but grade {of_query[row.document]} further up. Remove one of the two lines."
-            )
-    if not grades:
-        raise UserError(
-            f"{path}: no judgements in this file. Give one with a line for each judged document of a query."
-        )
-    if not any(grade > 0 for of_query in grades.values() for grade in of_query.values()):
-        raise UserError(f"{path}: no document is judged relevant (a grade of 1 or more). Give another file.")
-    return Judgements(path, collection, grades)
-
-
-def _check_known(path: Path, collection: Collection, row: Judgement) -> None:
-    place = f"{path}, line {row.line}"
-    if row.query not in collection.queries:
-        raise UserError(
-            f"{place}: query {row.query!r} is not in {collection.queries_file}. Remove the line, or add the query."
-        )
-    if row.document not in collection.documents:
-        raise UserError(
-            f"{place}: document {row.document!r} is not in {collection.documents_file}. Remove the line, or add the "
-            "document."
-        )
-
-
-_CORPUS, _QUERIES, _QRELS = "corpus.jsonl", "queries.jsonl", "qrels"
-_COLUMNS = "query id, document id and grade, separated by tabs"
-Content = TypeVar("Content")
 
 
 def is_beir(path: Path) -> bool:
@@ -178,7 +133,30 @@ def read_collection(judgements: Path) -> Collection:
 
 def read_judgements(path: Path, collection: Collection) -> Judgements:
     """Judgements of one file, with or without a header."""
-    return collect(path, collection, _read_lines(path))
+    grades: dict[str, dict[str, int]] = {}
+    for place, query, document, grade in _read_lines(path):
+        if query not in collection.queries:
+            raise UserError(
+                f"{place}: query {query!r} is not in {collection.queries_file}. Remove the line, or add the query."
+            )
+        if document not in collection.documents:
+            raise UserError(
+                f"{place}: document {document!r} is not in {collection.documents_file}. Remove the line, or add the "
+                "document."
+            )
+        of_query = grades.setdefault(query, {})
+        if of_query.setdefault(document, grade) != grade:
+            raise UserError(
+                f"{place}: document {document!r} has grade {grade} for query {query!r}, but grade "
+                f"{of_query[document]} further up. Remove one of the two lines."
+            )
+    if not grades:
+        raise UserError(
+            f"{path}: no judgements in this file. Give one with a line for each judged document of a query."
+        )
+    if not any(grade > 0 for of_query in grades.values() for grade in of_query.values()):
+        raise UserError(f"{path}: no document is judged relevant (a grade of 1 or more). Give another file.")
+    return Judgements(path, collection, grades)
 
 
 def _find(root: Path, name: str) -> Path | None:
@@ -224,22 +202,21 @@ def _add(contents: dict[str, Content], content: Content, place: str, row: dict[s
     contents[identity] = content
 
 
-def _read_lines(path: Path) -> Iterator[Judgement]:
+def _read_lines(path: Path) -> Iterator[tuple[str, str, str, int]]:
+    """Place, query id, document id and grade."""
     text = read_text(path, what_to_give="Give a BEIR folder or one of its qrels.")
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
-        cells = line.rstrip("\r").split("\t")
+        place, cells = f"{path}, line {number}", line.rstrip("\r").split("\t")
         if len(cells) != 3:
-            raise UserError(
-                f"{path}, line {number}: expected {_COLUMNS}, got {counted(len(cells), 'field')}. Correct that line."
-            )
+            raise UserError(f"{place}: expected {_COLUMNS}, got {counted(len(cells), 'field')}. Correct that line.")
         query, document, grade = cells
         if number == 1 and not _is_integer(grade):
             continue  # A header.
         if not _is_integer(grade):
-            raise UserError(f"{path}, line {number}: the grade must be an integer, found {grade!r}. Correct that line.")
-        yield Judgement(number, query, document, int(grade))
+            raise UserError(f"{place}: the grade must be an integer, found {grade!r}. Correct that line.")
+        yield place, query, document, int(grade)
 
 
 def _is_integer(text: str) -> bool:

@@ -227,6 +227,11 @@ class Retrieval(Task[JudgedSplits]):
         file = beir.judgements_file(path, split=_BEIR_SPLITS[split])
         return [file, *beir.collection_files(file)]
 
+    @staticmethod
+    def usage(model: Path) -> str:
+        """A SentenceTransformer."""
+        return f"sentence_transformers.SentenceTransformer({str(model)!r}).encode_query('a query')"
+
     def save(self, network: nn.Module, folder: Path, data: JudgedSplits) -> None:
         """A SentenceTransformer folder, from which AutoModel loads the encoder."""
         cast("SentenceTransformer", network).save(str(folder), create_model_card=False)

@@ -88,13 +88,10 @@ class NamedDataset:
     def cached(self, protocol: str) -> dict[Split, Path]:
         """The newest files of the splits in the cache; the hub is not asked. None of them where one is missing."""
         forms = self.splits(protocol)
-        folders = {form.name: _newest_copy(form) for form in forms.values()}
-        found = {
-            split: folder / form.files[split]
-            for split, form in forms.items()
-            if (folder := folders[form.name]) is not None
-        }
-        return found if len(found) == len(forms) else {}
+        folders = {form.name: folder for form in forms.values() if (folder := _newest_copy(form)) is not None}
+        if any(form.name not in folders for form in forms.values()):
+            return {}
+        return {split: folders[form.name] / form.files[split] for split, form in forms.items()}
 
     def splits(self, protocol: str) -> Mapping[Split, PublishedForm]:
         """Form that each split is read from."""

@@ -11,7 +11,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from torch import nn
 
 from toolkit.core.console import console
-from toolkit.finetuning.heads import new_classifier, save_classifier
+from toolkit.finetuning.heads import has_head_file, new_classifier, save_classifier
 from toolkit.finetuning.inputs import Encoded, InputBuilder, check_not_empty, paper_inputs
 from toolkit.finetuning.sc.examples import Example, label_reader, text_columns_of, to_examples
 from toolkit.finetuning.sc.labels import LABEL_TYPES, Labels
@@ -160,6 +160,13 @@ class SequenceClassification(Task[LabelledTexts]):
             (folder / "labels.json").write_text(
                 json.dumps(data.labels.classes.labels, ensure_ascii=False) + "\n", encoding="utf-8"
             )
+
+    @staticmethod
+    def usage(model: Path) -> str:
+        """A pipeline, where transformers loads encoder and head together."""
+        if has_head_file(model):
+            return f"toolkit.finetuning.load_classifier({str(model)!r})"
+        return f"transformers.pipeline('text-classification', model={str(model)!r})('a text')"
 
     def baseline(self, data: LabelledTexts) -> float | None:
         """Score of the constant answer that is best on the training split; None for numbers."""

@@ -125,6 +125,12 @@ class TokenClassification(Task[TaggedText]):
         assert isinstance(network, PreTrainedModel)
         network.save_pretrained(folder)
 
+    @staticmethod
+    def usage(model: Path) -> str:
+        """A pipeline."""
+        made = f"transformers.pipeline('token-classification', model={str(model)!r}, aggregation_strategy='first')"
+        return f"{made}('a text')"
+
     def baseline(self, data: TaggedText) -> float:
         """The main metric where every word has the training split's most frequent tag."""
         counts = Counter(number for classes in data.classes(Split.TRAIN) for number in classes)
