@@ -4,16 +4,18 @@ import base64
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 
 import pytest
+import torch
 
 from tests.support.runs import write_run
 from toolkit.core.errors import SettingsError
 from toolkit.core.files import shipped_folder
 from toolkit.engine import gpus
-from toolkit.parallel.launcher import check_launcher, read_launcher
+from toolkit.parallel.launcher import check_launcher, read_launcher, reserved_port
 from toolkit.run import RunFolder
 from toolkit.workflows.launch import (
     as_shells_say,
@@ -60,10 +62,22 @@ def test_a_run_on_the_cpu_does_not_ask_for_gpus(monkeypatch):
 
 def test_one_rank_needs_no_launcher():
     """It would be two imports of DeepSpeed more."""
-    command, place = rank_command(1, {})
+    command, place = rank_command(1, {}, port=29500)
     assert command == [sys.executable, "-u"]
     check_launcher(place)
     assert read_launcher(place).world_size == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a port that is bound cannot be listened at")
+def test_a_port_is_kept_for_rank_0():
+    """Until it listens, in one of torch's ways; nobody else gets it."""
+    with reserved_port() as port:
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", port))
+        store = torch.distributed.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+        store.set("rank 0", "listens")
+        client = torch.distributed.TCPStore("127.0.0.1", port, is_master=False)
+        assert client.get("rank 0") == b"listens"
 
 
 def test_stop_signals_go_back_to_whom_they_belonged():
@@ -98,7 +112,7 @@ def test_the_launcher_takes_its_command(monkeypatch):
     """Of this machine alone, whatever /job/hostfile says, which clusters lay and the command `deepspeed` reads."""
     from deepspeed.launcher import launch
 
-    command, place = rank_command(2, {"CUDA_VISIBLE_DEVICES": "4,5,6"})
+    command, place = rank_command(2, {"CUDA_VISIBLE_DEVICES": "4,5,6"}, port=29500)
     monkeypatch.setattr(sys, "argv", [*command[command.index("deepspeed.launcher.launch") :], "program.py"])
     arguments = launch.parse_args()
     # Where this process has joined a run of one rank, it holds that run's.

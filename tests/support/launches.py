@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -13,7 +12,9 @@ import psutil
 
 from tests.support.runs import read_metrics
 from toolkit.core.files import shipped_folder
+from toolkit.parallel.launcher import reserved_port
 
+_PORTS = contextlib.ExitStack()
 PRETRAIN = shipped_folder("launchers") / "pretrain.py"
 
 _OBJECTIVE = '''
@@ -148,8 +149,5 @@ def wait_for_step(run_folder: Path, step: int, processes: Sequence["subprocess.P
 
 
 def free_port() -> int:
-    """A port nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that nobody else is given as long as these tests run."""
+    return _PORTS.enter_context(reserved_port())

@@ -4,7 +4,10 @@
 """
 
 import os
-from collections.abc import Mapping
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from toolkit.core.errors import SettingsError
@@ -53,6 +56,22 @@ def read_launcher(environment: Mapping[str, str] = os.environ) -> Launched:
         is_launched=bool(environment.get("RANK")),
         main_address=environment.get("MASTER_ADDR") or "127.0.0.1",
     )
+
+
+@contextmanager
+def reserved_port() -> Iterator[int]:
+    """A port of this machine for rank 0, which listens at it only seconds later; two launches must not share one.
+
+    One that is merely free may be given to anybody meanwhile. Then rank 0 ends, and others wait for it for minutes.
+    """
+    with socket.socket() as holder:
+        # Linux gives a bound port to nobody who asks for any; who names it and sets this, as torch does, may listen.
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("", 0))
+        port: int = holder.getsockname()[1]
+        if sys.platform != "linux":
+            holder.close()
+        yield port
 
 
 def alone(port: int) -> dict[str, str]:

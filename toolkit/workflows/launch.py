@@ -12,7 +12,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -25,7 +24,7 @@ from toolkit.core.files import shipped_folder
 from toolkit.core.signals import is_insisting, stop_signals
 from toolkit.core.text import counted
 from toolkit.engine import gpus
-from toolkit.parallel.launcher import STARTER_VARIABLE, STOP_FILE_VARIABLE, alone
+from toolkit.parallel.launcher import STARTER_VARIABLE, STOP_FILE_VARIABLE, alone, reserved_port
 from toolkit.run import RunFolder
 from toolkit.run.metrics import read_lines
 from toolkit.workflows.stop_signals import nothing_saved
@@ -39,8 +38,8 @@ def launch_ranks(run_folder: Path, *, num_procs: int, is_stopped: Callable[[], b
     The run is resolved. Where `is_stopped` tells that a stop was asked for already, the ranks stop before a step.
     """
     program = [str(shipped_folder("launchers") / "pretrain.py"), "--run_dir", str(run_folder)]
-    command, place = rank_command(num_procs, os.environ)
-    with tempfile.TemporaryDirectory(prefix="toolkit-train-") as folder:
+    with tempfile.TemporaryDirectory(prefix="toolkit-train-") as folder, reserved_port() as port:
+        command, place = rank_command(num_procs, os.environ, port=port)
         stop_file = Path(folder) / "stop"
         environment = {
             **os.environ,
@@ -76,17 +75,17 @@ def as_shells_say(code: int) -> int:
     return 128 + number if 0 < number <= signal.NSIG else code
 
 
-def rank_command(num_procs: int, environment: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
+def rank_command(num_procs: int, environment: Mapping[str, str], *, port: int) -> tuple[list[str], dict[str, str]]:
     """Start of `num_procs` ranks on this machine: a command up to the program that ranks run, and its variables."""
     python = [sys.executable, "-u"]
     if num_procs == 1:
-        return python, alone(_free_port())
+        return python, alone(port)
     devices = {"localhost": devices_of_ranks(num_procs, environment)}
     launcher = [*python, "-m", "deepspeed.launcher.launch", "--log_level", "critical"]
     world = base64.urlsafe_b64encode(json.dumps(devices).encode()).decode()
     # The launcher sets LOCAL_SIZE alone, and this process may have joined a run of one rank before.
     place = {"LOCAL_WORLD_SIZE": str(num_procs)}
-    return [*launcher, "--world_info", world, "--master_port", str(_free_port())], place
+    return [*launcher, "--world_info", world, "--master_port", str(port)], place
 
 
 def devices_of_ranks(num_procs: int, environment: Mapping[str, str]) -> list[int]:
@@ -155,11 +154,3 @@ def _kill(launcher: "subprocess.Popen[bytes]") -> None:
     """End the launcher and every rank at once; without waiting, since a signal handler may interrupt a wait."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(launcher.pid, signal.SIGKILL)
-
-
-def _free_port() -> int:
-    """A port nobody listens on now; two runs on one machine must not share the launcher's fixed default."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
