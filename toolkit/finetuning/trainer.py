@@ -7,6 +7,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -91,30 +92,73 @@ def train(network: nn.Module, features: Features, *, task: Trainable, source: En
     Raises:
         NonFiniteError: the weights have diverged.
     """
-    settings = task.settings
 
     def loss(outputs: Any, labels: torch.Tensor, *, num_items_in_batch: int) -> torch.Tensor:
         logits, num_targets = task.logits(outputs).float(), task.num_targets(labels)
         # A mean over nothing is not a number, and would not go away when it is weighed by 0.
         return task.loss(logits, labels) * (num_targets / num_items_in_batch) if num_targets else logits.sum() * 0.0
 
-    steps = settings.num_steps(len(features))
+    make = partial(_Trainer, task, train_dataset=features, data_collator=collator(task, source), compute_loss_func=loss)
+    run_trainer(make, network, task.settings, folder, steps=task.settings.num_steps(len(features)))
+
+
+def run_trainer(
+    make: Callable[..., Trainer],
+    network: nn.Module,
+    settings: FinetuningSettings,
+    folder: Path,
+    *,
+    steps: int,
+    kind: Callable[..., TrainingArguments] = TrainingArguments,
+    **more: Any,
+) -> None:
+    """Train in place, with the trainer that `make` makes from arguments of a kind, which may have `more`.
+
+    Raises:
+        NonFiniteError: the weights have diverged.
+    """
     rate = settings.peak_rate(sum(parameter.numel() for parameter in network.parameters()))
+    settle_accelerator()
+    arguments = kind(
+        output_dir=str(folder),
+        max_steps=steps,
+        per_device_train_batch_size=settings.rows_at_once,
+        gradient_accumulation_steps=settings.batch_rows // settings.rows_at_once,
+        learning_rate=rate,
+        lr_scheduler_type="linear",
+        warmup_steps=round(settings.warmup_fraction * steps),
+        optim="adamw_torch_fused",
+        adam_beta1=settings.adam_betas[0],
+        adam_beta2=settings.adam_betas[1],
+        adam_epsilon=settings.adam_eps,
+        weight_decay=settings.weight_decay,
+        max_grad_norm=settings.grad_clip,
+        seed=settings.seed,
+        data_seed=settings.seed,
+        use_cpu=not torch.cuda.is_available(),
+        bf16=choose_autocast(torch.get_num_threads()) == "bf16",
+        save_strategy="no",
+        save_total_limit=1,
+        logging_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        remove_unused_columns=False,
+        dataloader_pin_memory=torch.cuda.is_available(),
+        **more,
+    )
+    # On several GPUs the Trainer replicates the model and multiplies the batch: the result would depend on the machine.
+    if arguments.n_gpu > 1:
+        arguments._n_gpu = 1
     with progress("fine-tuning", total=steps, unit="steps") as bar:
-        trainer = _Trainer(
-            task,
-            model=network,
-            args=training_arguments(TrainingArguments, settings, folder, steps=steps, rate=rate),
-            train_dataset=features,
-            data_collator=collator(task, source),
-            compute_loss_func=loss,
-            callbacks=[ShowProgress(bar), SaveByTheClock()],
+        _run(make(model=network, args=arguments, callbacks=[ShowProgress(bar), SaveByTheClock()]), folder)
+    if not all(bool(torch.isfinite(weight).all()) for weight in network.parameters()):
+        raise NonFiniteError(
+            f"the weights have diverged: they are no longer finite after {steps} steps at learning rate {rate:g}. "
+            "Try a smaller one."
         )
-        run_trainer(trainer, folder)
-    check_finite(network, steps=steps, rate=rate)
 
 
-def run_trainer(trainer: Trainer, folder: Path) -> None:
+def _run(trainer: Trainer, folder: Path) -> None:
     """Train from the beginning, or from what a killed run left in `folder`; the network is in fp32 again afterwards."""
     assert trainer.model is not None
     trained, begun = folder / _TRAINED, time.monotonic()
@@ -171,57 +215,10 @@ def last_checkpoint(folder: Path) -> tuple[str | None, int]:
     return None, 0
 
 
-def check_finite(network: nn.Module, *, steps: int, rate: float) -> None:
-    """Raise NonFiniteError where a weight is not finite after training."""
-    if not all(bool(torch.isfinite(weight).all()) for weight in network.parameters()):
-        raise NonFiniteError(
-            f"the weights have diverged: they are no longer finite after {steps} steps at learning rate {rate:g}. "
-            "Try a smaller one."
-        )
-
-
 def settle_accelerator() -> None:
     """Tell DeepSpeed, which trainers import, that there is no GPU where there is none: it would warn."""
     if not torch.cuda.is_available():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
-
-
-def training_arguments(
-    kind: Callable[..., Any], settings: FinetuningSettings, folder: Path, *, steps: int, rate: float, **more: Any
-) -> Any:
-    """Arguments of the Trainer: `TrainingArguments`, or the subclass that another trainer wants, with `more`."""
-    settle_accelerator()
-    arguments = kind(
-        output_dir=str(folder),
-        max_steps=steps,
-        per_device_train_batch_size=settings.rows_at_once,
-        gradient_accumulation_steps=settings.batch_rows // settings.rows_at_once,
-        learning_rate=rate,
-        lr_scheduler_type="linear",
-        warmup_steps=round(settings.warmup_fraction * steps),
-        optim="adamw_torch_fused",
-        adam_beta1=settings.adam_betas[0],
-        adam_beta2=settings.adam_betas[1],
-        adam_epsilon=settings.adam_eps,
-        weight_decay=settings.weight_decay,
-        max_grad_norm=settings.grad_clip,
-        seed=settings.seed,
-        data_seed=settings.seed,
-        use_cpu=not torch.cuda.is_available(),
-        bf16=choose_autocast(torch.get_num_threads()) == "bf16",
-        save_strategy="no",
-        save_total_limit=1,
-        logging_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
-        remove_unused_columns=False,
-        dataloader_pin_memory=torch.cuda.is_available(),
-        **more,
-    )
-    # On several GPUs the Trainer replicates the model and multiplies the batch: the result would depend on the machine.
-    if arguments.n_gpu > 1:
-        arguments._n_gpu = 1
-    return arguments
 
 
 def collator(task: Trainable, source: EncoderSource) -> Callable[[Features], dict[str, torch.Tensor]]:

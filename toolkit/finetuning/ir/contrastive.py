@@ -9,15 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from torch.utils.data import BatchSampler
 
-from toolkit.core.console import progress
 from toolkit.finetuning.settings import FinetuningSettings
-from toolkit.finetuning.trainer import (
-    SaveByTheClock,
-    ShowProgress,
-    check_finite,
-    run_trainer,
-    training_arguments,
-)
+from toolkit.finetuning.trainer import run_trainer
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -141,28 +134,22 @@ def train_contrastively(
         def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
             """Do nothing: for a model card, it would count the tokens of all texts."""
 
-    steps = len(batches)
-    rate = settings.peak_rate(sum(parameter.numel() for parameter in network.parameters()))
     prompts = {"anchor": "query", "positive": "document", "negative": "document"}
     examples = [example for batch in batches for example in batch]
     columns = dict(zip(prompts, zip(*examples, strict=True), strict=True))
     if columns["negative"][0] is None:
         del columns["negative"]
-    with progress("fine-tuning", total=steps, unit="steps") as bar:
-        trainer = _TrainerWithoutCard(
-            model=network,
-            args=training_arguments(
-                SentenceTransformerTrainingArguments,
-                settings,
-                folder,
-                steps=steps,
-                rate=rate,
-                prompts={column: network.prompts[prompts[column]] for column in columns},
-                batch_sampler=functools.partial(PlannedBatches, sizes=[len(batch) for batch in batches]),
-            ),
+    run_trainer(
+        functools.partial(
+            _TrainerWithoutCard,
             train_dataset=Dataset.from_dict({name: list(texts) for name, texts in columns.items()}),
             loss=loss,
-            callbacks=[ShowProgress(bar), SaveByTheClock()],
-        )
-        run_trainer(trainer, folder)
-    check_finite(network, steps=steps, rate=rate)
+        ),
+        network,
+        settings,
+        folder,
+        steps=len(batches),
+        kind=SentenceTransformerTrainingArguments,
+        prompts={column: network.prompts[prompts[column]] for column in columns},
+        batch_sampler=functools.partial(PlannedBatches, sizes=[len(batch) for batch in batches]),
+    )
