@@ -14,7 +14,8 @@ from toolkit.core.types import AttentionKind
 from toolkit.engine.gpus import peak_flops
 from toolkit.model import training_flops
 from toolkit.objectives.schedule import Phase
-from toolkit.run import RunFolder, load_run
+from toolkit.run import load_run
+from toolkit.run.load import declare_run
 from toolkit.testing.models import tiny_settings
 from toolkit.training import assembly
 from toolkit.training.logged_steps import LogHook, TensorBoardWriter, scalars
@@ -173,9 +174,9 @@ def test_the_peak_of_a_run_is_that_of_all_its_ranks(tmp_path):
 
 @pytest.mark.parametrize("wanted", ["true", "false"])
 def test_tensorboard_is_written_where_it_is_wanted(tmp_path, wanted):
-    settings = load_run(str(write_run(tmp_path)), [f"log.tensorboard={wanted}"])
+    declared = declare_run(str(write_run(tmp_path)), [f"log.tensorboard={wanted}"])
     (tmp_path / "run").mkdir()
-    writers = assembly._writers(settings, RunFolder(tmp_path / "run"), resumed_step=None)
+    writers = assembly._writers(declared, resumed_step=None)
     for writer in writers:
         writer.close(None)
     assert (tmp_path / "run" / "tensorboard").is_dir() == (wanted == "true")

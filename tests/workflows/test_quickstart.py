@@ -35,10 +35,10 @@ class _Programs:
         self.calls: list[str] = []
         self.exit_code, self.stops_early = 0, False
 
-    def prepare(self, settings):
+    def prepare(self, data):
         self.calls.append("prepare")
         how = PreprocessSettings(tokenizer=str(self.tokenizer))
-        for folder in (settings.data.train, settings.data.validation):
+        for folder in (data.train, data.validation):
             if not (Path(folder) / "corpus.json").exists():
                 preprocess([str(self.source)], Path(folder), settings=how)
 
@@ -172,7 +172,7 @@ def test_a_folder_with_another_run_is_refused(programs, tmp_path, monkeypatch):
     job = tmp_path / "job"
     quickstart.run_quickstart(job)
     monkeypatch.setattr(
-        quickstart_stages, "load_run", lambda source, changes: load_run(source, [*changes, "train.steps=500"])
+        quickstart_stages, "declare_run", lambda source, changes: declare_run(source, [*changes, "train.steps=500"])
     )
     with pytest.raises(SettingsError, match=r"train\.steps: was \d+, now 500\n.*: remove or rename") as refused:
         quickstart.run_quickstart(job)

@@ -10,6 +10,7 @@ from toolkit.run.identity import snapshot
 from toolkit.run.load import DeclaredRun
 from toolkit.run.metrics import MetricsFile
 from toolkit.run.resolve import ResolvedRun
+from toolkit.run.settings import CompleteSettings
 from toolkit.training.batching import STATIC_TARGETS_MULTIPLE, Batcher, EvaluationBatches, StepRows
 from toolkit.training.evaluation import Evaluator
 from toolkit.training.hooks import ConsoleHook, Hook, RetentionHook
@@ -104,10 +105,8 @@ def finish_probes(run: DeclaredRun, *, is_stop_requested: Callable[[], bool]) ->
 
 def _hooks(run: ResolvedRun, engine: Engine, state: RunState, is_stop_requested: Callable[[], bool]) -> list[Hook]:
     """Watchers of the run on rank 0."""
-    settings, ranks = run.settings, engine.ranks
-    given = settings.log.peak_tflops
-    each = given * 1e12 if given else known_peak_flops(ranks.device, precision=settings.precision)
-    speed = Speed(settings.model, peak_flops=each * ranks.world_size if each else None)
+    settings = run.settings
+    speed = Speed(settings.model, peak_flops=_peak_flops(settings, engine))
     writers = _writers(run, resumed_step=None if state.step == run.plan.schedule.first_step else state.step)
     console = ConsoleHook(run.plan, run.data.objectives)
     log = LogHook(writers, every=settings.log.every, speed=speed, is_probed=partial(is_probed, run))
@@ -115,6 +114,13 @@ def _hooks(run: ResolvedRun, engine: Engine, state: RunState, is_stop_requested:
         return [log, console, RetentionHook(run.folder.checkpoints, settings.checkpoint)]
     probes = ProbeHook(run, report=partial(add_probe, writers), say=console.say, is_stop_requested=is_stop_requested)
     return [log, console, probes, RetentionHook(run.folder.checkpoints, settings.checkpoint, in_use=probes)]
+
+
+def _peak_flops(settings: CompleteSettings, engine: Engine) -> float | None:
+    """FLOPs per second that all devices of the run can do at most; None if unknown."""
+    given, ranks = settings.log.peak_tflops, engine.ranks
+    each = given * 1e12 if given else known_peak_flops(ranks.device, precision=settings.precision)
+    return each * ranks.world_size if each else None
 
 
 def _writers(run: DeclaredRun, *, resumed_step: int | None) -> list[LineWriter]:
