@@ -14,7 +14,7 @@ from tests.support.checkpoints import model_states, write_checkpoint
 from tests.support.text import sample_documents, tiny_tokenizer
 from toolkit.core.errors import SettingsError
 from toolkit.execution.stages import locked
-from toolkit.finetuning import FinetuningResult
+from toolkit.finetuning import FinetuningResult, get_task
 from toolkit.model.encoder import Encoder
 from toolkit.model.initialization import initialize_
 from toolkit.preprocess import PreprocessSettings, preprocess
@@ -23,6 +23,7 @@ from toolkit.run.data import open_run_data
 from toolkit.run.identity import snapshot
 from toolkit.run.load import declare_run, to_toml
 from toolkit.workflows import quickstart, quickstart_stages
+from toolkit.workflows.quickstart_steps import choose_steps
 
 
 class _Programs:
@@ -33,7 +34,7 @@ class _Programs:
         self.source = folder / "text.jsonl"
         self.source.write_text("".join(json.dumps({"text": text}) + "\n" for text in sample_documents(60)))
         self.calls: list[str] = []
-        self.exit_code, self.stops_early = 0, False
+        self.exit_code, self.stops_early, self.seconds_of_step = 0, False, 0.1
 
     def prepare(self, data):
         self.calls.append("prepare")
@@ -47,6 +48,8 @@ class _Programs:
         data = open_run_data(declare_run(source, overrides))
         folder, last_step = Path(data.settings.run.dir), data.schedule.total_steps
         self.calls.append(f"train {folder.name}")
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "run.toml").write_text(to_toml(data.settings))
         if self.exit_code or self.stops_early:
             return self.exit_code
         encoder = Encoder(data.settings.model)
@@ -67,25 +70,34 @@ class _Programs:
                         {"loss": 6.0, "tokens_per_second": 1.0} if step else {}
                     )
                     file.write(json.dumps(line | more) + "\n")
-        (folder / "run.toml").write_text(to_toml(data.settings))
         return 0
 
-    def finetune(self, task, model, *, train, test, validation, output, settings, initialization):
-        self.calls.append(f"finetune {initialization} {settings.seed}")
-        assert all(path.is_file() for path in (train, test, validation, Path(model) / "model.safetensors"))
+    def measure(self, settings, *, ranks):
+        self.calls.append("measure")
+        return choose_steps(settings.train.steps, self.seconds_of_step)
+
+    def finetune_side_by_side(self, runs, *, logs):
+        for run in runs:
+            self._finetune(run)
+
+    def _finetune(self, run):
+        settings = get_task("sc").Settings.model_validate(run.settings)
+        self.calls.append(f"finetune {run.initialization} {settings.seed}")
+        assert all(path.is_file() for path in (*run.files.values(), run.encoder / "model.safetensors"))
+        output = run.output
         output.mkdir(parents=True, exist_ok=True)
         (output / "predictions.jsonl").write_text("")
         (output / "model").mkdir(exist_ok=True)
         scores = {"accuracy": 0.8}
         result = FinetuningResult(
-            task=task, model=str(model), dataset="entity", protocol="standard", initialization=initialization,
+            task="sc", model=str(run.encoder), dataset="entity", protocol="standard", initialization=run.initialization,
             seed=settings.seed, learning_rate=settings.learning_rate, steps=settings.steps, metric="accuracy",
             validation=scores, test=scores, majority=0.6,
         )  # fmt: skip
         (output / "result.json").write_text(result.model_dump_json())
 
 
-ALL = ["prepare", "train job", "finetune pretrained 0", *(f"finetune random {seed}" for seed in (0, 1, 2))]
+ALL = ["prepare", "measure", "train job", "finetune pretrained 0", *(f"finetune random {seed}" for seed in (0, 1, 2))]
 
 
 @pytest.fixture
@@ -95,7 +107,8 @@ def programs(tmp_path, monkeypatch):
     played = _Programs(tmp_path)
     monkeypatch.setattr(quickstart_stages, "prepare_bundled_corpus", played.prepare)
     monkeypatch.setattr(quickstart_stages, "train_run", played.train)
-    monkeypatch.setattr("toolkit.workflows.finetune.finetune", played.finetune)
+    monkeypatch.setattr(quickstart_stages, "measure_choice", played.measure)
+    monkeypatch.setattr(quickstart_stages, "finetune_side_by_side", played.finetune_side_by_side)
     return played
 
 
@@ -118,8 +131,8 @@ def test_everything_is_made_once(programs, tmp_path, capsys):
     assert wanted <= made
     assert (job / "finetune" / "result.json").is_file()
     out = capsys.readouterr().out
-    assert [line[:3] for line in out.splitlines() if line[1:3] == "/6"] == [f"{number}/6" for number in range(1, 7)]
-    assert out.count("done in") == 6
+    assert [line[:3] for line in out.splitlines() if line[1:3] == "/5"] == [f"{number}/5" for number in range(1, 6)]
+    assert out.count("done in") == 5
     assert f"Open {job / 'report.html'} in a browser." in out
 
     (job / "report.html").unlink()
@@ -127,7 +140,7 @@ def test_everything_is_made_once(programs, tmp_path, capsys):
     assert programs.calls == ALL
     assert (job / "report.html").is_file()
     out = capsys.readouterr().out
-    assert out.count("finished before") == 6
+    assert out.count("finished before") == 5
     assert "All stages were finished before" in out
 
 
@@ -140,7 +153,7 @@ def test_what_is_damaged_is_made_again_and_nothing_else(programs, tmp_path):
     (job / "corpus" / "shard-00000.bin").write_bytes(shard[::-1])
     (job / "finetune" / "random-1" / "result.json").unlink()
     assert quickstart.run_quickstart(job) == 0
-    assert programs.calls == [*ALL, "prepare", *(f"finetune random {seed}" for seed in (0, 1, 2))]
+    assert programs.calls == [*ALL, "prepare", *ALL[3:]]
     assert (job / "hf-encoder" / "model.safetensors").read_bytes() == whole
     assert (job / "corpus" / "shard-00000.bin").read_bytes() == shard
 
@@ -162,10 +175,48 @@ def test_a_run_that_ends_early_ends_the_job(programs, tmp_path, code):
     """Stopped (0), refused (2) or not finite (3): the code goes on to the caller, and nothing is converted."""
     programs.exit_code, programs.stops_early = code, True
     assert quickstart.run_quickstart(tmp_path / "job") == code
-    assert programs.calls == ["prepare", "train job"]
+    assert programs.calls == ALL[:3]
     programs.exit_code, programs.stops_early = 0, False
     assert quickstart.run_quickstart(tmp_path / "job") == 0
-    assert programs.calls == ["prepare", "train job", *ALL[1:]]
+    assert programs.calls == [*ALL[:3], *ALL[2:]]
+
+
+def test_a_slow_cpu_trains_fewer_steps_and_says_so(programs, tmp_path, capsys):
+    job, programs.seconds_of_step = tmp_path / "job", 0.4
+    quickstart.run_quickstart(job, comparison="mlm-only")
+    for run in (job, job / "mlm-only"):
+        assert load_run(str(run / "run.toml")).train.steps == 450
+    sentence = "a training step takes 0.40 s on this CPU (measured): 900 steps would take the job over 6 minutes"
+    assert sentence in capsys.readouterr().out
+    assert sentence in (job / "report.html").read_text()
+
+
+@pytest.mark.parametrize("lost", ["nothing", "stages.json", "corpus"])
+@pytest.mark.parametrize("is_finished", [True, False])
+def test_a_run_that_has_begun_keeps_its_steps(programs, tmp_path, lost, is_finished):
+    """Whatever another measurement would say, and whichever of the job's files is lost."""
+    job, programs.seconds_of_step, programs.stops_early = tmp_path / "job", 0.4, not is_finished
+    quickstart.run_quickstart(job)
+    if lost == "stages.json":
+        (job / lost).unlink()
+    elif lost == "corpus":
+        (job / "corpus" / "shard-00000.bin").write_bytes(b"")
+    programs.seconds_of_step, programs.stops_early = 0.01, False
+    assert quickstart.run_quickstart(job) == 0
+    assert programs.calls.count("measure") == 1
+    assert load_run(str(job / "run.toml")).train.steps == 450
+
+
+def test_a_folder_of_an_older_version_keeps_all_steps(programs, tmp_path):
+    """It has no record of a measurement."""
+    job = tmp_path / "job"
+    quickstart.run_quickstart(job)
+    records = json.loads((job / "stages.json").read_text())
+    del records["prepare"]["facts"]
+    (job / "stages.json").write_text(json.dumps(records))
+    programs.seconds_of_step = 9.0
+    assert quickstart.run_quickstart(job) == 0
+    assert programs.calls == ALL
 
 
 def test_a_folder_with_another_run_is_refused(programs, tmp_path, monkeypatch):
@@ -194,7 +245,7 @@ def test_a_folder_that_cannot_be_made_is_refused(programs, tmp_path):
 @pytest.mark.slow
 def test_ctrl_c_leaves_with_130_and_no_traceback(tmp_path):
     """The real command, interrupted once while it prepares and once while ranks start."""
-    for stage, seconds in (("1/6", 1.0), ("2/6", 4.0)):
+    for stage, seconds in (("1/5", 1.0), ("2/5", 4.0)):
         process = subprocess.Popen(
             [sys.executable, "-m", "toolkit.cli", "quickstart"],
             cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

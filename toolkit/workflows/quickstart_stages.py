@@ -4,18 +4,20 @@ import dataclasses
 import json
 import shutil
 import tomllib
-from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import torch
 
-from toolkit.core.errors import SettingsError
+from toolkit.core.errors import SettingsError, UserError
 from toolkit.core.files import atomic_write
-from toolkit.execution.stages import Job, Stages, hash_of
+from toolkit.execution.stages import Job, Stage, Stages, hash_of
 from toolkit.run import RunFolder
 from toolkit.run.data import RunData, open_run_data
 from toolkit.run.identity import check_same_run, snapshot
-from toolkit.run.load import declare_run
+from toolkit.run.load import declare_run, read_without_objectives
+from toolkit.workflows.quickstart_finetuning import Run, finetune_side_by_side
+from toolkit.workflows.quickstart_steps import StepChoice, measure_choice
 from toolkit.workflows.train import QUICKSTART_DATA, prepare_bundled_corpus, train_run
 
 _PRESET, _DS_CONFIG = "quickstart", "zero2"
@@ -45,7 +47,8 @@ class Quickstart:
         # A comparison that was trained earlier stays in the report.
         twin = Stages(folder).get(_MLM_ONLY)
         self._compare = comparison == _MLM_ONLY or (twin is not None and twin.files is not None)
-        self._folder, self._job = folder, Job(folder, num_stages=7 if self._compare else 6)
+        self._changes = list[str]()
+        self._folder, self._job = folder, Job(folder, num_stages=6 if self._compare else 5)
 
     def run(self) -> None:
         """Run the stages that are not finished, and write the report.
@@ -60,8 +63,7 @@ class Quickstart:
         if self._compare:
             self._pretrain(_MLM_ONLY, self._folder / _MLM_ONLY, [_MLM_ONLY_SCHEDULE])
         self._convert()
-        self._finetune("finetune", "pretrained", seeds=(0,))
-        self._finetune("random twins", "random", seeds=_TWIN_SEEDS)
+        self._finetune()
         self._report()
 
     def _prepare(self) -> None:
@@ -72,14 +74,29 @@ class Quickstart:
         if before is not None and before.key != key:
             raise self._is_of_another("was made from another version of the bundled text.")
 
-        def work() -> None:
+        def work() -> dict[str, float]:
             if before is not None and before.files is not None:
                 # Finished once and changed since; the same text gives the same bytes again.
                 shutil.rmtree(folder, ignore_errors=True)
             prepare_bundled_corpus(run.settings.data)
-            open_run_data(run)
+            data = open_run_data(run)
+            # A run that has begun goes on, whatever another measurement would say.
+            return self._begun(before) or measure_choice(data.settings, ranks=_num_ranks()).facts
 
         self._job.stage("prepare", "Prepare: Wikipedia text to a corpus", key=key, outputs=[folder], work=work)
+        self._choice = StepChoice.of(self._job.stages["prepare"].facts, run.settings)
+        self._changes = self._choice.overrides(run.settings)
+        if self._choice.reason:
+            self._job.screen.print(f"     {self._choice.reason}")
+
+    def _begun(self, before: Stage | None) -> dict[str, float]:
+        """The number of steps that this folder's run has, with what decided it; empty if there is no run."""
+        if before is not None and before.facts:
+            return before.facts
+        with suppress(UserError):
+            steps = read_without_objectives(RunFolder(self._folder).settings_file).train.steps
+            return {} if steps is None else {"steps": steps}
+        return {}
 
     def _pretrain(self, name: str, folder: Path, changes: list[str]) -> None:
         overrides = [*self._overrides(folder), *changes]
@@ -92,9 +109,7 @@ class Quickstart:
             except SettingsError as error:
                 changed = [line for line in str(error).splitlines() if line.startswith("  ")]
                 raise self._is_of_another("\n".join(["holds a run with other settings:", *changed])) from None
-        last = run.checkpoint(data.schedule.total_steps)
-        # Two, or the number of GPUs if there is just one.
-        ranks = min(_RANKS, torch.cuda.device_count()) or _RANKS
+        last, ranks = run.checkpoint(data.schedule.total_steps), _num_ranks()
 
         def work() -> None:
             code = train_run(_PRESET, overrides, ds_config=_DS_CONFIG, num_procs=ranks)
@@ -128,38 +143,20 @@ class Quickstart:
         title = "Convert: to Hugging Face, as encoder and as decoder"
         self._job.stage("convert", title, key=key, outputs=list(outputs), work=work)
 
-    def _finetune(self, name: str, initialization: str, *, seeds: Sequence[int]) -> None:
-        from toolkit.finetuning import Initialization, get_task
-        from toolkit.workflows.finetune import finetune
-
-        encoder, root = self._folder / "hf-encoder", self._folder / "finetune"
-        chosen = tomllib.loads((QUICKSTART_DATA / "finetune.toml").read_text(encoding="utf-8"))[initialization]
-        files = _labelled()
-        is_random = Initialization(initialization) is Initialization.RANDOM
-        folders = {seed: root / f"random-{seed}" if is_random else root for seed in seeds}
-
-        def work() -> None:
-            for seed, output in folders.items():
-                settings = get_task("sc").Settings.model_validate({**chosen, "seed": seed})
-                finetune(
-                    "sc",
-                    encoder,
-                    output=output,
-                    train=files["train"],
-                    validation=files["validation"],
-                    test=files["test"],
-                    settings=settings,
-                    initialization=Initialization(initialization),
-                )
-
-        whose = f"{len(seeds)} randomly initialised twins" if is_random else "the encoder, on labelled sentences"
+    def _finetune(self) -> None:
+        encoder, root, files = self._folder / "hf-encoder", self._folder / "finetune", _labelled()
+        chosen = tomllib.loads((QUICKSTART_DATA / "finetune.toml").read_text(encoding="utf-8"))
+        places = [(root, "pretrained", 0), *((root / f"random-{seed}", "random", seed) for seed in _TWIN_SEEDS)]
+        runs = [Run(encoder, files, place, chosen[kind] | {"seed": seed}, kind) for place, kind, seed in places]
         names = ("result.json", "predictions.jsonl", "model")
         self._job.stage(
-            name,
-            f"Fine-tune: {whose}",
-            key=hash_of(encoder / "config.json", encoder / "model.safetensors", *files.values(), chosen, list(seeds)),
-            outputs=[folder / each for folder in folders.values() for each in names],
-            work=work,
+            "finetune",
+            f"Fine-tune: the encoder, on labelled sentences, and {len(_TWIN_SEEDS)} randomly initialised twins",
+            key=hash_of(
+                encoder / "config.json", encoder / "model.safetensors", *files.values(), *(run.settings for run in runs)
+            ),
+            outputs=[run.output / each for run in runs for each in names],
+            work=lambda: finetune_side_by_side(runs, logs=root / "logs"),
         )
 
     def _report(self) -> None:
@@ -176,7 +173,7 @@ class Quickstart:
                 mlm_only=self._folder / _MLM_ONLY if self._compare else None,
                 max_logit_difference=self._job.stages["convert"].facts["max_difference"],
             )
-        facts = dataclasses.replace(facts, stages=self._job.timed_stages())
+        facts = dataclasses.replace(facts, stages=self._job.timed_stages(), steps_reason=self._choice.reason)
         atomic_write(path, render(facts))
         screen = self._job.screen
         screen.print()
@@ -186,15 +183,20 @@ class Quickstart:
         screen.print(f"Open {path} in a browser.")
 
     def _overrides(self, run_folder: Path) -> list[str]:
-        """Overrides of the preset that put everything into this folder."""
+        """Overrides of the preset that put everything into this folder, with as many steps as are chosen."""
         corpus = self._folder / "corpus"
         places = {"run.dir": run_folder, "data.train": corpus, "data.validation": corpus / "validation"}
-        return [f"{key}={json.dumps(str(path))}" for key, path in places.items()]
+        return [*(f"{key}={json.dumps(str(path))}" for key, path in places.items()), *self._changes]
 
     def _is_of_another(self, what: str) -> SettingsError:
         return SettingsError(
             f"{self._folder} {what}\nThe quickstart cannot continue it: remove or rename {self._folder} to start again."
         )
+
+
+def _num_ranks() -> int:
+    """Two, or the number of GPUs if there is just one."""
+    return min(_RANKS, torch.cuda.device_count()) or _RANKS
 
 
 def _labelled() -> dict[str, Path]:

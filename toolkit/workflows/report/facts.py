@@ -77,6 +77,8 @@ class Facts:
     """Metrics of the run without CLM, if there is one."""
     stages: tuple[TimedStage, ...] = ()
     """In order; the report is the last."""
+    steps_reason: str = ""
+    """Why so many steps were trained."""
 
     @property
     def majority(self) -> float:

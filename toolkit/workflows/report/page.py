@@ -198,6 +198,7 @@ def _settings(facts: Facts) -> str:
     rates = [line["tokens_per_second"] for line in facts.metrics if "tokens_per_second" in line]
     pairs = {
         "schedule": schedule,
+        **({"number of steps": facts.steps_reason} if facts.steps_reason else {}),
         "text": f"{facts.documents:,} Wikipedia articles, {facts.tokens:,} tokens; {facts.epochs:.2f} epochs are read",
         "batch": f"{train.global_batch_rows} rows of {data.sequence_length} = {tokens_per_step:,} tokens per step",
         "learning rate": settings.lr.describe(phases[-1].stop),

@@ -1,0 +1,54 @@
+"""How many steps a quickstart trains, by the seconds of one; and what a measurement is."""
+
+import pytest
+
+from toolkit.run import load_run
+from toolkit.workflows import quickstart_steps
+from toolkit.workflows.quickstart_steps import StepChoice, choose_steps, measure_choice
+
+
+@pytest.mark.parametrize(
+    ("seconds", "steps"), [(0.05, 900), (0.25, 900), (0.27, 750), (0.32, 600), (0.40, 450), (2.0, 450)]
+)
+def test_a_slower_cpu_trains_fewer_steps(seconds, steps):
+    choice = choose_steps(900, seconds)
+    assert choice.steps == steps
+    assert f"{seconds:.2f} s" in choice.reason
+    assert f"{steps} " in choice.reason
+
+
+def test_what_takes_longer_all_the_same_says_how_long():
+    assert "are trained, fewer would teach too little: about 14 minutes" in choose_steps(900, 1.0).reason
+
+
+def test_a_shorter_run_has_everything_earlier_and_is_a_whole_run():
+    shipped = load_run("quickstart")
+    assert choose_steps(900, 0.1).overrides(shipped) == []
+    short = load_run("quickstart", choose_steps(900, 0.4).overrides(shipped))
+    assert short.train.steps == 450
+    assert (short.lr.warmup_steps, short.lr.decay_steps, short.checkpoint.every, short.eval.every) == (30, 112, 225, 45)
+    assert short.lr.peak > shipped.lr.peak
+    assert short.train.global_batch_rows == shipped.train.global_batch_rows
+
+
+def test_a_choice_is_the_same_after_it_was_kept():
+    choice, shipped = choose_steps(900, 0.4), load_run("quickstart")
+    assert StepChoice.of(choice.facts, shipped) == choice
+    assert StepChoice.of({}, shipped) == StepChoice(900, 900)
+    assert StepChoice(900, 900).reason == ""
+
+
+def test_a_step_is_measured_in_cpu_seconds_per_core(monkeypatch):
+    """A small model, on two ranks: a busy machine changes the clock, and not this."""
+    monkeypatch.setattr(quickstart_steps, "choose_precision", lambda stage, *, ranks_per_machine: ("fp32", ""))
+    monkeypatch.setattr(quickstart_steps.os, "sched_getaffinity", lambda process: {0, 1})
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    cpu = iter(range(0, 1000, 4))
+    monkeypatch.setattr(quickstart_steps.time, "process_time", lambda: float(next(cpu)))
+    settings = load_run("quickstart", ["model.vocab_size=64", "data.sequence_length=16", "model.num_hidden_layers=1"])
+    assert measure_choice(settings, ranks=2).seconds == 4.0 / 2
+
+
+def test_a_gpu_is_not_measured(monkeypatch):
+    monkeypatch.setattr(quickstart_steps.gpus, "has_gpu", lambda: True)
+    assert measure_choice(load_run("quickstart"), ranks=2) == StepChoice(900, 900)

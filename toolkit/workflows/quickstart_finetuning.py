@@ -1,0 +1,98 @@
+"""Fine-tuning runs of a quickstart, side by side: processes that share the cores, each with its own threads."""
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from toolkit.core.console import progress
+from toolkit.core.errors import UserError
+from toolkit.engine import gpus
+from toolkit.execution.local import LocalExecutor
+from toolkit.execution.work import Failed, Lost, Work
+
+_TASK = "sc"
+_RUNNER = "toolkit.workflows.quickstart_finetuning:open_runner"
+_SECONDS_BETWEEN_LOOKS = 1.0
+
+
+@dataclass(frozen=True)
+class Run:
+    """A fine-tuning run.
+
+    Attributes:
+        encoder: Hugging Face folder.
+        files: of the splits.
+        output: folder of the results.
+        settings: of the task.
+        initialization: of the encoder's weights.
+    """
+
+    encoder: Path
+    files: dict[str, Path]
+    output: Path
+    settings: dict[str, Any]
+    initialization: str
+
+    @property
+    def name(self) -> str:
+        """For messages, which may be of any of them."""
+        return f"{self.output} ({self.initialization} weights)"
+
+
+def finetune_side_by_side(runs: Sequence[Run], *, logs: Path) -> None:
+    """Run them all, as many at once as there are cores; one after the other on a GPU.
+
+    Args:
+        runs: in order.
+        logs: folder of what the processes print.
+
+    Raises:
+        UserError: a run failed.
+    """
+    num_cores = len(os.sched_getaffinity(0))
+    at_once = 1 if gpus.has_gpu() else min(len(runs), num_cores)
+    environment = {"OMP_NUM_THREADS": str(num_cores // at_once)}
+    executor = LocalExecutor(_RUNNER, environments=[environment] * at_once, logs=logs)
+    waiting, done = list(runs), 0
+    with closing(executor), progress("fine-tuning", total=len(runs), unit="runs") as bar:
+        idle = list(executor.workers)
+        while done < len(runs):
+            for worker in idle[: len(waiting)]:
+                run = waiting.pop(0)
+                executor.start(worker, Work(key=run.name, payload=run))
+            idle = []
+            for event in executor.wait(_SECONDS_BETWEEN_LOOKS):
+                if isinstance(event, Failed | Lost):
+                    reason = event.message if isinstance(event, Failed) else f"its process ended by {event.reason}"
+                    raise UserError(f"the fine-tuning run {event.key} failed: {reason}")
+                idle.append(event.worker)
+                done += 1
+                bar.update(done)
+
+
+def open_runner() -> Callable[[Work], None]:
+    """What a process does with a run."""
+    from toolkit.core.allocator import keep_freed_memory
+    from toolkit.finetuning import Initialization, get_task
+    from toolkit.workflows.finetune import finetune
+
+    if not gpus.has_gpu():
+        keep_freed_memory()
+
+    def finetune_run(work: Work) -> None:
+        run: Run = work.payload
+        finetune(
+            _TASK,
+            run.encoder,
+            output=run.output,
+            settings=get_task(_TASK).Settings.model_validate(run.settings),
+            initialization=Initialization(run.initialization),
+            train=run.files["train"],
+            validation=run.files["validation"],
+            test=run.files["test"],
+        )
+
+    return finetune_run

@@ -1,0 +1,146 @@
+"""Number of pretraining steps in a quickstart: fewer on a CPU on which all of them would take too long.
+
+Two phases of a step are timed once, on all cores that ranks will have, in CPU time: it says how fast the CPU is, and
+not how busy. The choice is kept in the quickstart's folder, so that it is the same when the job is started again.
+"""
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from toolkit.core.allocator import keep_freed_memory
+from toolkit.core.types import AttentionKind
+from toolkit.engine import gpus
+from toolkit.engine.precision import choose_precision
+from toolkit.run.settings import RunSettings
+
+_SHARES = (1.0, 5 / 6, 2 / 3, 1 / 2)
+"""Of the preset's steps. With half of them the encoder still beats its random twins by the margin that is promised."""
+_MOST_SECONDS = 360.0
+"""For the whole job on two cores."""
+_SPARE = 1.1
+_OTHER_WORK = 360
+"""The rest of the job in steps: starting ranks, evaluation, conversion, four fine-tuning runs, the report."""
+_TARGET_SHARES = {AttentionKind.CAUSAL: 1.0, AttentionKind.BIDIRECTIONAL: 0.4}
+"""Of a row's positions that are targets, in either phase."""
+_PEAK_OF_FEWER = 3e-3
+"""Learning rate of fewer steps than all."""
+_TIMED = 2
+
+
+@dataclass(frozen=True)
+class StepChoice:
+    """How many steps are trained, of how many, and the seconds of one that decided it; None: not measured."""
+
+    steps: int
+    all_steps: int
+    seconds: float | None = None
+
+    @classmethod
+    def of(cls, facts: Mapping[str, float], settings: RunSettings) -> "StepChoice":
+        """What was kept as `facts`; all steps of the preset where nothing was, as in a folder of an older version."""
+        all_steps = settings.train.steps
+        assert all_steps is not None
+        return cls(min(int(facts.get("steps", all_steps)), all_steps), all_steps, facts.get("seconds"))
+
+    @property
+    def facts(self) -> dict[str, float]:
+        """As numbers to keep."""
+        return {"steps": self.steps} | ({} if self.seconds is None else {"seconds": self.seconds})
+
+    @property
+    def reason(self) -> str:
+        """One sentence; empty where nothing was measured."""
+        if self.seconds is None:
+            return ""
+        measured = f"a training step takes {self.seconds:.2f} s on this CPU (measured)"
+        if self.steps == self.all_steps:
+            return f"{measured}: the job has time for all {self.all_steps:,} steps"
+        minutes, expected = _MOST_SECONDS / 60, _job_seconds(self.steps, self.seconds)
+        fewer = f"{measured}: {self.all_steps:,} steps would take the job over {minutes:.0f} minutes"
+        if expected <= _MOST_SECONDS:
+            return f"{fewer}, so {self.steps:,} are trained"
+        return f"{fewer}; {self.steps:,} are trained, fewer would teach too little: about {expected / 60:.0f} minutes"
+
+    def overrides(self, settings: RunSettings) -> list[str]:
+        """Changes of the preset: what it counts in steps becomes as much shorter, and the learning rate higher."""
+        if self.steps == self.all_steps:
+            return []
+        counted = {
+            "lr.warmup_steps": settings.lr.warmup_steps,
+            "lr.decay_steps": settings.lr.decay_steps,
+            "checkpoint.every": settings.checkpoint.every,
+            "eval.every": settings.eval.every,
+        }
+        share = self.steps / self.all_steps
+        shorter = {key: round(number * share) for key, number in counted.items() if number is not None}
+        changes = {"train.steps": self.steps, "lr.peak": _PEAK_OF_FEWER, **shorter}
+        return [f"{key}={value}" for key, value in changes.items()]
+
+
+def choose_steps(all_steps: int, seconds: float) -> StepChoice:
+    """As many steps as six minutes hold where one takes so many seconds; never less than half of them."""
+    numbers = [round(share * all_steps) for share in _SHARES]
+    fitting = (number for number in numbers if _SPARE * _job_seconds(number, seconds) <= _MOST_SECONDS)
+    return StepChoice(next(fitting, numbers[-1]), all_steps, seconds)
+
+
+def measure_choice(settings: RunSettings, *, ranks: int) -> StepChoice:
+    """The choice for this machine; every step on a GPU.
+
+    Args:
+        settings: of the run, with its vocabulary.
+        ranks: which share the cores.
+    """
+    all_steps = settings.train.steps
+    assert all_steps is not None
+    if gpus.has_gpu():
+        return StepChoice(all_steps, all_steps)
+    return choose_steps(all_steps, seconds_of_step(settings, ranks=ranks))
+
+
+def seconds_of_step(settings: RunSettings, *, ranks: int) -> float:
+    """Seconds that ranks need for a step, the mean over causal and bidirectional attention; takes a few seconds."""
+    import torch
+
+    keep_freed_memory()
+    from toolkit.model.encoder import Encoder
+    from toolkit.model.initialization import initialize_
+
+    num_cores = len(os.sched_getaffinity(0))
+    threads = ranks * int(os.environ.get("OMP_NUM_THREADS") or max(1, num_cores // ranks))
+    precision, _ = choose_precision(2, ranks_per_machine=ranks)
+    encoder = Encoder(settings.model).to(torch.bfloat16 if precision == "bf16" else torch.float32)
+    initialize_(encoder, seed=0)
+    assert settings.model.vocab_size is not None
+    rows, length = settings.train.global_batch_rows, settings.data.sequence_length
+    ids_BS = torch.arange(rows * length).view(rows, length) % settings.model.vocab_size
+    segments_BS = torch.ones_like(ids_BS)
+
+    def step(attention: AttentionKind) -> None:
+        positions_N = torch.arange(round(rows * length * _TARGET_SHARES[attention]))
+        labels_N = ids_BS.flatten()[positions_N]
+        encoder(ids_BS, segments_BS, attention, positions_N=positions_N, labels_N=labels_N, scale=1.0).backward()
+
+    threads_before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        kinds = list(_TARGET_SHARES)
+        return sum(_fastest(lambda: step(kind)) for kind in kinds) / len(kinds) / min(threads, num_cores)  # noqa: B023
+    finally:
+        torch.set_num_threads(threads_before)
+
+
+def _fastest(step: Callable[[], None]) -> float:
+    """CPU seconds of the fastest of some steps; the first builds kernels."""
+    seconds = []
+    for _ in range(1 + _TIMED):
+        started = time.process_time()
+        step()
+        seconds.append(time.process_time() - started)
+    return min(seconds[1:])
+
+
+def _job_seconds(steps: int, seconds: float) -> float:
+    return (steps + _OTHER_WORK) * seconds
