@@ -182,11 +182,11 @@ def test_a_run_that_ends_early_ends_the_job(programs, tmp_path, code):
 
 
 def test_a_slow_cpu_trains_fewer_steps_and_says_so(programs, tmp_path, capsys):
-    job, programs.seconds_of_step = tmp_path / "job", 0.4
+    job, programs.seconds_of_step = tmp_path / "job", 0.34
     quickstart.run_quickstart(job, comparison="mlm-only")
     for run in (job, job / "mlm-only"):
-        assert load_run(str(run / "run.toml")).train.steps == 450
-    sentence = "a training step takes 0.40 s on this CPU (measured): 900 steps would take the job over 6 minutes"
+        assert load_run(str(run / "run.toml")).train.steps == 600
+    sentence = "a training step takes 0.34 s on this CPU (measured): 900 steps would take the job over 6 minutes"
     assert sentence in capsys.readouterr().out
     assert sentence in (job / "report.html").read_text()
 
@@ -204,7 +204,7 @@ def test_a_run_that_has_begun_keeps_its_steps(programs, tmp_path, lost, is_finis
     programs.seconds_of_step, programs.stops_early = 0.01, False
     assert quickstart.run_quickstart(job) == 0
     assert programs.calls.count("measure") == 1
-    assert load_run(str(job / "run.toml")).train.steps == 450
+    assert load_run(str(job / "run.toml")).train.steps == 600
 
 
 def test_a_folder_of_an_older_version_keeps_all_steps(programs, tmp_path):

@@ -8,7 +8,7 @@ from toolkit.workflows.quickstart_steps import StepChoice, choose_steps, measure
 
 
 @pytest.mark.parametrize(
-    ("seconds", "steps"), [(0.05, 900), (0.25, 900), (0.27, 750), (0.32, 600), (0.40, 450), (2.0, 450)]
+    ("seconds", "steps"), [(0.05, 900), (0.25, 900), (0.27, 750), (0.32, 600), (0.40, 600), (2.0, 600)]
 )
 def test_a_slower_cpu_trains_fewer_steps(seconds, steps):
     choice = choose_steps(900, seconds)
@@ -18,16 +18,17 @@ def test_a_slower_cpu_trains_fewer_steps(seconds, steps):
 
 
 def test_what_takes_longer_all_the_same_says_how_long():
-    assert "are trained, fewer would teach too little: about 14 minutes" in choose_steps(900, 1.0).reason
+    assert "are trained, fewer would teach too little: about 16 minutes" in choose_steps(900, 1.0).reason
 
 
 def test_a_shorter_run_has_everything_earlier_and_is_a_whole_run():
     shipped = load_run("quickstart")
     assert choose_steps(900, 0.1).overrides(shipped) == []
     short = load_run("quickstart", choose_steps(900, 0.4).overrides(shipped))
-    assert short.train.steps == 450
-    assert (short.lr.warmup_steps, short.lr.decay_steps, short.checkpoint.every, short.eval.every) == (30, 112, 225, 45)
+    assert short.train.steps == 600
+    assert (short.lr.warmup_steps, short.lr.decay_steps, short.checkpoint.every, short.eval.every) == (40, 150, 300, 60)
     assert short.lr.peak > shipped.lr.peak
+    assert [phase.fraction for phase in short.schedule] == [0.6, 0.4]
     assert short.train.global_batch_rows == shipped.train.global_batch_rows
 
 
