@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from toolkit.core.console import progress
+from toolkit.core.console import Progress, progress
 from toolkit.core.errors import UserError
 from toolkit.engine import gpus
 from toolkit.execution.local import LocalExecutor
-from toolkit.execution.work import Failed, Lost, Work
+from toolkit.execution.scheduling import Unshared, run_work
+from toolkit.execution.work import Event, Key, Lost, Work
 
 _TASK = "sc"
 _RUNNER = "toolkit.workflows.quickstart_finetuning:open_runner"
-_SECONDS_BETWEEN_LOOKS = 1.0
 
 
 @dataclass(frozen=True)
@@ -56,21 +56,29 @@ def finetune_side_by_side(runs: Sequence[Run], *, logs: Path) -> None:
     at_once = 1 if gpus.has_gpu() else min(len(runs), num_cores)
     environment = {"OMP_NUM_THREADS": str(num_cores // at_once)}
     executor = LocalExecutor(_RUNNER, environments=[environment] * at_once, logs=logs)
-    waiting, done = list(runs), 0
     with closing(executor), progress("fine-tuning", total=len(runs), unit="runs") as bar:
-        idle = list(executor.workers)
-        while done < len(runs):
-            for worker in idle[: len(waiting)]:
-                run = waiting.pop(0)
-                executor.start(worker, Work(key=run.name, payload=run))
-            idle = []
-            for event in executor.wait(_SECONDS_BETWEEN_LOOKS):
-                if isinstance(event, Failed | Lost):
-                    reason = event.message if isinstance(event, Failed) else f"its process ended by {event.reason}"
-                    raise UserError(f"the fine-tuning run {event.key} failed: {reason}")
-                idle.append(event.worker)
-                done += 1
-                bar.update(done)
+        items = [Work(key=run.name, payload=run) for run in runs]
+        failed = run_work(items, executor, share=Unshared(), observer=_Counted(bar))
+    for name, message in failed.items():
+        raise UserError(f"the fine-tuning run {name} failed: {message}")
+
+
+class _Counted:
+    """Observer that moves a bar."""
+
+    def __init__(self, bar: Progress) -> None:
+        self._bar, self._done = bar, 0
+
+    def on_start(self, worker: int, key: Key) -> None:
+        """Nothing is shown before a run has ended."""
+
+    def on_event(self, event: Event) -> None:
+        """Count a run that has ended."""
+        self._done += not isinstance(event, Lost)
+        self._bar.update(self._done)
+
+    def on_look(self) -> None:
+        """Nothing changes from one second to the next."""
 
 
 def open_runner() -> Callable[[Work], None]:
