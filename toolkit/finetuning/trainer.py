@@ -6,7 +6,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
+from torch.utils.data import Sampler
 from transformers import (
     PreTrainedTokenizerBase,
     PrinterCallback,
@@ -28,7 +29,6 @@ from transformers import (
 from toolkit.core.console import Progress, progress
 from toolkit.core.errors import NonFiniteError
 from toolkit.core.files import atomic_file
-from toolkit.finetuning.batches import LengthGroupedSampler
 from toolkit.finetuning.precision import choose_autocast
 from toolkit.finetuning.settings import FinetuningSettings
 from toolkit.finetuning.source import EncoderSource
@@ -36,6 +36,7 @@ from toolkit.finetuning.source import EncoderSource
 Features = Sequence[dict[str, Any]]
 """Inputs of a network: `input_ids`, whatever else its forward takes, and `labels`; other entries do not reach it."""
 
+_BATCHES_PER_GROUP = 50
 _SECONDS_BETWEEN_CHECKPOINTS = 300.0
 _TRAINED = "trained.pt"
 
@@ -183,6 +184,35 @@ def keep_trained(network: nn.Module, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         with atomic_file(folder / _TRAINED) as file:
             torch.save(network.state_dict(), file)
+
+
+class LengthGroupedSampler(Sampler[int]):
+    """Row numbers of one epoch after another; each slice of `batch_rows` has rows of like length.
+
+    Rows are shuffled, sorted by length within groups of 50 batches (fewer where the file is small), cut into batches,
+    and the batches are shuffled. Each iteration is the next epoch, so that a resumed run begins where it was killed.
+    """
+
+    def __init__(self, lengths: Sequence[int], *, batch_rows: int, seed: int, first_epoch: int = 0) -> None:
+        self._lengths, self._batch_rows = np.array(lengths), batch_rows
+        self._seed, self._epoch = seed, first_epoch
+
+    def __len__(self) -> int:
+        return len(self._lengths)
+
+    def __iter__(self) -> Iterator[int]:
+        draw = np.random.default_rng([self._seed, self._epoch])
+        self._epoch += 1
+        rows, size = draw.permutation(len(self)), self._batch_rows
+        # At least four groups, so that a small file does not give the same batches in every epoch.
+        group = size * max(1, min(_BATCHES_PER_GROUP, len(rows) // (4 * size)))
+        for start in range(0, len(rows), group):
+            part = rows[start : start + group]
+            rows[start : start + group] = part[np.argsort(self._lengths[part], kind="stable")]
+        num_whole = len(rows) // size * size
+        whole = draw.permutation(rows[:num_whole].reshape(-1, size))
+        # A last, smaller batch stays last: the Trainer cuts this order into slices.
+        return iter([*whole.ravel().tolist(), *rows[num_whole:].tolist()])
 
 
 class _Trainer(Trainer):
