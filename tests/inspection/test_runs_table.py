@@ -39,6 +39,9 @@ def make(tmp_path):
 
 @pytest.fixture
 def inspect(monkeypatch, capsys):
+    # The folders of tests have longer names where several processes run them.
+    monkeypatch.setenv("COLUMNS", "200")
+
     def call(*words):
         monkeypatch.setattr(sys, "argv", ["toolkit", "inspect", *map(str, words)])
         with pytest.raises(SystemExit) as left:
