@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
 from toolkit.conversion import to_hf
 from toolkit.core.errors import UserError
@@ -53,7 +53,7 @@ def test_sentence_transformers_reads_them(make_checkpoint: Callable[..., Path], 
     assert -1 <= cosine < 1
 
 
-@pytest.mark.parametrize("changes", [{}, {"qk_norm": True}, {"tie_word_embeddings": True}])
+@pytest.mark.parametrize("changes", [{}, {"qk_norm": True}])
 def test_the_head_is_left_out_and_nothing_is_unexpected(
     make_checkpoint: Callable[..., Path], tmp_path: Path, changes: dict[str, object]
 ) -> None:
@@ -70,6 +70,18 @@ def test_the_head_is_left_out_and_nothing_is_unexpected(
     assert "SentenceTransformer(" in card
     assert "AutoModelForMaskedLM" not in card
     assert "AutoModelForCausalLM" not in card
+
+
+def test_a_tied_head_is_the_embedding_and_stays(make_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    report = to_hf(make_checkpoint(tie_word_embeddings=True), out, sentence_transformers=True)
+    for kind in (AutoModel, AutoModelForMaskedLM):
+        _, loading = kind.from_pretrained(out, output_loading_info=True)
+        assert not any(loading.values())
+    assert not any("left out" in note for note in report.notes)
+    card = (out / "README.md").read_text()
+    assert "SentenceTransformer(" in card
+    assert "with its masked-language-modeling head" in card
 
 
 def test_a_decoder_has_none(make_checkpoint: Callable[..., Path], tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import PurePath
-from typing import Any
+from typing import Any, Literal
 
 from toolkit.checkpoint.manifest import CheckpointManifest
 from toolkit.conversion.forms import ExportForm, exported_pad_id
@@ -74,6 +74,7 @@ def model_card(
     *,
     name: str,
     architecture: str,
+    library: Literal["transformers", "sentence-transformers"] = "transformers",
     left_out: frozenset[str] = frozenset(),
 ) -> str:
     """The text of README.md.
@@ -83,11 +84,12 @@ def model_card(
         form: what was exported.
         name: of the written folder, as title and in the example.
         architecture: the transformers class of the folder.
-        left_out: parameters that the folder does not have: the head, where it is written for sentence-transformers.
+        library: what the folder is written for.
+        left_out: parameters that the folder does not have: a head of its own, where it is for sentence-transformers.
     """
     has_own_class = form is ExportForm.CAUSAL or architecture == "EuroBertForMaskedLM"
     tag = _PIPELINE_TAG[form] if has_own_class else "feature-extraction"
-    library, about = "transformers", _ABOUT[form]
+    about = _ABOUT[form]
     base = manifest.origin.get("model", "")
     # Only an id of the hub says something to readers of the page.
     based_on = f"base_model: {base}\n" if "/" in base else ""
@@ -95,8 +97,9 @@ def model_card(
         _LOADING[form] if has_own_class else _LOADING[form].replace("AutoModelForMaskedLM", "AutoModelForCausalLM")
     )
     places = "the head loads through `AutoModelForCausalLM` and the encoder through `AutoModel`"
+    if library == "sentence-transformers":
+        tag, loading = "sentence-similarity", _EMBEDDING
     if left_out:
-        library, tag, loading = "sentence-transformers", "sentence-similarity", _EMBEDDING
         about, places = f"{about.partition(' with ')[0]} without a head", "the encoder loads through `AutoModel`"
     front = f"---\nlibrary_name: {library}\npipeline_tag: {tag}\n{based_on}---\n"
     rows = "\n".join(f"| {key} | {value} |" for key, value in _facts(manifest))

@@ -96,7 +96,7 @@ def to_hf(
             for an encoder without norms of heads, else the second.
         dtype: `"fp32"` or `"bf16"`; bf16 weights are rounded, and checked against ours rounded alike.
         sentence_transformers: also write the modules by which sentence-transformers loads the folder and pools by the
-            mean, and leave out the head, which it does not use; for the bidirectional form.
+            mean, and leave out a head of its own, which it does not use; for the bidirectional form.
 
     Raises:
         UserError: modules are asked for a causal model, the architecture does not have the form or a part of the
@@ -116,7 +116,8 @@ def to_hf(
     settings, vocabulary = _model_settings(source), source.manifest.vocabulary.vocabulary()
     config = configuration(form, settings, vocabulary=vocabulary, dtype=dtype, architecture=architecture)
     class_name = exported_class(form, architecture, settings)
-    left_out = frozenset({HEAD} if sentence_transformers else ())
+    # A tied head is the embedding, so a folder without it does not exist.
+    left_out = frozenset({HEAD} if sentence_transformers and not settings.tie_word_embeddings else ())
     with output_directory(out) as folder:
         native = open_native(source, settings, rounded_to=dtype.torch_dtype)
         _write_config(folder, settings, config, form)
@@ -124,10 +125,15 @@ def to_hf(
         differences = write_tokenizer(folder, source, form=form, longest=settings.max_position_embeddings)
         if sentence_transformers:
             _write_modules(folder, width=settings.hidden_size, longest=_trained_length(source, settings))
-        (folder / "README.md").write_text(
-            model_card(source.manifest, form, name=out.name, architecture=class_name, left_out=left_out),
-            encoding="utf-8",
+        card = model_card(
+            source.manifest,
+            form,
+            name=out.name,
+            architecture=class_name,
+            library="sentence-transformers" if sentence_transformers else "transformers",
+            left_out=left_out,
         )
+        (folder / "README.md").write_text(card, encoding="utf-8")
         parity = _compare(folder, native, form, pad_id=vocabulary.pad_id, left_out=left_out)
         if not parity.is_within_tolerance:
             raise ToolkitError(
