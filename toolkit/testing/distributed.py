@@ -102,6 +102,8 @@ def _rank(rank: int, world_size: int, port: int, cases: list[Case], sender: Any)
         OMP_NUM_THREADS="1",
         DS_ACCELERATOR="cpu",
     )
+    # The server has it from a test that ran as a rank itself.
+    os.environ.pop("LOCAL_WORLD_SIZE", None)
     torch.set_num_threads(1)
     # What the server imported never dies; each engine collects garbage when it starts, a quarter of a second otherwise.
     gc.freeze()
