@@ -81,6 +81,7 @@ class HeldBack(WithWriter):
             time.sleep(0.01)
 
 
+@pytest.mark.costs(10)
 def test_a_checkpoint_holds_its_own_step_however_late_it_is_written(tmp_path):
     run_file = str(write_run(tmp_path, phase_steps=_PHASE))
     layouts = [Layout("zero0", 1), Layout("zero0", 2), Layout("zero1", 2), Layout(stage3(tmp_path), 2)]

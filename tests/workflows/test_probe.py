@@ -152,6 +152,7 @@ def test_steps_bound_the_optimizer(probed):
     assert probe_checkpoint(str(one.path), 10)["score"] < probe_checkpoint(str(run.path), 10)["score"]
 
 
+@pytest.mark.costs(10)
 def test_the_program_prints_the_score_at_the_lowest_priority_and_ends_with_its_parent(probed):
     run, *_ = probed
     command = [sys.executable, "-m", "toolkit.workflows.probe", str(run.path), "10"]
