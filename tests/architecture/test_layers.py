@@ -76,8 +76,8 @@ GIVEN_AS_TEXT = {
         "toolkit.experiments.grid.worker:CellRunner",
     ): "workers import it",
     (
-        "toolkit/workflows/quickstart_finetuning.py",
-        "toolkit.workflows.quickstart_finetuning:open_runner",
+        "toolkit/workflows/quickstart/finetuning.py",
+        "toolkit.workflows.quickstart.finetuning:open_runner",
     ): "workers import it",
 }
 """(file, a module of ours or a name in it, as text): why it is not imported."""

@@ -19,6 +19,6 @@ def command(
 
     If interrupted, run it again: finished stages are kept and training resumes.
     """
-    from toolkit.workflows.quickstart import run_quickstart
+    from toolkit.workflows.quickstart.program import run_quickstart
 
     raise typer.Exit(run_quickstart(comparison="mlm-only" if compare else "none"))

@@ -29,7 +29,7 @@ def run_quickstart(folder: Path = QUICKSTART_FOLDER, *, comparison: Literal["non
     os.environ["HF_HUB_OFFLINE"] = "1"
     # Threads that spin while they wait made fine-tuning four times as slow on a busy machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    from toolkit.workflows.quickstart_stages import PretrainingEnded, Quickstart
+    from toolkit.workflows.quickstart.stages import PretrainingEnded, Quickstart
 
     with locked(folder):
         try:

@@ -16,7 +16,7 @@ from toolkit.run.data import RunData
 from toolkit.run.folder import RunFolder
 from toolkit.run.metrics import read_lines
 from toolkit.run.settings import RunSettings
-from toolkit.workflows.report.evaluations import (
+from toolkit.workflows.quickstart.evaluations import (
     MaskedWord,
     bag_of_words_accuracy,
     predict_masked_words,

@@ -16,8 +16,8 @@ from toolkit.run import RunFolder
 from toolkit.run.data import RunData, open_run_data
 from toolkit.run.identity import check_same_run, snapshot
 from toolkit.run.load import declare_run, read_without_objectives
-from toolkit.workflows.quickstart_finetuning import Run, finetune_side_by_side
-from toolkit.workflows.quickstart_steps import StepChoice, measure_choice
+from toolkit.workflows.quickstart.finetuning import Run, finetune_side_by_side
+from toolkit.workflows.quickstart.steps import StepChoice, measure_choice
 from toolkit.workflows.train import QUICKSTART_DATA, prepare_bundled_corpus, train_run
 
 _PRESET, _DS_CONFIG = "quickstart", "zero2"
@@ -160,8 +160,8 @@ class Quickstart:
         )
 
     def _report(self) -> None:
-        from toolkit.workflows.report.facts import gather
-        from toolkit.workflows.report.page import render, summary
+        from toolkit.workflows.quickstart.facts import gather
+        from toolkit.workflows.quickstart.page import render, summary
 
         path, root = self._folder / "report.html", self._folder / "finetune"
         with self._job.always("report", "Report"):

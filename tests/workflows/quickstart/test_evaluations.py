@@ -6,7 +6,7 @@ import pytest
 from toolkit.run.data import open_run_data
 from toolkit.run.load import declare_run
 from toolkit.testing.corpora import write_token_corpus
-from toolkit.workflows.report.evaluations import unigram_losses
+from toolkit.workflows.quickstart.evaluations import unigram_losses
 
 
 def test_losses_of_a_unigram_model(tmp_path):

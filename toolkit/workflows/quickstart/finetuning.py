@@ -15,7 +15,7 @@ from toolkit.execution.scheduling import Unshared, run_work
 from toolkit.execution.work import Event, Key, Lost, Work
 
 _TASK = "sc"
-_RUNNER = "toolkit.workflows.quickstart_finetuning:open_runner"
+_RUNNER = "toolkit.workflows.quickstart.finetuning:open_runner"
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,9 @@ from toolkit.run import load_run
 from toolkit.run.data import open_run_data
 from toolkit.run.identity import snapshot
 from toolkit.run.load import declare_run, to_toml
-from toolkit.workflows import quickstart, quickstart_stages
-from toolkit.workflows.quickstart_steps import choose_steps
+from toolkit.workflows.quickstart import stages
+from toolkit.workflows.quickstart.program import run_quickstart
+from toolkit.workflows.quickstart.steps import choose_steps
 
 
 class _Programs:
@@ -105,16 +106,16 @@ def programs(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
     played = _Programs(tmp_path)
-    monkeypatch.setattr(quickstart_stages, "prepare_bundled_corpus", played.prepare)
-    monkeypatch.setattr(quickstart_stages, "train_run", played.train)
-    monkeypatch.setattr(quickstart_stages, "measure_choice", played.measure)
-    monkeypatch.setattr(quickstart_stages, "finetune_side_by_side", played.finetune_side_by_side)
+    monkeypatch.setattr(stages, "prepare_bundled_corpus", played.prepare)
+    monkeypatch.setattr(stages, "train_run", played.train)
+    monkeypatch.setattr(stages, "measure_choice", played.measure)
+    monkeypatch.setattr(stages, "finetune_side_by_side", played.finetune_side_by_side)
     return played
 
 
 def test_everything_is_made_once(programs, tmp_path, capsys):
     job = tmp_path / "job"
-    assert quickstart.run_quickstart(job) == 0
+    assert run_quickstart(job) == 0
     assert programs.calls == ALL
     assert os.environ["HF_HUB_OFFLINE"] == "1"
     made = {path.name for path in job.iterdir() if not path.name.startswith(".")}
@@ -136,7 +137,7 @@ def test_everything_is_made_once(programs, tmp_path, capsys):
     assert f"Open {job / 'report.html'} in a browser." in out
 
     (job / "report.html").unlink()
-    assert quickstart.run_quickstart(job) == 0
+    assert run_quickstart(job) == 0
     assert programs.calls == ALL
     assert (job / "report.html").is_file()
     out = capsys.readouterr().out
@@ -146,13 +147,13 @@ def test_everything_is_made_once(programs, tmp_path, capsys):
 
 def test_what_is_damaged_is_made_again_and_nothing_else(programs, tmp_path):
     job = tmp_path / "job"
-    quickstart.run_quickstart(job)
+    run_quickstart(job)
     whole = (job / "hf-encoder" / "model.safetensors").read_bytes()
     shard = (job / "corpus" / "shard-00000.bin").read_bytes()
     (job / "hf-encoder" / "model.safetensors").write_bytes(b"")
     (job / "corpus" / "shard-00000.bin").write_bytes(shard[::-1])
     (job / "finetune" / "random-1" / "result.json").unlink()
-    assert quickstart.run_quickstart(job) == 0
+    assert run_quickstart(job) == 0
     assert programs.calls == [*ALL, "prepare", *ALL[3:]]
     assert (job / "hf-encoder" / "model.safetensors").read_bytes() == whole
     assert (job / "corpus" / "shard-00000.bin").read_bytes() == shard
@@ -160,12 +161,12 @@ def test_what_is_damaged_is_made_again_and_nothing_else(programs, tmp_path):
 
 def test_the_twin_is_trained_when_asked_for_and_stays_in_the_report(programs, tmp_path):
     job = tmp_path / "job"
-    quickstart.run_quickstart(job)
-    assert quickstart.run_quickstart(job, comparison="mlm-only") == 0
+    run_quickstart(job)
+    assert run_quickstart(job, comparison="mlm-only") == 0
     assert programs.calls == [*ALL, "train mlm-only"]
     settings = load_run(str(job / "mlm-only" / "run.toml"))
     assert [(phase.objective, phase.fraction) for phase in settings.schedule] == [("mlm", 1.0)]
-    assert quickstart.run_quickstart(job) == 0
+    assert run_quickstart(job) == 0
     assert programs.calls == [*ALL, "train mlm-only"]
     assert "Does CLM first help?" in (job / "report.html").read_text()
 
@@ -174,16 +175,16 @@ def test_the_twin_is_trained_when_asked_for_and_stays_in_the_report(programs, tm
 def test_a_run_that_ends_early_ends_the_job(programs, tmp_path, code):
     """Stopped (0), refused (2) or not finite (3): the code goes on to the caller, and nothing is converted."""
     programs.exit_code, programs.stops_early = code, True
-    assert quickstart.run_quickstart(tmp_path / "job") == code
+    assert run_quickstart(tmp_path / "job") == code
     assert programs.calls == ALL[:3]
     programs.exit_code, programs.stops_early = 0, False
-    assert quickstart.run_quickstart(tmp_path / "job") == 0
+    assert run_quickstart(tmp_path / "job") == 0
     assert programs.calls == [*ALL[:3], *ALL[2:]]
 
 
 def test_a_slow_cpu_trains_fewer_steps_and_says_so(programs, tmp_path, capsys):
     job, programs.seconds_of_step = tmp_path / "job", 0.34
-    quickstart.run_quickstart(job, comparison="mlm-only")
+    run_quickstart(job, comparison="mlm-only")
     for run in (job, job / "mlm-only"):
         assert load_run(str(run / "run.toml")).train.steps == 600
     sentence = "a training step takes 0.34 s on this CPU (measured): 900 steps would take the job over 6 minutes"
@@ -196,13 +197,13 @@ def test_a_slow_cpu_trains_fewer_steps_and_says_so(programs, tmp_path, capsys):
 def test_a_run_that_has_begun_keeps_its_steps(programs, tmp_path, lost, is_finished):
     """Whatever another measurement would say, and whichever of the job's files is lost."""
     job, programs.seconds_of_step, programs.stops_early = tmp_path / "job", 0.4, not is_finished
-    quickstart.run_quickstart(job)
+    run_quickstart(job)
     if lost == "stages.json":
         (job / lost).unlink()
     elif lost == "corpus":
         (job / "corpus" / "shard-00000.bin").write_bytes(b"")
     programs.seconds_of_step, programs.stops_early = 0.01, False
-    assert quickstart.run_quickstart(job) == 0
+    assert run_quickstart(job) == 0
     assert programs.calls.count("measure") == 1
     assert load_run(str(job / "run.toml")).train.steps == 600
 
@@ -210,36 +211,36 @@ def test_a_run_that_has_begun_keeps_its_steps(programs, tmp_path, lost, is_finis
 def test_a_folder_of_an_older_version_keeps_all_steps(programs, tmp_path):
     """It has no record of a measurement."""
     job = tmp_path / "job"
-    quickstart.run_quickstart(job)
+    run_quickstart(job)
     records = json.loads((job / "stages.json").read_text())
     del records["prepare"]["facts"]
     (job / "stages.json").write_text(json.dumps(records))
     programs.seconds_of_step = 9.0
-    assert quickstart.run_quickstart(job) == 0
+    assert run_quickstart(job) == 0
     assert programs.calls == ALL
 
 
 def test_a_folder_with_another_run_is_refused(programs, tmp_path, monkeypatch):
     job = tmp_path / "job"
-    quickstart.run_quickstart(job)
+    run_quickstart(job)
     monkeypatch.setattr(
-        quickstart_stages, "declare_run", lambda source, changes: declare_run(source, [*changes, "train.steps=500"])
+        stages, "declare_run", lambda source, changes: declare_run(source, [*changes, "train.steps=500"])
     )
     with pytest.raises(SettingsError, match=r"train\.steps: was \d+, now 500\n.*: remove or rename") as refused:
-        quickstart.run_quickstart(job)
+        run_quickstart(job)
     assert str(job) in str(refused.value)
     assert programs.calls == ALL
 
 
 def test_a_second_quickstart_in_the_folder_is_refused(programs, tmp_path):
     with locked(tmp_path / "job"), pytest.raises(SettingsError, match=r"already running in .*job"):
-        quickstart.run_quickstart(tmp_path / "job")
+        run_quickstart(tmp_path / "job")
 
 
 def test_a_folder_that_cannot_be_made_is_refused(programs, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(SettingsError, match="could not write to"):
-        quickstart.run_quickstart(tmp_path / "file" / "job")
+        run_quickstart(tmp_path / "file" / "job")
 
 
 @pytest.mark.slow
@@ -263,6 +264,7 @@ def test_ctrl_c_leaves_with_130_and_no_traceback(tmp_path):
 
 def test_the_environment_is_ready_before_libraries_read_it():
     """torch reads the one, the hub's client the other, when they are loaded."""
-    code = "import sys, toolkit.workflows.quickstart; print(*sorted({'torch', 'huggingface_hub'} & set(sys.modules)))"
+    module = "toolkit.workflows.quickstart.program"
+    code = f"import sys, {module}; print(*sorted({{'torch', 'huggingface_hub'}} & set(sys.modules)))"
     finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert finished.stdout.strip() == ""

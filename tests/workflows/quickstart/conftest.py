@@ -7,8 +7,8 @@ from toolkit.execution.stages import Stage, TimedStage
 from toolkit.finetuning import FinetuningResult, Initialization
 from toolkit.run import load_run
 from toolkit.run.step_plan import schedule_of
-from toolkit.workflows.report.evaluations import MaskedWord
-from toolkit.workflows.report.facts import Facts, Metrics
+from toolkit.workflows.quickstart.evaluations import MaskedWord
+from toolkit.workflows.quickstart.facts import Facts, Metrics
 
 
 def _metrics(steps: int, *, switch: int, final_mlm: float) -> Metrics:

@@ -6,8 +6,8 @@ from html.parser import HTMLParser
 import pytest
 from rich.console import Console
 
-from toolkit.workflows.report.evaluations import bag_of_words_accuracy
-from toolkit.workflows.report.page import duration, render, summary
+from toolkit.workflows.quickstart.evaluations import bag_of_words_accuracy
+from toolkit.workflows.quickstart.page import duration, render, summary
 
 VOID = {"meta", "br", "img", "link"}
 

@@ -7,9 +7,9 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING
 
 from toolkit.report.pages.html import html_page, pairs_table
-from toolkit.workflows.report.curves import comparison_section, final_loss, loss_section
-from toolkit.workflows.report.evaluations import MaskedWord
-from toolkit.workflows.report.facts import Facts
+from toolkit.workflows.quickstart.evaluations import MaskedWord
+from toolkit.workflows.quickstart.facts import Facts
+from toolkit.workflows.quickstart.losses import comparison_section, final_loss, loss_section
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -20,7 +20,7 @@ _QUESTIONS = {"entity": "does a sentence mention a named entity (a person, a pla
 
 def render(facts: Facts) -> str:
     """The whole page."""
-    style = files("toolkit.workflows.report").joinpath("style.css").read_text(encoding="utf-8")
+    style = files("toolkit.workflows.quickstart").joinpath("style.css").read_text(encoding="utf-8")
     sections = (
         _head(facts),
         loss_section(facts),

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from toolkit.core.errors import UserError
-from toolkit.workflows import quickstart_finetuning
-from toolkit.workflows.quickstart_finetuning import Run, finetune_side_by_side
+from toolkit.workflows.quickstart import finetuning as quickstart_finetuning
+from toolkit.workflows.quickstart.finetuning import Run, finetune_side_by_side
 
 
 def open_played_runner():

@@ -3,8 +3,8 @@
 import pytest
 
 from toolkit.run import load_run
-from toolkit.workflows import quickstart_steps
-from toolkit.workflows.quickstart_steps import StepChoice, choose_steps, measure_choice
+from toolkit.workflows.quickstart import steps as quickstart_steps
+from toolkit.workflows.quickstart.steps import StepChoice, choose_steps, measure_choice
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 from toolkit.report.figures.pictures import loss_picture
 from toolkit.report.pages.figure import Figure
 from toolkit.report.read.runs import curves_of
-from toolkit.workflows.report.facts import Facts, Metrics
+from toolkit.workflows.quickstart.facts import Facts, Metrics
 
 _LEVEL_LABEL = "unigram baseline"
 

@@ -1,1 +1,0 @@
-"""The quickstart's page: facts gathered from what the job left, and one HTML file that needs nothing else."""
