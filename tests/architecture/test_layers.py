@@ -53,7 +53,7 @@ THIRD_PARTY = {
     "toolkit.objectives": {"numpy", "pydantic"},
     "toolkit.data": {"numpy", "pydantic"},
     # rich and transformers (only to quiet it) are imported inside functions.
-    "toolkit.core": {"numpy", "pydantic", "filelock", "rich", "transformers"},
+    "toolkit.core": {"numpy", "pydantic", "filelock", "psutil", "rich", "transformers"},
 }
 """Packages that may use these from outside the standard library and nothing else."""
 

@@ -161,8 +161,9 @@ def test_the_program_prints_the_score_at_the_lowest_priority_and_ends_with_its_p
     while psutil.Process(started.pid).nice() != 19:
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    # Its parent is this process, not that one.
-    other = [*command, "--parent", str(started.pid)]
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    other = [*command, "--parent", str(gone.pid)]
     orphan = subprocess.run(other, capture_output=True, text=True, timeout=120, check=False)
     assert (orphan.returncode, orphan.stdout) == (1, "")
     printed, _ = started.communicate(timeout=120)

@@ -8,13 +8,13 @@ goes on writing while the next parent begins.
 import multiprocessing
 import os
 import signal
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
+from toolkit.core.processes import end_with
 from toolkit.execution.work import Event, Failed, Finished, Lost, Work
 from toolkit.execution.worker import attempt, load_runner, redirect_output
 
@@ -126,7 +126,10 @@ def _serve(pipe: Connection, name: str, log: Path) -> None:
     """Items in, answers out, until the pipe is closed."""
     # Ctrl-C reaches the whole terminal; the parent decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, name="end-with-parent", daemon=True).start()
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    assert parent.pid is not None
+    end_with(parent.pid)
     redirect_output(log)
     runner = load_runner(name)
     while True:
@@ -135,10 +138,3 @@ def _serve(pipe: Connection, name: str, log: Path) -> None:
         except EOFError:
             return
         pipe.send(attempt(runner, work))
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    wait([parent.sentinel])
-    os._exit(1)

@@ -3,23 +3,17 @@
 Two ways in: a signal to any rank (SIGTERM, SIGUSR1, SIGHUP), for a run under the bare `deepspeed` launcher; and a stop
 file, which the process that started the run creates when it gets such a signal itself. The file also covers the seconds
 in which ranks are still importing, when a signal would end them.
-
-A rank whose starter was killed exits at once: a run without its starter would keep the run folder locked and the
-machine busy.
 """
 
 import os
 import signal
 import threading
-import time
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
-import psutil
-
 from toolkit.core.signals import stop_signals
-from toolkit.parallel.launcher import STARTER_VARIABLE, STOP_FILE_VARIABLE
+from toolkit.parallel.launcher import STOP_FILE_VARIABLE
 
 
 class StopRequest:
@@ -50,21 +44,3 @@ class StopRequest:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._is_signalled = True
-
-
-def end_with_starter() -> None:
-    """Watch, in a thread, the process that started the run, where there is one; when it is gone, end this one."""
-    pid = os.environ.get(STARTER_VARIABLE)
-    if pid is None:
-        return
-
-    def watch() -> None:
-        try:
-            starter = psutil.Process(int(pid))
-            while starter.is_running() and starter.status() != psutil.STATUS_ZOMBIE:
-                time.sleep(0.5)
-        except psutil.Error:
-            pass
-        os._exit(1)
-
-    threading.Thread(target=watch, name="end-with-starter", daemon=True).start()

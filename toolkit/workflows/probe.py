@@ -12,13 +12,12 @@ import json
 import os
 import sys
 import tempfile
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolkit.core.errors import SettingsError, UserError
+from toolkit.core.processes import end_with
 from toolkit.run.settings import ProbeSettings, RunSettings
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ def main() -> int:
     arguments = parser.parse_args()
     os.nice(_LOWEST_PRIORITY)
     if arguments.parent is not None:
-        _end_with(arguments.parent)
+        end_with(arguments.parent)
     try:
         scores = probe_checkpoint(arguments.run_dir, arguments.step)
     except UserError as error:
@@ -162,17 +161,6 @@ def _packed_forward(body: "Body", features: "Features") -> "Iterator[tuple[int, 
         with torch.inference_mode():
             hidden_TD = body(ids, segments, AttentionKind.BIDIRECTIONAL, None).numpy()
         yield from zip(chosen, np.split(hidden_TD, np.cumsum(lengths[chosen])[:-1]), strict=True)
-
-
-def _end_with(parent: int) -> None:
-    """End this process, from a thread, soon after the process that started it is gone."""
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.5)
-        os._exit(1)
-
-    threading.Thread(target=watch, name="end-with-parent", daemon=True).start()
 
 
 if __name__ == "__main__":

@@ -1,19 +1,20 @@
 """One rank of a pretraining run, as a launcher starts it."""
 
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from toolkit.core.errors import LostRankError, ToolkitError, UserError
+from toolkit.core.processes import end_with
 from toolkit.engine.ranks import has_joined
-from toolkit.parallel.launcher import read_launcher
+from toolkit.parallel.launcher import STARTER_VARIABLE, read_launcher
 from toolkit.run import RunFolder
 from toolkit.run.corpora import open_corpora
 from toolkit.run.load import declare_run
 from toolkit.run.resolve import Outcome
 from toolkit.training.pretrain import pretrain_declared, pretrain_resolved
-from toolkit.training.stopping import end_with_starter
 from toolkit.workflows.train import RUN_CHECKS, prepare_if_named
 
 _DEFAULT_FOLDER = "runs/pretrain"
@@ -35,7 +36,9 @@ def run_rank(source: str | None, overrides: Sequence[str], *, ds_config: str) ->
 
 def run_resolved_rank(run_folder: str) -> None:
     """Pretrain a run that `toolkit train` has resolved; rank 0 prints how it ended."""
-    end_with_starter()
+    # A run without its starter would keep the run folder locked and the machine busy.
+    if starter := os.environ.get(STARTER_VARIABLE):
+        end_with(int(starter))
     with _own_errors_reported():
         _report(pretrain_resolved(RunFolder(run_folder)))
 
