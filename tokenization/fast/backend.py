@@ -40,11 +40,6 @@ class FastBackend:
     Safe to call from several threads. gigatoken itself spreads a call over the cores and shares one vocabulary among
     them: on one thread it would serve one caller at a time.
 
-    Args:
-        tokenizer: the reference.
-        content: the `tokenizer.json` that gigatoken reads.
-        fallback_texts: which texts the reference encodes.
-
     Attributes:
         mismatched_characters: those on which the two backends do not agree; texts that hold one go to the reference.
 

@@ -64,10 +64,6 @@ class Described:
 def describe(folder: Path, name: str) -> Described:
     """Read `config.json`.
 
-    Args:
-        folder: that holds it.
-        name: of the model, for messages.
-
     Raises:
         UserError: it is missing or unreadable, or names a part that we do not have; every such part is named.
     """

@@ -183,12 +183,7 @@ class Located:
 
 
 class RowStream:
-    """The rows of a run, in order. It has no state: position p gives the same row whoever asks, and when.
-
-    Args:
-        rows: of the one corpus.
-        order: in which they come.
-    """
+    """The rows of a run, in order. It has no state: position p gives the same row whoever asks, and when."""
 
     def __init__(self, rows: Rows, order: Order) -> None:
         assert rows.num_rows == order.num_rows

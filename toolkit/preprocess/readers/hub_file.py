@@ -26,12 +26,7 @@ _KEPT = "what is finished is kept"
 
 
 class HubFile:
-    """One file on the hub. All methods may be called from several threads.
-
-    Args:
-        source: its name is hub://organisation/name/path.
-        waits: seconds before each further attempt.
-    """
+    """One file on the hub. All methods may be called from several threads."""
 
     def __init__(self, source: Source, *, waits: Iterable[float] = _WAITS_SECONDS) -> None:
         self.source, self._waits = source, tuple(waits)

@@ -89,11 +89,7 @@ def bag_of_words_accuracy(labelled: dict[str, Path]) -> float:
 
 
 def predict_masked_words(encoder: Path) -> tuple[MaskedWord, ...]:
-    """Predictions of a masked-language model for one word of each sentence.
-
-    Args:
-        encoder: a folder that AutoModelForMaskedLM loads.
-    """
+    """Predictions of a masked-language model for one word of each sentence."""
     with quiet_transformers():
         tokenizer = AutoTokenizer.from_pretrained(encoder, local_files_only=True)
         model = AutoModelForMaskedLM.from_pretrained(encoder, local_files_only=True).eval()
