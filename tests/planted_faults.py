@@ -26,7 +26,10 @@ from pathlib import Path
 from queue import SimpleQueue
 
 ROOT = Path(__file__).resolve().parents[1]
-COPIED = ("toolkit", "tokenization", "launchers", "ds_configs", "tests", "pyproject.toml", "README.md", "LICENSE")
+COPIED = (
+    *("toolkit", "tokenization", "launchers", "ds_configs", "docs", "tests"),
+    *("pyproject.toml", "README.md", "LICENSE"),
+)
 ALLOWED_MISSES = 0.01
 SECONDS_FOR_ONE_FAULT = 200
 SECONDS_FOR_ALL_TESTS = 1200

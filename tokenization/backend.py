@@ -122,7 +122,7 @@ def byte_level_bytes(token: str) -> bytes:
 
 
 def byte_level_text(content: bytes) -> str:
-    """How a byte-level vocabulary spells these bytes."""
+    """Spelling of these bytes in a byte-level vocabulary."""
     return content.decode("latin-1").translate(_TEXTS)
 
 

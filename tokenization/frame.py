@@ -68,7 +68,7 @@ def read_document_frame(folder: Path, backend: "tokenizers.Tokenizer", *, eos_id
 
 
 def _read_encoding(folder: Path) -> dict[str, Any]:
-    """What the file says; nothing where it is missing or damaged."""
+    """Content of the file; nothing where it is missing or damaged."""
     try:
         content = json.loads((folder / ENCODING_FILE).read_bytes())
     except (OSError, ValueError):

@@ -130,7 +130,7 @@ def is_network_error(error: Exception) -> bool:
 
 
 def hub_error_message(what: str, error: Exception, *, alternative: str) -> str:
-    """What went wrong on the hub and what to do, for an error that `huggingface_hub` raised.
+    """A message that says what went wrong on the hub and what to do, for an error that `huggingface_hub` raised.
 
     `what` was asked for ("the data set a/b"); `alternative` is what to do instead ("give a folder or file").
     """

@@ -11,7 +11,7 @@ _NEW_TEXTS = ("<mask>", "<|mask|>", "[MASK]", "<|toolkit_mask|>")
 
 
 class MaskOrigin(StrEnum):
-    """Where a mask token comes from."""
+    """Origin of a mask token."""
 
     NAMED = "named by the tokenizer"
     RESERVED = "first reserved slot of the vocabulary"

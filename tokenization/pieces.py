@@ -21,7 +21,7 @@ _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
 class _Spelling(StrEnum):
-    """How a vocabulary writes text."""
+    """A vocabulary's way of writing text."""
 
     BYTES = "byte-level"
     BLANKS = "SentencePiece"
@@ -31,7 +31,7 @@ class _Spelling(StrEnum):
 
 @dataclass(frozen=True)
 class Piece:
-    """What an ordinary token stands for."""
+    """Text that an ordinary token stands for."""
 
     content: bytes
     is_byte: bool = False

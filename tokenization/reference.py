@@ -27,7 +27,7 @@ _LONG_TEXT = 1 << 18
 
 
 class TokenizerKind(StrEnum):
-    """Which library is the reference of a tokenizer."""
+    """Library that is the reference of a tokenizer."""
 
     HUGGINGFACE = "huggingface"
     TIKTOKEN = "tiktoken"
@@ -80,7 +80,7 @@ class HuggingFaceReference:
 
 @dataclass(frozen=True)
 class TokenizerParts:
-    """What the files of a tokenizer give.
+    """Parts that the files of a tokenizer give.
 
     Attributes:
         backend: the Hugging Face form.
@@ -115,7 +115,7 @@ def release_freed_memory() -> None:
 
 @dataclass(frozen=True)
 class EncodingRules:
-    """How a text becomes ids. None is the default of the tokenizer's kind.
+    """Rules by which a text becomes ids. None is the default of the tokenizer's kind.
 
     Args:
         parse_special_text: the string of a special token inside a text becomes that token, as in transformers;

@@ -147,12 +147,12 @@ class Tokenizer:
 
     @cached_property
     def own_frame(self) -> Frame:
-        """What the post-processor puts around a text."""
+        """Ids that the post-processor puts around a text."""
         return post_processor_frame(self._backend) if self.kind is TokenizerKind.HUGGINGFACE else Frame()
 
     @cached_property
     def frame(self) -> Frame:
-        """What stands around every document: in what `encode_batch` gives, or in documents that were `made_with` it.
+        """Ids around every document: in what `encode_batch` gives, or in documents that were `made_with` it.
 
         Raises:
             TokenizationError: no token ends a document.
@@ -174,7 +174,7 @@ class Tokenizer:
 
     @property
     def appended_ids(self) -> Ids:
-        """What `encode_batch` appends to a document: the end-of-document token, or nothing.
+        """Ids that `encode_batch` appends to a document: the end-of-document token, or nothing.
 
         The token is not appended again where the post-processor ends texts with it, unless it was given explicitly.
 
@@ -210,7 +210,7 @@ class Tokenizer:
 
     @cached_property
     def _is_special(self) -> npt.NDArray[np.bool_]:
-        """Of each id that texts are encoded with, whether it is that of a special token."""
+        """A flag for each id that texts are encoded with: whether it is that of a special token."""
         is_special = np.zeros(self.encoded_vocabulary_size, dtype=bool)
         is_special[list(self._declared)] = True
         return is_special
@@ -282,7 +282,7 @@ class Tokenizer:
         return self._backend.to_str()
 
     def encoding(self) -> dict[str, Any]:
-        """How texts became ids, as plain data: the rules, and the frame as ids."""
+        """Record of how texts became ids, as plain data: the rules, and the frame as ids."""
         return {**asdict(self.rules), "frame": asdict(self.frame)}
 
     def save(self, folder: Path) -> None:

@@ -140,7 +140,7 @@ class FastBackend:
         )
 
     def _raw(self, texts: Sequence[str]) -> tuple[Ids, Lengths]:
-        """What gigatoken makes of texts: views of its own buffers."""
+        """Ids that gigatoken makes of texts: views of its own buffers."""
         try:
             with native_errors("the tokenizer cannot encode this text"):
                 rows = self._gigatoken.encode_batch(list(texts)).layout
@@ -176,7 +176,7 @@ class FastBackend:
         return np.insert(ids, places.ravel(), values), lengths
 
     def _mismatched(self, characters: Iterable[str]) -> list[str]:
-        """Those characters next to which the two backends disagree, being of different versions of Unicode.
+        """Characters next to which the two backends disagree, being of different versions of Unicode.
 
         Raises:
             FastUnavailable: there are very many.

@@ -25,7 +25,7 @@ _VALUE = np.uint32((1 << 31) - 1)
 
 
 class ModelType(IntEnum):
-    """How a model cuts text."""
+    """Method by which a model cuts text."""
 
     UNIGRAM = 1
     BPE = 2
@@ -34,7 +34,7 @@ class ModelType(IntEnum):
 
 
 class PieceType(IntEnum):
-    """What a piece is for."""
+    """Purpose of a piece."""
 
     NORMAL = 1
     UNKNOWN = 2
@@ -46,7 +46,7 @@ class PieceType(IntEnum):
 
 @dataclass(frozen=True)
 class Piece:
-    """One entry of the vocabulary; its id is its place."""
+    """An entry of the vocabulary; its id is its place."""
 
     text: str
     score: float
@@ -55,7 +55,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class NormalizerSpec:
-    """How text is changed before it is cut.
+    """Changes of text before it is cut.
 
     Attributes:
         charsmap: a table from strings to strings, as SentencePiece compiles it; empty where nothing is mapped.

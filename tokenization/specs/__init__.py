@@ -32,7 +32,7 @@ _MOST_SPECIAL = 100_000
 
 @dataclass(frozen=True)
 class Ranks:
-    """Where a rank file is: a path, a file of a hub repository, or a URL; `sha256` says which one."""
+    """Place of a rank file: a path, a file of a hub repository, or a URL; `sha256` says which one."""
 
     path: Path | None = None
     hub: str | None = None

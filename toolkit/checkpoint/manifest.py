@@ -37,7 +37,7 @@ class FileEntry(_Entry):
 
 
 class TensorEntry(_Entry):
-    """Where a parameter is: `weights-FILE`, `exp_avg-FILE` and `exp_avg_sq-FILE` each hold one tensor of `shape`."""
+    """Place of a parameter: `weights-FILE`, `exp_avg-FILE` and `exp_avg_sq-FILE` each hold one tensor of `shape`."""
 
     shape: tuple[int, ...]
     file: str

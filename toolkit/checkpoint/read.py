@@ -64,7 +64,7 @@ class Checkpoint:
         return sorted(self.manifest.tensors)
 
     def weight(self, name: str) -> "torch.Tensor":
-        """One parameter's weight, fp32 on the CPU.
+        """A parameter's weight, fp32 on the CPU.
 
         Raises:
             CheckpointError: there is no such parameter, or its file cannot be read.
@@ -72,7 +72,7 @@ class Checkpoint:
         return self._tensor("weights", name)
 
     def rows(self, name: str) -> "Iterator[torch.Tensor]":
-        """One parameter's weight in blocks along its first dimension, fp32; no more than a block is in memory.
+        """A parameter's weight in blocks along its first dimension, fp32; no more than a block is in memory.
 
         Raises:
             CheckpointError: there is no such parameter, or its file cannot be read.
@@ -90,7 +90,7 @@ class Checkpoint:
         return read_rows(place)
 
     def parameter(self, name: str) -> ParameterState:
-        """One parameter with both moments, fp32 on the CPU; zeros where the checkpoint has no moments.
+        """A parameter with both moments, fp32 on the CPU; zeros where the checkpoint has no moments.
 
         Raises:
             CheckpointError: there is no such parameter, or a file cannot be read.
@@ -105,7 +105,7 @@ class Checkpoint:
         )
 
     def fresh_parameter(self, name: str) -> ParameterState:
-        """One parameter with moments of zero, as for a new optimizer.
+        """A parameter with moments of zero, as for a new optimizer.
 
         Raises:
             CheckpointError: there is no such parameter, or its file cannot be read.

@@ -21,7 +21,7 @@ _DOWNLOAD_AGAIN = "\nDownload the model again."
 
 @dataclass(frozen=True)
 class TensorPlace:
-    """Where a tensor is: its file and its name there."""
+    """Place of a tensor: its file and its name there."""
 
     path: Path
     name: str
@@ -78,7 +78,7 @@ def read_header(path: Path) -> dict[str, TensorPlace]:
 
 
 def _damage(path: Path) -> str | None:
-    """What is wrong with a file that the library refuses, in words that name the tensor; None if nothing is found."""
+    """The fault of a file that the library refuses, in words that name the tensor; None if nothing is found."""
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")

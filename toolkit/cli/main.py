@@ -131,7 +131,7 @@ def _usage_errors() -> Iterator[None]:
 
 
 def _message(error: typer.BadParameter) -> str:
-    """What is wrong with a value, in the words of all our messages; the library writes the option in front."""
+    """A message on a wrong value, in the words of all our messages; the library writes the option in front."""
     from pydantic import ValidationError
 
     from toolkit.core.settings import expectation

@@ -137,7 +137,7 @@ def _facts(manifest: CheckpointManifest) -> Iterator[tuple[str, str]]:
 
 
 def _training(manifest: CheckpointManifest) -> Iterator[tuple[str, str]]:
-    """What a run did; an imported model that was not trained here has none of it."""
+    """Facts of a run; an imported model that was not trained here has none of it."""
     data, train, rate = _group(manifest, "data"), _group(manifest, "train"), _group(manifest, "lr")
     branch, total = _group(manifest, "branch"), train.get("steps")
     if isinstance(total, int):

@@ -52,7 +52,7 @@ _Word = TypeVar("_Word", bound=StrEnum)
 
 @dataclass(frozen=True)
 class ConversionReport:
-    """What a conversion did."""
+    """Result of a conversion."""
 
     checkpoint: Path
     """The checkpoint folder that was converted."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ExportForm(StrEnum):
-    """What the exported model is."""
+    """Kind of the exported model."""
 
     BIDIRECTIONAL = "bidirectional"
     """An encoder."""

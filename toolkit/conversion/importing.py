@@ -35,7 +35,7 @@ _OWN, _OTHER = "own", "other"
 
 @dataclass(frozen=True)
 class ImportReport:
-    """What an import did."""
+    """Result of an import."""
 
     model: str
     """What was asked for."""
@@ -262,7 +262,7 @@ def _manifest(imported: _Vocabulary, origin: dict[str, str]) -> CheckpointManife
 
 
 def _origin(name: str, folder: Path) -> dict[str, str]:
-    """What the model is called: a folder by its name, not by its place on this machine; or a repository's commit."""
+    """Name of the model: a folder by its name, not by its place on this machine; or a repository's commit."""
     if Path(name).is_dir():
         return {"model": Path(name).resolve().name}
     hub_name = HubName.parse(name)
@@ -271,7 +271,7 @@ def _origin(name: str, folder: Path) -> dict[str, str]:
 
 
 def _changed_origin(vocabulary: _Vocabulary, tokenizer: Path | str | None) -> dict[str, str]:
-    """What the other tokenizer is called, a file or folder by its name, and where its rows come from."""
+    """Name of the other tokenizer, a file or folder by its name, and where its rows come from."""
     if vocabulary.change is None:
         return {}
     name = vocabulary.tokenizer.source or Path(str(tokenizer)).resolve().name

@@ -44,7 +44,7 @@ def with_mask_as_trained(content: dict[str, Any], mask_id: int) -> tuple[dict[st
 
 
 def _forms(content: dict[str, Any], trained: "tokenizers.Tokenizer", mask_id: int) -> Iterator[dict[str, Any]]:
-    """What may read masked texts right, the least change first."""
+    """Candidates that may read masked texts right, the least change first."""
     whole = content if content.get("normalizer") is None else _normalized_whole(content, trained, mask_id)
     for form in (content, whole):
         yield form

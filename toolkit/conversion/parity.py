@@ -58,7 +58,7 @@ SENTENCES = (
 
 @dataclass(frozen=True)
 class Parity:
-    """How near the logits of two models are."""
+    """Distance between the logits of two models."""
 
     max_difference: float
     """Largest absolute difference."""

@@ -79,7 +79,7 @@ def _mask_note(tokenizer: Tokenizer) -> str:
 
 
 def _notes(tokenizer: Tokenizer) -> list[str]:
-    """What to know about a tokenizer's special tokens, one sentence each."""
+    """Notes on a tokenizer's special tokens, one sentence each."""
     said, mask = [], tokenizer.mask
     if tokenizer.is_mask_ordinary:
         said.append(
@@ -113,7 +113,7 @@ def _require_files(folder: Path) -> None:
 
 
 def compare_ids(folder: Path, ours: Path) -> list[str]:
-    """Where transformers gets other ids from the tokenizer of a model's folder than from ours, a sentence each."""
+    """Notes where transformers gets other ids from the tokenizer of a folder than from ours, a sentence each."""
     from transformers import AutoTokenizer
 
     loaded = AutoTokenizer.from_pretrained(ours, local_files_only=True, trust_remote_code=False)
@@ -153,7 +153,7 @@ def _with_names(folder: Path, names: dict[str, str], policy: str) -> Tokenizer:
 
 
 def _differences(role: str, tokenizer: Tokenizer, described: Described) -> list[str]:
-    """Where config.json and the tokenizer name different tokens; the tokenizer made the model's texts."""
+    """Roles for which config.json and the tokenizer name different tokens; the tokenizer made the model's texts."""
     theirs = described.eos_ids if role == "eos" else () if described.bos_id is None else (described.bos_id,)
     ours = tokenizer.special_ids[role]
     found = []
@@ -185,6 +185,6 @@ def write_json(path: Path, content: object) -> None:
 
 
 def read_json(path: Path) -> dict[str, object]:
-    """What a JSON file holds; nothing where there is none."""
+    """Content of a JSON file; nothing where there is none."""
     content: dict[str, object] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     return content

@@ -32,7 +32,7 @@ _SAME_ROLES = {
 
 @dataclass(frozen=True)
 class VocabularyChange:
-    """Which old rows each new row is the mean of; made by `change_vocabulary`."""
+    """Old rows whose mean each new row is; made by `change_vocabulary`."""
 
     sources: tuple[tuple[int, ...], ...]
     """Old ids, by new id; none where the row is the mean of all."""

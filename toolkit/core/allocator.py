@@ -1,4 +1,4 @@
-"""What the C library does with freed memory: training on CPU keeps it, preparing data gives it back."""
+"""Policy of the C library for freed memory: training on CPU keeps it, preparing data gives it back."""
 
 import ctypes
 import platform

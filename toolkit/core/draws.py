@@ -40,7 +40,7 @@ def hash_numbers(key: np.uint64 | Keys, numbers: npt.NDArray[np.integer]) -> Key
 
 
 def keyed_uint64(*parts: int | str) -> int:
-    """One 64-bit key from a sequence of integers and words; ("ab", 1) and ("a", "b1") differ."""
+    """A 64-bit key from a sequence of integers and words; ("ab", 1) and ("a", "b1") differ."""
     text = "\x1f".join(f"{type(part).__name__}:{part}" for part in parts)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 

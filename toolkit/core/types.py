@@ -15,7 +15,7 @@ BoolArray = npt.NDArray[np.bool_]
 
 
 class AttentionKind(StrEnum):
-    """Which positions of its own segment a position may look at."""
+    """Positions of its own segment that a position may look at."""
 
     CAUSAL = "causal"
     BIDIRECTIONAL = "bidirectional"

@@ -50,7 +50,7 @@ Numbers = npt.NDArray[np.int64]
 
 
 class Order:
-    """Which row comes at which position. Position p is in epoch p // num_rows; every epoch has every row once.
+    """Permutation of rows over positions. Position p is in epoch p // num_rows; every epoch has every row once.
 
     Args:
         num_rows: rows in an epoch, at least 1.
@@ -98,7 +98,7 @@ class Order:
 
 
 class Blend:
-    """Which corpus a sample position reads, and which of that corpus's own positions.
+    """Map from a sample position to a corpus and that corpus's own position.
 
     A corpus's own positions are used once each, 0 first; inside a block they may change places.
 
@@ -175,7 +175,7 @@ def _feistel(values_B: Keys, base: np.uint64, *, keys_B: Keys) -> Keys:
 
 @dataclass(frozen=True)
 class Located:
-    """Where the rows at B sample positions are: number of the corpus, row in it, that corpus's own epoch; each (B,)."""
+    """Places of the rows at B sample positions: number of the corpus, row in it, that corpus's own epoch; each (B,)."""
 
     corpora_B: Numbers
     rows_B: Numbers
@@ -224,7 +224,7 @@ class RowStream:
         return found
 
     def locate(self, sample_indices_B: Numbers) -> Located:
-        """Where the rows at these sample positions are."""
+        """Places of the rows at these sample positions."""
         if sample_indices_B.size >= _GROUP:
             return self._locate(sample_indices_B)
         groups_B, places_B = np.divmod(sample_indices_B.astype(np.int64), _GROUP)

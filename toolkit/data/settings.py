@@ -1,4 +1,4 @@
-"""What a run says about its data."""
+"""Settings of a run's data."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -13,12 +13,12 @@ _FOLDER, _BLEND = "str", "list[any]"
 
 
 def _kind_of_train(value: Any) -> str:
-    """Which of the two it is meant to be, so that a message is about that one."""
+    """The kind that it is meant to be, so that a message is about that one."""
     return _BLEND if isinstance(value, list | tuple) else _FOLDER
 
 
 class BlendEntry(Settings):
-    """One corpus of a blend."""
+    """A corpus of a blend."""
 
     path: Annotated[str, Field(min_length=1)]
     """Folder of the corpus."""
@@ -27,7 +27,7 @@ class BlendEntry(Settings):
 
 
 class DataSettings(Settings):
-    """Where the rows of a run come from, how they are cut and in which order they come."""
+    """Source of a run's rows, and how they are cut and ordered."""
 
     train: Annotated[
         Annotated[str, Field(min_length=1), Tag(_FOLDER)]

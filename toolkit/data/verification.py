@@ -46,7 +46,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Verification:
-    """What was found.
+    """Result of a verification.
 
     Attributes:
         folder: the corpus.
@@ -81,7 +81,7 @@ class Verification:
 
 @dataclass(frozen=True)
 class _CorpusFile:
-    """One file: `examine` reads it and returns what is wrong with it, or None; it may raise OSError."""
+    """A file: `examine` reads it and returns what is wrong with it, or None; it may raise OSError."""
 
     path: Path
     examine: Callable[[OnRead], str | None]
@@ -178,7 +178,7 @@ def _list_folder(folder: Path, survey: _Survey, *, visited: set[Path]) -> None:
 
 
 def _manifest(folder: Path, survey: _Survey) -> CorpusManifest | None:
-    """What corpus.json says, as far as it can be made out."""
+    """Content of corpus.json, as far as it can be made out."""
     path = folder / MANIFEST_NAME
     try:
         manifest = read_manifest(folder)
@@ -245,7 +245,7 @@ def _self_checked_file(path: Path, is_intact: Callable[[Path], bool], fault: str
 
 
 def _shards_by_place(folder: Path, manifest: CorpusManifest) -> dict[Path, dict[str, str]]:
-    """For each folder that holds shards: the hash of each one's index, by the shard's name there."""
+    """Hashes by folder that holds shards: the hash of each one's index, by the shard's name there."""
     places: dict[Path, dict[str, str]] = {}
     for number, name in enumerate(manifest.table.names):
         prefix = folder / name

@@ -106,7 +106,7 @@ def read_ds_config(source: str) -> dict[str, Any]:
 
 
 def _offload_device(config: Mapping[str, Any], what: str) -> str:
-    """Where `offload_optimizer` or `offload_param` go: none, cpu or nvme."""
+    """Device of `offload_optimizer` or `offload_param`: none, cpu or nvme."""
     block = config.get("zero_optimization", {}).get(what) or {}
     return str(block.get("device") or "none")
 
@@ -269,7 +269,7 @@ def _run_values(batch: BatchPlan, grad_clip: float, precision: str) -> dict[str,
 
 
 def deepspeed_error_message(error: Exception) -> str:
-    """What DeepSpeed objects to in its configuration, and what to do."""
+    """A message on what DeepSpeed objects to in its configuration, and what to do."""
     if isinstance(error, ValidationError):
         findings = [
             f"  unknown key {key!r}"

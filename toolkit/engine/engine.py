@@ -1,4 +1,4 @@
-"""One training step and one evaluation pass through DeepSpeed.
+"""Training steps and evaluation passes through DeepSpeed.
 
 The loss is exact: N, the number of targets over all micro-batches and data-parallel ranks, is known before the first
 forward pass. A micro-batch's loss is its sum of cross-entropies times gas x dp / N, which undoes the engine's two

@@ -26,7 +26,7 @@ _FLAT_PARTITIONS = (
 
 
 def stage_sizes(engine: Engine) -> dict[str, int]:
-    """How many numbers each parameter has that this stage writes, whole, by name."""
+    """Numbers of elements of each parameter that this stage writes, whole, by name."""
     return {name: _whole_size(parameter) for name, parameter in _of_stage(engine)}
 
 

@@ -107,7 +107,7 @@ class _Watch(threading.Thread):
         return self._lost
 
     def error(self, lost: int) -> LostRankError:
-        """What ends this rank after `lost` died."""
+        """The error that ends this rank after `lost` died."""
         error = LostRankError(
             f"rank {lost} on {self._hosts[lost]} has ended, and the run with it. If it left no message above or in "
             "the log of its machine, it was killed, as the system does when memory runs out, or the machine is gone.\n"

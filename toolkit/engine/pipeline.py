@@ -71,7 +71,7 @@ class PipelinedEngine(Engine):
         return initialize_deepspeed(pipeline, adamw, config, ranks=ranks, mpu=None)
 
     def _apart(self) -> nn.Parameter | None:
-        """With tied weights, the parameter of this stage that gets an optimizer group of its own.
+        """The parameter of this stage that gets an optimizer group of its own, with tied weights.
 
         AdamW rounds a number by where it lies in its group (on a CPU, the last few are not computed as vectors): in
         groups of different sizes, two copies of one weight would drift apart. A stage without a copy sets another
@@ -117,7 +117,7 @@ class PipelinedEngine(Engine):
     def _fed(
         self, micro_batches: Sequence[MicroBatch], attention: AttentionKind, scale: float
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """What DeepSpeed reads for each micro-batch, at both ends of the pipeline; the stage is told the rest."""
+        """Items that DeepSpeed reads for each micro-batch, at both ends of the pipeline; the stage is told the rest."""
         settings = self._stage.settings
         shape = micro_batches[0].input_ids_BS.shape
         if shape != self._shape:
@@ -133,7 +133,7 @@ class PipelinedEngine(Engine):
 
 
 class _Pipeline(PipelineModule):
-    """One layer for each stage; its tied weight, of which two stages have a copy, is ours to name.
+    """A layer for each stage; its tied weight, of which two stages have a copy, is ours to name.
 
     DeepSpeed would tie layers, not parts of them.
     """

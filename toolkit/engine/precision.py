@@ -136,7 +136,7 @@ def time_in_turns(threads: int, step: Callable[[Precision], None]) -> dict[Preci
 
 
 def _key(threads: int, step: str) -> dict[str, str | int]:
-    """What a measurement depends on."""
+    """Inputs that a measurement depends on."""
     from importlib.metadata import version
 
     return {"cpu": _cpu(), "threads": threads, "step": step, "torch": version("torch"), "version": _VERSION}

@@ -105,7 +105,7 @@ class Ranks:
         return torch.stack(received).numpy()
 
     def one_of_each_copy(self, gathered: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Of all ranks' lists, (world_size, n), those of one rank of each copy of the model, by data rank.
+        """Lists of one rank of each copy of the model, by data rank, from those of all ranks, (world_size, n).
 
         Raises:
             ToolkitError: the ranks of one copy told different numbers.
@@ -139,7 +139,7 @@ class Ranks:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """If the body fails on any rank, every rank raises the first one's error, so that all leave the same way."""
+        """Raise the first one's error on every rank if the body fails on any, so that all leave the same way."""
         error: Exception | None = None
         try:
             yield
@@ -200,7 +200,7 @@ def leave_ranks() -> None:
 
 @cache
 def _host_group(world: dist.ProcessGroup) -> dist.ProcessGroup:
-    """For host exchanges among the ranks of `world`; made by all of them at once, when first asked for."""
+    """A group for host exchanges among the ranks of `world`; made by all of them at once, when first asked for."""
     group: dist.ProcessGroup = dist.new_group(backend="gloo")
     # Only now: nobody watches ranks that have yet to connect, and one may fail there.
     _set_pg_timeout(_HOST_TIMEOUT, group)

@@ -53,7 +53,7 @@ class AsyncCheckpoint:
 
     @property
     def step(self) -> int:
-        """Of the checkpoint."""
+        """Step of the checkpoint."""
         return self._manifest.step
 
     @property

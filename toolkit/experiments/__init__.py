@@ -1,1 +1,1 @@
-"""Experiments: grids of fine-tuning runs, and reports on them."""
+"""Experiments: grids of fine-tuning runs."""

@@ -14,7 +14,7 @@ AttentionKernel = Literal["flash3", "flash4", "flash2"]
 
 
 class RopeScaling(Settings):
-    """How rotary angles are stretched for segments longer than the first training saw. Names as in transformers."""
+    """Stretching of rotary angles for segments longer than the first training saw. Names as in transformers."""
 
     rope_type: Literal["linear", "llama3"]
     """`linear` divides every frequency; `llama3` leaves the high ones, divides the low ones, and blends between."""

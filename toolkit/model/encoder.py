@@ -99,7 +99,7 @@ class Encoder(nn.Module):
         *,
         positions_N: Tensor | None = None,
     ) -> Tensor:
-        """What the model expects at `positions_N`, by default everywhere: (N, V) fp32. Not for use under ZeRO-3."""
+        """Logits at `positions_N`, by default everywhere: (N, V) fp32. Not for use under ZeRO-3."""
         hidden_ND = self.model(input_ids_BS, segments_BS, attention, positions_N)
         return linear(hidden_ND, self.lm_head.weight).float()
 
@@ -135,7 +135,7 @@ class Body(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class ForwardContext:
-    """What the blocks of one forward pass read besides hidden states."""
+    """Inputs of the blocks of one forward pass besides hidden states."""
 
     rope: RopeCosSin
     attention: SegmentAttention
@@ -154,7 +154,7 @@ class ForwardContext:
 
 
 class Block(nn.Module):
-    """One layer: attention, then feed-forward, each on a normed copy and added to the stream."""
+    """A layer: attention, then feed-forward, each on a normed copy and added to the stream."""
 
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__()

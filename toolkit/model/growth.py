@@ -17,7 +17,7 @@ _GROWING = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attent
 
 
 class Growth:
-    """How the parameters of a larger model are made from a smaller one's.
+    """Rule by which the parameters of a larger model are made from a smaller one's.
 
     Attributes:
         small: the shape whose weights there are.
@@ -46,7 +46,7 @@ class Growth:
         return None
 
     def describe(self) -> str:
-        """What grows, in one clause."""
+        """The growth in one clause."""
         return f"tiled from {shape_in_words(self.small)} to {shape_in_words(self.large)}, layers {self.layers}"
 
     def source(self, name: str) -> str:

@@ -82,7 +82,7 @@ def model_settings(preset: str, **changes: Any) -> ModelSettings:
 
 @dataclass(frozen=True)
 class ParameterCounts:
-    """How many parameters a model has, by part."""
+    """Numbers of parameters of a model, by part."""
 
     embedding: int
     """V x D; the head is as large."""

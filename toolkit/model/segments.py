@@ -1,4 +1,4 @@
-"""Where the segments of a micro-batch lie: made on the CPU, once, so that no kernel asks the device for a length later.
+"""Places of the segments of a micro-batch: made on the CPU, once, so that no kernel asks the device for a length later.
 
 Shapes: B rows, S positions in a row, T = B x S, N targets, M entries of the list of bounds.
 """
@@ -26,13 +26,13 @@ class Span:
 
     @property
     def stop(self) -> int:
-        """One past the last position."""
+        """Position behind the last one."""
         return self.start + self.length * self.count
 
 
 @dataclass(frozen=True, eq=False)
 class TargetBounds:
-    """Which targets lie in which stretch of a layout."""
+    """Bounds of the targets in each stretch of a layout."""
 
     bounds_M: Tensor
     """int32: the targets of stretch i are bounds_M[i] to bounds_M[i + 1] - 1 of the list of targets, possibly none."""
@@ -42,7 +42,7 @@ class TargetBounds:
 
 @dataclass(frozen=True, eq=False)
 class SegmentLayout:
-    """Where the segments of a micro-batch lie; tensors are on the device of the model."""
+    """Places of the segments of a micro-batch; tensors are on the device of the model."""
 
     spans: tuple[Span, ...]
     """Cover positions 0..T-1 in order; neighbouring segments of equal length are one span."""

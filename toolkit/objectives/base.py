@@ -39,7 +39,7 @@ class Objective(Protocol):
 
     @property
     def name(self) -> str:
-        """Its kind."""
+        """Kind of the objective."""
 
     @property
     def attention(self) -> AttentionKind:

@@ -63,7 +63,7 @@ def _member(value: Any) -> str:
 
 
 class MlmSettings(Settings):
-    """How many tokens are hidden, and what replaces them."""
+    """Share of tokens that are hidden, and what replaces them."""
 
     mask_ratio: Annotated[
         Annotated[float, Field(gt=0, le=1), Tag(NUMBER)] | Annotated[MaskRatioRamp, Tag(TABLE)],
@@ -186,7 +186,7 @@ def _add_closest(
     *,
     at_least: int,
 ) -> None:
-    """In segments with fewer targets, make those of their ordinary tokens with the smallest draws targets, in place.
+    """Make, in segments with fewer targets, those of their ordinary tokens with the smallest draws targets, in place.
 
     Drawn targets have the smallest draws of their segment, so they stay.
     """

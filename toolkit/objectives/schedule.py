@@ -1,4 +1,4 @@
-"""Which objective trains at which step: a list of phases, and a pure function of the step.
+"""Schedule of objectives: a list of phases, and a pure function of the step.
 
 Lengths are steps, tokens (positions: a step is global_batch_rows x sequence_length of them, rounded up to whole
 steps) or fractions of the whole budget. Nothing here has state, so no resume can land in the wrong phase.
@@ -19,7 +19,7 @@ from toolkit.core.text import counted
 
 
 class PhaseSettings(Settings):
-    """One phase of the schedule: an objective, exactly one length, and what changes from there on."""
+    """A phase of the schedule: an objective, exactly one length, and what changes from there on."""
 
     objective: str = Field(min_length=1)
     """Name of an objective: a key of `objectives`, or a kind such as `clm` or `mlm`."""
@@ -86,7 +86,7 @@ class PhaseSettings(Settings):
 
 
 def _unwritable(value: object) -> str | None:
-    """What in the keys of a phase, which a scheduler may have made, is no TOML; None if all is."""
+    """The first value, in keys of a phase that a scheduler may have made, which is no TOML; None if all are."""
     if isinstance(value, dict | list | tuple):
         parts = value.values() if isinstance(value, dict) else value
         return next((found for part in parts if (found := _unwritable(part)) is not None), None)
@@ -95,7 +95,7 @@ def _unwritable(value: object) -> str | None:
 
 @dataclass(frozen=True)
 class PhaseRows:
-    """How many rows the steps of a phase have: in a batch-size warm-up size after size, and then G."""
+    """Rows of the steps of a phase: in a batch-size warm-up size after size, and then G."""
 
     full: int
     """G."""
@@ -142,7 +142,7 @@ class Phase:
     stop: int
 
     def progress_at(self, step: int) -> float:
-        """How far update `step` is in the phase: 0 at the first and 1 at the last; 1 where there is one."""
+        """Progress of update `step` in the phase: 0 at the first and 1 at the last; 1 where there is one."""
         return (step - self.start) / (self.stop - 1 - self.start) if self.stop - self.start > 1 else 1.0
 
 
@@ -234,7 +234,7 @@ class Schedule:
 def rows_of_phases(
     phases: Sequence[PhaseSettings], *, global_batch_rows: int, sequence_lengths: Sequence[int]
 ) -> tuple[PhaseRows, ...]:
-    """How many rows the steps of each phase have.
+    """Rows of the steps of each phase.
 
     Raises:
         SettingsError: the rows of a batch-size warm-up do not lead to those of a full step.
@@ -259,7 +259,7 @@ def _rows_of(phase: PhaseSettings, number: int, full: int, sequence_length: int)
 
 
 def _stops_of_fractions(phases: Sequence[PhaseSettings], total_steps: int | None) -> list[int]:
-    """Where each phase ends: rounded cumulative sums, so that the last ends at the budget."""
+    """Ends of the phases: rounded cumulative sums, so that the last ends at the budget."""
     without = [number for number, phase in enumerate(phases, start=1) if phase.fraction is None]
     if without:
         raise SettingsError(
@@ -285,7 +285,7 @@ def _stops_of_lengths(
     rows: Sequence[PhaseRows],
     sequence_lengths: Sequence[int],
 ) -> list[int]:
-    """Where each phase ends, from steps and tokens."""
+    """Ends of the phases, from steps and tokens."""
     lengths = [
         phase.steps if phase.steps else of_phase.steps_for(math.ceil((phase.tokens or 0) / length))
         for phase, of_phase, length in zip(phases, rows, sequence_lengths, strict=True)

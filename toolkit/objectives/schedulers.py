@@ -85,7 +85,7 @@ class Phases:
 
 
 class AlternateSettings(Settings):
-    """How often the list is gone through."""
+    """Number of times that the list is gone through."""
 
     cycles: int = Field(gt=0)
     """Times that the list is gone through; `steps` and `tokens` are those of one cycle, `fraction` those of the run."""

@@ -1,1 +1,1 @@
-"""How work is divided over ranks. Knows the model and process groups; not deepspeed."""
+"""Division of work over ranks. Knows the model and process groups; not deepspeed."""

@@ -66,7 +66,7 @@ def check_pipeline_parallel(settings: ModelSettings, parallel: ParallelSettings)
 
 
 def head_in_blocks(settings: ModelSettings, *, targets_per_position: float) -> float:
-    """How many blocks the head and the loss are worth, by model FLOPs without those of attention.
+    """Cost of the head and the loss in blocks, by model FLOPs without those of attention.
 
     Args:
         settings: the shape, with its vocabulary size.

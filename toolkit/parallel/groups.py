@@ -43,7 +43,7 @@ class ProcessGroups:
         return list(self.topology.data_parallel_ranks)
 
     def get_data_parallel_rank(self) -> int:
-        """Which copy of the model this rank holds a part of."""
+        """Number of the copy of the model of which this rank holds a part."""
         return self.topology.data_rank
 
     def get_data_parallel_world_size(self) -> int:
@@ -51,19 +51,19 @@ class ProcessGroups:
         return self.topology.dp
 
     def get_model_parallel_group(self) -> dist.ProcessGroup:
-        """Of the ranks over which DeepSpeed sums a norm: without pipeline stages, those of `tensor`."""
+        """Group of the ranks over which DeepSpeed sums a norm: without pipeline stages, those of `tensor`."""
         return self.tensor
 
     get_tensor_model_parallel_group = get_model_parallel_group
 
     def get_model_parallel_rank(self) -> int:
-        """Which share this rank holds."""
+        """Number of the share that this rank holds."""
         return self.topology.tp_rank
 
     get_tensor_model_parallel_rank = get_model_parallel_rank
 
     def get_model_parallel_world_size(self) -> int:
-        """How many shares there are."""
+        """Number of shares."""
         return self.topology.tp
 
     get_tensor_model_parallel_world_size = get_model_parallel_world_size
@@ -76,7 +76,7 @@ def process_groups(topology: Topology) -> ProcessGroups:
 
 
 def _own_group(topology: Topology, ranks_of: Callable[[Topology], tuple[int, ...]]) -> dist.ProcessGroup | None:
-    """Of the groups that `ranks_of` gives for all ranks, the one that this rank is in, if it is in any."""
+    """The group that this rank is in, if any, of those that `ranks_of` gives for all ranks."""
     groups = sorted({ranks_of(topology.at(rank)) for rank in range(topology.world_size)})
     group: dist.ProcessGroup | None
     group, _ = dist.new_subgroups_by_enumeration([list(ranks) for ranks in groups])  # type: ignore[no-untyped-call]

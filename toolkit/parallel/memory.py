@@ -58,7 +58,7 @@ class RankMemory:
 
 @dataclass(frozen=True)
 class RankShape:
-    """What one rank computes.
+    """Work of one rank.
 
     Attributes:
         model: the whole model, with its vocabulary size.
@@ -91,7 +91,7 @@ class RankShape:
 def shapes_of_stages(
     model: ModelSettings, *, tp: int, stages: tuple[int, ...], num_micro_batches: int
 ) -> list[RankShape]:
-    """What the ranks of each stage compute.
+    """Work of the ranks of each stage.
 
     Args:
         model: the whole model, with its vocabulary size.

@@ -1,4 +1,4 @@
-"""What a rank holds of a model: shares of its parameters, or those of one stage, allocated where they belong."""
+"""Parts of a model that a rank holds: shares of its parameters, or those of one stage, allocated where they belong."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from toolkit.model.initialization import initial_weight
 
 @dataclass(frozen=True)
 class Share:
-    """Which part of a whole parameter one of `num_shares` ranks holds: an equal stretch of one dimension.
+    """Part of a whole parameter that one of `num_shares` ranks holds: an equal stretch of one dimension.
 
     Attributes:
         whole_shape: of the parameter.
@@ -32,21 +32,21 @@ class Share:
 
     @property
     def start(self) -> int:
-        """Where the stretch begins."""
+        """Beginning of the stretch."""
         return self.number * self.size
 
     @property
     def filled(self) -> int:
-        """How much of the stretch lies inside the parameter."""
+        """Length of the stretch that lies inside the parameter."""
         return max(0, min(self.size, self.whole_shape[self.dimension] - self.start))
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the share."""
+        """Shape of the share."""
         return (*self.whole_shape[: self.dimension], self.size, *self.whole_shape[self.dimension + 1 :])
 
     def index_of(self, index: Tensor) -> Tensor:
-        """Where indices of the whole dimension lie in this share; -1 for those elsewhere, and for negative ones."""
+        """Places of indices of the whole dimension in this share; -1 for those elsewhere, and for negative ones."""
         own = index - self.start
         return torch.where((own >= 0) & (own < self.size), own, -1)
 
@@ -63,7 +63,7 @@ class Share:
 
 
 def share_of(parameter: Tensor) -> Share | None:
-    """Which part of a whole a parameter is; None if it is the whole."""
+    """Part of a whole that a parameter is; None if it is the whole."""
     share: Share | None = getattr(parameter, "share", None)
     return share
 

@@ -29,7 +29,7 @@ from toolkit.parallel.shares import Share, needed_share_of
 
 
 class Sharing(Enum):
-    """How ranks share a weight."""
+    """Way in which ranks share a weight."""
 
     COLUMN = "column"
     """Output features: rows of the matrix, and entries of a bias."""
@@ -55,7 +55,7 @@ TENSOR_PARALLEL_TABLE = (
 
 
 def sharing_of(name: str) -> Sharing | None:
-    """What the table says of a parameter, by its Hugging Face name; None: whole on every rank."""
+    """The table's entry for a parameter, by its Hugging Face name; None: whole on every rank."""
     return next((sharing for pattern, sharing in TENSOR_PARALLEL_TABLE if fnmatchcase(name, pattern)), None)
 
 

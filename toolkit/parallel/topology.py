@@ -1,4 +1,4 @@
-"""Where each rank stands in the run, and how the rows of a step are divided among data-parallel ranks."""
+"""Place of each rank in the run, and how the rows of a step are divided among data-parallel ranks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -30,7 +30,7 @@ class ParallelSettings(Settings):
 
 @dataclass(frozen=True)
 class Topology:
-    """One rank's place among pp x dp x tp ranks; tensor-parallel ranks are neighbours, pipeline stages farthest apart.
+    """Place of a rank among pp x dp x tp ranks; tensor-parallel ranks are neighbours, pipeline stages farthest apart.
 
     A *rank* counts all processes: it decides who prints, writes and saves. A *data rank* counts copies of the model: it
     decides which rows are whose, and over how many copies gradients and counts are summed. All ranks of one copy have
@@ -49,12 +49,12 @@ class Topology:
 
     @property
     def tp_rank(self) -> int:
-        """Which share of its layers' weights this rank holds."""
+        """Number of the share of its layers' weights that this rank holds."""
         return self.rank % self.tp
 
     @property
     def stage(self) -> int:
-        """Which pipeline stage this rank runs."""
+        """Pipeline stage that this rank runs."""
         return self.rank // (self.tp * self.dp)
 
     @property
@@ -64,7 +64,7 @@ class Topology:
 
     @property
     def data_rank(self) -> int:
-        """Which copy of the model this rank holds, or holds a part of."""
+        """Number of the copy of the model that this rank holds, or holds a part of."""
         return self.rank // self.tp % self.dp
 
     @property
@@ -122,7 +122,7 @@ def topology(rank: int, world_size: int, parallel: ParallelSettings) -> Topology
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """How the G rows of a step are divided: accumulation x data-parallel ranks x micro-batch rows."""
+    """Division of the G rows of a step: accumulation x data-parallel ranks x micro-batch rows."""
 
     global_batch_rows: int
     micro_batch_rows: int
@@ -151,7 +151,7 @@ class BatchPlan:
         return np.arange(self.global_batch_rows, dtype=np.int64).reshape(shape)[:, data_rank]
 
     def in_step_order(self, per_rank: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        """From (data-parallel ranks, rows of a rank, bytes), as ranks hold them, to (G, bytes) in the step's order."""
+        """Reorder (data-parallel ranks, rows of a rank, bytes), as ranks hold them, to the step's (G, bytes)."""
         divided = per_rank.reshape(self.data_parallel, self.accumulation, self.micro_batch_rows, -1)
         return divided.transpose(1, 0, 2, 3).reshape(self.global_batch_rows, -1)
 
@@ -178,7 +178,7 @@ def batch_plan(global_batch_rows: int, micro_batch_rows: int | None, *, data_par
 
 
 def describe_small(sizes: Sequence[int]) -> str:
-    """What there is to say of steps of so many rows, whose micro-batches are small."""
+    """A note on steps of so many rows, whose micro-batches are small."""
     shown = ", ".join(f"{rows:,}" for rows in sizes[:_MOST_NAMED]) + (", ..." if len(sizes) > _MOST_NAMED else "")
     return (
         f"steps of {shown} rows are slow: less than half of the rows that fit are in a micro-batch, since no larger "

@@ -1,4 +1,4 @@
-"""Which ids stand around documents that were made elsewhere: counted, document by document."""
+"""Ids around documents that were made elsewhere: counted, document by document."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ class FrameIds:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> "FrameIds":
-        """What a tokenizer itself puts there, and what its files name as a beginning or an end.
+        """Ids that a tokenizer itself puts there, and that its files name as a beginning or an end.
 
         Any other special token may end documents too, as whoever made them decided; where the files name no end,
         several may.
@@ -116,7 +116,7 @@ def most_common_frame(frames: Counter[Frame]) -> Frame:
 
 
 def _document_spans(shard: Shard) -> Iterator[tuple[_Int64s, _Int64s]]:
-    """Where documents that are not empty start and end, in tokens, some at a time."""
+    """Starts and ends of documents that are not empty, in tokens, some at a time."""
     end = 0
     for first in range(0, shard.num_documents, _DOCUMENTS_AT_ONCE):
         lengths = shard.lengths[first : first + _DOCUMENTS_AT_ONCE].astype(np.int64)

@@ -39,7 +39,7 @@ _PIECE_BYTES = 1 << 22
 
 @dataclass(frozen=True)
 class AdoptedShard:
-    """What corpus.json will say of a pair that was read through, and its counts for an `Adoption`."""
+    """Entry of corpus.json for a pair that was read through, and its counts for an `Adoption`."""
 
     entry: ShardEntry
     frames: Counter[Frame]
@@ -47,7 +47,7 @@ class AdoptedShard:
 
 @dataclass(frozen=True)
 class Adoption:
-    """What was taken over.
+    """Result of an adoption.
 
     Attributes:
         manifest: what corpus.json says.
@@ -66,7 +66,7 @@ class Adoption:
 
     @property
     def num_without_end(self) -> int:
-        """Those of them whose last token is not the tokenizer's end-of-document token."""
+        """Number of those whose last token is not the tokenizer's end-of-document token."""
         eod = self.tokenizer.eod_id
         return 0 if eod is None else sum(n for frame, n in self.frames.items() if frame.back[-1:] != (eod,))
 

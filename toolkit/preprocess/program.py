@@ -117,7 +117,7 @@ def _make(
 
 
 def _say_what_stays(output: Path) -> None:
-    """One line for who interrupted the command."""
+    """Print a line for who interrupted the command."""
     ledger = read_ledger(output)
     if ledger is not None and ledger.shards:
         kept = counted(len(ledger.shards), "finished shard")

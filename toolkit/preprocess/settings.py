@@ -12,7 +12,7 @@ _AtLeastOne = Annotated[int, Field(ge=1)]
 
 
 class PreprocessSettings(Settings):
-    """How texts become a corpus."""
+    """Settings by which texts become a corpus."""
 
     tokenizer: Annotated[str, Field(min_length=1)]
     """A folder or file with a Hugging Face tokenizer.json, a tiktoken rank file, a SentencePiece .model, a spec, a hub
@@ -55,7 +55,7 @@ class PreprocessSettings(Settings):
 
 
 class TokenizerTrainingSettings(Settings):
-    """How texts become a vocabulary."""
+    """Settings by which texts become a vocabulary."""
 
     vocab_size: Annotated[int, Field(ge=259, le=1 << 20)]
     """Number of ids: 256 bytes, 3 special tokens, and what is learnt."""

@@ -1,4 +1,4 @@
-"""What `toolkit preprocess` made: the numbers, and the table and notes that close the command."""
+"""Summary of `toolkit preprocess`: the numbers, and the table and notes that close the command."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PreprocessResult:
-    """What was made, and how fast.
+    """Result and speed.
 
     Attributes:
         manifest: what corpus.json says.
@@ -83,7 +83,7 @@ def summary_table(result: PreprocessResult) -> "Table":
 
 
 def notes(result: PreprocessResult) -> list[str]:
-    """What the user should know besides, one sentence or two each."""
+    """Notes for the user, one sentence or two each."""
     manifest, found = result.manifest, []
     if result.holdout is not None and not result.holdout.documents:
         found.append("No document fell into the holdout: the text is short for that share. Hold out more.")

@@ -153,7 +153,7 @@ class Proof(_CachedResult):
 
 
 def ids_that_differ_in_transformers(tokenizer: Tokenizer) -> list[str]:
-    """How the ids of `AutoTokenizer`, and so those of Megatron-LM, differ; one sentence each.
+    """Differences of the ids of `AutoTokenizer`, and so those of Megatron-LM; one sentence each.
 
     Nothing is compared where there is no configuration beside the vocabulary, or one that changes nothing: the general
     class of transformers with names of special tokens alone, as the toolkit writes it.
@@ -181,7 +181,7 @@ def ids_that_differ_in_transformers(tokenizer: Tokenizer) -> list[str]:
 
 
 def mask_notes(tokenizer: Tokenizer) -> list[str]:
-    """What to know about the mask token that was decided, a sentence or two each."""
+    """Notes on the mask token that was decided, a sentence or two each."""
     found, mask = [], tokenizer.mask
     if mask.passed_over is not None:
         found.append(

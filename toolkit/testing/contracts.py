@@ -88,7 +88,7 @@ def _assert_settings_are_sound(settings_class: type[pydantic.BaseModel], setting
 
 
 class ObjectiveContract:
-    """What every objective has to hold; subclass it and name the kind."""
+    """Tests that every objective has to pass; subclass it and name the kind."""
 
     kind: ClassVar[str]
     settings: ClassVar[Mapping[str, Any]] = {}
@@ -199,7 +199,7 @@ class ObjectiveContract:
 
 
 class SchedulerContract:
-    """What every scheduler has to hold; subclass it and name the kind."""
+    """Tests that every scheduler has to pass; subclass it and name the kind."""
 
     kind: ClassVar[str]
     settings: ClassVar[Mapping[str, Any]] = {}
@@ -212,7 +212,7 @@ class SchedulerContract:
     """Of the run."""
 
     def phases(self) -> list[dict[str, Any]]:
-        """What a scheduler of the kind makes of the entries, each valid."""
+        """Phases that a scheduler of the kind makes of the entries, each valid."""
         scheduler = declare({"kind": self.kind, **self.settings})
         return scheduler.phases([dict(entry) for entry in self.entries], self.total_steps)
 

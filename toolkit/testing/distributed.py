@@ -37,7 +37,7 @@ cpu_seconds = 0.0
 
 
 def warm_server() -> ForkServerContext:
-    """What starts processes that have imported everything; the first use starts the server."""
+    """The context that starts processes that have imported everything; the first use starts the server."""
     global _context
     if _context is None:
         _context = multiprocessing.get_context("forkserver")

@@ -1,4 +1,4 @@
-"""How equal is equal: the one table of tolerances.
+"""The one table of tolerances.
 
 A value is compared with `torch.testing.assert_close(..., **tolerance(dtype))`. A test that needs a looser figure says
 in a sentence why.

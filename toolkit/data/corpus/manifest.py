@@ -43,7 +43,7 @@ class FrameEntry(Settings):
 
 
 class EncodingEntry(Settings):
-    """How texts became ids."""
+    """Record of how texts became ids."""
 
     parse_special_text: bool
     """Whether the string of a special token inside a text became that token."""
@@ -167,7 +167,7 @@ def read_manifest(folder: Path) -> CorpusManifest:
 
 
 def read_damaged_manifest(folder: Path) -> CorpusManifest | None:
-    """What a manifest says although its hash is wrong; None where it is missing or makes no sense."""
+    """Content of a manifest although its hash is wrong; None where it is missing or makes no sense."""
     try:
         return CorpusManifest.model_validate_json(_load(folder))
     except (CorpusError, ValidationError):

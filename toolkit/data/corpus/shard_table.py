@@ -21,7 +21,7 @@ _BETWEEN_ENTRIES = re.compile(rb"\n  \},\n  \{\n")
 
 @dataclass(frozen=True, slots=True)
 class ShardEntry:
-    """One pair of .bin and .idx files.
+    """A pair of .bin and .idx files.
 
     Attributes:
         name: path without its ending: relative to the corpus folder, or absolute for adopted files.

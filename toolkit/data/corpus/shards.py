@@ -39,7 +39,7 @@ def file_names(prefix: Path) -> tuple[Path, Path]:
 
 @dataclass(frozen=True)
 class ShardFiles:
-    """What a finished shard holds."""
+    """Contents of a finished shard."""
 
     documents: int
     tokens: int

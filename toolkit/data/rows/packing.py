@@ -35,7 +35,7 @@ class PackedRows:
 
 
 def count_pieces(lengths: Lengths, *, sequence_length: int, min_length: int) -> int:
-    """How many pieces documents of these lengths give."""
+    """Number of pieces that documents of these lengths give."""
     total = 0
     for start in range(0, lengths.size, _DOCUMENTS_AT_ONCE):
         some = lengths[start : start + _DOCUMENTS_AT_ONCE]

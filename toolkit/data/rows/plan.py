@@ -39,7 +39,7 @@ _MOST_PIECES_AT_ONCE = 1 << 18
 
 @dataclass(frozen=True)
 class PlanKey:
-    """What a plan depends on: documents (through the hash of the shard's index), S, shortest piece."""
+    """Inputs that a plan depends on: documents (through the hash of the shard's index), S, shortest piece."""
 
     sha256_idx: str
     sequence_length: int
@@ -54,7 +54,7 @@ class PlanKey:
 
 @dataclass(frozen=True)
 class PlanSizes:
-    """What the header says: number of rows, pieces and tokens in them."""
+    """Sizes that the header gives: number of rows, pieces and tokens in them."""
 
     num_rows: int
     num_pieces: int
@@ -140,7 +140,7 @@ def _body_digest(path: Path) -> bytes:
 
 
 def _starts_offset(num_pieces: _Number) -> _Number:
-    """Where row_starts begin in the file: aligned to 8 bytes."""
+    """Offset of row_starts in the file: aligned to 8 bytes."""
     return _HEADER_BYTES + -(-12 * num_pieces // 8) * 8
 
 

@@ -1,4 +1,4 @@
-"""Where packing plans live: beside their shard, or in a cache folder where the corpus cannot be written.
+"""Places of packing plans: beside their shard, or in a cache folder where the corpus cannot be written.
 
 A plan is made once, by whoever needs it first, under a file lock; it appears by a rename, so a reader sees a whole
 plan or none. A damaged one is made again, and comes out the same.
@@ -72,7 +72,7 @@ class PlanStore:
         return kept_open(self._map, number)
 
     def _summarised(self) -> PlanTable | None:
-        """What a summary says, if there is one, after making the plans that are missing."""
+        """Sizes from a summary, if there is one, after making the plans that are missing."""
         table = next((found for path in self._summaries() if (found := read_summary(path, self._summary_key))), None)
         if table is None:
             return None
@@ -93,7 +93,7 @@ class PlanStore:
         return missing
 
     def _gathered(self) -> PlanTable:
-        """What the plans themselves say; leaves a summary where that will save time."""
+        """Sizes from the plans themselves; leaves a summary where that will save time."""
         with open_folder(self._corpus.path) as descriptor:
             found = [self._find(number, descriptor) for number in range(len(self._corpus.shards))]
         made = iter(self._make_all([number for number, sizes in enumerate(found) if sizes is None]))

@@ -1,4 +1,4 @@
-"""One file that says how many rows, pieces and tokens the packing plan of every shard has.
+"""A file that says how many rows, pieces and tokens the packing plan of every shard has.
 
 Without it, opening a corpus of tens of thousands of shards reads the header of every plan. It is a copy of what the
 plans say: made again whenever it is missing, of another manifest or damaged.
@@ -29,7 +29,7 @@ _DIGEST_BYTES = 32
 
 @dataclass(frozen=True)
 class SummaryKey:
-    """What a summary depends on."""
+    """Inputs that a summary depends on."""
 
     manifest_sha256: str
     num_shards: int
@@ -49,7 +49,7 @@ class SummaryKey:
 
     @property
     def header(self) -> bytes:
-        """How the file begins."""
+        """First bytes of the file."""
         numbers = (ALGORITHM_VERSION, self.sequence_length, self.min_length, self.num_shards)
         return _FIELDS.pack(_MAGIC, *numbers, bytes.fromhex(self.manifest_sha256))
 
@@ -64,7 +64,7 @@ class PlanTable:
 
     @classmethod
     def of(cls, sizes: Sequence[PlanSizes]) -> Self:
-        """From those of each plan."""
+        """Make the summary from the sizes of each plan."""
         return cls(
             num_rows=np.array([one.num_rows for one in sizes], np.int64),
             num_pieces=np.array([one.num_pieces for one in sizes], np.int64),
@@ -72,7 +72,7 @@ class PlanTable:
         )
 
     def sizes(self, number: int) -> PlanSizes:
-        """Those of one plan."""
+        """Sizes of one plan."""
         return PlanSizes(int(self.num_rows[number]), int(self.num_pieces[number]), int(self.num_tokens[number]))
 
 

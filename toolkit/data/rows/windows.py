@@ -97,7 +97,7 @@ def open_rows(corpus: Corpus, settings: DataSettings, *, seed: int, cache_folder
 
 
 def tokens_left_out(corpus: Corpus, rows: Rows, settings: DataSettings) -> str | None:
-    """How many tokens of a corpus no row has, and which setting drops them; None where it is 1 % or less."""
+    """Number of tokens of a corpus that no row has, and the setting that drops them; None where it is 1 % or less."""
     kept, total = rows.num_tokens, corpus.num_tokens
     if kept >= _SHARE_NOT_WORTH_SAYING * total:
         return None
@@ -207,7 +207,7 @@ def _check_ids(tokens_BS: npt.NDArray[np.int32], located: list[tuple[int, int]],
 
 
 class _RowTable:
-    """Which shard a row is in."""
+    """Map from rows to shards."""
 
     def __init__(self, rows_per_shard: Numbers) -> None:
         self._ends: Numbers = np.cumsum(rows_per_shard)

@@ -1,4 +1,4 @@
-"""Which kernels a run takes: decided once, by the device, the dtype and what is installed.
+"""Choice of a run's kernels: decided once, by the device, the dtype and what is installed.
 
 On a GPU of Ampere or later, in bf16: FlashAttention-3, else torch's 2; FlashAttention-4 where it is named. torch puts 3
 and 4 in the place of its own operator, process-wide, and looks at neither the GPU nor their packages before the first
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Kernels:
-    """What a run computes with.
+    """Kernels that a run computes with.
 
     Attributes:
         attention: of the compiled graphs; None: plain torch, outside of them.

@@ -27,7 +27,7 @@ _LARGEST_INDEX = 2**31 - 1
 
 
 class VocabularyColumns:
-    """Which columns of the logits are here: all of them. One who holds a part of the vocabulary says otherwise."""
+    """Columns of the logits that are here: all of them. One who holds a part of the vocabulary says otherwise."""
 
     def log_softmax(self, logits_NV: Tensor) -> Tensor:
         """Log-probabilities of the columns that are here, normalised over all there are; may overwrite the logits."""
@@ -50,7 +50,7 @@ _ALL_COLUMNS = VocabularyColumns()
 
 
 class CrossEntropyForm(Protocol):
-    """How a chunk's logits become its loss and their gradient."""
+    """Method that turns a chunk's logits into its loss and their gradient."""
 
     def rows(self, vocabulary: int) -> int:
         """Targets of a chunk, with logits of so many columns."""
@@ -163,7 +163,7 @@ def cross_entropy_sum(
 
 
 def sum_dtype(tensor: Tensor) -> torch.dtype:
-    """Of sums and of the softmax: fp32, or fp64 where the weights are."""
+    """Dtype of sums and of the softmax: fp32, or fp64 where the weights are."""
     return torch.promote_types(tensor.dtype, torch.float32)
 
 

@@ -53,12 +53,12 @@ class CsvRecords:
 
     @property
     def num_lines(self) -> int:
-        """How many lines the last record takes."""
+        """Number of lines that the last record takes."""
         return self._lines_read - self._lines_before_record
 
     @property
     def lines(self) -> str:
-        """Which lines of the file the last record takes, for messages."""
+        """Lines of the file that the last record takes, for messages."""
         first, last = (self._lines_before + number for number in (self._lines_before_record + 1, self._lines_read))
         return f"lines {first:,} to {last:,}"
 

@@ -26,7 +26,7 @@ _KEPT = "what is finished is kept"
 
 
 class HubFile:
-    """One file on the hub. All methods may be called from several threads."""
+    """A file on the hub. All methods may be called from several threads."""
 
     def __init__(self, source: Source, *, waits: Iterable[float] = _WAITS_SECONDS) -> None:
         self.source, self._waits = source, tuple(waits)

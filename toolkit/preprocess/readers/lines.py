@@ -57,7 +57,7 @@ def _pieces(source: Source, parse: Parser, start: int) -> Iterator[Span]:
 
 
 def _rest_of_span(file: BinaryIO, parse: Parser) -> Iterator[bytes]:
-    """What completes a span that has enough bytes: the rest of the line, or of the paragraph up to a blank line."""
+    """Bytes that complete a span that has enough: the rest of the line, or of the paragraph up to a blank line."""
     yield file.readline()
     if parse is _paragraphs:
         for line in file:

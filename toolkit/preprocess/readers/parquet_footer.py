@@ -37,7 +37,7 @@ class SeekableFile(Protocol):
 
 @dataclass(frozen=True)
 class ColumnChunk:
-    """One column of one row group: bytes start..stop - 1 of the file; `unpacked_bytes` once it is decompressed."""
+    """A column of a row group: bytes start..stop - 1 of the file; `unpacked_bytes` once it is decompressed."""
 
     start: int
     stop: int

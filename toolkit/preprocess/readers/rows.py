@@ -23,7 +23,7 @@ class Reason(StrEnum):
 
 
 class Row(NamedTuple):
-    """One row of a source: its text, or the reason why it has none and what was found instead."""
+    """A row of a source: its text, or the reason why it has none and what was found instead."""
 
     text: str
     reason: Reason | None = None
@@ -57,7 +57,7 @@ class Span:
 
 
 def row_from_line(line: bytes, text_field: str) -> Row:
-    """One line of a JSON-lines file.
+    """A line of a JSON-lines file.
 
     orjson reads it, three times as fast as `json`. It is the stricter of the two (no NaN, no lone surrogate, no number
     beyond a float's range) and gives the same text where it accepts, so `json` decides about the lines it refuses.

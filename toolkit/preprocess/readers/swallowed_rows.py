@@ -14,7 +14,7 @@ _FEWEST_ROWS, _SELDOM = 10, 0.05
 
 @dataclass(frozen=True)
 class ColumnHabits:
-    """How often the rows of a file have an empty field in a column, and how often one that begins with a blank."""
+    """Shares of a file's rows that have an empty field in a column, and one that begins with a blank."""
 
     empty: float = 0.0
     blank: float = 0.0

@@ -11,7 +11,7 @@ from toolkit.core.text import counted
 
 
 class Format(StrEnum):
-    """What is in a file, by the extension of its name."""
+    """Content of a file, by the extension of its name."""
 
     PARQUET = ".parquet"
     JSON_LINES = ".jsonl"
@@ -22,7 +22,7 @@ class Format(StrEnum):
 
 
 class Compression(StrEnum):
-    """How a file is compressed, by the extension behind the one of its format."""
+    """Compression of a file, by the extension behind the one of its format."""
 
     GZIP = ".gz"
     ZSTD = ".zst"
@@ -38,7 +38,7 @@ READABLE = f"{', '.join(_FORMATS)}, the text formats also compressed ({', '.join
 
 @dataclass(frozen=True)
 class Source:
-    """One file to read.
+    """A file to read.
 
     Attributes:
         name: as corpus.json names it: its absolute path, or hub://repository/path.
@@ -56,18 +56,18 @@ class Source:
 
     @property
     def compression(self) -> Compression | None:
-        """How it is compressed."""
+        """Compression of the file."""
         return compression_of(self.name)
 
 
 def compression_of(name: str) -> Compression | None:
-    """How a file of this name is compressed; upper and lower case are the same."""
+    """Compression of a file of this name; upper and lower case are the same."""
     extension = os.path.splitext(name)[1].lower()
     return Compression(extension) if extension in list(Compression) else None
 
 
 def extension_of(name: str) -> str:
-    """What the name of a file says of its format, in lower case: ".jsonl", ".tar.gz"; "" without an extension."""
+    """The part of a file's name that tells its format, in lower case: ".jsonl", ".tar.gz"; "" without an extension."""
     compression = compression_of(name) or ""
     return os.path.splitext(name[: len(name) - len(compression)])[1].lower() + compression
 

@@ -45,7 +45,7 @@ def walk(top: str, repeats: Repeats) -> Iterator[tuple[str, list[str]]]:
 
 
 def matches(pattern: str, repeats: Repeats) -> list[str]:
-    """What a glob matches, links to nothing included; `**` enters each folder once.
+    """Paths that a glob matches, links to nothing included; `**` enters each folder once.
 
     Raises:
         UserError: it cannot look into a folder (`glob` itself would pass over it in silence).
@@ -70,7 +70,7 @@ def _expand(folder: str, parts: Sequence[str], repeats: Repeats) -> Iterator[str
 
 
 def _named(folder: str, part: str) -> Iterator[str]:
-    """What one part of a pattern names in a folder."""
+    """Paths that one part of a pattern names in a folder."""
     if not glob.has_magic(part):
         path = os.path.join(folder, part)
         yield from [path] if os.path.lexists(path) else []

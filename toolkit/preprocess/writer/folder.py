@@ -98,7 +98,7 @@ def prepare(folder: Path, key: Mapping[str, Any], *, engine: Literal["auto", "re
 
 
 def _finished(folder: Path, ledger: Ledger | None, key: Mapping[str, Any]) -> str | None:
-    """What the corpus in the folder is, if it is finished; None if another one is being written in its place."""
+    """Description of the corpus in the folder, if it is finished; None if another one is being written in its place."""
     try:
         manifest = read_manifest(folder)
     except CorpusError:
@@ -111,7 +111,7 @@ def _finished(folder: Path, ledger: Ledger | None, key: Mapping[str, Any]) -> st
 def _not_resumable(
     folder: Path, ledger: Ledger | None, key: Mapping[str, Any], *, engine: Literal["auto", "reference"]
 ) -> str | None:
-    """What the unfinished corpus in the folder is, if its shards cannot be kept."""
+    """Description of the unfinished corpus in the folder, if its shards cannot be kept."""
     if ledger is None:
         return f"an unfinished corpus whose journal, {LEDGER_NAME}, is damaged: "
     if ledger.key is None:
@@ -129,7 +129,7 @@ def _not_resumable(
 
 
 def unexpected_names(folder: Path) -> str:
-    """What lies in a folder besides the lock and what a killed writer leaves, shortened; empty if nothing does."""
+    """Names in a folder besides the lock and what a killed writer leaves, shortened; empty if nothing does."""
     ours = (LOCK_NAME, PARTIAL_FILES)
     return first_few(sorted(path.name for path in folder.iterdir() if not any(map(path.match, ours))))
 

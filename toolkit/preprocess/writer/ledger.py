@@ -33,7 +33,7 @@ class BadRow(Settings):
 
 @dataclass
 class Counts:
-    """What the documents of one corpus add up to: bytes of text as UTF-8, hits of strings of special tokens in it."""
+    """Sums over the documents of one corpus: bytes of text as UTF-8, hits of strings of special tokens in it."""
 
     documents: int = 0
     tokens: int = 0
@@ -43,7 +43,7 @@ class Counts:
 
 @dataclass
 class ManyLines:
-    """What records of several lines add up to, and the longest of them, which has the most lines."""
+    """Sums over records of several lines, and the longest of them, which has the most lines."""
 
     records: int = 0
     lines: int = 0
@@ -117,7 +117,7 @@ class Tally:
 
 
 class Place(Settings):
-    """Where in the sources a run is; every row before it is done."""
+    """Place of a run in the sources; every row before it is done."""
 
     source: int = 0
     """Number of the source."""
@@ -130,7 +130,7 @@ class Place(Settings):
 
 
 class Step(Settings):
-    """One line of the ledger: finished shards, and where to resume after them."""
+    """A line of the ledger: finished shards, and where to resume after them."""
 
     shard: ShardEntry | None
     """The shard of the corpus; none if all documents since the last step are held out."""
@@ -146,7 +146,7 @@ class Step(Settings):
 
 @dataclass(frozen=True)
 class Ledger:
-    """How far a corpus is.
+    """Progress of a corpus.
 
     Attributes:
         key: everything that the shards depend on, as plain data; with another key the shards would be others. None in
@@ -178,7 +178,7 @@ def begin_ledger(folder: Path, key: Mapping[str, Any] | None, *, reference_only:
 
 
 def differences(begun: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    """What differs between two keys, one line each, sources by name."""
+    """Differences between two keys, one line each, sources by name."""
     found = [
         f"{part}: {_shown(begun.get(part))} then, {_shown(wanted.get(part))} now"
         for part in sorted((begun.keys() | wanted.keys()) - {"sources"})

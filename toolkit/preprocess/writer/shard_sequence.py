@@ -166,14 +166,14 @@ class ShardSequence:
 
 
 class SourceNames(NamedTuple):
-    """What a source is called: for the user, and in corpus.json."""
+    """Names of a source: for the user, and in corpus.json."""
 
     name: str
     recorded: str
 
 
 class OpenCorpus:
-    """One corpus that is being written: its finished shards, and the open one. `counts` are counted on.
+    """A corpus that is being written: its finished shards, and the open one. `counts` are counted on.
 
     The folder is made when the first shard is begun.
     """

@@ -149,7 +149,7 @@ def _spans(files: Sequence[Source], place: Place, settings: PreprocessSettings) 
 
 
 def recorded_names(files: Sequence[Source]) -> list[str]:
-    """What corpus.json calls the sources: by the commit on the hub; here relative to the folder that has all of them.
+    """Names of the sources in corpus.json: by the commit on the hub; here relative to the folder that has all of them.
 
     The same files in another place hence give the same corpus.json.
     """
@@ -179,7 +179,7 @@ def _last_of_groups(sizes: Sequence[int]) -> set[int]:
 
 
 def _rates(tally: Tally) -> Callable[[], str]:
-    """How fast the tally grows from now on, whenever it is asked."""
+    """Rates at which the tally grows from now on, whenever it is asked."""
     start, documents, tokens, text_bytes = time.monotonic(), tally.documents, tally.tokens, tally.text_bytes
 
     def note() -> str:
