@@ -22,7 +22,7 @@ def no_flock(monkeypatch):
 
     monkeypatch.setattr(fcntl, "flock", flock)
     monkeypatch.setattr("toolkit.run.folder._SECONDS_FOR_DYING_RANKS", 0)
-    monkeypatch.setattr("toolkit.core.locks._SECONDS_UNTIL_SAID", 0)
+    monkeypatch.setattr("toolkit.core.locks.SECONDS_UNTIL_SAID", 0)
 
 
 @pytest.mark.filterwarnings("ignore:flock not supported")

@@ -14,7 +14,8 @@ from filelock import FileLock, Timeout
 
 from toolkit.core.errors import SettingsError
 
-_SECONDS_UNTIL_SAID = 30.0
+SECONDS_UNTIL_SAID = 30.0
+"""Time for which nobody is told that something waits."""
 
 
 def try_lock(path: Path, *, timeout: float = 0) -> FileLock | None:
@@ -39,7 +40,7 @@ def locked_file(path: Path) -> Iterator[None]:
     Raises:
         OSError: the file or its folder cannot be made, or not be locked.
     """
-    lock = try_lock(path, timeout=_SECONDS_UNTIL_SAID)
+    lock = try_lock(path, timeout=SECONDS_UNTIL_SAID)
     if lock is None:
         if holder := holder_of(path):
             print(f"waiting for the lock {path}{holder}", flush=True)

@@ -52,7 +52,7 @@ def no_flock(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(errno.ENOSYS, "Function not implemented")
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    monkeypatch.setattr(sharing, "_SECONDS_UNTIL_SAID", 0)
+    monkeypatch.setattr(sharing, "SECONDS_UNTIL_SAID", 0)
 
 
 @pytest.mark.filterwarnings("ignore:flock not supported")

@@ -82,7 +82,6 @@ class ResolvedModel:
         """The encoder, exported first where no other worker has."""
         if self.checkpoint is not None:
             folder = Path(self.encoder)
-            folder.parent.mkdir(parents=True, exist_ok=True)
             with locked_file(folder.with_name(f".{folder.name}.lock")):
                 if not folder.is_dir():
                     export_encoder(self.checkpoint, folder)

@@ -18,7 +18,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from toolkit.core.errors import SettingsError
-from toolkit.core.locks import holder_of, locked_folder, try_lock
+from toolkit.core.locks import SECONDS_UNTIL_SAID, holder_of, locked_folder, try_lock
 from toolkit.core.text import first_few
 from toolkit.execution.work import NOBODY, Event, Failed, Finished
 from toolkit.experiments.grid.cells import Cell
@@ -26,7 +26,6 @@ from toolkit.experiments.grid.plan import GridPlan
 
 _PATIENCE_SECONDS = 600.0
 """Time that another command may take to read or write the results of a large grid."""
-_SECONDS_UNTIL_SAID = 30.0
 
 
 class GridShare:
@@ -107,7 +106,7 @@ class GridShare:
         """Say once who holds a lock, where this command has been idle for a while, and the system would not free it."""
         is_idle = not self._held.keys() - {command_name()}
         self._idle_since = (self._idle_since or time.monotonic()) if is_idle else None
-        has_waited = self._idle_since is not None and time.monotonic() - self._idle_since >= _SECONDS_UNTIL_SAID
+        has_waited = self._idle_since is not None and time.monotonic() - self._idle_since >= SECONDS_UNTIL_SAID
         if has_waited and path not in self._named and (holder := holder_of(path)):
             self._named.add(path)
             print(f"waiting for the lock {path}{holder}", flush=True)
