@@ -27,7 +27,7 @@ __all__ = ["PreprocessResult", "PreprocessSettings", "preprocess"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the program when it is asked for; `toolkit preprocess --help` needs its settings alone."""
+    """Import the program on first use: `toolkit preprocess --help` needs the settings alone."""
     if name not in ("PreprocessResult", "preprocess"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from toolkit.preprocess import program

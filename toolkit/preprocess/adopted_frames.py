@@ -91,7 +91,7 @@ class FrameCounter:
             ] += count
 
     def _leading(self, ids: tuple[int, ...], first: _Int64s, stop: _Int64s, *, step: int) -> _Int64s:
-        """Which of `ids` (its rank, from 1) documents have from `first` on, up to one that is none of them: (4, N)."""
+        """Rank in `ids`, from 1, of the tokens from `first` on, up to one that is none of them: (4, N)."""
         ranks = np.zeros((_MOST_IDS, first.size), np.int64)
         is_open = np.ones(first.size, dtype=bool)
         for number in range(_MOST_IDS):

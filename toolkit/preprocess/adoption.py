@@ -47,13 +47,7 @@ class AdoptedShard:
 
 @dataclass(frozen=True)
 class Adoption:
-    """Result of an adoption.
-
-    Attributes:
-        manifest: what corpus.json says.
-        tokenizer: the tokenizer, with its mask token and the documents' frame decided.
-        frames: how many documents that are not empty have which frame.
-    """
+    """Result: `tokenizer` has its mask token and frame decided, `frames` counts those of documents with tokens."""
 
     manifest: CorpusManifest
     tokenizer: tokenization.Tokenizer
@@ -161,7 +155,6 @@ def _open(prefixes: Sequence[Path]) -> list[Shard]:
 def _check_output(
     output: Path, prefixes: Sequence[Path], tokenizer: tokenization.Tokenizer, *, overwrite: bool
 ) -> None:
-    """Refuse a folder in which something could be lost."""
     inside = [prefix for prefix in prefixes if prefix.resolve().is_relative_to(output.resolve())]
     if inside:
         raise UserError(
@@ -187,7 +180,6 @@ def _check_output(
 
 
 def _holds(folder: Path, tokenizer: tokenization.Tokenizer) -> bool:
-    """Whether a folder has this tokenizer."""
     try:
         return tokenization.load(str(folder)).fingerprint == tokenizer.fingerprint
     except tokenization.TokenizationError:
@@ -215,7 +207,7 @@ def _clear(output: Path) -> None:
 
 
 def _find_shards(named: Sequence[str]) -> list[Path]:
-    """The pairs that were named, as absolute paths without ending: bytewise in order, each once."""
+    """Absolute paths of pairs without ending: bytewise in order, each once."""
     repeats: Repeats = {}
     found = {os.path.abspath(prefix) for name in named for prefix in _prefixes(name, repeats)}
     for prefix in found:

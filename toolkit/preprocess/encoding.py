@@ -28,7 +28,7 @@ class TokenizerBackend(Protocol):
     """Texts to ids, on the calling thread; may be called by several threads at once."""
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
-        """The ids of all texts one after the other, and the number of ids of each text."""
+        """Ids of all texts one after the other, and the number of ids of each text."""
 
 
 @dataclass(frozen=True)
@@ -64,11 +64,9 @@ class EncodedSpan:
 
 @dataclass(frozen=True)
 class SpanEncoder:
-    """Reads and encodes spans.
+    """Reads and encodes spans; `tokenizer` counts special text, `backend` makes the ids.
 
     Attributes:
-        tokenizer: counts special text.
-        backend: makes the ids.
         most_characters: texts are handed to the backend in batches of about this many characters.
         holdout: share of the documents that are held out.
     """
@@ -82,8 +80,7 @@ class SpanEncoder:
         """Read a span and encode its texts.
 
         Raises:
-            UserError: the source cannot be read.
-            TokenizationError: the vocabulary cannot spell a text, or the fast backend differs from the reference.
+            BackendsDiffer: the fast backend differs from the reference.
         """
         rows = span.read()
         skipped = [(number, row) for number, row in enumerate(rows) if row.reason is not None]
@@ -113,7 +110,7 @@ class SpanEncoder:
 
 
 def is_held_out(text: str, fraction: float) -> bool:
-    """Whether a document goes to the holdout: by the hash of its text, so that equal texts never part."""
+    """Tell by the hash of a document's text that it goes to the holdout, so that equal texts never part."""
     if not fraction:
         return False
     digest = hashlib.blake2b(text.encode(), digest_size=8, person=b"holdout").digest()

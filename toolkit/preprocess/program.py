@@ -34,7 +34,6 @@ def preprocess(sources: Sequence[str], output: Path, *, settings: PreprocessSett
         sources: files, folders, globs and data sets on the hub; read in one order, bytewise by absolute path or
             `hub://repo/path`.
         output: the corpus folder; made if it is missing.
-        settings: everything else.
 
     Raises:
         UserError: a source or the folder cannot be used, or too many rows are bad.
@@ -117,7 +116,6 @@ def _make(
 
 
 def _say_what_stays(output: Path) -> None:
-    """Print a line for who interrupted the command."""
     ledger = read_ledger(output)
     if ledger is not None and ledger.shards:
         kept = counted(len(ledger.shards), "finished shard")

@@ -19,9 +19,7 @@ class PreprocessResult:
     """Result and speed.
 
     Attributes:
-        manifest: what corpus.json says.
         holdout: what holdout/corpus.json says, where documents are held out.
-        tokenizer: the tokenizer, with its mask token decided.
         backend: what this run made ids with.
         tally: counts over all rows, those of an earlier, interrupted run included.
         rows: the packed rows, where a sequence length was given.

@@ -33,11 +33,9 @@ _TRIAL_PIECE_CHARACTERS = 100_000
 
 @dataclass(frozen=True)
 class BackendChoice:
-    """The backend that is used.
+    """Backend, and why it is the tokenizer's own; empty for the fast one.
 
-    Attributes:
-        most_characters: texts are handed to it in batches of about this size.
-        why_reference: why it is the tokenizer's own; empty for the fast one.
+    `most_characters`: texts are handed to it in batches of about this size.
     """
 
     backend: TokenizerBackend
@@ -46,7 +44,7 @@ class BackendChoice:
 
     @property
     def is_fast(self) -> bool:
-        """Whether it is the fast one."""
+        """True for the fast one."""
         return not self.why_reference
 
 
@@ -111,7 +109,6 @@ class _CachedResult:
         self._path = cache_folder() / f"{name}-{self._key[:16]}.json"
 
     def read(self) -> Any:
-        """The value; None if there is none."""
         try:
             kept = json.loads(self._path.read_bytes())
             return kept["value"] if kept["key"] == self._key else None
@@ -125,7 +122,7 @@ class _CachedResult:
 
 
 class Proof(_CachedResult):
-    """That the fast backend gave the tokenizer's own ids on the text of every vocabulary entry.
+    """Proof that the fast backend gave the tokenizer's own ids on the text of every vocabulary entry.
 
     The value holds the characters of Unicode on which the two do not agree. That they agree on an input is checked for
     every input.

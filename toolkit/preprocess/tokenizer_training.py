@@ -25,12 +25,9 @@ class TokenizerTraining:
     """A trained tokenizer, and what it was trained on.
 
     Attributes:
-        folder: the tokenizer, as `tokenization.load` and transformers read it.
         vocabulary_size: number of ids; fewer than requested where there was too little text.
-        documents: number of texts.
-        text_bytes: their size as UTF-8.
+        text_bytes: size of the texts as UTF-8.
         skipped: rows without a text, by reason.
-        seconds: duration.
         bytes_per_token: on the first megabyte of text.
     """
 
@@ -51,7 +48,6 @@ def train_tokenizer(sources: Sequence[str], output: Path, *, settings: Tokenizer
     Args:
         sources: files, folders, globs and data sets on the hub, as for `preprocess`.
         output: folder of the tokenizer; made if it is missing.
-        settings: everything else.
 
     Raises:
         UserError: a source or the folder cannot be used, or there is no text.

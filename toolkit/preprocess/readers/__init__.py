@@ -32,13 +32,9 @@ def iterate_spans(source: Source, *, text_field: str, txt_documents: TxtDocument
     Called from one thread. The rows of all spans, in order, are the rows of the source.
 
     Args:
-        source: the file.
         text_field: key (JSON) or column (Parquet, CSV, TSV) that holds the text.
         txt_documents: what is one document in a .txt file.
         start: 0, or the `start` of a span of the same file, to resume there.
-
-    Raises:
-        UserError: the file cannot be read, or its format is not the one of its extension; also raised by `Span.read`.
     """
     if source.format is Format.PARQUET:
         yield from iterate_parquet_spans(source, text_field, start=start)

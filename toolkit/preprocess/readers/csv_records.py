@@ -29,7 +29,6 @@ class CsvRecords:
     """The records of a CSV file from a byte on: an iterator of their fields, none for a blank line or a broken record.
 
     Args:
-        source: the file.
         file: its decompressed bytes, at byte `start`.
         start: where a record begins.
         num_columns: fields of a record, once the header is read.
@@ -53,7 +52,7 @@ class CsvRecords:
 
     @property
     def num_lines(self) -> int:
-        """Number of lines that the last record takes."""
+        """Lines that the last record takes."""
         return self._lines_read - self._lines_before_record
 
     @property

@@ -32,7 +32,6 @@ class _Header:
     text_field: str
 
     def row(self, fields: Sequence[str]) -> Row:
-        """The row of a record."""
         if len(fields) != len(self.names):
             return Row("", Reason.WRONG_COLUMNS, f"{len(fields)} fields; the header has {len(self.names)}")
         if self.text_field not in self.names:
@@ -61,11 +60,9 @@ def _tsv_row(header: _Header, line: bytes) -> Row:
 
 
 def iterate_csv_spans(source: Source, text_field: str, *, start: int) -> Iterator[Span]:
-    """The spans of a CSV file, from the record at byte `start` on.
+    """Iterate over the spans of a CSV file, from the record at byte `start` on.
 
-    Raises:
-        UserError: the header is broken, or a field is never closed or has more than 2^30 characters, which hides an
-            unknown number of rows.
+    A field that is never closed, or has more than 2^30 characters, is an error: it hides an unknown number of rows.
     """
     with open_stream(source) as stream:
         records = CsvRecords(source, stream.file, 0)
@@ -96,8 +93,6 @@ def _check_header(source: Source, names: Sequence[str], records: CsvRecords) -> 
 
 @dataclass(frozen=True)
 class _CsvReader:
-    """The rows of the records of a file."""
-
     source: Source
     header: _Header
 

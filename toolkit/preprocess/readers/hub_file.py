@@ -55,11 +55,7 @@ class HubFile:
         return self._pool.submit(self.fetch, start, stop)
 
     def fetch(self, start: int, stop: int) -> bytes:
-        """Bytes start..stop - 1.
-
-        Raises:
-            UserError: the hub is unreachable or refuses.
-        """
+        """Bytes start..stop - 1."""
         content = bytearray()
         try:
             with_retries(
@@ -76,7 +72,6 @@ class HubFile:
         return bytes(content)
 
     def _fetch_rest(self, content: bytearray, start: int, stop: int) -> None:
-        """Append the missing bytes to `content`."""
         wanted = f"{start + len(content)}-{stop - 1}"
         location = self._locate()
         if not self._stream_into(content, location, wanted):
@@ -166,11 +161,7 @@ class RangeReader(io.RawIOBase):
         return self._position
 
     def read(self, size: int | None = -1) -> bytes:
-        """The next `size` bytes, fewer only at the end of the file.
-
-        Raises:
-            UserError: the hub is unreachable or refuses.
-        """
+        """Read the next `size` bytes, fewer only at the end of the file."""
         stop = self._num_bytes if size is None or size < 0 else min(self._position + size, self._num_bytes)
         pieces = []
         while self._position < stop:

@@ -25,11 +25,7 @@ _LOOK_AHEAD = 16
 
 
 def holds_array(source: Source) -> bool:
-    """Whether a `.json` file is one array; otherwise it is lines.
-
-    Raises:
-        UserError: it is a single object, written over several lines.
-    """
+    """Tell one array from lines in a `.json` file; a single object over several lines is an error."""
     with open_stream(source) as stream:
         first = stream.file.read(1 << 16).removeprefix(codecs.BOM_UTF8).lstrip(b" \t\r\n")
     if re.match(rb"\{[ \t\r]*\n", first):
@@ -74,7 +70,6 @@ class _Array:
                 self._end()
 
     def take(self, num_characters: int) -> list[Row]:
-        """The rows of the next elements, about `num_characters` long together."""
         self._text, self._position = self._text[self._position :], 0
         rows: list[Row] = []
         while self.has_more and self._position < num_characters:

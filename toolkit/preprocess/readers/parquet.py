@@ -47,7 +47,6 @@ class _Table:
         return self.open_ranges(*((self.chunks[group].start, self.chunks[group].stop) for group in groups))
 
     def span(self, start: int, stop: int, rows: Callable[[], list[Row]]) -> Span:
-        """The span of the rows start..stop - 1."""
         return Span(start, self.source.num_bytes * stop // self.footer.metadata.num_rows, rows)
 
 
@@ -90,7 +89,6 @@ def _parquet(file: SeekableFile, footer: Footer, *, buffer_size: int) -> "pq.Par
 
 
 def _bad_spans(source: Source, row: Row, start: int, num_rows: int) -> Iterator[Span]:
-    """Spans of rows that are all bad for the same reason."""
     for first in range(start, num_rows, _MOST_ROWS):
         stop = min(first + _MOST_ROWS, num_rows)
         yield Span(first, source.num_bytes * stop // num_rows, partial(list, [row] * (stop - first)))

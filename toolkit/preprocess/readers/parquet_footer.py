@@ -54,12 +54,7 @@ class Footer:
 
 
 def read_footer(file: SeekableFile, num_bytes: int) -> Footer:
-    """Read the footer of a Parquet file of `num_bytes` bytes.
-
-    Raises:
-        ValueError: the file is not Parquet, or its footer is damaged.
-        pyarrow.ArrowException: the same.
-    """
+    """Read the footer of a Parquet file of `num_bytes` bytes."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -78,11 +73,7 @@ def read_footer(file: SeekableFile, num_bytes: int) -> Footer:
 
 
 def column_chunks(footer: Footer, name: str) -> list[ColumnChunk]:
-    """The chunks of a top-level column that is not nested, one for each row group.
-
-    Raises:
-        ValueError, LookupError: the footer is damaged.
-    """
+    """The chunks of a top-level column that is not nested, one for each row group."""
     metadata = footer.metadata
     num_rows = 0
     for find in (_found_chunks, _parsed_chunks):

@@ -48,11 +48,7 @@ class Span:
     rows: Callable[[], list[Row]]
 
     def read(self) -> list[Row]:
-        """The rows; called once, from any thread.
-
-        Raises:
-            UserError: the file cannot be read, or its format is not the one of its extension.
-        """
+        """Read the rows; called once, from any thread."""
         return self.rows()
 
 

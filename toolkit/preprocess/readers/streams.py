@@ -33,11 +33,7 @@ class ByteStream:
 
 @contextmanager
 def open_stream(source: Source, *, start: int = 0) -> Iterator[ByteStream]:
-    """Open a local source as a stream of bytes, from byte `start` of the decompressed text on.
-
-    Raises:
-        UserError: the file cannot be read, is not what its extension says, or is cut off.
-    """
+    """Open a local source as a stream of bytes, from byte `start` of the decompressed text on."""
     with open_file(source) as file:
         if source.compression is None:
             file.seek(start)
@@ -55,11 +51,7 @@ def open_stream(source: Source, *, start: int = 0) -> Iterator[ByteStream]:
 
 @contextmanager
 def open_file(source: Source) -> Iterator[BinaryIO]:
-    """Open the file of a local source; errors while it is open name it.
-
-    Raises:
-        UserError: it cannot be read, or has changed since it was found.
-    """
+    """Open the file of a local source, unless it has changed since it was found; errors while it is open name it."""
     with errors_naming(source), open(source.name, "rb") as file:
         status = os.fstat(file.fileno())
         if (status.st_size, str(status.st_mtime_ns)) != (source.num_bytes, source.version):
@@ -102,7 +94,6 @@ def _broken(source: Source, kind: str, error: Exception) -> UserError:
 
 @contextmanager
 def _decompressed(file: BinaryIO, compression: Compression) -> Iterator[BinaryIO]:
-    """Decompress all members of a file; one that is cut off or followed by other data raises."""
     import pyarrow as pa
 
     if compression in _DECOMPRESSORS:

@@ -28,16 +28,16 @@ class ColumnHabits:
         return [cls(_share_empty(column), _share_blank(column)) for column in columns]
 
     def allow(self, field: str) -> bool:
-        """Whether a field is not emptier than the file's."""
+        """True if a field is not emptier than the file's."""
         return (bool(field) or self.empty >= _SELDOM) and (not field[:1].isspace() or self.blank >= _SELDOM)
 
     def allow_all(self, fields: Sequence[str]) -> bool:
-        """Whether empty fields and blanks are about as many as in the file: lines of a poem all end in a comma."""
+        """True if empty fields and blanks are about as many as in the file: lines of a poem all end in a comma."""
         return _share_empty(fields) <= 2 * self.empty + 0.1 and _share_blank(fields) <= 2 * self.blank + 0.1
 
 
 def holds_rows(fields: Sequence[str], habits: Sequence[ColumnHabits]) -> bool:
-    """Whether a field of a record looks like rows of the same file. A file of one column cannot show it."""
+    """Look for a field that is like rows of the same file, which a file of one column cannot show."""
     numbers = [number for number, field in enumerate(fields) if "\n" in field] if len(fields) > 1 else []
     return any(_count_on(number, fields) or _are_alike(number, fields, habits) for number in numbers)
 
@@ -51,7 +51,7 @@ def split_lines(number: int, fields: Sequence[str]) -> Iterator[list[str]]:
 
 
 def _count_on(number: int, fields: Sequence[str]) -> bool:
-    """Whether all lines are rows of which one column counts on by one."""
+    """True if all lines are rows of which one column counts on by one."""
     if fields[number].count("\n") > _MOST_LINES:
         return False
     lines = list(split_lines(number, fields))
@@ -65,7 +65,7 @@ def _count_on(number: int, fields: Sequence[str]) -> bool:
 
 
 def _are_alike(number: int, fields: Sequence[str], habits: Sequence[ColumnHabits]) -> bool:
-    """Whether nine of ten lines have as many fields, as the file has them, and a number wherever the record has one.
+    """True if nine of ten lines have as many fields as the file has, and a number wherever the record has one.
 
     The last lines are looked at, since whatever is swallowed ends at the mark that closes the text.
     """

@@ -23,12 +23,8 @@ def find_sources(named: Sequence[str], *, subset: str | None = None, output: Pat
     own name. A name that is both here and on the hub is the one here.
 
     Args:
-        named: what the user gave.
         subset: configuration of the data sets on the hub among them.
         output: where the result goes; what is in it is not a source, even below a folder that is one.
-
-    Raises:
-        UserError: a source does not exist, its format is unknown, a folder cannot be read, or the hub refuses.
     """
     found, on_hub = _Found(), list[HubName]()
     for name in named:
@@ -70,7 +66,7 @@ class _Found:
     Attributes:
         paths: files to read; some of them may be the same file.
         other_kinds: files of folders whose format is unknown.
-        repeats: files and folders that are links to others (values), which are read already.
+        repeats: links to files and folders (values) that are read already.
     """
 
     paths: set[str] = field(default_factory=set)

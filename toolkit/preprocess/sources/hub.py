@@ -31,14 +31,9 @@ def parse_hub_name(name: str) -> HubName | None:
 
 
 def find_on_hub(name: HubName, *, subset: str | None) -> list[Source]:
-    """The Parquet files of one configuration of a data set, by path.
+    """Find the Parquet files of one configuration of a data set, by path.
 
-    Args:
-        name: the data set.
-        subset: the configuration, and a split of it behind a colon if it is not `train`; None if there is only one.
-
-    Raises:
-        UserError: the hub is unreachable or refuses, or what is asked for does not exist.
+    `subset` is the configuration, with a split behind a colon if it is not `train`; None if there is only one.
     """
     try:
         return _Repository(name).find(subset)
@@ -71,7 +66,6 @@ class _Repository:
         self._files: Any = url_to_fs(f"hf://{self._root}", **self._options)[0]
 
     def find(self, subset: str | None) -> list[Source]:
-        """The Parquet files of a configuration."""
         # Asked twice, what is listed already comes from memory.
         return with_retries(lambda: self._find(subset), waits=_WAITS_SECONDS, report=console().print)
 
@@ -211,11 +205,7 @@ def _by_split(paths: Sequence[str]) -> Splits:
 
 
 def _choose(names: Sequence[str], subset: str | None, *, repository: str) -> tuple[str, str]:
-    """The configuration and the split ("" if unsaid) that `subset` names.
-
-    Raises:
-        UserError: there is no such configuration, or several and none is named.
-    """
+    """Configuration and split ("" if unsaid) that `subset` names."""
     if subset is None and len(names) > 1:
         raise UserError(f"the data set {repository} has several configurations. Name one with --subset: {_list(names)}")
     subset = names[0] if subset is None else subset

@@ -42,8 +42,6 @@ class Source:
 
     Attributes:
         name: as corpus.json names it: its absolute path, or hub://repository/path.
-        format: what is in it.
-        num_bytes: its size.
         version: what changes when its content does: when a local file was last modified, the hash of one on the hub.
         revision: the commit that a file on the hub is read at.
     """

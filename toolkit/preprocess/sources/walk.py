@@ -18,12 +18,9 @@ Repeats = dict[str, str]
 
 
 def walk(top: str, repeats: Repeats) -> Iterator[tuple[str, list[str]]]:
-    """All folders from one down, each once, with the names of their files: links last, so that own names come first.
+    """Iterate over the folders from one down, each once, with the names of their files: links last, after own names.
 
-    Names that begin with a dot are left out.
-
-    Raises:
-        UserError: a folder cannot be read, or a link to nothing may have led to one.
+    Names that begin with a dot are left out; a link to nothing that may have led to a folder is an error.
     """
     seen: dict[tuple[int, int], str] = {}
     roots = [top]
@@ -47,8 +44,7 @@ def walk(top: str, repeats: Repeats) -> Iterator[tuple[str, list[str]]]:
 def matches(pattern: str, repeats: Repeats) -> list[str]:
     """Paths that a glob matches, links to nothing included; `**` enters each folder once.
 
-    Raises:
-        UserError: it cannot look into a folder (`glob` itself would pass over it in silence).
+    A folder that cannot be looked into is an error, which `glob` itself would pass over in silence.
     """
     parts = [part for part in pattern.split("/") if part]
     return sorted(set(_expand("/" if pattern.startswith("/") else os.getcwd(), parts, repeats)))
@@ -84,11 +80,7 @@ def _named(folder: str, part: str) -> Iterator[str]:
 
 
 def each_once(paths: Iterable[str], repeats: Repeats) -> Iterator[tuple[str, os.stat_result]]:
-    """Each file once; of several names that which is no link, then the first bytewise.
-
-    Raises:
-        UserError: a file cannot be read.
-    """
+    """Each file once; of several names that which is no link, then the first bytewise."""
     seen: dict[tuple[int, ...], str] = {}
     for path in sorted(paths, key=lambda path: (os.path.realpath(path) != path, os.fsencode(path))):
         status = status_of(path)
@@ -108,16 +100,12 @@ def report_repeats(repeats: Repeats) -> None:
 
 
 def is_broken_link(path: str) -> bool:
-    """Whether a path is a link to nothing."""
+    """True if a path is a link to nothing."""
     return os.path.islink(path) and not os.path.exists(path)
 
 
 def status_of(path: str) -> os.stat_result:
-    """The status of a file or folder.
-
-    Raises:
-        UserError: it cannot be read, or corpus.json could not hold its name.
-    """
+    """Status of a file or folder whose name corpus.json can hold."""
     try:
         path.encode()
     except UnicodeEncodeError as error:

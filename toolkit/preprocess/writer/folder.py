@@ -32,11 +32,7 @@ LOCK_NAME = ".corpus.lock"
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Make the folder, and keep other processes from writing a corpus into it meanwhile, on this machine or another.
-
-    Raises:
-        UserError: it cannot be made, or another process is writing into it.
-    """
+    """Make the folder, and keep other processes from writing a corpus into it meanwhile, on this machine or another."""
     path = folder / LOCK_NAME
     try:
         # A file, opened for writing: NFS grants no exclusive lock on a folder, which cannot be opened so.
@@ -65,13 +61,9 @@ def prepare(folder: Path, key: Mapping[str, Any], *, engine: Literal["auto", "re
     """Decide what of the locked folder stays: the ledger to resume from, or a new one.
 
     Args:
-        folder: the corpus folder.
         key: everything that the shards depend on, as plain data.
         engine: `reference` forbids shards of the fast backend.
         overwrite: a corpus in the folder may be replaced.
-
-    Raises:
-        UserError: the folder holds a finished corpus, an unfinished one with other settings, or something else.
     """
     ledger = read_ledger(folder)
     if (folder / MANIFEST_NAME).exists():
@@ -156,12 +148,7 @@ def complete_corpus(
     special_text_hits: int,
     skipped: Mapping[str, int],
 ) -> CorpusManifest:
-    """Write `tokenizer/` and `corpus.json` into the folder of a corpus; returns the manifest with its hash.
-
-    Raises:
-        OSError: the tokenizer cannot be written.
-        CorpusError: corpus.json cannot be written.
-    """
+    """Write `tokenizer/` and `corpus.json` into the folder of a corpus; returns the manifest with its hash."""
     # Whole and on the disk before corpus.json names its hashes: a power cut leaves no corpus with half a tokenizer.
     with atomic_directory(folder / TOKENIZER_FOLDER) as unfinished:
         tokenizer.save(unfinished)

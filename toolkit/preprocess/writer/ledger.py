@@ -83,7 +83,7 @@ class Tally:
 
     @property
     def text_bytes(self) -> int:
-        """Bytes of text of both corpora."""
+        """Bytes of text of both corpora, as UTF-8."""
         return self.kept.text_bytes + self.held_out.text_bytes
 
     @property
@@ -155,7 +155,6 @@ class Ledger:
         num_fast: finished shards, of the holdout too, that the fast backend made.
         shards: the finished ones of the corpus.
         held_out: the finished ones of the holdout.
-        place: where to resume.
         tally: counts up to there.
         num_bytes: size of the file up to the last whole line.
     """

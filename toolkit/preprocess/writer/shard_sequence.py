@@ -52,7 +52,7 @@ class ShardSequence:
 
     @property
     def is_full(self) -> bool:
-        """Whether a limit is reached."""
+        """True once a limit is reached."""
         limits = (self._settings.limit_documents, self._settings.limit_tokens)
         counts = (self.tally.documents, self.tally.tokens)
         return any(limit is not None and count >= limit for limit, count in zip(limits, counts, strict=True))
@@ -118,7 +118,6 @@ class ShardSequence:
         return num_taken
 
     def _take(self, encoded: EncodedSpan, start: int, stop: int, *, first_row: int) -> None:
-        """Write the documents start..stop - 1, each to its corpus."""
         first, last = (int(encoded.lengths_N[:number].sum()) for number in (start, stop))
         ids, lengths, is_held_out = (
             encoded.ids[first:last],

@@ -60,13 +60,7 @@ def write_shards(
 
 @dataclass(frozen=True)
 class Written:
-    """Shards that are written.
-
-    Attributes:
-        sequence: the corpus and its holdout, all shards closed.
-        choice: the backend that made them.
-        start: when reading them began, on the monotonic clock.
-    """
+    """Shards that are written, all closed; `start` is when reading them began, on the monotonic clock."""
 
     sequence: ShardSequence
     choice: BackendChoice
@@ -102,7 +96,6 @@ def _write_with(
 def _run(
     files: Sequence[Source], place: Place, sequence: ShardSequence, encode: SpanEncoder, settings: PreprocessSettings
 ) -> None:
-    """Read, encode and write, from a place to the last source or a limit."""
     remaining, last_of_group = files[place.source :], _last_of_groups([file.num_bytes for file in files])
     names = [SourceNames(file.name, recorded) for file, recorded in zip(files, recorded_names(files), strict=True)]
     tally, note = sequence.tally, _rates(sequence.tally)
