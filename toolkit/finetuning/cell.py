@@ -88,7 +88,7 @@ class PreparedTask:
 
     @property
     def dataset(self) -> str:
-        """The data set's name; without one, what the family calls its files."""
+        """Name of the data set; without one, what the family calls its files."""
         return self.task.dataset(self.files) if self.dataset_name is None else self.dataset_name
 
 
@@ -121,15 +121,12 @@ def run_cell(
     A run that was killed goes on where it last saved; one with another declaration in the same folder starts over.
 
     Args:
-        prepared: the task's data for its encoder.
-        output: folder of the results.
         model_name: name of the model in the results, if not the source's.
         keep: `SCORES` leaves `model/` out.
         training: folder of trained weights, for cells that differ in their test data alone: what one of them leaves
             there, the next one answers with. None: the cell trains for itself.
 
     Raises:
-        UserError: the folder cannot be written.
         NonFiniteError: the training diverged.
     """
     with _threads(prepared.task.settings.threads):
@@ -220,7 +217,6 @@ def _declared(prepared: PreparedTask) -> dict[str, Any]:
 
 
 def _check_replaceable(folder: Path, source: EncoderSource) -> None:
-    """Raise UserError where `model/` of the output folder is the encoder itself, or no model at all."""
     if source.origin is not None and source.origin.resolve() == folder.resolve():
         raise UserError(
             f"{folder} is MODEL itself, and the fine-tuned model would take its place. Choose another output folder "

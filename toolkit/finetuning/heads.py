@@ -61,11 +61,10 @@ class MeanPoolingClassifier(nn.Module):
 
 
 def load_network(auto_class: Any, source: EncoderSource, **config_changes: Any) -> PreTrainedModel:
-    """An encoder, or one with a head of a stock class, in fp32; what is new is drawn from torch's global generator.
+    """Load an encoder, or one with a stock head, in fp32; what is new is drawn from torch's global generator.
 
-    Raises:
-        UserError: it cannot be loaded, or weights of the encoder are missing. Some stock classes look for them under
-            another name than the folder has, and would go on with random ones after a warning.
+    Weights of the encoder that are missing are an error: some stock classes look for them under another name than the
+    folder has, and would go on with random ones after a warning.
     """
     config = copy.deepcopy(source.config)
     for name, value in config_changes.items():
@@ -117,7 +116,7 @@ def save_classifier(classifier: nn.Module, folder: Path) -> None:
 
 
 def has_head_file(folder: Path) -> bool:
-    """Tell whether a `model/` folder has its head in a file of its own."""
+    """True if the head of a `model/` folder is a file beside the encoder's."""
     return (folder / _HEAD_FILE).is_file()
 
 

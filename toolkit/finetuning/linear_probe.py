@@ -62,7 +62,6 @@ class _Item:
 
 
 def _items(features: Features) -> list[list[_Item]]:
-    """Items of each input, in the order of its tokens."""
     return [_words(row) if "words" in row else [_Item(slice(None), slice(None), row["labels"])] for row in features]
 
 

@@ -35,9 +35,7 @@ class EncoderSource:
     """MODEL, opened: what a task needs to know before weights are loaded.
 
     Attributes:
-        model: folder or hub id.
         config: its configuration, with bidirectional attention.
-        tokenizer: of the encoder.
         max_length: tokens of an input that model, tokenizer and settings accept, special tokens included.
         accepted: names of the arguments that the encoder's forward takes.
         initialization: whether the encoder's weights are read or drawn.
@@ -64,9 +62,6 @@ def open_source(
     """Configuration and tokenizer of a local folder or a hub id.
 
     `max_length` is by default what model and tokenizer accept; `origin` is the checkpoint that `model` was made from.
-
-    Raises:
-        UserError: it is not there, has no tokenizer, or is not an encoder.
     """
     if not model:
         raise UserError(
@@ -149,7 +144,7 @@ def _check_tokenizer(model: str, config: PretrainedConfig, tokenizer: PreTrained
 
 
 def _looks_ahead(config: PretrainedConfig) -> bool:
-    """Tell whether a small random model of this kind, whose configuration says so, lets a token see later ones."""
+    """Try a small random model of this kind, whose configuration says so: does a token see later ones?"""
     small = copy.deepcopy(config)
     small.num_hidden_layers, small.vocab_size, small.pad_token_id = 1, 8, None
     if getattr(small, "layer_types", None):

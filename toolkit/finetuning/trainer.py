@@ -88,11 +88,7 @@ class SaveByTheClock(TrainerCallback):
 
 
 def train(network: nn.Module, features: Features, *, task: Trainable, source: EncoderSource, folder: Path) -> None:
-    """Fine-tune in place: AdamW, warm-up, linear to 0, batches of like length; fp32 weights, bf16 where it is faster.
-
-    Raises:
-        NonFiniteError: the weights have diverged.
-    """
+    """Fine-tune in place: AdamW, warm-up, then linear to 0, batches of like length; bf16 where it is faster."""
 
     def loss(outputs: Any, labels: torch.Tensor, *, num_items_in_batch: int) -> torch.Tensor:
         logits, num_targets = task.logits(outputs).float(), task.num_targets(labels)
@@ -113,11 +109,7 @@ def run_trainer(
     kind: Callable[..., TrainingArguments] = TrainingArguments,
     **more: Any,
 ) -> None:
-    """Train in place, with the trainer that `make` makes from arguments of a kind, which may have `more`.
-
-    Raises:
-        NonFiniteError: the weights have diverged.
-    """
+    """Train in place, with the trainer that `make` makes from arguments of a kind, which may have `more`."""
     rate = settings.peak_rate(sum(parameter.numel() for parameter in network.parameters()))
     settle_accelerator()
     arguments = kind(

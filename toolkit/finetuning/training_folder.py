@@ -50,9 +50,6 @@ def fit_once(
 
     Files of equal content may be read as other inputs, as where several splits name one file: the inputs decide.
     `declared` is what the run is, but for its data; the folder is for this training alone.
-
-    Raises:
-        NonFiniteError: the training diverged.
     """
     open_folder(folder, {**declared, "start": _digest(network, inputs)})
     try:

@@ -48,7 +48,7 @@ class Collection:
     queries: Mapping[str, str]
 
     def is_query_itself(self, query: str, document: str) -> bool:
-        """Tell whether a query is a document of its collection: id and text are equal, with the title or without."""
+        """True if a document is the query: id and text are equal, with the title or without."""
         if query != document:
             return False
         found = self.documents[document]
@@ -77,7 +77,7 @@ class Judgements:
 
 
 def is_beir(path: Path) -> bool:
-    """Tell whether a path is a BEIR folder, or a file in the `qrels/` of one."""
+    """True for a BEIR folder, and for a file in the `qrels/` of one."""
     return _find(path if path.is_dir() else collection_folder(path), _CORPUS) is not None
 
 
@@ -164,7 +164,6 @@ def _find(root: Path, name: str) -> Path | None:
 
 
 def _read_rows(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
-    """Objects of a file of JSON lines, each with its place."""
     for number, line in enumerate(_read_bytes(path), start=1):
         if line.strip():
             place = f"{path}, line {number}"
@@ -203,7 +202,6 @@ def _add(contents: dict[str, Content], content: Content, place: str, row: dict[s
 
 
 def _read_lines(path: Path) -> Iterator[tuple[str, str, str, int]]:
-    """Place, query id, document id and grade."""
     text = read_text(path, what_to_give="Give a BEIR folder or one of its qrels.")
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():

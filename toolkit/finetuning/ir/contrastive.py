@@ -47,7 +47,6 @@ class _Batch:
         self._relevant: set[str] = set()
 
     def add(self, pair: Pair, negative: str | None) -> bool:
-        """Add an example, unless it does not fit."""
         documents = {pair.positive} if negative is None else {pair.positive, negative}
         if pair.query in self._queries or documents & self._relevant or not pair.relevant.isdisjoint(self._documents):
             return False
@@ -122,11 +121,7 @@ def train_contrastively(
     settings: FinetuningSettings,
     folder: Path,
 ) -> None:
-    """Train in place with sentence-transformers' trainer.
-
-    Raises:
-        NonFiniteError: the training diverged.
-    """
+    """Train in place with sentence-transformers' trainer."""
     from datasets import Dataset
     from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 

@@ -111,7 +111,6 @@ def _backend(source: EncoderSource) -> Tokenizer:
 
 
 def _limited(tokenizer: PreTrainedTokenizerBase, longest: int) -> PreTrainedTokenizerBase:
-    """The tokenizer for inputs of `longest` tokens, padded on the right."""
     padded = right_padding(tokenizer)
     padded.model_max_length = longest
     return padded
@@ -133,10 +132,7 @@ def search(
     """Rank all documents for each query by the cosine, exactly; among equal ones the first document comes first.
 
     Queries come in groups; what others there are does not change a group's rankings by a bit. `rows` texts pass through
-    the encoder at once.
-
-    Returns:
-        For each query of each group the numbers of its `depth` best documents, or of all where there are fewer.
+    the encoder at once. Each query gets the numbers of its `depth` best documents, or of all where there are fewer.
     """
     network.eval()
     options: dict[str, Any] = {"batch_size": rows, "normalize_embeddings": True, "show_progress_bar": False}

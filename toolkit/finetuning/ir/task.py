@@ -229,7 +229,7 @@ class Retrieval(Task[JudgedSplits]):
 
     @staticmethod
     def usage(model: Path) -> str:
-        """A SentenceTransformer."""
+        """Python that makes a SentenceTransformer of it."""
         return f"sentence_transformers.SentenceTransformer({str(model)!r}).encode_query('a query')"
 
     def save(self, network: nn.Module, folder: Path, data: JudgedSplits) -> None:
@@ -261,11 +261,8 @@ _WHAT_TO_GIVE = "Give a BEIR folder (corpus.jsonl, queries.jsonl, qrels/), or a 
 class _Form:
     """Differences of the protocols.
 
-    Attributes:
-        separator: between title and text of a document.
-        searched: ids of the documents, from a split's judgements and those that validation and test have.
-        negatives: those that are learnt from, of the texts that are judged not relevant to a query.
-        scores: of a split's rankings.
+    `searched` are ids of documents, from a split's judgements and those that validation and test have; `negatives` are
+    learnt from, of the texts that are judged not relevant to a query.
     """
 
     separator: str

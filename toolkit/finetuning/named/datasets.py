@@ -51,8 +51,6 @@ class NamedDataset:
     """A data set that is known by name.
 
     Attributes:
-        name: on the command line and in results.
-        task: name of its family.
         forms: what each split is read from, by protocol: `standard`, and `paper` where it differs.
         paper_settings: settings of the paper's runs on this set, where they differ from the family's.
     """
@@ -76,11 +74,7 @@ class NamedDataset:
         return type(given).model_validate(own | chosen)
 
     def fetch(self, protocol: str) -> dict[Split, Path]:
-        """Local files of the splits, read from the hub where the cache does not have them.
-
-        Raises:
-            UserError: the hub cannot be read and the cache has no copy.
-        """
+        """Local files of the splits, read from the hub where the cache does not have them."""
         forms, hub = self.splits(protocol), Hub()
         folders = {form.name: _local_folder(form, hub) for form in forms.values()}
         return {split: folders[form.name] / form.files[split] for split, form in forms.items()}
@@ -94,16 +88,12 @@ class NamedDataset:
         return {split: folders[form.name] / form.files[split] for split, form in forms.items()}
 
     def splits(self, protocol: str) -> Mapping[Split, PublishedForm]:
-        """Form that each split is read from."""
+        """Form of each split under a protocol."""
         return self.forms.get(protocol, self.forms["standard"])
 
 
 def named_dataset(name: str, *, task: str) -> NamedDataset:
-    """The data set of a name, for a family.
-
-    Raises:
-        SettingsError: there is none of this name, or it is of another family.
-    """
+    """Look up a data set by name, for a family."""
     if name not in DATASETS:
         raise SettingsError(
             f"unknown data set {name!r}.{nearest(name, DATASETS)} Choose one of: {', '.join(DATASETS)}."

@@ -33,8 +33,6 @@ class HubRows:
     """A split of a data set on the hub.
 
     Attributes:
-        repository: `organization/name`.
-        split: its name there.
         configuration: its name there; None for the only one.
         files: paths or patterns of the split's files, all of one format; none where the repository says it itself.
     """
@@ -114,7 +112,7 @@ class Hub:
         return {source.repository: self._locate(source).commit for source in sources}
 
     def open(self, source: HubRows) -> OpenRows:
-        """Rows of a split."""
+        """Open the rows of a split."""
         from datasets import load_dataset
 
         location = self._locate(source)
@@ -181,7 +179,6 @@ class Hub:
 
 
 def _builder(source: HubRows, paths: Sequence[str]) -> str:
-    """The format of some files, as `datasets` calls its reader."""
     formats = {builder for path in paths for ending, builder in _BUILDERS.items() if path.endswith(ending)}
     assert len(formats) == 1, source
     return formats.pop()

@@ -40,12 +40,7 @@ class PublishedForm(ABC):
 
     @abstractmethod
     def write(self, hub: Hub, folder: Path) -> None:
-        """Read the rows and write the files.
-
-        Raises:
-            UserError: the hub cannot be read, or holds something else than is declared.
-            OSError: a file cannot be written.
-        """
+        """Read the rows and write the files."""
 
 
 class FileOfSplit(PublishedForm):
@@ -66,11 +61,9 @@ class FileOfSplit(PublishedForm):
                 file.writelines(self._content(examples))
 
     @abstractmethod
-    def _examples(self, hub: Hub, source: HubRows) -> Iterator[Any]:
-        """Examples of a split, in the hub's order."""
+    def _examples(self, hub: Hub, source: HubRows) -> Iterator[Any]: ...
 
     def _content(self, examples: Sequence[Any]) -> Iterable[str]:
-        """Content of a file of them; here a line for each."""
         return (f"{example}\n" for example in examples)
 
 
@@ -129,11 +122,7 @@ class TaggedWords(FileOfSplit):
 
 @dataclass(frozen=True)
 class AnsweredQuestions(FileOfSplit):
-    """SQuAD JSON, with the questions in the hub's order.
-
-    Attributes:
-        version: 1.1, or 2.0 where questions may have no answer.
-    """
+    """SQuAD JSON, with the questions in the hub's order; version 1.1, or 2.0 where they may have no answer."""
 
     version: str = "1.1"
     ending: ClassVar[str] = "json"

@@ -150,7 +150,6 @@ def _id(place: str, entry: Any, key: str) -> str | int:
 
 
 def _member(place: str, holder: Any, key: str, kinds: Any) -> Any:
-    """`holder[key]`, of one of `kinds`."""
     if not isinstance(holder, dict):
         raise UserError(f"{place}: expected an object with {key!r}, got {json_kind(holder)}. {_FORMATS}")
     value = holder.get(key)

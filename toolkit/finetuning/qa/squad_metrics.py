@@ -33,7 +33,7 @@ def f1(prediction: str, answers: Iterable[str]) -> float:
 
 
 def _normalized(answers: Iterable[str]) -> list[str]:
-    """Answers that are nothing but articles and punctuation do not count."""
+    """Normalize answers; those that are nothing but articles and punctuation do not count."""
     return [answer for answer in map(normalize, answers) if answer] or [""]
 
 

@@ -53,7 +53,6 @@ class _Layout:
     tag: int = -1
 
     def cells(self, line: str) -> list[str]:
-        """The columns of a line."""
         line = line.strip(" \t")
         return [cell.strip(" ") for cell in line.split("\t")] if self.has_tabs else _BLANKS.split(line)
 
@@ -86,7 +85,6 @@ def _blocks(text: str) -> Iterator[list[Line]]:
 
 
 def _layout(path: Path, blocks: list[list[Line]]) -> _Layout:
-    """Layout of the rows of a file, comments aside."""
     plain = [[line for line in block if not line[1].startswith("#")] for block in blocks]
     first = next((line for block in plain for line in block), None)
     if first is None:
@@ -103,7 +101,7 @@ def _layout(path: Path, blocks: list[list[Line]]) -> _Layout:
 
 
 def _rows(block: list[Line], layout: _Layout) -> list[tuple[int, list[str]]]:
-    """The rows of a block, without its comments."""
+    """Lines of a block without its comments."""
     rows = [(number, line, layout.cells(line)) for number, line in block]
     return [
         (number, cells)

@@ -46,7 +46,7 @@ _LETTERS = {
 
 
 def is_tag(text: str) -> bool:
-    """Tell whether a text is a tag of one of the schemes: O, or a letter, a hyphen and a type."""
+    """True for a tag of one of the schemes: O, or a letter, a hyphen and a type."""
     return _TAG.fullmatch(text) is not None
 
 

@@ -141,7 +141,6 @@ class TokenClassification(Task[TaggedText]):
 
 
 def _types(files: Mapping[Split, TaggedFile]) -> list[str]:
-    """Types of the training file's entities, sorted."""
     train = files[Split.TRAIN]
     types = sorted({tag[2:] for sentence in train.sentences for tag in sentence.tags if tag != OUTSIDE})
     if not types:
