@@ -22,11 +22,7 @@ _Listed = set[tuple[str, str]]
 
 
 def check_output_folder(folder: Path) -> None:
-    """Make sure that a report may be written to a folder, which need not exist.
-
-    Raises:
-        SettingsError: it is a file, or a model's folder.
-    """
+    """Refuse a file and a model's folder; the folder need not exist."""
     if folder.exists() and not folder.is_dir():
         raise SettingsError(f"the output folder {folder} is a file. Choose another one (--output).")
     if (folder / "config.json").is_file():
@@ -37,11 +33,7 @@ def check_output_folder(folder: Path) -> None:
 
 
 def replace_report(folder: Path, files: Mapping[str, str | bytes]) -> None:
-    """Write the files of a report, and remove those of an earlier one that are not among them.
-
-    Raises:
-        UserError: a file cannot be written, or would lie outside the folder.
-    """
+    """Write the files of a report, and remove those of an earlier one that are not among them."""
     try:
         for path in files:
             _check_inside(folder, path)
@@ -70,7 +62,7 @@ def _write(target: Path, content: str | bytes) -> None:
 
 
 def _check_inside(folder: Path, path: str) -> None:
-    """A folder inside may be a link to one elsewhere."""
+    """Refuse what would lie outside: a folder inside may be a link to one elsewhere."""
     if not _is_inside(folder, path):
         raise UserError(
             f"the report's file {path} would lie outside {folder}, in {(folder / path).parent.resolve()}. Remove the "

@@ -64,11 +64,7 @@ def write_report(folders: Sequence[Path], *, output: Path | None = None, baselin
 
 
 def _sorted_folders(folders: Sequence[Path]) -> tuple[list[Path], list[Path]]:
-    """Grids and runs, each folder once.
-
-    Raises:
-        SettingsError: one does not exist, or is neither.
-    """
+    """Grids and runs, each folder once."""
     grids: list[Path] = []
     runs: list[Path] = []
     seen: set[Path] = set()
@@ -103,7 +99,6 @@ def _compose(
     baseline: str | None,
     command: str,
 ) -> tuple[dict[str, str | bytes], Contents]:
-    """Contents of the files by name, and of the page."""
     texts: dict[str, str | bytes] = {}
     scores = [table for level in levels for table in (*score_tables(level), *difference_tables(level, baseline))]
     tests = tuple(table for level in levels if (table := comparison_table(level, baseline)) is not None)
@@ -144,7 +139,6 @@ def _compose(
 
 
 def _levels(results: Results | None) -> tuple[tuple[Level, ...], Members]:
-    """Configurations, where there are some, then models."""
     if results is None:
         return (), {}
     models = model_level(results)

@@ -59,11 +59,7 @@ class PairedTest:
 
 
 def estimate(samples: Sequence[Sequence[float]]) -> Estimate:
-    """Mean over data sets of the means over their seeds.
-
-    Args:
-        samples: scores of each data set, at least one each.
-    """
+    """Mean over data sets of the means over their seeds; `samples` are the scores of each, at least one."""
     nums = tuple(len(scores) for scores in samples)
     mean = math.fsum(math.fsum(scores) / len(scores) for scores in samples) / len(samples)
     if min(nums) < 2:

@@ -38,7 +38,7 @@ class Score:
 
     @property
     def is_reference(self) -> bool:
-        """Whether it is a number to compare with, and the mean of no runs."""
+        """True for a number to compare with, which is the mean of no runs."""
         return not self.estimate.nums
 
     def interval(self, kind: IntervalKind) -> Interval | None:

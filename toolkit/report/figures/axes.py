@@ -23,7 +23,7 @@ class Axis:
 
     @property
     def is_log(self) -> bool:
-        """Whether a logarithmic axis shows the places better; that of sizes always, which are multiples."""
+        """True if a logarithmic axis shows the places better; that of sizes always, which are multiples."""
         places = self.places.values()
         is_wide = min(places) > 0 and (self.ticks is not None or max(places) / min(places) >= _LOG_FROM)
         return is_wide and not self.is_category

@@ -93,7 +93,7 @@ def _add_legend(figure: "Figure", handles: dict[str, Any], columns: int) -> None
 
 
 def _draw_panel(axes: "Axes", picture: Picture, panel: Panel) -> dict[str, Any]:
-    """The first line of each label."""
+    """Draw a panel, and return the first line of each label."""
     # Labels are anybody's: what stands between dollar signs is no formula.
     axes.set_title(panel.title, loc="left", color="#1c2430", parse_math=False)
     axes.set_xlabel(picture.x_label, parse_math=False)
@@ -128,7 +128,6 @@ def _name_ticks(axes: "Axes", ticks: Ticks) -> None:
 
 
 def _draw_series(axes: "Axes", picture: Picture, series: Series) -> Any:
-    """The line."""
     color = _COLORS[series.color % len(_COLORS)]
     # Past the palette, another line style tells lines of one colour apart.
     style = ("-", "--", ":", "-.")[series.color // len(_COLORS) % 4] if series.is_line else "none"

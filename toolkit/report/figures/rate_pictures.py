@@ -81,7 +81,6 @@ def rate_pictures(results: Results, level: Level, members: Mapping[str, Sequence
 
 
 def _lines(level: Level, members: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """Names of models by line."""
     names = [name for name in (OBJECTIVE, START) if name in level.label_names]
     lines: dict[str, list[str]] = {}
     for row in level.rows:
@@ -120,12 +119,12 @@ def _scores(results: Results, models: Iterable[str], group: _Group) -> Iterator[
 
 
 def _shared_seeds(by_rate: _ByRate) -> set[int]:
-    """Halving runs the better rates on more seeds than the others."""
+    """Seeds of all rates: halving runs the better ones on more seeds."""
     return set.intersection(*map(set, by_rate.values()))
 
 
 def _on_shared_seeds(by_rate: _ByRate) -> _ByRate:
-    """Else the mean over rates would lean towards those with more seeds."""
+    """Scores of the seeds that all rates have; else the mean over rates would lean towards those with more."""
     seeds = sorted(_shared_seeds(by_rate))
     return {rate: {seed: scores[seed] for seed in seeds} for rate, scores in by_rate.items()}
 

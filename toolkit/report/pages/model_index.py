@@ -61,11 +61,7 @@ def mteb_results(results: Results) -> dict[str, str]:
 
 
 def file_names(names: Sequence[str]) -> dict[str, str]:
-    """Names of files for names of models or tasks: signs that a file system may not take become dashes.
-
-    Raises:
-        UserError: two names would share a file.
-    """
+    """Names of files for names of models or tasks: signs that a file system may not take become dashes."""
     found: dict[str, str] = {}
     for name in names:
         file = re.sub(r"[^\w.+-]", "-", name).lstrip(".-") or "unnamed"

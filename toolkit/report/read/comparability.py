@@ -17,10 +17,8 @@ _OF_A_CELL = ("learning_rate", "seed", "threads")
 def check_comparable(cells: Mapping[GridFolder, Iterable[Score]]) -> None:
     """Compare what cells of different grids were declared to be, as far as their folders are there.
 
-    Other settings of one task are told, since a table says nothing of them.
-
-    Raises:
-        UserError: a model has other weights, or a task other test data, in another grid.
+    Other weights of a model, or other test data of a task, are an error; other settings of a task are told, since a
+    table says nothing of them.
     """
     models: dict[str, dict[Path, Record]] = {}
     tasks: dict[str, dict[Path, Record]] = {}

@@ -11,7 +11,7 @@ from toolkit.experiments.grid.halving import halve
 
 
 class Reason(StrEnum):
-    """Why a cell has no result."""
+    """Reasons why a cell has no result."""
 
     NOT_RUN = "not run"
     FAILED = "failed"
@@ -51,7 +51,7 @@ def _missing(folder: GridFolder, cell: Cell) -> MissingCell:
 
 
 def _has_validation(cells: Sequence[Cell], scores: Iterable[Score]) -> bool:
-    """Whether there is a validation score wherever several rates are declared."""
+    """True if there is a validation score wherever several rates are declared."""
     rates: dict[tuple[str, str], set[float]] = {}
     for cell in cells:
         rates.setdefault(cell.group, set()).add(cell.learning_rate)

@@ -67,12 +67,7 @@ def _manifest(path: Path) -> tuple[CheckpointManifest, RunFolder] | None:
 
 
 def manifest_labels(manifest: CheckpointManifest, folder: RunFolder) -> dict[str, Label]:
-    """Labels of a checkpoint; those that its settings or its run's metrics do not tell are left out.
-
-    Args:
-        manifest: of the checkpoint.
-        folder: of its run, for `training_flops`: metrics.jsonl holds them per second.
-    """
+    """Labels of a checkpoint; those that its settings, or the metrics in its run's folder, do not tell are left out."""
     labels: dict[str, Label] = {}
     settings = manifest.settings
     # An imported model that was not trained here would look like an untrained one.

@@ -99,12 +99,7 @@ def _maker(made_by: Mapping[str, str]) -> str:
 
 
 def read_results(folders: Iterable[Path]) -> Results:
-    """The results of grid folders, which may share models and tasks but not a pair of the two.
-
-    Raises:
-        UserError: a file is missing or damaged, a grid has no finished cell, or two grids have the same cells, or use
-            one name for different weights or test data.
-    """
+    """Read grid folders, which may share models and tasks but not a pair of the two."""
     cells: dict[GridFolder, list[Score]] = {}
     rates: dict[tuple[str, str], float] = {}
     models: dict[str, ModelInfo] = {}

@@ -41,17 +41,13 @@ class RunCurves:
 
 
 def is_run(folder: Path) -> bool:
-    """Whether this is the folder of a run."""
+    """True if a run has written its settings or metrics there."""
     run = RunFolder(folder)
     return run.metrics_file.is_file() or run.settings_file.is_file()
 
 
 def read_runs(folders: Sequence[Path]) -> list[RunCurves]:
-    """Curves of runs, named after their folders.
-
-    Raises:
-        UserError: one has no logged step.
-    """
+    """Curves of runs, named after their folders."""
     names = [folder.resolve().name for folder in folders]
     return [
         _read_run(folder, name if names.count(name) == 1 else str(folder))

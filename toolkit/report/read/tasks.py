@@ -27,11 +27,7 @@ class TaskInfo:
 
 
 def tasks_with_cells(declared: Iterable[str], cells: Iterable[Score], place: Place) -> tuple[TaskInfo, ...]:
-    """Tasks that have cells, which lie where `place` says; declared ones first, in their order.
-
-    Raises:
-        UserError: the cells of one task have several kinds or metrics.
-    """
+    """Tasks that have cells, which lie where `place` says; declared ones first, in their order."""
     found: dict[str, list[Score]] = {}
     for cell in cells:
         found.setdefault(cell.task, []).append(cell)
