@@ -31,7 +31,7 @@ def pair_key(model: str, task: str) -> str:
 
 
 def runs_section(results: Results, members: Mapping[str, Sequence[str]], *, output: Path) -> str:
-    """All runs by model and task, folded; `members` are the models of each configuration, links relative to `output`."""
+    """All runs by model and task, folded; `members` are models by configuration, and links are relative to `output`."""
     anchors = row_anchors(results, members)
     parts = ['<h2 id="runs">Runs behind the scores</h2><div class="runs">']
     parts.append("<p>The runs at the chosen learning rate, in bold, make up the test score.</p>")
