@@ -16,11 +16,7 @@ def needs_export(model: str | Path) -> bool:
 
 
 def check_model(model: str | Path) -> None:
-    """Find what is wrong with a model without loading it, before data are fetched for it or many cells run.
-
-    Raises:
-        UserError: there is none, it is not an encoder, or its files are damaged as far as their headers tell.
-    """
+    """Find what is wrong with a model without loading it, before data are fetched for it or many cells run."""
     if needs_export(model):
         open_checkpoint(model)
         return
@@ -31,11 +27,7 @@ def check_model(model: str | Path) -> None:
 
 
 def export_encoder(model: str | Path, folder: Path) -> Path:
-    """Write a run's or a checkpoint's encoder as a Hugging Face folder, and return the folder of the checkpoint.
-
-    Raises:
-        UserError: it cannot be read, or the folder cannot be written.
-    """
+    """Write a run's or a checkpoint's encoder as a Hugging Face folder, and return the folder of the checkpoint."""
     from toolkit.conversion import ExportDtype, ExportForm, to_hf
 
     return to_hf(model, folder, form=ExportForm.BIDIRECTIONAL, dtype=ExportDtype.FP32).checkpoint

@@ -18,9 +18,6 @@ class CellFolder:
 
     Attributes:
         result_file: scores, written last: a cell that has it is finished.
-        predictions_file: answers, a line per test item.
-        model: folder of the fine-tuned model, where the grid keeps it.
-        error_file: message of a failed cell.
         declared_file: identity that the cell had when it ran.
         diverged_file: outcome of a cell without a result: how its training diverged.
     """
@@ -33,11 +30,7 @@ class CellFolder:
 
     @cached_property
     def score(self) -> Score | None:
-        """Scores of a finished cell; None where it has not finished.
-
-        Raises:
-            UserError: `result.json` is broken.
-        """
+        """Scores of a finished cell; None where it has not finished."""
         try:
             return Score.read({**json.loads(self.result_file.read_text(encoding="utf-8")), **self.cell._asdict()})
         except FileNotFoundError:

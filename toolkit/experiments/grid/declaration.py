@@ -165,11 +165,7 @@ class Grid(Settings):
 
 
 def load_grid(path: Path) -> Grid:
-    """The grid of a file; `grid.dir` is `grids/<name of the file>` where it is not given.
-
-    Raises:
-        SettingsError: the file cannot be read, or a key is wrong; names each.
-    """
+    """The grid of a file; `grid.dir` is `grids/<name of the file>` where it is not given."""
     raw = _read(path)
     if isinstance(raw.get("grid", {}), dict):
         raw["grid"] = {"dir": f"grids/{path.stem}", **raw.get("grid", {})}
@@ -195,7 +191,6 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _repeated(place: str, values: Iterable[object]) -> list[str]:
-    """A message for each value that occurs twice."""
     seen, repeated = set[object](), dict[object, None]()
     for value in values:
         if value in seen:

@@ -21,8 +21,7 @@ _HOUR = 3600.0
 class Tally:
     """Counts of a grid that runs, and the best validation score of each task so far.
 
-    Args:
-        settle: writes down that a cell has finished or failed, and returns the outcome of a finished one.
+    `settle` writes down that a cell has finished or failed, and returns the outcome of a finished one.
     """
 
     def __init__(
@@ -80,7 +79,7 @@ class Tally:
         return self.totals.total() - self.num_done - len(self.failed)
 
     def has_ended(self, cell: Cell) -> bool:
-        """True if a cell has finished or failed."""
+        """True once a cell has finished or failed."""
         return cell in self.scores or cell in self.diverged or cell in self.failed
 
     @property

@@ -22,11 +22,7 @@ RUNNER = "toolkit.experiments.grid.worker:CellRunner"
 def open_executor(
     kind: ExecutorKind, items: Sequence[Work], *, num_workers: int | None, logs: Path
 ) -> Iterator[Executor]:
-    """Workers for these items, as many as there is room for if no number is given; they end with the block.
-
-    Raises:
-        SettingsError: there is no cluster, or it has no room.
-    """
+    """Workers for these items, as many as there is room for if no number is given; they end with the block."""
     if kind is ExecutorKind.LOCAL:
         with closing(_local(items, num_workers, logs)) as executor:
             yield executor
@@ -70,7 +66,7 @@ def _ray(cluster: Cluster, items: Sequence[Work], num_workers: int | None, logs:
 
 
 def _gpus() -> list[str]:
-    """Names of the GPUs, as CUDA_VISIBLE_DEVICES lists them."""
+    """GPUs as CUDA_VISIBLE_DEVICES names them."""
     if not torch.cuda.is_available():
         return []
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")

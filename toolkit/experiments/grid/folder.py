@@ -47,11 +47,9 @@ class GridFolder:
 
     Attributes:
         path: the folder itself, `grid.dir`.
-        declaration_file: grid.toml, the grid file with its defaults.
-        results_file: results.jsonl, a line for each cell with scores.
-        selected_file: selected.json, the chosen learning rates.
-        cells: folder of the cells' folders.
-        logs: folder of what workers print.
+        declaration_file: the grid file with its defaults.
+        results_file: a line for each cell with scores.
+        selected_file: the chosen learning rates.
         exports: encoders that are made from checkpoints; needed while the grid runs, as the next two.
         locks: locks that commands and cells hold.
         trainings: trained weights that several cells answer with.
@@ -101,11 +99,7 @@ class GridFolder:
             shutil.rmtree(folder, ignore_errors=True)
 
     def read_scores(self) -> list[Score]:
-        """The finished cells, in the file's order.
-
-        Raises:
-            UserError: results.jsonl is missing, damaged or empty, or has a cell twice.
-        """
+        """The finished cells, in the file's order."""
         path = self.results_file
         lines = enumerate(_read_text(path).splitlines(), start=1)
         scores = [self._score(number, line) for number, line in lines if line.strip()]
@@ -132,11 +126,7 @@ class GridFolder:
         raise UserError(f"{self.results_file}: row {number} {what}. {_AGAIN}")
 
     def read_rates(self, scores: Iterable[Score]) -> dict[tuple[str, str], float]:
-        """The chosen learning rate of each (model, task).
-
-        Raises:
-            UserError: selected.json is missing, damaged or empty, or names a rate that has no cell.
-        """
+        """The chosen learning rate of each (model, task)."""
         path = self.selected_file
         text = _read_text(path)
         available = {(score.model, score.task, score.learning_rate) for score in scores}
@@ -162,11 +152,7 @@ class GridFolder:
         return rates
 
     def read_declaration(self) -> Declaration:
-        """Declaration of the grid file; one of an older version may lack what `load_grid` would ask for.
-
-        Raises:
-            UserError: grid.toml is damaged.
-        """
+        """Declaration of the grid file; one of an older version may lack what `load_grid` would ask for."""
         if not self.declaration_file.is_file():
             return Declaration()
         text = _read_text(self.declaration_file)

@@ -91,11 +91,7 @@ class ResolvedModel:
 def resolve_task(
     entry: TaskEntry, options: dict[str, Any], *, num_rates: int, hub: Hub, known: KnownHashes
 ) -> ResolvedTask:
-    """A task of the grid, with options of its kind, that is run at so many learning rates.
-
-    Raises:
-        UserError: a file does not exist, a setting does not fit, or several rates have no validation to choose by.
-    """
+    """A task of the grid, with options of its kind, that is run at so many learning rates."""
     family = get_task(entry.kind)
     place = f"[[task]] {entry.name}"
     # As on the command line: text_columns = "premise,hypothesis".
@@ -136,7 +132,7 @@ def resolve_task(
 
 
 def _check_choice(place: str, named: NamedDataset, protocol: str, num_rates: int) -> None:
-    """Raise SettingsError where a set has several rates and no validation split to choose one by."""
+    """Refuse a set that has several rates and no validation split to choose one by."""
     if num_rates > 1 and Split.VALIDATION not in named.splits(protocol):
         other = "paper" if protocol == "standard" else "standard"
         remedy = f", or protocol = '{other}'" if Split.VALIDATION in named.splits(other) else ""
@@ -156,11 +152,7 @@ def _hash_files(files: list[Path], given: Path, known: KnownHashes) -> dict[str,
 
 
 def resolve_model(entry: ModelEntry, exports: Path, *, hub: Hub, known: KnownHashes) -> ResolvedModel:
-    """A model of the grid; encoders of checkpoints will be in `exports`.
-
-    Raises:
-        UserError: there is no such model.
-    """
+    """A model of the grid; encoders of checkpoints will be in `exports`."""
     if needs_export(entry.path):
         checkpoint = open_checkpoint(entry.path).path
         digest = hash_file(checkpoint / MANIFEST_NAME)
@@ -179,11 +171,7 @@ def resolve_model(entry: ModelEntry, exports: Path, *, hub: Hub, known: KnownHas
 
 
 def check_weights(entry: ModelEntry) -> None:
-    """Find what is wrong with a model before its first cell runs: all of its cells would fail.
-
-    Raises:
-        UserError: as `check_model`, or a folder has no weights.
-    """
+    """Find what is wrong with a model before its first cell runs: all of its cells would fail."""
     check_model(entry.path)
     folder = Path(entry.path)
     if folder.is_dir() and not needs_export(folder) and not [*folder.glob("*.safetensors"), *folder.glob("*.bin")]:

@@ -24,14 +24,7 @@ _MOST_SHOWN = 8
 
 
 class GridPlan:
-    """A grid file with everything that its cells need.
-
-    Attributes:
-        cells: all, in the order in which a single worker runs them.
-
-    Raises:
-        UserError: a path does not exist, or a setting does not fit its kind.
-    """
+    """A grid file with everything that its cells need; `cells` are in the order in which a single worker runs them."""
 
     def __init__(self, grid: Grid, *, hub: Hub = Hub.FETCHED) -> None:
         self.grid, self.folder, self._hub = grid, GridFolder(grid.grid.dir), hub
@@ -121,11 +114,7 @@ class GridPlan:
         return place.score if diverged is None or self._changes(cell) else diverged
 
     def finished(self) -> dict[Cell, Outcome]:
-        """Outcomes of the cells that have finished.
-
-        Raises:
-            SettingsError: one with scores was declared otherwise, or had other data; what differs is named.
-        """
+        """Outcomes of the cells that have finished; one that was declared otherwise, or had other data, is refused."""
         outcomes: dict[Cell, Outcome] = {}
         changed: dict[Cell, list[str]] = {}
         for cell in self.cells:
@@ -140,11 +129,7 @@ class GridPlan:
         return outcomes
 
     def check_models(self, cells: Iterable[Cell]) -> None:
-        """Find what is wrong with the models of these cells before the first of them runs.
-
-        Raises:
-            UserError: a model cannot be loaded, as far as that shows without its weights.
-        """
+        """Find what is wrong with the models of these cells before the first of them runs."""
         for name in dict.fromkeys(cell.model for cell in cells):
             if self._hub is Hub.FETCHED or Path(self._models[name].entry.path).exists():
                 check_weights(self._models[name].entry)

@@ -56,11 +56,7 @@ def run_grid(path: Path, *, num_workers: int | None = None, executor: ExecutorKi
 
 
 def show_grid(path: Path) -> None:
-    """Print the cells of a grid, how many are done, and what would run; nothing is fetched or written.
-
-    Raises:
-        UserError: as `run_grid`.
-    """
+    """Print the cells of a grid, how many are done, and what would run; nothing is fetched or written."""
     plan = GridPlan(load_grid(path), hub=Hub.CACHED)
     outcomes = plan.finished()
     screen = console()

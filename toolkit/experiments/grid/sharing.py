@@ -59,11 +59,7 @@ class GridShare:
         )
 
     def join(self, declaration: str) -> None:
-        """Be one of the commands that run the grid, under `locked`; `declaration` is the grid file as it is kept.
-
-        Raises:
-            SettingsError: another command runs the grid from another grid file.
-        """
+        """Be one of the commands that run the grid, under `locked`; all have to run it from the same `declaration`."""
         others, kept = self.others(), self._plan.folder.declaration_file
         if others and not (kept.is_file() and kept.read_text(encoding="utf-8") == declaration):
             raise SettingsError(
