@@ -28,12 +28,7 @@ def print_error_on_rank_0(message: str) -> None:
 
 
 def guarded(program: Callable[[], object], *, report: Callable[[str], None] = print_error) -> int:
-    """Run a program and return its exit code; bugs leave a traceback.
-
-    Args:
-        program: called without arguments.
-        report: called with the message of an error that the user can fix.
-    """
+    """Run a program and return its exit code; bugs leave a traceback, and `report` gets the message of other errors."""
     is_debugging = bool(os.environ.get(DEBUG_VARIABLE))
     try:
         program()

@@ -100,11 +100,7 @@ def command(
 
 
 def help_sections(words: Sequence[str]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Settings that `--set` changes for every task, and for the one that a command line names.
-
-    Args:
-        words: of the command line, behind the command.
-    """
+    """Settings that `--set` changes for every task, and for the one that a command line names in `words`."""
     sections = [("Settings of every task (--set key=value)", help_rows(FinetuningSettings, without=_OPTIONS))]
     if any(not word.startswith("-") for word in words):
         # Takes seconds: a task's settings are where its network is.

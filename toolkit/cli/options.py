@@ -40,14 +40,7 @@ def settings_from(
 ) -> _Settings:
     """The settings that options give; None is an option that was not given.
 
-    Args:
-        settings: the class.
-        given: values by key.
-        overrides: `key=value` of `--set`.
-        options: by key, the option where its name is another one.
-
-    Raises:
-        SettingsError: one has a value that its setting refuses; the message names the option or the key.
+    `overrides` are the `key=value` of `--set`; `options` has the option's name by key, where it is another one.
     """
     values = {key: value for key, value in given.items() if value is not None}
     changed = _changed(overrides)

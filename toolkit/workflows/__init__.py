@@ -1,1 +1,1 @@
-"""What runs several programs in a row."""
+"""Workflows: programs, run one after the other."""

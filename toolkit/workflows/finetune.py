@@ -78,17 +78,7 @@ def resolve_data(
     task: str,
     dataset: str | None,
 ) -> tuple[FinetuningSettings, dict[Split, Path]]:
-    """Settings and files of a run: those given, or what a named data set makes of them.
-
-    Args:
-        settings: of the family's own class.
-        files: by split; none for a named data set.
-        task: name of the family.
-        dataset: name of a data set on the hub.
-
-    Raises:
-        UserError: there is no such data set, or it cannot be read.
-    """
+    """Settings and files of a run: those given, or what a named data set makes of them; `task` is a family's name."""
     if dataset is None:
         return settings, dict(files)
     named = named_dataset(dataset, task=task)
@@ -105,7 +95,7 @@ def next_lines(result: FinetuningResult, output: Path) -> list[str]:
 
 
 def _check_data(files: Mapping[Split, Path], dataset: str | None) -> None:
-    """Raise SettingsError unless there are either files to train and to evaluate on, or a data set."""
+    """Refuse anything but files to train and to evaluate on, or a data set."""
     if dataset is not None and files:
         options = " and ".join(f"--{split}" for split in files)
         raise SettingsError(

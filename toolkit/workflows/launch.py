@@ -61,7 +61,7 @@ def launch_ranks(run_folder: Path, *, num_procs: int, is_stopped: Callable[[], b
 
 
 def what_is_left(folder: RunFolder) -> str:
-    """Words on what is left of a run that was interrupted."""
+    """Message on what an interrupted run has saved."""
     if saved := folder.steps():
         return f"interrupted; the same command resumes from step {saved[0][0]:,}"
     has_trained = any("loss" in line for line in read_lines(folder))
@@ -69,7 +69,7 @@ def what_is_left(folder: RunFolder) -> str:
 
 
 def as_shells_say(code: int) -> int:
-    """The exit code of the launcher; 128 + the number of the signal that ended it, or ended a rank."""
+    """Exit code of the launcher; 128 + the number of the signal that ended it, or ended a rank."""
     # It exits with the negative code of a rank, of which the system keeps eight bits: 256 - 9 for SIGKILL.
     number = -code if code < 0 else 256 - code
     return 128 + number if 0 < number <= signal.NSIG else code
@@ -89,11 +89,7 @@ def rank_command(num_procs: int, environment: Mapping[str, str], *, port: int) -
 
 
 def devices_of_ranks(num_procs: int, environment: Mapping[str, str]) -> list[int]:
-    """The number of each rank's GPU: the first of those that CUDA_VISIBLE_DEVICES names. On a CPU it means nothing.
-
-    Raises:
-        SettingsError: more ranks than visible GPUs, or GPUs that are not named by number.
-    """
+    """The number of each rank's GPU: the first of those that CUDA_VISIBLE_DEVICES names. On a CPU it means nothing."""
     visible = [device.strip() for device in environment.get(_VISIBLE_DEVICES, "").split(",") if device.strip()]
     if not gpus.has_gpu():
         return list(range(num_procs))

@@ -53,11 +53,7 @@ def main() -> int:
 
 
 def check_probe(settings: RunSettings) -> None:
-    """Read the files of a run's probe, if it has one, so that a mistake in them is found before training.
-
-    Raises:
-        SettingsError: a file is missing, broken or does not fit; names the place.
-    """
+    """Read the files of a run's probe, if it has one, so that a mistake in them is found before training."""
     if settings.probe is None:
         return
     task = _task(settings.probe)
@@ -132,7 +128,6 @@ def _source(checkpoint: "Checkpoint", model: "ModelSettings") -> "EncoderSource"
 
 
 def _hidden_states(checkpoint: "Checkpoint", settings: "ModelSettings") -> "HiddenStates":
-    """The encoder of a checkpoint."""
     import torch
 
     from toolkit.conversion.parity import open_native

@@ -38,9 +38,6 @@ def train_run(
 
     `num_procs` are the ranks on this machine (None: one per GPU, else one); `is_stopped` tells whether a stop was asked
     for before there are ranks; `ds_config` is as in `divide_run`.
-
-    Raises:
-        UserError: the run cannot start.
     """
     declared = declare_run(source, overrides)
     try:
@@ -91,9 +88,6 @@ def show_run(
     A preset may be shown before its corpora and first weights are there.
 
     Without a `device` of `Machines` no time is given.
-
-    Raises:
-        UserError: the run could not start.
     """
     # It needs torch, which a run without a GPU is started without.
     from toolkit.run.forecast import Machines, forecast, forecast_memory

@@ -63,11 +63,7 @@ def unigram_losses(data: RunData) -> dict[str, float]:
 
 
 def bag_of_words_accuracy(labelled: dict[str, Path]) -> float:
-    """Test accuracy of logistic regression on TF-IDF of words and word bigrams; validation chooses the penalty.
-
-    Args:
-        labelled: files with the columns text and label, by split: train, validation, test.
-    """
+    """Test accuracy of logistic regression on TF-IDF of words and word bigrams; validation chooses the penalty."""
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline

@@ -109,15 +109,9 @@ def gather(
     """Read the files, evaluate the baselines and the exported encoder; stages and their times are left out.
 
     Args:
-        folder: of the job.
-        data: of the run.
-        labelled: the labelled files by split.
         results: folders of fine-tuning results, that of the pretrained encoder first.
         mlm_only: run folder of the run without CLM, if there is one.
         max_logit_difference: between the exported folders and the checkpoint.
-
-    Raises:
-        UserError: a file that the report needs is missing.
     """
     last_step = data.schedule.total_steps
     checkpoint, _ = RunFolder(folder).newest_checkpoint()
@@ -151,11 +145,7 @@ def gather(
 
 
 def read_metrics(run_folder: Path, *, last_step: int) -> Metrics:
-    """The lines of a finished run's metrics.jsonl.
-
-    Raises:
-        UserError: the file is missing, damaged, or ends before the last step.
-    """
+    """Lines of a finished run's metrics.jsonl, which has to reach the last step."""
     run = RunFolder(run_folder)
     lines = read_lines(run)
     if not lines or (lines[0]["step"], lines[-1]["step"]) != (0, last_step):

@@ -20,15 +20,7 @@ _RUNNER = "toolkit.workflows.quickstart.finetuning:open_runner"
 
 @dataclass(frozen=True)
 class Run:
-    """A fine-tuning run.
-
-    Attributes:
-        encoder: Hugging Face folder.
-        files: of the splits.
-        output: folder of the results.
-        settings: of the task.
-        initialization: of the encoder's weights.
-    """
+    """A fine-tuning run; `encoder` is a Hugging Face folder."""
 
     encoder: Path
     files: dict[str, Path]
@@ -43,15 +35,7 @@ class Run:
 
 
 def finetune_side_by_side(runs: Sequence[Run], *, logs: Path) -> None:
-    """Run them all, as many at once as there are cores; one after the other on a GPU.
-
-    Args:
-        runs: in order.
-        logs: folder of what the processes print.
-
-    Raises:
-        UserError: a run failed.
-    """
+    """Run them all, as many at once as there are cores; one after the other on a GPU. Processes print to `logs`."""
     num_cores = len(os.sched_getaffinity(0))
     at_once = 1 if gpus.has_gpu() else min(len(runs), num_cores)
     environment = {"OMP_NUM_THREADS": str(num_cores // at_once)}

@@ -36,12 +36,7 @@ class PretrainingEnded(Exception):
 
 
 class Quickstart:
-    """The stages, in order, over one folder.
-
-    Args:
-        folder: everything is written below it.
-        comparison: what else is trained and shown.
-    """
+    """The stages, in order, over one folder; `comparison` is trained and shown as well."""
 
     def __init__(self, folder: Path, comparison: str) -> None:
         # A comparison that was trained earlier stays in the report.
@@ -55,7 +50,6 @@ class Quickstart:
 
         Raises:
             PretrainingEnded: a run was stopped, or failed.
-            UserError: the folder holds something else.
         """
         self._job.screen.print(f"From text to a fine-tuned encoder in {self._folder}, without a network.")
         self._prepare()
@@ -204,7 +198,6 @@ def _labelled() -> dict[str, Path]:
 
 
 def _phases(data: RunData) -> str:
-    """Title of a pretraining stage."""
     steps = [(f"{phase.stop - phase.start:,}", phase.objective.upper()) for phase in data.schedule.phases]
     if len(steps) == 1:
         return "Compare: {} steps of {} alone".format(*steps[0])

@@ -82,19 +82,14 @@ class StepChoice:
 
 
 def choose_steps(all_steps: int, seconds: float) -> StepChoice:
-    """As many steps as six minutes hold where one takes so many seconds; never less than two thirds."""
+    """Choose as many steps as six minutes hold where one takes so many seconds; never less than two thirds."""
     numbers = [round(share * all_steps) for share in _SHARES]
     fitting = (number for number in numbers if _SPARE * _job_seconds(number, seconds) <= _MOST_SECONDS)
     return StepChoice(next(fitting, numbers[-1]), all_steps, seconds)
 
 
 def measure_choice(settings: RunSettings, *, ranks: int) -> StepChoice:
-    """The choice for this machine; every step on a GPU.
-
-    Args:
-        settings: of the run, with its vocabulary.
-        ranks: which share the cores.
-    """
+    """Choose the steps for this machine, whose cores `ranks` share; every step on a GPU."""
     all_steps = settings.train.steps
     assert all_steps is not None
     if gpus.has_gpu():
