@@ -18,6 +18,7 @@ LAYERS = {
     "toolkit.data": 1,
     "toolkit.checkpoint": 1,
     "toolkit.execution": 1,
+    "toolkit.hub": 1,
     "toolkit.parallel": 2,
     "toolkit.engine": 3,
     "toolkit.run": 4,

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub.errors import HFValidationError
-from huggingface_hub.utils._validators import validate_repo_id
 from pydantic import ValidationError
 from transformers import AutoConfig
 
+from tokenization.hub import HubName
 from toolkit.checkpoint.manifest import MANIFEST_NAME
 from toolkit.checkpoint.read import open_checkpoint
 from toolkit.core.console import console
@@ -162,7 +161,7 @@ def resolve_model(entry: ModelEntry, exports: Path, *, hub: Hub, known: KnownHas
         files = (file for file in sorted(folder.iterdir()) if file.is_file() and not file.name.startswith("."))
         contents = {file.name: known.hash(file) for file in files if file.suffix != ".md"}
         return ResolvedModel(entry, entry.path, contents)
-    if hub is Hub.CACHED and _is_hub_id(entry.path):
+    if hub is Hub.CACHED and "@" not in entry.path and HubName.parse(entry.path):
         commit = _cached_commit(entry.path)
         return ResolvedModel(entry, entry.path, None if commit is None else {"commit": commit})
     with model_loading(entry.path):
@@ -179,14 +178,6 @@ def check_weights(entry: ModelEntry) -> None:
             f"[[model]] {entry.name}: {folder} has no weights, such as model.safetensors. Put them there, or give "
             "another path."
         )
-
-
-def _is_hub_id(name: str) -> bool:
-    try:
-        validate_repo_id(name)
-    except HFValidationError:
-        return False
-    return True
 
 
 def _cached_commit(name: str) -> str | None:

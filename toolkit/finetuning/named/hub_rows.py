@@ -6,23 +6,22 @@ are named, or the hub's own Parquet copy of the repository is read (the branch r
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from tokenization.hub import endpoint, hub_error_message, is_network_error, with_retries
-from toolkit.core.console import console, progress
+from tokenization.hub import endpoint
+from toolkit.core.console import progress, quiet_transformers
 from toolkit.core.errors import UserError
 from toolkit.core.text import first_few
+from toolkit.hub import Snapshot, dataset_snapshot, hub_errors
 
 PARQUET_COPY = "refs/convert/parquet"
 
 _ALTERNATIVE = "give files of your own (--train and --test, in place of --dataset)"
 _BUILDERS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".jsonl.gz": "json"}
-_WAITS_SECONDS = (0.5, 1, 2)
-_TIMEOUT_SECONDS = 30
 _BATCH_ROWS = 1000
 
 Row = Mapping[str, Any]
@@ -45,14 +44,6 @@ class HubRows:
     def __str__(self) -> str:
         parts = (self.repository, self.configuration, self.split)
         return " ".join(part for part in parts if part is not None)
-
-
-@dataclass(frozen=True)
-class _Location:
-    """Place of rows: a commit, and the paths of the files, or none where the repository says it itself."""
-
-    commit: str
-    paths: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -105,7 +96,7 @@ class OpenRows:
 class Hub:
     """The hub, with every repository at the commit at which it was first asked for."""
 
-    _snapshots: dict[tuple[str, str], tuple[str, list[str]]] = field(default_factory=dict)
+    _snapshots: dict[tuple[str, str], Snapshot] = field(default_factory=dict)
 
     def commits(self, sources: Iterable[HubRows]) -> dict[str, str]:
         """The commit of each repository that `open` would read."""
@@ -117,7 +108,7 @@ class Hub:
 
         location = self._locate(source)
         with _errors_naming(source.repository), _quiet_datasets():
-            if not location.paths:
+            if not location.files:
                 dataset = load_dataset(
                     source.repository,
                     source.configuration,
@@ -127,8 +118,8 @@ class Hub:
                 )
             else:
                 root = f"hf://datasets/{source.repository}@{location.commit}"
-                urls = [f"{root}/{path}" for path in location.paths]
-                dataset = load_dataset(_builder(source, location.paths), data_files=urls, split="train", streaming=True)
+                urls = [f"{root}/{path}" for path in location.files]
+                dataset = load_dataset(_builder(source, location.files), data_files=urls, split="train", streaming=True)
         return OpenRows(source, dataset)
 
     def read_json(self, source: HubRows, path: str) -> Any:
@@ -145,36 +136,26 @@ class Hub:
             )
             return json.loads(Path(file).read_text(encoding="utf-8"))
 
-    def _locate(self, source: HubRows) -> _Location:
-        commit, files = self._snapshot(source.repository, "main")
-        patterns = source.files
+    def _locate(self, source: HubRows) -> Snapshot:
+        """The commit of rows, and their files; none where the repository says itself which they are."""
+        found, patterns = self._snapshot(source.repository, "main"), source.files
         if not patterns:
-            if f"{source.repository.rpartition('/')[2]}.py" not in files:
-                return _Location(commit)
-            commit, files = self._snapshot(source.repository, PARQUET_COPY)
+            if f"{source.repository.rpartition('/')[2]}.py" not in found.files:
+                return Snapshot(found.commit, ())
+            found = self._snapshot(source.repository, PARQUET_COPY)
             patterns = (f"{source.configuration or 'default'}/{source.split}/*.parquet",)
-        paths = [path for pattern in patterns for path in sorted(files) if fnmatchcase(path, pattern)]
-        if not paths:
+        files = tuple(file for pattern in patterns for file in found.files if fnmatchcase(file, pattern))
+        if not files:
             raise UserError(
-                f"the data set {source.repository} has no files {' or '.join(patterns)} (commit {commit[:12]}; found: "
-                f"{first_few(sorted(files))}). The repository has changed; {_ALTERNATIVE}."
+                f"the data set {source.repository} has no files {' or '.join(patterns)} (commit {found.commit[:12]}; "
+                f"found: {first_few(found.files)}). The repository has changed; {_ALTERNATIVE}."
             )
-        return _Location(commit, tuple(paths))
+        return Snapshot(found.commit, files)
 
-    def _snapshot(self, repository: str, revision: str) -> tuple[str, list[str]]:
-        """The commit of a revision, and its files."""
-        from huggingface_hub import HfApi
-
+    def _snapshot(self, repository: str, revision: str) -> Snapshot:
         if (repository, revision) not in self._snapshots:
             with _errors_naming(repository if revision == "main" else f"{repository}@{revision}"):
-                api = HfApi(endpoint=endpoint())
-                information = with_retries(
-                    lambda: api.dataset_info(repository, revision=revision, timeout=_TIMEOUT_SECONDS),
-                    waits=_WAITS_SECONDS,
-                    report=console().print,
-                )
-            files = [file.rfilename for file in information.siblings or []]
-            self._snapshots[repository, revision] = information.sha or revision, files
+                self._snapshots[repository, revision] = dataset_snapshot(repository, revision)
         return self._snapshots[repository, revision]
 
 
@@ -184,38 +165,21 @@ def _builder(source: HubRows, paths: Sequence[str]) -> str:
     return formats.pop()
 
 
-@contextmanager
-def _errors_naming(name: str) -> Iterator[None]:
-    """Turn what goes wrong on the way to the hub into one message that names the data set."""
-    from datasets.exceptions import DatasetsError
-
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:
-        if isinstance(error, OSError | ValueError | DatasetsError) or is_network_error(error):
-            raise UserError(hub_error_message(f"the data set {name}", error, alternative=_ALTERNATIVE)) from error
-        raise
+def _errors_naming(name: str) -> AbstractContextManager[None]:
+    return hub_errors(f"the data set {name}", alternative=_ALTERNATIVE)
 
 
 @contextmanager
 def _quiet_datasets() -> Iterator[None]:
     """Keep the progress bars of `datasets` and its client off the screen inside the block."""
     import datasets
-    from huggingface_hub.utils import (  # type: ignore[attr-defined]
-        are_progress_bars_disabled,
-        disable_progress_bars,
-        enable_progress_bars,
-    )
 
-    had_bars, had_client_bars = not datasets.are_progress_bars_disabled(), not are_progress_bars_disabled()
+    had_bars = not datasets.are_progress_bars_disabled()
     datasets.disable_progress_bars()
-    disable_progress_bars()
     try:
-        yield
+        # transformers quiets the client with itself.
+        with quiet_transformers():
+            yield
     finally:
         if had_bars:
             datasets.enable_progress_bars()
-        if had_client_bars:
-            enable_progress_bars()

@@ -11,9 +11,10 @@ from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from urllib.parse import urlsplit
 
-from tokenization.hub import endpoint, hub_error_message, with_retries
+from tokenization.hub import endpoint, with_retries
 from toolkit.core.console import console
 from toolkit.core.errors import UserError
+from toolkit.hub import hub_errors
 from toolkit.preprocess.sources.source import Source
 
 _WAITS_SECONDS = (0.5, 1, 2, 4, 8)
@@ -56,19 +57,14 @@ class HubFile:
 
     def fetch(self, start: int, stop: int) -> bytes:
         """Bytes start..stop - 1."""
-        content = bytearray()
-        try:
+        content, alternative = bytearray(), f"download the data set and give the folder; {_KEPT}"
+        with hub_errors(f"the source {self.source.name}", alternative=alternative):
             with_retries(
                 lambda: self._fetch_rest(content, start, stop),
                 waits=self._waits,
                 sleep=self._abandoned.wait,
                 report=console().print,
             )
-        except UserError:
-            raise
-        except Exception as error:
-            what, alternative = f"the source {self.source.name}", f"download the data set and give the folder; {_KEPT}"
-            raise UserError(hub_error_message(what, error, alternative=alternative)) from error
         return bytes(content)
 
     def _fetch_rest(self, content: bytearray, start: int, stop: int) -> None:

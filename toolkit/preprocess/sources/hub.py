@@ -10,14 +10,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tokenization.hub import HubName, endpoint, hub_error_message, is_network_error, with_retries
-from toolkit.core.console import console
+from tokenization.hub import HubName, endpoint
 from toolkit.core.errors import UserError
+from toolkit.hub import TIMEOUT_SECONDS, dataset_snapshot, hub_errors, list_with_retries
 from toolkit.preprocess.sources.source import Format, Source, format_of, report_other_kinds
 
 _SHORT_NAMES = {"fineweb-edu": "HuggingFaceFW/fineweb-edu"}
-_WAITS_SECONDS = (0.5, 1, 2)
-_TIMEOUT_SECONDS = 30
 _MOST_NAMES = 30
 
 Splits = Mapping[str, Sequence[str]]
@@ -35,57 +33,43 @@ def find_on_hub(name: HubName, *, subset: str | None) -> list[Source]:
 
     `subset` is the configuration, with a split behind a colon if it is not `train`; None if there is only one.
     """
-    try:
-        return _Repository(name).find(subset)
-    except UserError:
-        raise
-    except Exception as error:
-        if isinstance(error, OSError | ValueError) or is_network_error(error):
-            what, alternative = f"the data set {name}", "give files or folders on this machine as sources"
-            raise UserError(hub_error_message(what, error, alternative=alternative)) from error
-        raise
+    with hub_errors(f"the data set {name}", alternative="give files or folders on this machine as sources"):
+        repository = _Repository(name)
+        # Asked twice, what is listed already comes from memory.
+        return list_with_retries(lambda: repository.find(subset))
 
 
 class _Repository:
     """A data set on the hub, at the commit that a revision is at now."""
 
     def __init__(self, name: HubName) -> None:
+        from datasets import DownloadConfig
         from fsspec.core import url_to_fs
-        from huggingface_hub import HfApi
 
         self._name, self._repository = name, name.repository
-        api, revision = HfApi(endpoint=endpoint()), name.revision or "main"
-        information = with_retries(
-            lambda: api.dataset_info(self._repository, revision=revision, timeout=_TIMEOUT_SECONDS),
-            waits=_WAITS_SECONDS,
-            report=console().print,
-        )
-        self._commit = information.sha or revision
+        self._commit = dataset_snapshot(self._repository, name.revision or "main").commit
         self._root = f"datasets/{self._repository}@{self._commit}"
-        self._options = {"endpoint": endpoint(), "token": None}
-        self._files: Any = url_to_fs(f"hf://{self._root}", **self._options)[0]
+        options = {"endpoint": endpoint(), "token": None}
+        self._files: Any = url_to_fs(f"hf://{self._root}", **options)[0]
+        self._download_config = DownloadConfig(storage_options={"hf": options})
 
     def find(self, subset: str | None) -> list[Source]:
-        # Asked twice, what is listed already comes from memory.
-        return with_retries(lambda: self._find(subset), waits=_WAITS_SECONDS, report=console().print)
-
-    def _find(self, subset: str | None) -> list[Source]:
         described = self._described()
         if described:
             configuration, wanted_split = _choose(list(described), subset, repository=self._repository)
             patterns, folder = self._patterns(described[configuration])
             paths = self._resolve(_split(patterns, wanted_split, configuration, repository=self._repository), folder)
         else:
-            paths = [path for path in self._files.find(self._root) if not self._relative(path).startswith(".")]
+            everything = (path.removeprefix(f"{self._root}/") for path in self._files.find(self._root))
+            paths = [path for path in everything if not path.startswith(".")]
         found = [path for path in paths if path.endswith(".parquet")]
         if not found:
-            raise UserError(self._no_parquet([self._relative(path) for path in paths]))
+            raise UserError(self._no_parquet(paths))
         if not described:
-            folders = _folders(map(self._relative, found))
+            folders = _folders(found)
             configuration, wanted_split = _choose(list(folders), subset or "default", repository=self._repository)
             splits = _by_split(folders[configuration])
-            chosen = set(_split(splits, wanted_split, configuration, repository=self._repository))
-            found = [path for path in found if self._relative(path) in chosen]
+            found = [*_split(splits, wanted_split, configuration, repository=self._repository)]
         # Where no README says what a configuration is, only those that hold rows: most repositories have other files.
         others = {path for path in paths if not path.endswith(".parquet") and (described or format_of(path))}
         report_other_kinds(others, place=f" in the data set {self._name}")
@@ -120,42 +104,35 @@ class _Repository:
         )
 
         url = hf_hub_url(self._repository, "README.md", repo_type="dataset", revision=self._commit, endpoint=endpoint())
-        response = get_session().get(url, headers=build_hf_headers(), timeout=_TIMEOUT_SECONDS)
+        response = get_session().get(url, headers=build_hf_headers(), timeout=TIMEOUT_SECONDS)
         hf_raise_for_status(response)
         return response.text
 
     def _patterns(self, parameters: Mapping[str, Any]) -> tuple[Splits, str]:
         """The patterns of a configuration, and the folder that they are relative to."""
-        from datasets import DownloadConfig
         from datasets.data_files import get_data_patterns, sanitize_patterns
 
         folder = f"hf://{self._root}/{parameters.get('data_dir') or ''}".rstrip("/")
         if parameters.get("data_files"):
             return sanitize_patterns(parameters["data_files"]), folder
-        return get_data_patterns(folder, DownloadConfig(storage_options={"hf": self._options})), folder
+        return get_data_patterns(folder, self._download_config), folder
 
     def _resolve(self, patterns: Sequence[str], folder: str) -> list[str]:
-        from datasets import DownloadConfig
         from datasets.data_files import resolve_pattern
 
         found: list[str] = []
         for pattern in patterns:
             try:
-                found += resolve_pattern(
-                    pattern, folder, download_config=DownloadConfig(storage_options={"hf": self._options})
-                )
+                found += resolve_pattern(pattern, folder, download_config=self._download_config)
             except FileNotFoundError:  # it matches nothing, which other patterns may do
                 continue
-        return [path.removeprefix("hf://") for path in found]
+        return [path.removeprefix(f"hf://{self._root}/") for path in found]
 
     def _source(self, path: str) -> Source:
-        file = self._files.info(path)
+        file = self._files.info(f"{self._root}/{path}")
         version = file["lfs"].sha256 if file["lfs"] else file["blob_id"]
-        name = f"hub://{self._repository}/{self._relative(path)}"
+        name = f"hub://{self._repository}/{path}"
         return Source(name, Format.PARQUET, file["size"], version, self._commit)
-
-    def _relative(self, path: str) -> str:
-        return path.removeprefix(f"{self._root}/")
 
     def _no_parquet(self, paths: Sequence[str]) -> str:
         extensions = Counter(".".join(["", *path.rsplit("/", 1)[-1].split(".")[1:]]) for path in paths)
