@@ -12,6 +12,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
+from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import pytest
@@ -40,8 +41,9 @@ def assert_whole(root: Path) -> None:
     assert not list(root.glob("step-*/.*"))
 
 
-def keep_writing(root: Path, tokenizer_folder: Path, first: int, acknowledged: Path) -> None:
+def keep_writing(root: Path, tokenizer_folder: Path, first: int, acknowledged: Path, begun: Event) -> None:
     torch.set_num_threads(1)
+    begun.set()
     for step in itertools.count(first):
         write_checkpoint(root, step, states=states_of(step, SIZES), tokenizer_folder=tokenizer_folder, num_parts=2)
         with acknowledged.open("a") as file:
@@ -58,8 +60,10 @@ def kill_writers(root: Path, tokenizer_folder: Path, *, times: int, seed: int) -
     num_interrupted = 0
     for _ in range(times):
         first = max(visible(root), default=0) + 1
-        writer = fork.Process(target=keep_writing, args=(root, tokenizer_folder, first, acknowledged))
+        begun = fork.Event()
+        writer = fork.Process(target=keep_writing, args=(root, tokenizer_folder, first, acknowledged, begun))
         writer.start()
+        assert begun.wait(60)
         time.sleep(dice.uniform(0.005, 0.12))
         assert writer.pid is not None
         os.kill(writer.pid, signal.SIGKILL)

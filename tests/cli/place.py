@@ -490,7 +490,7 @@ def call_apart(case: Case, place: Place) -> tuple[object, str]:
         cwd=place.folder,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     return done.returncode, done.stderr

@@ -35,7 +35,7 @@ def toolkit(folder: Path, hub: HubServer, *words: object) -> subprocess.Complete
         env={**environment, "HF_ENDPOINT": hub.endpoint, "HF_HOME": str(folder / "hf-home")},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
 
 

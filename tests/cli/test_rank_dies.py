@@ -37,7 +37,7 @@ def test_a_killed_rank_ends_the_other_one(run, how):
     """No launcher here, so that nothing else can end rank 0."""
     arguments, environment = run
     ranks = start_ranks(2, arguments, {**environment, "HOW_RANK_1_FAILS": how})
-    ranks[1].wait(timeout=120)
+    ranks[1].wait(timeout=300)
     died = time.monotonic()
     first, second = outputs(ranks, seconds=60)
     assert time.monotonic() - died < 30

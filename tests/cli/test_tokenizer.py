@@ -121,7 +121,9 @@ def test_a_file_in_the_place_of_the_folder(monkeypatch, capsys, sources, tmp_pat
 @pytest.mark.parametrize("words", [["tokenizer", "--help"], ["tokenizer", "train", "--help"], ["tokenizer"]])
 def test_its_help_says_train(words):
     code = "import sys; sys.argv = ['toolkit', *sys.argv[1:]]; from toolkit.cli import main; main()"
-    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=300, check=False
+    )
 
     assert "train" in done.stdout + done.stderr
     assert done.returncode == (0 if "--help" in words else 2)

@@ -124,7 +124,7 @@ def test_a_run_whose_output_is_cut_off_goes_on_to_its_end(tmp_path):
     assert process.stdout.readline()
     process.stdout.close()
     err = process.stderr.read()
-    assert process.wait(timeout=120) == 0, err
+    assert process.wait(timeout=300) == 0, err
     assert err.count("standard output is lost (Broken pipe); the run continues") == 1
     assert [step for step, _ in RunFolder(tmp_path / "run").steps()] == [20, 15]
 
@@ -138,7 +138,7 @@ def test_a_run_whose_terminal_is_closed_is_saved(tmp_path):
     _wait_for_step(tmp_path / "run", 10, process)
     os.close(screen)
     process.send_signal(signal.SIGHUP)
-    assert process.wait(timeout=120) == 0
+    assert process.wait(timeout=300) == 0
     ((saved, _),) = RunFolder(tmp_path / "run").steps()
     assert saved == read_metrics(tmp_path / "run")[-1]["step"] >= 10
 
@@ -149,7 +149,7 @@ def test_ctrl_c_before_the_first_step_says_that_the_same_command_starts_again(tm
         assert process.poll() is None, process.communicate()
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=300)
     assert process.returncode == 130
     assert err == "interrupted before the first step, nothing was saved; the same command starts again\n"
 
@@ -161,7 +161,7 @@ def test_ctrl_c_leaves_with_130_and_no_traceback(tmp_path):
     _wait_for_step(tmp_path / "run", 10, process)
     process.send_signal(signal.SIGINT)
     try:
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=300)
     finally:
         process.kill()
     assert process.returncode == 130
@@ -173,7 +173,7 @@ def test_ctrl_c_leaves_with_130_and_no_traceback(tmp_path):
 def test_a_value_that_is_not_finite_ends_the_run_with_3(tmp_path):
     run_file = write_run(tmp_path)
     process = _train(run_file, tmp_path / "run", "lr.peak=1e30", "checkpoint.every=1", "lr.warmup_steps=0")
-    _, err = process.communicate(timeout=120)
+    _, err = process.communicate(timeout=300)
     assert process.returncode == 3
     assert "step " in err
     assert "not finite" in err

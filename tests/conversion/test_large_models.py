@@ -84,7 +84,7 @@ def test_a_model_comes_from_the_hub(tmp_path: Path) -> None:
                 env={**os.environ, **environment},
                 capture_output=True,
                 text=True,
-                timeout=120,
+                timeout=300,
                 check=False,
             )
 

@@ -1,6 +1,5 @@
 """Ranks that watch one another: who is told of a death, and who leaves in order. Ranks are threads here."""
 
-import queue
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -48,16 +47,16 @@ class _Ranks:
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch):
-    monkeypatch.setattr(peers, "_GRACE_SECONDS", 0.5)
+    monkeypatch.setattr(peers, "_GRACE_SECONDS", 0.2)
 
 
-def _run(bodies):
+def _run(bodies, ended=None):
     """Each body in a watch of its own; what each rank was ended with, and what each body raised."""
-    meeting, ended = _Meeting(len(bodies)), queue.Queue()
+    meeting, ended = _Meeting(len(bodies)), {} if ended is None else ended
 
     def rank(number):
         try:
-            with peers_watched(_Ranks(number, meeting), end=lambda message: ended.put((number, message))):
+            with peers_watched(_Ranks(number, meeting), end=lambda message: ended.update({number: message})):
                 bodies[number]()
         except Exception as error:
             return error
@@ -66,7 +65,7 @@ def _run(bodies):
     with ThreadPoolExecutor(len(bodies)) as pool:
         raised = list(pool.map(rank, range(len(bodies))))
     time.sleep(0.1)
-    return dict(ended.queue), raised
+    return ended, raised
 
 
 @pytest.mark.parametrize("dead", range(_NUM_RANKS))
@@ -83,8 +82,14 @@ def test_all_others_are_ended_when_one_dies(monkeypatch, dead):
             return None
         return watch
 
+    def hang_until_all_are_told():
+        deadline = time.monotonic() + 60
+        while len(ended) < _NUM_RANKS - 1 and time.monotonic() < deadline:
+            time.sleep(0.01)
+
     monkeypatch.setattr(peers, "_connect", connect_and_die)
-    ended, raised = _run([lambda: time.sleep(1.5)] * _NUM_RANKS)
+    ended = {}
+    _, raised = _run([hang_until_all_are_told] * _NUM_RANKS, ended)
     assert sorted(ended) == [rank for rank in range(_NUM_RANKS) if rank != dead]
     told = {rank: message for rank, message in ended.items() if message}
     teller = 1 if dead == 0 else 0
@@ -94,7 +99,7 @@ def test_all_others_are_ended_when_one_dies(monkeypatch, dead):
 
 
 def test_nobody_is_ended_when_ranks_leave_one_after_another():
-    ended, raised = _run([lambda: time.sleep(1.0), lambda: None, lambda: time.sleep(0.3)])
+    ended, raised = _run([lambda: time.sleep(0.5), lambda: None, lambda: time.sleep(0.1)])
     assert (ended, raised) == ({}, [None] * 3)
 
 
@@ -104,7 +109,7 @@ def test_an_error_on_which_all_agreed_ends_nobody_else():
         error.is_agreed = True
         raise error
 
-    ended, raised = _run([lambda: time.sleep(1.0), agreed, agreed])
+    ended, raised = _run([lambda: time.sleep(0.5), agreed, agreed])
     assert ended == {}
     assert [str(error) for error in raised] == ["None", "all of us", "all of us"]
 
@@ -116,7 +121,7 @@ def test_a_broken_collective_is_put_down_to_the_rank_that_died(monkeypatch):
     def connect_and_die(ranks, end):
         watch = connect(ranks, end)
         if ranks.rank == 1:
-            closing.wait(10)
+            closing.wait(60)
             for connection in watch._connections:
                 connection.shutdown(2)
                 connection.close()

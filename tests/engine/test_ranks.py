@@ -12,7 +12,7 @@ from torch.distributed.distributed_c10d import _set_pg_timeout
 from toolkit.core.errors import CheckpointError
 from toolkit.testing.distributed import run_distributed
 
-_TIMEOUT = timedelta(seconds=0.5)
+_TIMEOUT = timedelta(seconds=1.5)
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class WorksAlone:
         for alone in range(ranks.world_size):
             with ranks.together():
                 if ranks.rank == alone:
-                    time.sleep(2 * _TIMEOUT.total_seconds())
+                    time.sleep(1.2 * _TIMEOUT.total_seconds())
             received.append(ranks.gather(f"rank {ranks.rank}"))
         return received
 

@@ -1,7 +1,6 @@
 """Workers as processes: what they answer, and what happens when they or their parent are killed."""
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -35,7 +34,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def _written(file):
+def is_written(file):
     """Whether a worker has written its process id."""
     return file.exists() and file.read_text()
 
@@ -50,6 +49,13 @@ def ids_of(folder, key=KEYS[0]):
 
 def item(folder, word, key=KEYS[0]):
     return Work(key, (word, str(ids_of(folder, key))))
+
+
+def kill(process_id):
+    """End a process, and wait until it is gone."""
+    process = psutil.Process(process_id)
+    process.kill()
+    psutil.wait_procs([process], timeout=60)
 
 
 def outcome(executor):
@@ -110,9 +116,7 @@ def test_one_that_is_killed_while_it_is_idle_is_replaced(folder):
     with executor_of(folder) as executor:
         executor.start(0, item(folder, "work"))
         outcome(executor)
-        (process,) = executor.process_ids
-        os.kill(process, signal.SIGKILL)
-        psutil.wait_procs([psutil.Process(process)], timeout=10)
+        kill(*executor.process_ids)
         executor.start(0, item(folder, "work", KEYS[1]))
         assert outcome(executor) == [Finished(0, KEYS[1])]
 
@@ -120,7 +124,7 @@ def test_one_that_is_killed_while_it_is_idle_is_replaced(folder):
 def test_closing_ends_a_worker_in_the_middle_of_an_item(folder):
     with executor_of(folder) as executor:
         executor.start(0, item(folder, "sleep"))
-        while not _written(ids_of(folder)):
+        while not is_written(ids_of(folder)):
             time.sleep(0.05)
         (process,) = executor.process_ids
     assert not psutil.pid_exists(process)
@@ -140,10 +144,9 @@ if __name__ == "__main__":
     script.write_text(code)
     with subprocess.Popen([sys.executable, script], env={**os.environ, "PYTHONPATH": os.getcwd()}) as parent:
         deadline = time.monotonic() + 60
-        while not _written(ids_of(folder)) and time.monotonic() < deadline:
+        while not is_written(ids_of(folder)) and time.monotonic() < deadline:
             time.sleep(0.05)
         worker = psutil.Process(int(ids_of(folder).read_text()))
         parent.kill()
-    # It sleeps for a minute.
-    psutil.wait_procs([worker], timeout=10)
+    psutil.wait_procs([worker], timeout=60)
     assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE

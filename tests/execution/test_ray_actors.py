@@ -2,14 +2,13 @@
 
 import importlib.util
 import os
-import signal
 from contextlib import closing
 from dataclasses import replace
 
 import psutil
 import pytest
 
-from tests.execution.test_local import KEYS, RUNNER, Silent, ids_of, item, outcome
+from tests.execution.test_local import KEYS, RUNNER, Silent, ids_of, is_written, item, kill, outcome
 from tests.support.shares import Share
 from toolkit.core.errors import SettingsError
 from toolkit.execution import ray_actors
@@ -92,9 +91,7 @@ def test_the_item_of_a_lost_worker_is_run_again_by_a_new_one(cluster, folder, ca
 def test_one_that_is_killed_while_it_is_idle_loses_its_next_item_once(cluster, folder):
     with executor_of(cluster, folder) as executor:
         do(executor, folder, "work")
-        process = int(ids_of(folder).read_text())
-        os.kill(process, signal.SIGKILL)
-        psutil.wait_procs([psutil.Process(process)], timeout=10)
+        kill(int(ids_of(folder).read_text()))
         assert isinstance(do(executor, folder, "work", KEYS[1]), Lost)
         assert do(executor, folder, "work", KEYS[1]) == Finished(0, KEYS[1])
 
@@ -102,10 +99,10 @@ def test_one_that_is_killed_while_it_is_idle_loses_its_next_item_once(cluster, f
 def test_closing_ends_a_worker_in_the_middle_of_an_item(cluster, folder):
     with executor_of(cluster, folder) as executor:
         executor.start(ready(executor), item(folder, "sleep"))
-        while not ids_of(folder).exists():
+        while not is_written(ids_of(folder)):
             executor.wait(0.1)
         process = psutil.Process(int(ids_of(folder).read_text()))
-    _, alive = psutil.wait_procs([process], timeout=20)
+    _, alive = psutil.wait_procs([process], timeout=60)
     assert not alive
 
 

@@ -13,7 +13,7 @@ from toolkit.execution.worker import read_answer, write_work
 def run(path):
     command = [sys.executable, "-m", "toolkit.execution.worker", path]
     environment = {**os.environ, "PYTHONPATH": os.getcwd()}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
 
 @pytest.mark.parametrize(

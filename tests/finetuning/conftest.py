@@ -1,5 +1,3 @@
-import gc
-
 import pytest
 from transformers import Trainer
 
@@ -20,9 +18,3 @@ def watch_beginnings(monkeypatch):
 def begun_at(monkeypatch):
     """Steps at which the trainings of this test begin."""
     return watch_beginnings(monkeypatch)
-
-
-@pytest.fixture(autouse=True)
-def quick_collections():
-    """The Trainer collects garbage whenever it starts: half a second, unless what was imported is frozen."""
-    gc.freeze()

@@ -110,7 +110,7 @@ def test_damaged_files_give_rows_or_an_error(tmp_path, kind):
 def in_a_process(code, folder):
     finished = subprocess.run(
         [sys.executable, "-c", f"from tests.preprocess import test_preprocess_damage as damage\n{code}", folder],
-        cwd=ROOT, capture_output=True, text=True, timeout=120,
+        cwd=ROOT, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert finished.returncode == 0, finished.stderr[-2000:]
     return finished.stdout.split()

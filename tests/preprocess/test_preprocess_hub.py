@@ -339,7 +339,7 @@ def child(hub, folder, code, **environment):
     plain = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
     given = {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(folder / "home"), **environment}
     return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], env=plain | given, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", textwrap.dedent(code)], env=plain | given, capture_output=True, text=True, timeout=300
     )
 
 

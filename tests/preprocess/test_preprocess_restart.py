@@ -2,7 +2,6 @@ import errno
 import fcntl
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -99,24 +98,22 @@ def test_killed_while_it_replaces_a_corpus_and_started_again_it_ends_with_the_sa
 
 def test_a_killed_process_leaves_what_the_next_one_goes_on_from(sources, tokenizer_folder, tmp_path, prepare):
     code = (
-        "import sys, time; from pathlib import Path; from toolkit.preprocess import *\n"
+        "import sys; from pathlib import Path; from toolkit.preprocess import *\n"
         "import toolkit.preprocess.writer.writing as p; kept = p.record_step\n"
-        "def slow(*args):\n kept(*args); print('shard', flush=True); time.sleep(0.2)\n"
+        "def slow(*args):\n kept(*args); print('shard', flush=True); sys.stdin.readline()\n"
         "p.record_step = slow\n"
         "settings = PreprocessSettings(tokenizer=sys.argv[1], shard_tokens=400, max_bad_fraction=1)\n"
         "preprocess(sys.argv[3:], Path(sys.argv[2]), settings=settings)"
     )
     output = tmp_path / "killed"
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, str(tokenizer_folder), str(output), *map(str, sources)], stdout=subprocess.PIPE
-    )
-    assert process.stdout is not None
-    for _ in range(2):
-        assert process.stdout.readline() == b"shard\n"
-    time.sleep(0.1)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    process.stdout.close()
+    command = [sys.executable, "-c", code, str(tokenizer_folder), str(output), *map(str, sources)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as process:
+        # It waits for a line behind each shard, and gets one.
+        process.stdin.write(b"\n")
+        for _ in range(2):
+            assert process.stdout.readline() == b"shard\n"
+        time.sleep(0.1)
+        process.kill()
 
     result = prepare(*sources, output=output, **GIVEN)
     prepare(*sources, output=tmp_path / "whole", **GIVEN)

@@ -139,14 +139,16 @@ def test_killed_20_times_at_random_moments_it_ends_with_the_same_bytes(tokenizer
 
 
 def test_results_come_in_order_and_few_wait():
-    running, most, lock = 0, 0, threading.Lock()
+    running, most, lock, first_three = 0, 0, threading.Lock(), threading.Barrier(3)
 
     def work(number: int) -> int:
         nonlocal running, most
         with lock:
             running += 1
             most = max(most, running)
-        time.sleep(0.02 if number % 3 else 0.001)
+        if number < 3:
+            first_three.wait(60)
+        time.sleep(0.005 if number % 3 else 0.0)
         with lock:
             running -= 1
         return number * number

@@ -25,4 +25,4 @@ class Work:
         if word == "exit":
             os._exit(7)
         if word == "sleep":
-            time.sleep(60)
+            time.sleep(600)

@@ -47,7 +47,7 @@ class Hub:
             cwd=cwd or self.root,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
         assert finished.returncode == 0, finished.stderr

@@ -199,16 +199,16 @@ def test_tensorboard_gets_the_same_numbers(tmp_path):
         assert (event.step, event.value) == (2, pytest.approx(value, rel=1e-6))
 
 
-def test_tensorboard_forgets_what_a_later_start_makes_again(tmp_path):
+def test_tensorboard_forgets_what_a_later_start_makes_again(tmp_path, monkeypatch):
     """Also step 0, where a run ended before its first checkpoint and starts anew."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    for resumed_step, steps in ((None, (0, 1, 2, 3)), (None, (0, 1, 2)), (1, (2, 3))):
+    for start, (resumed_step, steps) in enumerate(((None, (0, 1, 2, 3)), (None, (0, 1, 2)), (1, (2, 3)))):
+        # Files of one second would be read in any order.
+        monkeypatch.setattr(time, "time", lambda second=1e9 + start: second)
         writer = TensorBoardWriter(tmp_path, resumed_step=resumed_step)
         for step in steps:
             writer.append({"step": step, "objective": "mlm", "eval_loss": {"mlm": float(resumed_step or 0)}})
         writer.close(None)
-        # Files of one second would be read in any order.
-        time.sleep(1.1)
     events = EventAccumulator(str(tmp_path)).Reload().Scalars("validation/mlm")
     assert [(event.step, event.value) for event in events] == [(0, 0.0), (1, 0.0), (2, 1.0), (3, 1.0)]

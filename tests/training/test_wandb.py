@@ -56,7 +56,7 @@ def test_offline_a_resumed_run_is_the_same_run(monkeypatch, tmp_path):
     # It is asked twice before the first step, then once in each.
     for answers, ending in (("3", "stopped at step 2"), ("9", "finished at step 4")):
         command = [sys.executable, "-c", script, run_file, answers]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == 0, done.stderr
         assert done.stdout.splitlines()[-1] == ending, done.stdout
     run_id = (tmp_path / "run" / "wandb-run-id.txt").read_text().strip()

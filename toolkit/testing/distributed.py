@@ -45,7 +45,7 @@ def warm_server() -> ForkServerContext:
     return _context
 
 
-def run_distributed(cases: Sequence[Case], *, world_size: int, timeout: float = 300.0) -> list[list[Any]]:
+def run_distributed(cases: Sequence[Case], *, world_size: int, timeout: float = 600.0) -> list[list[Any]]:
     """Run cases on `world_size` CPU ranks over gloo.
 
     Returns:

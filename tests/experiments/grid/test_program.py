@@ -77,7 +77,6 @@ def alone(folder, kind, output, *, model="eurobert", rate, seed, steps=2):
     return {name: (output / name).read_bytes() for name in ("result.json", "predictions.jsonl")}
 
 
-@pytest.mark.costs(15)
 def test_a_cell_is_what_finetune_gives_alone_whatever_ran_before(tmp_path, ran):
     one = write_grid(tmp_path, seeds=(1,))
     assert grids.run_grid(one) == 0
