@@ -25,6 +25,7 @@ from tests.support.hf_decoders import edit_json, edit_tensors, save_decoder, sav
 from tests.support.hub_server import HubServer
 from tests.support.runs import write_run
 from tests.support.text import sample_documents, tiny_tokenizer
+from tokenization.hub import with_retries
 from toolkit.cli.main import main
 from toolkit.conversion.weights import EMBEDDING, HEAD
 from toolkit.core.errors import UserError
@@ -423,6 +424,8 @@ def _hub(place: Place, *, endpoint: str, is_offline: bool = False) -> Iterator[N
             "HF_TOKEN_PATH": os.devnull,
         }
         stack.enter_context(patch.multiple(constants, **changes))
+        # That of the toolkit, which is a default, and the client's own.
+        stack.enter_context(patch.dict(with_retries.__kwdefaults__, sleep=lambda seconds: None))
         stack.enter_context(patch("time.sleep"))
         yield
 

@@ -11,6 +11,7 @@ import sys
 import pytest
 import torch
 
+from tests.support.forked import run_python
 from tests.support.runs import write_run
 from toolkit.core.errors import SettingsError
 from toolkit.core.files import shipped_folder
@@ -134,11 +135,15 @@ def test_a_run_is_resolved_without_torch(tmp_path):
 
 
 def test_a_rank_that_fails_alone_says_why(tmp_path):
-    command = [sys.executable, str(shipped_folder("launchers") / "pretrain.py")]
-    command += ["--config", str(write_run(tmp_path)), "--set", f"data.train={tmp_path / 'nowhere'}"]
-    environment = {**os.environ, "RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: rank 1: ")
-    assert "nowhere" in done.stderr
-    assert "Traceback" not in done.stderr
+    launcher = shipped_folder("launchers") / "pretrain.py"
+    code = (
+        "import runpy\nfrom toolkit.workflows import rank\nrank._SECONDS_FOR_RANK_0 = 0.1\n"
+        f"runpy.run_path({str(launcher)!r}, run_name='__main__')"
+    )
+    words = ["-c", code, "--config", str(write_run(tmp_path)), "--set", f"data.train={tmp_path / 'nowhere'}"]
+    environment = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}
+    ended = run_python(words, folder=tmp_path, environment=environment)
+    assert ended.code == 2
+    assert ended.output.startswith("error: rank 1: ")
+    assert "nowhere" in ended.output
+    assert "Traceback" not in ended.output
