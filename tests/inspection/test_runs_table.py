@@ -5,6 +5,7 @@ import os
 import sys
 import time
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -86,6 +87,36 @@ def test_a_row_for_each_run_below(inspect, make, tmp_path):
     assert [line for line in inspect(root)[1] if line.startswith("busy")] == [
         lines[5].replace("training 4.2500 64 0:01:00", "failed 4.2500 64 -")
     ]
+
+
+@pytest.mark.parametrize(("name", "read"), [("metrics.jsonl", "open"), ("checkpoints", "iterdir")])
+def test_a_run_that_cannot_be_read_hides_no_other(inspect, make, tmp_path, monkeypatch, name, read):
+    def refuse(path, *given, **named):
+        if path == theirs / name:
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, *given, **named)
+
+    theirs, real = make("theirs", line=5, saved=10).path, getattr(Path, read)
+    make("odd").metrics_file.write_text('{"step": 5, "loss": "low"}\n{"step": null}\n["step"]\n7\n')
+    make("ours", line=5)
+    monkeypatch.setattr(Path, read, refuse)
+    code, lines, err = inspect(tmp_path / "runs")
+    assert (code, err) == (0, "")
+    assert [line.split(" - ")[0] for line in lines[2:]] == [
+        "odd 0 of 20 (0%) not started",
+        "ours 5 of 20 (25%) failed 4.2500 64",
+        f"theirs 0 {name} cannot be read",
+    ]
+
+
+def test_a_linked_run_is_a_run(inspect, make, tmp_path):
+    make("own/a", line=5)
+    elsewhere = make("elsewhere", line=7).path
+    root = tmp_path / "runs/own"
+    (root / "b").symlink_to(elsewhere)
+    (root / "loop").symlink_to(root)
+    (root / "nowhere").symlink_to(tmp_path / "nowhere")
+    assert [line.split()[:2] for line in inspect(root)[1][2:]] == [["a", "5"], ["b", "7"]]
 
 
 def test_a_folder_that_is_a_run_is_shown_as_one(inspect, make):

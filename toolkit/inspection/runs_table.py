@@ -81,7 +81,8 @@ def watch_runs(root: Path) -> None:
 
 def runs_table(root: Path) -> "Table":
     """The runs below a folder, a row each, in the order of their paths."""
-    rows = [_row(folder, str(folder.path.relative_to(root))) for folder in find_runs(root)]
+    folders = sorted(find_runs(root), key=lambda folder: folder.path)
+    rows = [_row(folder, str(folder.path.relative_to(root))) for folder in folders]
     counts = ", ".join(f"{number} {state}" for state, number in Counter(row.state for row in rows).items())
     table = columns(
         f"Runs below {root}: {counts}", "run", "step", "state", "loss", "tokens/s", "time left", "newest line"
@@ -92,7 +93,7 @@ def runs_table(root: Path) -> "Table":
 
 
 def find_runs(root: Path) -> Iterator[RunFolder]:
-    """Run folders below a folder, by path. What lies in them is not looked at but for runs below them."""
+    """Run folders below a folder, and links to some. What lies in them is not looked at but for runs below them."""
     for path, folders, files in os.walk(root):
         folder = RunFolder(Path(path))
         folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -100,11 +101,16 @@ def find_runs(root: Path) -> Iterator[RunFolder]:
             own = {folder.checkpoints.name, folder.tensorboard.name, folder.tokenizer.name}
             folders[:] = [name for name in folders if name not in own]
             yield folder
+        linked = (RunFolder(folder.path / name) for name in folders if (folder.path / name).is_symlink())
+        yield from (link for link in linked if link.settings_file.is_file())
 
 
 def _row(folder: RunFolder, name: str) -> RunRow:
     is_in_use = folder.is_in_use
-    line, saved = last_trained_line(folder), next((step for step, _ in folder.steps()), 0)
+    try:
+        line, saved = last_trained_line(folder), next((step for step, _ in folder.steps()), 0)
+    except OSError as error:
+        return RunRow(name, f"{Path(error.filename).name} cannot be read")
     reached = 0 if line is None else int(line["step"])
     try:
         plan = _plan(folder.settings_file, folder.settings_file.stat().st_mtime_ns)

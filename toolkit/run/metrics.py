@@ -126,8 +126,11 @@ def _lines_of(path: Path) -> list[str]:
 
 
 def _step_of(line: str) -> int | None:
-    """The step of a line, or None if it was cut off while it was written."""
+    """The step of a line, or None if it was cut off while it was written, or is of something else."""
     try:
-        return int(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):
+        content = json.loads(line)
+    except ValueError:
         return None
+    is_line = isinstance(content, dict) and isinstance(content.get("loss", 0.0), float | int)
+    step = content.get("step") if is_line else None
+    return step if isinstance(step, int) else None

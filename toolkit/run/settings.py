@@ -199,15 +199,6 @@ class RunSettings(Settings):
     probe: ProbeSettings | None = None
     """A table; unset: no probe."""
 
-    @model_validator(mode="after")
-    def _starts_once(self) -> Self:
-        if self.init is not None and self.branch is not None:
-            raise ValueError(
-                f"[init] names {self.init.source} and [branch] {self.branch.source}: a branch starts from the "
-                "checkpoint it leaves. Leave [init] out."
-            )
-        return self
-
     @property
     def first_weights(self) -> FirstWeights | None:
         """Source of the weights, unless they are drawn."""
