@@ -19,11 +19,7 @@ _DTYPE_NAMES = {torch.float32: "F32", torch.bfloat16: "BF16"}
 
 
 def write_file(path: Path, blocks: Iterable[bytes | memoryview]) -> FileEntry:
-    """Write `blocks` to a new file, hash them on the way and force them to the disk.
-
-    Raises:
-        OSError: the file exists, the disk is full, the folder is read-only, and whatever else the system says.
-    """
+    """Write `blocks` to a new file, hash them on the way and force them to the disk."""
     digest = hashlib.sha256()
     num_bytes = 0
     with path.open("xb", buffering=0) as file:
@@ -36,11 +32,7 @@ def write_file(path: Path, blocks: Iterable[bytes | memoryview]) -> FileEntry:
 
 
 def write_safetensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> FileEntry:
-    """Write fp32 tensors on the CPU as a safetensors file.
-
-    Raises:
-        OSError: as `write_file`.
-    """
+    """Write fp32 tensors on the CPU as a safetensors file."""
     for name, tensor in tensors.items():
         assert tensor.dtype == torch.float32, f"{name} is {tensor.dtype}; a checkpoint holds float32"
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
@@ -60,13 +52,8 @@ def stream_safetensors(
     an 8-byte length, a JSON header with name, dtype, shape and byte range of each tensor, and the tensors end to end.
 
     Args:
-        path: a new file.
-        shapes: of every tensor, by name.
         read: gives a tensor by name, as one or several blocks that follow one another; called once for each name.
         dtype: of all blocks: float32 or bfloat16.
-
-    Raises:
-        OSError: as `write_file`.
     """
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     ends: dict[str, int] = {}
@@ -99,11 +86,7 @@ def stream_safetensors(
 
 
 def copy_tree(source: Path, target: Path) -> dict[str, FileEntry]:
-    """Copy a folder of files durably; entries by path relative to `target`.
-
-    Raises:
-        OSError: `source` cannot be read or `target` cannot be written.
-    """
+    """Copy a folder of files durably; entries by path relative to `target`."""
     shutil.copytree(source, target)
     for path in (*target.rglob("*"), target):
         sync(path)

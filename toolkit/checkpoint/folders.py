@@ -42,7 +42,7 @@ def latest_step(root: Path) -> int | None:
 
 
 def holds_checkpoints(folder: Path) -> bool:
-    """Whether this is a checkpoint, a folder of checkpoints, or a run that has one; none is opened."""
+    """A checkpoint, a folder of checkpoints, or a run that has one; none is opened."""
     return (folder / MANIFEST_NAME).is_file() or (folder / CHECKPOINTS_FOLDER).is_dir() or bool(step_folders(folder))
 
 

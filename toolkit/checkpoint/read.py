@@ -42,12 +42,7 @@ class ParameterState:
 
 
 class Checkpoint:
-    """A checkpoint folder. Made by `open_checkpoint`, `newest_intact` or `open_unverified`.
-
-    Attributes:
-        path: the folder.
-        manifest: its manifest.
-    """
+    """A checkpoint folder. Made by `open_checkpoint`, `newest_intact` or `open_unverified`."""
 
     def __init__(self, path: Path, manifest: CheckpointManifest) -> None:
         self.path = path
@@ -64,19 +59,11 @@ class Checkpoint:
         return sorted(self.manifest.tensors)
 
     def weight(self, name: str) -> "torch.Tensor":
-        """A parameter's weight, fp32 on the CPU.
-
-        Raises:
-            CheckpointError: there is no such parameter, or its file cannot be read.
-        """
+        """A parameter's weight, fp32 on the CPU."""
         return self._tensor("weights", name)
 
     def rows(self, name: str) -> "Iterator[torch.Tensor]":
-        """A parameter's weight in blocks along its first dimension, fp32; no more than a block is in memory.
-
-        Raises:
-            CheckpointError: there is no such parameter, or its file cannot be read.
-        """
+        """A parameter's weight in blocks along its first dimension, fp32; no more than a block is in memory."""
         from toolkit.checkpoint.tensor_files import read_header, read_rows
 
         entry = self.manifest.tensors.get(name)
@@ -90,11 +77,7 @@ class Checkpoint:
         return read_rows(place)
 
     def parameter(self, name: str) -> ParameterState:
-        """A parameter with both moments, fp32 on the CPU; zeros where the checkpoint has no moments.
-
-        Raises:
-            CheckpointError: there is no such parameter, or a file cannot be read.
-        """
+        """A parameter with both moments, fp32 on the CPU; zeros where the checkpoint has no moments."""
         if not self.manifest.has_moments:
             return self.fresh_parameter(name)
         return ParameterState(
@@ -105,11 +88,7 @@ class Checkpoint:
         )
 
     def fresh_parameter(self, name: str) -> ParameterState:
-        """A parameter with moments of zero, as for a new optimizer.
-
-        Raises:
-            CheckpointError: there is no such parameter, or its file cannot be read.
-        """
+        """A parameter with moments of zero, as for a new optimizer."""
         import torch
 
         weight = self._tensor("weights", name)
@@ -217,13 +196,9 @@ def open_checkpoint(path: Path | str) -> Checkpoint:
 
 
 def newest_intact(root: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The newest checkpoint below `root` whose every file is as it was written.
+    """The newest checkpoint below `root` whose every file is as it was written; `root` need not exist.
 
-    Args:
-        root: the folder that holds the `step-NNNNNNNN` folders; it need not exist.
-
-    Returns:
-        The checkpoint, or None if there is none, and a message for each newer one that was skipped.
+    None if there is none, and a message for each newer one that was skipped.
     """
     skipped: list[str] = []
     for _, folder in step_folders(root):

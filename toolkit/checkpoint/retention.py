@@ -24,28 +24,17 @@ class CheckpointSettings(Settings):
     """Save at multiples of this step too and never delete those, as a trunk to branch from."""
 
     def is_due(self, step: int) -> bool:
-        """Whether a checkpoint is saved at this step, be it the last or not."""
+        """A checkpoint is saved at this step, be it the last or not."""
         return any(interval is not None and step % interval == 0 for interval in (self.every, self.keep_every))
 
 
 def retain(root: Path, keep: int, *, keep_every: int | None, in_use: Container[int] = ()) -> list[Path]:
-    """Remove checkpoints that need not stay.
+    """Remove checkpoints that need not stay; returns their folders, newest first.
 
     The `keep` newest ones with all their files stay, and every one whose step is a multiple of `keep_every`. Two kinds
     stay without being counted, so that they cannot push out a good one: those that lack files, and those of a later
     step than the one written last, which were damaged when the run was resumed before them. Files are not hashed here.
-
-    Args:
-        root: the folder that holds the `step-NNNNNNNN` folders.
-        keep: how many of the newest stay, at least 1.
-        keep_every: multiples of this step are never removed; None for none.
-        in_use: steps whose checkpoints stay this time, as somebody still has to read them.
-
-    Returns:
-        The folders removed, newest first.
-
-    Raises:
-        CheckpointError: one could not be removed.
+    Those of the steps `in_use` stay this time, as somebody still has to read them.
     """
     assert keep >= 1, "at least one checkpoint stays"
     removed: list[Path] = []

@@ -31,11 +31,7 @@ class TensorPlace:
 
 
 def read_rows(place: TensorPlace) -> Iterator[torch.Tensor]:
-    """A tensor in blocks along its first dimension, fp32, in order.
-
-    Raises:
-        CheckpointError: its dtype is not read, or its file cannot be read.
-    """
+    """A tensor in blocks along its first dimension, fp32, in order."""
     if place.dtype not in _DTYPES:
         raise CheckpointError(
             f"{place.path}: {place.name} has dtype {place.dtype}; quantized weights are not read.\n"
@@ -59,11 +55,7 @@ def read_rows(place: TensorPlace) -> Iterator[torch.Tensor]:
 
 
 def read_header(path: Path) -> dict[str, TensorPlace]:
-    """The tensors of a safetensors file by name; their bytes are all there.
-
-    Raises:
-        CheckpointError: it is not such a file, or it is damaged; the first tensor in question is named.
-    """
+    """The tensors of a safetensors file by name; their bytes are all there."""
     try:
         with safe_open(path, framework="pt") as file:
             slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118

@@ -57,11 +57,7 @@ class PartEntry:
 
 
 def begin(root: Path, step: int) -> Path:
-    """Make a fresh hidden folder for the checkpoint of `step` below `root`, and remove what dead runs left there.
-
-    Raises:
-        CheckpointError: `root` cannot be written.
-    """
+    """Make a fresh hidden folder for the checkpoint of `step` below `root`, and remove what dead runs left there."""
     folder = root / f"{WRITING_PREFIX}{step_name(step)}-{uuid.uuid4().hex[:12]}"
     with _cleaning_up(folder):
         root.mkdir(parents=True, exist_ok=True)
@@ -74,9 +70,7 @@ def write_part(folder: Path, *, part: int, num_parts: int, parameters: Iterable[
     """Write one part, from one of `num_parts` writers, into a folder that `begin` made.
 
     Args:
-        folder: what `begin` returned.
         part: number of this writer, from 0.
-        num_parts: how many writers there are.
         parameters: this writer's share of the parameters; read once, held in memory until written.
 
     Raises:
@@ -124,7 +118,6 @@ def finish(folder: Path, manifest: CheckpointManifest, *, tokenizer_folder: Path
     """Make the checkpoint visible. All writers must have returned.
 
     Args:
-        folder: what `begin` returned.
         manifest: with `tensors` and `files` of `merge_parts`; the tokenizer's files are added here.
         tokenizer_folder: copied to `tokenizer/`.
 
@@ -172,17 +165,13 @@ def write_weights_only(
     read: Callable[[str], Iterable[torch.Tensor]],
     tokenizer_folder: Path,
 ) -> CheckpointManifest:
-    """Fill an empty folder with a checkpoint; the caller makes it visible.
+    """Fill an empty folder with a checkpoint, and return the manifest as written; the caller makes it visible.
 
     Args:
-        folder: exists, and is empty.
         manifest: its `tensors` and `files` are filled in here.
         shapes: of every parameter, by Hugging Face name.
         read: gives a parameter by name as fp32 blocks that follow one another; called once for each.
         tokenizer_folder: copied to `tokenizer/`.
-
-    Returns:
-        The manifest as written.
 
     Raises:
         OSError: the disk is full or the folder cannot be written.
@@ -233,7 +222,6 @@ def _is_intact(folder: Path) -> bool:
 
 @contextmanager
 def _explained(folder: Path) -> Iterator[None]:
-    """Explain an error of the system while something is written to the temporary folder."""
     try:
         yield
     except OSError as error:

@@ -162,8 +162,6 @@ class _Lines:
 
 
 class _Bar:
-    """A Rich bar."""
-
     def __init__(self, bar: "RichProgress", task: "TaskID") -> None:
         self._bar, self._task = bar, task
 

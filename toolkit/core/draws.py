@@ -49,7 +49,6 @@ class Draws:
     """Random numbers for a micro-batch of rows.
 
     Args:
-        seed: the run's seed.
         positions_B: global sample position of each row, (B,).
         num_columns: S, positions in a row.
     """

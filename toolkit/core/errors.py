@@ -18,19 +18,14 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class ToolkitError(Exception):
-    """Root of the family.
-
-    Attributes:
-        exit_code: of the process.
-        is_agreed: whether every rank of a run raises it, so that rank 0 alone reports it.
-    """
+    """Root of the family. With `is_agreed`, every rank of a run raises it, so that rank 0 alone reports it."""
 
     exit_code = 1
     is_agreed = False
 
     @property
     def is_of_another_rank(self) -> bool:
-        """Whether all ranks raise it and another one met it: that one has the cause to show."""
+        """All ranks raise it and another one met it: that one has the cause to show."""
         return self.is_agreed and self.__cause__ is None
 
 
@@ -71,8 +66,7 @@ class NotAvailableError(UserError):
 class LostRankError(ToolkitError):
     """Another rank of the run has ended; no bug of this one, so its traceback is not shown.
 
-    Attributes:
-        is_told_here: whether this rank, of those that are left, is the one that reports it.
+    `is_told_here`: of the ranks that are left, this one reports it.
     """
 
     is_told_here = True
@@ -94,5 +88,5 @@ class LossSpikeError(ToolkitError):
 
 
 def is_out_of_room(error: BaseException) -> bool:
-    """Whether the system had no room for a file: the disk is full, or a quota or a limit on files is reached."""
+    """The disk is full, or a quota or a limit on files is reached."""
     return isinstance(error, OSError) and error.errno in _NO_ROOM

@@ -46,11 +46,7 @@ def atomic_file(path: Path) -> Iterator[BufferedRandom]:
 
 
 def atomic_write(path: Path, content: bytes | str) -> None:
-    """Replace the content of `path`, or make it; text is written as UTF-8.
-
-    Raises:
-        OSError: as `atomic_file`.
-    """
+    """Replace the content of `path`, or make it; text is written as UTF-8."""
     with atomic_file(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
@@ -91,11 +87,7 @@ def sync(path: Path) -> None:
 
 
 def hash_file(path: Path, *, on_read: Callable[[int], object] | None = None) -> str:
-    """SHA-256 of a file, hexadecimal; `on_read` gets the number of bytes of each block as it is read.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """SHA-256 of a file, hexadecimal; `on_read` gets the number of bytes of each block as it is read."""
     digest, block = hashlib.sha256(), bytearray(_BLOCK_BYTES)
     with path.open("rb", buffering=0) as file:
         while count := file.readinto(block):
@@ -106,11 +98,7 @@ def hash_file(path: Path, *, on_read: Callable[[int], object] | None = None) -> 
 
 
 def hash_folder(folder: Path) -> dict[str, str]:
-    """SHA-256 of every file below a folder, by its path in the folder with `/` between the parts, in order.
-
-    Raises:
-        OSError: a file cannot be read.
-    """
+    """SHA-256 of every file below a folder, by its path in the folder with `/` between the parts, in order."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     return {path.relative_to(folder).as_posix(): hash_file(path) for path in paths}
 

@@ -18,22 +18,14 @@ _SETTLED_NANOSECONDS = 2 * 10**9
 
 
 class KnownHashes:
-    """Hashes by path, in the user's cache folder.
-
-    Args:
-        path: the file that keeps them; default: `hashes.json` in the cache folder.
-    """
+    """Hashes by path, kept in the file `path`; default: `hashes.json` in the user's cache folder."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = cache_folder() / "hashes.json" if path is None else path
         self._known, self._new = self._read(), dict[str, list[object]]()
 
     def hash(self, file: Path) -> str:
-        """SHA-256 of a file, hexadecimal.
-
-        Raises:
-            OSError: it cannot be read.
-        """
+        """SHA-256 of a file, hexadecimal."""
         status, key = file.stat(), str(file.resolve())
         if status.st_size < _SMALL_BYTES:
             return hash_file(file)

@@ -35,11 +35,7 @@ def try_lock(path: Path, *, timeout: float = 0) -> FileLock | None:
 
 @contextmanager
 def locked_file(path: Path) -> Iterator[None]:
-    """Hold the lock `path` inside the block, after waiting for other processes as long as it takes.
-
-    Raises:
-        OSError: the file or its folder cannot be made, or not be locked.
-    """
+    """Hold the lock `path` inside the block, after waiting for other processes as long as it takes."""
     lock = try_lock(path, timeout=SECONDS_UNTIL_SAID)
     if lock is None:
         if holder := holder_of(path):
@@ -60,11 +56,9 @@ def locked_folder(
 
     Args:
         timeout: seconds to wait for another process.
-        in_use: message where another process still holds it; which one is added where the system does not know.
-        unwritable: the message where the folder cannot be written, from the system's reason.
-
-    Raises:
-        SettingsError: with one of these messages.
+        in_use: message of the SettingsError where another process still holds it; which one is added where the system
+            does not know.
+    unwritable: message of the SettingsError where the folder cannot be written, from the system's reason.
     """
     try:
         lock = try_lock(folder / name, timeout=timeout)
@@ -79,7 +73,7 @@ def locked_folder(
 
 
 def is_held(path: Path) -> bool:
-    """Whether some process holds the lock `path`; it is not waited for, nor made. False where it cannot be read."""
+    """Some process holds the lock `path`; it is not waited for, nor made. False where it cannot be read."""
     try:
         with path.open("rb") as file:
             # Shared, and given back at once: who wants the lock meanwhile tries again.

@@ -48,11 +48,7 @@ class Plugins(Generic[ClassT]):
     """By kind; of this process alone."""
 
     def register(self, candidate: type) -> None:
-        """Make a class known under its `name` in this process.
-
-        Raises:
-            SettingsError: the class lacks something, or another class already has the name.
-        """
+        """Make a class known under its `name` in this process."""
         kind = getattr(candidate, "name", candidate.__name__)
         checked = self._checked(candidate, kind=kind, origin=class_path(candidate))
         owners = {point.value for point in self._points() if point.name == kind}
@@ -71,11 +67,7 @@ class Plugins(Generic[ClassT]):
         return tuple(sorted({*self.registered, *(point.name for point in self._points())}))
 
     def get(self, kind: str) -> ClassT:
-        """The class of a kind.
-
-        Raises:
-            SettingsError: no package offers the kind, two do, or the one that does fails on import.
-        """
+        """The class of a kind."""
         if kind in self.registered:
             return self.registered[kind]
         points = {point.value: point for point in self._points() if point.name == kind}
@@ -99,16 +91,7 @@ class Plugins(Generic[ClassT]):
         return self._checked(loaded, kind=kind, origin=_origin(point))
 
     def settings_of(self, key: str, given: Mapping[str, Any], *, default: str) -> tuple[str, BaseModel]:
-        """The kind and the validated settings that a table of a run file declares.
-
-        Args:
-            key: of the table, for messages.
-            given: its content: `kind`, and the settings of that kind.
-            default: the kind where the table has none.
-
-        Raises:
-            SettingsError: an unknown kind, or settings that are invalid for it.
-        """
+        """The kind and the validated settings that a table of a run file declares; messages call the table `key`."""
         kind = given.get("kind", default)
         if not isinstance(kind, str):
             raise SettingsError(
@@ -129,7 +112,6 @@ class Plugins(Generic[ClassT]):
         return ", ".join(name for name in self.known() if name != kind) or "none"
 
     def _checked(self, candidate: object, *, kind: str, origin: str) -> ClassT:
-        """The candidate, if it satisfies the contract."""
         missing = []
         if not isinstance(candidate, type):
             missing.append("it is not a class")

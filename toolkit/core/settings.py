@@ -66,8 +66,6 @@ def explain(
     """Every finding of a validation, one per line: the key, what was expected and what was found.
 
     Args:
-        error: of the validation.
-        root: the settings class that was validated.
         group: the key of `root` itself, where it is a group of a larger whole.
         needed: by key, the message about one that is missing.
     """
@@ -86,7 +84,6 @@ def invalid_value(key: str, value: str, *findings: Any) -> str:
     """'invalid value for KEY: expected an integer, got VALUE.'
 
     Args:
-        key: the setting, option or field.
         value: as it is shown to the user.
         findings: of pydantic about this value; several come from the members of a union.
     """
@@ -165,7 +162,7 @@ def _shown(value: Any) -> str:
 
 
 def _is_quoted(value: Any, types: set[str]) -> bool:
-    """Whether a string would be valid without its quotes, from the types of what pydantic found about it."""
+    """A string that would be valid without its quotes, by the types of what pydantic found about it."""
     if not isinstance(value, str):
         return False
     if "bool_type" in types:

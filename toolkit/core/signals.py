@@ -10,7 +10,7 @@ def stop_signals() -> tuple[signal.Signals, ...]:
 
 
 def is_insisting(number: int) -> bool:
-    """Whether a signal, as a second one, ends a run at once.
+    """A signal that, as a second one, ends a run at once.
 
     A terminal that is closed may bring SIGHUP twice, from the system and from the shell, and systemd sends one behind
     SIGTERM: none of them means more than the first.

@@ -1,7 +1,7 @@
 """Types that all packages share.
 
-Letters in array names are the shape legend of the project: B rows in a micro-batch, S positions in a row,
-N target tokens.
+Letters at the end of array names are shapes: B rows in a micro-batch, S positions in a row, T = B x S, N target tokens,
+G rows in a step. `toolkit.model` has those of the model.
 """
 
 from dataclasses import dataclass

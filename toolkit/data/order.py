@@ -54,7 +54,6 @@ class Order:
 
     Args:
         num_rows: rows in an epoch, at least 1.
-        seed: the run's seed.
         shuffle: `global` permutes all rows. `blocks` permutes blocks of 1,024 neighbouring rows, then the rows inside
             each window of 64 blocks, so that reading stays near a few places for a while; rows after the last whole
             block come in the last window.
@@ -105,7 +104,6 @@ class Blend:
     Args:
         weights: share of each corpus relative to the others, positive; 0.1 means one tenth, not its nearest binary
             fraction.
-        seed: the run's seed.
 
     Attributes:
         shares: exact share of each corpus; they add up to 1.
@@ -207,11 +205,7 @@ class RowStream:
         return self._parts[0][0].sequence_length
 
     def at(self, sample_indices_B: Numbers) -> TokenRows:
-        """The rows at these sample positions, counted from 0 over the whole run.
-
-        Raises:
-            CorpusError: a file turns out to be damaged.
-        """
+        """The rows at these sample positions, counted from 0 over the whole run."""
         located = self.locate(sample_indices_B)
         if self._blend is None:
             return self._parts[0][0].read(located.rows_B, located.epochs_B)

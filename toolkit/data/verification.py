@@ -49,10 +49,7 @@ class Verification:
     """Result of a verification.
 
     Attributes:
-        folder: the corpus.
         num_files: files that belong to it, missing ones included.
-        num_bytes: how large they are together, in bytes.
-        damaged: files that are damaged or missing.
         unexpected_files: files in the folder that are not part of the corpus; they were not read.
     """
 
@@ -103,11 +100,7 @@ class _Survey:
 
 
 def verify_corpus(folder: Path) -> Verification:
-    """Read every file of a corpus and compare it with its expected hash.
-
-    Raises:
-        CorpusError: there is no corpus in the folder, or the folder cannot be read.
-    """
+    """Read every file of a corpus and compare it with its expected hash."""
     survey = _survey_corpus(folder)
     num_bytes = sum(_size(file.path) for file in survey.files)
     faults = read_through("Verifying", [partial(_fault, file) for file in survey.files], num_bytes=num_bytes)
@@ -211,7 +204,7 @@ def _tokenizer_files(folder: Path, manifest: CorpusManifest, survey: _Survey) ->
 
 
 def _tokenizer_fault(folder: Path, fingerprint: str) -> str | None:
-    """For a corpus that does not list the files of its tokenizer: whether it is still the same tokenizer."""
+    """Another tokenizer than the ids were made with; None where it is the same. The corpus does not list its files."""
     from tokenization import TokenizationError, load
 
     try:
@@ -254,7 +247,7 @@ def _shards_by_place(folder: Path, manifest: CorpusManifest) -> dict[Path, dict[
 
 
 def _is_plan(name: str, shards: dict[str, str]) -> bool:
-    """Whether this is the name of a plan of one of these shards, as its index is now."""
+    """Name of a plan of one of these shards, as its index is now."""
     found = _PLAN.fullmatch(name)
     return found is not None and shards.get(found["shard"], "")[:16] == found["sha256_idx"]
 
@@ -265,7 +258,7 @@ def _is_summary(name: str, manifest: CorpusManifest) -> bool:
 
 
 def _is_lock(path: Path) -> bool:
-    """Whether this is a file that processes hold while they write; there is nothing in it."""
+    """Files that processes hold while they write; there is nothing in them."""
     return _LOCK.fullmatch(path.name) is not None and path.is_file() and path.stat().st_size == 0
 
 

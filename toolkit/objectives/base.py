@@ -51,7 +51,6 @@ class Objective(Protocol):
         Args:
             tokens_BS: token ids, (B, S). Never written to.
             segments_BS: 1..k along a row, 0 where there is padding, (B, S). Never written to.
-            draws: random numbers of these rows, (B, S) per stream.
 
         Returns:
             Inputs of shape (B, S) and N targets; N may be 0. No target lies on padding, and the targets of a segment

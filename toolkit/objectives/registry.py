@@ -70,15 +70,7 @@ class DeclaredObjective:
 
 
 def declare(name: str, given: Mapping[str, Any]) -> DeclaredObjective:
-    """Validate the settings of an objective.
-
-    Args:
-        name: what the run calls it.
-        given: the keys of `objectives.NAME`; `kind` defaults to the name.
-
-    Raises:
-        SettingsError: an unknown kind, or settings that are invalid for it.
-    """
+    """Validate the settings of an objective: the keys of `objectives.NAME`, whose `kind` defaults to the name."""
     return DeclaredObjective(*KINDS.settings_of(f"objectives.{name}", given, default=name))
 
 

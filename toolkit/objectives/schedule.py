@@ -165,7 +165,6 @@ class Schedule:
         """Turn lengths into steps.
 
         Args:
-            phases: as the run file lists them.
             total_steps: `train.steps`: the budget that fractions share; otherwise it may be left out.
             global_batch_rows: rows in one step, of phases that do not say otherwise.
             sequence_length: positions in a row, likewise.
@@ -234,11 +233,7 @@ class Schedule:
 def rows_of_phases(
     phases: Sequence[PhaseSettings], *, global_batch_rows: int, sequence_lengths: Sequence[int]
 ) -> tuple[PhaseRows, ...]:
-    """Rows of the steps of each phase.
-
-    Raises:
-        SettingsError: the rows of a batch-size warm-up do not lead to those of a full step.
-    """
+    """Rows of the steps of each phase; a batch-size warm-up has to lead to the rows of a full step."""
     return tuple(
         _rows_of(phase, number, phase.global_batch_rows or global_batch_rows, length)
         for number, (phase, length) in enumerate(zip(phases, sequence_lengths, strict=True), start=1)

@@ -115,10 +115,6 @@ class DeclaredScheduler:
     def phases(self, entries: Sequence[PhaseEntry], total_steps: int | None) -> list[PhaseEntry]:
         """The phases that it makes, each valid.
 
-        Args:
-            entries: of `[[schedule]]`, each valid as a phase.
-            total_steps: `train.steps`, if given.
-
         Raises:
             SettingsError: the scheduler raises, or returns something else than phases.
         """
@@ -139,16 +135,12 @@ class DeclaredScheduler:
 
 
 def declare(given: Mapping[str, Any]) -> DeclaredScheduler:
-    """Validate `[scheduler]`; `kind` defaults to `phases`.
-
-    Raises:
-        SettingsError: an unknown kind, or settings that are invalid for it.
-    """
+    """Validate `[scheduler]`; `kind` defaults to `phases`."""
     return DeclaredScheduler(*KINDS.settings_of("scheduler", given, default=Phases.name))
 
 
 def are_phases(entries: object) -> TypeGuard[list[PhaseEntry]]:
-    """Whether this is a list of valid `[[schedule]]` entries, at least one."""
+    """A list of valid `[[schedule]]` entries, at least one."""
     try:
         _ENTRIES.validate_python(entries)
     except ValidationError:
@@ -157,7 +149,6 @@ def are_phases(entries: object) -> TypeGuard[list[PhaseEntry]]:
 
 
 def _checked(phase: object, key: str, culprit: str) -> PhaseEntry:
-    """A phase that a scheduler returned, as a run file writes it."""
     entry = phase.model_dump(exclude_unset=True, by_alias=True) if isinstance(phase, PhaseSettings) else phase
     try:
         PhaseSettings.model_validate(entry)

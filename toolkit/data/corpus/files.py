@@ -50,11 +50,7 @@ def _descriptor_limit() -> int:
 
 
 def file_size(path: Path) -> int:
-    """Size of a file of a corpus.
-
-    Raises:
-        CorpusError: it cannot be read.
-    """
+    """Size of a file of a corpus, in bytes."""
     try:
         return path.stat().st_size
     except OSError as error:
@@ -62,11 +58,7 @@ def file_size(path: Path) -> int:
 
 
 def map_file(path: Path) -> mmap.mmap:
-    """Map a file of a corpus that is not empty.
-
-    Raises:
-        CorpusError: it cannot be mapped.
-    """
+    """Map a file of a corpus that is not empty."""
     try:
         with path.open("rb") as file:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -86,11 +78,7 @@ def unreadable(path: Path, error: OSError) -> CorpusError:
 
 @contextmanager
 def open_folder(folder: Path) -> Iterator[int]:
-    """A descriptor of the folder, for looking at many of its files by short names.
-
-    Raises:
-        CorpusError: it cannot be opened.
-    """
+    """A descriptor of the folder, for looking at many of its files by short names."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError as error:

@@ -130,11 +130,7 @@ class CorpusManifest(Settings):
 
 
 def write_manifest(folder: Path, manifest: CorpusManifest) -> CorpusManifest:
-    """Write `corpus.json` into `folder`, atomically; returns the manifest with its hash.
-
-    Raises:
-        CorpusError: the file cannot be written.
-    """
+    """Write `corpus.json` into `folder`, atomically; returns the manifest with its hash."""
     content = _render(manifest)
     digest = hashlib.sha256(content).hexdigest()
     path = folder / MANIFEST_NAME

@@ -39,11 +39,7 @@ class Lengths(Protocol):
 
 
 class ShardIndex:
-    """Read access to an index. Opening reads the header; the rest is read, in bounded memory, by `check`.
-
-    Raises:
-        CorpusError: the file is missing or damaged, or of a kind that holds no plain text; the message names it.
-    """
+    """Read access to an index. Opening reads the header; the rest is read, in bounded memory, by `check`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -113,8 +109,7 @@ class ShardIndex:
     def check(self) -> int:
         """Read all of it; returns how many bytes the .bin must have.
 
-        Raises:
-            CorpusError: sequences do not follow one another, or documents do not take each sequence once.
+        Sequences follow one another, and documents take each sequence once; a CorpusError where they do not.
         """
         expected = 0
         for start in range(0, self.num_sequences, _BLOCK):

@@ -39,13 +39,7 @@ class ShardEntry:
 
 
 class ShardTable(Sequence[ShardEntry]):
-    """Entries in order, held as columns; an entry is made when it is asked for.
-
-    Attributes:
-        names: `ShardEntry.name` of each.
-        documents: number of documents of each, (N,).
-        tokens: number of tokens of each, (N,).
-    """
+    """Entries in order, held as columns, each (number of shards,); an entry is made when it is asked for."""
 
     def __init__(self, entries: Iterable[ShardEntry]) -> None:
         self.names: list[str] = []

@@ -54,7 +54,6 @@ class ShardWriter:
 
     Args:
         prefix: path of the shard without its ending.
-        dtype: type of the tokens; see `token_dtype`.
 
     Raises:
         CorpusError: the files cannot be written.
@@ -73,11 +72,7 @@ class ShardWriter:
             raise _unwritable(self._bin, error) from error
 
     def append(self, flat_tokens: npt.NDArray[np.integer], lengths: npt.NDArray[np.integer]) -> None:
-        """Add documents: their tokens one after the other, and the number of tokens of each.
-
-        Raises:
-            CorpusError: the disk does not take them.
-        """
+        """Add documents: their tokens one after the other, and the number of tokens of each."""
         assert int(lengths.sum()) == flat_tokens.size, "lengths do not add up to the tokens"
         limits = np.iinfo(self._dtype)
         assert flat_tokens.size == 0 or limits.min <= flat_tokens.min() <= flat_tokens.max() <= limits.max
@@ -92,11 +87,7 @@ class ShardWriter:
         self._tokens += flat_tokens.size
 
     def close(self) -> ShardFiles:
-        """Write the index, force both files to disk and give them their names.
-
-        Raises:
-            CorpusError: the disk does not take them.
-        """
+        """Write the index, force both files to disk and give them their names."""
         lengths = np.concatenate([np.empty(0, "<i4"), *self._lengths])
         pointers = np.zeros(lengths.size, "<i8")
         np.cumsum(lengths[:-1].astype(np.int64) * self._dtype.itemsize, out=pointers[1:])
@@ -148,7 +139,6 @@ class Shard:
 
     Attributes:
         prefix: path of the shard without its ending.
-        dtype: type of the tokens.
 
     Raises:
         CorpusError: a file is missing or damaged; the message names it.

@@ -105,17 +105,13 @@ def read_sizes(path: str | Path, key: PlanKey, *, folder: int | None = None) -> 
 
 
 def is_intact(path: Path, key: PlanKey) -> bool:
-    """Whether this plan is there and its content has the hash that the header names; reads it through once."""
+    """A plan that is there and whose content has the hash that the header names; reads it through once."""
     opened = _read_header(path, key, None)
     return opened is not None and _body_digest(path) == opened[1]
 
 
 def is_whole(path: Path) -> bool:
-    """Whether a plan has the content that its own header names, whatever it is a plan of; reads it through once.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """A plan whose content has the hash that its own header names, whatever it is a plan of; reads it through once."""
     with path.open("rb") as file:
         header = file.read(_HEADER_BYTES)
     fields = _checked_fields(header)

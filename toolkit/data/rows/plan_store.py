@@ -42,16 +42,11 @@ class PlanStore:
     """The packing plans of a corpus; what is missing is made when the store is opened.
 
     Args:
-        corpus: the corpus whose documents are packed.
-        sequence_length: S, tokens in a row.
         min_length: shorter pieces of documents are dropped.
         cache_folder: where plans go if they cannot be beside their shards; by default below `$XDG_CACHE_HOME`.
 
     Attributes:
         table: rows, pieces and tokens of the plan of each shard.
-
-    Raises:
-        CorpusError: an index is damaged, or there is no place to write a plan to.
     """
 
     def __init__(
@@ -64,11 +59,7 @@ class PlanStore:
         self.table = self._summarised() or self._gathered()
 
     def plan(self, number: int) -> PackingPlan:
-        """The plan of the shard with this number; checked when first used, and made again if it is damaged.
-
-        Raises:
-            CorpusError: it is damaged and cannot be made again.
-        """
+        """The plan of the shard with this number; checked when first used, and made again if it is damaged."""
         return kept_open(self._map, number)
 
     def _summarised(self) -> PlanTable | None:
@@ -104,7 +95,7 @@ class PlanStore:
         return table
 
     def _leave_summary(self, path: Path, table: PlanTable) -> bool:
-        """Whether it could be written there."""
+        """Write it there; False where that fails."""
         try:
             with locked_file(path.with_name(".plans.lock")):
                 write_summary(path, self._summary_key, table)

@@ -100,11 +100,7 @@ def read_summary(path: Path, key: SummaryKey) -> PlanTable | None:
 
 
 def is_summary_whole(path: Path) -> bool:
-    """Whether a summary is as long as it says and ends with the digest of its content, whatever it is a summary of.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """A summary that is as long as it says and ends with the digest of its content, whatever it is a summary of."""
     with path.open("rb") as file:
         header = file.read(_FIELDS.size)
         if len(header) < _FIELDS.size:

@@ -40,7 +40,6 @@ class Rows(Protocol):
 
     Attributes:
         num_rows: rows in one epoch.
-        sequence_length: S, positions in a row.
         num_tokens: tokens in one epoch, padding excluded.
         fill: share of the positions of an epoch that hold a token.
     """
@@ -51,19 +50,13 @@ class Rows(Protocol):
     fill: float
 
     def read(self, rows_B: Numbers, epochs_B: Numbers) -> TokenRows:
-        """The rows with these numbers, as they are in these epochs.
-
-        Raises:
-            CorpusError: a file turns out to be damaged.
-        """
+        """The rows with these numbers, as they are in these epochs."""
 
 
 def open_rows(corpus: Corpus, settings: DataSettings, *, seed: int, cache_folder: Path | None = None) -> Rows:
     """Open the rows of a corpus as `settings.windows` says; `documents` makes the packing plan where there is none.
 
     Args:
-        corpus: where the tokens are.
-        settings: how rows are made.
         seed: the run's seed; decides where `random-cut` cuts.
         cache_folder: where packing plans go if the corpus cannot be written; by default below `$XDG_CACHE_HOME`.
 
