@@ -61,11 +61,7 @@ def choose_ds_config(plan: BatchPlan, parallel: ParallelSettings) -> tuple[str, 
 
 
 def read_ds_config(source: str) -> dict[str, Any]:
-    """Read a DeepSpeed JSON by path, or by the name of a shipped one (`zero2`).
-
-    Raises:
-        SettingsError: there is no such file, it is not a JSON object, or it sets what belongs to the run.
-    """
+    """Read a DeepSpeed JSON by path, or by the name of a shipped one (`zero2`), without settings of the run."""
     path = Path(source)
     if not path.is_file():
         shipped = {name for stem in shipped_ds_configs() for name in (stem, f"ds_configs/{stem}.json")}
@@ -165,11 +161,7 @@ def _check_names(config: Mapping[str, Any], path: Path) -> None:
 
 
 def check_parallel(config: Mapping[str, Any], parallel: ParallelSettings, *, source: str) -> None:
-    """Check that the file's ZeRO stage can run these degrees of model parallelism.
-
-    Raises:
-        SettingsError: it cannot.
-    """
+    """Check that the file's ZeRO stage can run these degrees of model parallelism."""
     stage = zero_stage(config)
     if parallel.pp > 1 and stage != 1:
         why = ": DeepSpeed would leave most stages out of the norm of the gradient" if stage == 0 else ""
@@ -203,16 +195,9 @@ def resolve_ds_config(
     """The file's configuration with every value that belongs to the run filled in.
 
     Args:
-        config: the file's content.
-        batch: how the ranks share a step.
-        grad_clip: `train.grad_clip`.
-        precision: of the run.
         source: what messages call the file.
         largest_parameter: numbers in the largest parameter of a rank, which an "auto" bucket holds; None: DeepSpeed's
             own size.
-
-    Raises:
-        SettingsError: the file contradicts the run, or the run wants bf16 at stage 0.
     """
     if precision == "bf16" and zero_stage(config) == 0:
         raise SettingsError(

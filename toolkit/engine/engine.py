@@ -76,8 +76,6 @@ class Engine:
     Args:
         module: the encoder, or this rank's part of it, with its initial weights; equal on all ranks that have it.
         config: a resolved DeepSpeed configuration.
-        optimizer: AdamW's settings.
-        ranks: the process group.
         kernels: names of what the module computes with, for manifests.
 
     Raises:
@@ -111,7 +109,6 @@ class Engine:
             gc.freeze()
 
     def _initialize(self, config: dict[str, Any], optimizer: OptimizerSettings) -> Any:
-        """DeepSpeed's engine around the module."""
         ranks, mpu = self.ranks, None
         if ranks.topology.tp > 1:
             count_once_(self.module, tp_rank=ranks.topology.tp_rank)
@@ -141,9 +138,7 @@ class Engine:
 
         Args:
             micro_batches: of this rank, one per accumulation step.
-            attention: the objective's kind.
             num_targets: N over all micro-batches and ranks; may be 0, which gives loss 0.
-            learning_rate: of this update.
             largest_loss: with which the update is applied; not looked at under a pipeline, where it comes first.
             flags: of this rank, asked for when the gradients are there; all ranks learn of them with the loss.
 

@@ -28,7 +28,7 @@ _BF16_TFLOPS = {
 
 
 def has_gpu() -> bool:
-    """Whether runs go to GPUs; DS_ACCELERATOR=cpu keeps them off, and so does a machine without one."""
+    """Runs go to GPUs; DS_ACCELERATOR=cpu keeps them off, and so does a machine without one."""
     if os.environ.get("DS_ACCELERATOR") == "cpu" or not _may_have_gpu():
         return False
     import torch

@@ -17,7 +17,6 @@ def count_once_(module: torch.nn.Module, *, tp_rank: int, copy: torch.nn.Paramet
     """Set what DeepSpeed reads to count each weight once in the norm of the gradient, over all ranks that hold it.
 
     Args:
-        module: this rank's part of the model.
         tp_rank: the first one counts weights that all tensor-parallel ranks hold whole.
         copy: the tied weight of a stage where an earlier stage counts it.
     """
@@ -37,15 +36,8 @@ def initialize_deepspeed(
 ) -> Any:
     """DeepSpeed's engine around a module.
 
-    Args:
-        module: of this rank.
-        optimizer: over its parameters.
-        config: a resolved DeepSpeed configuration.
-        ranks: the process group.
-        mpu: its groups, where DeepSpeed shall not make its own: one for all ranks, or those of a pipeline.
-
-    Raises:
-        SettingsError: a change of the configuration would cure DeepSpeed's error.
+    `mpu` has the groups, where DeepSpeed shall not make its own: one for all ranks, or those of a pipeline. An error
+    that a change of the configuration would cure becomes a SettingsError.
     """
     import deepspeed
     from deepspeed.runtime.config import DeepSpeedConfig, DeepSpeedConfigError

@@ -56,11 +56,7 @@ class LearningRateSettings(Settings):
         return self
 
     def ramps(self, total_steps: int) -> tuple[int, int]:
-        """(warm-up steps, decay steps) in a run of `total_steps`; a cosine decays over all that is behind the warm-up.
-
-        Raises:
-            SettingsError: if the two together are longer than the run.
-        """
+        """(warm-up steps, decay steps) in a run of `total_steps`; a cosine decays over all behind the warm-up."""
         default = min(_LONGEST_RAMP, math.floor(_RAMP_SHARE * total_steps))
         warmup = default if self.warmup_steps is None else self.warmup_steps
         if self.kind != "wsd":

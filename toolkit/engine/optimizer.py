@@ -32,10 +32,7 @@ def build_optimizer(
 ) -> "torch.optim.AdamW":
     """AdamW over all parameters of `module`. The learning rate is set before each step by the engine.
 
-    Args:
-        module: whole, or a part of a model.
-        settings: of AdamW.
-        apart: a parameter that gets a group of its own, whose layout then depends on nothing else in the module.
+    The parameter `apart` gets a group of its own, whose layout then depends on nothing else in the module.
     """
     import torch
 

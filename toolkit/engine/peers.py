@@ -42,7 +42,6 @@ def peers_watched(ranks: Ranks, *, end: Callable[[str], None] | None = None) -> 
     """End this process if another rank dies during the body; collective.
 
     Args:
-        ranks: of the run.
         end: called with a message in place of ending the process.
 
     Raises:

@@ -38,11 +38,6 @@ class PipelinedEngine(Engine):
         stage: of this rank, with its initial weights.
         names: Hugging Face names of all parameters of the model, in the same order on all ranks.
         config: a resolved DeepSpeed configuration, of ZeRO stage 1.
-        optimizer: AdamW's settings.
-        ranks: the process group.
-
-    Raises:
-        SettingsError: DeepSpeed rejects the configuration; the same on every rank.
     """
 
     def __init__(
@@ -59,7 +54,6 @@ class PipelinedEngine(Engine):
         super().__init__(stage, config=config, optimizer=optimizer, ranks=ranks, kernels=kernels)
 
     def _initialize(self, config: dict[str, Any], optimizer: OptimizerSettings) -> Any:
-        """DeepSpeed's engine around the stage."""
         ranks, stage = self.ranks, self._stage
         tied_group = ranks.groups.vocabulary if stage.settings.tie_word_embeddings else None
         # DeepSpeed would switch this off itself, with a warning from each rank.
@@ -84,15 +78,12 @@ class PipelinedEngine(Engine):
 
     @property
     def parameter_names(self) -> tuple[str, ...]:
-        """Hugging Face names of all parameters of the model, in the same order on all ranks."""
+        """See `Engine.parameter_names`."""
         return self._names
 
     @torch.no_grad()
     def loss_sum(self, micro_batches: Iterable[MicroBatch], *, attention: AttentionKind) -> float:
-        """Sum of cross-entropies over the micro-batches of all ranks, without a gradient.
-
-        All ranks need the same number of micro-batches.
-        """
+        """See `Engine.loss_sum`."""
         total = torch.zeros((), dtype=torch.float64, device=self.ranks.device)
         coming = iter(micro_batches)
         while batches := tuple(islice(coming, _EVALUATED_TOGETHER)):

@@ -30,12 +30,7 @@ _VERSION = 1
 
 
 def choose_precision(zero_stage: int, *, ranks_per_machine: int) -> tuple[Precision, str]:
-    """The compute dtype for ranks of this machine, and the reason in words.
-
-    Args:
-        zero_stage: of the run's DeepSpeed file.
-        ranks_per_machine: which share its cores, unless OMP_NUM_THREADS is set.
-    """
+    """The compute dtype, and why, for ranks of this machine, which share its cores unless OMP_NUM_THREADS is set."""
     if zero_stage == 0:
         return "fp32", "ZeRO stage 0 accumulates gradients in the compute dtype"
     if gpus.has_gpu():
@@ -54,8 +49,6 @@ def faster_on_this_cpu(
     """bf16 if it is at least 1.2 times as fast as fp32, else fp32; and the reason in words.
 
     Args:
-        threads: of one rank.
-        step: name of what is measured.
         measure: takes the threads and returns the seconds of a step in each dtype; default: `time_steps`.
         folder: where times are kept; default: the user's cache folder.
     """

@@ -41,7 +41,7 @@ _DATA_PARALLEL = ParallelSettings(tp=1, pp=1)
 
 
 def has_joined() -> bool:
-    """Whether this process is in a process group."""
+    """Membership of this process in a process group."""
     return dist.is_initialized()
 
 
@@ -52,9 +52,6 @@ class Ranks:
 
     Args:
         parallel: degrees of model parallelism; collective if one is above 1.
-
-    Raises:
-        SettingsError: they do not divide the ranks.
     """
 
     def __init__(self, parallel: ParallelSettings) -> None:

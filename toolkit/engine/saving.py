@@ -58,7 +58,7 @@ class AsyncCheckpoint:
 
     @property
     def is_writing(self) -> bool:
-        """Whether the thread of this rank is at work; not collective."""
+        """The thread of this rank is at work; not collective."""
         return not (self._part if self._finished is None else self._finished).done()
 
     def advance(self) -> bool:
@@ -82,11 +82,7 @@ class AsyncCheckpoint:
         return True
 
     def wait(self) -> None:
-        """Wait until it is visible. Collective.
-
-        Raises:
-            CheckpointError: as `advance`.
-        """
+        """Wait until it is visible. Collective."""
         while not self.advance():
             pass
 
@@ -121,9 +117,7 @@ def load_checkpoint(engine: Engine, checkpoint: Checkpoint, *, moments: Literal[
     """Restore weights and optimizer into a fresh engine of any layout; collective, every rank reads.
 
     Args:
-        engine: all ranks'.
-        checkpoint: of the same parameters.
-        moments: whether the optimizer's are restored too, or start at zero.
+        moments: the optimizer's are restored too, or start at zero.
 
     Raises:
         CheckpointError: the parameters are not the engine's, or any rank could not read one; on every rank.

@@ -2,6 +2,9 @@
 
 Knows torch; knows no ranks. `ModelSettings` and the presets need no torch, so they are imported eagerly and the
 rest on first use.
+
+Letters at the end of array names are shapes, as in `toolkit.core.types`, and D model width, F feed-forward width,
+V vocabulary, H query heads, K key-value heads, E width of one head, M bounds of stretches (`SegmentLayout`).
 """
 
 from typing import TYPE_CHECKING, Any

@@ -2,8 +2,6 @@
 
 Attention is a description: a kind and a `SegmentLayout`. No (S, S) mask crosses a function boundary. No position sees
 padding, and padding sees nothing: its output is 0 and so is its gradient.
-
-Shapes: T positions in a micro-batch, N of them targets, H query heads, K key-value heads, E width of one head.
 """
 
 from dataclasses import dataclass
@@ -39,9 +37,6 @@ class SegmentAttention:
         """See `attend`.
 
         Args:
-            query_THE: see `attend`.
-            key_TKE: see `attend`.
-            value_TKE: see `attend`.
             kernel: that the compiler takes into the block's graph, one for all layouts. None: whichever suits the
                 tensors; a compiled block does not look inside, so that neither layout nor kind compiles it again.
             positions_N: of the targets, where `query_THE` has theirs alone, (N, H, E); see `takes_targets`.
@@ -54,7 +49,7 @@ class SegmentAttention:
         )
 
     def takes_targets(self, kernel: FlashKernel | None) -> bool:
-        """Whether queries may be those of the targets alone: the layout knows them, and they see all of their segments.
+        """Queries may be those of the targets alone: the layout knows them, and they see all of their segments.
 
         A causal kernel would count queries and keys from their ends. Without a flash kernel, products over equally many
         queries of equally long segments are few, and those over targets would be one for each segment.

@@ -1,7 +1,4 @@
-"""Blocks and loss through torch.compile: which functions are compiled, and what the compiler is told.
-
-Shapes: T positions in a micro-batch, D model width.
-"""
+"""Blocks and loss through torch.compile: which functions are compiled, and what the compiler is told."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -11,9 +11,6 @@ make for itself. The last block computes positions with a target only, and is a 
 
 Each parameter is used only inside the forward of the module that owns it, and the loss is computed inside
 `Encoder.forward`: an engine that takes weights away between modules (ZeRO-3) needs both.
-
-Shapes: B rows, S positions in a row, T = B x S, N target tokens, D model width, F feed-forward width, V vocabulary,
-H query heads, K key-value heads, E width of one head.
 """
 
 from dataclasses import dataclass

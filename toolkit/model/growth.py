@@ -17,12 +17,7 @@ _GROWING = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attent
 
 
 class Growth:
-    """Rule by which the parameters of a larger model are made from a smaller one's.
-
-    Attributes:
-        small: the shape whose weights there are.
-        large: the shape that is started.
-    """
+    """Rule by which the parameters of a larger model are made from a smaller one's."""
 
     def __init__(self, small: ModelSettings, large: ModelSettings) -> None:
         self.small, self.large = small, large

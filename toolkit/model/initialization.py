@@ -10,11 +10,7 @@ from toolkit.model.encoder import Encoder
 def initial_weight(name: str, shape: tuple[int, ...], *, standard_deviation: float, seed: int) -> Tensor:
     """The initial value of one parameter, fp32 on the CPU: ones for a norm, zeros for a bias, else N(0, sd^2).
 
-    Args:
-        name: its Hugging Face name.
-        shape: of the whole parameter; one who holds a slice slices the result.
-        standard_deviation: of the normal distribution.
-        seed: of the run.
+    `shape` is that of the whole parameter: one who holds a slice slices the result.
     """
     if name.endswith("norm.weight"):
         return torch.ones(shape)

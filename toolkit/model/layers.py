@@ -7,8 +7,6 @@
   40 % of a micro-batch. On CUDA, torch sorts the positions and sums in fp32.
 - RMSNorm and rotary positions have backward passes of their own: autograd would walk over every fp32 intermediate once
   more. Both compute in fp32 whatever the dtype of the model (in fp64 where that is its dtype) and cast back.
-
-Shapes: T positions in a micro-batch, D model width, V vocabulary, H heads, E width of one head.
 """
 
 import math
@@ -102,7 +100,7 @@ def embed(ids_T: Tensor, weight_VD: Tensor) -> Tensor:
 
 @cache
 def _has_slow_mkl() -> bool:
-    """Whether this is an AMD processor and torch has both libraries. A fact, not a timing: equal runs stay equal."""
+    """An AMD processor, and a torch with both libraries. A fact, not a timing: equal runs stay equal."""
     if not (torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()):  # type: ignore[no-untyped-call]
         return False
     return _CPU_INFO.is_file() and "AuthenticAMD" in _CPU_INFO.read_text(encoding="utf-8")

@@ -97,11 +97,7 @@ class ParameterCounts:
 
 
 def parameter_counts(settings: ModelSettings) -> ParameterCounts:
-    """Count the parameters of a shape without building it.
-
-    Raises:
-        SettingsError: the vocabulary size is not known yet.
-    """
+    """Count the parameters of a shape, with its vocabulary size, without building it."""
     if settings.vocab_size is None:
         raise SettingsError("model.vocab_size is not known, so parameters cannot be counted. Give it a number.")
     width, inner = settings.hidden_size, settings.intermediate_size
@@ -134,9 +130,6 @@ def training_flops(settings: ModelSettings, *, tokens: float, targets: float, at
         targets: positions at which the head is needed.
         attended_pairs: (query, key) pairs that see each other. With tokens = 1 this is the attended length: positions
             that a position sees in the mean.
-
-    Raises:
-        SettingsError: the vocabulary size is not known yet.
     """
     counts = parameter_counts(settings)
     attention_width = settings.num_attention_heads * settings.head_size

@@ -1,7 +1,4 @@
-"""Places of the segments of a micro-batch: made on the CPU, once, so that no kernel asks the device for a length later.
-
-Shapes: B rows, S positions in a row, T = B x S, N targets, M entries of the list of bounds.
-"""
+"""Places of the segments of a micro-batch: made on the CPU, so that no kernel asks the device for a length later."""
 
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 The last stage costs more than its blocks. By model FLOPs the head is worth V x D x (targets per position) / (parameters
 of a block) blocks: with 128,256 tokens, 2.6 in the preset `1b` where 40 % of the positions are targets, and 10.4 in
 `210m` where all are. So stages differ in their number of blocks.
-
-Shapes: D model width, V vocabulary.
 """
 
 import math
@@ -18,11 +16,7 @@ from toolkit.parallel.topology import ParallelSettings
 
 
 def check_tensor_parallel(settings: ModelSettings, tp: int) -> None:
-    """Check that `tp` ranks can share a model of this shape.
-
-    Raises:
-        SettingsError: with the sizes that `tp` does not divide.
-    """
+    """Check that `tp` ranks can share a model of this shape."""
     sizes = {
         "num_attention_heads": settings.num_attention_heads,
         "num_key_value_heads": settings.key_value_heads,
@@ -38,11 +32,7 @@ def check_tensor_parallel(settings: ModelSettings, tp: int) -> None:
 
 
 def check_pipeline_parallel(settings: ModelSettings, parallel: ParallelSettings) -> None:
-    """Check that the blocks of a model of this shape can be divided into the stages that are asked for.
-
-    Raises:
-        SettingsError: more stages than blocks, or `parallel.stages` does not fit the model or `parallel.pp`.
-    """
+    """Check that the blocks of a model of this shape can be divided into the stages that are asked for."""
     layers, pp, stages = settings.num_hidden_layers, parallel.pp, parallel.stages
     if pp > layers:
         raise SettingsError(
@@ -68,9 +58,7 @@ def check_pipeline_parallel(settings: ModelSettings, parallel: ParallelSettings)
 def head_in_blocks(settings: ModelSettings, *, targets_per_position: float) -> float:
     """Cost of the head and the loss in blocks, by model FLOPs without those of attention.
 
-    Args:
-        settings: the shape, with its vocabulary size.
-        targets_per_position: 1 where every position is a target.
+    `targets_per_position` is 1 where every position is a target.
     """
     counts = parameter_counts(settings)
     return counts.embedding * targets_per_position / counts.layer
@@ -83,8 +71,6 @@ def balanced_stages(num_blocks: int, pp: int, *, last_stage_extra: float) -> tup
     next one.
 
     Args:
-        num_blocks: of the model, at least `pp`.
-        pp: stages.
         last_stage_extra: what the last stage does besides its blocks, in blocks.
     """
     if pp == 1:
@@ -99,13 +85,7 @@ def balanced_stages(num_blocks: int, pp: int, *, last_stage_extra: float) -> tup
 
 
 def stage_blocks(settings: ModelSettings, parallel: ParallelSettings, *, targets_per_position: float) -> list[range]:
-    """The numbers of the blocks of each stage: as `parallel.stages` says, else balanced.
-
-    Args:
-        settings: the shape, with its vocabulary size.
-        parallel: that `check_pipeline_parallel` accepts.
-        targets_per_position: of the run, in the mean.
-    """
+    """The numbers of the blocks of each stage: as `parallel.stages`, checked before, says, else balanced."""
     sizes = parallel.stages or balanced_stages(
         settings.num_hidden_layers,
         parallel.pp,

@@ -83,8 +83,7 @@ def alone(port: int) -> dict[str, str]:
 def check_launcher(environment: Mapping[str, str] = os.environ) -> None:
     """Check that a launcher's variables are there together and fit one another.
 
-    Raises:
-        SettingsError: ranks would wait for others that never come, or several processes would each run alone.
+    Without that, ranks would wait for others that never come, or several processes would each run alone.
     """
     found = {name: environment[name] for name in _NUMBERS if environment.get(name)}
     shown = " ".join(f"{name}={value}" for name, value in found.items())

@@ -16,9 +16,6 @@ those of the largest parameter), twice with `overlap_comm`. At stage 1 in bf16, 
 are added to their fp32 sums at once are reduced where they are; others are copied. An offloaded optimizer is in main
 memory. At stage 3, weights stay gathered from the forward to the backward pass up to `stage3_max_live_parameters`
 (1e9).
-
-Shapes: B rows in a micro-batch, S positions in a row, T = B x S, D model width, V vocabulary, F feed-forward width,
-H query heads, K key-value heads, E width of one head.
 """
 
 from collections.abc import Mapping
@@ -62,10 +59,8 @@ class RankShape:
 
     Attributes:
         model: the whole model, with its vocabulary size.
-        tp: tensor parallel degree.
-        blocks: of this rank's stage.
-        has_embedding: whether this is the first stage.
-        has_head: whether this is the last stage.
+        has_embedding: the stage is the first.
+        has_head: the stage is the last.
         micro_batches: whose activations wait at once for their backward pass: 1 without a pipeline.
     """
 
@@ -94,8 +89,6 @@ def shapes_of_stages(
     """Work of the ranks of each stage.
 
     Args:
-        model: the whole model, with its vocabulary size.
-        tp: tensor parallel degree.
         stages: number of blocks of each stage; one without a pipeline.
         num_micro_batches: of a step, on one rank.
     """
@@ -125,14 +118,10 @@ def rank_memory(
     """Bytes of one rank at the peak of a step, where attention is a flash kernel.
 
     Args:
-        shape: what the rank computes.
         dp: copies of the model.
         zero: the block `zero_optimization` of the DeepSpeed file.
-        precision: of weights and activations.
         micro_batch_rows: B.
         sequence_length: S.
-        activation_checkpointing: of the run.
-        form: of the head's loss.
         gradient_reduction: of stage 1 in bf16, see above.
     """
     width = 2 if precision == "bf16" else 4

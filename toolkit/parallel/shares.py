@@ -11,14 +11,7 @@ from toolkit.model.initialization import initial_weight
 
 @dataclass(frozen=True)
 class Share:
-    """Part of a whole parameter that one of `num_shares` ranks holds: an equal stretch of one dimension.
-
-    Attributes:
-        whole_shape: of the parameter.
-        dimension: that is divided.
-        number: of this share, from 0.
-        num_shares: that make the whole.
-    """
+    """Part of a whole parameter that one of `num_shares` ranks holds: an equal stretch of one dimension."""
 
     whole_shape: tuple[int, ...]
     dimension: int
@@ -79,12 +72,8 @@ def needed_share_of(parameter: Tensor) -> Share:
 def allocate_(part: nn.Module, seed: int, *, standard_deviation: float) -> None:
     """Give an encoder that was built on the meta device, or a stage of it, memory and initial values, in place.
 
-    Each parameter gets its part of the value that the whole one has; one at a time is whole.
-
-    Args:
-        part: its parameters have the names that they have in the encoder.
-        seed: of the run.
-        standard_deviation: of the normal distribution.
+    Each parameter gets its part of the value that the whole one has; one at a time is whole. Parameters of `part` have
+    the names that they have in the encoder.
     """
     allocated: dict[nn.Parameter, nn.Parameter] = {}
     for name, parameter in part.named_parameters():

@@ -5,8 +5,6 @@ from stage to stage: whatever else a block reads (segments, attention kind, targ
 process, which builds the same micro-batches in the same order.
 
 Which blocks a stage has: `toolkit.parallel.division`.
-
-Shapes: T positions in a micro-batch, D model width, V vocabulary, N target tokens.
 """
 
 from collections.abc import Iterator

@@ -10,8 +10,6 @@ or its own inner features, and nothing is exchanged (Shoeybi et al. 2019, Megatr
 What enters a region is the same on all ranks; its gradient is the sum of theirs. So is the gradient of a weight inside
 that every rank has whole (the norms of query and key heads). Where the ranks do not divide the vocabulary, the last
 share ends in rows of zeros that stay zero; they are in no checkpoint.
-
-Shapes: T positions in a micro-batch, D model width, V vocabulary, N target tokens. A share keeps the letters.
 """
 
 from enum import Enum
@@ -63,11 +61,8 @@ def sharing_of(name: str) -> Sharing | None:
 def share_weights_(encoder: Encoder, group: dist.ProcessGroup) -> None:
     """Keep this rank's shares of an encoder's weights, in place, with layers that exchange what that needs.
 
-    Names stay. An encoder on the meta device gets shares there.
-
-    Args:
-        encoder: the same on all ranks of the group, of a shape that `check_tensor_parallel` accepts.
-        group: ranks that share the weights.
+    Names stay. The encoder is the same on all ranks of the group, of a shape that `check_tensor_parallel` accepts; one
+    on the meta device gets shares there.
     """
     number, num_shares = dist.get_rank(group), dist.get_world_size(group)
     for name, parameter in encoder.named_parameters():

@@ -59,7 +59,7 @@ class Topology:
 
     @property
     def has_loss(self) -> bool:
-        """Whether this rank is the one of its copy that is asked for the loss: the first of the last stage."""
+        """The one rank of its copy that is asked for the loss: the first of the last stage."""
         return self.stage == self.pp - 1 and self.tp_rank == 0
 
     @property
@@ -106,11 +106,7 @@ class Topology:
 
 
 def topology(rank: int, world_size: int, parallel: ParallelSettings) -> Topology:
-    """Place a rank of `world_size`; what model parallelism leaves over is data parallel.
-
-    Raises:
-        SettingsError: tp x pp does not divide the ranks.
-    """
+    """Place a rank of `world_size`; what model parallelism leaves over is data parallel."""
     dp, left = divmod(world_size, parallel.tp * parallel.pp)
     if left or not dp:
         raise SettingsError(
@@ -142,7 +138,7 @@ class BatchPlan:
         )
 
     def is_small(self, fitting: int) -> bool:
-        """Whether micro-batches have less than half of the rows that a rank could run at once, `fitting` at most."""
+        """Micro-batches have less than half of the rows that a rank could run at once, `fitting` at most."""
         return 2 * self.micro_batch_rows < min(self.global_batch_rows // self.data_parallel, fitting)
 
     def row_numbers(self, data_rank: int) -> npt.NDArray[np.int64]:
@@ -157,11 +153,7 @@ class BatchPlan:
 
 
 def batch_plan(global_batch_rows: int, micro_batch_rows: int | None, *, data_parallel: int) -> BatchPlan:
-    """Divide a step of G rows over ranks and micro-batches; without `micro_batch_rows`, the largest share up to 12.
-
-    Raises:
-        SettingsError: if the ranks times the micro-batch do not divide G.
-    """
+    """Divide a step of G rows over ranks and micro-batches; without `micro_batch_rows`, the largest share up to 12."""
     share, left = divmod(global_batch_rows, data_parallel)
     if micro_batch_rows is None and left == 0:
         candidates = range(1, min(share, LARGEST_DEFAULT_MICRO_BATCH) + 1)

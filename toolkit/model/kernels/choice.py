@@ -53,15 +53,8 @@ class Kernels:
         """The fastest that run here.
 
         Args:
-            device: that computes.
-            dtype: of the weights.
-            blocks: whether they are compiled.
             weights: whether they are taken away between modules (ZeRO-3), and used in their own alone.
-            head_size: width of an attention head.
             attention: to take; None: the first of `_AUTOMATIC` that can run.
-
-        Raises:
-            SettingsError: `attention` cannot run here, or torch's own kernel fails; says what is missing.
         """
         if attention is None and device.type != "cuda":
             return cls(None, separate_products, (), {"attention": "sdpa", "blocks": blocks})

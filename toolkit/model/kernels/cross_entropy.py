@@ -8,7 +8,7 @@ What lies between the products is a form: `Eager` makes fp32 copies of a chunk's
 `Compiled` is one function that reads the logits for loss and normaliser, and reads and overwrites them with their
 gradient, in fp32 inside, so that a chunk may be as large as indices of 32 bits allow.
 
-Shapes: N target tokens, or those of one chunk, D model width, V vocabulary.
+N may be the targets of one chunk.
 """
 
 from functools import cache
@@ -168,8 +168,6 @@ def sum_dtype(tensor: Tensor) -> torch.dtype:
 
 
 class _CrossEntropySum(torch.autograd.Function):
-    """See `cross_entropy_sum`."""
-
     @staticmethod
     def forward(
         ctx: Any,
@@ -241,7 +239,7 @@ def _wide_product(left_VN: Tensor, right_ND: Tensor) -> Tensor:
 
 @cache
 def _multiplies_into_fp32() -> bool:
-    """Whether this torch has products of bf16 matrices with an fp32 result on CUDA: from 2.8 on."""
+    """Products of bf16 matrices with an fp32 result on CUDA; torch has them from 2.8 on."""
     return "dtype" in torch.ops.aten.mm.overloads()  # type: ignore[no-untyped-call]
 
 

@@ -6,8 +6,7 @@ compiler takes it into the graph of what is around it.
 The operator is called by its name: `torch.nn.attention.varlen` may choose cuDNN's, which builds its plan again at
 every call (pytorch pull request 191576), and shares no heads under torch 2.11.
 
-Shapes: T positions in a micro-batch, N of them with a query, H query heads, K key-value heads, E width of one head,
-M entries of the bounds.
+N may count any positions with a query, not the targets alone.
 """
 
 from functools import cache
@@ -53,7 +52,7 @@ class FlashKernel(Protocol):
 
 
 def suits_flash(device: torch.device, dtype: torch.dtype, head_size: int) -> bool:
-    """Whether flash attention takes tensors of this device, dtype and head width."""
+    """Flash attention takes tensors of this device, dtype and head width."""
     is_shaped = dtype in _DTYPES and head_size % 8 == 0 and head_size <= _WIDEST_HEAD
     return device.type == "cuda" and is_shaped and capability(device) >= _OLDEST_CAPABILITY
 
