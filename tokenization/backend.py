@@ -18,11 +18,7 @@ _MOST_IDS = 1 << 24
 
 
 def check_ids(ids: Mapping[str, int]) -> None:
-    """Check that a vocabulary has ids that are unique and plausible in size.
-
-    Raises:
-        TokenizationError: the vocabulary is empty, an id is duplicated or implausibly large.
-    """
+    """Check that a vocabulary has ids that are unique and plausible in size."""
     if not ids:
         raise TokenizationError("the tokenizer has an empty vocabulary. Give another one.")
     if max(ids.values()) >= _MOST_IDS:
@@ -37,11 +33,7 @@ def check_ids(ids: Mapping[str, int]) -> None:
 
 
 def declare_added(backend: "tokenizers.Tokenizer", entries: Sequence[AddedEntry], folder: Path) -> None:
-    """Add tokens to a vocabulary, each with the id that its entry gives it; the entries ascend by id.
-
-    Raises:
-        TokenizationError: a token has another id in the vocabulary, or the ids do not follow the vocabulary's.
-    """
+    """Add tokens to a vocabulary, each with the id that its entry gives it; the entries ascend by id."""
     from tokenizers import AddedToken
 
     for entry in entries:
@@ -72,11 +64,7 @@ def settled(backend: "tokenizers.Tokenizer", names: SpecialNames) -> "tokenizers
 
 
 def completed(backend: "tokenizers.Tokenizer", names: SpecialNames, *, mask_id: int) -> "tokenizers.Tokenizer":
-    """The backend with every named token special and the mask at its id; `backend` itself is not modified.
-
-    Raises:
-        TokenizationError: the mask cannot have that id.
-    """
+    """The backend with every named token special and the mask at its id; `backend` itself is not modified."""
     mask = names.roles["mask"]
     if backend.token_to_id(mask) == mask_id and not _undeclared(backend, names.texts()):
         return backend
@@ -98,7 +86,7 @@ def completed(backend: "tokenizers.Tokenizer", names: SpecialNames, *, mask_id: 
 
 
 def is_byte_level(backend: "tokenizers.Tokenizer") -> bool:
-    """Whether the vocabulary spells bytes in GPT-2's alphabet."""
+    """A vocabulary that spells bytes in GPT-2's alphabet."""
     parts = (backend.pre_tokenizer, backend.decoder)
     return any(part is not None and b'"ByteLevel"' in part.__getstate__() for part in parts)
 

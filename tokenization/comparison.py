@@ -68,8 +68,7 @@ def check_conversion(
 ) -> None:
     """Compare a Hugging Face form with its reference on a few texts, strings of special tokens among them.
 
-    Raises:
-        UnsupportedTokenizerError: they differ; the message begins with `name`.
+    A difference is an UnsupportedTokenizerError, whose message begins with `name`.
     """
     shown = list(special_texts[:300])
     texts = [*PROBES, *shown, *(f"a{text}b {text}" for text in shown[:20])]

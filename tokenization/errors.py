@@ -22,11 +22,7 @@ class UnsupportedTokenizerError(TokenizationError):
 
 
 class FastUnavailable(TokenizationError):
-    """The fast backend cannot be used with this tokenizer.
-
-    Attributes:
-        reason: why, as a clause for a sentence.
-    """
+    """The fast backend cannot be used with this tokenizer; `reason` says why, as a clause for a sentence."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"The fast backend cannot be used: {reason}.")
@@ -38,7 +34,6 @@ class Difference:
     """Two unequal encodings of one text.
 
     Attributes:
-        text: the text, whole.
         token: number of the first token that differs, from 0.
         expected: ids of the reference from there on, at most 8.
         found: ids of the other backend from there on, at most 8.
@@ -61,11 +56,7 @@ class Difference:
 
 
 class BackendsDiffer(TokenizationError):
-    """The fast backend and the reference gave different ids for one text.
-
-    Attributes:
-        difference: the text, and both.
-    """
+    """The fast backend and the reference gave different ids for one text."""
 
     def __init__(self, difference: Difference) -> None:
         super().__init__(f"The fast backend differs from the reference: {difference}.")
@@ -77,9 +68,6 @@ def native_errors(what: str, *, remedy: str = "Download the tokenizer again, or 
     """Turn errors of native libraries into a TokenizationError that begins with `what`.
 
     They raise bare Exception, TypeError, RuntimeError and others; a panic in Rust derives from BaseException alone.
-
-    Raises:
-        TokenizationError: with the first line of the library's own message.
     """
     try:
         yield

@@ -26,11 +26,7 @@ class Frame:
 
 
 def post_processor_frame(backend: "tokenizers.Tokenizer") -> Frame:
-    """The frame that a backend's post-processor gives every text.
-
-    Raises:
-        TokenizationError: the backend cannot encode the letter a.
-    """
+    """The frame that a backend's post-processor gives every text."""
     if backend.post_processor is None:
         return Frame()
     with native_errors("the tokenizer cannot encode the letter a, which shows what it puts around a text"):
@@ -53,11 +49,6 @@ def read_document_frame(folder: Path, backend: "tokenizers.Tokenizer", *, eos_id
 
     Earlier versions recorded whether an end was appended, not which; the eos token is taken for it, unless the
     tokenizer ends texts itself. Where nothing is recorded, it was appended.
-
-    Args:
-        folder: that the tokenizer was saved into.
-        backend: the tokenizer.
-        eos_id: the eos token, None where there is none.
     """
     encoding, own = _read_encoding(folder), post_processor_frame(backend)
     if isinstance(recorded := encoding.get("frame"), dict):

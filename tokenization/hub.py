@@ -58,7 +58,6 @@ def download(name: HubName, files: Sequence[str], *, what: str, alternative: str
     Without a network, files in the cache are used.
 
     Args:
-        name: of the repository.
         files: paths and patterns; those that the repository does not have are skipped.
         what: what is downloaded, for error messages: "tokenizer", "model".
         alternative: what to do instead, for error messages: "give a folder or file".
@@ -100,9 +99,7 @@ def with_retries(
     obeyed, up to five minutes. Other errors, and the last one, are raised unchanged.
 
     Args:
-        ask: sends a request.
         waits: seconds before each retry.
-        sleep: waits that many seconds.
         report: is given a sentence before a wait of 4 seconds or more.
     """
     for wait in waits:
@@ -119,13 +116,13 @@ def with_retries(
 
 
 def is_transient(error: Exception) -> bool:
-    """Whether the same request may succeed later: a network failure, a rate limit or a server in trouble."""
+    """The same request may succeed later: a network failure, a rate limit or a server in trouble."""
     status = _status(error)
     return status in _TRANSIENT_STATUS if status is not None else is_network_error(error)
 
 
 def is_network_error(error: Exception) -> bool:
-    """Whether it comes from the HTTP library of the client (httpx, or httpx2 by its version)."""
+    """An error of the HTTP library of the client (httpx, or httpx2 by its version)."""
     return type(error).__module__.partition(".")[0] in ("httpx", "httpx2")
 
 

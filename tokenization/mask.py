@@ -39,13 +39,8 @@ def choose_mask(
 
     Args:
         policy: `auto`, `reserved` (the first reserved slot), `append` (one id more), `token:TEXT` or `id:N`.
-        ids: the id of every token of the vocabulary, by text.
         named: the text of the mask token that the tokenizer's files name, if any.
         roles: ids that have another role, by role; none of them can be the mask.
-        next_id: the id that an appended token gets.
-
-    Raises:
-        TokenizationError: a policy that cannot be read, a token that does not exist, or one with another role.
     """
     kind, _, value = policy.partition(":")
     if policy == "auto":

@@ -43,11 +43,7 @@ class Reference(Protocol):
         ...
 
     def encode(self, texts: Sequence[str]) -> Iterator[Ids]:
-        """The ids of each text, in order, as the library gives them.
-
-        Raises:
-            TokenizationError: a text that cannot be encoded.
-        """
+        """The ids of each text, in order, as the library gives them."""
         ...
 
 
@@ -130,11 +126,7 @@ class EncodingRules:
     add_eod: bool = True
 
     def settled(self, kind: TokenizerKind) -> "EncodingRules":
-        """The rules of a kind of tokenizer, with every None replaced by the default.
-
-        Raises:
-            TokenizationError: something that this kind never does is asked for.
-        """
+        """The rules of a kind of tokenizer, with defaults for None; asking for what it never does is an error."""
         is_hugging_face = kind is TokenizerKind.HUGGINGFACE
         library = "tiktoken" if kind is TokenizerKind.TIKTOKEN else "SentencePiece"
         if self.parse_special_text and not is_hugging_face:

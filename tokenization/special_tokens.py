@@ -55,20 +55,12 @@ def _text(value: object) -> str | None:
 
 
 def read_tokenizer_class(folder: Path) -> str | None:
-    """The class that `tokenizer_config.json` in a folder names, if it does.
-
-    Raises:
-        TokenizationError: the file is there and is not a JSON object.
-    """
+    """The class that `tokenizer_config.json` in a folder names, if it does."""
     return _text(_read(folder / _CONFIG).get("tokenizer_class"))
 
 
 def read_special_names(folder: Path) -> SpecialNames:
-    """Read the names in `tokenizer_config.json` and `special_tokens_map.json`, as transformers ranks the two.
-
-    Raises:
-        TokenizationError: one of the files is there and is not a JSON object, or names half a character.
-    """
+    """Read the names in `tokenizer_config.json` and `special_tokens_map.json`, as transformers ranks the two."""
     config, names = _read(folder / _CONFIG), _read(folder / _MAP)
     # The map is the older file; it still rules unless the config lists its added tokens.
     ranked = (config, names) if "added_tokens_decoder" in config else (names, config)
@@ -110,9 +102,6 @@ def read_added_tokens(folder: Path, names: SpecialNames) -> list[AddedEntry]:
     Args:
         folder: of a vocabulary other than a `tokenizer.json`, which lists its added tokens itself.
         names: the special tokens; `added_tokens.json` does not say which tokens are special.
-
-    Raises:
-        TokenizationError: a file is there and does not give each token its id.
     """
     config, added = _read(folder / _CONFIG), _read(folder / _ADDED)
     special = set(names.texts())
@@ -155,7 +144,7 @@ class SpecialTextCounter:
         self._pattern = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
 
     def is_in(self, text: str) -> bool:
-        """Whether one of the strings occurs in a text."""
+        """One of the strings occurs in a text."""
         return self._pattern is not None and self._may_be_in(text) and self._pattern.search(text) is not None
 
     def count(self, texts: Iterable[str]) -> int:

@@ -46,9 +46,8 @@ class Tokenizer:
 
     Attributes:
         mask: the mask token, and where it comes from.
-        is_mask_ordinary: whether the mask was chosen among tokens that are not special.
+        is_mask_ordinary: the mask was chosen among tokens that are not special.
         eod_id: id that ends a document: eos, else sep, else what was asked for; None where nothing names one.
-        eod_text: its text.
         vocabulary_size: number of ids, the mask included (highest id + 1).
         encoded_vocabulary_size: the same without an appended mask; no id of `encode_batch` reaches it.
         special_ids: the ids of `bos`, `eos`, `pad`, `mask`, None where there is none.
@@ -152,11 +151,7 @@ class Tokenizer:
 
     @cached_property
     def frame(self) -> Frame:
-        """Ids around every document: in what `encode_batch` gives, or in documents that were `made_with` it.
-
-        Raises:
-            TokenizationError: no token ends a document.
-        """
+        """Ids around every document: in what `encode_batch` gives, or in documents that were `made_with` it."""
         front = self.own_frame.front if self.rules.add_bos else ()
         return Frame(front, (*self.own_frame.back, *self.appended_ids.tolist()))
 
@@ -169,7 +164,7 @@ class Tokenizer:
 
     @property
     def ends_texts(self) -> bool:
-        """Whether the post-processor ends every text with the end-of-document token."""
+        """The post-processor ends every text with the end-of-document token."""
         return self.eod_id is not None and self.own_frame.back[-1:] == (self.eod_id,)
 
     @property
@@ -177,9 +172,6 @@ class Tokenizer:
         """Ids that `encode_batch` appends to a document: the end-of-document token, or nothing.
 
         The token is not appended again where the post-processor ends texts with it, unless it was given explicitly.
-
-        Raises:
-            TokenizationError: no token ends a document.
         """
         appended = []
         if self.rules.add_eod:
@@ -210,7 +202,7 @@ class Tokenizer:
 
     @cached_property
     def _is_special(self) -> npt.NDArray[np.bool_]:
-        """A flag for each id that texts are encoded with: whether it is that of a special token."""
+        """A flag for each id that texts are encoded with: a special token has it."""
         is_special = np.zeros(self.encoded_vocabulary_size, dtype=bool)
         is_special[list(self._declared)] = True
         return is_special

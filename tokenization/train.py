@@ -17,12 +17,8 @@ def train_bpe(texts: Iterable[str], *, vocabulary_size: int, folder: Path) -> Pa
     the mask; then come the 256 bytes; then merges, so that any text can be encoded and decoded without loss.
 
     Args:
-        texts: read once, one after the other.
         vocabulary_size: number of ids, specials and mask included; at least 259. Little text gives fewer.
         folder: made if missing; `tokenizer.json` and `tokenizer_config.json` in it are replaced.
-
-    Returns:
-        `folder`.
 
     Raises:
         TokenizationError: the vocabulary is too small to hold every byte.

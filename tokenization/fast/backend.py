@@ -42,9 +42,6 @@ class FastBackend:
 
     Attributes:
         mismatched_characters: those on which the two backends do not agree; texts that hold one go to the reference.
-
-    Raises:
-        FastUnavailable: gigatoken is not installed or cannot read the content.
     """
 
     def __init__(self, tokenizer: Tokenizer, content: bytes, fallback_texts: FallbackTexts) -> None:
@@ -61,7 +58,6 @@ class FastBackend:
         """Open the fast backend of a tokenizer and find out which texts it supports.
 
         Args:
-            tokenizer: the reference.
             characters: on which of these both agree is found out; by default on those that stand for all of Unicode,
                 which takes one to three seconds.
 
@@ -96,11 +92,7 @@ class FastBackend:
         return difference
 
     def check(self, texts: Sequence[str], *, expected: tuple[Ids, Lengths] | None = None) -> Difference | None:
-        """Compare on these texts; None if all ids are equal. `expected` is what the reference makes of them, if known.
-
-        Raises:
-            TokenizationError: the reference cannot encode a text.
-        """
+        """Compare on these texts; None if all ids are equal. `expected`: what the reference makes of them, if known."""
         if expected is None:
             expected = self._tokenizer.encode_batch(texts)
         try:
@@ -114,7 +106,6 @@ class FastBackend:
         Raises:
             BackendsDiffer: one of the documents that are compared has other ids than the reference gives, or gigatoken
                 broke down.
-            TokenizationError: a text that cannot be encoded.
         """
         found = self._encode(texts)
         chosen = [number for number, text in enumerate(texts) if _is_sampled(text)]
@@ -176,11 +167,7 @@ class FastBackend:
         return np.insert(ids, places.ravel(), values), lengths
 
     def _mismatched(self, characters: Iterable[str]) -> list[str]:
-        """Characters next to which the two backends disagree, being of different versions of Unicode.
-
-        Raises:
-            FastUnavailable: there are very many.
-        """
+        """Characters next to which the two backends disagree, being of different versions of Unicode."""
         looked_at = list(characters)
         groups = [looked_at[start : start + _GROUP] for start in range(0, len(looked_at), _GROUP)]
         suspects = self._differing(["".join(map(_contexts, group)) for group in groups])
@@ -191,7 +178,6 @@ class FastBackend:
         return odd
 
     def _differing(self, texts: Sequence[str]) -> list[int]:
-        """Numbers of the texts whose ids differ."""
         return differing_texts(self._tokenizer.encode_batch(texts), self._encode(texts))
 
     def _renew_if_grown(self) -> None:
@@ -237,7 +223,7 @@ def _contexts(character: str) -> str:
 
 
 def _is_sampled(text: str) -> bool:
-    """Whether a document is compared: by a hash of its length, its start and its end, which costs the same for all."""
+    """Choice of the documents to compare: by a hash of length, start and end, which costs the same for all."""
     ends = text[:_HASHED_CHARACTERS] + text[-_HASHED_CHARACTERS:]
     return zlib.crc32(ends.encode("utf-8", "surrogatepass"), len(text)) % _ONE_IN == 0
 

@@ -23,9 +23,6 @@ def fast_form(tokenizer: Tokenizer) -> bytes:
     """The `tokenizer.json` that gigatoken reads: without what is put around a text, which is added afterwards.
 
     Where strings of special tokens are text like any other, they are left out too.
-
-    Raises:
-        FastUnavailable: the vocabulary is no BPE.
     """
     kind = type(tokenizer.backend.model).__name__
     if kind != "BPE":
@@ -93,7 +90,7 @@ class FallbackTexts:
         self._num_bytes = 4 if min(characters, default="") > "\uffff" else 1
 
     def holds(self, text: str) -> bool:
-        """Whether the reference has to encode this text."""
+        """The reference has to encode this text."""
         return self._strings.is_in(text) or self._has_character(text)
 
     def _has_character(self, text: str) -> bool:

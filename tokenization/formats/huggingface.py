@@ -23,11 +23,7 @@ _AS_GPT2 = {"GPT2Tokenizer", "GPT2TokenizerFast", "GPTNeoXTokenizer", "GPTNeoXTo
 
 
 def read_content(path: Path) -> bytes:
-    """The bytes of a file.
-
-    Raises:
-        TokenizationError: it cannot be read.
-    """
+    """The bytes of a file."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -46,11 +42,7 @@ def _text(path: Path) -> str:
 
 
 def backend_from_json(path: Path) -> "tokenizers.Tokenizer":
-    """Read a `tokenizer.json`.
-
-    Raises:
-        TokenizationError: it is not one, or does not hold together.
-    """
+    """Read a `tokenizer.json`."""
     text = _text(path)
     with native_errors(f"{path} is not a Hugging Face {TOKENIZER_FILE} that can be read"):
         from tokenizers import Tokenizer as Backend
@@ -73,12 +65,7 @@ def _charsmaps(content: Any) -> Iterator[Any]:
 
 
 def backend_from_pair(folder: Path) -> "tokenizers.Tokenizer":
-    """Read a byte-level BPE as GPT-2 keeps it, from `vocab.json` and `merges.txt` in a folder.
-
-    Raises:
-        TokenizationError: one of them cannot be read, or a merge does not fit the vocabulary.
-        UnsupportedTokenizerError: the configuration beside them names a tokenizer that works otherwise.
-    """
+    """Read a byte-level BPE as GPT-2 keeps it, from `vocab.json` and `merges.txt` in a folder."""
     stated = read_tokenizer_class(folder)
     if stated is not None and stated not in _AS_GPT2:
         raise UnsupportedTokenizerError(

@@ -52,10 +52,6 @@ def from_sentencepiece(
     """The tokenizer of a model: its Hugging Face form, the names of its special tokens, and the library's backend.
 
     Messages call the file `name`. The form is kept in `cache_folder`, unless that is None.
-
-    Raises:
-        TokenizationError: it cannot be read.
-        UnsupportedTokenizerError: it has no Hugging Face form that gives the same ids.
     """
 
     def convert() -> "tokenizers.Tokenizer":
@@ -258,7 +254,7 @@ def _literal_cuts(pieces: Sequence[Piece]) -> dict[str, Any] | None:
     pairs = {text[start : start + 2] for text in ordinary for start in range(len(text) - 1)}
 
     def is_free(pair: str) -> bool:
-        """Whether no piece holds the pair, and it is not inside a run of unknown characters, which are one token."""
+        """No piece holds the pair, and it is not inside a run of unknown characters, which are one token."""
         return pair not in pairs and not ordinary.isdisjoint(pair)
 
     rests: dict[str, list[str]] = {}

@@ -82,16 +82,12 @@ class SentencePieceModel:
 
 
 def looks_like_model(content: bytes) -> bool:
-    """Whether a file begins with a piece that begins with its text, as every model does and text does not."""
+    """Content that begins with a piece that begins with its text, as every model does and text does not."""
     return len(content) > 3 and content[0] == content[2] == 0x0A and content[3] + 2 <= content[1] < 128
 
 
 def parse_model(content: bytes, name: str) -> SentencePieceModel:
-    """Read a model.
-
-    Raises:
-        TokenizationError: it is cut off, or holds what no model can.
-    """
+    """Read a model; one that is cut off, or holds what no model can, is an error."""
     with native_errors("SentencePiece models cannot be parsed", remedy="Upgrade protobuf: pip install -U protobuf."):
         from google.protobuf.message import DecodeError
         from sentencepiece.sentencepiece_model_pb2 import ModelProto  # type: ignore[attr-defined]

@@ -36,17 +36,12 @@ _PLAIN_FILE = re.compile(rb"(?:[A-Za-z0-9+/]++={0,2}+ \d{1,9}+\n)*+(?:[A-Za-z0-9
 
 
 def looks_like_ranks(head: bytes) -> bool:
-    """Whether the first bytes of a file are those of a rank file."""
+    """First bytes of a file as a rank file has them."""
     return _LINE.fullmatch(head.split(b"\n", 1)[0].rstrip(b"\r")) is not None
 
 
 def parse_ranks(content: bytes, name: str) -> dict[bytes, int]:
-    """The rank of each token, by its bytes.
-
-    Raises:
-        TokenizationError: a line that is not base64 and a number, a token or a rank twice, a byte without a rank, or
-            ranks with wide gaps.
-    """
+    """The rank of each token, by its bytes: once each, every byte with a rank, no wide gaps."""
     ranks = _plain_ranks(content) or _parse_lines(content, name)
     missing = [byte for byte in range(256) if bytes([byte]) not in ranks]
     if missing:
@@ -107,11 +102,6 @@ def from_ranks(
     """The tokenizer of a rank file under a spec: in its Hugging Face form, and tiktoken's own backend.
 
     Messages call the file `name`. The form is kept in `cache_folder`, unless that is None.
-
-    Raises:
-        TokenizationError: the file is damaged, ids collide, a role has no token, or the pattern is not a regular
-            expression.
-        UnsupportedTokenizerError: the form gives other ids than tiktoken.
     """
     ranks = parse_ranks(content, name)
     special = spec.special_ids(max(ranks.values()) + 1)

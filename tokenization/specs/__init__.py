@@ -95,11 +95,7 @@ def shipped_spec(name: str) -> RankSpec:
 
 
 def read_spec(path: Path) -> RankSpec:
-    """Read a user's own spec file.
-
-    Raises:
-        TokenizationError: it is not TOML, or a key is missing, unknown or of the wrong type.
-    """
+    """Read a user's own spec file."""
     try:
         content = tomllib.loads(path.read_bytes().decode("utf-8"))
     except OSError as error:

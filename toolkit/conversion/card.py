@@ -80,8 +80,6 @@ def model_card(
     """The text of README.md.
 
     Args:
-        manifest: of the converted checkpoint.
-        form: what was exported.
         name: of the written folder, as title and in the example.
         architecture: the transformers class of the folder.
         library: what the folder is written for.

@@ -62,11 +62,7 @@ class Described:
 
 
 def describe(folder: Path, name: str) -> Described:
-    """Read `config.json`.
-
-    Raises:
-        UserError: it is missing or unreadable, or names a part that we do not have; every such part is named.
-    """
+    """Read `config.json`; one that names parts that we do not have is an error with every such part."""
     raw = _read(folder, name)
     family = raw.get("model_type")
     parts = list(_unsupported_keys(raw))

@@ -30,11 +30,7 @@ _FILES = [
 def local_files(model: str) -> Path:
     """The folder of a model; from the hub, its configuration, tokenizer and safetensors are downloaded first.
 
-    Args:
-        model: a folder, or `organization/name` or `organization/name@revision` on the hub.
-
-    Raises:
-        UserError: there is no such folder, and no such model can be downloaded.
+    `model` is a folder, or `organization/name` or `organization/name@revision` on the hub.
     """
     path = Path(model)
     if model and path.is_dir():
@@ -53,11 +49,7 @@ def local_files(model: str) -> Path:
 
 
 def check_output(out: Path) -> None:
-    """Raise if the destination exists already and is not an empty folder.
-
-    Raises:
-        UserError: `out` exists and is not an empty directory.
-    """
+    """Raise if the destination exists already and is not an empty folder."""
     if out.is_dir() and not any(out.iterdir()):
         return
     if out.exists() or out.is_symlink():
@@ -68,8 +60,7 @@ def check_output(out: Path) -> None:
 def output_directory(out: Path) -> Iterator[Path]:
     """A hidden folder that becomes `out` when the block succeeds, and is removed when it does not.
 
-    Raises:
-        UserError: the disk is full, or the place cannot be written.
+    Errors of the system in the block are UserErrors that name `out`.
     """
     try:
         with atomic_directory(out) as folder:

@@ -63,13 +63,7 @@ DEFAULT_DTYPE = ExportDtype.FP32
 def exported_class(form: ExportForm, architecture: ExportArchitecture | None, settings: ModelSettings) -> str:
     """Name of the transformers class of an exported model.
 
-    Args:
-        form: what is exported.
-        architecture: None takes EuroBERT for the bidirectional form of a model that EuroBERT can be, else Llama.
-        settings: the model's shape.
-
-    Raises:
-        UserError: EuroBERT is asked for, and it cannot be this form or this model.
+    Without an architecture: EuroBERT for the bidirectional form of a model that EuroBERT can be, else Llama.
     """
     if architecture is ExportArchitecture.EUROBERT:
         if form is ExportForm.CAUSAL:
@@ -97,13 +91,7 @@ def configuration(
     dtype: ExportDtype,
     architecture: ExportArchitecture | None = None,
 ) -> "PreTrainedConfig":
-    """The transformers configuration of an exported model, whose class `exported_class` names.
-
-    Raises:
-        UserError: the architecture does not have the form or a part of the model.
-        CheckpointError: the encoder form is asked of a model whose tokenizer has no mask token, or no class has its
-            shape.
-    """
+    """The transformers configuration of an exported model, whose class `exported_class` names."""
     from transformers import EuroBertConfig, LlamaConfig, Qwen3Config
 
     class_name = exported_class(form, architecture, settings)

@@ -150,11 +150,7 @@ def _vocabulary(
     place: Path,
     changes: list[str],
 ) -> _Vocabulary:
-    """The vocabulary of the checkpoint; the tokenizers are saved inside `place`, and what was decided is told.
-
-    Raises:
-        CheckpointError: the model's tokenizer has ids that the model has no row for, or none of the pieces of `other`.
-    """
+    """The vocabulary of the checkpoint; the tokenizers are saved inside `place`, and what was decided is told."""
     policy = mask_token if other is None else DEFAULT_MASK_TOKEN
     own, said = open_tokenizer(weights.folder, described, mask_token=policy)
     own.save(place / _OWN)

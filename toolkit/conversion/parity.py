@@ -80,7 +80,7 @@ class Parity:
 
     @property
     def is_within_tolerance(self) -> bool:
-        """Whether the two compute the same; a difference that is not a number says no."""
+        """The two compute the same; a difference that is not a number says no."""
         return self.max_difference <= self.tolerance
 
 
@@ -93,11 +93,7 @@ class NativeModel:
 
 
 def open_native(checkpoint: Checkpoint, settings: ModelSettings, *, rounded_to: torch.dtype) -> NativeModel:
-    """Our model with a checkpoint's weights: fp32 numbers, rounded to `rounded_to` first.
-
-    Raises:
-        CheckpointError: the checkpoint's parameters are not those of the model its settings describe.
-    """
+    """Our model with a checkpoint's weights: fp32 numbers, rounded to `rounded_to` first."""
     with torch.device("meta"):
         encoder = Encoder(settings)
     shapes = {name: tuple(parameter.shape) for name, parameter in encoder.named_parameters()}
@@ -130,10 +126,6 @@ class StockModel:
     """A Hugging Face folder as a user of transformers gets it, but without weights in memory; made by `open_stock`.
 
     Attributes:
-        folder: configuration and weights.
-        name: of the folder, for messages.
-        encode: the tokenizer.
-        model: the model.
         problems: tensors that were missing, left over or of another shape, by kind.
         head: reads the head by its name, where the folder has none.
     """
@@ -150,9 +142,7 @@ def open_stock(folder: Path, *, tokenizer: Path, name: str) -> StockModel:
     """Load a folder through the Auto classes, without remote code.
 
     Args:
-        folder: configuration and weights.
         tokenizer: the folder of the tokenizer that encodes.
-        name: of the folder, for messages.
 
     Raises:
         UserError: transformers does not load it.
@@ -191,16 +181,11 @@ def compare_logits(
     """Compare the logits of a folder's model with ours on `SENTENCES`.
 
     Args:
-        stock: the model in transformers.
-        native: the same weights in our model.
         attention: the kind that the folder's model computes.
         pad_id: what fills up a batch.
         without: a vocabulary entry that is left out, because it is new.
         shared: the ids of what the two vocabularies have in common, in the folder's and in ours, where they differ;
             the texts are cut down to it.
-
-    Raises:
-        CheckpointError: the tokenizer gives ids that the model does not have.
     """
     vocab_size = stock.model.config.vocab_size
     if shared is None:

@@ -20,22 +20,10 @@ _POLICIES = {"auto": "auto", "reserved": "reserved", "mean": "append"}
 
 
 def open_tokenizer(folder: Path, described: Described, *, mask_token: str) -> tuple[Tokenizer, list[str]]:
-    """Load the tokenizer of a model's folder.
+    """Load the tokenizer of a model's folder; with it, what was decided, one sentence each.
 
     The tokens that the tokenizer's files name rule. Where they name none to begin or end a text, the one whose id
     config.json gives does, so that exports and corpora know it; the same goes for a mask under `auto`.
-
-    Args:
-        folder: of the model.
-        described: the model's configuration.
-        mask_token: the policy, as `from_hf` takes it.
-
-    Returns:
-        The tokenizer, and what was decided, one sentence each.
-
-    Raises:
-        UserError: there is none, or the policy is unknown.
-        tokenization.TokenizationError: it cannot be read, or the mask token asked for does not exist.
     """
     policy = _policy(mask_token)
     _require_files(folder)
@@ -60,15 +48,7 @@ def open_tokenizer(folder: Path, described: Described, *, mask_token: str) -> tu
 
 
 def open_other_tokenizer(spec: Path | str, *, mask_token: str) -> tuple[Tokenizer, list[str]]:
-    """Load a tokenizer that is not the model's own, of any kind that `toolkit preprocess` takes.
-
-    Returns:
-        The tokenizer, and what was decided, one sentence each.
-
-    Raises:
-        UserError: the policy is unknown.
-        tokenization.TokenizationError: it cannot be read, or the mask token asked for does not exist.
-    """
+    """Load a tokenizer that is not the model's own, of any kind that `toolkit preprocess` takes, with notes."""
     tokenizer = tokenization.load(spec, mask_token=_policy(mask_token), rules=_RULES)
     return tokenizer, [_mask_note(tokenizer), *_notes(tokenizer)]
 
@@ -95,7 +75,6 @@ def _notes(tokenizer: Tokenizer) -> list[str]:
 
 
 def _policy(mask_token: str) -> str:
-    """The mask policy as `tokenization` names it."""
     if mask_token in _POLICIES or mask_token.startswith(("id:", "token:")):
         return _POLICIES.get(mask_token, mask_token)
     raise UserError(

@@ -71,14 +71,9 @@ class VocabularyChange:
 
 
 def change_vocabulary(old: Tokenizer, new: Tokenizer) -> VocabularyChange:
-    """Find where each row of a new vocabulary comes from.
+    """Find where each row of a new vocabulary comes from; the two have to have a piece in common.
 
-    Args:
-        old: the tokenizer that the model was trained with; the row of its mask is used only where its files name one.
-        new: the one that the model gets.
-
-    Raises:
-        CheckpointError: the two have no piece in common.
+    The row of the old mask is used only where the old tokenizer's files name one.
     """
     theirs, ours = Pieces(old), Pieces(new)
     sources: list[tuple[int, ...]] = [()] * new.vocabulary_size

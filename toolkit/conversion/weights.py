@@ -30,12 +30,8 @@ class HubWeights:
         """Find the files and check that every tensor they announce is there whole.
 
         Args:
-            folder: of the model.
             is_tied: whether embedding and head are one; it may be stored under the head's name alone, as the library's
                 own `save_model` does.
-
-        Raises:
-            CheckpointError: no safetensors, or a file is missing, damaged or cut off; tensors are named.
         """
         listed = _listed(folder)
         places: dict[str, TensorPlace] = {}
@@ -65,11 +61,7 @@ class HubWeights:
         return self._places[name].shape
 
     def rows(self, name: str) -> Iterator[torch.Tensor]:
-        """The tensor in blocks along its first dimension, fp32, in order.
-
-        Raises:
-            CheckpointError: its numbers are of a kind that is not read, or its file cannot be read.
-        """
+        """The tensor in blocks along its first dimension, fp32, in order."""
         return read_rows(self._places[name])
 
     def tensor(self, name: str, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -83,11 +75,7 @@ class HubWeights:
 
 
 def _listed(folder: Path) -> dict[str, Path]:
-    """File of each tensor, as the index of a model in several files says; empty for a model in one file.
-
-    Raises:
-        CheckpointError: there are no safetensors, or the index cannot be read.
-    """
+    """File of each tensor, as the index of a model in several files says; empty for a model in one file."""
     if (folder / _SINGLE).is_file():
         return {}
     index = folder / _INDEX
@@ -123,11 +111,7 @@ def shapes_of(settings: ModelSettings) -> dict[str, tuple[int, ...]]:
 
 
 def check_tensors(weights: HubWeights, settings: ModelSettings) -> Iterator[str]:
-    """Raise for tensors that the model does not have; yield notes on those that are dropped without loss.
-
-    Raises:
-        CheckpointError: naming the tensors.
-    """
+    """Raise for tensors that the model does not have; yield notes on those that are dropped without loss."""
     shapes = shapes_of(settings)
     others = sorted(weights.names - shapes.keys())
     if missing := sorted(shapes.keys() - weights.names):

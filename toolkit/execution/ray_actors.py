@@ -26,12 +26,8 @@ class _Place:
     """A worker as the command sees it.
 
     Attributes:
-        actor: its handle.
         answer: what it is to answer next, if anything.
-        setting: of its process.
         host: name of its machine, once it has one.
-        process: its id there.
-        is_ready: whether it can have items.
         key: name of the item that it runs.
     """
 
@@ -89,11 +85,7 @@ class RayExecutor:
         place.key, place.answer = work.key, place.actor.run.remote(work)
 
     def wait(self, seconds: float) -> list[Event]:
-        """Events that have happened, or do within so many seconds.
-
-        Raises:
-            SettingsError: no machine has room, or a worker cannot start on one.
-        """
+        """Events that have happened, or do within so many seconds."""
         self._recruit()
         numbers = {place.answer: number for number, place in self._places.items() if place.answer is not None}
         if not numbers:

@@ -21,14 +21,7 @@ _SECONDS_TO_CONNECT = 10.0
 
 
 class Cluster:
-    """A connection to a Ray cluster: the one of RAY_ADDRESS, else one that runs here, else a new one here.
-
-    Attributes:
-        name: in messages.
-
-    Raises:
-        SettingsError: Ray is not installed, or the cluster of RAY_ADDRESS cannot be reached.
-    """
+    """A connection to a Ray cluster: the one of RAY_ADDRESS, else one that runs here, else a new one here."""
 
     def __init__(self) -> None:
         address = _address()
@@ -94,11 +87,7 @@ def _options(address: str | None) -> dict[str, Any]:
 
 
 def _address() -> str | None:
-    """Address of the cluster to connect to; None: a local one is to be started.
-
-    Raises:
-        SettingsError: RAY_ADDRESS is not one, or nothing answers there.
-    """
+    """Address of the cluster to connect to; None: a local one is to be started."""
     given = os.environ.get("RAY_ADDRESS", "")
     if given == "local":
         return None

@@ -21,7 +21,6 @@ _VERSIONS = ("numpy", "tokenizers", "torch", "transformers")
 
 
 def _versions() -> dict[str, str]:
-    """Versions of what results depend on."""
     return {"this toolkit": toolkit.__version__, **{name: metadata.version(name) for name in _VERSIONS}}
 
 
@@ -37,10 +36,6 @@ class Setting:
         runner: "module:name" of a callable that returns what runs items.
         log: file of what the worker prints.
         mark: file that the command has made; every machine has to see it.
-        directory: the command's working directory.
-        search_path: the command's, for modules.
-        environment: variables of the command.
-        versions: of packages, by name.
     """
 
     runner: str

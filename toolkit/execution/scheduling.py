@@ -110,7 +110,6 @@ class _Loop:
                     self._drop(Failed(NOBODY, item.key, f"it needs {event.key}, which has failed"))
 
     def _drop(self, event: Event) -> None:
-        """An item that waits has ended."""
         self.pending = [item for item in self.pending if item.key != event.key]
         self._unrun.append(event)
         self._end(event)

@@ -66,7 +66,7 @@ class Stages:
         return self._stages.get(name)
 
     def is_intact(self, name: str, key: str) -> bool:
-        """True if the stage is finished, made from these inputs, and its files are as they were written."""
+        """A stage that is finished, made from these inputs, with its files as they were written."""
         stage = self._stages.get(name)
         if stage is None or stage.key != key or stage.files is None:
             return False
@@ -102,14 +102,7 @@ class Stages:
 
 
 class Job:
-    """Runs stages, numbered from 1 to `num_stages`.
-
-    Attributes:
-        folder: where all stages write.
-        stages: records of its stages.
-        screen: the console.
-        num_made: stages that were run and not found finished.
-    """
+    """Runs stages in one folder, numbered from 1 to `num_stages`; `num_made` counts those not found finished."""
 
     def __init__(self, folder: Path, *, num_stages: int) -> None:
         self.folder, self.stages, self.screen = folder, Stages(folder), console()
@@ -163,11 +156,7 @@ class Job:
 
 
 def locked(folder: Path) -> AbstractContextManager[None]:
-    """Create the folder of a job and lock it against a second one.
-
-    Raises:
-        SettingsError: it is in use, or cannot be written.
-    """
+    """Create the folder of a job and lock it against a second one."""
     return locked_folder(
         folder,
         ".job.lock",

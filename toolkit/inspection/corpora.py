@@ -1,7 +1,4 @@
-"""A corpus for a person to read: statistics, lengths of documents, decoded rows; readable in a plain log too.
-
-Shapes: B rows, S positions in a row.
-"""
+"""A corpus for a person to read: statistics, lengths of documents, decoded rows; readable in a plain log too."""
 
 import itertools
 from collections.abc import Sequence
@@ -40,8 +37,6 @@ class Lengths:
     """Lengths of the documents of a corpus, in tokens.
 
     Attributes:
-        shortest: over all documents.
-        longest: over all documents.
         counts: number of documents of each length; the last entry counts those of 65,536 tokens and more.
         powers: number of documents of 2^(k-1) to 2^k - 1 tokens at entry k.
     """
@@ -71,12 +66,7 @@ def measure_lengths(corpus: Corpus) -> Lengths:
 
 
 def load_tokenizer(corpus: Corpus) -> Tokenizer:
-    """The tokenizer in the corpus folder.
-
-    Raises:
-        CorpusError: it is another one than the corpus was made with.
-        TokenizationError: it is missing or cannot be read.
-    """
+    """The tokenizer in the corpus folder; another one than the corpus was made with is an error."""
     tokenizer = load(corpus.tokenizer_folder)
     if tokenizer.fingerprint != corpus.fingerprint:
         raise CorpusError(

@@ -62,11 +62,6 @@ def watch(folder: Path) -> None:
 
 
 def _what_is(folder: Path) -> str:
-    """One of the four, in words.
-
-    Raises:
-        SettingsError: it is none of them.
-    """
     run = RunFolder(folder)
     if (folder / CHECKPOINT_MANIFEST).is_file():
         return _CHECKPOINT
