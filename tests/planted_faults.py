@@ -440,8 +440,8 @@ FAULTS = (
     Fault(
         name="preprocess: an unfinished corpus is resumed with other options",
         path="toolkit/preprocess/writer/folder.py",
-        old="changes = differences(ledger.key, key)",
-        new="changes = differences(key, key)",
+        old="changes = key_changes(ledger.key, key)",
+        new="changes = key_changes(key, key)",
         tests=("tests/preprocess/test_preprocess_restart.py",),
     ),
     Fault(
@@ -973,8 +973,8 @@ FAULTS = (
     Fault(
         name="report: the answer that reads no text may be the best model",
         path="toolkit/report/compare/tables.py",
-        old="isinstance(cell, Score) and not cell.is_reference]",
-        new="isinstance(cell, Score)]",
+        old="isinstance(cell, MeanScore) and not cell.is_reference]",
+        new="isinstance(cell, MeanScore)]",
         tests=("tests/report/test_tables.py",),
     ),
     Fault(
@@ -1101,8 +1101,8 @@ FAULTS = (
     Fault(
         name="fine-tuning: weights are taken that were trained on other inputs",
         path="toolkit/finetuning/training_folder.py",
-        old='open_folder(folder, {**declared, "start": _digest(network, inputs)})',
-        new="open_folder(folder, declared)",
+        old='open_training_folder(folder, {**declared, "start": _digest(network, inputs)})',
+        new="open_training_folder(folder, declared)",
         tests=("tests/finetuning/test_cell.py::test_trained_weights_are_taken_for_the_same_start_and_inputs_alone",),
     ),
     Fault(

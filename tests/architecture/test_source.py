@@ -19,7 +19,7 @@ DEEP_FUNCTIONS: dict[str, str] = {}
 
 BOOLEAN_PARAMETERS = {
     "adopt.overwrite": "the option of that name: permission, not another way to work",
-    "prepare.overwrite": "the option of that name: permission, not another way to work",
+    "open_ledger.overwrite": "the option of that name: permission, not another way to work",
     "to_hf.sentence_transformers": "the option of that name: files beside the same model",
     "HubWeights.open.is_tied": "what config.json says",
     "Linear.__init__.bias": "torch's own signature",

@@ -8,7 +8,7 @@ import pytest
 
 from toolkit.core.errors import SettingsError, UserError
 from toolkit.core.locks import holder_of, is_held, locked_file
-from toolkit.preprocess.writer.folder import locked
+from toolkit.preprocess.writer.folder import locked_output
 from toolkit.run.folder import RunFolder
 
 _GONE = "4194303\nnode-17\n"
@@ -31,7 +31,7 @@ def no_flock(monkeypatch):
 def test_a_holder_on_another_machine_is_named_with_its_file(tmp_path, name):
     """A run, or a corpus being written, whose machine was lost."""
     run, file = RunFolder(tmp_path), tmp_path / name
-    lock = {".lock": run.locked, ".starter.lock": run.reserved, ".corpus.lock": lambda: locked(tmp_path)}[name]
+    lock = {".lock": run.locked, ".starter.lock": run.reserved, ".corpus.lock": lambda: locked_output(tmp_path)}[name]
     file.write_text(_GONE)
     with pytest.raises((SettingsError, UserError), match=rf"(?s)nother .*{_SAID.format(path=file)}"), lock():
         pass

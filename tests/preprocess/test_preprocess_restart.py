@@ -14,7 +14,7 @@ from toolkit.core.errors import CorpusError, UserError
 from toolkit.data import Corpus
 from toolkit.preprocess import PreprocessSettings, preprocess
 from toolkit.preprocess.writer import writing
-from toolkit.preprocess.writer.folder import LOCK_NAME, locked
+from toolkit.preprocess.writer.folder import LOCK_NAME, locked_output
 from toolkit.preprocess.writer.ledger import LEDGER_NAME
 
 
@@ -305,7 +305,7 @@ def test_a_file_in_the_place_of_the_folder_is_said(prepare, sources, tmp_path):
 
 
 def test_two_processes_cannot_write_one_corpus(prepare, sources, tmp_path):
-    with locked(tmp_path / "corpus"), pytest.raises(UserError, match="Another process"):
+    with locked_output(tmp_path / "corpus"), pytest.raises(UserError, match="Another process"):
         prepare(*sources, **GIVEN)
     assert not (tmp_path / "corpus").exists()
     prepare(*sources, **GIVEN)
@@ -323,7 +323,8 @@ def test_the_lock_holds_where_only_files_open_for_writing_can_be_locked(tmp_path
         real(file, operation)
 
     monkeypatch.setattr(fcntl, "flock", as_on_nfs)
-    with locked(tmp_path / "corpus"), pytest.raises(UserError, match="Another process"), locked(tmp_path / "corpus"):
+    output = tmp_path / "corpus"
+    with locked_output(output), pytest.raises(UserError, match="Another process"), locked_output(output):
         pass
 
 

@@ -11,7 +11,7 @@ from toolkit.report.compare.comparisons import comparison_table, difference_tabl
 from toolkit.report.compare.formats import markdown
 from toolkit.report.compare.levels import Level, configuration_level, model_level
 from toolkit.report.compare.score_tables import score_tables
-from toolkit.report.compare.tables import Score
+from toolkit.report.compare.tables import MeanScore
 from toolkit.report.read.results import read_results
 
 
@@ -131,7 +131,7 @@ def test_its_score_is_taken_for_exact(tmp_path: Path) -> None:
     assert level is not None
     (table,) = difference_tables(level, "bert")
     score = table.rows[0][-1]
-    assert isinstance(score, Score)
+    assert isinstance(score, MeanScore)
     assert score.estimate.mean == pytest.approx(-0.4)
     assert score.estimate.t is not None
     assert score.estimate.t.high == pytest.approx(-0.4 + 4.302652729911275 * 0.01 / 3**0.5)

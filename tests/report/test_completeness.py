@@ -11,7 +11,7 @@ from toolkit.report.compare.formats import markdown
 from toolkit.report.compare.levels import model_level
 from toolkit.report.compare.score_tables import score_tables
 from toolkit.report.compare.tables import missing_table, rates_table
-from toolkit.report.read.completeness import Reason, summary
+from toolkit.report.read.completeness import MissingReason, missing_summary
 from toolkit.report.read.results import Results, read_results
 
 RATES, SEEDS = [1e-5, 1e-4, 1e-3], [0, 1]
@@ -51,13 +51,13 @@ def _results(folder: Path) -> Results:
 def test_each_missing_run_has_its_reason(grid: Path) -> None:
     results = _results(grid)
     assert {(*one.cell.group, one.cell.learning_rate, one.cell.seed): one.reason for one in results.missing} == {
-        ("a", "sst2", 1e-3, 1): Reason.FAILED,
-        ("b", "sst2", 1e-3, 0): Reason.DIVERGED,
-        ("b", "sst2", 1e-3, 1): Reason.NOT_RUN,
-        **{("c", "sst2", rate, seed): Reason.NOT_RUN for rate in RATES for seed in SEEDS},
+        ("a", "sst2", 1e-3, 1): MissingReason.FAILED,
+        ("b", "sst2", 1e-3, 0): MissingReason.DIVERGED,
+        ("b", "sst2", 1e-3, 1): MissingReason.NOT_RUN,
+        **{("c", "sst2", rate, seed): MissingReason.NOT_RUN for rate in RATES for seed in SEEDS},
     }
     assert results.completeness == "9 of 18 fine-tuning runs"
-    assert summary(results.missing) == "9 runs have no result: 7 not run, 1 failed, 1 diverged"
+    assert missing_summary(results.missing) == "9 runs have no result: 7 not run, 1 failed, 1 diverged"
     table = missing_table(results)
     assert table is not None
     lines = markdown(table).splitlines()

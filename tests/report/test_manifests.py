@@ -10,7 +10,7 @@ import pytest
 from tests.support.checkpoints import states_of, write_checkpoint
 from tests.support.finished_grids import row, write_finished_grid
 from toolkit.checkpoint.manifest import read_manifest
-from toolkit.report.read.manifests import manifest_labels, training_flops, with_manifest_labels
+from toolkit.report.read.manifests import flops_up_to, manifest_labels, with_manifest_labels
 from toolkit.report.read.results import read_results
 from toolkit.run.folder import RunFolder
 
@@ -36,11 +36,11 @@ LINES = [
 
 def test_flops_are_tokens_times_flops_per_token() -> None:
     """1,000 tokens of 10 each, 800 of 30 each; a step that no line tells of is unknown."""
-    assert training_flops(LINES, 10) == pytest.approx(10_000)
-    assert training_flops(LINES, 20) == pytest.approx(10_000 + 24_000)
-    assert training_flops(LINES, 15) is None
-    assert training_flops([], 0) is None
-    assert training_flops([{"step": 10, "loss": 1.0, "tokens": 5}], 10) is None
+    assert flops_up_to(LINES, 10) == pytest.approx(10_000)
+    assert flops_up_to(LINES, 20) == pytest.approx(10_000 + 24_000)
+    assert flops_up_to(LINES, 15) is None
+    assert flops_up_to([], 0) is None
+    assert flops_up_to([{"step": 10, "loss": 1.0, "tokens": 5}], 10) is None
 
 
 def _checkpoint(folder: Path, step: int, **settings: Any) -> Path:

@@ -29,7 +29,7 @@ from toolkit.finetuning.settings import Initialization, Split
 from toolkit.finetuning.source import EncoderSource
 from toolkit.finetuning.task import Prediction, Task
 from toolkit.finetuning.trainer import Features
-from toolkit.finetuning.training_folder import fit_once, open_folder
+from toolkit.finetuning.training_folder import fit_once, open_training_folder
 
 _RESULT, _PREDICTIONS, _MODEL = "result.json", "predictions.jsonl", "model"
 _UNFINISHED = ".unfinished"
@@ -198,7 +198,7 @@ def _open_unfinished(output: Path, prepared: PreparedTask) -> Path:
     files = {split.value: _identity(prepared.task.files_of(split, path)) for split, path in prepared.files.items()}
     _check_replaceable(output / _MODEL, prepared.source)
     try:
-        return open_folder(output / _UNFINISHED, _declared(prepared) | {"files": files})
+        return open_training_folder(output / _UNFINISHED, _declared(prepared) | {"files": files})
     except OSError as error:
         raise UserError(
             f"could not create the output folder {output}: {error.strerror}. Choose another one (--output)."

@@ -23,7 +23,7 @@ from toolkit.finetuning.trainer import Features, keep_trained
 _NOTE = "declared.json"
 
 
-def open_folder(folder: Path, declared: Mapping[str, Any]) -> Path:
+def open_training_folder(folder: Path, declared: Mapping[str, Any]) -> Path:
     """A folder that says what its content belongs to; emptied where that is something else.
 
     Raises:
@@ -51,7 +51,7 @@ def fit_once(
     Files of equal content may be read as other inputs, as where several splits name one file: the inputs decide.
     `declared` is what the run is, but for its data; the folder is for this training alone.
     """
-    open_folder(folder, {**declared, "start": _digest(network, inputs)})
+    open_training_folder(folder, {**declared, "start": _digest(network, inputs)})
     try:
         task.fit(network, inputs, source, folder=folder)
     except NonFiniteError:

@@ -31,7 +31,7 @@ from toolkit.data.corpus.shards import file_names
 from toolkit.preprocess.adopted_frames import FrameCounter, FrameIds, most_common_frame
 from toolkit.preprocess.sources.walk import Repeats, each_once, matches, report_repeats, status_of
 from toolkit.preprocess.tokenizer_checks import ids_that_differ_in_transformers, mask_notes
-from toolkit.preprocess.writer.folder import TOKENIZER_FOLDER, complete_corpus, locked, unexpected_names
+from toolkit.preprocess.writer.folder import TOKENIZER_FOLDER, complete_corpus, locked_output, unexpected_names
 
 _ENDINGS = (".bin", ".idx")
 _PIECE_BYTES = 1 << 22
@@ -119,7 +119,7 @@ def adopt(
     for difference in ids_that_differ_in_transformers(loaded):
         console().print(f"{difference}. Megatron-LM's ids are AutoTokenizer's.")
     shards = _open(prefixes)
-    with locked(output):
+    with locked_output(output):
         try:
             _check_output(output, prefixes, loaded, overwrite=overwrite)
             pairs = _examine(shards, loaded)

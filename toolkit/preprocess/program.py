@@ -18,7 +18,7 @@ from toolkit.preprocess.settings import PreprocessSettings
 from toolkit.preprocess.sources import Source, find_sources
 from toolkit.preprocess.summary import PreprocessResult
 from toolkit.preprocess.tokenizer_checks import ids_that_differ_in_transformers
-from toolkit.preprocess.writer.folder import HOLDOUT_FOLDER, complete_corpus, finish, locked, prepare
+from toolkit.preprocess.writer.folder import HOLDOUT_FOLDER, complete_corpus, locked_output, open_ledger, remove_ledger
 from toolkit.preprocess.writer.ledger import read_ledger
 from toolkit.preprocess.writer.shard_sequence import OpenCorpus
 from toolkit.preprocess.writer.writing import recorded_names, write_shards
@@ -56,7 +56,7 @@ def preprocess(sources: Sequence[str], output: Path, *, settings: PreprocessSett
     for difference in ids_that_differ_in_transformers(tokenizer):
         console().print(f"{difference}.")
     files = find_sources(sources, subset=settings.subset, output=output)
-    with locked(output):
+    with locked_output(output):
         try:
             return _make(files, output, tokenizer, settings, start=start)
         except KeyboardInterrupt:
@@ -78,7 +78,7 @@ def _make(
     start: float,
 ) -> PreprocessResult:
     key = _key(files, tokenizer, settings)
-    ledger = prepare(output, key, engine=settings.engine, overwrite=settings.overwrite)
+    ledger = open_ledger(output, key, engine=settings.engine, overwrite=settings.overwrite)
     num_kept, before = len(ledger.shards), ledger.tally
     done_before = (before.documents, before.tokens, before.text_bytes)
     written = write_shards(files, output, ledger, tokenizer=tokenizer, settings=settings)
@@ -93,7 +93,7 @@ def _make(
             # A small holdout may have no document long enough; a run that is to be evaluated on it will say so.
             with suppress(CorpusError):
                 _pack(output / HOLDOUT_FOLDER, settings.sequence_length)
-    finish(output)
+    remove_ledger(output)
     documents, tokens, text_bytes = (
         after - earlier
         for after, earlier in zip((tally.documents, tally.tokens, tally.text_bytes), done_before, strict=True)

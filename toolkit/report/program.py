@@ -23,7 +23,7 @@ from toolkit.report.output_folder import check_output_folder, replace_report
 from toolkit.report.pages.figure import Figure
 from toolkit.report.pages.model_index import model_indexes, mteb_results
 from toolkit.report.pages.page import Contents, render
-from toolkit.report.read.completeness import summary
+from toolkit.report.read.completeness import missing_summary
 from toolkit.report.read.manifests import with_manifest_labels
 from toolkit.report.read.results import Results, read_results
 from toolkit.report.read.runs import RunCurves, is_run, read_runs
@@ -191,7 +191,7 @@ def _say(results: Results | None, output: Path) -> None:
                 f"runs were made by {len(results.makers)} combinations of versions, device and dtype: their scores may "
                 f"differ for that; {PAGE} lists them under Settings and machine"
             )
-        if missing := summary(results.missing):
+        if missing := missing_summary(results.missing):
             console().print(f"{missing}, see tables/missing-runs.md")
         console().print(f"{results.completeness} of {counted(len(results.models), 'model')}")
     console().print(f"written to {output}: {PAGE}, tables/, figures/")

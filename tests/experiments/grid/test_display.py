@@ -5,7 +5,7 @@ from rich.live import Live
 
 from toolkit.execution.work import Failed, Finished, Lost
 from toolkit.experiments.grid.cells import Cell, Score
-from toolkit.experiments.grid.display import Display, Tally, tally_table
+from toolkit.experiments.grid.display import Display, GridTally, tally_table
 
 CELLS = [Cell("m", task, "sc", seed, 1e-3) for task in ("a", "b") for seed in (0, 1)]
 VALIDATION = dict(zip(CELLS, (0.5, 0.25, 0.75, 0.5), strict=True))
@@ -22,7 +22,7 @@ def settle(event):
 def make_tally():
     """An hour passes at each look at the clock."""
     hours = iter(range(0, 3600 * 100, 3600))
-    return Tally(
+    return GridTally(
         CELLS,
         {CELLS[0]: score(CELLS[0])},
         settle=settle,

@@ -8,7 +8,7 @@ import pytest
 
 from toolkit.core.errors import UserError
 from toolkit.workflows.quickstart import finetuning as quickstart_finetuning
-from toolkit.workflows.quickstart.finetuning import Run, finetune_side_by_side
+from toolkit.workflows.quickstart.finetuning import FinetuningRun, finetune_side_by_side
 
 
 def open_played_runner():
@@ -28,7 +28,7 @@ def open_played_runner():
 
 def _runs(folder: Path, rates):
     return [
-        Run(Path("encoder"), {}, folder / str(seed), {"seed": seed, "learning_rate": rate}, "random")
+        FinetuningRun(Path("encoder"), {}, folder / str(seed), {"seed": seed, "learning_rate": rate}, "random")
         for seed, rate in enumerate(rates)
     ]
 

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from toolkit.workflows.quickstart.evaluations import bag_of_words_accuracy
-from toolkit.workflows.quickstart.page import duration, render, summary
+from toolkit.workflows.quickstart.page import minutes_text, render, summary
 
 VOID = {"meta", "br", "img", "link"}
 
@@ -125,7 +125,7 @@ def test_a_comparison_that_goes_the_other_way_says_so(make_facts, mlm_only_metri
     ("seconds", "words"), [(0.04, "0.0 s"), (59.94, "59.9 s"), (59.96, "1 min 00 s"), (179.6, "3 min 00 s")]
 )
 def test_durations(seconds, words):
-    assert duration(seconds) == words
+    assert minutes_text(seconds) == words
 
 
 def test_the_terminal_gets_the_numbers_too(make_facts, mlm_only_metrics):

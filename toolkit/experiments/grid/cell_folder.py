@@ -88,13 +88,13 @@ def _write_object(file: Path, record: Record) -> None:
     atomic_write(file, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
 
 
-def differences(was: Record, now: Record, *, place: str = "") -> list[str]:
+def record_differences(was: Record, now: Record, *, place: str = "") -> list[str]:
     """'settings.steps was 1000 and is 500', for each key of two records that differs; hashes are not shown."""
     found: list[str] = []
     for key in sorted({*was, *now}):
         old, new, name = was.get(key), now.get(key), f"{place}{key}"
         if isinstance(old, dict) and isinstance(new, dict):
-            found += differences(old, new, place=f"{name}.")
+            found += record_differences(old, new, place=f"{name}.")
         elif old == new:
             continue
         elif place.startswith(("model.", "data.")):

@@ -8,7 +8,7 @@ from toolkit.core.console import console
 from toolkit.core.text import counted, first_few
 from toolkit.execution.work import ExecutorKind
 from toolkit.experiments.grid.cells import Cell, Outcome
-from toolkit.experiments.grid.display import Tally
+from toolkit.experiments.grid.display import GridTally
 from toolkit.experiments.grid.halving import Dropped, Halving, halve
 from toolkit.experiments.grid.plan import GridPlan
 from toolkit.experiments.grid.selection import Selected, select
@@ -17,13 +17,13 @@ from toolkit.finetuning.made_by import versions_and_device
 _MOST_NAMED = 20
 
 
-def find_halving(plan: GridPlan, tally: Tally) -> Halving | None:
+def find_halving(plan: GridPlan, tally: GridTally) -> Halving | None:
     """State of successive halving, where the grid asks for it."""
     without_score = {*tally.failed, *tally.diverged}
     return halve(plan.cells, tally.scores, without_score) if plan.grid.grid.search == "halving" else None
 
 
-def select_rates(plan: GridPlan, tally: Tally) -> Selected:
+def select_rates(plan: GridPlan, tally: GridTally) -> Selected:
     """The chosen rates so far; one that was dropped, or of which a seed diverged, cannot be chosen."""
     halving = find_halving(plan, tally)
     # A rate that was dropped may have all its seeds, from a grid that had dropped nothing.
@@ -31,7 +31,7 @@ def select_rates(plan: GridPlan, tally: Tally) -> Selected:
     return select(eligible, [tally.scores[cell] for cell in eligible if cell in tally.scores])
 
 
-def remove_unchosen_models(plan: GridPlan, tally: Tally, selected: Selected) -> None:
+def remove_unchosen_models(plan: GridPlan, tally: GridTally, selected: Selected) -> None:
     """Remove the models of all rates but the chosen one, where all cells of a model and task have ended well."""
     halving = find_halving(plan, tally)
     open_groups = {
@@ -78,7 +78,7 @@ def print_start(
         screen.print(f"{counted(number, 'cell')} made with {name} {was} (now {now}): kept as they are")
 
 
-def print_outcome(plan: GridPlan, tally: Tally) -> None:
+def print_outcome(plan: GridPlan, tally: GridTally) -> None:
     """Print the chosen rates, and what has no score or no model."""
     screen, selected = console(), select_rates(plan, tally)
     for model, tasks in selected.items():
@@ -105,7 +105,7 @@ def print_outcome(plan: GridPlan, tally: Tally) -> None:
         screen.print(f"{counted(len(tally.failed), 'cell')} failed. The same command tries them again.")
 
 
-def _print_diverged(plan: GridPlan, tally: Tally, selected: Selected) -> None:
+def _print_diverged(plan: GridPlan, tally: GridTally, selected: Selected) -> None:
     seeds: dict[tuple[tuple[str, str], float], list[int]] = defaultdict(list)
     for cell in sorted(tally.diverged):
         seeds[cell.group, cell.learning_rate].append(cell.seed)
@@ -118,7 +118,7 @@ def _print_diverged(plan: GridPlan, tally: Tally, selected: Selected) -> None:
     _print_some(lines, "diverged")
 
 
-def _print_dropped(plan: GridPlan, tally: Tally, dropped: Sequence[Dropped]) -> None:
+def _print_dropped(plan: GridPlan, tally: GridTally, dropped: Sequence[Dropped]) -> None:
     lines = []
     for one in dropped:
         mean = "a cell failed or diverged" if one.mean is None else f"validation {one.mean:.4f}"
@@ -130,7 +130,7 @@ def _print_dropped(plan: GridPlan, tally: Tally, dropped: Sequence[Dropped]) -> 
     console().print(f"search = 'halving' left out {num_left_out:,} of {counted(len(plan.cells), 'cell')}")
 
 
-def _print_missing_models(plan: GridPlan, tally: Tally, selected: Selected) -> None:
+def _print_missing_models(plan: GridPlan, tally: GridTally, selected: Selected) -> None:
     keep = plan.grid.grid.keep_models
     wanted = [cell for cell in tally.scores if keep == "all" or (keep == "chosen" and _is_chosen(cell, selected))]
     missing = [cell for cell in wanted if not plan.folder.place(cell).model.is_dir()]

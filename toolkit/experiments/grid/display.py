@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _HOUR = 3600.0
 
 
-class Tally:
+class GridTally:
     """Counts of a grid that runs, and the best validation score of each task so far.
 
     `settle` writes down that a cell has finished or failed, and returns the outcome of a finished one.
@@ -99,7 +99,7 @@ class Tally:
 
 
 @contextmanager
-def shown(tally: Tally) -> Iterator[Observer]:
+def shown(tally: GridTally) -> Iterator[Observer]:
     """A display that keeps the tally, for the block."""
     screen = console()
     if not screen.is_terminal:
@@ -114,7 +114,7 @@ def shown(tally: Tally) -> Iterator[Observer]:
 class Display:
     """A line per cell that ended, with how far the grid is; or a live table of tasks below lines of what went wrong."""
 
-    def __init__(self, tally: Tally, say: Callable[[str], None], live: "Live | None" = None) -> None:
+    def __init__(self, tally: GridTally, say: Callable[[str], None], live: "Live | None" = None) -> None:
         self._tally, self._say, self._live = tally, say, live
         self._messages, self._ended = set[tuple[tuple[str, str], str]](), list[str]()
 
@@ -156,7 +156,7 @@ class Display:
         return f", best of {score.cell.task} so far" if self._tally.best[score.cell.task] is score else ""
 
 
-def tally_table(tally: Tally) -> "Table":
+def tally_table(tally: GridTally) -> "Table":
     """A row per task: done (diverged ones too), running, diverged, failed and the best score; below it the summary."""
     from rich.table import Table
 

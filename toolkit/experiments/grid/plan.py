@@ -11,7 +11,7 @@ from toolkit.core.known_hashes import KnownHashes
 from toolkit.core.text import counted, first_few
 from toolkit.engine.precision import Precision
 from toolkit.execution.work import Resources, Work
-from toolkit.experiments.grid.cell_folder import differences
+from toolkit.experiments.grid.cell_folder import record_differences
 from toolkit.experiments.grid.cells import Cell, Outcome, grid_cells
 from toolkit.experiments.grid.declaration import Grid
 from toolkit.experiments.grid.folder import GridFolder
@@ -142,7 +142,7 @@ class GridPlan:
         defaults = get_task(cell.kind).Settings().model_dump(mode="json")
         # What has not been fetched cannot be compared.
         now = {key: was.get(key) if value is None else value for key, value in self.task(cell).record.items()}
-        return differences({**was, "settings": {**defaults, **was.get("settings", {})}}, now)
+        return record_differences({**was, "settings": {**defaults, **was.get("settings", {})}}, now)
 
     def _refusal(self, changed: Mapping[Cell, list[str]]) -> str:
         by_difference: dict[str, list[Cell]] = {}

@@ -20,7 +20,7 @@ from toolkit.experiments.grid.choice import (
     select_rates,
 )
 from toolkit.experiments.grid.declaration import load_grid
-from toolkit.experiments.grid.display import Tally, shown
+from toolkit.experiments.grid.display import GridTally, shown
 from toolkit.experiments.grid.executors import open_executor
 from toolkit.experiments.grid.inputs import Hub
 from toolkit.experiments.grid.plan import GridPlan
@@ -60,7 +60,7 @@ def show_grid(path: Path) -> None:
     plan = GridPlan(load_grid(path), hub=Hub.CACHED)
     outcomes = plan.finished()
     screen = console()
-    halving = find_halving(plan, Tally(plan.cells, outcomes))
+    halving = find_halving(plan, GridTally(plan.cells, outcomes))
     plan.check_models(cell for cell in plan.cells if cell not in outcomes)
     groups: dict[tuple[str, str, str, float], list[Cell]] = {}
     for cell in plan.cells:
@@ -83,21 +83,21 @@ def show_grid(path: Path) -> None:
         screen.print(f"would be fetched from the Hugging Face hub first: {', '.join(plan.unfetched)}")
 
 
-def _begin(plan: GridPlan, share: GridShare, executor: ExecutorKind) -> Tally:
+def _begin(plan: GridPlan, share: GridShare, executor: ExecutorKind) -> GridTally:
     """Join the commands that run the grid, and say how far it is."""
     declaration = tomli_w.dumps(plan.grid.model_dump(mode="json", exclude_none=True))
     with share.locked():
         outcomes = plan.finished()
         share.join(declaration)
         plan.folder.write_declaration(declaration)
-        tally = Tally(plan.cells, outcomes, settle=lambda event: _settle(plan, share, event))
+        tally = GridTally(plan.cells, outcomes, settle=lambda event: _settle(plan, share, event))
         # Also before: where this command is killed, no rate stands there that was chosen for fewer seeds.
         _write_results(plan, tally)
         print_start(plan, outcomes, share.others(), executor)
     return tally
 
 
-def _end(plan: GridPlan, share: GridShare, tally: Tally) -> None:
+def _end(plan: GridPlan, share: GridShare, tally: GridTally) -> None:
     """Write the results, and remove what was needed while the grid ran."""
     with share.locked():
         _take_finished(plan, tally)
@@ -106,12 +106,12 @@ def _end(plan: GridPlan, share: GridShare, tally: Tally) -> None:
             plan.folder.remove_temporary()
 
 
-def _run_rounds(plan: GridPlan, tally: Tally, executor: Executor, *, share: GridShare, observer: Observer) -> None:
+def _run_rounds(plan: GridPlan, tally: GridTally, executor: Executor, *, share: GridShare, observer: Observer) -> None:
     while missing := _next_round(plan, tally):
         run_work([plan.work(cell) for cell in missing], executor, share=share, observer=observer)
 
 
-def _next_round(plan: GridPlan, tally: Tally) -> list[Cell]:
+def _next_round(plan: GridPlan, tally: GridTally) -> list[Cell]:
     """Cells that are to run now; the tally leaves out those of learning rates that were dropped."""
     halving = find_halving(plan, tally)
     if halving is None:
@@ -147,7 +147,7 @@ def _outcome(plan: GridPlan, cell: Cell) -> Outcome:
     return outcome
 
 
-def _take_finished(plan: GridPlan, tally: Tally) -> None:
+def _take_finished(plan: GridPlan, tally: GridTally) -> None:
     """Cells that failed here, and that another command has finished since."""
     for cell in list(tally.failed):
         if plan.outcome(cell) is not None:
@@ -155,7 +155,7 @@ def _take_finished(plan: GridPlan, tally: Tally) -> None:
             tally.add(Finished(NOBODY, cell))
 
 
-def _write_results(plan: GridPlan, tally: Tally) -> None:
+def _write_results(plan: GridPlan, tally: GridTally) -> None:
     selected = select_rates(plan, tally)
     plan.folder.write_results(tally.scores.values(), selected)
     if plan.grid.grid.keep_models == "chosen":

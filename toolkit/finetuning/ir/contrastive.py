@@ -29,7 +29,7 @@ class Pair(NamedTuple):
     negatives: tuple[str, ...]
 
 
-class Example(NamedTuple):
+class TrainingRow(NamedTuple):
     """A row of a batch; no negative where no pair of the training data has one."""
 
     query: str
@@ -41,7 +41,7 @@ class _Batch:
     """Examples none of whose documents is relevant to another one's query."""
 
     def __init__(self) -> None:
-        self.examples: list[Example] = []
+        self.examples: list[TrainingRow] = []
         self._queries: set[str] = set()
         self._documents: set[str] = set()
         self._relevant: set[str] = set()
@@ -50,14 +50,14 @@ class _Batch:
         documents = {pair.positive} if negative is None else {pair.positive, negative}
         if pair.query in self._queries or documents & self._relevant or not pair.relevant.isdisjoint(self._documents):
             return False
-        self.examples.append(Example(pair.query, pair.positive, negative))
+        self.examples.append(TrainingRow(pair.query, pair.positive, negative))
         self._queries.add(pair.query)
         self._documents |= documents
         self._relevant |= pair.relevant
         return True
 
 
-def plan_batches(pairs: Sequence[Pair], *, rows: int, steps: int, seed: int) -> list[list[Example]]:
+def plan_batches(pairs: Sequence[Pair], *, rows: int, steps: int, seed: int) -> list[list[TrainingRow]]:
     """Batches of a whole run, in order.
 
     Every document of a batch is a negative to all its queries but one, so a pair waits for a later batch where it would
@@ -69,7 +69,7 @@ def plan_batches(pairs: Sequence[Pair], *, rows: int, steps: int, seed: int) -> 
     pool = [text for pair in pairs for text in (pair.positive, *pair.negatives)]
     has_negatives = any(pair.negatives for pair in pairs)
     waiting: deque[Pair] = deque()
-    batches: list[list[Example]] = []
+    batches: list[list[TrainingRow]] = []
     while len(batches) < steps:
         while len(waiting) < _QUEUED_BATCHES * rows:
             waiting.extend(pairs[number] for number in draw.permutation(len(pairs)))
@@ -115,7 +115,7 @@ class PlannedBatches(BatchSampler):
 
 def train_contrastively(
     network: "SentenceTransformer",
-    batches: Sequence[Sequence[Example]],
+    batches: Sequence[Sequence[TrainingRow]],
     loss: "nn.Module",
     *,
     settings: FinetuningSettings,

@@ -24,7 +24,7 @@ LabelledRows = tuple[Path, Sequence[Example]]
 """A file and those of its rows that a split has."""
 
 
-class Labels(ABC):
+class LabelKind(ABC):
     """Kind of labels: the outputs of the network, and how they are learnt and answered.
 
     Class attributes: `metrics`, the main one first; `problem_type`, as configurations of transformers call it.
@@ -74,7 +74,7 @@ class Labels(ABC):
         return last
 
 
-class ClassLabels(Labels):
+class ClassLabels(LabelKind):
     """One of two or more classes."""
 
     classes: LabelSet
@@ -119,7 +119,7 @@ class ClassLabels(Labels):
         return self.classes.labels[majority]
 
 
-class NumberLabels(Labels):
+class NumberLabels(LabelKind):
     """A number. The loss sees standardised targets: less the training split's mean, divided by its deviation."""
 
     metrics = ("pearson", "spearman")
@@ -172,7 +172,7 @@ class NumberLabels(Labels):
         return scaled
 
 
-class SetLabels(Labels):
+class SetLabels(LabelKind):
     """Any number of labels for a text, none included."""
 
     classes: LabelSet
@@ -239,7 +239,7 @@ def _check_known(labels: LabelSet, label: Any, place: str, training_file: Path) 
         )
 
 
-LABEL_TYPES: Mapping[str, type[Labels]] = {"class": ClassLabels, "number": NumberLabels, "set": SetLabels}
+LABEL_TYPES: Mapping[str, type[LabelKind]] = {"class": ClassLabels, "number": NumberLabels, "set": SetLabels}
 
 
 def classification_scores(truth: Sequence[int], prediction: Sequence[int]) -> dict[str, float]:

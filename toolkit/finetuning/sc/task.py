@@ -14,7 +14,7 @@ from toolkit.core.console import console
 from toolkit.finetuning.heads import has_head_file, new_classifier, save_classifier
 from toolkit.finetuning.inputs import Encoded, InputBuilder, check_not_empty, paper_inputs
 from toolkit.finetuning.sc.examples import Example, label_reader, text_columns_of, to_examples
-from toolkit.finetuning.sc.labels import LABEL_TYPES, Labels
+from toolkit.finetuning.sc.labels import LABEL_TYPES, LabelKind
 from toolkit.finetuning.settings import FinetuningSettings, Split
 from toolkit.finetuning.source import EncoderSource
 from toolkit.finetuning.tables import read_table
@@ -53,7 +53,7 @@ class LabelledTexts:
     files: Mapping[Split, Path]
     examples: Mapping[Split, Sequence[Example]]
     columns: tuple[str, ...]
-    labels: Labels
+    labels: LabelKind
 
 
 class SequenceClassification(Task[LabelledTexts]):
@@ -75,7 +75,7 @@ class SequenceClassification(Task[LabelledTexts]):
         return self._form.scores or {name: name for name in self._kind.metrics}
 
     @property
-    def _kind(self) -> type[Labels]:
+    def _kind(self) -> type[LabelKind]:
         return LABEL_TYPES[self.settings.label_type]
 
     @property

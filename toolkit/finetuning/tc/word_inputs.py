@@ -18,7 +18,7 @@ from toolkit.finetuning.inputs import paper_length
 from toolkit.finetuning.source import EncoderSource
 
 NO_WORD = -1
-Window = tuple[int, int]
+TokenRange = tuple[int, int]
 """First token and the one behind the last, among the tokens of a sentence."""
 WordInputs = list[dict[str, Any]]
 """`sentence` (its number), what the encoder takes, and of each token, or `NO_WORD`: `words`, the number of the word
@@ -87,7 +87,7 @@ def paper_word_inputs(sentences: Sequence[Sequence[str]], source: EncoderSource)
     return inputs
 
 
-def split_windows(num_tokens: int, *, capacity: int) -> list[Window]:
+def split_windows(num_tokens: int, *, capacity: int) -> list[TokenRange]:
     """Windows of `capacity` tokens over a sentence, overlapping by half; a single one where it fits."""
     if num_tokens <= capacity:
         return [(0, num_tokens)]
@@ -96,7 +96,7 @@ def split_windows(num_tokens: int, *, capacity: int) -> list[Window]:
     return [(first, first + capacity) for first in firsts]
 
 
-def answering_tokens(word_of: npt.NDArray[np.int64], windows: Sequence[Window]) -> list[npt.NDArray[np.int64]]:
+def answering_tokens(word_of: npt.NDArray[np.int64], windows: Sequence[TokenRange]) -> list[npt.NDArray[np.int64]]:
     """First tokens of the words that each window answers: those that see most there.
 
     What a word sees is the smaller of the distances from it to where the window cuts the sentence off. `word_of`, the

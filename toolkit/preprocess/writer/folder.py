@@ -23,7 +23,7 @@ from toolkit.data import (
     write_manifest,
 )
 from toolkit.data.corpus.shards import file_names
-from toolkit.preprocess.writer.ledger import LEDGER_NAME, Ledger, begin_ledger, differences, read_ledger, resume_ledger
+from toolkit.preprocess.writer.ledger import LEDGER_NAME, Ledger, begin_ledger, key_changes, read_ledger, resume_ledger
 
 TOKENIZER_FOLDER = "tokenizer"
 HOLDOUT_FOLDER = "holdout"
@@ -31,7 +31,7 @@ LOCK_NAME = ".corpus.lock"
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked_output(folder: Path) -> Iterator[None]:
     """Make the folder, and keep other processes from writing a corpus into it meanwhile, on this machine or another."""
     path = folder / LOCK_NAME
     try:
@@ -57,7 +57,9 @@ def locked(folder: Path) -> Iterator[None]:
             folder.rmdir()
 
 
-def prepare(folder: Path, key: Mapping[str, Any], *, engine: Literal["auto", "reference"], overwrite: bool) -> Ledger:
+def open_ledger(
+    folder: Path, key: Mapping[str, Any], *, engine: Literal["auto", "reference"], overwrite: bool
+) -> Ledger:
     """Decide what of the locked folder stays: the ledger to resume from, or a new one.
 
     Args:
@@ -110,7 +112,7 @@ def _not_resumable(
         return "an unfinished corpus of an earlier version of the toolkit, which only that version can finish: "
     if missing := sorted(path.name for path in _files(folder, ledger) if not path.is_file()):
         return f"an unfinished corpus of which {missing[0]} is missing: "
-    changes = differences(ledger.key, key)
+    changes = key_changes(ledger.key, key)
     if engine == "reference" and ledger.num_fast:
         changes.append(f"--engine: the fast backend made {counted(ledger.num_fast, 'finished shard')}, reference now")
     if not changes:
@@ -134,7 +136,7 @@ def start_over(folder: Path, key: Mapping[str, Any] | None, *, reference_only: b
     return ledger
 
 
-def finish(folder: Path) -> None:
+def remove_ledger(folder: Path) -> None:
     """Remove what is there only while a corpus is not finished."""
     (folder / LEDGER_NAME).unlink(missing_ok=True)
 

@@ -176,7 +176,7 @@ def begin_ledger(folder: Path, key: Mapping[str, Any] | None, *, reference_only:
     return Ledger(key, reference_only, num_bytes=len(content))
 
 
-def differences(begun: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+def key_changes(begun: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
     """Differences between two keys, one line each, sources by name."""
     found = [
         f"{part}: {_shown(begun.get(part))} then, {_shown(wanted.get(part))} now"

@@ -11,7 +11,7 @@ from itertools import combinations
 from toolkit.report.compare.levels import Level, Row, Seeds, family_name
 from toolkit.report.compare.score_tables import Column, columns_of, table_of_rows
 from toolkit.report.compare.statistics import Estimate, PairedTest, holm, paired_test
-from toolkit.report.compare.tables import Cell, Score, Table, slug
+from toolkit.report.compare.tables import MeanScore, Table, TableCell, slug
 from toolkit.report.figures.axes import axes_of
 from toolkit.report.figures.lines import lines_of
 from toolkit.report.read.labels import CLM_SHARE, DERIVED, OBJECTIVE, SEED
@@ -115,7 +115,7 @@ def _row(level: Level, name: str | None) -> Row | None:
 
 def _tests(
     pairs: Sequence[tuple[Row, Row]], names: tuple[str, str, str], tasks: Sequence[TaskInfo]
-) -> Iterator[tuple[Cell, ...]]:
+) -> Iterator[tuple[TableCell, ...]]:
     found = [
         (first.name, second.name, test) for first, second in pairs if (test := _test(first, second, tasks)) is not None
     ]
@@ -135,9 +135,9 @@ def _test(first: Row, second: Row, tasks: Sequence[TaskInfo]) -> PairedTest | No
     return paired_test(one, other)
 
 
-def _difference(row: Row, reference: Row, column: Column) -> Score | None:
+def _difference(row: Row, reference: Row, column: Column) -> MeanScore | None:
     test = _test(row, reference, column.tasks)
     if test is None:
         return None
     found = Estimate(test.difference, (test.num_pairs,), std=None, t=test.interval, bootstrap=None)
-    return Score(found, row.name)
+    return MeanScore(found, row.name)

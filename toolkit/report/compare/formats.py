@@ -2,9 +2,9 @@
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from toolkit.report.compare.tables import Cell, IntervalKind, Score, Table
+from toolkit.report.compare.tables import IntervalKind, MeanScore, Table, TableCell
 
 DASH = "\u2013"
 _MOST_ROWS_ON_A_PAGE = 30
@@ -45,18 +45,19 @@ _LATIN_END, _PUNCTUATION, _ARROWS_END = 0x180, 0x2010, 0x2194
 _MARKDOWN = {ord("|"): r"\|", ord("\n"): " ", ord("*"): r"\*", ord("`"): r"\`", ord("<"): "&lt;"}
 
 
-def number_text(value: Cell, decimals: int | None = None) -> str:
-    """A plain cell as text; p-values that would round to 0 are told as below the last decimal."""
+def number_text(value: TableCell, decimals: int | None = None) -> str:
+    """A plain cell as text; `decimals` are for floats. p-values that would round to 0 are told as below the last."""
     if value is None:
         return DASH
-    if isinstance(value, bool | str) or decimals is None:
-        return f"{value:g}" if isinstance(value, float) else str(value)
-    assert isinstance(value, float | int)
+    if not isinstance(value, float):
+        return str(value)
+    if decimals is None:
+        return f"{value:g}"
     smallest = 10.0**-decimals
     return f"< {smallest:.{decimals}f}" if decimals >= 4 and 0 <= value < smallest / 2 else f"{value:.{decimals}f}"
 
 
-def score_text(score: Score, table: Table) -> str:
+def score_text(score: MeanScore, table: Table) -> str:
     """Percent with its interval, `87.00 ± 0.21` or `87.00 [86.80, 87.19]`, then how many seeds, and marks."""
     mean, interval = 100 * score.estimate.mean, score.interval(table.intervals)
     parts = [f"{mean:.2f}"]
@@ -72,14 +73,10 @@ def score_text(score: Score, table: Table) -> str:
 def markdown(table: Table) -> str:
     """A heading, the table and its note."""
     lines = [
-        _markdown_row([heading.translate(_MARKDOWN) for heading in table.head]),
+        _markdown_row([_markdown(heading) for heading in table.head]),
         _markdown_row(["---" if index < table.num_names else "---:" for index in range(len(table.head))]),
     ]
-    for row in table.rows:
-        texts = [text.translate(_MARKDOWN) for text in _texts(table, row)]
-        lines.append(
-            _markdown_row([f"**{text}**" if _is_best(table, row, i) else text for i, text in enumerate(texts)])
-        )
+    lines += [_markdown_row(_texts(table, row, _markdown, best="**{}**")) for row in table.rows]
     return f"# {table.title}\n\n" + "\n".join(lines) + f"\n\n{_notes(table)}\n"
 
 
@@ -96,12 +93,7 @@ def latex(table: Table) -> str:
 
 def _environment(table: Table) -> str:
     columns = "l" * table.num_names + "r" * (len(table.head) - table.num_names)
-    body = []
-    for row in table.rows:
-        texts = [_tex(text) for text in _texts(table, row)]
-        body.append(
-            _latex_row([rf"\textbf{{{text}}}" if _is_best(table, row, i) else text for i, text in enumerate(texts)])
-        )
+    body = [_latex_row(_texts(table, row, _tex, best=r"\textbf{{{}}}")) for row in table.rows]
     head = f"\\toprule\n{_latex_row([_tex(heading) for heading in table.head])}\n\\midrule\n"
     lines = "\n".join([*body, r"\bottomrule"])
     caption = f"\\caption{{{_tex(f'{table.title}. {_notes(table)}')}}}\\label{{tab:{table.name}}}"
@@ -144,7 +136,7 @@ def comma_separated(table: Table) -> str:
     """CSV; a column of scores is three: `X`, `X low`, `X high`, the limits empty for a single seed."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    has_scores = [any(isinstance(row[column], Score) for row in table.rows) for column in range(len(table.head))]
+    has_scores = [any(isinstance(row[column], MeanScore) for row in table.rows) for column in range(len(table.head))]
     writer.writerow(
         part
         for heading, is_score in zip(table.head, has_scores, strict=True)
@@ -156,32 +148,27 @@ def comma_separated(table: Table) -> str:
     return text.getvalue()
 
 
-def _csv_cells(table: Table, heading: str, cell: Cell, is_score: bool) -> list[str]:
-    if isinstance(cell, Score):
+def _csv_cells(table: Table, heading: str, cell: TableCell, is_score: bool) -> list[str]:
+    if isinstance(cell, MeanScore):
         interval = cell.interval(table.intervals)
         limits = ["", ""] if interval is None else [f"{100 * interval.low:.2f}", f"{100 * interval.high:.2f}"]
         return [f"{100 * cell.estimate.mean:.2f}", *limits]
     if cell is None:
         return ["", "", ""] if is_score else [""]
     decimals = table.decimals.get(heading)
-    if isinstance(cell, float) and decimals is not None:
+    if isinstance(cell, float) and decimals is not None and decimals >= 4:
         # A p-value is not rounded to 0.
-        return [f"{cell:.6g}" if decimals >= 4 else f"{cell:.{decimals}f}"]
-    return [number_text(cell)]
+        return [f"{cell:.6g}"]
+    return [number_text(cell, decimals)]
 
 
-def _texts(table: Table, row: Sequence[Cell]) -> list[str]:
-    return [
-        score_text(cell, table)
-        if isinstance(cell, Score)
-        else number_text(cell, table.decimals.get(heading) if isinstance(cell, float) else None)
-        for heading, cell in zip(table.head, row, strict=True)
-    ]
-
-
-def _is_best(table: Table, row: Sequence[Cell], column: int) -> bool:
-    cell = row[column]
-    return isinstance(cell, Score) and not cell.is_reference and cell.estimate.mean == table.best(column)
+def _texts(table: Table, row: Sequence[TableCell], escape: Callable[[str], str], *, best: str) -> list[str]:
+    texts = []
+    for column, (heading, cell) in enumerate(zip(table.head, row, strict=True)):
+        decimals = table.decimals.get(heading)
+        text = escape(score_text(cell, table) if isinstance(cell, MeanScore) else number_text(cell, decimals))
+        texts.append(best.format(text) if table.is_best(cell, column) else text)
+    return texts
 
 
 def _notes(table: Table) -> str:
@@ -190,6 +177,10 @@ def _notes(table: Table) -> str:
 
 def _markdown_row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
+
+
+def _markdown(text: str) -> str:
+    return text.translate(_MARKDOWN)
 
 
 def _latex_row(cells: Sequence[str]) -> str:

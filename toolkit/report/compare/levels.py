@@ -19,7 +19,7 @@ from toolkit.report.read.tasks import TaskInfo
 
 _UNSHARED = (SEED, *TOTALS)
 _NO_SEED = ""
-FAMILIES = {
+FAMILY_NAMES = {
     "sc": "Sequence classification",
     "tc": "Token classification",
     "qa": "Question answering",
@@ -111,7 +111,7 @@ class Level:
     def families(self) -> dict[str, tuple[TaskInfo, ...]]:
         """Tasks by kind: the four families first."""
         kinds = {task.kind for task in self.tasks}
-        order = [*(kind for kind in FAMILIES if kind in kinds), *sorted(kinds - FAMILIES.keys())]
+        order = [*(kind for kind in FAMILY_NAMES if kind in kinds), *sorted(kinds - FAMILY_NAMES.keys())]
         return {kind: tuple(task for task in self.tasks if task.kind == kind) for kind in order}
 
     @property
@@ -128,7 +128,7 @@ def varying_labels(rows: Sequence[Row]) -> tuple[str, ...]:
 
 def family_name(kind: str) -> str:
     """A family's name in full; a kind of somebody else's is its own name."""
-    return FAMILIES.get(kind, kind)
+    return FAMILY_NAMES.get(kind, kind)
 
 
 def model_level(results: Results) -> Level:

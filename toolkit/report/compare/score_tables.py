@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from toolkit.experiments.grid.declaration import Label
 from toolkit.report.compare.levels import Level, Row, Seeds, family_name
 from toolkit.report.compare.statistics import Estimate
-from toolkit.report.compare.tables import IntervalKind, Score, Table, slug
+from toolkit.report.compare.tables import IntervalKind, MeanScore, Table, slug
 from toolkit.report.figures.lines import repeated_labels
 from toolkit.report.read.labels import (
     BUDGET,
@@ -88,7 +88,7 @@ def _score_table(level: Level, columns: Sequence[Column], kind: IntervalKind, na
 
 
 def table_of_rows(
-    level: Level, rows: Iterable[Row], columns: Sequence[Column], score_of: Callable[[Row, Column], Score | None]
+    level: Level, rows: Iterable[Row], columns: Sequence[Column], score_of: Callable[[Row, Column], MeanScore | None]
 ) -> Table:
     """A table without a name of rows that have a score: what names them, then their scores."""
     hidden = {*TOTALS, *repeated_labels(level)}
@@ -113,7 +113,7 @@ def _sorted_rows(rows: Sequence[Row], labels: Sequence[str]) -> list[Row]:
     return sorted(rows, key=lambda row: order_of([row.labels.get(label) for label in labels], places))
 
 
-def _score(level: Level, row: Row, tasks: Sequence[TaskInfo]) -> Score | None:
+def _score(level: Level, row: Row, tasks: Sequence[TaskInfo]) -> MeanScore | None:
     found = row.estimate(tasks)
     if found is None:
         return None
@@ -121,11 +121,11 @@ def _score(level: Level, row: Row, tasks: Sequence[TaskInfo]) -> Score | None:
     floor = majority_of(tasks)
     marks = UNFINISHED if any(task.name in row.unfinished for task in tasks) else ""
     marks += NOTHING_LEARNT if floor is not None and found.mean <= floor + _ROUNDING else ""
-    return Score(found, row.name, tasks[0].name if is_one else None, marks)
+    return MeanScore(found, row.name, tasks[0].name if is_one else None, marks)
 
 
-def _reference(mean: float | None) -> Score | None:
-    return None if mean is None else Score(Estimate(mean, (), std=None, t=None, bootstrap=None), _READS_NO_TEXT)
+def _reference(mean: float | None) -> MeanScore | None:
+    return None if mean is None else MeanScore(Estimate(mean, (), std=None, t=None, bootstrap=None), _READS_NO_TEXT)
 
 
 def _note(level: Level, kind: IntervalKind) -> str:
@@ -151,7 +151,7 @@ def _remarks(table: Table, level: Level, columns: Sequence[Column]) -> Iterator[
     if alone:
         yield f"Without a pretraining seed, and so one observation each: {', '.join(alone)}."
     marks = {mark for score in table.scores for mark in score.marks}
-    if any(isinstance(cell, Score) and cell.is_reference for row in table.rows for cell in row):
+    if any(isinstance(cell, MeanScore) and cell.is_reference for row in table.rows for cell in row):
         below = f"; {NOTHING_LEARNT} marks scores that are not above it" if NOTHING_LEARNT in marks else ""
         yield f'"{_READS_NO_TEXT}" is the best answer of that kind, such as the most frequent label{below}.'
     if UNFINISHED in marks:

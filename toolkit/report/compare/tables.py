@@ -11,7 +11,7 @@ from functools import cached_property
 from toolkit.core.text import counted
 from toolkit.report.compare.levels import Level, Row
 from toolkit.report.compare.statistics import Estimate, Interval
-from toolkit.report.read.completeness import Reason, summary
+from toolkit.report.read.completeness import MissingReason, missing_summary
 from toolkit.report.read.results import Results
 from toolkit.report.read.tasks import TaskInfo
 
@@ -27,7 +27,7 @@ class IntervalKind(StrEnum):
 
 
 @dataclass(frozen=True)
-class Score:
+class MeanScore:
     """A cell that holds a mean of a row: of one task of a model, or of several tasks or models (`task` is None)."""
 
     estimate: Estimate
@@ -46,7 +46,7 @@ class Score:
         return self.estimate.t if kind is IntervalKind.T else self.estimate.bootstrap
 
 
-Cell = str | float | int | bool | Score | None
+TableCell = str | float | int | bool | MeanScore | None
 """None is shown as a dash: there is nothing to tell."""
 
 
@@ -60,7 +60,7 @@ class Table:
     note: str
     """What the numbers are, in sentences."""
     head: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
+    rows: tuple[tuple[TableCell, ...], ...]
     num_names: int = 1
     """Leading columns that name the row."""
     intervals: IntervalKind = IntervalKind.T
@@ -70,9 +70,9 @@ class Table:
     """What holds for these rows and columns alone, in sentences."""
 
     @property
-    def scores(self) -> Iterator[Score]:
+    def scores(self) -> Iterator[MeanScore]:
         """All that are means of runs."""
-        return (cell for row in self.rows for cell in row if isinstance(cell, Score) and not cell.is_reference)
+        return (cell for row in self.rows for cell in row if isinstance(cell, MeanScore) and not cell.is_reference)
 
     @cached_property
     def nums(self) -> set[int]:
@@ -82,10 +82,14 @@ class Table:
     def best(self, column: int) -> float | None:
         """Highest mean of a column of at least two scores."""
         cells = [row[column] for row in self.rows]
-        means = [cell.estimate.mean for cell in cells if isinstance(cell, Score) and not cell.is_reference]
+        means = [cell.estimate.mean for cell in cells if isinstance(cell, MeanScore) and not cell.is_reference]
         return max(means) if len(means) > 1 else None
 
-    def seeds_text(self, score: Score) -> str:
+    def is_best(self, cell: TableCell, column: int) -> bool:
+        """True for a mean of runs that no other of its column exceeds."""
+        return isinstance(cell, MeanScore) and not cell.is_reference and cell.estimate.mean == self.best(column)
+
+    def seeds_text(self, score: MeanScore) -> str:
         """'3 seeds', '1 to 5 seeds'; empty where all scores of the table have as many, and an interval."""
         nums = score.estimate.nums
         if not nums or (len(self.nums) == 1 and score.interval(self.intervals) is not None):
@@ -120,14 +124,14 @@ def rates_table(results: Results, models: Level) -> Table:
     return Table("learning-rates", "Chosen learning rates", note, head, rows)
 
 
-def _rate(results: Results, model: str, task: str) -> Cell:
+def _rate(results: Results, model: str, task: str) -> TableCell:
     rate, unfinished = results.rates.get((model, task)), results.unfinished_rates.get((model, task), ())
     return f"{rate:g} ({counted(len(unfinished), 'rate')} unfinished)" if rate is not None and unfinished else rate
 
 
 def missing_table(results: Results) -> Table | None:
     """Runs without a result, a row for those of one learning rate and reason; None where none is missing."""
-    groups: dict[tuple[str, str, float, Reason], list[tuple[int, str]]] = {}
+    groups: dict[tuple[str, str, float, MissingReason], list[tuple[int, str]]] = {}
     for one in results.missing:
         key = (*one.cell.group, one.cell.learning_rate, one.reason)
         groups.setdefault(key, []).append((one.cell.seed, one.message))
@@ -137,7 +141,7 @@ def missing_table(results: Results) -> Table | None:
         (model, task, rate, ", ".join(str(seed) for seed, _ in found), reason.value, _shortened(found[0][1]))
         for (model, task, rate, reason), found in groups.items()
     )
-    note = f"{summary(results.missing)}. A learning rate can be chosen where all its seeds have a result."
+    note = f"{missing_summary(results.missing)}. A learning rate can be chosen where all its seeds have a result."
     head = ("model", "data set", "learning rate", "seeds", "reason", "message")
     return Table("missing-runs", "Runs without a result", note, head, rows, num_names=len(head))
 

@@ -10,7 +10,7 @@ from toolkit.report.compare.statistics import estimate
 from toolkit.report.figures.axes import Axis, axes_of
 from toolkit.report.figures.lines import Lines, lines_of
 from toolkit.report.figures.pictures import Panel, Picture, Point, Series, floor_of, floor_sentence
-from toolkit.report.pages.model_index import file_names
+from toolkit.report.pages.model_index import distinct_file_names
 from toolkit.report.read.labels import MASK_RATIO, title_of
 from toolkit.report.read.tasks import TaskInfo
 
@@ -25,7 +25,7 @@ def label_pictures(level: Level) -> list[Picture]:
     axes = axes_of(level)
     # `x_y` as `x-y`, unless there is a label of that name.
     names = {name: name if (dashed := name.replace("_", "-")) in axes else dashed for name in axes}
-    files = file_names(list(names.values()))
+    files = distinct_file_names(list(names.values()))
     return [picture for name, axis in axes.items() for picture in _pictures(level, axis, files[names[name]])]
 
 

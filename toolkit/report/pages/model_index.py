@@ -32,7 +32,7 @@ def model_indexes(results: Results) -> dict[str, str]:
     """The YAML of each model by file name: `model-index` as it stands in a model card's head."""
     from huggingface_hub import ModelCardData
 
-    files = file_names([model.name for model in results.models])
+    files = distinct_file_names([model.name for model in results.models])
     texts: dict[str, str] = {}
     for model in results.models:
         by_task = [(task, results.chosen(model.name, task.name)) for task in results.tasks]
@@ -48,8 +48,8 @@ def mteb_results(results: Results) -> dict[str, str]:
 
     They are not MTEB's runs: `mteb_version` is null, and tasks are called what the grid calls them.
     """
-    models = file_names([model.name for model in results.models])
-    tasks = file_names([task.name for task in results.tasks])
+    models = distinct_file_names([model.name for model in results.models])
+    tasks = distinct_file_names([task.name for task in results.tasks])
     texts: dict[str, str] = {}
     for model in results.models:
         for task in results.tasks:
@@ -60,7 +60,7 @@ def mteb_results(results: Results) -> dict[str, str]:
     return texts
 
 
-def file_names(names: Sequence[str]) -> dict[str, str]:
+def distinct_file_names(names: Sequence[str]) -> dict[str, str]:
     """Names of files for names of models or tasks: signs that a file system may not take become dashes."""
     found: dict[str, str] = {}
     for name in names:

@@ -9,11 +9,11 @@ from pathlib import Path
 from toolkit.core.text import counted, first_few
 from toolkit.report.compare.formats import number_text
 from toolkit.report.compare.levels import Level
-from toolkit.report.compare.tables import Cell, IntervalKind, Score, Table
+from toolkit.report.compare.tables import IntervalKind, MeanScore, Table, TableCell
 from toolkit.report.pages.figure import Figure
 from toolkit.report.pages.html import html_page, pairs_table
 from toolkit.report.pages.runs_section import Anchors, pair_key, row_anchors, runs_section
-from toolkit.report.read.completeness import summary
+from toolkit.report.read.completeness import missing_summary
 from toolkit.report.read.results import Results
 from toolkit.report.read.runs import RunCurves
 
@@ -75,7 +75,7 @@ def _head(contents: Contents) -> str:
         ]
     if contents.runs:
         parts.append(counted(len(contents.runs), "pretraining run"))
-    sentences = () if results is None else filter(None, (summary(results.missing), results.omission))
+    sentences = () if results is None else filter(None, (missing_summary(results.missing), results.omission))
     lacking = "".join(f"<p><strong>{escape(_sentence(text))}</strong></p>" for text in sentences)
     links: list[tuple[str, str, object]] = [
         ("tables", "Scores", contents.tables),
@@ -141,27 +141,27 @@ def _heading(text: str) -> str:
     return escape(text).replace("_", "_<wbr>")
 
 
-def _cells(table: Table, row: Sequence[Cell], anchors: Anchors) -> Iterator[str]:
+def _cells(table: Table, row: Sequence[TableCell], anchors: Anchors) -> Iterator[str]:
     for index, (heading, cell) in enumerate(zip(table.head, row, strict=True)):
-        if isinstance(cell, Score):
-            is_best = cell.estimate.mean == table.best(index)
-            yield _score_cell(cell, table, anchors, css="right best" if is_best and not cell.is_reference else "right")
+        if isinstance(cell, MeanScore):
+            css = "right best" if table.is_best(cell, index) else "right"
+            yield _score_cell(cell, table, anchors, css=css)
             continue
         tag = "th" if index == 0 else "td"
         css = "" if index < table.num_names else ' class="right"'
         value = "" if cell is None else str(cell)
-        text = number_text(cell, table.decimals.get(heading) if isinstance(cell, float) else None)
+        text = number_text(cell, table.decimals.get(heading))
         yield f'<{tag}{css} data-value="{escape(value)}">{escape(text)}</{tag}>'
 
 
-def _score_cell(score: Score, table: Table, anchors: Anchors, *, css: str) -> str:
+def _score_cell(score: MeanScore, table: Table, anchors: Anchors, *, css: str) -> str:
     target = anchors.get(score.row if score.task is None else pair_key(score.row, score.task))
     mean = f"{100 * score.estimate.mean:.2f}"
     shown = mean if target is None else f'<a href="#{target}">{mean}</a>'
     return f'<td class="{css}" data-value="{score.estimate.mean!r}">{shown}{_intervals(score, table)}</td>'
 
 
-def _intervals(score: Score, table: Table) -> str:
+def _intervals(score: MeanScore, table: Table) -> str:
     interval, resampled = score.interval(IntervalKind.T), score.interval(IntervalKind.BOOTSTRAP)
     half = "" if interval is None else f" ± {50 * (interval.high - interval.low):.2f}"
     marks = f" {score.marks}" if score.marks else ""

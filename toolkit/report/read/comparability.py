@@ -6,7 +6,7 @@ from typing import Any
 
 from toolkit.core.console import console
 from toolkit.core.errors import UserError
-from toolkit.experiments.grid.cell_folder import Record, differences
+from toolkit.experiments.grid.cell_folder import Record, record_differences
 from toolkit.experiments.grid.cells import Score
 from toolkit.experiments.grid.folder import GridFolder
 
@@ -59,5 +59,5 @@ def _tell_settings(task: str, by_grid: Mapping[Path, Mapping[str, Any]]) -> None
         for grid, settings in by_grid.items()
     ]
     for grid, now in others:
-        if found := differences(was, now):
+        if found := record_differences(was, now):
             console().print(f"the task {task!r} was trained otherwise in {grid} than in {first}: {'; '.join(found)}")

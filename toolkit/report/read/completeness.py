@@ -10,7 +10,7 @@ from toolkit.experiments.grid.folder import Declaration, GridFolder
 from toolkit.experiments.grid.halving import halve
 
 
-class Reason(StrEnum):
+class MissingReason(StrEnum):
     """Reasons why a cell has no result."""
 
     NOT_RUN = "not run"
@@ -24,7 +24,7 @@ class MissingCell:
     """A declared cell without a result."""
 
     cell: Cell
-    reason: Reason
+    reason: MissingReason
     message: str = ""
     """Last line of a failed cell's error, or how its training diverged."""
 
@@ -35,19 +35,19 @@ def missing_cells(folder: GridFolder, declared: Declaration, found: Iterable[Sco
     missing = [_missing(folder, cell) for cell in declared.cells if cell not in scores]
     if not declared.is_halving or not _has_validation(declared.cells, scores.values()):
         return missing
-    stopped = [one.cell for one in missing if one.reason is not Reason.NOT_RUN]
+    stopped = [one.cell for one in missing if one.reason is not MissingReason.NOT_RUN]
     halving = halve(declared.cells, scores, stopped)
-    return [one for one in missing if one.reason is not Reason.NOT_RUN or halving.keeps(one.cell)]
+    return [one for one in missing if one.reason is not MissingReason.NOT_RUN or halving.keeps(one.cell)]
 
 
 def _missing(folder: GridFolder, cell: Cell) -> MissingCell:
     place = folder.place(cell)
     if (diverged := place.diverged) is not None:
-        return MissingCell(cell, Reason.DIVERGED, diverged.message)
+        return MissingCell(cell, MissingReason.DIVERGED, diverged.message)
     error = place.error
     if error is None:
-        return MissingCell(cell, Reason.NOT_RUN)
-    return MissingCell(cell, Reason.FAILED, error.strip().rpartition("\n")[2])
+        return MissingCell(cell, MissingReason.NOT_RUN)
+    return MissingCell(cell, MissingReason.FAILED, error.strip().rpartition("\n")[2])
 
 
 def _has_validation(cells: Sequence[Cell], scores: Iterable[Score]) -> bool:
@@ -58,9 +58,9 @@ def _has_validation(cells: Sequence[Cell], scores: Iterable[Score]) -> bool:
     return all(score.metric in (score.validation or {}) for score in scores if len(rates.get(score.cell.group, ())) > 1)
 
 
-def summary(missing: Sequence[MissingCell]) -> str:
+def missing_summary(missing: Sequence[MissingCell]) -> str:
     """'3 runs have no result: 2 not run, 1 diverged'; empty where none is missing."""
-    numbers = {reason: sum(one.reason is reason for one in missing) for reason in Reason}
+    numbers = {reason: sum(one.reason is reason for one in missing) for reason in MissingReason}
     parts = ", ".join(f"{number:,} {reason}" for reason, number in numbers.items() if number)
     have = "has" if len(missing) == 1 else "have"
     return f"{counted(len(missing), 'run')} {have} no result: {parts}" if missing else ""

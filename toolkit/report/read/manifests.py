@@ -81,7 +81,7 @@ def manifest_labels(manifest: CheckpointManifest, folder: RunFolder) -> dict[str
     with suppress(ValidationError, KeyError, TypeError):
         labels[PARAMETERS] = parameter_counts(ModelSettings.model_validate(settings["model"])).total
     labels |= _schedule_labels(manifest)
-    if (flops := training_flops(_lines_of_all(folder, settings), manifest.step)) is not None:
+    if (flops := flops_up_to(_lines_of_all(folder, settings), manifest.step)) is not None:
         labels[FLOPS] = flops
     return labels
 
@@ -147,7 +147,7 @@ def _mask_ratio(saved: object) -> Label | None:
         return None
 
 
-def training_flops(lines: Sequence[Mapping[str, Any]], step: int) -> float | None:
+def flops_up_to(lines: Sequence[Mapping[str, Any]], step: int) -> float | None:
     """Model FLOPs of a run up to a step, from its metrics; None if they do not reach it or do not tell.
 
     The rates of a line are means since the line before, so their quotient times the tokens in between is exact.

@@ -12,7 +12,7 @@ from toolkit.experiments.grid.cell_folder import CellFolder
 from toolkit.experiments.grid.cells import Score
 from toolkit.experiments.grid.folder import GridFolder, ModelInfo
 from toolkit.report.read.comparability import check_comparable
-from toolkit.report.read.completeness import MissingCell, Reason, missing_cells
+from toolkit.report.read.completeness import MissingCell, MissingReason, missing_cells
 from toolkit.report.read.tasks import TaskInfo, tasks_with_cells
 
 
@@ -58,7 +58,9 @@ class Results:
 
         A rate that diverged is finished: it cannot be chosen.
         """
-        diverged = {(*one.cell.group, one.cell.learning_rate) for one in self.missing if one.reason is Reason.DIVERGED}
+        diverged = {
+            (*one.cell.group, one.cell.learning_rate) for one in self.missing if one.reason is MissingReason.DIVERGED
+        }
         found: dict[tuple[str, str], list[float]] = {}
         for model, task, rate in dict.fromkeys((*one.cell.group, one.cell.learning_rate) for one in self.missing):
             if (model, task, rate) not in diverged:

@@ -8,7 +8,7 @@ from toolkit.core.errors import UserError
 from toolkit.experiments.grid.cell_folder import CellFolder
 from toolkit.experiments.grid.cells import Score
 
-Place = Callable[[Score], CellFolder]
+PlaceOf = Callable[[Score], CellFolder]
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class TaskInfo:
     """Identity of the training data: cells of equal data, rate and seed are one fine-tuned model; None if unknown."""
 
 
-def tasks_with_cells(declared: Iterable[str], cells: Iterable[Score], place: Place) -> tuple[TaskInfo, ...]:
+def tasks_with_cells(declared: Iterable[str], cells: Iterable[Score], place: PlaceOf) -> tuple[TaskInfo, ...]:
     """Tasks that have cells, which lie where `place` says; declared ones first, in their order."""
     found: dict[str, list[Score]] = {}
     for cell in cells:
@@ -35,7 +35,7 @@ def tasks_with_cells(declared: Iterable[str], cells: Iterable[Score], place: Pla
     return tuple(_task(name, found[name], place) for name in order)
 
 
-def _task(name: str, cells: list[Score], place: Place) -> TaskInfo:
+def _task(name: str, cells: list[Score], place: PlaceOf) -> TaskInfo:
     kinds = {(cell.kind, cell.metric) for cell in cells}
     if len(kinds) > 1:
         listed = ", ".join(f"{kind} by {metric}" for kind, metric in sorted(kinds))

@@ -20,7 +20,7 @@ _TOKENS_AT_ONCE = 1 << 22
 _INVERSE_PENALTIES = (1.0, 10.0, 100.0)
 _NUM_PREDICTIONS = 3
 
-SENTENCES = (
+_SENTENCES = (
     ("The film was released in the United", " States", " in 1998."),
     ("She", " was", " born in New York City."),
     ("It is one", " of", " the largest cities in the country."),
@@ -90,7 +90,7 @@ def predict_masked_words(encoder: Path) -> tuple[MaskedWord, ...]:
         tokenizer = AutoTokenizer.from_pretrained(encoder, local_files_only=True)
         model = AutoModelForMaskedLM.from_pretrained(encoder, local_files_only=True).eval()
     found = []
-    for before, word, after in SENTENCES:
+    for before, word, after in _SENTENCES:
         inputs = tokenizer(f"{before}{tokenizer.mask_token}{after}", return_tensors="pt")
         (position,) = (inputs.input_ids[0] == tokenizer.mask_token_id).nonzero()[0].tolist()
         with torch.no_grad():

@@ -19,7 +19,7 @@ _RUNNER = "toolkit.workflows.quickstart.finetuning:open_runner"
 
 
 @dataclass(frozen=True)
-class Run:
+class FinetuningRun:
     """A fine-tuning run; `encoder` is a Hugging Face folder."""
 
     encoder: Path
@@ -34,7 +34,7 @@ class Run:
         return f"{self.output} ({self.initialization} weights)"
 
 
-def finetune_side_by_side(runs: Sequence[Run], *, logs: Path) -> None:
+def finetune_side_by_side(runs: Sequence[FinetuningRun], *, logs: Path) -> None:
     """Run them all, as many at once as there are cores; one after the other on a GPU. Processes print to `logs`."""
     num_cores = len(os.sched_getaffinity(0))
     at_once = 1 if gpus.has_gpu() else min(len(runs), num_cores)
@@ -75,7 +75,7 @@ def open_runner() -> Callable[[Work], None]:
         keep_freed_memory()
 
     def finetune_run(work: Work) -> None:
-        run: Run = work.payload
+        run: FinetuningRun = work.payload
         finetune(
             _TASK,
             run.encoder,

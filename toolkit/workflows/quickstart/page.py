@@ -46,8 +46,8 @@ def summary(facts: Facts) -> "Group":
     times.add_column("time", justify="right", no_wrap=True)
     times.add_column("CPU time", justify="right", no_wrap=True)
     for stage in facts.stages:
-        times.add_row(stage.title, duration(stage.record.seconds), duration(stage.record.cpu_seconds))
-    times.add_row("total", duration(facts.seconds), duration(facts.cpu_seconds), style="bold")
+        times.add_row(stage.title, minutes_text(stage.record.seconds), minutes_text(stage.record.cpu_seconds))
+    times.add_row("total", minutes_text(facts.seconds), minutes_text(facts.cpu_seconds), style="bold")
 
     results = Table(box=None, padding=(0, 3, 0, 0), pad_edge=False, show_header=False)
     results.add_column(no_wrap=True)
@@ -78,7 +78,7 @@ def _summary_rows(facts: Facts) -> list[tuple[str, str, str]]:
     return rows
 
 
-def duration(seconds: float) -> str:
+def minutes_text(seconds: float) -> str:
     """A time in seconds, or in minutes and seconds."""
     if seconds < 59.95:
         return f"{seconds:.1f} s"
@@ -105,7 +105,7 @@ def _head(facts: Facts) -> str:
             f"{facts.parameters / 1e6:.1f} M",
             f"parameters; {model.num_hidden_layers} layers of width {model.hidden_size}",
         ),
-        ("Whole job", duration(facts.seconds), escape(facts.machine["processor"])),
+        ("Whole job", minutes_text(facts.seconds), escape(facts.machine["processor"])),
     )
     items = "".join(
         f'<div><dt>{name}</dt><dd><div class="number">{number}</div><div class="fine">{note}</div></dd></div>'
@@ -217,16 +217,16 @@ def _settings(facts: Facts) -> str:
 
 def _time(facts: Facts) -> str:
     rows = "".join(
-        f'<tr><th>{escape(stage.title)}</th><td class="right">{duration(stage.record.seconds)}</td>'
-        f'<td class="right">{duration(stage.record.cpu_seconds)}</td></tr>'
+        f'<tr><th>{escape(stage.title)}</th><td class="right">{minutes_text(stage.record.seconds)}</td>'
+        f'<td class="right">{minutes_text(stage.record.cpu_seconds)}</td></tr>'
         for stage in facts.stages
     )
     return f"""
 <h2>Time and machine</h2>
 <div class="scroll"><table><thead>
 <tr><th>Stage</th><th class="right">time</th><th class="right">CPU time</th></tr></thead>
-<tbody>{rows}<tr class="total"><th>total</th><td class="right">{duration(facts.seconds)}</td>
-<td class="right">{duration(facts.cpu_seconds)}</td></tr></tbody></table></div>
+<tbody>{rows}<tr class="total"><th>total</th><td class="right">{minutes_text(facts.seconds)}</td>
+<td class="right">{minutes_text(facts.cpu_seconds)}</td></tr></tbody></table></div>
 <p class="fine">Time is wall-clock time, which is longer on a busy machine; CPU time is summed over the cores.</p>
 {pairs_table(facts.machine)}"""
 

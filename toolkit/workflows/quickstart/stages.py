@@ -16,7 +16,7 @@ from toolkit.run import RunFolder
 from toolkit.run.data import RunData, open_run_data
 from toolkit.run.identity import check_same_run, snapshot
 from toolkit.run.load import declare_run, read_without_objectives
-from toolkit.workflows.quickstart.finetuning import Run, finetune_side_by_side
+from toolkit.workflows.quickstart.finetuning import FinetuningRun, finetune_side_by_side
 from toolkit.workflows.quickstart.steps import StepChoice, measure_choice
 from toolkit.workflows.train import QUICKSTART_DATA, prepare_bundled_corpus, train_run
 
@@ -141,7 +141,9 @@ class Quickstart:
         encoder, root, files = self._folder / "hf-encoder", self._folder / "finetune", _labelled()
         chosen = tomllib.loads((QUICKSTART_DATA / "finetune.toml").read_text(encoding="utf-8"))
         places = [(root, "pretrained", 0), *((root / f"random-{seed}", "random", seed) for seed in _TWIN_SEEDS)]
-        runs = [Run(encoder, files, place, chosen[kind] | {"seed": seed}, kind) for place, kind, seed in places]
+        runs = [
+            FinetuningRun(encoder, files, place, chosen[kind] | {"seed": seed}, kind) for place, kind, seed in places
+        ]
         names = ("result.json", "predictions.jsonl", "model")
         self._job.stage(
             "finetune",
