@@ -213,6 +213,22 @@ FAULTS = (
         tests=("tests/engine/test_ds_config.py",),
     ),
     Fault(
+        name="gpus: those behind a name that CUDA does not know are counted",
+        path="toolkit/engine/gpus.py",
+        old="return listed[:count] or",
+        new="return listed or",
+        tests=("tests/engine/test_gpus.py",),
+    ),
+    Fault(
+        name="gpus: DS_ACCELERATOR=cpu keeps no grid off them",
+        path="toolkit/engine/gpus.py",
+        old="""    if not has_gpu():
+        return []
+""",
+        new="",
+        tests=("tests/engine/test_gpus.py",),
+    ),
+    Fault(
         name="precision: bf16 is chosen where it is just as fast",
         path="toolkit/engine/precision.py",
         old="speed_up >= _NEEDED_SPEED_UP",
@@ -632,6 +648,13 @@ FAULTS = (
         old="self._next_span_rows = self._place.rows_before_span",
         new="self._next_span_rows = 0",
         tests=("tests/preprocess/test_preprocess_workers.py",),
+    ),
+    Fault(
+        name="hub: a listing that fails once is not asked for again",
+        path="toolkit/hub.py",
+        old="_WAITS_SECONDS = (0.5, 1, 2)",
+        new="_WAITS_SECONDS = ()",
+        tests=("tests/preprocess/test_preprocess_hub.py::test_listing_waits_too",),
     ),
     Fault(
         name="preprocess: the fast backend is not tried on the input",

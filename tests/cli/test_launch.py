@@ -30,7 +30,8 @@ from toolkit.workflows.launch import (
 @pytest.fixture
 def on_gpus(monkeypatch):
     monkeypatch.setattr(gpus, "has_gpu", lambda: True)
-    monkeypatch.setattr(gpus, "num_devices", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
 @pytest.mark.parametrize(
@@ -38,32 +39,35 @@ def on_gpus(monkeypatch):
     [(2, None, [0, 1]), (2, "", [0, 1]), (2, "4,5,6", [4, 5]), (3, "4,5,6", [4, 5, 6])],
 )
 @pytest.mark.usefixtures("on_gpus")
-def test_visible_devices_are_respected(num_procs, visible, devices):
-    environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
-    assert devices_of_ranks(num_procs, environment) == devices
+def test_visible_devices_are_respected(num_procs, visible, devices, monkeypatch):
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert devices_of_ranks(num_procs) == devices
 
 
 @pytest.mark.parametrize(("num_procs", "visible"), [(4, "4,5,6"), (2, "GPU-ab12,GPU-cd34")])
 @pytest.mark.usefixtures("on_gpus")
-def test_what_the_launcher_cannot_take_is_refused(num_procs, visible):
-    with pytest.raises(SettingsError, match="CUDA_VISIBLE_DEVICES"):
-        devices_of_ranks(num_procs, {"CUDA_VISIBLE_DEVICES": visible})
+def test_what_the_launcher_cannot_take_is_refused(num_procs, visible, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    with pytest.raises(SettingsError, match=f"CUDA_VISIBLE_DEVICES={visible} shows"):
+        devices_of_ranks(num_procs)
 
 
 @pytest.mark.usefixtures("on_gpus")
 def test_more_ranks_than_gpus_are_refused():
     with pytest.raises(SettingsError, match="asks for 4 ranks, and this machine has 3 GPUs"):
-        devices_of_ranks(4, {})
+        devices_of_ranks(4)
 
 
 def test_a_run_on_the_cpu_does_not_ask_for_gpus(monkeypatch):
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
-    assert devices_of_ranks(4, {"CUDA_VISIBLE_DEVICES": "0"}) == [0, 1, 2, 3]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert devices_of_ranks(4) == [0, 1, 2, 3]
 
 
 def test_one_rank_needs_no_launcher():
     """It would be two imports of DeepSpeed more."""
-    command, place = rank_command(1, {}, port=29500)
+    command, place = rank_command(1, port=29500)
     assert command == [sys.executable, "-u"]
     check_launcher(place)
     assert read_launcher(place).world_size == 1
@@ -113,7 +117,8 @@ def test_the_launcher_takes_its_command(monkeypatch):
     """Of this machine alone, whatever /job/hostfile says, which clusters lay and the command `deepspeed` reads."""
     from deepspeed.launcher import launch
 
-    command, place = rank_command(2, {"CUDA_VISIBLE_DEVICES": "4,5,6"}, port=29500)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6")
+    command, place = rank_command(2, port=29500)
     monkeypatch.setattr(sys, "argv", [*command[command.index("deepspeed.launcher.launch") :], "program.py"])
     arguments = launch.parse_args()
     # Where this process has joined a run of one rank, it holds that run's.

@@ -8,6 +8,8 @@ from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
 
+VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
+
 # Dense bf16 TFLOP/s of one device, from its data sheet, by its full name without the vendor's.
 # Full, since names contain one another: a slice of a card (MIG, a virtual GPU), a variant with fewer units
 # (A100-SXM-64GB) and an RTX A1000 are no A100, and no MFU is better than a wrong one.
@@ -36,13 +38,21 @@ def has_gpu() -> bool:
     return torch.cuda.is_available()
 
 
-def num_devices() -> int:
-    """Ranks that a machine has by default: one per visible GPU, else one."""
+def visible_gpus() -> list[str]:
+    """Names of the GPUs that runs go to, as CUDA_VISIBLE_DEVICES lists them (numbers or UUIDs); empty on a CPU."""
     if not has_gpu():
-        return 1
+        return []
     import torch
 
-    return torch.cuda.device_count()
+    listed = [name.strip() for name in os.environ.get(VISIBLE_DEVICES, "").split(",") if name.strip()]
+    count = torch.cuda.device_count()
+    # CUDA reads the list up to the first name that it does not know.
+    return listed[:count] or [str(number) for number in range(count)]
+
+
+def num_devices() -> int:
+    """Ranks that a machine has by default: one per visible GPU, else one."""
+    return len(visible_gpus()) or 1
 
 
 def gpu_bytes() -> int:

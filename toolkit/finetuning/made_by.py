@@ -5,6 +5,7 @@ import transformers
 
 import toolkit
 from toolkit.core.machine import processor_name
+from toolkit.engine.gpus import has_gpu
 from toolkit.finetuning.precision import choose_autocast
 
 
@@ -19,5 +20,5 @@ def versions_and_device() -> dict[str, str]:
         "toolkit": toolkit.__version__,
         "torch": str(torch.__version__),
         "transformers": transformers.__version__,
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else processor_name(),
+        "device": torch.cuda.get_device_name() if has_gpu() else processor_name(),
     }

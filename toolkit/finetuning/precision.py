@@ -12,6 +12,7 @@ from contextvars import ContextVar
 
 import torch
 
+from toolkit.engine.gpus import has_gpu
 from toolkit.engine.precision import Precision, faster_on_this_cpu, time_in_turns
 
 _given: ContextVar[Precision | None] = ContextVar("given", default=None)
@@ -29,7 +30,7 @@ def cpu_autocast(precision: Precision | None) -> Iterator[None]:
 
 def choose_autocast(threads: int) -> Precision:
     """bf16 on a GPU that computes in it; on a CPU where it is a fifth faster on `threads` threads, measured once."""
-    if torch.cuda.is_available():
+    if has_gpu():
         return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
     given = _given.get()
     if given is not None:

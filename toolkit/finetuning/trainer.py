@@ -29,6 +29,7 @@ from transformers import (
 from toolkit.core.console import Progress, progress
 from toolkit.core.errors import NonFiniteError
 from toolkit.core.files import atomic_file
+from toolkit.engine.gpus import has_gpu
 from toolkit.finetuning.precision import choose_autocast
 from toolkit.finetuning.settings import FinetuningSettings
 from toolkit.finetuning.source import EncoderSource
@@ -128,7 +129,7 @@ def run_trainer(
         max_grad_norm=settings.grad_clip,
         seed=settings.seed,
         data_seed=settings.seed,
-        use_cpu=not torch.cuda.is_available(),
+        use_cpu=not has_gpu(),
         bf16=choose_autocast(torch.get_num_threads()) == "bf16",
         save_strategy="no",
         save_total_limit=1,
@@ -136,7 +137,7 @@ def run_trainer(
         report_to="none",
         disable_tqdm=True,
         remove_unused_columns=False,
-        dataloader_pin_memory=torch.cuda.is_available(),
+        dataloader_pin_memory=has_gpu(),
         **more,
     )
     # On several GPUs the Trainer replicates the model and multiplies the batch: the result would depend on the machine.
@@ -239,7 +240,7 @@ def last_checkpoint(folder: Path) -> tuple[str | None, int]:
 
 def settle_accelerator() -> None:
     """Tell DeepSpeed, which trainers import, that there is no GPU where there is none: it would warn."""
-    if not torch.cuda.is_available():
+    if not has_gpu():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
 

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
@@ -29,8 +29,6 @@ from toolkit.run import RunFolder
 from toolkit.run.metrics import read_lines
 from toolkit.workflows.stop_signals import nothing_saved
 
-_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
-
 
 def launch_ranks(run_folder: Path, *, num_procs: int, is_stopped: Callable[[], bool] = lambda: False) -> int:
     """Run `launchers/pretrain.py`, several ranks of it under the deepspeed launcher, and return its exit code.
@@ -39,7 +37,7 @@ def launch_ranks(run_folder: Path, *, num_procs: int, is_stopped: Callable[[], b
     """
     program = [str(shipped_folder("launchers") / "pretrain.py"), "--run_dir", str(run_folder)]
     with tempfile.TemporaryDirectory(prefix="toolkit-train-") as folder, reserved_port() as port:
-        command, place = rank_command(num_procs, os.environ, port=port)
+        command, place = rank_command(num_procs, port=port)
         stop_file = Path(folder) / "stop"
         environment = {
             **os.environ,
@@ -75,12 +73,12 @@ def as_shells_say(code: int) -> int:
     return 128 + number if 0 < number <= signal.NSIG else code
 
 
-def rank_command(num_procs: int, environment: Mapping[str, str], *, port: int) -> tuple[list[str], dict[str, str]]:
+def rank_command(num_procs: int, *, port: int) -> tuple[list[str], dict[str, str]]:
     """Start of `num_procs` ranks on this machine: a command up to the program that ranks run, and its variables."""
     python = [sys.executable, "-u"]
     if num_procs == 1:
         return python, alone(port)
-    devices = {"localhost": devices_of_ranks(num_procs, environment)}
+    devices = {"localhost": devices_of_ranks(num_procs)}
     launcher = [*python, "-m", "deepspeed.launcher.launch", "--log_level", "critical"]
     world = base64.urlsafe_b64encode(json.dumps(devices).encode()).decode()
     # The launcher sets LOCAL_SIZE alone, and this process may have joined a run of one rank before.
@@ -88,25 +86,27 @@ def rank_command(num_procs: int, environment: Mapping[str, str], *, port: int) -
     return [*launcher, "--world_info", world, "--master_port", str(port)], place
 
 
-def devices_of_ranks(num_procs: int, environment: Mapping[str, str]) -> list[int]:
-    """The number of each rank's GPU: the first of those that CUDA_VISIBLE_DEVICES names. On a CPU it means nothing."""
-    visible = [device.strip() for device in environment.get(_VISIBLE_DEVICES, "").split(",") if device.strip()]
-    if not gpus.has_gpu():
-        return list(range(num_procs))
+def devices_of_ranks(num_procs: int) -> list[int]:
+    """The number of each rank's GPU: the first of those that are visible. On a CPU it means nothing.
+
+    Raises:
+        SettingsError: more ranks than visible GPUs, or GPUs that are not named by number.
+    """
+    visible, listed = gpus.visible_gpus(), os.environ.get(gpus.VISIBLE_DEVICES)
     if not visible:
-        if num_procs > (found := gpus.num_devices()):
-            raise SettingsError(
-                f"--num-procs asks for {counted(num_procs, 'rank')}, and this machine has {counted(found, 'GPU')}.\n"
-                "Ask for fewer ranks, or set DS_ACCELERATOR=cpu."
-            )
         return list(range(num_procs))
-    if num_procs > len(visible) or not all(device.isdecimal() for device in visible):
+    if num_procs <= len(visible) and all(name.isdecimal() for name in visible):
+        return [int(name) for name in visible[:num_procs]]
+    if listed:
         raise SettingsError(
-            f"--num-procs asks for {counted(num_procs, 'rank')}, and {_VISIBLE_DEVICES}={','.join(visible)} shows "
+            f"--num-procs asks for {counted(num_procs, 'rank')}, and {gpus.VISIBLE_DEVICES}={listed} shows "
             f"{counted(len(visible), 'device')}.\nThe deepspeed launcher takes one GPU a rank, named by number: ask "
             "for fewer ranks, show more GPUs, or set DS_ACCELERATOR=cpu."
         )
-    return [int(device) for device in visible[:num_procs]]
+    raise SettingsError(
+        f"--num-procs asks for {counted(num_procs, 'rank')}, and this machine has {counted(len(visible), 'GPU')}.\n"
+        "Ask for fewer ranks, or set DS_ACCELERATOR=cpu."
+    )
 
 
 def _start_listening(

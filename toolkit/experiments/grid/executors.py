@@ -5,10 +5,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-import torch
-
 from toolkit.core.console import console
 from toolkit.core.text import counted
+from toolkit.engine import gpus
 from toolkit.execution.local import LocalExecutor
 from toolkit.execution.ray_actors import RayExecutor
 from toolkit.execution.ray_cluster import Cluster
@@ -32,12 +31,12 @@ def open_executor(
 
 
 def _local(items: Sequence[Work], num_workers: int | None, logs: Path) -> LocalExecutor:
-    num_cores, gpus = len(os.sched_getaffinity(0)), _gpus()
+    num_cores, visible = len(os.sched_getaffinity(0)), gpus.visible_gpus()
     needed = max(item.resources.cpus for item in items)
-    chosen = min(num_workers or len(gpus) or max(1, num_cores // needed), len(items))
-    if gpus:
-        environments = [{"CUDA_VISIBLE_DEVICES": gpus[worker % len(gpus)]} for worker in range(chosen)]
-        console().print(f"{counted(chosen, 'worker')} on {counted(min(chosen, len(gpus)), 'GPU')}")
+    chosen = min(num_workers or len(visible) or max(1, num_cores // needed), len(items))
+    if visible:
+        environments = [{gpus.VISIBLE_DEVICES: visible[worker % len(visible)]} for worker in range(chosen)]
+        console().print(f"{counted(chosen, 'worker')} on {counted(min(chosen, len(visible)), 'GPU')}")
     else:
         # Threads that wait for one another's share of a sum would keep a core busy that another worker needs.
         crowded = chosen * needed > num_cores and "OMP_WAIT_POLICY" not in os.environ
@@ -63,11 +62,3 @@ def _ray(cluster: Cluster, items: Sequence[Work], num_workers: int | None, logs:
         shared="grid.dir, data, models and the working directory",
         cpus_setting="grid.threads",
     )
-
-
-def _gpus() -> list[str]:
-    """GPUs as CUDA_VISIBLE_DEVICES names them."""
-    if not torch.cuda.is_available():
-        return []
-    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return listed.split(",") if listed else [str(number) for number in range(torch.cuda.device_count())]

@@ -20,6 +20,7 @@ from toolkit.core.known_hashes import KnownHashes
 from toolkit.core.locks import locked_file
 from toolkit.core.settings import explain
 from toolkit.core.text import counted, home_hint
+from toolkit.engine.gpus import has_gpu
 from toolkit.experiments.encoders import check_model, export_encoder, needs_export
 from toolkit.experiments.grid.declaration import ModelEntry, TaskEntry
 from toolkit.finetuning import EncoderSource, FinetuningSettings, Split, get_task, open_source
@@ -115,7 +116,7 @@ def resolve_task(
                 "steps in this task."
             )
         _check_choice(place, named, settings.protocol, num_rates)
-    if settings.threads is None and not torch.cuda.is_available():
+    if settings.threads is None and not has_gpu():
         settings = settings.model_copy(update={"threads": torch.get_num_threads()})
     try:
         reader = family(settings)

@@ -7,10 +7,9 @@ import tomllib
 from contextlib import suppress
 from pathlib import Path
 
-import torch
-
 from toolkit.core.errors import SettingsError, UserError
 from toolkit.core.files import atomic_write
+from toolkit.engine.gpus import visible_gpus
 from toolkit.execution.stages import Job, Stage, Stages, hash_of
 from toolkit.run import RunFolder
 from toolkit.run.data import RunData, open_run_data
@@ -192,7 +191,7 @@ class Quickstart:
 
 def _num_ranks() -> int:
     """Two, or the number of GPUs if there is just one."""
-    return min(_RANKS, torch.cuda.device_count()) or _RANKS
+    return min(_RANKS, len(visible_gpus())) or _RANKS
 
 
 def _labelled() -> dict[str, Path]:

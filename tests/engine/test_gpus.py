@@ -1,0 +1,64 @@
+"""GPUs that runs go to: for ranks and for the workers of a grid."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from toolkit.core.errors import SettingsError
+from toolkit.engine import gpus
+from toolkit.execution.work import ExecutorKind, Resources, Work
+from toolkit.experiments.grid import executors
+from toolkit.workflows.launch import devices_of_ranks
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "listed", "count", "visible"),
+    [
+        (None, None, 3, ["0", "1", "2"]),
+        ("cuda", "4,5", 2, ["4", "5"]),
+        (None, " 4, 5 ", 2, ["4", "5"]),
+        (None, "GPU-ab12,GPU-cd34", 2, ["GPU-ab12", "GPU-cd34"]),
+        # Those behind the first that CUDA does not know are hidden.
+        (None, "0,9,1", 1, ["0"]),
+        (None, "2,-1,3", 1, ["2"]),
+        (None, "", 0, []),
+        (None, "-1", 0, []),
+        (None, None, 0, []),
+        ("cpu", None, 3, []),
+        ("cpu", "4,5", 2, []),
+    ],
+)  # fmt: skip
+def test_visible_gpus(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    accelerator: str | None,
+    listed: str | None,
+    count: int,
+    visible: list[str],
+) -> None:
+    """`count` is what torch says, which knows the list."""
+    monkeypatch.setattr(gpus, "_may_have_gpu", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    for name, value in (("DS_ACCELERATOR", accelerator), ("CUDA_VISIBLE_DEVICES", listed)):
+        monkeypatch.delenv(name, raising=False)
+        if value is not None:
+            monkeypatch.setenv(name, value)
+
+    assert gpus.visible_gpus() == visible
+    assert gpus.num_devices() == max(1, len(visible))
+
+    items = [Work(key=key, payload=None, resources=Resources(cpus=10**6)) for key in range(4)]
+    with executors.open_executor(ExecutorKind.LOCAL, items, num_workers=None, logs=tmp_path) as local:
+        environments = local._environments
+    assert [environment.get("CUDA_VISIBLE_DEVICES") for environment in environments] == (visible or [None])
+
+    if visible and not visible[0].isdecimal():
+        with pytest.raises(SettingsError, match="named by number"):
+            devices_of_ranks(1)
+    else:
+        assert devices_of_ranks(2 if not visible else len(visible)) == [int(name) for name in visible or ("0", "1")]
+    if visible:
+        with pytest.raises(SettingsError, match=f"asks for {len(visible) + 1} ranks"):
+            devices_of_ranks(len(visible) + 1)
