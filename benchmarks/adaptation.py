@@ -1,4 +1,4 @@
-"""Is a decoder a better start for an encoder than nothing? A toy answer, through the whole path that users take.
+"""A decoder as the start of an encoder, against random weights: a toy answer, by the whole path that users take.
 
     python benchmarks/adaptation.py [--decoder-steps 600] [--steps 120] [--seeds 0 1 2] [--work DIR]
 
@@ -42,7 +42,6 @@ COMMON = {
 
 
 def toolkit(*arguments: object) -> None:
-    """One command of the toolkit."""
     command = [sys.executable, "-m", "toolkit.cli", *map(str, arguments)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -50,7 +49,7 @@ def toolkit(*arguments: object) -> None:
 
 
 def train(work: Path, name: str, *overrides: str, objective: str, steps: int, corpus: Path, every: int) -> Path:
-    """One run of `steps` steps; returns its folder."""
+    """Train for `steps` steps; returns the run's folder."""
     common = [
         f"{group}.{key}={json.dumps(value)}"
         for group, keys in COMMON.items()
@@ -76,7 +75,7 @@ def train(work: Path, name: str, *overrides: str, objective: str, steps: int, co
 
 
 def prepare(work: Path, name: str, tokenizer: Path) -> Path:
-    """The bundled text as a corpus and a validation corpus, with one tokenizer."""
+    """Make the bundled text a corpus and a validation corpus, with one tokenizer."""
     for split, suffix in (("train", ""), ("validation", "-validation")):
         source = DATA / f"wikipedia-{split}.parquet"
         toolkit("preprocess", source, "--tokenizer", tokenizer, "--output", work / f"{name}{suffix}")

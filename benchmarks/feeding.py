@@ -1,4 +1,4 @@
-"""How fast rows reach the model: tokens/s of one core, and the share of a training step that waits for them.
+"""Speed at which rows reach the model: tokens/s of one core, and the share of a training step that waits for them.
 
     python benchmarks/feeding.py [--documents 40000] [--steps 30]
 
@@ -11,7 +11,6 @@ benchmarks/results/feeding.jsonl.
 
 import argparse
 import json
-import os
 import statistics
 import tempfile
 import time
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 import numpy as np
-from rows import append_row, machine, versions
+from rows import append_row, measured_on
 
 from toolkit.core.allocator import keep_freed_memory
 
@@ -50,16 +49,13 @@ def main() -> None:
             "documents": options.documents,
             "rates": {f"{length}": rate(corpus, rows, length) for rows, length in SHAPES},
             "waiting": waiting(folder, corpus, options.steps),
-            "machine": machine(),
-            "load_average": os.getloadavg()[0],
-            "versions": versions(PACKAGES),
+            **measured_on(PACKAGES),
         }
     print(json.dumps(row, indent=1))
     append_row(options.output, row)
 
 
 def made_up_corpus(folder: Path, num_documents: int) -> Path:
-    """Documents of 12 to 1,012 ids."""
     from toolkit.testing.corpora import random_documents, write_token_corpus
 
     documents = random_documents(

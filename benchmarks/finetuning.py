@@ -57,7 +57,7 @@ def peer_rows(options: argparse.Namespace, path: Path) -> tuple[list[dict[str, A
 
 
 def check_same_ids(options: argparse.Namespace) -> None:
-    """Both sides read the same: nothing is timed where they do not."""
+    """Time nothing where the two sides do not read the same."""
     from toolkit.finetuning import Split, get_task, open_source
 
     task = get_task("sc")(settings_of(options))
@@ -123,7 +123,7 @@ SIDES = {"ours": run_ours, "trainer": run_peer}
 
 
 def run_side(side: str, options: argparse.Namespace) -> None:
-    """In a process of its own: prints a line of JSON."""
+    """Run one side in this process, and print a line of JSON."""
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         score = SIDES[side](options, Path(folder) / "out")

@@ -10,7 +10,6 @@ JSON row goes to benchmarks/results/first_batch.jsonl.
 
 import argparse
 import json
-import os
 import shutil
 import statistics
 import subprocess
@@ -19,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from rows import append_row, machine, versions
+from rows import append_row, measured_on
 
 RESULTS = Path(__file__).parent / "results" / "first_batch.jsonl"
 ROWS, SEQUENCE_LENGTH, SHARD_TOKENS = 12, 2048, 1 << 28
@@ -27,7 +26,7 @@ PACKAGES = ("numpy", "pydantic", "encoder-pretraining-toolkit")
 
 
 def first_batch(folder: str) -> dict[str, float]:
-    """What one process measures of itself; memory in MB of 10^6 bytes."""
+    """Seconds and MB of 10^6 bytes that this process takes."""
     import numpy as np
 
     from toolkit.core.draws import Draws
@@ -102,9 +101,7 @@ def main() -> None:
         "shards": options.shards,
         "processes": options.processes,
         **found,
-        "machine": machine(),
-        "load_average": os.getloadavg()[0],
-        "versions": versions(PACKAGES),
+        **measured_on(PACKAGES),
     }
     print(json.dumps(row, indent=1), flush=True)
     append_row(options.output, row)

@@ -42,7 +42,7 @@ Arguments = argparse.Namespace
 
 
 def main() -> int:
-    """Run it; returns the exit code."""
+    """Run what the command line names; returns the exit code."""
     given = _parser().parse_args()
     if given.toy:
         os.environ.update(DS_ACCELERATOR="cpu", CUDA_VISIBLE_DEVICES="")
@@ -128,7 +128,7 @@ def _run_all(given: Arguments) -> int:
 
 
 def _run_job(given: Arguments, name: str, seconds: float) -> str:
-    """One job in a process of its own; returns what is wrong if it did not end by itself, else nothing."""
+    """Run a job in a process of its own; returns what is wrong if it did not end by itself, else nothing."""
     command = [sys.executable, __file__, "--child", name, "--seconds", str(seconds), "--out", str(given.out)]
     command += _passed_on(given)
     environment = _ENVIRONMENT | os.environ | {"PYTHONPATH": os.pathsep.join(_import_folders())}
@@ -150,7 +150,7 @@ def _run_job(given: Arguments, name: str, seconds: float) -> str:
 
 
 def _passed_on(given: Arguments) -> Iterator[str]:
-    """The options that a job is chosen by."""
+    """Options that a job is chosen by."""
     if given.toy:
         yield "--toy"
     if given.call:
@@ -161,7 +161,7 @@ def _passed_on(given: Arguments) -> Iterator[str]:
 
 
 def _import_folders() -> Iterator[str]:
-    """This checkout before anything installed, so that what is measured is what is here."""
+    """Folders of this checkout before anything installed, so that what is measured is what is here."""
     yield str(ROOT)
     yield from filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
 

@@ -42,7 +42,7 @@ class Case:
 
     @property
     def is_causal(self) -> bool:
-        """Whether a position sees only what is before it."""
+        """True if a position sees only what is before it."""
         return self.kind is AttentionKind.CAUSAL
 
     @property
@@ -161,7 +161,7 @@ def _project(case: Case) -> Iterator[Attention]:
 
 
 def _at_targets(case: Case) -> Iterator[Attention]:
-    """What the last block calls: fewer queries than keys, and in some segments none."""
+    """Calls of the last block: fewer queries than keys, and in some segments none."""
     if (kernel := flash_kernel()) is None:
         raise NotImplementedError("no flash kernel")
     positions_N = torch.from_numpy(case.positions_N).to(device())

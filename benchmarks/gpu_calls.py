@@ -1,4 +1,4 @@
-"""Which jobs the sections and the calls of `benchmarks/gpu.py` are made of."""
+"""Jobs of the sections and of the calls of `benchmarks/gpu.py`."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -44,13 +44,13 @@ MEASURES: dict[str, Callable[..., Rows]] = {
 
 
 def measure_of(name: str) -> Callable[..., Rows]:
-    """What a job measures with."""
+    """Function that a job measures with."""
     return MEASURES.get(name.partition(":")[0], measure_runs)
 
 
 @dataclass(frozen=True)
 class Call:
-    """What one call to a machine does, and within how many minutes."""
+    """Jobs of one call to a machine, and within how many minutes."""
 
     minutes: float
     jobs: Callable[[Scale], list[Planned]]
@@ -76,7 +76,7 @@ def all_jobs(scale: Scale) -> list[Planned]:
 
 
 def one_call(scale: Scale) -> list[Planned]:
-    """What is most worth knowing first; what does not fit into the minutes is at the end.
+    """Jobs most worth knowing first; what does not fit into the minutes is at the end.
 
     The limits are half as long again as what a job should take: what has hung must not take the time of the others.
     """

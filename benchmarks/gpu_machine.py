@@ -34,7 +34,7 @@ _QUERIED = "name,driver_version,clocks.sm,clocks.max.sm,clocks.mem,power.limit,p
 
 
 def measure_machine(job: Job) -> Rows:
-    """What the other rows have to be read against."""
+    """Facts that the other rows have to be read against."""
     yield attempt({"what": "software"}, _software)
     yield attempt({"what": "gpu"}, _gpu)
     yield attempt({"what": "host"}, machine)
@@ -65,7 +65,7 @@ def _version(package: str) -> str | None:
 
 
 def _attention_implementations() -> list[str]:
-    """Those that are installed; whether they run is what section `kernels` tells."""
+    """Names of those that are installed; section `kernels` tells which of them run."""
     return [name for name, module in _FLASH_MODULES.items() if _is_importable(module)]
 
 
@@ -87,7 +87,7 @@ def _gpu() -> Row:
 
 
 def _allocator() -> Row:
-    """Whether the allocator that runs ask for works here: some machines refuse its calls. In a process of its own."""
+    """Try the allocator that runs ask for, in a process of its own: some machines refuse its calls."""
     command = [sys.executable, "-c", f"import torch; torch.ones(1 << 20, device='{device()}').sum().item()"]
     environment = os.environ | {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
@@ -129,5 +129,5 @@ def measure_tests(job: Job) -> Rows:
 
 
 def count_tests(output: str) -> dict[str, int]:
-    """How many tests ended how, from pytest's lines about each."""
+    """Number of tests by how they ended, from pytest's lines about each."""
     return dict(Counter(found.lower() for found in _COUNTED.findall(output)))

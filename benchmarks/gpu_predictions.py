@@ -1,4 +1,4 @@
-"""What `benchmarks/gpu.py` should find on an H200 if the model of a step holds. Derived by arithmetic, not measured.
+"""Figures that `benchmarks/gpu.py` should find on an H200 if the model of a step holds: by arithmetic, not measured.
 
 The model: matrix products at the rate of a large one, by shape; pointwise kernels at the rate of a copy; attention at
 the published rates of its kernel. A prediction that a measurement does not meet is wrong, and says where to look.

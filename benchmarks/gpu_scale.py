@@ -14,7 +14,7 @@ MICRO_BATCHES = 4
 
 @dataclass(frozen=True)
 class Scale:
-    """What one call measures at."""
+    """Sizes that one call measures at."""
 
     name: str
     models: dict[str, ModelSettings]
@@ -45,7 +45,7 @@ class Scale:
 
     @property
     def has_gpu(self) -> bool:
-        """Whether it is for a GPU."""
+        """True for the sizes of a GPU."""
         return self.name == "full"
 
     @property

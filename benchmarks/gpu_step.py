@@ -67,17 +67,8 @@ def measure(
 ) -> Row:
     """Train a preset for some steps on made-up ids and say how fast it was.
 
-    Args:
-        preset: of a run.
-        folder: where corpus and run may lie.
-        micro_rows: rows of one forward pass.
-        steps: more than `skipped`; a profiled one comes after them.
-        skipped: how many of the first are not timed.
-        overrides: further settings, `a.b=value`.
-        vocabulary: ids in the corpus.
-        objective: its name.
-        ds_changes: values that differ from the shipped `zero1`, by dotted key.
-        profiler: looks into one more step.
+    `vocabulary` counts ids of the corpus; `ds_changes` differ from the shipped `zero1`, by dotted key; the first
+    `skipped` steps are not timed; `profiler` looks into one step more.
     """
     from toolkit.run import RunFolder
     from toolkit.run.load import declare_run
@@ -158,7 +149,7 @@ class _NeverSaves:
 
 
 def _overrides(folder: Path, vocabulary: int, micro_rows: int, steps: int, objective: str) -> list[str]:
-    """What makes a few steps out of a preset of many thousand."""
+    """Overrides that make a few steps out of a preset of many thousand."""
     return [
         f"data.train={_corpus(folder / 'corpus', vocabulary, rows=2 * MICRO_BATCHES * micro_rows)}",
         f"run.dir={folder / 'run'}",
@@ -222,7 +213,7 @@ def _memory() -> Row:
 
 
 def compilation() -> Row:
-    """What Dynamo did in this process since its last reset: graphs, seconds, and why it compiled again or gave up."""
+    """Work of Dynamo in this process since its last reset: graphs, seconds, and why it compiled again or gave up."""
     from torch._dynamo import utils
 
     metrics = utils.get_compilation_metrics()
@@ -246,6 +237,6 @@ def _number(entry: Any, field: str) -> float:
 
 
 def _texts(metrics: Sequence[Any], field: str) -> list[str]:
-    """What a field of compilations says, with the function that was compiled."""
+    """Texts of a field of compilations, with the function that was compiled."""
     found = [(entry.co_name, getattr(entry, field, None)) for entry in metrics]
     return [f"{name}: {' '.join(str(text).split())[:_LONGEST_REASON]}" for name, text in found if text]

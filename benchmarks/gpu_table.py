@@ -46,7 +46,7 @@ def _lines(part: Callable[[Sequence[Row]], Iterator[str]], rows: Sequence[Row]) 
 
 
 def _lacking(rows: Sequence[Row]) -> Iterator[str]:
-    """What failed, once for each contender and message; and the names of what is not to be had here."""
+    """Failures, once for each contender and message; and the names of what is not to be had here."""
     found: dict[tuple[str, str], int] = {}
     for row in rows:
         if "error" in row:
@@ -164,7 +164,7 @@ def _rate(row: Row) -> str:
 
 
 def _predicted(row: Row) -> str:
-    """In brackets; nothing where the model of a step says nothing of such a run."""
+    """Prediction in brackets; nothing where the model of a step says nothing of such a run."""
     predicted = TOKENS_PER_SECOND.get((row["preset"], row["rows"]))
     if predicted is None or not row["compile"] or (row["objective"], row["windows"]) != ("mlm", "random-cut"):
         return ""

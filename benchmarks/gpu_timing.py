@@ -18,7 +18,7 @@ _WARM_UP = 3
 
 
 def device() -> torch.device:
-    """Where runs go too."""
+    """Device that runs go to as well."""
     return torch.device("cuda" if has_gpu() else "cpu")
 
 
@@ -50,7 +50,6 @@ def peak_gb() -> float | None:
 
 
 def free_memory() -> None:
-    """Between two measurements."""
     gc.collect()
     if has_gpu():
         torch.cuda.empty_cache()

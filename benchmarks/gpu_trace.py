@@ -44,7 +44,7 @@ _POINTWISE = {
 
 @dataclass(frozen=True)
 class Kernel:
-    """What ran on the device."""
+    """Work on the device."""
 
     name: str
     start: float
@@ -58,7 +58,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Shape:
-    """By which sizes a matrix product is known."""
+    """Sizes by which a matrix product is known."""
 
     inner: int
     """Feed-forward width."""
@@ -73,7 +73,7 @@ class StepProfiler(Hook):
         self._report: Row = {}
 
     def watching(self, engine: Engine) -> "StepProfiler":
-        """This hook, for an engine."""
+        """Set the engine; returns this hook."""
         self._engine = engine
         return self
 
@@ -89,7 +89,7 @@ class StepProfiler(Hook):
         self._stack.close()
 
     def report(self) -> Row:
-        """What the step was made of."""
+        """Parts of the step."""
         return self._report
 
     def _start(self) -> None:
@@ -135,15 +135,10 @@ class StepProfiler(Hook):
 
 
 def summarize(events: Sequence[dict[str, Any]], shape: Shape) -> Row:
-    """A profiled step in numbers.
+    """A profiled step in numbers, from the events of a trace.
 
-    Args:
-        events: of a trace.
-        shape: of the model.
-
-    Returns:
-        ms by group, kernels, ms in which the device ran and waited, the longest waits with what ended them, how often
-        the host waited for the device or read from it, ms before the first kernel and in launches.
+    ms by group, kernels, ms in which the device ran and waited, the longest waits with what ended them, how often the
+    host waited for the device or read from it, ms before the first kernel and in launches.
     """
     complete = [event for event in events if event.get("ph") == "X"]
     kernels = sorted(_kernels(complete), key=lambda kernel: kernel.start)
@@ -211,7 +206,7 @@ def group_of(kernel: Kernel, shape: Shape) -> str:
 
 
 def _kernels(events: Sequence[dict[str, Any]]) -> Iterator[Kernel]:
-    """What ran on the device, with what was open on the host."""
+    """Work on the device, with the ranges that were open on the host."""
     on_device = [event for event in events if event.get("cat") in _ON_DEVICE]
     opened = _OpenRanges(event for event in events if event.get("cat") in _ON_HOST)
     if not on_device:
@@ -243,7 +238,7 @@ def _flat(dims: Any) -> Iterator[int]:
 
 
 class _OpenRanges:
-    """Which ranges of the host are open at a moment, by thread."""
+    """Ranges of the host that are open at a moment, by thread."""
 
     def __init__(self, events: Iterable[dict[str, Any]]) -> None:
         self._by_thread: dict[Any, list[tuple[dict[str, Any], tuple[dict[str, Any], ...]]]] = defaultdict(list)

@@ -33,7 +33,6 @@ Cell = tuple[float, int]
 
 
 def run_grid(options: argparse.Namespace, cells: list[Cell], folder: Path) -> dict[Cell, float]:
-    """Accuracy of each cell."""
     task = {
         "name": "task",
         "kind": "sc",

@@ -74,7 +74,7 @@ def measure(options: argparse.Namespace) -> list[str]:
 
 
 def benchmarks(options: argparse.Namespace) -> Iterator[tuple[str, list[str]]]:
-    """What is run, with its arguments; an empty one stands for the faster dtype, which is not known before."""
+    """Benchmarks with their arguments; an empty one stands for the faster dtype, which is not known before."""
     yield "feeding", []
     yield "training_step", []
     yield "training_sweeps", ["--dtype", ""]
@@ -100,7 +100,7 @@ def newest(name: str, **values: Any) -> Row | None:
 
 
 def faster_dtype() -> str:
-    """Of our training step on blocks, where it was measured last."""
+    """Dtype in which our training step on blocks was faster, where it was measured last."""
     found = {dtype: newest("training_step", shape="d256", dtype=dtype, allocator_set_by="own") for dtype in _DTYPES}
     seconds = {dtype: row["contenders"]["ours blocks"]["wall_s"] for dtype, row in found.items() if row}
     return min(seconds, key=seconds.__getitem__) if seconds else "bf16"
@@ -110,7 +110,6 @@ _DTYPES = ("bf16", "fp32")
 
 
 def lines() -> Iterator[Line]:
-    """The table."""
     yield from _preparing()
     yield from _feeding()
     yield from _training()
@@ -196,7 +195,6 @@ def _memory() -> Iterator[Line]:
 
 
 def page() -> str:
-    """docs/performance.md."""
     table = list(lines())
     missed = [line.what for line in table if not line.is_met]
     body = "\n".join(

@@ -39,7 +39,6 @@ Task = tuple[str, str]
 
 
 def make_amounts(options: argparse.Namespace, names: set[str]) -> dict[str, Amount]:
-    """Write the amounts of text that are needed."""
     documents = thinned(read_documents(options.text), options.share)
     if not documents:
         raise SystemExit(f"{options.text} holds no text in .jsonl, .jsonl.gz, .json.gz, .parquet or .txt.")
@@ -84,7 +83,7 @@ class Bench:
         return usage
 
     def output(self, task: Task) -> Path:
-        """Where the next run of a task writes."""
+        """Folder of a task's next run."""
         return self.places.work / "output" / "-".join(task).replace(" ", "-")
 
     def check(self, comparison: Comparison) -> dict[str, Any]:
@@ -110,7 +109,7 @@ class Bench:
                     shutil.rmtree(self.output(task))
 
     def figures(self, name: str, comparison: Comparison) -> dict[str, Any]:
-        """What one contender took: medians by amount, rates in MB of text a second, what starting it costs."""
+        """Figures of a contender: medians by amount, rates in MB of text a second, what starting it costs."""
         found: dict[str, Any] = {"how": self.contenders[name].how}
         for amount in comparison.amounts:
             usages = self.timed[name, amount]
@@ -145,7 +144,7 @@ def sides_names(sides: Sequence[Task]) -> list[str]:
 
 
 def ratios(comparison: Comparison, ours: dict[str, Any], peer: dict[str, Any]) -> dict[str, float]:
-    """How many times as fast we are: whole commands by amount, and without the start of both or of the peer alone."""
+    """Ratios of speed: whole commands by amount, and without the start of both or of the peer alone."""
     found = {}
     for clock, unit in (("wall", "second"), ("cpu", "cpu_second")):
         rate = f"megabytes_per_{unit}"

@@ -1,4 +1,4 @@
-"""Who takes part in the benchmark of `toolkit preprocess`: the command of each, what it reads, where its ids are."""
+"""Contenders in the benchmark of `toolkit preprocess`: the command of each, what it reads, where its ids are."""
 
 import json
 import subprocess
@@ -18,7 +18,7 @@ PEER_PROGRAMS = Path(__file__).with_name("preprocess_peers.py")
 
 @dataclass(frozen=True)
 class Places:
-    """What a run of the benchmark was given."""
+    """Folders and programs that a run of the benchmark was given."""
 
     toolkit: str
     peer_python: Path
@@ -68,7 +68,6 @@ COMPARISONS = {
 
 
 def contenders(places: Places) -> dict[str, Contender]:
-    """All of them by name."""
     return {
         "ours jsonl": _ours(places, "jsonl", "auto"),
         "ours jsonl files": _ours(places, "jsonl_folder", "auto"),

@@ -19,7 +19,7 @@ SAMPLE_SECONDS = 0.2
 
 @dataclass(frozen=True)
 class Usage:
-    """What one command took; `peak_bytes` is proportional set size over its process tree, 0 where not sampled."""
+    """Figures of a command; `peak_bytes` is proportional set size over its process tree, 0 where not sampled."""
 
     wall_s: float
     cpu_s: float

@@ -67,7 +67,7 @@ def check_equal(ours: Documents, peer: Documents, *, pair: str) -> dict[str, int
 
 
 def have_equal_bytes(ours: Path, prefix: Path) -> bool:
-    """Whether a corpus is one shard and that shard is, byte for byte, the pair of a peer."""
+    """True if a corpus is one shard and that shard is, byte for byte, the pair of a peer."""
     return len(list(ours.glob("shard-*.bin"))) == 1 and all(
         (ours / f"shard-00000.{kind}").read_bytes() == prefix.with_name(f"{prefix.name}.{kind}").read_bytes()
         for kind in ("bin", "idx")

@@ -50,7 +50,7 @@ def index_builder(prefix: str, vocabulary_size: int) -> Any:
 
 
 class LineEncoder:
-    """What each worker of the pool runs; it makes its own tokenizer, kept on the class as the tool does."""
+    """Work of each worker of the pool; it makes its own tokenizer, kept on the class as the tool does."""
 
     tokenizer: Any = None
 
@@ -58,7 +58,7 @@ class LineEncoder:
         self.folder = folder
 
     def start(self) -> None:
-        """Once in each worker."""
+        """Make the tokenizer, once in each worker."""
         LineEncoder.tokenizer = megatron_tokenizer(self.folder)
 
     def encode(self, line: str) -> tuple[list[int], list[int], int]:

@@ -1,4 +1,4 @@
-"""What every benchmark's row says of where it was measured, and how a row is kept."""
+"""Rows of results: what each says of where it was measured, and how it is kept."""
 
 import json
 import os
@@ -19,6 +19,11 @@ def machine() -> dict[str, Any]:
 def versions(packages: Iterable[str]) -> dict[str, str]:
     """Versions of installed packages, and of Python."""
     return {name: version(name) for name in packages} | {"python": platform.python_version()}
+
+
+def measured_on(packages: Iterable[str]) -> dict[str, Any]:
+    """Machine, its load now, and versions, as the last entries of a row."""
+    return {"machine": machine(), "load_average": os.getloadavg()[0], "versions": versions(packages)}
 
 
 def append_row(path: Path, row: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""How long a checkpoint blocks training: saved every 5 steps in the background, not at all, and waited for.
+"""Seconds for which a checkpoint blocks training: saved every 5 steps in the background, not at all, and waited for.
 
     python benchmarks/saving.py [--layers 6] [--width 256] [--ranks 2] [--rounds 4] [--folder DIR]
 
@@ -23,7 +23,7 @@ from statistics import median
 from typing import Any
 from unittest.mock import patch
 
-from rows import append_row, machine, versions
+from rows import append_row, measured_on
 
 RESULTS = Path(__file__).parent / "results" / "saving.jsonl"
 PACKAGES = ("torch", "deepspeed", "encoder-pretraining-toolkit")
@@ -33,12 +33,12 @@ VOCABULARY, ROWS, COLUMNS = 21_504, 8, 512
 
 
 def kind_of(step: int) -> str:
-    """How the window of a step, from 1, saves; the first window is not counted."""
+    """Kind of saving in the window of a step, from 1; the first window is not counted."""
     return "skipped" if step <= SKIPPED else KINDS[(step - SKIPPED - 1) // WINDOW % len(KINDS)]
 
 
 def is_saved(step: int) -> bool:
-    """Whether a checkpoint is begun after the step; what it costs falls into the steps after it of its window."""
+    """True if a checkpoint is begun after the step; what it costs falls into the steps after it of its window."""
     return kind_of(step) in ("background", "waited") and step % EVERY == 1
 
 
@@ -53,7 +53,7 @@ class Measured:
     ranks: int
 
     def __call__(self) -> dict[str, Any]:
-        """The row's measured part."""
+        """Run, and return the row's measured part."""
         from toolkit.run import load_run
         from toolkit.training import assembly, pretrain
         from toolkit.training.hooks import Hook
@@ -126,9 +126,8 @@ num_attention_heads = 4
 def summary(ends: list[float], blocked: dict[str, list[float]]) -> dict[str, Any]:
     """Medians in seconds, and in steps without saving.
 
-    Args:
-        ends: of the steps, from step 1; what saving after a step takes falls into the next one.
-        blocked: what the loop spent on each checkpoint, by kind.
+    `ends` are those of steps, from step 1; what saving after a step takes falls into the next one. `blocked` is what
+    the loop spent on each checkpoint, by kind.
     """
     seconds = {step: end - start for step, (start, end) in enumerate(pairwise(ends), start=2)}
     step_s = median(took for step, took in seconds.items() if kind_of(step) == "none")
@@ -169,9 +168,7 @@ def main() -> None:
         "width": given.width,
         "ranks": given.ranks,
         **found,
-        "machine": machine(),
-        "load_average": os.getloadavg()[0],
-        "versions": versions(PACKAGES),
+        **measured_on(PACKAGES),
     }
     print(json.dumps(row, indent=1), flush=True)
     append_row(given.output, row)

@@ -1,4 +1,4 @@
-"""What runs training steps on a CPU: the toolkit's engine, and the Hugging Face Trainer, each in its own process."""
+"""Contenders that run training steps on a CPU, each in its own process: our engine, the Hugging Face Trainer."""
 
 import importlib
 import os
@@ -38,7 +38,7 @@ Gate = Callable[[], None]
 
 @dataclass(frozen=True)
 class Contender:
-    """What one process runs."""
+    """Settings of one process."""
 
     side: str
     rows: str
@@ -53,7 +53,7 @@ class Contender:
 
     @property
     def name(self) -> str:
-        """As it stands in the results."""
+        """Name in the results."""
         return f"{self.side} {self.rows}"
 
     @property
@@ -76,7 +76,7 @@ def token_rows(contender: Contender, step: int) -> tuple[Any, Any]:
 
 
 def supervised(contender: Contender, step: int) -> tuple[Any, Any]:
-    """What a step of either side learns from: the objective's targets, and the segments."""
+    """Targets of a step, from which either side learns, and the segments."""
     from toolkit.core.draws import Draws
     from toolkit.core.types import Vocabulary
     from toolkit.objectives.mlm import MaskedLanguageModeling, MlmSettings
@@ -99,7 +99,7 @@ def initial_encoder(contender: Contender) -> Any:
 
 
 def micro_batch(targets: Any, segments: Any) -> Any:
-    """What the training loop makes of an objective's targets."""
+    """Micro-batch that the training loop makes of an objective's targets."""
     import torch
 
     from toolkit.engine.engine import MicroBatch
@@ -221,14 +221,15 @@ def run_peer(contender: Contender, say: Callable[[float], None], gate: Gate) -> 
 
 
 def resident_megabytes(name: str) -> float:
-    """What this process holds (VmRSS), or held at most (VmHWM), in MB of 10^6 bytes."""
+    """Memory of this process (VmRSS), or its highest (VmHWM), in MB of 10^6 bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(name)) * 1024 / 1e6
 
 
 def work(contender: Contender, pipe: Connection) -> None:
-    """One contender's process: says its first loss, answers "go" with the seconds of a step, wall and CPU, and "end"
-    with the MB of 10^6 bytes that it held at most, beyond the libraries.
+    """Run one contender's process: it says its first loss, answers "go" with the seconds of a step, wall and CPU.
+
+    It answers "end" with the MB of 10^6 bytes that it held at most, beyond the libraries.
     """
     if contender.keeps_freed_memory:
         from toolkit.core.allocator import keep_freed_memory
@@ -255,9 +256,8 @@ def work(contender: Contender, pipe: Connection) -> None:
 def compare(contenders: list[Contender], *, num_warm: int) -> dict[str, dict[str, Any]]:
     """Run the contenders' steps in turn.
 
-    Returns:
-        By contender: first loss, median seconds after `num_warm` steps, seconds from the start of its process to the
-        end of its first step, and the most memory it held beyond its libraries.
+    Gives by contender the first loss, median seconds after `num_warm` steps, seconds from the start of its process to
+    the end of its first step, and the most memory it held beyond its libraries.
     """
     context = get_context("spawn")
     pipes, processes, losses, starts = [], [], [], []

@@ -18,7 +18,7 @@ import json
 import os
 from pathlib import Path
 
-from rows import append_row, machine, versions
+from rows import append_row, measured_on
 from training_contenders import SHAPES, Contender, compare
 
 RESULTS = Path(__file__).parent / "results" / "training_step.jsonl"
@@ -74,9 +74,7 @@ def main() -> None:
                 "threads": options.threads,
                 "ratios": ratios,
                 "contenders": found,
-                "machine": machine(),
-                "load_average": os.getloadavg()[0],
-                "versions": versions(PACKAGES),
+                **measured_on(PACKAGES),
             }
             print(json.dumps(row, indent=1), flush=True)
             append_row(options.output, row)

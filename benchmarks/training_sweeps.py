@@ -1,4 +1,4 @@
-"""How time per token, memory and start-up of training grow: our engine against the Hugging Face Trainer, on a CPU.
+"""Growth of time per token, memory and start-up of training: our engine against the Hugging Face Trainer, on a CPU.
 
     python benchmarks/training_sweeps.py [--dtype bf16|fp32] [--steps 5] [--only lengths widths memory]
 
@@ -18,7 +18,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from rows import append_row, machine, versions
+from rows import append_row, measured_on
 from training_contenders import SHAPES, Contender, compare
 
 RESULTS = Path(__file__).parent / "results" / "training_sweeps.jsonl"
@@ -42,9 +42,7 @@ def main() -> None:
             "timed_steps": options.steps,
             "threads": len(os.sched_getaffinity(0)),
             **SWEEPS[name](options),
-            "machine": machine(),
-            "load_average": os.getloadavg()[0],
-            "versions": versions(PACKAGES),
+            **measured_on(PACKAGES),
         }
         print(json.dumps(row, indent=1), flush=True)
         append_row(options.output, row)
