@@ -11,7 +11,7 @@ from toolkit.core.console import survive_lost_output
 
 
 def main() -> None:
-    """One rank: read the arguments, prepare the bundled corpus where the quickstart preset is run, pretrain."""
+    """Read the arguments of a rank, prepare the bundled corpus where the quickstart preset is run, and pretrain."""
     parser = argparse.ArgumentParser(description=__doc__)
     what = parser.add_mutually_exclusive_group()
     what.add_argument(

@@ -62,7 +62,6 @@ def _exit_code_and_message(error: Exception) -> tuple[int, str]:
 
 
 def _remedy(error: OSError) -> str | None:
-    """A remedy for an error of the operating system; None if unknown."""
     if is_out_of_room(error):
         return "Free space or choose another folder (for temporary files: TMPDIR); finished files are intact."
     if error.errno in _CLOSED:

@@ -39,8 +39,6 @@ _UsageError: Any = typer.BadParameter.__base__
 
 
 class _Command(TyperCommand):
-    """A command whose help names arguments as they are typed, and ends with examples."""
-
     examples: tuple[str, ...] = ()
     sections: Callable[[], Sequence[tuple[str, Sequence[tuple[str, str]]]]] = staticmethod(tuple)
     """More of the help behind the options: titles and rows."""
@@ -81,7 +79,6 @@ class _LazyGroup(TyperGroup):
         return TyperCommand(cmd_name, help=_COMMANDS[cmd_name])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that a command line names."""
         name = args[0]
         if name in _NOT_BUILT | _RESERVED:
             anything = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}

@@ -52,8 +52,6 @@ def probe_scores(
 
 @dataclass(frozen=True)
 class _Item:
-    """Input that is classified, or a word of it."""
-
     tokens: slice | npt.NDArray[np.intp]
     """Those of its vector."""
     answers: slice | int

@@ -64,7 +64,6 @@ def write_report(folders: Sequence[Path], *, output: Path | None = None, baselin
 
 
 def _sorted_folders(folders: Sequence[Path]) -> tuple[list[Path], list[Path]]:
-    """Grids and runs, each folder once."""
     grids: list[Path] = []
     runs: list[Path] = []
     seen: set[Path] = set()

@@ -95,7 +95,6 @@ def next_lines(result: FinetuningResult, output: Path) -> list[str]:
 
 
 def _check_data(files: Mapping[Split, Path], dataset: str | None) -> None:
-    """Refuse anything but files to train and to evaluate on, or a data set."""
     if dataset is not None and files:
         options = " and ".join(f"--{split}" for split in files)
         raise SettingsError(

@@ -1,4 +1,4 @@
-"""One rank of a pretraining run, as a launcher starts it."""
+"""A rank of a pretraining run, as a launcher starts it."""
 
 import os
 import sys

@@ -28,7 +28,7 @@ Labels = Mapping[str, Label]
 
 
 class GridSettings(Settings):
-    """What all cells share."""
+    """Settings that all cells share."""
 
     dir: PathText = "grids"
     """Folder of the results."""
@@ -54,7 +54,7 @@ class GridSettings(Settings):
     @field_validator("keep_models", mode="before")
     @classmethod
     def _read_switch(cls, value: object) -> object:
-        """It was a switch before."""
+        """Read a switch, which it was before."""
         return ("all" if value else "none") if isinstance(value, bool) else value
 
 

@@ -132,7 +132,6 @@ def resolve_task(
 
 
 def _check_choice(place: str, named: NamedDataset, protocol: str, num_rates: int) -> None:
-    """Refuse a set that has several rates and no validation split to choose one by."""
     if num_rates > 1 and Split.VALIDATION not in named.splits(protocol):
         other = "paper" if protocol == "standard" else "standard"
         remedy = f", or protocol = '{other}'" if Split.VALIDATION in named.splits(other) else ""
@@ -143,7 +142,6 @@ def _check_choice(place: str, named: NamedDataset, protocol: str, num_rates: int
 
 
 def _hash_files(files: list[Path], given: Path, known: KnownHashes) -> dict[str, str]:
-    """SHA-256 by name: below a folder that was given, else of the file."""
     root = given if given.is_dir() else given.parent
     return {
         file.relative_to(root).as_posix() if file.is_relative_to(root) else file.name: known.hash(file)
@@ -182,7 +180,6 @@ def check_weights(entry: ModelEntry) -> None:
 
 
 def _cached_commit(name: str) -> str | None:
-    """The commit of a hub id that the local cache has; None where it has none."""
     try:
         commit = AutoConfig.from_pretrained(name, trust_remote_code=False, local_files_only=True)._commit_hash
     except (OSError, ValueError):

@@ -84,7 +84,6 @@ def show_grid(path: Path) -> None:
 
 
 def _begin(plan: GridPlan, share: GridShare, executor: ExecutorKind) -> GridTally:
-    """Join the commands that run the grid, and say how far it is."""
     declaration = tomli_w.dumps(plan.grid.model_dump(mode="json", exclude_none=True))
     with share.locked():
         outcomes = plan.finished()
@@ -98,7 +97,6 @@ def _begin(plan: GridPlan, share: GridShare, executor: ExecutorKind) -> GridTall
 
 
 def _end(plan: GridPlan, share: GridShare, tally: GridTally) -> None:
-    """Write the results, and remove what was needed while the grid ran."""
     with share.locked():
         _take_finished(plan, tally)
         _write_results(plan, tally)

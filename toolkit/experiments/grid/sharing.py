@@ -1,4 +1,4 @@
-"""One grid, one or several commands: which of them runs which cells.
+"""Sharing of a grid between commands: which of them runs which cells.
 
 A command holds a lock of its own for as long as it runs, and one for each training while its workers are at it. The
 system gives back the locks of a command that is killed, and others run its cells; where it has none (no `flock`), those
@@ -136,7 +136,6 @@ def command_name() -> str:
 
 
 def _try_lock(path: Path) -> FileLock | None:
-    """The lock, held; None where another process holds it."""
     try:
         return try_lock(path)
     except OSError as error:

@@ -154,15 +154,12 @@ def _add(rankings: Sequence["_Best"], scores_QC: npt.NDArray[np.float32], start:
 
 
 class _Best:
-    """The best documents of a query so far."""
-
     def __init__(self, depth: int) -> None:
         self._depth = depth
         self._scores = np.empty(0, np.float32)
         self.numbers = np.empty(0, np.int64)
 
     def add(self, scores: npt.NDArray[np.float32], start: int) -> None:
-        """Documents from number `start` on, with these scores."""
         merged = np.concatenate([self._scores, scores])
         numbers = np.concatenate([self.numbers, np.arange(start, start + len(scores))])
         if len(merged) > self._depth:

@@ -75,7 +75,7 @@ class LabelKind(ABC):
 
 
 class ClassLabels(LabelKind):
-    """One of two or more classes."""
+    """A class of two or more."""
 
     classes: LabelSet
     metrics = ("accuracy", "f1_macro", "mcc")

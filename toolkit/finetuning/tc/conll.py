@@ -45,8 +45,6 @@ class TaggedFile:
 
 @dataclass(frozen=True)
 class _Layout:
-    """Way in which lines are cut, and places of the token and its tag."""
-
     has_tabs: bool
     num_columns: int
     token: int = 0
@@ -72,7 +70,6 @@ def read_conll(path: Path) -> TaggedFile:
 
 
 def _blocks(text: str) -> Iterator[list[Line]]:
-    """Lines between blank ones and -DOCSTART- lines."""
     block: list[Line] = []
     for number, line in enumerate(text.split("\n"), start=1):
         line = line.removesuffix("\r")

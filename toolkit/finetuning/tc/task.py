@@ -192,8 +192,6 @@ def _prediction(data: TaggedText, split: Split, classes: Sequence[int | None]) -
 
 @dataclass(frozen=True)
 class _Form:
-    """Differences of the protocols."""
-
     inputs: Callable[[Sequence[Sequence[str]], EncoderSource], WordInputs]
     scores: Callable[[TaggedText, Split, Sequence[Prediction]], dict[str, float]]
     config_changes: Mapping[str, Any] = field(default_factory=dict)

@@ -141,7 +141,6 @@ def _words_of(offsets: Sequence[tuple[int, int]], words: Sequence[str]) -> npt.N
 def _are_blanks(
     offsets: Sequence[tuple[int, int]], word_of: npt.NDArray[np.int64], words: Sequence[str]
 ) -> npt.NDArray[np.bool_]:
-    """Mark tokens that end before their word begins."""
     word_starts = np.cumsum([0, *(len(word) + 1 for word in words)])
     ends = np.array(offsets, np.int64).reshape(-1, 2)[:, 1]
     is_blank: npt.NDArray[np.bool_] = np.logical_and(word_of != NO_WORD, ends <= word_starts[word_of])

@@ -26,8 +26,6 @@ _HEAD_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class _Header:
-    """The columns of a file, and the name of the one with the text."""
-
     names: Sequence[str]
     text_field: str
 
@@ -112,7 +110,7 @@ class _CsvReader:
 
     @cached_property
     def _habits(self) -> Sequence[ColumnHabits]:
-        """Those of the rows of one line at the head of the file."""
+        """Habits of the rows of one line at the head of the file."""
         num_columns, rows = len(self.header.names), list[Sequence[str]]()
         # What is broken there is said when its turn comes.
         with suppress(UserError), open_stream(self.source) as stream:

@@ -112,7 +112,6 @@ class HubFile:
         return True
 
     def _locate(self) -> str:
-        """The URL that serves the file, requested once."""
         from huggingface_hub import get_hf_file_metadata, hf_hub_url
 
         with self._lock:

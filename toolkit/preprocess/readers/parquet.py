@@ -34,8 +34,6 @@ _Open = Callable[..., AbstractContextManager[SeekableFile]]
 
 @dataclass(frozen=True)
 class _Table:
-    """A Parquet file that several threads open, its footer, and the chunk of the text column in each row group."""
-
     source: Source
     open_ranges: _Open
     text_field: str

@@ -88,7 +88,7 @@ def column_chunks(footer: Footer, name: str) -> list[ColumnChunk]:
 
 
 def _found_chunks(footer: Footer, name: str) -> list[ColumnChunk]:
-    """What follows each place that names the column as the description of a chunk does: a list of one name, field 3."""
+    """Chunks behind each place that names the column as a chunk's description does: a list of one name, field 3."""
     encoded = name.encode()
     mark = b"\x19\x18" + _varint(len(encoded)) + encoded
     chunks, place = list[ColumnChunk](), footer.content.find(mark)

@@ -74,7 +74,6 @@ class _Found:
     repeats: dict[str, str] = field(default_factory=dict)
 
     def add(self, name: str) -> None:
-        """Add what a name stands for: a file, a folder, or a pattern of both."""
         path = os.path.abspath(name)
         if os.path.isfile(path):
             if format_of(path) is None:
@@ -100,14 +99,12 @@ class _Found:
         self.other_kinds = {path for path in self.other_kinds if not os.path.realpath(path).startswith(own)}
 
     def sources(self) -> Iterator[Source]:
-        """Each file once."""
         for path, status in each_once(self.paths, self.repeats):
             file_format = format_of(path)
             assert file_format is not None
             yield Source(path, file_format, status.st_size, str(status.st_mtime_ns))
 
     def report(self) -> None:
-        """Print what is left out, one line for each reason."""
         report_other_kinds(self.other_kinds)
         report_repeats(self.repeats)
 

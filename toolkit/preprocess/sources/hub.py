@@ -182,7 +182,6 @@ def _by_split(paths: Sequence[str]) -> Splits:
 
 
 def _choose(names: Sequence[str], subset: str | None, *, repository: str) -> tuple[str, str]:
-    """Configuration and split ("" if unsaid) that `subset` names."""
     if subset is None and len(names) > 1:
         raise UserError(f"the data set {repository} has several configurations. Name one with --subset: {_list(names)}")
     subset = names[0] if subset is None else subset

@@ -176,7 +176,6 @@ def complete_corpus(
 
 
 def _files(folder: Path, ledger: Ledger) -> set[Path]:
-    """The shards' files that a ledger names."""
     shards = {folder: ledger.shards, folder / HOLDOUT_FOLDER: ledger.held_out}
     return {path for place, entries in shards.items() for entry in entries for path in file_names(place / entry.name)}
 

@@ -107,7 +107,7 @@ class ShardSequence:
         self.held_out.abort()
 
     def _num_within_limits(self, ends_N: npt.NDArray[np.int64], start: int) -> int:
-        """Behind which document of a span to stop: the one that reaches a limit, or the last."""
+        """Number of documents up to the one that reaches a limit, or to the last."""
         num_taken = ends_N.size
         limit_documents, limit_tokens = self._settings.limit_documents, self._settings.limit_tokens
         if limit_documents is not None:

@@ -27,7 +27,6 @@ class _Group:
 
     @property
     def y_label(self) -> str:
-        """Label of a panel's axis."""
         return "test score (%)" if len(self.tasks) > 1 else f"test {self.tasks[0].metric} (%)"
 
 

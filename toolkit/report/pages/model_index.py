@@ -116,7 +116,6 @@ def _named(scores: Mapping[str, float], task: TaskInfo) -> dict[str, float]:
 
 
 def _means(cells: Sequence[Score]) -> dict[str, float]:
-    """Means of the metrics that all cells have, the main one first."""
     shared = [name for name in cells[0].test if all(name in cell.test for cell in cells)]
     shared.sort(key=lambda name: name != cells[0].metric)
     return {name: math.fsum(cell.test[name] for cell in cells) / len(cells) for name in shared}

@@ -58,7 +58,6 @@ def _labelled(model: ModelInfo) -> ModelInfo:
 
 
 def _manifest(path: Path) -> tuple[CheckpointManifest, RunFolder] | None:
-    """The manifest of a checkpoint, or of the newest one of a run, and the run's folder."""
     if (path / MANIFEST_NAME).is_file():
         return read_manifest(path), RunFolder(path.parent.parent)
     folder = RunFolder(path.parent if path.name == CHECKPOINTS_FOLDER else path)

@@ -100,7 +100,6 @@ def curves_of(lines: Sequence[Mapping[str, Any]], *, name: str, folder: Path, se
 
 
 def _kind(manifest: CheckpointManifest, line: Mapping[str, Any]) -> object:
-    """The kind of the objective of a logged step."""
     name = line.get("objective")
     return manifest.settings.get("objectives", {}).get(name, {}).get("kind", name)
 

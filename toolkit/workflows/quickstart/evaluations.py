@@ -1,4 +1,4 @@
-"""What the report evaluates: baselines (unigram losses, a bag-of-words classifier) and predictions of masked words."""
+"""Evaluations of the report: baselines (unigram losses, a bag-of-words classifier) and predictions of masked words."""
 
 from dataclasses import dataclass
 from itertools import chain

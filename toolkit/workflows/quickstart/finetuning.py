@@ -30,7 +30,7 @@ class FinetuningRun:
 
     @property
     def name(self) -> str:
-        """For messages, which may be of any of them."""
+        """Name for messages, which may be of any of them."""
         return f"{self.output} ({self.initialization} weights)"
 
 
@@ -48,25 +48,20 @@ def finetune_side_by_side(runs: Sequence[FinetuningRun], *, logs: Path) -> None:
 
 
 class _Counted:
-    """Observer that moves a bar."""
-
     def __init__(self, bar: Progress) -> None:
         self._bar, self._done = bar, 0
 
-    def on_start(self, worker: int, key: Key) -> None:
-        """Nothing is shown before a run has ended."""
+    def on_start(self, worker: int, key: Key) -> None: ...
 
     def on_event(self, event: Event) -> None:
-        """Count a run that has ended."""
         self._done += not isinstance(event, Lost)
         self._bar.update(self._done)
 
-    def on_look(self) -> None:
-        """Nothing changes from one second to the next."""
+    def on_look(self) -> None: ...
 
 
 def open_runner() -> Callable[[Work], None]:
-    """What a process does with a run."""
+    """Work of a process with a run."""
     from toolkit.core.allocator import keep_freed_memory
     from toolkit.finetuning import Initialization, get_task
     from toolkit.workflows.finetune import finetune

@@ -251,7 +251,6 @@ def _size(num_bytes: int) -> str:
 
 
 def _next_commands(facts: Facts) -> str:
-    """Commands that work on what the quickstart left."""
     folder, switch = facts.folder, facts.phases[0].stop
     longer = facts.phases[-1].stop * 4
     blocks = [

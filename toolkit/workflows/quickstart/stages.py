@@ -190,7 +190,6 @@ class Quickstart:
 
 
 def _num_ranks() -> int:
-    """Two, or the number of GPUs if there is just one."""
     return min(_RANKS, len(visible_gpus())) or _RANKS
 
 

@@ -34,7 +34,7 @@ _TIMED = 2
 
 @dataclass(frozen=True)
 class StepChoice:
-    """How many steps are trained, of how many, and the seconds of one that decided it; None: not measured."""
+    """Number of steps that are trained, of how many, and the seconds of one that decided it; None: not measured."""
 
     steps: int
     all_steps: int
@@ -42,19 +42,19 @@ class StepChoice:
 
     @classmethod
     def of(cls, facts: Mapping[str, float], settings: RunSettings) -> "StepChoice":
-        """What was kept as `facts`; all steps of the preset where nothing was, as in a folder of an older version."""
+        """Choice that was kept as `facts`; all steps of the preset where nothing was, as in older folders."""
         all_steps = settings.train.steps
         assert all_steps is not None
         return cls(min(int(facts.get("steps", all_steps)), all_steps), all_steps, facts.get("seconds"))
 
     @property
     def facts(self) -> dict[str, float]:
-        """As numbers to keep."""
+        """Numbers to keep."""
         return {"steps": self.steps} | ({} if self.seconds is None else {"seconds": self.seconds})
 
     @property
     def reason(self) -> str:
-        """One sentence; empty where nothing was measured."""
+        """Sentence for the report; empty where nothing was measured."""
         if self.seconds is None:
             return ""
         measured = f"a training step takes {self.seconds:.2f} s on this CPU (measured)"
