@@ -18,7 +18,7 @@ from tokenization.formats.huggingface import (
 from tokenization.frame import read_source
 from tokenization.reference import EncodingRules, TokenizerKind, TokenizerParts, release_freed_memory
 from tokenization.special_tokens import CONFIGURATION_FILES, SpecialNames, read_added_tokens, read_special_names
-from tokenization.specs import DEFAULT_SCHEME, Ranks, RankSpec, read_spec, shipped_names, shipped_spec
+from tokenization.specs import DEFAULT_SCHEME, RankFile, RankSpec, read_spec, shipped_names, shipped_spec
 from tokenization.tokenizer import Tokenizer
 
 _PAIR = (VOCABULARY_FILE, MERGES_FILE)
@@ -197,7 +197,7 @@ def _from_ranks(content: bytes, name: str, spec: RankSpec, cache: Path | None) -
     return TokenizerParts(form.backend, names, digest=digest, content=form.content, reference=reference)
 
 
-def _rank_file(ranks: Ranks, spec_name: str) -> tuple[bytes, str]:
+def _rank_file(ranks: RankFile, spec_name: str) -> tuple[bytes, str]:
     """Content and name of the rank file that a spec names."""
     if ranks.path is not None:
         return read_content(ranks.path), str(ranks.path)

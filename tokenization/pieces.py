@@ -35,9 +35,9 @@ class Piece:
 
     content: bytes
     is_byte: bool = False
-    """Whether it is the fallback for one byte of what no piece spells."""
+    """The fallback for one byte of what no piece spells."""
     is_continued: bool = False
-    """Whether a WordPiece vocabulary writes it as a part behind another: `##§` and `§` stand for the same bytes."""
+    """A WordPiece vocabulary writes it as a part behind another: `##§` and `§` stand for the same bytes."""
 
 
 class Pieces:

@@ -28,8 +28,8 @@ from tokenization.comparison import check_conversion
 from tokenization.errors import TokenizationError, UnsupportedTokenizerError, native_errors
 from tokenization.form_cache import Form, cached_form
 from tokenization.formats.sentencepiece_model import (
+    ModelPiece,
     ModelType,
-    Piece,
     PieceType,
     SentencePieceModel,
     mapped,
@@ -241,14 +241,14 @@ def _unigram(model: SentencePieceModel) -> dict[str, Any]:
     }
 
 
-def _unigram_score(piece: Piece, best: float) -> float:
+def _unigram_score(piece: ModelPiece, best: float) -> float:
     """A user-defined symbol wins over any way to cut it."""
     if piece.type is PieceType.USER_DEFINED:
         return len(piece.text.encode("utf-8")) * best - 0.1
     return piece.score
 
 
-def _literal_cuts(pieces: Sequence[Piece]) -> dict[str, Any] | None:
+def _literal_cuts(pieces: Sequence[ModelPiece]) -> dict[str, Any] | None:
     """Cuts strings that only look like a piece, where nothing crosses the cut; None if there is nothing to cut."""
     ordinary = {piece.text for piece in pieces if piece.type in (PieceType.NORMAL, PieceType.USER_DEFINED)}
     pairs = {text[start : start + 2] for text in ordinary for start in range(len(text) - 1)}

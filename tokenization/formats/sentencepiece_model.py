@@ -45,7 +45,7 @@ class PieceType(IntEnum):
 
 
 @dataclass(frozen=True)
-class Piece:
+class ModelPiece:
     """An entry of the vocabulary; its id is its place."""
 
     text: str
@@ -74,7 +74,7 @@ class NormalizerSpec:
 class SentencePieceModel:
     """The parts of a model that decide ids."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[ModelPiece, ...]
     type: ModelType
     byte_fallback: bool
     treat_whitespace_as_suffix: bool
@@ -102,7 +102,7 @@ def parse_model(content: bytes, name: str) -> SentencePieceModel:
 
 
 def _checked(proto: Any) -> SentencePieceModel:
-    pieces = tuple(Piece(piece.piece, piece.score, PieceType(piece.type)) for piece in proto.pieces)
+    pieces = tuple(ModelPiece(piece.piece, piece.score, PieceType(piece.type)) for piece in proto.pieces)
     if not pieces:
         raise ValueError("it has no pieces")
     for number, piece in enumerate(pieces):

@@ -22,7 +22,7 @@ from typing import Any
 from tokenization.errors import TokenizationError
 from tokenization.special_tokens import ROLES
 
-__all__ = ["DEFAULT_SCHEME", "RankSpec", "Ranks", "Reserved", "read_spec", "shipped_names", "shipped_spec"]
+__all__ = ["DEFAULT_SCHEME", "RankFile", "RankSpec", "Reserved", "read_spec", "shipped_names", "shipped_spec"]
 
 DEFAULT_SCHEME = "llama3"
 
@@ -31,7 +31,7 @@ _MOST_SPECIAL = 100_000
 
 
 @dataclass(frozen=True)
-class Ranks:
+class RankFile:
     """Place of a rank file: a path, a file of a hub repository, or a URL; `sha256` says which one."""
 
     path: Path | None = None
@@ -65,7 +65,7 @@ class RankSpec:
     special_tokens: tuple[str, ...] | Mapping[str, int]
     reserved: Reserved | None = None
     roles: Mapping[str, str] = field(default_factory=dict)
-    ranks: Ranks | None = None
+    ranks: RankFile | None = None
 
     def special_ids(self, next_id: int) -> dict[str, int]:
         """The id of every special token, by text; `next_id` is the highest rank + 1."""
@@ -183,13 +183,13 @@ def _reserved(name: str, content: object) -> Reserved:
     )
 
 
-def _ranks(name: str, content: object, folder: Path | None) -> Ranks:
+def _ranks(name: str, content: object, folder: Path | None) -> RankFile:
     if isinstance(content, str) and content and folder is not None and "\0" not in content:
-        return Ranks(path=folder / content)
+        return RankFile(path=folder / content)
     if isinstance(content, dict) and all(isinstance(value, str) for value in content.values()):
         keys = set(content) - {"sha256"}
         if keys in ({"hub", "file"}, {"url"}):
-            return Ranks(**content)
+            return RankFile(**content)
     raise TokenizationError(
         f"{name}: ranks should be the path of a rank file, or a table {{hub, file, sha256}} or {{url, sha256}}."
     )

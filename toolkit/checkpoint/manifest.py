@@ -132,7 +132,7 @@ class CheckpointManifest(_Entry):
     """Losses of the last steps of the phase, which later ones are compared with. Written only if there are any."""
 
     has_moments: bool = True
-    """Whether AdamW's moments are there; an imported model has none. Written only if false."""
+    """AdamW's moments are there; an imported model has none. Written only if false."""
 
     origin: dict[str, str] = {}
     """Where the weights come from if the run did not initialize them: `run` and `step` name the run they were taken

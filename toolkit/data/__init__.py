@@ -3,7 +3,7 @@
 from toolkit.core.files import hash_folder
 from toolkit.data.corpus.corpus import Corpus
 from toolkit.data.corpus.manifest import (
-    MANIFEST_NAME,
+    CORPUS_MANIFEST,
     CorpusManifest,
     EncodingEntry,
     FrameEntry,
@@ -20,8 +20,8 @@ from toolkit.data.settings import BlendEntry, DataSettings
 from toolkit.data.verification import Verification, verify_corpus
 
 __all__ = [
+    "CORPUS_MANIFEST",
     "DIGEST_START",
-    "MANIFEST_NAME",
     "Blend",
     "BlendEntry",
     "Corpus",

@@ -13,6 +13,8 @@ permutation of the block, so the mix has no period. All counts are whole numbers
 positions.
 
 The digest is one short value that two runs share only if they saw the same rows in the same order.
+
+Shapes: U different blocks, C corpora of a blend; other letters as in `toolkit.core.types`.
 """
 
 import hashlib
@@ -28,7 +30,7 @@ import numpy.typing as npt
 
 from toolkit.core.draws import Keys, hash_numbers, keyed_uint64
 from toolkit.core.types import IntArray
-from toolkit.data.rows.windows import Rows, TokenRows
+from toolkit.data.rows.windows import Numbers, Rows, TokenRows
 
 DIGEST_START = bytes(16)
 """The digest before the first step."""
@@ -45,8 +47,6 @@ _MOST_ROWS_ALIKE = 4096
 _GROUP = 64
 _GROUPS_KEPT = 16
 _ROW_HASH_BYTES = 8
-
-Numbers = npt.NDArray[np.int64]
 
 
 class Order:

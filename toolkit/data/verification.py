@@ -22,7 +22,7 @@ from toolkit.core.errors import CorpusError
 from toolkit.core.files import hash_file
 from toolkit.core.text import counted
 from toolkit.data.corpus.files import OnRead, read_through
-from toolkit.data.corpus.manifest import MANIFEST_NAME, CorpusManifest, read_damaged_manifest, read_manifest
+from toolkit.data.corpus.manifest import CORPUS_MANIFEST, CorpusManifest, read_damaged_manifest, read_manifest
 from toolkit.data.corpus.shards import file_names
 from toolkit.data.rows.plan import is_whole
 from toolkit.data.rows.plan_summary import is_summary_whole
@@ -132,7 +132,7 @@ def _size(path: Path) -> int:
 
 def _survey_corpus(folder: Path) -> _Survey:
     """List the files of a corpus; reads nothing but corpus.json."""
-    if not (folder / MANIFEST_NAME).exists():
+    if not (folder / CORPUS_MANIFEST).exists():
         read_manifest(folder)
     survey = _Survey()
     try:
@@ -157,11 +157,11 @@ def _list_folder(folder: Path, survey: _Survey, *, visited: set[Path]) -> None:
         plans = (path for path in _listed(place) if _is_plan(path.name, shards))
         survey.files += [_self_checked_file(path, is_whole, _PLAN_FAULT) for path in plans]
     known = {f"{name}{ending}" for name in places.get(folder, {}) for ending in (".bin", ".idx")}
-    known |= {MANIFEST_NAME, _TOKENIZER_FOLDER}
+    known |= {CORPUS_MANIFEST, _TOKENIZER_FOLDER}
     for path in _listed(folder):
         if path.name in known or _is_plan(path.name, places.get(folder, {})) or _is_lock(path):
             continue
-        is_corpus = path.name == _HOLDOUT_FOLDER or (path / MANIFEST_NAME).exists()
+        is_corpus = path.name == _HOLDOUT_FOLDER or (path / CORPUS_MANIFEST).exists()
         if path.is_dir() and is_corpus and path.resolve() not in visited:
             _list_folder(path, survey, visited=visited)
         elif _is_summary(path.name, manifest):
@@ -172,7 +172,7 @@ def _list_folder(folder: Path, survey: _Survey, *, visited: set[Path]) -> None:
 
 def _manifest(folder: Path, survey: _Survey) -> CorpusManifest | None:
     """Content of corpus.json, as far as it can be made out."""
-    path = folder / MANIFEST_NAME
+    path = folder / CORPUS_MANIFEST
     try:
         manifest = read_manifest(folder)
     except CorpusError as error:
@@ -213,15 +213,15 @@ def _tokenizer_fault(folder: Path, fingerprint: str) -> str | None:
         return f"it cannot be used: {error}"
     if found == fingerprint:
         return None
-    return f"it is another tokenizer: its fingerprint is {found[:12]}, {MANIFEST_NAME} says {fingerprint[:12]}"
+    return f"it is another tokenizer: its fingerprint is {found[:12]}, {CORPUS_MANIFEST} says {fingerprint[:12]}"
 
 
 def _hashed_file(path: Path, expected: str, *, num_bytes: int | None = None) -> _CorpusFile:
     def examine(on_read: OnRead) -> str | None:
         if num_bytes is not None and (size := path.stat().st_size) != num_bytes:
-            return f"it has {size:,} bytes, {MANIFEST_NAME} says {num_bytes:,}"
+            return f"it has {size:,} bytes, {CORPUS_MANIFEST} says {num_bytes:,}"
         found = hash_file(path, on_read=on_read)
-        return None if found == expected else f"its SHA-256 is {found[:12]}, {MANIFEST_NAME} says {expected[:12]}"
+        return None if found == expected else f"its SHA-256 is {found[:12]}, {CORPUS_MANIFEST} says {expected[:12]}"
 
     return _CorpusFile(path, examine)
 

@@ -53,7 +53,7 @@ class StepResult:
     loss: float
     grad_norm: float
     is_applied: bool = True
-    """Whether weights and moments were updated."""
+    """Weights and moments were updated."""
     flags: tuple[bool, ...] = ()
     """Of each flag whether any rank raised it."""
 
@@ -121,7 +121,7 @@ class Engine:
         return tuple(self.named_parameters())
 
     def named_parameters(self) -> dict[str, torch.nn.Parameter]:
-        """This rank's parameters, or shares of them, by Hugging Face name; in one order on all ranks of a stage."""
+        """Parameters of this rank, or shares of them, by Hugging Face name; in one order on all ranks of a stage."""
         return dict(self.module.named_parameters())
 
     def train_step(

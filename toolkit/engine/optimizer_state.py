@@ -90,7 +90,7 @@ def restore(engine: Engine, read: Callable[[str], ParameterState | None], *, opt
 def _own_states(
     engine: Engine, read: Callable[[str], ParameterState | None]
 ) -> Iterator[tuple[torch.nn.Parameter, ParameterState]]:
-    """This rank's parameters with their whole states; all names are read, so that ranks agree on each."""
+    """Parameters of this rank with their whole states; all names are read, so that ranks agree on each."""
     own = engine.named_parameters()
     for name in engine.parameter_names:
         if (state := read(name)) is not None:
@@ -98,7 +98,7 @@ def _own_states(
 
 
 def _shared(parameter: torch.nn.Parameter, state: ParameterState) -> ParameterState:
-    """This rank's share of a whole parameter, or the whole where there are none."""
+    """Share of this rank of a whole parameter, or the whole where there are none."""
     if (share := share_of(parameter)) is None:
         return state
     return ParameterState(state.name, *(share.take(part) for part in (state.weight, state.exp_avg, state.exp_avg_sq)))

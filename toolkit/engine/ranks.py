@@ -46,7 +46,7 @@ def has_joined() -> bool:
 
 
 class Ranks:
-    """This process among those of the run.
+    """A process among those of the run.
 
     `rank` and `world_size` count all processes; `data_rank` and `data_parallel_size` count copies of the model.
 

@@ -13,14 +13,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from graphlib import TopologicalSorter
 
-from toolkit.execution.work import NOBODY, Event, Executor, Failed, Finished, Key, Lost, Observer, Share, Work
+from toolkit.execution.work import NOBODY, Event, Executor, Failed, Finished, Key, Lost, Observer, Work, WorkShare
 
 _MOST_LOSSES = 2
 _SECONDS_BETWEEN_LOOKS = 1.0
 _SECONDS_BETWEEN_CLAIMS = 5.0
 
 
-def run_work(items: Sequence[Work], executor: Executor, *, share: Share, observer: Observer) -> dict[Key, str]:
+def run_work(items: Sequence[Work], executor: Executor, *, share: WorkShare, observer: Observer) -> dict[Key, str]:
     """Run items, in the order of preference, and return the messages of those that failed."""
     # Items that wait for one another would never begin.
     TopologicalSorter({item.key: item.needs for item in items}).prepare()
@@ -59,7 +59,7 @@ class Unshared:
 class _Loop:
     """Items that wait, run and have failed, and the claim that each worker is at."""
 
-    def __init__(self, items: Sequence[Work], share: Share) -> None:
+    def __init__(self, items: Sequence[Work], share: WorkShare) -> None:
         self.pending, self.running, self.failed = list(items), dict[int, Work](), dict[Key, str]()
         self._unfinished, self._unrun = {item.key for item in items}, list[Event]()
         self._groups, self._losses = dict[int, Key](), Counter[Key]()

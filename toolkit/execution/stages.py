@@ -21,7 +21,7 @@ from toolkit.core.locks import locked_folder
 from toolkit.core.settings import Settings
 
 
-class Stage(Settings):
+class StageRecord(Settings):
     """The record of one stage."""
 
     key: str
@@ -41,10 +41,10 @@ class TimedStage:
     """A stage with its title."""
 
     title: str
-    record: Stage
+    record: StageRecord
 
 
-_STAGES = TypeAdapter(dict[str, Stage])
+_STAGES = TypeAdapter(dict[str, StageRecord])
 
 
 class Stages:
@@ -52,16 +52,16 @@ class Stages:
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._path = folder, folder / "stages.json"
-        self._stages: dict[str, Stage] = {}
+        self._stages: dict[str, StageRecord] = {}
         try:
             self._stages = _STAGES.validate_json(self._path.read_bytes())
         except (OSError, ValidationError):
             return
 
-    def __getitem__(self, name: str) -> Stage:
+    def __getitem__(self, name: str) -> StageRecord:
         return self._stages[name]
 
-    def get(self, name: str) -> Stage | None:
+    def get(self, name: str) -> StageRecord | None:
         """The record of a stage, finished or not."""
         return self._stages.get(name)
 
@@ -77,7 +77,7 @@ class Stages:
         """Count the time of the block towards a stage, whether the block ends well or not."""
         earlier = self._stages.get(name)
         if earlier is None or earlier.key != key or earlier.files is not None:
-            earlier = Stage(key=key)
+            earlier = StageRecord(key=key)
         wall, cpu = time.monotonic(), _cpu_seconds()
         try:
             yield
@@ -89,7 +89,7 @@ class Stages:
             self._stages[name] = earlier.model_copy(update=spent)
             self._write()
 
-    def finish(self, name: str, outputs: Iterable[Path], *, facts: dict[str, float] | None = None) -> Stage:
+    def finish(self, name: str, outputs: Iterable[Path], *, facts: dict[str, float] | None = None) -> StageRecord:
         """Mark a stage as finished, with its files and folders and numbers to keep, and return its record."""
         paths = sorted(path for output in outputs for path in _files_of(output))
         hashes = {str(path.relative_to(self._folder)): hash_file(path) for path in paths}

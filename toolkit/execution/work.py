@@ -99,7 +99,7 @@ class Executor(Protocol):
         """End all workers, in the middle of an item too."""
 
 
-class Share(Protocol):
+class WorkShare(Protocol):
     """Part that a command runs of work that other commands run too."""
 
     def claim(self, name: str) -> bool:

@@ -33,7 +33,7 @@ _CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
-class Lengths:
+class DocumentLengths:
     """Lengths of the documents of a corpus, in tokens.
 
     Attributes:
@@ -52,7 +52,7 @@ class Lengths:
         return int(np.searchsorted(ranks, np.ceil(percent / 100 * ranks[-1])))
 
 
-def measure_lengths(corpus: Corpus) -> Lengths:
+def measure_lengths(corpus: Corpus) -> DocumentLengths:
     """Read the indices of all shards, in bounded memory."""
     shortest, longest = 1 << 62, 0
     counts, powers = np.zeros(MOST_COUNTED + 1, np.int64), np.zeros(33, np.int64)
@@ -62,7 +62,7 @@ def measure_lengths(corpus: Corpus) -> Lengths:
             shortest, longest = min(shortest, int(lengths.min())), max(longest, int(lengths.max()))
             counts += np.bincount(np.minimum(lengths, MOST_COUNTED), minlength=counts.size)
             powers += np.bincount(np.frexp(lengths)[1], minlength=powers.size)
-    return Lengths(min(shortest, longest), longest, counts, powers)
+    return DocumentLengths(min(shortest, longest), longest, counts, powers)
 
 
 def load_tokenizer(corpus: Corpus) -> Tokenizer:
@@ -115,7 +115,7 @@ def row_settings(folder: Path, overrides: Sequence[str]) -> DataSettings:
         raise SettingsError(f"--set: {explain(error, DataSettings, group='data')}") from error
 
 
-def statistics(corpus: Corpus, lengths: Lengths) -> "Table":
+def statistics(corpus: Corpus, lengths: DocumentLengths) -> "Table":
     """Table of what corpus.json says, and of how the lengths of the documents spread."""
     manifest, tokenizer = corpus.manifest, corpus.manifest.tokenizer
     table = facts()
@@ -139,7 +139,7 @@ def statistics(corpus: Corpus, lengths: Lengths) -> "Table":
     return table
 
 
-def histogram(lengths: Lengths) -> "Table":
+def histogram(lengths: DocumentLengths) -> "Table":
     """Number of documents by length, one line for each power of two."""
     from rich.table import Table
 
@@ -182,7 +182,7 @@ def row_view(number: int, segments: Sequence[Segment]) -> "Text":
     return text
 
 
-def _spread(corpus: Corpus, lengths: Lengths) -> str:
+def _spread(corpus: Corpus, lengths: DocumentLengths) -> str:
     if not corpus.num_documents:
         return "none"
     percentiles = {percent: lengths.percentile(percent) for percent in (10, 50, 90, 99)}

@@ -9,7 +9,7 @@ from toolkit.core.console import console
 from toolkit.core.errors import NoRowError, SettingsError
 from toolkit.core.text import quoted
 from toolkit.data import Corpus, open_rows, tokens_left_out
-from toolkit.data.corpus.manifest import MANIFEST_NAME as CORPUS_MANIFEST
+from toolkit.data.corpus.manifest import CORPUS_MANIFEST
 from toolkit.inspection.corpora import (
     histogram,
     load_tokenizer,

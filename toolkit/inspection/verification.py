@@ -9,7 +9,7 @@ from toolkit.checkpoint.read import open_unverified
 from toolkit.core.errors import CheckpointError, CorpusError, SettingsError
 from toolkit.core.text import counted
 from toolkit.data import verify_corpus
-from toolkit.data.corpus.manifest import MANIFEST_NAME as CORPUS_MANIFEST
+from toolkit.data.corpus.manifest import CORPUS_MANIFEST
 from toolkit.inspection.program import what_is_in
 from toolkit.run import RunFolder
 

@@ -51,7 +51,7 @@ class SegmentLayout:
     """int32, for kernels: stretch i, a segment or padding, is bounds_M[i] to bounds_M[i + 1] - 1. Filled up with T,
     which makes empty stretches, to few different lengths."""
     is_real_T: Tensor
-    """Whether a position is no padding."""
+    """A position that is no padding."""
     row_length: int
     """S, which no segment exceeds."""
     targets: TargetBounds | None = None

@@ -1,4 +1,4 @@
-"""This process's place in a launch, from the environment variables that launchers set.
+"""Place of this process in a launch, from the environment variables that launchers set.
 
 `toolkit train` tells its ranks two things more in the same way: who started them, and where a stop is asked for.
 """
@@ -27,7 +27,7 @@ _REMEDY = (
 
 @dataclass(frozen=True)
 class Launched:
-    """This process among those of a launch, as `deepspeed` and `torchrun` number them."""
+    """Place of a process among those of a launch, as `deepspeed` and `torchrun` number them."""
 
     rank: int
     """Among the processes of all machines."""
@@ -44,7 +44,7 @@ class Launched:
 
 
 def read_launcher(environment: Mapping[str, str] = os.environ) -> Launched:
-    """This process's place, unchecked; rank 0 of 1 where there is no launcher."""
+    """Place of this process, unchecked; rank 0 of 1 where there is no launcher."""
     world_size = _number(environment, "WORLD_SIZE") or 1
     # torchrun sets LOCAL_WORLD_SIZE, deepspeed LOCAL_SIZE; where neither is set there is one machine.
     local_world_size = _number(environment, "LOCAL_WORLD_SIZE") or _number(environment, "LOCAL_SIZE") or world_size

@@ -44,7 +44,7 @@ class Share:
         return torch.where((own >= 0) & (own < self.size), own, -1)
 
     def take(self, whole: Tensor) -> Tensor:
-        """This share of a whole tensor, filled up with zeros: of `shape`, a copy, so that the whole can go."""
+        """Part of a whole tensor in this share, filled up with zeros: of `shape`, a copy, so that the whole can go."""
         part = whole.narrow(self.dimension, min(self.start, whole.shape[self.dimension]), self.filled)
         share = whole.new_zeros(self.shape)
         share.narrow(self.dimension, 0, self.filled).copy_(part)

@@ -41,7 +41,7 @@ class Stage(nn.Module):
 
     @property
     def tied_weight(self) -> nn.Parameter:
-        """This stage's copy of the weight, or share of it, that embedding and head have in common."""
+        """Copy of the weight, or share of it, in this stage, that embedding and head have in common."""
         return self.get_parameter("model.embed_tokens.weight")
 
     def set_rope(self, settings: ModelSettings) -> None:

@@ -24,7 +24,7 @@ from toolkit.core.console import console
 from toolkit.core.errors import CorpusError, UserError
 from toolkit.core.files import PARTIAL_FILES, cache_folder, hash_file
 from toolkit.core.text import counted
-from toolkit.data import MANIFEST_NAME, CorpusManifest, Shard, ShardEntry
+from toolkit.data import CORPUS_MANIFEST, CorpusManifest, Shard, ShardEntry
 from toolkit.data.corpus.files import OnRead, read_through
 from toolkit.data.corpus.manifest import read_damaged_manifest
 from toolkit.data.corpus.shards import file_names
@@ -161,7 +161,7 @@ def _check_output(
             f"the pair {inside[0]} lies in the output folder {output}, whose files belong to the corpus and may be "
             "replaced. Name another folder: nothing is copied into it."
         )
-    if not (output / MANIFEST_NAME).exists():
+    if not (output / CORPUS_MANIFEST).exists():
         others = unexpected_names(output)
         # An adoption that was killed before it wrote corpus.json leaves its tokenizer, and the same one replaces it.
         if others and not (overwrite and others == TOKENIZER_FOLDER and _holds(output / TOKENIZER_FOLDER, tokenizer)):
@@ -199,7 +199,7 @@ def _examine(shards: Sequence[Shard], tokenizer: tokenization.Tokenizer) -> list
 
 def _clear(output: Path) -> None:
     """Remove what an earlier adoption wrote; corpus.json goes first."""
-    (output / MANIFEST_NAME).unlink(missing_ok=True)
+    (output / CORPUS_MANIFEST).unlink(missing_ok=True)
     for summary in output.glob("plans-S[0-9]*"):
         summary.unlink()
     for folder in (*output.glob(TOKENIZER_FOLDER), *output.glob(PARTIAL_FILES)):

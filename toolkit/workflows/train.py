@@ -9,7 +9,7 @@ from pathlib import Path
 
 from toolkit.core.errors import SettingsError
 from toolkit.core.locks import locked_file
-from toolkit.data import MANIFEST_NAME, DataSettings
+from toolkit.data import CORPUS_MANIFEST, DataSettings
 from toolkit.engine.gpus import num_devices
 from toolkit.run import RunFolder, RunSettings, run_presets
 from toolkit.run.checks import CHECKS
@@ -155,6 +155,6 @@ def _make(split: str, target: Path) -> None:
             f"{target.parent} cannot be made: {error.strerror}. Start in a folder that can be written."
         ) from None
     with locked_file(target.parent / f".{target.name}.lock"):
-        if not (target / MANIFEST_NAME).exists():
+        if not (target / CORPUS_MANIFEST).exists():
             settings = PreprocessSettings(tokenizer=str(QUICKSTART_DATA / "tokenizer"))
             preprocess([str(QUICKSTART_DATA / _SPLITS[split])], target, settings=settings)

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from toolkit.execution.stages import Stage, TimedStage
+from toolkit.execution.stages import StageRecord, TimedStage
 from toolkit.finetuning import FinetuningResult, Initialization
 from toolkit.run import load_run
 from toolkit.run.step_plan import schedule_of
@@ -82,8 +82,8 @@ def make_facts() -> Callable[..., Facts]:
             "date": "2026-01-02 03:04 UTC",
             "machine": {"processor": "A & B, 2 cores", "toolkit": "0.1.0"},
             "stages": (
-                TimedStage("Prepare", Stage(key="", seconds=12.34, cpu_seconds=20.0)),
-                TimedStage("Pretrain", Stage(key="", seconds=150.0, cpu_seconds=290.0)),
+                TimedStage("Prepare", StageRecord(key="", seconds=12.34, cpu_seconds=20.0)),
+                TimedStage("Pretrain", StageRecord(key="", seconds=150.0, cpu_seconds=290.0)),
             ),
         }
         return Facts(**(known | changes))

@@ -17,7 +17,7 @@ from toolkit.core.settings import Settings, explain
 from toolkit.core.text import home_hint, quoted
 from toolkit.data.corpus.shard_table import Count, FileName, Sha256, ShardEntry, ShardTable, read_entries
 
-MANIFEST_NAME = "corpus.json"
+CORPUS_MANIFEST = "corpus.json"
 
 
 class SpecialIds(Settings):
@@ -46,11 +46,11 @@ class EncodingEntry(Settings):
     """Record of how texts became ids."""
 
     parse_special_text: bool
-    """Whether the string of a special token inside a text became that token."""
+    """The string of a special token inside a text became that token."""
     add_bos: bool
-    """Whether a text kept what the tokenizer's post-processor puts in front of it."""
+    """A text kept what the tokenizer's post-processor puts in front of it."""
     add_eod: bool
-    """Whether documents end with the end-of-document token."""
+    """Documents end with the end-of-document token."""
     frame: FrameEntry | None = None
     """What that puts around every document; None in a corpus that does not say."""
 
@@ -133,7 +133,7 @@ def write_manifest(folder: Path, manifest: CorpusManifest) -> CorpusManifest:
     """Write `corpus.json` into `folder`, atomically; returns the manifest with its hash."""
     content = _render(manifest)
     digest = hashlib.sha256(content).hexdigest()
-    path = folder / MANIFEST_NAME
+    path = folder / CORPUS_MANIFEST
     try:
         atomic_write(path, content[: -len(_END)] + _hash_line(digest))
     except OSError as error:
@@ -149,7 +149,7 @@ def read_manifest(folder: Path) -> CorpusManifest:
     Raises:
         CorpusError: it is missing, damaged, or inconsistent.
     """
-    path, text = folder / MANIFEST_NAME, _load(folder)
+    path, text = folder / CORPUS_MANIFEST, _load(folder)
     # A view: a copy of the manifest of a large corpus would be the most memory that opening it takes.
     digest = hashlib.sha256(memoryview(text)[: -len(_hash_line("0" * 64))])
     digest.update(_END)
@@ -171,7 +171,7 @@ def read_damaged_manifest(folder: Path) -> CorpusManifest | None:
 
 
 def _load(folder: Path) -> bytes:
-    path = folder / MANIFEST_NAME
+    path = folder / CORPUS_MANIFEST
     try:
         return path.read_bytes()
     except (FileNotFoundError, NotADirectoryError) as error:

@@ -71,11 +71,11 @@ class PlanStore:
         made = self._make_all(missing)
         return table if made == [table.sizes(number) for number in missing] else None
 
-    def _missing(self, num_bytes_N: npt.NDArray[np.int64]) -> list[int]:
+    def _missing(self, plan_sizes: npt.NDArray[np.int64]) -> list[int]:
         """The shards that have no plan of that size, neither beside them nor in the cache."""
         missing, names = [], self._corpus.manifest.table.names
         with open_folder(self._corpus.path) as descriptor:
-            for number, (name, num_bytes) in enumerate(zip(names, num_bytes_N.tolist(), strict=True)):
+            for number, (name, num_bytes) in enumerate(zip(names, plan_sizes.tolist(), strict=True)):
                 plan = self._key(number).file_name(name)
                 if _size(plan, descriptor) == num_bytes:
                     continue

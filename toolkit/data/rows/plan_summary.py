@@ -56,7 +56,7 @@ class SummaryKey:
 
 @dataclass(frozen=True)
 class PlanTable:
-    """Rows, pieces and tokens of the plan of each shard, each int64 (N,)."""
+    """Rows, pieces and tokens of the plan of each shard, each int64 (number of shards,)."""
 
     num_rows: npt.NDArray[np.int64]
     num_pieces: npt.NDArray[np.int64]

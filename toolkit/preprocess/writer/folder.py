@@ -13,7 +13,7 @@ from toolkit.core.files import PARTIAL_FILES, atomic_directory, hash_folder
 from toolkit.core.locks import holder_of, try_lock
 from toolkit.core.text import counted, first_few
 from toolkit.data import (
-    MANIFEST_NAME,
+    CORPUS_MANIFEST,
     CorpusManifest,
     EncodingEntry,
     ShardEntry,
@@ -68,7 +68,7 @@ def open_ledger(
         overwrite: a corpus in the folder may be replaced.
     """
     ledger = read_ledger(folder)
-    if (folder / MANIFEST_NAME).exists():
+    if (folder / CORPUS_MANIFEST).exists():
         reason = _finished(folder, ledger, key)
     elif (folder / LEDGER_NAME).exists():
         reason = None
@@ -86,7 +86,7 @@ def open_ledger(
         return ledger
     # Nothing is lost with a corpus that was begun and has no finished shard: after a mistake in the options, say.
     is_empty = ledger is not None and ledger.key is not None and not ledger.shards
-    if not overwrite and ((folder / MANIFEST_NAME).exists() or not is_empty):
+    if not overwrite and ((folder / CORPUS_MANIFEST).exists() or not is_empty):
         raise UserError(f"{folder} holds {reason}name another folder, or start over with --overwrite.")
     return start_over(folder, key, reference_only=False)
 
@@ -184,7 +184,7 @@ def _remove(folder: Path, *, keep: Ledger) -> None:
     """Remove what an earlier run wrote, but for the shards of a ledger. The manifests go first."""
     kept, holdout = _files(folder, keep), folder / HOLDOUT_FOLDER
     for place in (folder, holdout):
-        (place / MANIFEST_NAME).unlink(missing_ok=True)
+        (place / CORPUS_MANIFEST).unlink(missing_ok=True)
     for place in (folder, holdout):
         patterns = ("shard-[0-9]*", "plans-S[0-9]*", TOKENIZER_FOLDER, PARTIAL_FILES, ".plans.lock")
         for path in {path for pattern in patterns for path in place.glob(pattern)} - kept:

@@ -10,7 +10,7 @@ from pathlib import Path
 from toolkit.core.errors import SettingsError, UserError
 from toolkit.core.files import atomic_write
 from toolkit.engine.gpus import visible_gpus
-from toolkit.execution.stages import Job, Stage, Stages, hash_of
+from toolkit.execution.stages import Job, StageRecord, Stages, hash_of
 from toolkit.run import RunFolder
 from toolkit.run.data import RunData, open_run_data
 from toolkit.run.identity import check_same_run, snapshot
@@ -82,7 +82,7 @@ class Quickstart:
         if self._choice.reason:
             self._job.screen.print(f"     {self._choice.reason}")
 
-    def _begun(self, before: Stage | None) -> dict[str, float]:
+    def _begun(self, before: StageRecord | None) -> dict[str, float]:
         """The number of steps that this folder's run has, with what decided it; empty if there is no run."""
         if before is not None and before.facts:
             return before.facts
