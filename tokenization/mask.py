@@ -35,12 +35,9 @@ class MaskToken:
 def choose_mask(
     policy: str, ids: Mapping[str, int], *, named: str | None, roles: Mapping[str, int], next_id: int
 ) -> MaskToken:
-    """Apply a policy.
+    """Apply a policy: `auto`, `reserved` (the first reserved slot), `append` (one id more), `token:TEXT` or `id:N`.
 
-    Args:
-        policy: `auto`, `reserved` (the first reserved slot), `append` (one id more), `token:TEXT` or `id:N`.
-        named: the text of the mask token that the tokenizer's files name, if any.
-        roles: ids that have another role, by role; none of them can be the mask.
+    `named` is the text of the mask token that the tokenizer's files name; ids in `roles` cannot be the mask.
     """
     kind, _, value = policy.partition(":")
     if policy == "auto":

@@ -79,10 +79,8 @@ class TokenizerParts:
     """Parts that the files of a tokenizer give.
 
     Attributes:
-        backend: the Hugging Face form.
-        names: special tokens.
-        digest: hash of all that decides its ids, but for the names.
-        content: the form's `tokenizer.json`, where it is known already.
+        backend: the Hugging Face form; `content` is its `tokenizer.json`, where it is known already.
+        digest: hash of all that decides its ids, but for the names of special tokens.
         reference: the library's own backend, for kinds other than Hugging Face.
         folder: of the file, where configuration files belong to it.
         source: `organization/name@commit` of a tokenizer from the hub.
@@ -118,7 +116,6 @@ class EncodingRules:
             otherwise it is text like any other. Hugging Face tokenizers do; tiktoken and SentencePiece never.
         add_bos: keep what the tokenizer's own post-processor puts in front of a text. A Hugging Face tokenizer may
             have one; tiktoken and SentencePiece files have none.
-        add_eod: append the end-of-document token.
     """
 
     parse_special_text: bool | None = None

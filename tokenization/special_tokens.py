@@ -99,9 +99,7 @@ class AddedEntry:
 def read_added_tokens(folder: Path, names: SpecialNames) -> list[AddedEntry]:
     """Read `added_tokens_decoder` in `tokenizer_config.json`, else `added_tokens.json`; ascending by id.
 
-    Args:
-        folder: of a vocabulary other than a `tokenizer.json`, which lists its added tokens itself.
-        names: the special tokens; `added_tokens.json` does not say which tokens are special.
+    `added_tokens.json` does not say which tokens are special, so `names` do. A `tokenizer.json` lists its own.
     """
     config, added = _read(folder / _CONFIG), _read(folder / _ADDED)
     special = set(names.texts())

@@ -46,13 +46,11 @@ class Tokenizer:
 
     Attributes:
         mask: the mask token, and where it comes from.
-        is_mask_ordinary: the mask was chosen among tokens that are not special.
         eod_id: id that ends a document: eos, else sep, else what was asked for; None where nothing names one.
         vocabulary_size: number of ids, the mask included (highest id + 1).
         encoded_vocabulary_size: the same without an appended mask; no id of `encode_batch` reaches it.
         special_ids: the ids of `bos`, `eos`, `pad`, `mask`, None where there is none.
         role_ids: the id of the token in each role that is filled, among all of `special_tokens.ROLES`.
-        all_special_ids: every id that is special, ascending.
         rules: how texts are encoded, nothing left open.
         folder: of the configuration files next to the vocabulary; None if there are none.
         source: `organization/name@commit` of a tokenizer from the hub; None for local files.

@@ -38,10 +38,8 @@ class FastBackend:
     """Encodes as `tokenizer.encode_batch` does, many times faster; made by `FastBackend.open`.
 
     Safe to call from several threads. gigatoken itself spreads a call over the cores and shares one vocabulary among
-    them: on one thread it would serve one caller at a time.
-
-    Attributes:
-        mismatched_characters: those on which the two backends do not agree; texts that hold one go to the reference.
+    them: on one thread it would serve one caller at a time. Texts that hold one of `mismatched_characters`, on which
+    the two backends do not agree, go to the reference.
     """
 
     def __init__(self, tokenizer: Tokenizer, content: bytes, fallback_texts: FallbackTexts) -> None:

@@ -55,9 +55,7 @@ def _as_gigatoken_knows_it(pre_tokenizer: Any) -> Any:
 def added_tokens(tokenizer: Tokenizer) -> tuple[list[str], list[str]]:
     """The strings that always become one token, wherever they occur in a text.
 
-    Returns:
-        Those whose texts the reference encodes, being special or having rules about their neighbourhood; and the
-        others.
+    First those whose texts the reference encodes, being special or having rules about their neighbourhood.
     """
     special: list[str] = []
     plain: list[str] = []

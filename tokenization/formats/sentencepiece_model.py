@@ -59,7 +59,6 @@ class NormalizerSpec:
 
     Attributes:
         charsmap: a table from strings to strings, as SentencePiece compiles it; empty where nothing is mapped.
-        add_dummy_prefix: a space is put in front.
         remove_extra_whitespaces: spaces at the ends go, runs of spaces become one.
         escape_whitespaces: a space becomes U+2581.
     """

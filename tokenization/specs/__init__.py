@@ -52,12 +52,9 @@ class Reserved:
 
 @dataclass(frozen=True)
 class RankSpec:
-    """A scheme for rank files, and where its own is, if it names one.
+    """A scheme for rank files, and where its own is, if it names one; `name` may be the path of a user's own.
 
-    Attributes:
-        name: of the shipped spec, or the path of a user's own.
-        special_tokens: texts whose ids follow the ranks, or the id of each.
-        roles: text of the token in each role that is filled.
+    `special_tokens` are texts whose ids follow the ranks, or the id of each.
     """
 
     name: str

@@ -77,13 +77,9 @@ def model_card(
     library: Literal["transformers", "sentence-transformers"] = "transformers",
     left_out: frozenset[str] = frozenset(),
 ) -> str:
-    """The text of README.md.
+    """The text of README.md; `name`, of the written folder, is its title.
 
-    Args:
-        name: of the written folder, as title and in the example.
-        architecture: the transformers class of the folder.
-        library: what the folder is written for.
-        left_out: parameters that the folder does not have: a head of its own, where it is for sentence-transformers.
+    The folder does not have the parameters `left_out`: a head of its own, where it is for sentence-transformers.
     """
     has_own_class = form is ExportForm.CAUSAL or architecture == "EuroBertForMaskedLM"
     tag = _PIPELINE_TAG[form] if has_own_class else "feature-extraction"

@@ -14,7 +14,7 @@ _CONFIG, _JSON = "tokenizer_config.json", "tokenizer.json"
 
 
 def write_tokenizer(folder: Path, source: Checkpoint, *, form: ExportForm, longest: int) -> tuple[str, ...]:
-    """Copy the tokenizer into `folder` and set what the model needs.
+    """Copy the tokenizer into `folder`, set what the model needs, and say what could not be kept as in training.
 
     - Llama and EuroBERT take no token types; a text may be as long as the model's positions.
     - Where the tokenizer names no pad token, the token of `exported_pad_id` is named, since a batch could not be padded
@@ -22,9 +22,6 @@ def write_tokenizer(folder: Path, source: Checkpoint, *, form: ExportForm, longe
     - For an encoder, a text gets the frame that documents had in training; for a model that was never trained here,
       what its tokenizer puts around texts. A decoder continues a text: nothing is added.
     - For an encoder, texts with the mask in them are read as in training, where it stood for tokens of a text.
-
-    Returns:
-        What could not be kept as in training, one sentence each.
     """
     from tokenizers import Tokenizer
 

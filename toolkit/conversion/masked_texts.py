@@ -27,8 +27,7 @@ _WORDS = ("mat", "river", "house", "old", "cat", "sun", "water", "book", "door",
 def with_mask_as_trained(content: dict[str, Any], mask_id: int) -> tuple[dict[str, Any], str | None]:
     """Change a `tokenizer.json` so that it reads masked texts as training did; other texts keep their ids.
 
-    Returns:
-        The content, and one sentence on what still differs; None if nothing does.
+    With it, one sentence on what still differs; None if nothing does.
     """
     trained = _backend(content)
     plain = [trained.encode(text).ids for text in PROBES]

@@ -125,9 +125,8 @@ def open_native(checkpoint: Checkpoint, settings: ModelSettings, *, rounded_to: 
 class StockModel:
     """A Hugging Face folder as a user of transformers gets it, but without weights in memory; made by `open_stock`.
 
-    Attributes:
-        problems: tensors that were missing, left over or of another shape, by kind.
-        head: reads the head by its name, where the folder has none.
+    `problems` are tensors that were missing, left over or of another shape, by kind; `head` reads the head by its name,
+    where the folder has none.
     """
 
     folder: Path
@@ -139,14 +138,7 @@ class StockModel:
 
 
 def open_stock(folder: Path, *, tokenizer: Path, name: str) -> StockModel:
-    """Load a folder through the Auto classes, without remote code.
-
-    Args:
-        tokenizer: the folder of the tokenizer that encodes.
-
-    Raises:
-        UserError: transformers does not load it.
-    """
+    """Load a folder through the Auto classes, without remote code; a UserError where transformers does not."""
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
     # Any: the annotations of the Auto classes know nothing of `output_loading_info`.

@@ -59,7 +59,6 @@ def _mask_note(tokenizer: Tokenizer) -> str:
 
 
 def _notes(tokenizer: Tokenizer) -> list[str]:
-    """Notes on a tokenizer's special tokens, one sentence each."""
     said, mask = [], tokenizer.mask
     if tokenizer.is_mask_ordinary:
         said.append(

@@ -29,9 +29,7 @@ class HubWeights:
     def open(cls, folder: Path, *, is_tied: bool) -> "HubWeights":
         """Find the files and check that every tensor they announce is there whole.
 
-        Args:
-            is_tied: whether embedding and head are one; it may be stored under the head's name alone, as the library's
-                own `save_model` does.
+        Where embedding and head are one, it may be stored under the head's name alone, as by safetensors' `save_model`.
         """
         listed = _listed(folder)
         places: dict[str, TensorPlace] = {}

@@ -46,12 +46,7 @@ def keyed_uint64(*parts: int | str) -> int:
 
 
 class Draws:
-    """Random numbers for a micro-batch of rows.
-
-    Args:
-        positions_B: global sample position of each row, (B,).
-        num_columns: S, positions in a row.
-    """
+    """Random numbers for a micro-batch of rows, by the global sample position of each, (B,); `num_columns` is S."""
 
     def __init__(self, seed: int, positions_B: npt.NDArray[np.integer], *, num_columns: int) -> None:
         self._seed = seed

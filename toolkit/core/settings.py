@@ -65,9 +65,7 @@ def explain(
 ) -> str:
     """Every finding of a validation, one per line: the key, what was expected and what was found.
 
-    Args:
-        group: the key of `root` itself, where it is a group of a larger whole.
-        needed: by key, the message about one that is missing.
+    `group` is the key of `root`, where that is a group of a larger whole; `needed` has messages about missing keys.
     """
     by_key: dict[str, list[Any]] = {}
     for finding in error.errors(include_url=False):
@@ -83,9 +81,7 @@ def explain(
 def invalid_value(key: str, value: str, *findings: Any) -> str:
     """'invalid value for KEY: expected an integer, got VALUE.'
 
-    Args:
-        value: as it is shown to the user.
-        findings: of pydantic about this value; several come from the members of a union.
+    Several findings about one value come from the members of a union.
     """
     first = findings[0]
     if first["type"] != "value_error":

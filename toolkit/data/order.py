@@ -5,10 +5,10 @@ applied again while its result is n or more (Black and Rogaway 2002, "Ciphers wi
 5: generalised Feistel, cycle walking). Every epoch has its own keys, hence its own permutation, and there is no index
 array.
 
-In a blend, positions come in blocks of B. Before block b, corpus c has had its exact share of b * B positions, rounded
+In a blend, positions come in blocks. Before each, a corpus has had its exact share of the positions so far, rounded
 to a whole number so that all shares add up (largest remainder, Hamilton's method); so after any number of blocks every
 corpus is less than one row away from its share, however long the run. Where the weights have a small common
-denominator, B is a multiple of it and all blocks are alike. Which places of a block belong to which corpus is a keyed
+denominator, a block is a multiple of it and all are alike. Which places of a block belong to which corpus is a keyed
 permutation of the block, so the mix has no period. All counts are whole numbers of Python: nothing rounds at 10^13
 positions.
 
@@ -53,7 +53,6 @@ class Order:
     """Permutation of rows over positions. Position p is in epoch p // num_rows; every epoch has every row once.
 
     Args:
-        num_rows: rows in an epoch, at least 1.
         shuffle: `global` permutes all rows. `blocks` permutes blocks of 1,024 neighbouring rows, then the rows inside
             each window of 64 blocks, so that reading stays near a few places for a while; rows after the last whole
             block come in the last window.
@@ -99,15 +98,8 @@ class Order:
 class Blend:
     """Map from a sample position to a corpus and that corpus's own position.
 
-    A corpus's own positions are used once each, 0 first; inside a block they may change places.
-
-    Args:
-        weights: share of each corpus relative to the others, positive; 0.1 means one tenth, not its nearest binary
-            fraction.
-
-    Attributes:
-        shares: exact share of each corpus; they add up to 1.
-        block_rows: B, rows in a block.
+    A corpus's own positions are used once each, 0 first; inside a block they may change places. Weights are positive,
+    relative to one another; 0.1 means one tenth, not its nearest binary fraction. `shares` are exact and add up to 1.
     """
 
     def __init__(self, weights: Sequence[float], *, seed: int) -> None:

@@ -46,12 +46,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Verification:
-    """Result of a verification.
-
-    Attributes:
-        num_files: files that belong to it, missing ones included.
-        unexpected_files: files in the folder that are not part of the corpus; they were not read.
-    """
+    """Result of a verification; `num_files` counts missing ones too, and `unexpected_files` were not read."""
 
     folder: Path
     num_files: int

@@ -192,12 +192,9 @@ def resolve_ds_config(
     source: str,
     largest_parameter: int | None = None,
 ) -> dict[str, Any]:
-    """The file's configuration with every value that belongs to the run filled in.
+    """The file's configuration with every value that belongs to the run filled in; messages call it `source`.
 
-    Args:
-        source: what messages call the file.
-        largest_parameter: numbers in the largest parameter of a rank, which an "auto" bucket holds; None: DeepSpeed's
-            own size.
+    An "auto" bucket holds `largest_parameter` numbers, those of a rank's largest parameter; None: DeepSpeed's own size.
     """
     if precision == "bf16" and zero_stage(config) == 0:
         raise SettingsError(

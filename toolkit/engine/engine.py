@@ -75,7 +75,6 @@ class Engine:
 
     Args:
         module: the encoder, or this rank's part of it, with its initial weights; equal on all ranks that have it.
-        config: a resolved DeepSpeed configuration.
         kernels: names of what the module computes with, for manifests.
 
     Raises:

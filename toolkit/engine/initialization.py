@@ -16,9 +16,8 @@ from toolkit.parallel.shares import share_of
 def count_once_(module: torch.nn.Module, *, tp_rank: int, copy: torch.nn.Parameter | None = None) -> None:
     """Set what DeepSpeed reads to count each weight once in the norm of the gradient, over all ranks that hold it.
 
-    Args:
-        tp_rank: the first one counts weights that all tensor-parallel ranks hold whole.
-        copy: the tied weight of a stage where an earlier stage counts it.
+    The first tensor-parallel rank counts weights that all of them hold whole. An earlier stage counts `copy`, the tied
+    weight of this one.
     """
     for parameter in module.parameters():
         is_counted = share_of(parameter) is not None or tp_rank == 0

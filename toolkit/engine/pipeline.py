@@ -32,12 +32,9 @@ _EVALUATED_TOGETHER = 32
 
 
 class PipelinedEngine(Engine):
-    """A stage of an encoder under DeepSpeed's pipeline.
+    """A stage of an encoder under DeepSpeed's pipeline, with its initial weights, at ZeRO stage 1.
 
-    Args:
-        stage: of this rank, with its initial weights.
-        names: Hugging Face names of all parameters of the model, in the same order on all ranks.
-        config: a resolved DeepSpeed configuration, of ZeRO stage 1.
+    `names` are the Hugging Face names of all parameters of the model, in the same order on all ranks.
     """
 
     def __init__(

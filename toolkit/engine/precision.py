@@ -48,9 +48,8 @@ def faster_on_this_cpu(
 ) -> tuple[Precision, str]:
     """bf16 if it is at least 1.2 times as fast as fp32, else fp32; and the reason in words.
 
-    Args:
-        measure: takes the threads and returns the seconds of a step in each dtype; default: `time_steps`.
-        folder: where times are kept; default: the user's cache folder.
+    `measure` takes the threads and returns the seconds of a step in each dtype, by default `time_steps`. They are kept
+    in `folder`, by default the user's cache folder.
     """
     key = _key(threads, step)
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
@@ -129,7 +128,6 @@ def time_in_turns(threads: int, step: Callable[[Precision], None]) -> dict[Preci
 
 
 def _key(threads: int, step: str) -> dict[str, str | int]:
-    """Inputs that a measurement depends on."""
     from importlib.metadata import version
 
     return {"cpu": _cpu(), "threads": threads, "step": step, "torch": version("torch"), "version": _VERSION}

@@ -46,12 +46,9 @@ def has_joined() -> bool:
 
 
 class Ranks:
-    """A process among those of the run.
+    """A process among those of the run; making one is collective if a degree of model parallelism is above 1.
 
     `rank` and `world_size` count all processes; `data_rank` and `data_parallel_size` count copies of the model.
-
-    Args:
-        parallel: degrees of model parallelism; collective if one is above 1.
     """
 
     def __init__(self, parallel: ParallelSettings) -> None:
@@ -153,9 +150,6 @@ def join_ranks(parallel: ParallelSettings = _DATA_PARALLEL) -> Ranks:
     """Join the process group that the launcher described in the environment; alone where there is no launcher.
 
     The group stays until the process ends, since DeepSpeed keeps references to it; a second call gets the same one.
-
-    Args:
-        parallel: degrees of model parallelism, where they are known already.
 
     Raises:
         SettingsError: they do not divide the ranks, or the launcher's variables contradict one another.

@@ -28,7 +28,6 @@ class AsyncCheckpoint:
         engine: all ranks', between two steps and after at least one; may train again once this returns. Collective.
         root: the run's checkpoints folder, seen by all ranks; nothing else is being written there.
         manifest: where the run stands; its `tensors` and `files` are filled in here.
-        tokenizer_folder: copied into the checkpoint.
 
     Raises:
         CheckpointError: on every rank, if the folder cannot be made.
@@ -116,11 +115,8 @@ def _own_part(engine: Engine) -> set[str]:
 def load_checkpoint(engine: Engine, checkpoint: Checkpoint, *, moments: Literal["keep", "reset"] = "keep") -> None:
     """Restore weights and optimizer into a fresh engine of any layout; collective, every rank reads.
 
-    Args:
-        moments: the optimizer's are restored too, or start at zero.
-
-    Raises:
-        CheckpointError: the parameters are not the engine's, or any rank could not read one; on every rank.
+    The moments are restored too, or start at zero. An error is a CheckpointError on every rank: parameters that are not
+    the engine's, or one that a rank could not read.
     """
     own, expected = engine.named_parameters(), set(engine.parameter_names)
     found = checkpoint.manifest.tensors.keys()

@@ -23,13 +23,7 @@ _MOST_FAILED_STARTS = 3
 
 @dataclass
 class _Place:
-    """A worker as the command sees it.
-
-    Attributes:
-        answer: what it is to answer next, if anything.
-        host: name of its machine, once it has one.
-        key: name of the item that it runs.
-    """
+    """A worker as the command sees it: `answer` is to come next, if anything, and `key` names the item that it runs."""
 
     actor: Any
     answer: Any

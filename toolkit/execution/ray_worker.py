@@ -32,10 +32,8 @@ def _environment() -> dict[str, str]:
 class Setting:
     """Everything that makes a worker's process like the command's own.
 
-    Attributes:
-        runner: "module:name" of a callable that returns what runs items.
-        log: file of what the worker prints.
-        mark: file that the command has made; every machine has to see it.
+    `mark` is a file that the command has made: every machine has to see it. `runner` is the "module:name" of a callable
+    that returns what runs items.
     """
 
     runner: str

@@ -120,10 +120,7 @@ class Job:
     ) -> None:
         """Run one stage, unless it is finished; print its title and time.
 
-        Args:
-            key: hash of all inputs.
-            outputs: files or folders that it writes.
-            work: runs it, and returns numbers to keep.
+        `key` hashes all inputs, `outputs` are files or folders that it writes, and `work` returns numbers to keep.
         """
         self._announce(name, title)
         if self.stages.is_intact(name, key):

@@ -33,7 +33,6 @@ class Work:
         claim: what a command has to own before it runs the item. One worker runs all items of a claim, one after
             another. Empty: the item is claimed alone.
         needs: keys of items that have to finish first. One that is not among the items has finished before.
-        resources: what it takes.
     """
 
     key: Key

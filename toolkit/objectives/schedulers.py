@@ -113,11 +113,7 @@ class DeclaredScheduler:
     settings: BaseModel
 
     def phases(self, entries: Sequence[PhaseEntry], total_steps: int | None) -> list[PhaseEntry]:
-        """The phases that it makes, each valid.
-
-        Raises:
-            SettingsError: the scheduler raises, or returns something else than phases.
-        """
+        """The phases that it makes, each valid; a SettingsError where it raises, or returns something else."""
         scheduler_class = KINDS.get(self.kind)
         culprit = f"the scheduler {self.kind!r} ({class_path(scheduler_class)})"
         try:

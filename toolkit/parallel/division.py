@@ -68,10 +68,7 @@ def balanced_stages(num_blocks: int, pp: int, *, last_stage_extra: float) -> tup
     """Blocks of each of `pp` stages so that the slowest takes least; each has at least one.
 
     Of stages that differ by one block, the later have more: a stage keeps activations of one micro-batch more than the
-    next one.
-
-    Args:
-        last_stage_extra: what the last stage does besides its blocks, in blocks.
+    next one. What the last stage does besides its blocks is counted in blocks.
     """
     if pp == 1:
         return (num_blocks,)

@@ -55,13 +55,9 @@ class RankMemory:
 
 @dataclass(frozen=True)
 class RankShape:
-    """Work of one rank.
+    """Work of one rank; the model has its vocabulary size.
 
-    Attributes:
-        model: the whole model, with its vocabulary size.
-        has_embedding: the stage is the first.
-        has_head: the stage is the last.
-        micro_batches: whose activations wait at once for their backward pass: 1 without a pipeline.
+    The activations of `micro_batches` wait at once for their backward pass: 1 without a pipeline.
     """
 
     model: ModelSettings
@@ -86,12 +82,7 @@ class RankShape:
 def shapes_of_stages(
     model: ModelSettings, *, tp: int, stages: tuple[int, ...], num_micro_batches: int
 ) -> list[RankShape]:
-    """Work of the ranks of each stage.
-
-    Args:
-        stages: number of blocks of each stage; one without a pipeline.
-        num_micro_batches: of a step, on one rank.
-    """
+    """Work of the ranks of each stage, from the blocks of each and the micro-batches of a step on one rank."""
     pp = len(stages)
     return [
         RankShape(
@@ -117,12 +108,8 @@ def rank_memory(
 ) -> RankMemory:
     """Bytes of one rank at the peak of a step, where attention is a flash kernel.
 
-    Args:
-        dp: copies of the model.
-        zero: the block `zero_optimization` of the DeepSpeed file.
-        micro_batch_rows: B.
-        sequence_length: S.
-        gradient_reduction: of stage 1 in bf16, see above.
+    There are `dp` copies of the model; `zero` is the block `zero_optimization` of the DeepSpeed file, B is
+    `micro_batch_rows` and S `sequence_length`.
     """
     width = 2 if precision == "bf16" else 4
     positions = micro_batch_rows * sequence_length

@@ -18,11 +18,8 @@ from toolkit.model.encoder import Encoder, ForwardContext
 class Stage(nn.Module):
     """Some blocks of an encoder, with what comes before the first and after the last one.
 
-    Parameters keep their names. With tied weights the last stage has the embedding too, as its head's weight.
-
-    Args:
-        encoder: usually on the meta device; those of its modules that belong here are taken over.
-        blocks: their numbers, in order.
+    Parameters keep their names. With tied weights the last stage has the embedding too, as its head's weight. The
+    encoder is usually on the meta device; those of its modules that belong here are taken over.
     """
 
     def __init__(self, encoder: Encoder, blocks: range) -> None:

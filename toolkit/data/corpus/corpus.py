@@ -20,7 +20,6 @@ class Corpus:
     """A corpus folder, opened for reading.
 
     Attributes:
-        manifest: what `corpus.json` says.
         shards: the shards, opened when first used; only the last ones used in this process stay open.
 
     Raises:

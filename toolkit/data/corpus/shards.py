@@ -50,13 +50,8 @@ class ShardFiles:
 class ShardWriter:
     """Writes one shard. The two files get their names when both are complete, the .bin first.
 
-    Used as a context manager it closes at the end, and removes what it wrote if an error passes through.
-
-    Args:
-        prefix: path of the shard without its ending.
-
-    Raises:
-        CorpusError: the files cannot be written.
+    Used as a context manager it closes at the end, and removes what it wrote if an error passes through. The path
+    `prefix` is without an ending.
     """
 
     def __init__(self, prefix: Path, *, dtype: npt.DTypeLike) -> None:
@@ -135,13 +130,7 @@ class Shard:
     """Read access to one shard: plain arrays on memory maps, opened when first asked for.
 
     Opening reads the header and the sizes of the files. The index is read through, in bounded memory, when the
-    lengths or offsets are first used.
-
-    Attributes:
-        prefix: path of the shard without its ending.
-
-    Raises:
-        CorpusError: a file is missing or damaged; the message names it.
+    lengths or offsets are first used. `prefix` is the path of the shard without its ending.
     """
 
     def __init__(self, prefix: Path) -> None:

@@ -146,13 +146,11 @@ class _Buckets:
         return None if left < 0 else left
 
     def take(self, left: int) -> npt.NDArray[np.int64]:
-        """Take some rows with exactly this space out."""
         rows = self._rows[left].pop()
         self._occupied[left] = bool(self._rows[left])
         return rows
 
     def put(self, left: int, rows: npt.NDArray[np.int64]) -> None:
-        """Put rows with this space in."""
         if left and rows.size:
             self._rows[left].append(rows)
             self._occupied[left] = 1

@@ -81,11 +81,7 @@ def plan_bytes(num_rows: _Number, num_pieces: _Number) -> _Number:
 
 
 def write_plan(path: Path, key: PlanKey, *, document_lengths: Lengths) -> PlanSizes:
-    """Pack the documents of a shard and write the plan to `path`, atomically.
-
-    Raises:
-        OSError: the file cannot be written; nothing is left behind.
-    """
+    """Pack the documents of a shard and write the plan to `path`, atomically; an OSError leaves nothing behind."""
     with atomic_file(path) as file:
         sizes = _write_body(file, key, document_lengths)
         file.seek(_HEADER_BYTES)

@@ -41,12 +41,8 @@ _FEWEST_SHARDS_SHOWN = 10
 class PlanStore:
     """The packing plans of a corpus; what is missing is made when the store is opened.
 
-    Args:
-        min_length: shorter pieces of documents are dropped.
-        cache_folder: where plans go if they cannot be beside their shards; by default below `$XDG_CACHE_HOME`.
-
-    Attributes:
-        table: rows, pieces and tokens of the plan of each shard.
+    Pieces shorter than `min_length` are dropped. Plans that cannot be beside their shards are in `cache_folder`, by
+    default below `$XDG_CACHE_HOME`.
     """
 
     def __init__(

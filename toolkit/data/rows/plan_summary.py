@@ -77,11 +77,7 @@ class PlanTable:
 
 
 def write_summary(path: Path, key: SummaryKey, table: PlanTable) -> None:
-    """Write a summary to `path`, atomically.
-
-    Raises:
-        OSError: the file cannot be written; nothing is left behind.
-    """
+    """Write a summary to `path`, atomically; an OSError leaves nothing behind."""
     content = key.header + np.stack([table.num_rows, table.num_pieces, table.num_tokens]).astype("<i8").tobytes()
     atomic_write(path, content + _digest(content))
 

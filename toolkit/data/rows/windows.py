@@ -36,12 +36,9 @@ class TokenRows:
 
 
 class Rows(Protocol):
-    """The rows of a corpus, numbered from 0.
+    """The rows of a corpus, numbered from 0; `num_rows` and `num_tokens` (without padding) are those of an epoch.
 
-    Attributes:
-        num_rows: rows in one epoch.
-        num_tokens: tokens in one epoch, padding excluded.
-        fill: share of the positions of an epoch that hold a token.
+    `fill` is the share of the positions of an epoch that hold a token.
     """
 
     num_rows: int
@@ -200,8 +197,6 @@ def _check_ids(tokens_BS: npt.NDArray[np.int32], located: list[tuple[int, int]],
 
 
 class _RowTable:
-    """Map from rows to shards."""
-
     def __init__(self, rows_per_shard: Numbers) -> None:
         self._ends: Numbers = np.cumsum(rows_per_shard)
         self._starts = self._ends - rows_per_shard

@@ -50,11 +50,9 @@ class Kernels:
         head_size: int,
         attention: AttentionKernel | None = None,
     ) -> "Kernels":
-        """The fastest that run here.
+        """The fastest that run here; with `attention`, that one, else the first of `_AUTOMATIC` that can run.
 
-        Args:
-            weights: whether they are taken away between modules (ZeRO-3), and used in their own alone.
-            attention: to take; None: the first of `_AUTOMATIC` that can run.
+        Weights that are "partitioned" are taken away between modules (ZeRO-3), and used in their own alone.
         """
         if attention is None and device.type != "cuda":
             return cls(None, separate_products, (), {"attention": "sdpa", "blocks": blocks})
