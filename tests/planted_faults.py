@@ -1122,6 +1122,13 @@ FAULTS = (
         tests=("tests/experiments/grid/test_plan.py::test_the_papers_grid_is_resolved_without_a_download",),
     ),
     Fault(
+        name="quickstart: what the start of a run chose is another setting when the job is started again",
+        path="toolkit/workflows/quickstart/stages.py",
+        old="Start(newest.manifest).keep_choices(data.settings)",
+        new="data.settings",
+        tests=("tests/workflows/quickstart/test_stages.py::test_everything_is_made_once",),
+    ),
+    Fault(
         name="fine-tuning: weights are taken that were trained on other inputs",
         path="toolkit/finetuning/training_folder.py",
         old='open_training_folder(folder, {**declared, "start": _digest(network, inputs)})',

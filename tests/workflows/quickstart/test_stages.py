@@ -22,6 +22,7 @@ from toolkit.run import load_run
 from toolkit.run.data import open_run_data
 from toolkit.run.identity import snapshot
 from toolkit.run.load import declare_run, to_toml
+from toolkit.run.settings import CompleteSettings
 from toolkit.workflows.quickstart import stages
 from toolkit.workflows.quickstart.program import run_quickstart
 from toolkit.workflows.quickstart.steps import choose_steps
@@ -50,7 +51,9 @@ class _Programs:
         folder, last_step = Path(data.settings.run.dir), data.schedule.total_steps
         self.calls.append(f"train {folder.name}")
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "run.toml").write_text(to_toml(data.settings))
+        # The preset leaves it open: a start chooses it.
+        settings = CompleteSettings.of(data.settings, precision="bf16")
+        (folder / "run.toml").write_text(to_toml(settings))
         if self.exit_code or self.stops_early:
             return self.exit_code
         encoder = Encoder(data.settings.model)
@@ -61,7 +64,7 @@ class _Programs:
             states=model_states(encoder),
             tokenizer_folder=self.tokenizer,
             num_parts=num_procs,
-            settings=snapshot(data.settings),
+            settings=snapshot(settings),
         )
         with (folder / "metrics.jsonl").open("w") as file:
             for phase in data.schedule.phases:
@@ -131,6 +134,7 @@ def test_everything_is_made_once(programs, tmp_path, capsys):
     }
     assert wanted <= made
     assert (job / "finetune" / "result.json").is_file()
+    assert "bf16 with fp32 master weights" in (job / "report.html").read_text()
     out = capsys.readouterr().out
     assert [line[:3] for line in out.splitlines() if line[1:3] == "/5"] == [f"{number}/5" for number in range(1, 6)]
     assert out.count("done in") == 5

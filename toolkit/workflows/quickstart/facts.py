@@ -16,6 +16,7 @@ from toolkit.run.data import RunData
 from toolkit.run.folder import RunFolder
 from toolkit.run.metrics import read_lines
 from toolkit.run.settings import RunSettings
+from toolkit.run.start import Start
 from toolkit.workflows.quickstart.evaluations import (
     MaskedWord,
     bag_of_words_accuracy,
@@ -120,7 +121,7 @@ def gather(
     rows_read = last_step * data.settings.train.global_batch_rows
     return Facts(
         folder=str(folder),
-        settings=data.settings,
+        settings=Start(checkpoint.manifest).keep_choices(data.settings),
         phases=data.schedule.phases,
         settings_text=RunFolder(folder).settings_file.read_text(encoding="utf-8"),
         documents=data.corpus.num_documents,
