@@ -323,6 +323,7 @@ _PREPROCESS = (
         "{text}", "--tokenizer", "{tokenizer}", "--output", "/sys/out", found=("/sys/out",), remedy="another folder"
     ),
     _preprocess("{text}", found=("--tokenizer and --output",), remedy="for example"),
+    _preprocess("{text}", "--output", "out", found=("--tokenizer is required",), remedy="for example"),
     _preprocess("", *_TO, found=("one of the sources is empty",), remedy="Give files"),
     _preprocess("~/text.jsonl", *_TO, found=("'~/text.jsonl'",), remedy="give the full path"),
     _preprocess("*.nope", *_TO, found=("no file matches '*.nope'",), remedy="Give a pattern that does"),
@@ -353,6 +354,10 @@ _PREPROCESS = (
     _preprocess("{text}", *_TO, "--mask-token", "id:9999", found=("9,999", "383"), remedy="Use one that is"),
     _preprocess("{text}", *_TO, "--workers", "0", found=("--workers: expected",), remedy="at least 1"),
     _preprocess("{text}", *_TO, "--workers", "two", found=("'--workers'",), remedy="an integer"),
+    _preprocess("{text}", *_TO, "--limit-documents", "0", found=("--limit-documents:", "got 0"), remedy="at least 1"),
+    _preprocess("{text}", *_TO, "--max-bad-fraction", "2", found=("--max-bad-fraction:",), remedy="at most 1"),
+    _preprocess("{text}", *_TO, "--txt-documents", "x", found=("got x",), remedy="'file', 'paragraph' or 'line'"),
+    _preprocess("{text}", *_TO, "--engine", "x", found=("--engine:", "got x"), remedy="'auto' or 'reference'"),
     _preprocess("{text}", *_TO, "--text-field", "", found=("--text-field:", "got ''"), remedy="non-empty"),
     _preprocess(
         "{text}", *_TO, "--special-text", "x", found=("--special-text:", "got x"), remedy="'parse' or 'literal'"
@@ -463,6 +468,10 @@ _GRIDS = (
 _TOKENIZERS = (
     _tokenizer("{text}", *_MADE, "--vocab-size", "10", found=("--vocab-size:", "got 10"), remedy="at least 259"),
     _tokenizer("{text}", *_MADE, "--vocab-size", "many", found=("'--vocab-size'",), remedy="an integer"),
+    _tokenizer("{text}", *_MADE, "--vocab-size", "300", "--txt-documents", "x", found=("got x",), remedy="'paragraph'"),
+    _tokenizer(
+        "{text}", *_MADE, "--vocab-size", "300", "--limit-documents", "0", found=("got 0",), remedy="at least 1"
+    ),
     *(
         _tokenizer(*words, "--vocab-size", "300", found=found, remedy=remedy)
         for words, found, remedy in (
@@ -473,6 +482,7 @@ _TOKENIZERS = (
             (("{text}", "--output", "{tokenizer}"), ("{tokenizer} already holds a tokenizer",), "--overwrite"),
             (("{text}", "--output", "{prepared}"), ("{prepared} holds other files",), "Give a new folder"),
             (("{text}", "--output", "{text}/t"), ("{text}", "Not a directory"), "Name another one"),
+            (("{text}", "--output", "{text}"), ("could not create the folder {text}",), "Name another one"),
             (("{text}", "--output", "/sys/t"), ("/sys/t", "Operation not permitted"), "Name another one"),
         )
     ),
@@ -497,7 +507,9 @@ _EXPORTS = (
     _export("{checkpoint}", "{text}/hf", found=("{text}/hf", "Not a directory"), remedy="Name another folder"),
     _export("{checkpoint}", "/sys/hf", found=("/sys/hf", "not permitted"), remedy="Name another folder"),
     _export("{checkpoint}", "hf", found=("hf cannot be written",), remedy="Free space", under="full disk"),
+    _export("{checkpoint}", "hf", "--from-hf", found=("exactly one of --to-hf and --from-hf",), remedy="--to-hf CHECK"),
     _export("{checkpoint}", "hf", "--mask-token", "auto", found=("applies to --from-hf",), remedy="Remove it"),
+    _export("{checkpoint}", "hf", "--tokenizer", "x", found=("--tokenizer applies to --from-hf",), remedy="Remove it"),
     _export("{checkpoint}", "hf", "--form", "x", found=("'x'",), remedy="'bidirectional', 'causal'"),
     _export(
         "{checkpoint}",
@@ -519,6 +531,8 @@ _IMPORTS = (
     _import("{checkpoint}", "hf", found=("{checkpoint} has no config.json",), remedy="--to-hf {checkpoint} OUT"),
     _import("{decoder}", "{prepared}", found=("{prepared} already exists",), remedy="Name a new folder"),
     _import("{decoder}", "hf", "--form", "causal", found=("apply to --to-hf",), remedy="Remove them"),
+    _import("{decoder}", "hf", "--architecture", "llama", found=("apply to --to-hf",), remedy="Remove them"),
+    _import("{decoder}", "hf", "--sentence-transformers", found=("apply to --to-hf",), remedy="Remove them"),
     _import("{decoder}", "hf", "--mask-token", "x", found=("'x'",), remedy="--mask-token"),
     _import("{decoder}", "hf", "--mask-token", "id:9999", found=("9,999",), remedy="--mask-token"),
     _import("{decoder}", "hf", "--mask-token", "reserved", found=("no reserved slot",), remedy="--mask-token"),
@@ -592,6 +606,7 @@ _FINETUNED = (
             (("--text-columns", "a,b,c"), ("--text-columns:", "got a,b,c"), "a list of at most 2"),
             (("--lr", "-1"), ("--lr:", "got -1.0"), "above 0"),
             (("--lr", "fast"), ("'--lr'",), "a number"),
+            (("--lr", "nan"), ("--lr:", "got nan"), "a finite number"),
             (("--steps", "0"), ("--steps:", "got 0"), "at least 1"),
             (("--set", "batch_row=4"), ("unknown key 'batch_row'",), "'batch_rows'"),
             (("--set", "batch_rows=many"), ("batch_rows", "'many'"), "an integer"),

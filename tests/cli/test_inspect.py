@@ -189,14 +189,6 @@ def test_options_of_a_corpus_are_refused_for_a_run(inspect, run):
     assert "Leave it out" in err
 
 
-def test_a_run_folder_without_its_settings(inspect, run):
-    (run / "run.toml").unlink()
-    code, _, err = inspect(run)
-    assert code == 2
-    assert "run.toml" in err
-    assert "does not exist" in err
-
-
 def test_what_is_nothing_to_inspect_is_named_for_what_it_is(inspect, run, tmp_path):
     (tmp_path / "hub").mkdir()
     (tmp_path / "hub" / "config.json").write_text("{}")

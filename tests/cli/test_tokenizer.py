@@ -78,24 +78,6 @@ def test_little_text_gives_fewer_ids_and_says_so(monkeypatch, capsys, tmp_path):
     assert f"toolkit preprocess {tmp_path / 'a.txt'} --txt-documents paragraph --tokenizer" in out
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--vocab-size", "200"], "--vocab-size: expected at least 259, got 200"),
-        (["--vocab-size", "300", "--txt-documents", "page"], "--txt-documents: expected"),
-        (["--vocab-size", "300", "--limit-documents", "0"], "--limit-documents: expected at least 1, got 0"),
-        (["--vocab-size", "300", "--text-field", "body"], "no document in"),
-    ],
-)
-def test_what_cannot_be_is_refused(monkeypatch, capsys, sources, tmp_path, words, message):
-    source = sources / "a.jsonl"
-    code, _, err = toolkit(monkeypatch, capsys, "tokenizer", "train", source, "--output", tmp_path / "made", *words)
-
-    assert code == 2
-    assert message in err
-    assert "Traceback" not in err
-
-
 def test_a_folder_in_use_is_not_overwritten_unasked(monkeypatch, capsys, sources, tmp_path):
     made = tmp_path / "made"
     words = ["tokenizer", "train", sources / "c.parquet", "--vocab-size", 300, "--output", made]
@@ -107,15 +89,6 @@ def test_a_folder_in_use_is_not_overwritten_unasked(monkeypatch, capsys, sources
     (made / "special_tokens_map.json").write_text("{}")
     code, _, err = toolkit(monkeypatch, capsys, *words, "--overwrite")
     assert (code, "holds other files (special_tokens_map.json)" in err) == (2, True)
-
-
-def test_a_file_in_the_place_of_the_folder(monkeypatch, capsys, sources, tmp_path):
-    (tmp_path / "made").write_text("x")
-    words = ["tokenizer", "train", sources, "--vocab-size", 300, "--output", tmp_path / "made"]
-    code, _, err = toolkit(monkeypatch, capsys, *words)
-
-    assert code == 2
-    assert "could not create the folder" in err
 
 
 @pytest.mark.parametrize("words", [["tokenizer", "--help"], ["tokenizer", "train", "--help"], ["tokenizer"]])

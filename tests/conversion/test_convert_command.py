@@ -43,18 +43,6 @@ def test_an_encoder_in_the_class_of_a_decoder(
     assert code == 0
     assert f"{checkpoint} (step 20) as a bidirectional model in fp32:\n  LlamaForCausalLM\n" in output
     assert "is_causal: false in config.json makes attention bidirectional" in output
-    code, _, errors = toolkit(
-        "convert", "--to-hf", checkpoint, tmp_path / "no", "--form", "causal", "--architecture", "eurobert"
-    )
-    assert code == 2
-    assert "--architecture eurobert is an encoder" in errors
-
-
-def test_a_missing_checkpoint_is_one_message_and_exit_2(toolkit: Run, tmp_path: Path) -> None:
-    code, _, errors = toolkit("convert", "--to-hf", tmp_path / "nothing", tmp_path / "out")
-    assert code == 2
-    assert "nothing is not a directory" in errors
-    assert "Traceback" not in errors
 
 
 def test_help_names_both_directions(toolkit: Run) -> None:
@@ -68,26 +56,6 @@ def test_defaults_are_the_encoder_in_fp32(
 ) -> None:
     command(str(make_checkpoint()), tmp_path / "out", to_hf=True)
     assert "as a bidirectional model in fp32:" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ((), "expected exactly one of --to-hf and --from-hf: toolkit convert --to-hf CHECKPOINT OUT"),
-        (("--to-hf", "--from-hf"), "expected exactly one of --to-hf and --from-hf"),
-        (("--to-hf", "--mask-token", "auto"), "--mask-token applies to --from-hf"),
-        (("--to-hf", "--tokenizer", "new"), "--tokenizer applies to --from-hf"),
-        (("--from-hf", "--form", "causal"), "apply to --to-hf"),
-        (("--from-hf", "--architecture", "llama"), "apply to --to-hf"),
-        (("--from-hf", "--sentence-transformers"), "apply to --to-hf"),
-        (("--from-hf",), "is not a directory, and not the name of a model on the hub"),
-    ],
-)
-def test_directions_and_their_options(toolkit: Run, tmp_path: Path, options: tuple[str, ...], message: str) -> None:
-    code, _, errors = toolkit("convert", *options, "no-such-model", tmp_path / "out")
-    assert code == 2
-    assert message in errors
-    assert "Traceback" not in errors
 
 
 def test_what_to_do_with_an_import_can_be_pasted(toolkit: Run, tmp_path: Path) -> None:

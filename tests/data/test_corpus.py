@@ -71,13 +71,6 @@ def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
         Corpus(tmp_path)
 
 
-def test_a_truncated_file_is_named(tmp_path: Path) -> None:
-    path = _write(tmp_path) / "shard-00001.bin"
-    path.write_bytes(path.read_bytes()[:-2])
-    with pytest.raises(CorpusError, match=r"shard-00001\.bin is damaged"):
-        Corpus(tmp_path)
-
-
 def test_a_shard_of_another_corpus_is_named(tmp_path: Path) -> None:
     _write(tmp_path / "mine")
     tokens = np.concatenate(DOCUMENTS[:13])

@@ -80,13 +80,6 @@ def test_sums_that_do_not_agree_are_refused(corpus: Path) -> None:
         read_manifest(corpus)
 
 
-def test_a_folder_without_one_is_no_corpus(tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match=r"it has no corpus\.json"):
-        read_manifest(tmp_path)
-    with pytest.raises(CorpusError, match="it does not exist"):
-        read_manifest(tmp_path / "nothing")
-
-
 @pytest.mark.parametrize("num_shards", [1, 2, 1023, 1024, 1025, 2049])
 def test_any_number_of_shards_is_read_as_it_was_written(tmp_path: Path, num_shards: int) -> None:
     """Entries are read a thousand at a time; names and sources hold what JSON has to escape."""

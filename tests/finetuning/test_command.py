@@ -90,28 +90,6 @@ def test_help_shows_the_settings_of_the_task(monkeypatch, capsys, tmp_path, word
     assert [word in text for word in (*shown, *not_shown)] == [True] * len(shown) + [False] * len(not_shown)
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["sequence"], "unknown task 'sequence'. Available kinds: "),
-        (["sc", "--lr", "-1"], "invalid value for --lr: expected a value above 0, got -1.0"),
-        (["sc", "--lr", "nan"], "invalid value for --lr: expected a finite number, got nan"),
-        (["sc", "--steps", "0"], "invalid value for --steps: expected at least 1, got 0"),
-        (["sc", "--text-columns", "a,b,c"], "for --text-columns"),
-        (["sc"], "is not a model"),  # before the columns, which have other names too
-    ],
-)
-def test_what_cannot_run_leaves_with_2(monkeypatch, capsys, tmp_path, data, words, message):
-    task, *options = words
-    code, printed = run(
-        monkeypatch, capsys, task, tmp_path, "--train", data, "--test", data, "--output", tmp_path / "out", *options
-    )
-    assert code == 2
-    assert message in printed.err
-    assert "Traceback" not in printed.err
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_run_folder_without_a_checkpoint_is_refused(monkeypatch, capsys, tmp_path):
     data = tmp_path / "train.tsv"
     data.write_text("text\tlabel\na\t0\nb\t1\n", encoding="utf-8")

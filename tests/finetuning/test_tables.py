@@ -75,8 +75,3 @@ def test_a_bad_file_is_named_with_the_place(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=message):
         read_table(tmp_path / name)
-
-
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(UserError, match=r"nowhere\.tsv: no such file"):
-        read_table(tmp_path / "nowhere.tsv")

@@ -93,58 +93,6 @@ def test_what_is_passed_over_is_said(toolkit, write_jsonl, tokenizer_folder, tmp
     assert "--mask-token token:<|mask|>" in out
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ((), "--tokenizer and --output are required"),
-        (("--output", "c"), "--tokenizer is required"),
-        (("--tokenizer", "nowhere/here/there", "--output", "c"), "no tokenizer at 'nowhere/here/there'"),
-        (
-            ("--tokenizer", "TOK", "--output", "c", "--limit-documents", "0"),
-            "--limit-documents: expected at least 1, got 0",
-        ),
-        (
-            ("--tokenizer", "TOK", "--output", "c", "--max-bad-fraction", "2"),
-            "--max-bad-fraction: expected",
-        ),
-        (
-            ("--tokenizer", "TOK", "--output", "c", "--special-text", "x"),
-            "--special-text: expected 'parse' or",
-        ),
-        (("--tokenizer", "TOK", "--output", "c", "--txt-documents", "x"), "'file', 'paragraph' or 'line'"),
-        (("--tokenizer", "TOK", "--output", "c", "--eod", "<nowhere>"), "'<nowhere>' is not in the vocabulary"),
-        (("--tokenizer", "TOK", "--output", "c", "--mask-token", "x"), "expected auto, reserved, append, token:TEXT"),
-        (("--tokenizer", "TOK", "--output", "c", "--workers", "0"), "--workers: expected"),
-        (("--tokenizer", "TOK", "--output", "c", "--holdout", "1"), "--holdout: expected a value below 1, got 1.0"),
-        (
-            ("--tokenizer", "TOK", "--output", "c", "--engine", "x"),
-            "--engine: expected 'auto' or 'reference', got x",
-        ),
-    ],
-)
-def test_what_the_user_can_fix_leaves_with_2_and_one_message(
-    toolkit, write_jsonl, tokenizer_folder, tmp_path, monkeypatch, options, message
-):
-    monkeypatch.chdir(tmp_path)
-    source = write_jsonl("a.jsonl", ["a"])
-    words = [str(tokenizer_folder) if word == "TOK" else word for word in options]
-
-    code, out, err = toolkit("preprocess", source, *words)
-
-    assert code == 2
-    assert message in err
-    assert err.count("error:") == 1
-    assert "Traceback" not in err + out
-    assert not (tmp_path / "c").exists()
-
-
-def test_inspect_says_what_is_missing(toolkit, tmp_path):
-    code, _, err = toolkit("inspect", tmp_path)
-
-    assert code == 2
-    assert "nothing to inspect" in err
-
-
 def test_help_lists_the_options(toolkit):
     code, out, _ = toolkit("preprocess", "--help")
 

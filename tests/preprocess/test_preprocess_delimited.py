@@ -63,11 +63,6 @@ def test_a_record_with_broken_quoting_spoils_itself_only(tmp_path):
     assert "expected after" in rows[0].found
 
 
-def test_a_quotation_mark_that_is_never_closed_ends_the_reading(tmp_path):
-    with pytest.raises(UserError, match=r"a\.csv is broken: a quotation mark in the record at line 3 is never closed"):
-        read(tmp_path, "a.csv", b'text\na\n"b\nc\n')
-
-
 def test_a_field_without_an_end_in_sight_ends_the_reading(tmp_path, monkeypatch):
     monkeypatch.setattr(csv_records, "_MOST_FIELD_CHARACTERS", 100)
 

@@ -204,13 +204,6 @@ def test_what_cannot_be_read_is_said(tmp_path, monkeypatch, source, message):
         find_sources([source])
 
 
-def test_a_subset_is_one_of_a_data_set_on_the_hub(tmp_path):
-    touch(tmp_path, "a.txt")
-
-    with pytest.raises(UserError, match=r"--subset en names a part of a data set on the hub, and none .*a\.txt"):
-        find_sources([str(tmp_path / "a.txt")], subset="en")
-
-
 def test_a_name_that_the_manifest_cannot_hold_is_refused(tmp_path):
     path = os.fsencode(tmp_path) + b"/\xff.jsonl"
     with open(path, "wb") as file:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.core.errors import SettingsError, UserError
+from toolkit.core.errors import UserError
 from toolkit.report import output_folder
-from toolkit.report.output_folder import LIST_FILE, check_output_folder, replace_report
+from toolkit.report.output_folder import LIST_FILE, replace_report
 
 FIRST = {"report.html": "1", "tables/a.md": "a", "mteb/x/nq.json": "x"}
 SECOND = {"report.html": "2", "tables/b.md": "b"}
@@ -90,11 +90,3 @@ def test_nothing_is_written_outside(tmp_path: Path, path: str) -> None:
     assert _files(folder) == {}
     assert list(elsewhere.iterdir()) == []
     assert not (tmp_path / "up.md").exists()
-
-
-def test_a_models_folder_and_a_file_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(SettingsError, match="is that of a model"):
-        check_output_folder(tmp_path)
-    with pytest.raises(SettingsError, match="is a file"):
-        check_output_folder(tmp_path / "config.json")

@@ -43,26 +43,6 @@ def test_a_larger_vocabulary_stays(tmp_path):
     assert settings.model.vocab_size == 128
 
 
-def test_a_vocabulary_below_the_tokenizers_is_refused(tmp_path):
-    declared = declare_run(str(write_run(tmp_path)), ["model.vocab_size=96"])
-    with pytest.raises(SettingsError, match=r"model.vocab_size=96 is smaller than the tokenizer .* 97 ids"):
-        open_run_data(declared)
-
-
-def test_a_missing_corpus_is_named(tmp_path):
-    declared = declare_run(str(write_run(tmp_path)), [f"data.train={tmp_path / 'nowhere'}"])
-    with pytest.raises(CorpusError, match="nowhere"):
-        open_run_data(declared)
-
-
-def test_corpora_of_different_tokenizers_are_refused(tmp_path):
-    run_file = write_run(tmp_path)
-    documents = random_documents(9, vocabulary_size=50, max_length=90)
-    other = write_token_corpus(tmp_path / "other", documents, vocabulary_size=50, eos=0, pad=1, mask=2)
-    with pytest.raises(SettingsError, match="different tokenizers"):
-        open_run_data(declare_run(str(run_file), [f"data.validation={other}"]))
-
-
 def _blend(*folders) -> str:
     """`--set data.train=[...]` with these corpora, the second one with weight 2, and so on."""
     entries = ", ".join(f'{{path="{folder}", weight={number}}}' for number, folder in enumerate(folders, start=1))

@@ -22,7 +22,7 @@ from toolkit.training.spikes import WINDOW, SpikePolicy
 
 _DEVIATIONS = 0.5
 # Runs here have a shorter window, and so shorter phases.
-_SHORT, _PHASE = 20, 30
+_SHORT, _PHASE = 12, 20
 
 
 def test_the_threshold_against_numbers_worked_out_by_hand():
@@ -131,7 +131,7 @@ def runs(tmp_path_factory):
             place = folder / f"{layout} {action}"
             place.mkdir()
             # The window of the second phase is not yet full then, and its spikes are still to come.
-            cases.append(CutInAWindow(run_file, str(place), layout, action, step=_PHASE + 15))
+            cases.append(CutInAWindow(run_file, str(place), layout, action, step=_PHASE + 8))
         for case, results in zip(cases, run_distributed(cases, world_size=size), strict=True):
             whole = Path(case.folder) / "whole"
             found[str(case.layout), case.action] = (results[0], read_metrics(whole), open_checkpoint(whole))

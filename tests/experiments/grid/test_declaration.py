@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import pytest
 
 from toolkit.core.errors import SettingsError
@@ -79,8 +77,3 @@ def test_one_rate_needs_no_validation_and_the_paper_cuts_its_own(tmp_path, more)
 def test_a_named_data_set_has_files_of_its_own(tmp_path):
     task = '[[task]]\nname = "t"\nkind = "sc"\ndataset = "sst2"\n'
     assert load(tmp_path, MODEL + task).task[0].files == {}
-
-
-def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(SettingsError, match=r"'no.toml' does not exist"):
-        load_grid(Path("no.toml"))

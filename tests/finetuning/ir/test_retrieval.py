@@ -291,20 +291,6 @@ def test_documents_that_two_splits_search_are_encoded_once(tmp_path, monkeypatch
         np.testing.assert_array_equal(task.answer(network, inputs, source), together[split])
 
 
-def test_what_cannot_be_read_is_named(tmp_path):
-    words = word_collection(tmp_path / "words")
-    task = Retrieval(RetrievalSettings())
-    for path, message in (
-        (tmp_path / "none", "none: no such file or directory. Give a BEIR folder"),
-        (tmp_path, "not a collection of documents and queries"),
-    ):
-        with pytest.raises(UserError, match=message):
-            task.read({Split.TRAIN: words, Split.TEST: path})
-    one = small(tmp_path / "one", {"train": [("q1", "d1", 1)], "test": [("q1", "d1", 1)]})
-    with pytest.raises(UserError, match="at least two queries"):
-        run(tmp_path, one)
-
-
 def test_judgements_are_named_from_inside_their_folder(tmp_path, monkeypatch):
     words = word_collection(tmp_path / "words")
     monkeypatch.chdir(words / "qrels")

@@ -6,7 +6,7 @@ import torch
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer, EuroBertForMaskedLM
 
 from tests.support.hf_encoders import WORDS, save_encoder
-from toolkit.core.errors import NonFiniteError, UserError
+from toolkit.core.errors import NonFiniteError
 from toolkit.finetuning import Initialization, load_classifier
 from toolkit.finetuning.sc.task import SequenceClassificationSettings
 from toolkit.workflows.finetune import finetune
@@ -167,20 +167,6 @@ def test_texts_longer_than_the_model_takes_are_cut_and_counted(tmp_path, files, 
     finetune("sc", model, train=files["train"], test=path, output=tmp_path / "out", settings=QUICK)
     # 34 positions, of which RoBERTa gives up its padding position; two of the 33 are the template's.
     assert "long.jsonl: 3 of 4 texts were truncated to 33 tokens." in " ".join(capsys.readouterr().out.split())
-
-
-def test_an_unknown_label_in_the_test_file_is_named(tmp_path, files):
-    path = write_rows(tmp_path / "odd.jsonl", [{"text": "w1", "label": 1}, {"text": "w1", "label": "2"}])
-    with pytest.raises(UserError, match=r"odd\.jsonl, row 2: the label '2' does not occur .*train\.jsonl.*0, 1"):
-        finetune(
-            "sc", save_encoder("bert", tmp_path / "model"), train=files["train"], test=path, output=tmp_path / "out"
-        )
-
-
-def test_one_class_is_refused(tmp_path):
-    path = write_rows(tmp_path / "one.jsonl", [{"text": "w1", "label": "yes"}])
-    with pytest.raises(UserError, match=r"one\.jsonl: every row has the label 'yes', but at least two"):
-        finetune("sc", save_encoder("bert", tmp_path / "model"), train=path, test=path, output=tmp_path / "out")
 
 
 def test_divergence_is_said_and_nothing_is_written(tmp_path, files):

@@ -91,13 +91,3 @@ def test_lines_are_numbered(tmp_path):
 def test_what_is_wrong_is_named(tmp_path, text, message):
     with pytest.raises(UserError, match=message):
         read(tmp_path, text)
-
-
-def test_files_that_cannot_be_read(tmp_path):
-    with pytest.raises(UserError, match=r"none\.conll: no such file"):
-        read_conll(tmp_path / "none.conll")
-    with pytest.raises(UserError, match="is a folder"):
-        read_conll(tmp_path)
-    (tmp_path / "latin").write_bytes(b"caf\xe9 O\n")
-    with pytest.raises(UserError, match="not valid UTF-8 at byte 3"):
-        read_conll(tmp_path / "latin")

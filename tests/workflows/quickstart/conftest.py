@@ -47,6 +47,12 @@ def _result(accuracy: float, *, seed: int, initialization: Initialization, rate:
 
 
 @pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages have an empty image in place of their figure, whose drawing is most of the time that they take."""
+    monkeypatch.setattr("toolkit.report.pages.figure.draw", lambda *_: b"<svg/>")
+
+
+@pytest.fixture
 def make_facts() -> Callable[..., Facts]:
     """Made-up facts of a quickstart with 200 + 200 steps; keywords replace some."""
 

@@ -53,7 +53,7 @@ def test_the_page_is_whole_and_loads_nothing(make_facts):
     assert not re.search(r"url\(|@import", html)
 
 
-def test_it_says_what_the_contract_lists(make_facts):
+def test_it_says_what_the_contract_lists(undrawn, make_facts):
     text = _text(render(make_facts()))
     for words in (
         "not a reproduction of the paper",
@@ -70,7 +70,7 @@ def test_it_says_what_the_contract_lists(make_facts):
         assert words in text, words
 
 
-def test_losses_before_and_after_each_phase(make_facts):
+def test_losses_before_and_after_each_phase(undrawn, make_facts):
     """The made-up losses fall in straight lines from (9.04, 8.98) to (6.04, 5.84)."""
     rows = re.findall(r"<tr[^>]*><th>(.*?)</th>(.*?)</tr>", render(make_facts()))
     losses = {name: re.findall(r">([\d.]+)<", cells) for name, cells in rows}
@@ -80,7 +80,7 @@ def test_losses_before_and_after_each_phase(make_facts):
     assert losses["unigram baseline"] == ["7.23", "7.25"]
 
 
-def test_points_over_the_twins_and_the_majority(make_facts):
+def test_points_over_the_twins_and_the_majority(undrawn, make_facts):
     """77.0 against the mean of 65, 66 and 70, and against 63; one standard deviation of 1,417 answers is 1.1."""
     text = _text(render(make_facts()))
     assert "+10.0 points over the mean of the 3 twins (67.0%)" in text
@@ -89,14 +89,14 @@ def test_points_over_the_twins_and_the_majority(make_facts):
     assert "bag-of-words baseline70.0%" in text
 
 
-def test_a_worse_model_is_reported_as_worse(make_facts):
+def test_a_worse_model_is_reported_as_worse(undrawn, make_facts):
     facts = make_facts()
     worse = facts.result.model_copy(update={"test": {"accuracy": 0.60}})
     text = _text(render(dataclasses.replace(facts, result=worse)))
     assert "-7.0 points over the mean" in text
 
 
-def test_masked_words_are_escaped_and_counted(make_facts):
+def test_masked_words_are_escaped_and_counted(undrawn, make_facts):
     html = render(make_facts())
     assert "<b>" not in html.replace("<b></b>", "")
     assert "&lt;b&gt;" in html
@@ -106,7 +106,7 @@ def test_masked_words_are_escaped_and_counted(make_facts):
     assert "&lt;1%" in html
 
 
-def test_the_comparison_is_there_when_asked_for(make_facts, mlm_only_metrics):
+def test_the_comparison_is_there_when_asked_for(undrawn, make_facts, mlm_only_metrics):
     assert "Does CLM first help?" not in _text(render(make_facts()))
     text = _text(render(make_facts(mlm_only=mlm_only_metrics)))
     assert "Does CLM first help?" in text
@@ -114,7 +114,7 @@ def test_the_comparison_is_there_when_asked_for(make_facts, mlm_only_metrics):
     assert "toolkit quickstart --compare" not in text
 
 
-def test_a_comparison_that_goes_the_other_way_says_so(make_facts, mlm_only_metrics):
+def test_a_comparison_that_goes_the_other_way_says_so(undrawn, make_facts, mlm_only_metrics):
     better = tuple(
         line | {"eval_loss": {"clm": 9.0, "mlm": 5.0}} if "eval_loss" in line else line for line in mlm_only_metrics
     )

@@ -105,7 +105,7 @@ ALL = ["prepare", "measure", "train job", "finetune pretrained 0", *(f"finetune 
 
 
 @pytest.fixture
-def programs(tmp_path, monkeypatch):
+def programs(tmp_path, monkeypatch, undrawn):
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
     played = _Programs(tmp_path)
