@@ -213,6 +213,13 @@ FAULTS = (
         tests=("tests/engine/test_ds_config.py",),
     ),
     Fault(
+        name="cache: a damaged result is used",
+        path="toolkit/core/cache.py",
+        old='if kept["key"] == self._key(kept["value"]) else None',
+        new="",
+        tests=("tests/engine/test_precision.py",),
+    ),
+    Fault(
         name="gpus: those behind a name that CUDA does not know are counted",
         path="toolkit/engine/gpus.py",
         old="return listed[:count] or",

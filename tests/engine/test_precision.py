@@ -22,25 +22,32 @@ class _Measure:
         return self.seconds
 
 
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder where times are kept, one for each test."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "encoder-pretraining-toolkit"
+
+
 @pytest.mark.parametrize(
     ("fp32", "bf16", "chosen"),
     [(1.0, 1.0, "fp32"), (1.0, 1.8, "fp32"), (1.19, 1.0, "fp32"), (1.2, 1.0, "bf16"), (2.0, 1.0, "bf16")],
 )
-def test_bf16_is_chosen_where_it_is_a_fifth_faster(tmp_path: Path, fp32: float, bf16: float, chosen: str) -> None:
-    precision, reason = faster_on_this_cpu(2, folder=tmp_path, measure=_Measure(fp32, bf16))
+def test_bf16_is_chosen_where_it_is_a_fifth_faster(fp32: float, bf16: float, chosen: str) -> None:
+    precision, reason = faster_on_this_cpu(2, measure=_Measure(fp32, bf16))
     assert precision == chosen
     assert f"{bf16:.3f} s in bf16 and {fp32:.3f} s in fp32" in reason
 
 
-def test_a_machine_is_measured_once(tmp_path: Path) -> None:
+def test_a_machine_is_measured_once(cache: Path) -> None:
     first, second = _Measure(2.0, 1.0), _Measure(1.0, 2.0)
-    assert faster_on_this_cpu(2, folder=tmp_path / "cache", measure=first)[0] == "bf16"
-    precision, reason = faster_on_this_cpu(2, folder=tmp_path / "cache", measure=second)
+    assert faster_on_this_cpu(2, measure=first)[0] == "bf16"
+    precision, reason = faster_on_this_cpu(2, measure=second)
     assert (precision, first.threads, second.threads) == ("bf16", [2], [])
-    assert str(tmp_path / "cache") in reason
+    assert str(cache) in reason
 
 
-def test_of_those_that_start_together_one_measures(tmp_path: Path) -> None:
+def test_of_those_that_start_together_one_measures() -> None:
     measure = _Measure(2.0, 1.0)
 
     def slowly(threads: int) -> dict[str, float]:
@@ -48,45 +55,45 @@ def test_of_those_that_start_together_one_measures(tmp_path: Path) -> None:
         return measure(threads)
 
     with ThreadPoolExecutor(3) as pool:
-        found = list(pool.map(lambda _: faster_on_this_cpu(2, folder=tmp_path, measure=slowly)[0], range(3)))
+        found = list(pool.map(lambda _: faster_on_this_cpu(2, measure=slowly)[0], range(3)))
     assert found == ["bf16"] * 3
     assert measure.threads == [2]
 
 
 def test_another_processor_thread_count_step_or_torch_is_measured_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measure = _Measure(2.0, 1.0)
 
     def choose(threads: int = 2) -> None:
-        faster_on_this_cpu(threads, folder=tmp_path, measure=measure)
+        faster_on_this_cpu(threads, measure=measure)
 
     choose()
     choose(threads=1)
-    faster_on_this_cpu(2, step="another", folder=tmp_path, measure=measure)
+    faster_on_this_cpu(2, step="another", measure=measure)
     monkeypatch.setattr(module, "_cpu", lambda: "another")
     choose()
     monkeypatch.setattr("importlib.metadata.version", lambda name: "9.9")
     choose()
     choose()
     assert measure.threads == [2, 1, 2, 2, 2]
-    assert len(list(tmp_path.glob("precision-*.json"))) == 5
+    assert len(list(cache.glob("precision-*.json"))) == 5
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"key": {}, "seconds": {"fp32": 2.0, "bf16": 1.0}}', "damaged"])
-def test_times_that_cannot_be_read_are_measured_again(tmp_path: Path, content: str) -> None:
-    faster_on_this_cpu(2, folder=tmp_path, measure=_Measure(2.0, 1.0))
-    (kept,) = tmp_path.glob("*.json")
-    kept.write_text(content)
+@pytest.mark.parametrize("damage", ["", "[]", '{"key": {}, "value": {"fp32": 2.0, "bf16": 1.0}}', "damaged", "2.0"])
+def test_times_that_cannot_be_read_are_measured_again(cache: Path, damage: str) -> None:
+    faster_on_this_cpu(2, measure=_Measure(2.0, 1.0))
+    (kept,) = cache.glob("*.json")
+    kept.write_text(kept.read_text().replace("2.0", "3.0") if damage == "2.0" else damage)
     measure = _Measure(1.0, 1.0)
-    assert faster_on_this_cpu(2, folder=tmp_path, measure=measure)[0] == "fp32"
+    assert faster_on_this_cpu(2, measure=measure)[0] == "fp32"
     assert measure.threads == [2]
-    assert json.loads(kept.read_text())["seconds"] == {"fp32": 1.0, "bf16": 1.0}
+    assert json.loads(kept.read_text())["value"] == {"fp32": 1.0, "bf16": 1.0}
 
 
-def test_a_cache_that_cannot_be_written_only_costs_time(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    assert faster_on_this_cpu(2, folder=tmp_path / "file" / "cache", measure=_Measure(2.0, 1.0))[0] == "bf16"
+def test_a_cache_that_cannot_be_written_only_costs_time(cache: Path) -> None:
+    cache.write_text("")
+    assert faster_on_this_cpu(2, measure=_Measure(2.0, 1.0))[0] == "bf16"
 
 
 def test_stage_0_and_gpus_need_no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:

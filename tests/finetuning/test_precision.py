@@ -17,7 +17,7 @@ def test_the_measurement_is_short_and_draws_nothing():
 
 
 def test_it_is_kept_apart_from_that_of_pretraining(monkeypatch, tmp_path):
-    monkeypatch.setattr("toolkit.engine.precision.cache_folder", lambda: tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(module, "time_autocast_steps", lambda threads: {"fp32": 1.1, "bf16": 1.0})
     monkeypatch.setattr("toolkit.engine.precision.time_steps", lambda threads: {"fp32": 2.0, "bf16": 1.0})
     assert choose_autocast(1) == "fp32"

@@ -14,7 +14,7 @@ from tokenization import FastBackend
 from tokenization.fast.form import FallbackTexts, fast_form
 from toolkit.core.errors import UserError
 from toolkit.preprocess import tokenizer_checks
-from toolkit.preprocess.tokenizer_checks import Proof
+from toolkit.preprocess.tokenizer_checks import proof_of
 from toolkit.preprocess.writer.ledger import read_ledger
 from toolkit.preprocess.writer.shard_sequence import ShardSequence
 
@@ -77,11 +77,11 @@ def test_the_reference_asked_for_later_does_not_keep_shards_of_the_fast_encoder(
 def test_a_proof_is_kept_for_its_tokenizer_and_made_again_when_damaged(prepare, source, tokenizer_folder, cache):
     prepare(source)
     (kept,) = cache.iterdir()
-    proof = Proof(tokenization.load(tokenizer_folder))
+    proof = proof_of(tokenization.load(tokenizer_folder))
     odd = proof.read()
     assert odd is not None
 
-    assert Proof(tokenization.load(tokenizer_folder, mask_token="token:r")).read() is None
+    assert proof_of(tokenization.load(tokenizer_folder, mask_token="token:r")).read() is None
     kept.write_bytes(kept.read_bytes()[:-5])
     assert proof.read() is None
     prepare(source, overwrite=True)
@@ -98,7 +98,7 @@ def test_other_ids_on_the_vocabulary_are_seen_before_the_start(prepare, source, 
 
 
 def test_other_ids_on_the_input_are_seen_before_the_start(prepare, source, tokenizer_folder, faulty, capsys):
-    Proof(tokenization.load(tokenizer_folder)).write([])
+    proof_of(tokenization.load(tokenizer_folder)).write([])
 
     assert "the fast backend differs: token" in prepare(source).backend.why_reference
     assert "Starting over" not in capsys.readouterr().out
@@ -107,7 +107,7 @@ def test_other_ids_on_the_input_are_seen_before_the_start(prepare, source, token
 def test_other_ids_met_at_work_start_the_corpus_again_with_the_reference(
     prepare, source, tmp_path, tokenizer_folder, faulty, monkeypatch, capsys
 ):
-    Proof(tokenization.load(tokenizer_folder)).write([])
+    proof_of(tokenization.load(tokenizer_folder)).write([])
     monkeypatch.setattr(tokenizer_checks, "_TRIAL_CHARACTERS", 100)
     given = {"shard_tokens": 500, "holdout": 0.2}
     prepare(source, output=tmp_path / "expected", engine="reference", **given)
@@ -121,7 +121,7 @@ def test_other_ids_met_at_work_start_the_corpus_again_with_the_reference(
 def test_a_run_that_started_again_and_was_cut_off_goes_on_with_the_reference(
     prepare, source, tmp_path, tokenizer_folder, faulty, monkeypatch
 ):
-    Proof(tokenization.load(tokenizer_folder)).write([])
+    proof_of(tokenization.load(tokenizer_folder)).write([])
     monkeypatch.setattr(tokenizer_checks, "_TRIAL_CHARACTERS", 100)
     prepare(source, output=tmp_path / "expected", engine="reference", shard_tokens=500)
     end_group = ShardSequence.end_group

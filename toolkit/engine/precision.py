@@ -5,8 +5,6 @@ CPUs differ: with AVX512-BF16 a bf16 step takes half the time of an fp32 one, on
 torch, and the times are kept in the user's cache folder: all runs of a study on one machine then agree.
 """
 
-import hashlib
-import json
 import os
 import platform
 import time
@@ -15,7 +13,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Literal
 
-from toolkit.core.files import atomic_write, cache_folder
+from toolkit.core.cache import CachedResult
 from toolkit.core.locks import locked_file
 from toolkit.engine import gpus
 
@@ -44,31 +42,26 @@ def faster_on_this_cpu(
     *,
     step: str = "pretraining",
     measure: Callable[[int], dict[Precision, float]] | None = None,
-    folder: Path | None = None,
 ) -> tuple[Precision, str]:
     """bf16 if it is at least 1.2 times as fast as fp32, else fp32; and the reason in words.
 
-    `measure` takes the threads and returns the seconds of a step in each dtype, by default `time_steps`. They are kept
-    in `folder`, by default the user's cache folder.
+    `measure` takes the threads and returns the seconds of a step in each dtype, by default `time_steps`.
     """
-    key = _key(threads, step)
-    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
-    path = (cache_folder() if folder is None else folder) / f"precision-{digest[:16]}.json"
+    cached = CachedResult("precision", _description(threads, step))
     with ExitStack() as stack:
-        kept = _read(path, key)
+        kept: dict[Precision, float] | None = cached.read()
         if kept is None:
             # Processes that start together: one measures, alone, and the others read what it found. A cache that cannot
             # be written costs a second at each start.
             with suppress(OSError):
-                stack.enter_context(locked_file(path.with_suffix(".lock")))
-            kept = _read(path, key)
+                stack.enter_context(locked_file(cached.path.with_suffix(".lock")))
+            kept = cached.read()
         seconds = kept or (measure or time_steps)(threads)
         if kept is None:
-            with suppress(OSError):
-                atomic_write(path, json.dumps({"key": key, "seconds": seconds}, indent=2) + "\n")
+            cached.write(seconds)
     speed_up = seconds["fp32"] / seconds["bf16"]
     precision: Precision = "bf16" if speed_up >= _NEEDED_SPEED_UP else "fp32"
-    source = f"kept in {path}" if kept else "just measured"
+    source = f"kept in {cached.path}" if kept else "just measured"
     return precision, (
         f"on this CPU a step takes {seconds['bf16']:.3f} s in bf16 and {seconds['fp32']:.3f} s in fp32 ({source}); "
         f"bf16 is chosen where it is {_NEEDED_SPEED_UP} times as fast"
@@ -127,7 +120,7 @@ def time_in_turns(threads: int, step: Callable[[Precision], None]) -> dict[Preci
     return {precision: min(times[1:]) for precision, times in seconds.items()}
 
 
-def _key(threads: int, step: str) -> dict[str, str | int]:
+def _description(threads: int, step: str) -> dict[str, str | int]:
     from importlib.metadata import version
 
     return {"cpu": _cpu(), "threads": threads, "step": step, "torch": version("torch"), "version": _VERSION}
@@ -142,16 +135,3 @@ def _cpu(path: Path = Path("/proc/cpuinfo")) -> str:
         found = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in first.splitlines())}
     features = sorted({"amx_bf16", "avx512_bf16", "avx512f"} & set(found.get("flags", "").split()))
     return ", ".join([found[name] for name in wanted if name in found] + features) or platform.processor() or "unknown"
-
-
-def _read(path: Path, key: dict[str, str | int]) -> dict[Precision, float] | None:
-    """Times that were kept for `key`; None where there are none that can be read."""
-    try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
-        seconds: dict[Precision, float] = {
-            "fp32": float(kept["seconds"]["fp32"]),
-            "bf16": float(kept["seconds"]["bf16"]),
-        }
-        return seconds if kept["key"] == key and min(seconds.values()) > 0 else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None

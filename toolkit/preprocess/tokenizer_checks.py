@@ -5,20 +5,18 @@ on the versions of the libraries: with others they are made again. A cache folde
 time.
 """
 
-import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from itertools import chain
-from typing import Any, Literal
+from typing import Literal
 
 from tokenization import FastBackend, FastUnavailable, Tokenizer
 from tokenization.comparison import transformers_differences
 from tokenization.special_tokens import CONFIGURATION_FILES, ROLES
-from toolkit.core.files import atomic_write, cache_folder
+from toolkit.core.cache import CachedResult
 from toolkit.preprocess.encoding import TokenizerBackend
 
 # The reference backends need up to some 100 bytes of working memory a character, the fast one a few.
@@ -64,7 +62,7 @@ def choose_backend(
         # The reference takes a second for the trial; opening the fast backend takes another, on one core.
         expected = [pool.submit(tokenizer.encode_batch, piece) for piece in pieces]
         try:
-            proof = Proof(tokenizer)
+            proof = proof_of(tokenizer)
             mismatched_characters = proof.read()
             fast = FastBackend.open(tokenizer, characters=mismatched_characters)
         except PackageNotFoundError as error:
@@ -73,7 +71,7 @@ def choose_backend(
             return reference_backend(tokenizer, error.reason)
         difference = fast.check_vocabulary() if mismatched_characters is None else None
         if mismatched_characters is None and difference is None:
-            proof.write(fast.mismatched_characters)
+            proof.write(list(fast.mismatched_characters))
         for piece, ids in zip(pieces, expected, strict=True):
             difference = difference or fast.check(piece, expected=ids.result())
     if difference is not None:
@@ -101,52 +99,21 @@ def _trial(texts: Iterator[str]) -> list[list[str]]:
     return pieces
 
 
-class _CachedResult:
-    """A JSON value in the cache folder, which belongs to a description of what it was made from."""
+def proof_of(tokenizer: Tokenizer) -> CachedResult:
+    """The proof that the fast backend gave the tokenizer's own ids on the text of every vocabulary entry.
 
-    def __init__(self, name: str, description: dict[str, Any]) -> None:
-        self._key = hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()
-        self._path = cache_folder() / f"{name}-{self._key[:16]}.json"
-
-    def read(self) -> Any:
-        try:
-            kept = json.loads(self._path.read_bytes())
-            return kept["value"] if kept["key"] == self._key else None
-        except (OSError, ValueError, LookupError, TypeError):
-            return None
-
-    def write(self, value: Any) -> None:
-        with suppress(OSError):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            atomic_write(self._path, json.dumps({"key": self._key, "value": value}))
-
-
-class Proof(_CachedResult):
-    """Proof that the fast backend gave the tokenizer's own ids on the text of every vocabulary entry.
-
-    The value holds the characters of Unicode on which the two do not agree. That they agree on an input is checked for
+    Its value are the characters of Unicode on which the two do not agree. That they agree on an input is checked for
     every input.
     """
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        libraries = ("gigatoken", "tokenizers", "tiktoken", "sentencepiece")
-        super().__init__(
-            "fast-backend",
-            {
-                "tokenizer": tokenizer.source_digest,
-                "parse_special_text": tokenizer.rules.parse_special_text,
-                "libraries": [version(library) for library in libraries],
-            },
-        )
-
-    def read(self) -> Sequence[str] | None:
-        """The characters that the two backends do not agree on; None where nothing is proven."""
-        value = super().read()
-        return list(value) if isinstance(value, str) else None
-
-    def write(self, value: Sequence[str]) -> None:
-        """Keep a proof."""
-        super().write("".join(value))
+    libraries = ("gigatoken", "tokenizers", "tiktoken", "sentencepiece")
+    return CachedResult(
+        "fast-backend",
+        {
+            "tokenizer": tokenizer.source_digest,
+            "parse_special_text": tokenizer.rules.parse_special_text,
+            "libraries": [version(library) for library in libraries],
+        },
+    )
 
 
 def ids_that_differ_in_transformers(tokenizer: Tokenizer) -> list[str]:
@@ -162,18 +129,17 @@ def ids_that_differ_in_transformers(tokenizer: Tokenizer) -> list[str]:
     contents = {name: path.read_text("utf-8", "replace") for name, path in configurations.items() if path.is_file()}
     if not contents or _changes_nothing(contents):
         return []
-    cached = _CachedResult(
+    cached = CachedResult(
         "transformers-ids",
         {"tokenizer": tokenizer.source_digest, "files": contents, "transformers": version("transformers")},
     )
-    known = cached.read()
-    if isinstance(known, list):
-        return list(map(str, known))
-    backend = tokenizer.backend
-    differences = transformers_differences(
-        folder, encode=lambda text: backend.encode(text).ids, ids=backend.get_vocab(with_added_tokens=True)
-    )
-    cached.write(differences)
+    differences: list[str] | None = cached.read()
+    if differences is None:
+        backend = tokenizer.backend
+        differences = transformers_differences(
+            folder, encode=lambda text: backend.encode(text).ids, ids=backend.get_vocab(with_added_tokens=True)
+        )
+        cached.write(differences)
     return differences
 
 

@@ -4,7 +4,6 @@ A set is a declaration in datasets.toml. Its rows are read once and written, in 
 files, to the user's cache folder, under a key of what is declared and of the repositories' commits.
 """
 
-import hashlib
 import json
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
@@ -12,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from toolkit.core.cache import digest_of
 from toolkit.core.console import console
 from toolkit.core.errors import SettingsError, UserError
 from toolkit.core.files import atomic_directory, cache_folder
@@ -149,8 +149,7 @@ def _commits(origin: Path) -> dict[str, str]:
 
 
 def _key(form: PublishedForm, commits: Mapping[str, str]) -> str:
-    declared = json.dumps([_FORM_VERSION, repr(form), commits], sort_keys=True)
-    return hashlib.sha256(declared.encode()).hexdigest()[:12]
+    return digest_of([_FORM_VERSION, repr(form), commits])[:12]
 
 
 def _declared() -> Iterator[NamedDataset]:
