@@ -31,14 +31,9 @@ _TRAINING_FILE = (
     "qa: SQuAD JSON. ir: a BEIR folder."
 )
 _DATASETS = "A data set on the hub, in place of files; `toolkit finetune TASK --help` names a task's."
-# By option, the settings of all tasks that have one of their own.
-_OPTIONS = {
-    "protocol": "--protocol",
-    "learning_rate": "--lr",
-    "seed": "--seed",
-    "steps": "--steps",
-    "threads": "--threads",
-}
+# Settings with an option of their own: of all tasks, and of those that read tables.
+_OPTIONS = ("protocol", "learning_rate", "seed", "steps", "threads")
+_OF_TABLES = ("text_columns", "label_column", "label_type", "label_separator")
 _option = partial(option_of, FinetuningSettings)
 
 
@@ -75,22 +70,15 @@ def command(
 
     With the name of a task, help shows the settings of that task too: toolkit finetune sc --help
     """
+    given = {key: value for key, value in locals().items() if key in _OPTIONS + _OF_TABLES} | {"learning_rate": lr}
+    if text_columns is not None:
+        given["text_columns"] = tuple(text_columns.split(","))
     from toolkit.core.console import console
     from toolkit.finetuning import get_task
     from toolkit.workflows.finetune import finetune, next_lines
 
-    given = {
-        "protocol": protocol,
-        "learning_rate": lr,
-        "seed": seed,
-        "steps": steps,
-        "threads": threads,
-        "text_columns": None if text_columns is None else tuple(text_columns.split(",")),
-        "label_column": label_column,
-        "label_type": label_type,
-        "label_separator": label_separator,
-    }
-    settings = settings_from(get_task(task).Settings, given, overrides=overrides or (), options=_OPTIONS)
+    family = get_task(task).Settings
+    settings = settings_from(family, given, overrides=overrides or (), options={"learning_rate": "--lr"})
     result = finetune(
         task, model, output=output, train=train, test=test, validation=validation, dataset=dataset, settings=settings
     )
