@@ -53,7 +53,7 @@ def parse_object(place: str, line: str | bytes, *, loads: Callable[[Any], Any] =
     return row
 
 
-Row = dict[str, object]
+TableRow = dict[str, object]
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Table:
 
     path: Path
     columns: tuple[str, ...]
-    rows: list[Row]
+    rows: list[TableRow]
 
 
 def read_table(path: Path) -> Table:
@@ -78,7 +78,7 @@ def read_table(path: Path) -> Table:
     return Table(path, columns, rows)
 
 
-def _read_tsv(path: Path) -> tuple[tuple[str, ...], list[Row]]:
+def _read_tsv(path: Path) -> tuple[tuple[str, ...], list[TableRow]]:
     lines = path.read_bytes().decode("utf-8-sig").split("\n")
     if lines[-1] == "":
         lines.pop()
@@ -86,7 +86,7 @@ def _read_tsv(path: Path) -> tuple[tuple[str, ...], list[Row]]:
     return _with_header(path, list(enumerate(cells, start=1)))
 
 
-def _read_csv(path: Path) -> tuple[tuple[str, ...], list[Row]]:
+def _read_csv(path: Path) -> tuple[tuple[str, ...], list[TableRow]]:
     text = path.read_bytes().decode("utf-8-sig")
     # The module's own limit of 131,072 characters refuses long documents.
     csv.field_size_limit(2**31 - 1)
@@ -99,7 +99,7 @@ def _read_csv(path: Path) -> tuple[tuple[str, ...], list[Row]]:
     return _with_header(path, numbered)
 
 
-def _with_header(path: Path, lines: list[tuple[int, list[str]]]) -> tuple[tuple[str, ...], list[Row]]:
+def _with_header(path: Path, lines: list[tuple[int, list[str]]]) -> tuple[tuple[str, ...], list[TableRow]]:
     if not lines:
         raise UserError(f"{path}: the file is empty. Give one whose first line names the columns.")
     (_, header), *body = lines
@@ -114,8 +114,8 @@ def _with_header(path: Path, lines: list[tuple[int, list[str]]]) -> tuple[tuple[
     return tuple(header), [dict(zip(header, cells, strict=True)) for _, cells in body]
 
 
-def _read_jsonl(path: Path) -> tuple[tuple[str, ...], list[Row]]:
-    rows: list[Row] = []
+def _read_jsonl(path: Path) -> tuple[tuple[str, ...], list[TableRow]]:
+    rows: list[TableRow] = []
     # Not splitlines(): U+0085 and U+2028 may stand inside a JSON string.
     for number, line in enumerate(path.read_bytes().decode("utf-8-sig").split("\n"), start=1):
         if not line.strip():
@@ -124,7 +124,7 @@ def _read_jsonl(path: Path) -> tuple[tuple[str, ...], list[Row]]:
     return tuple(dict.fromkeys(key for row in rows for key in row)), rows
 
 
-def _read_parquet(path: Path) -> tuple[tuple[str, ...], list[Row]]:
+def _read_parquet(path: Path) -> tuple[tuple[str, ...], list[TableRow]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -135,7 +135,7 @@ def _read_parquet(path: Path) -> tuple[tuple[str, ...], list[Row]]:
     return tuple(table.column_names), table.to_pylist()
 
 
-_READERS: dict[str, Callable[[Path], tuple[tuple[str, ...], list[Row]]]] = {
+_READERS: dict[str, Callable[[Path], tuple[tuple[str, ...], list[TableRow]]]] = {
     ".tsv": _read_tsv,
     ".txt": _read_tsv,
     ".csv": _read_csv,

@@ -12,7 +12,7 @@ from tests.support.sources import ROOT
 from toolkit.core.errors import SettingsError, UserError
 from toolkit.experiments.grid.cells import Diverged
 from toolkit.experiments.grid.declaration import PAPER_RATES, load_grid
-from toolkit.experiments.grid.inputs import Hub
+from toolkit.experiments.grid.inputs import HubAccess
 from toolkit.experiments.grid.plan import GridPlan
 from toolkit.experiments.grid.program import show_grid
 from toolkit.finetuning import Split, get_task
@@ -109,7 +109,7 @@ def test_an_unknown_metric_is_found_before_a_data_set_is_fetched(
     monkeypatch.setattr("toolkit.finetuning.named.datasets.Hub", lambda: pytest.fail("the hub is asked"))
     path = write_grid(tmp_path, kinds=())
     path.write_text(f"{path.read_text()}\n[[task]]\nname = 'named'\nkind = 'sc'\ndataset = 'sst2'\nmetric = 'mcf'\n")
-    for hub in Hub:
+    for hub in HubAccess:
         with pytest.raises(SettingsError, match=r"\[\[task\]\] named: unknown metric 'mcf'"):
             GridPlan(load_grid(path), hub=hub)
     settings = get_task("sc").Settings(metric="mcf")
@@ -137,7 +137,7 @@ def test_the_papers_grid_is_resolved_without_a_download(tmp_path: Path, monkeypa
     encoder = save_encoder("eurobert", tmp_path / "encoder")
     path = tmp_path / "grid.toml"
     path.write_text(text.replace('"runs/clm-25"', f'"{encoder}"').replace('"grids/paper"', f'"{tmp_path / "out"}"'))
-    plan = GridPlan(load_grid(path), hub=Hub.CACHED)
+    plan = GridPlan(load_grid(path), hub=HubAccess.CACHED)
     assert (len(plan.cells), len(plan.cells_by_training)) == (360, 300)
     assert sorted(plan.unfetched) == sorted(f"data set {name}" for name in DATASETS)
     assert {cell.learning_rate for cell in plan.cells} == set(PAPER_RATES)

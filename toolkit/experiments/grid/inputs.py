@@ -28,7 +28,7 @@ from toolkit.finetuning.named.datasets import NamedDataset, named_dataset
 from toolkit.finetuning.source import model_loading
 
 
-class Hub(Enum):
+class HubAccess(Enum):
     """Questions that the Hugging Face hub may be asked."""
 
     FETCHED = auto()
@@ -89,7 +89,7 @@ class ResolvedModel:
 
 
 def resolve_task(
-    entry: TaskEntry, options: dict[str, Any], *, num_rates: int, hub: Hub, known: KnownHashes
+    entry: TaskEntry, options: dict[str, Any], *, num_rates: int, hub: HubAccess, known: KnownHashes
 ) -> ResolvedTask:
     """A task of the grid, with options of its kind, that is run at so many learning rates."""
     family = get_task(entry.kind)
@@ -124,7 +124,7 @@ def resolve_task(
         raise SettingsError(f"{place}: {error}") from None
     if named is not None:
         form = named.splits(settings.protocol)[Split.TRAIN].name
-        files = named.fetch(settings.protocol) if hub is Hub.FETCHED else named.cached(settings.protocol)
+        files = named.fetch(settings.protocol) if hub is HubAccess.FETCHED else named.cached(settings.protocol)
     if not files:
         return ResolvedTask(entry, settings, {}, None, form)
     hashes = {split.value: _hash_files(reader.files_of(split, path), path, known) for split, path in files.items()}
@@ -149,7 +149,7 @@ def _hash_files(files: list[Path], given: Path, known: KnownHashes) -> dict[str,
     }
 
 
-def resolve_model(entry: ModelEntry, exports: Path, *, hub: Hub, known: KnownHashes) -> ResolvedModel:
+def resolve_model(entry: ModelEntry, exports: Path, *, hub: HubAccess, known: KnownHashes) -> ResolvedModel:
     """A model of the grid; encoders of checkpoints will be in `exports`."""
     if needs_export(entry.path):
         checkpoint = open_checkpoint(entry.path).path
@@ -160,7 +160,7 @@ def resolve_model(entry: ModelEntry, exports: Path, *, hub: Hub, known: KnownHas
         files = (file for file in sorted(folder.iterdir()) if file.is_file() and not file.name.startswith("."))
         contents = {file.name: known.hash(file) for file in files if file.suffix != ".md"}
         return ResolvedModel(entry, entry.path, contents)
-    if hub is Hub.CACHED and "@" not in entry.path and HubName.parse(entry.path):
+    if hub is HubAccess.CACHED and "@" not in entry.path and HubName.parse(entry.path):
         commit = _cached_commit(entry.path)
         return ResolvedModel(entry, entry.path, None if commit is None else {"commit": commit})
     with model_loading(entry.path):

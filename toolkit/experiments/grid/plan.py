@@ -15,7 +15,7 @@ from toolkit.experiments.grid.cell_folder import record_differences
 from toolkit.experiments.grid.cells import Cell, Outcome, grid_cells
 from toolkit.experiments.grid.declaration import Grid
 from toolkit.experiments.grid.folder import GridFolder
-from toolkit.experiments.grid.inputs import Hub, check_weights, resolve_model, resolve_task
+from toolkit.experiments.grid.inputs import HubAccess, check_weights, resolve_model, resolve_task
 from toolkit.experiments.grid.worker import CellTask
 from toolkit.finetuning import FinetuningSettings, Keep, get_task
 from toolkit.finetuning.precision import choose_autocast
@@ -26,7 +26,7 @@ _MOST_SHOWN = 8
 class GridPlan:
     """A grid file with everything that its cells need; `cells` are in the order in which a single worker runs them."""
 
-    def __init__(self, grid: Grid, *, hub: Hub = Hub.FETCHED) -> None:
+    def __init__(self, grid: Grid, *, hub: HubAccess = HubAccess.FETCHED) -> None:
         self.grid, self.folder, self._hub = grid, GridFolder(grid.grid.dir), hub
         self.cells = grid_cells(grid)
         self._cpu_precisions: dict[int, Precision] = {}
@@ -38,7 +38,7 @@ class GridPlan:
         self._models = {
             entry.name: resolve_model(entry, self.folder.exports, hub=hub, known=known) for entry in grid.model
         }
-        if hub is Hub.FETCHED:
+        if hub is HubAccess.FETCHED:
             # A dry run writes nothing.
             known.save()
 
@@ -131,7 +131,7 @@ class GridPlan:
     def check_models(self, cells: Iterable[Cell]) -> None:
         """Find what is wrong with the models of these cells before the first of them runs."""
         for name in dict.fromkeys(cell.model for cell in cells):
-            if self._hub is Hub.FETCHED or Path(self._models[name].entry.path).exists():
+            if self._hub is HubAccess.FETCHED or Path(self._models[name].entry.path).exists():
                 check_weights(self._models[name].entry)
 
     def _changes(self, cell: Cell) -> list[str]:

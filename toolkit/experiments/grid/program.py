@@ -22,7 +22,7 @@ from toolkit.experiments.grid.choice import (
 from toolkit.experiments.grid.declaration import load_grid
 from toolkit.experiments.grid.display import GridTally, shown
 from toolkit.experiments.grid.executors import open_executor
-from toolkit.experiments.grid.inputs import Hub
+from toolkit.experiments.grid.inputs import HubAccess
 from toolkit.experiments.grid.plan import GridPlan
 from toolkit.experiments.grid.sharing import GridShare, logs_folder
 
@@ -57,7 +57,7 @@ def run_grid(path: Path, *, num_workers: int | None = None, executor: ExecutorKi
 
 def show_grid(path: Path) -> None:
     """Print the cells of a grid, how many are done, and what would run; nothing is fetched or written."""
-    plan = GridPlan(load_grid(path), hub=Hub.CACHED)
+    plan = GridPlan(load_grid(path), hub=HubAccess.CACHED)
     outcomes = plan.finished()
     screen = console()
     halving = find_halving(plan, GridTally(plan.cells, outcomes))

@@ -24,7 +24,7 @@ _ALTERNATIVE = "give files of your own (--train and --test, in place of --datase
 _BUILDERS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".jsonl.gz": "json"}
 _BATCH_ROWS = 1000
 
-Row = Mapping[str, Any]
+HubRow = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class OpenRows:
     source: HubRows
     dataset: Any
 
-    def read(self, *columns: str) -> Iterator[Row]:
+    def read(self, *columns: str) -> Iterator[HubRow]:
         """The rows, with a count on the screen."""
         # Whole tables: `datasets` takes several times as long for single rows.
         tables, number = iter(self.dataset.with_format("arrow").iter(batch_size=_BATCH_ROWS)), 0

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from toolkit.core.errors import UserError
-from toolkit.finetuning.named.hub_rows import Hub, HubRows, OpenRows, Row
+from toolkit.finetuning.named.hub_rows import Hub, HubRow, HubRows, OpenRows
 from toolkit.finetuning.protocol import PROTOCOLS
 from toolkit.finetuning.settings import Split
 
@@ -127,11 +127,11 @@ class AnsweredQuestions(FileOfSplit):
     version: str = "1.1"
     ending: ClassVar[str] = "json"
 
-    def _examples(self, hub: Hub, source: HubRows) -> Iterator[tuple[int, Row]]:
+    def _examples(self, hub: Hub, source: HubRows) -> Iterator[tuple[int, HubRow]]:
         """Questions in SQuAD's form, with the title and the context that SQuAD JSON keeps one level above."""
         return enumerate(self._questions(hub.open(source)))
 
-    def _questions(self, rows: OpenRows) -> Iterator[Row]:
+    def _questions(self, rows: OpenRows) -> Iterator[HubRow]:
         for row in rows.read("id", "title", "context", "question", "answers"):
             found = row["answers"]
             pairs = zip(found["text"], found["answer_start"], strict=True)
@@ -152,14 +152,14 @@ class ClozeQuestions(AnsweredQuestions):
     The question is the statement with its `@placeholder`.
     """
 
-    def _questions(self, rows: OpenRows) -> Iterator[Row]:
+    def _questions(self, rows: OpenRows) -> Iterator[HubRow]:
         for row in rows.read("passage", "query", "entity_spans", "answers", "idx"):
             number = f"{row['idx']['passage']}-{row['idx']['query']}"
             question = {"title": str(row["idx"]["passage"]), "context": row["passage"], "question": row["query"]}
             yield {"id": number, **question, "answers": _mentions(row)}
 
 
-def _mentions(row: Row) -> list[Row]:
+def _mentions(row: HubRow) -> list[HubRow]:
     """Mentions of the answers' entities in the passage, in SQuAD's form."""
     passage, wanted = row["passage"], set(row["answers"])
     spans = zip(row["entity_spans"]["start"], row["entity_spans"]["text"], strict=True)
@@ -172,7 +172,7 @@ def _mentions(row: Row) -> list[Row]:
     return [{"text": text, "answer_start": start} for start, text in found]
 
 
-def _articles(questions: Iterable[Row]) -> Iterator[Row]:
+def _articles(questions: Iterable[HubRow]) -> Iterator[HubRow]:
     """SQuAD's nesting of questions that follow one another: articles of paragraphs of questions."""
     above = ("title", "context")
     for title, article in groupby(questions, key=lambda question: question["title"]):

@@ -16,7 +16,7 @@ from toolkit.finetuning.settings import Split
 
 _HALVING_SEED = 42
 
-Judgements = list[tuple[str, str, int]]
+JudgedRows = list[tuple[str, str, int]]
 """Query id, document id and grade."""
 Documents = Iterable[tuple[str, str, str]]
 """Id, title and text."""
@@ -39,7 +39,7 @@ class BeirFolder(PublishedForm):
     def _write_folder(
         self,
         folder: Path,
-        judged: Mapping[Split, Judgements],
+        judged: Mapping[Split, JudgedRows],
         queries: Mapping[str, str],
         documents: Documents,
         *,
@@ -87,7 +87,7 @@ class BeirRepositories(BeirFolder):
         documents = ((str(row["_id"]), row["title"] or "", row["text"]) for row in rows)
         self._write_folder(folder, judged, texts, documents, corpus=self.corpus)
 
-    def _judgements(self, hub: Hub) -> Mapping[Split, Judgements]:
+    def _judgements(self, hub: Hub) -> Mapping[Split, JudgedRows]:
         return {
             split: [
                 (str(row["query-id"]), str(row["corpus-id"]), int(row["score"]))
@@ -106,7 +106,7 @@ class HalvedBeirRepositories(BeirRepositories):
         """The judgements of the two halves."""
         return {split: self._qrels[split] for split in (Split.VALIDATION, Split.TEST)}
 
-    def _judgements(self, hub: Hub) -> Mapping[Split, Judgements]:
+    def _judgements(self, hub: Hub) -> Mapping[Split, JudgedRows]:
         judged = super()._judgements(hub)[Split.TEST]
         queries = sorted({query for query, _, _ in judged})
         drawn = set(random.Random(_HALVING_SEED).sample(queries, round(len(queries) / 2)))
@@ -124,7 +124,7 @@ class PassagesInRows(BeirFolder):
         corpus = self.rows.get("corpus")
         texts: dict[str, str] = {}
         relevant: dict[str, str] = {}
-        judged: dict[Split, Judgements] = {split: [] for split in self.files}
+        judged: dict[Split, JudgedRows] = {split: [] for split in self.files}
         for split in judged:
             for row in hub.open(self.rows[split]).read("query_id", "query", "positive_passages"):
                 query = str(row["query_id"])

@@ -18,7 +18,7 @@ from toolkit.preprocess.sources.source import Format, Source, format_of, report_
 _SHORT_NAMES = {"fineweb-edu": "HuggingFaceFW/fineweb-edu"}
 _MOST_NAMES = 30
 
-Splits = Mapping[str, Sequence[str]]
+SplitFiles = Mapping[str, Sequence[str]]
 """Paths, or patterns of paths, by the name of their split."""
 
 
@@ -108,7 +108,7 @@ class _Repository:
         hf_raise_for_status(response)
         return response.text
 
-    def _patterns(self, parameters: Mapping[str, Any]) -> tuple[Splits, str]:
+    def _patterns(self, parameters: Mapping[str, Any]) -> tuple[SplitFiles, str]:
         """The patterns of a configuration, and the folder that they are relative to."""
         from datasets.data_files import get_data_patterns, sanitize_patterns
 
@@ -164,7 +164,7 @@ def _folders(paths: Iterable[str]) -> dict[str, list[str]]:
     return {"default": folders.get("data") or paths} | files
 
 
-def _by_split(paths: Sequence[str]) -> Splits:
+def _by_split(paths: Sequence[str]) -> SplitFiles:
     """The split that each path names by the convention of `datasets`, folders first, then the file; else `train`."""
     from datasets.data_files import NON_WORDS_CHARS, SPLIT_KEYWORDS
 
@@ -193,7 +193,7 @@ def _choose(names: Sequence[str], subset: str | None, *, repository: str) -> tup
     return name, split
 
 
-def _split(splits: Splits, wanted: str, configuration: str, *, repository: str) -> Sequence[str]:
+def _split(splits: SplitFiles, wanted: str, configuration: str, *, repository: str) -> Sequence[str]:
     """The files or patterns of one split: the wanted one, else `train`, else the only one."""
     wanted = wanted or ("train" if "train" in splits or len(splits) != 1 else next(iter(splits)))
     if wanted not in splits:
