@@ -3,7 +3,9 @@
 import pytest
 import torch
 
+from toolkit.core.machine import processor_name
 from toolkit.finetuning import precision as module
+from toolkit.finetuning.made_by import versions_and_device
 from toolkit.finetuning.precision import choose_autocast, cpu_autocast, time_autocast_steps
 
 
@@ -33,3 +35,11 @@ def test_what_the_command_has_measured_holds(monkeypatch, given):
     with cpu_autocast(given):
         assert choose_autocast(1) == given
     assert choose_autocast(1) == other
+
+
+def test_ds_accelerator_keeps_fine_tuning_off_gpus(monkeypatch):
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(module, "faster_on_this_cpu", lambda *_, **__: ("fp32", "measured"))
+    assert choose_autocast(1) == "fp32"
+    assert versions_and_device()["device"] == processor_name()
