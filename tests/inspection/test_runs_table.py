@@ -109,6 +109,14 @@ def test_a_run_that_cannot_be_read_hides_no_other(inspect, make, tmp_path, monke
     ]
 
 
+def test_tokens_of_its_parent_make_no_branch_slower(inspect, make, tmp_path):
+    """They are in its lines, and are more than the positions of its own steps."""
+    folder = make("branch")
+    folder.metrics_file.write_text('{"step": 6, "loss": 4.0, "tokens": 1000000, "tokens_per_second": 64.0}\n')
+    with folder.locked():
+        assert "training 4.0000 64 0:01:52" in inspect(tmp_path / "runs")[1][2]
+
+
 def test_a_linked_run_is_a_run(inspect, make, tmp_path):
     make("own/a", line=5)
     elsewhere = make("elsewhere", line=7).path

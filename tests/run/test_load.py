@@ -206,6 +206,13 @@ def test_several_findings_come_in_one_message(run_file):
     assert "train.step" in str(raised.value)
 
 
+def test_a_group_that_is_wrong_contradicts_no_other(run_file):
+    """What stands in for it has no validation corpus."""
+    with pytest.raises(SettingsError, match=r"data\.train") as raised:
+        load_run(run_file, ["data={train=4, validation='held-out'}", "eval.every=3"])
+    assert "eval.every" not in str(raised.value)
+
+
 def test_two_sources_of_first_weights_are_refused_with_the_rest(run_file):
     with pytest.raises(
         SettingsError, match=r"(?s)log\.every.*\[init\] names a and \[branch\] b: .* Leave \[init\] out"

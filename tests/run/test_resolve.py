@@ -156,7 +156,7 @@ def test_mistakes_of_all_kinds_come_together(tmp_path):
 
 
 def test_ranks_read_what_was_resolved(tmp_path):
-    declared = declare_run(str(write_run(tmp_path)), ["model.rope_theta=20000.0"])
+    declared = declare_run(str(write_run(tmp_path)), ["model.rope_theta=20000.0", "train.compile=true"])
     run = resolve_run(declared, ds_config="zero1", num_ranks=2)
     with run.folder.locked():
         run.write()
@@ -164,6 +164,7 @@ def test_ranks_read_what_was_resolved(tmp_path):
     assert again.settings == run.settings
     assert again.division.batch == run.division.batch
     assert again.division.ds_config == run.division.ds_config
+    assert again.division.is_compiled
     with pytest.raises(SettingsError, match=r"micro-batch(es)? a step on each rank, but 1 rank of this run need"):
         read_run(run.folder, run, num_ranks=1)
 

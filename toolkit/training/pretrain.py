@@ -57,8 +57,9 @@ def pretrain_declared(declared: DeclaredRun, *, ds_config: str | None, checks: C
             if ranks.rank == 0:
                 run = resolve_run(declared, ds_config=ds_config, num_ranks=ranks.world_size, checks=checks)
                 print("".join(f"{choice}\n" for choice in run.division.choices), end="", flush=True)
-                stack.enter_context(run.folder.reserved())
+                # In this order: rank 0 of an earlier launch that is dying has both, and is waited for.
                 stack.enter_context(run.folder.locked())
+                stack.enter_context(run.folder.reserved())
                 run.write()
         return _pretrain(declared.folder, ranks, is_stop_requested)
 
