@@ -223,3 +223,9 @@ def test_what_another_command_has_ended_is_no_longer_waited_for():
 def test_items_that_wait_for_one_another_are_a_mistake():
     with pytest.raises(CycleError):
         run(graph(a="b", b="a"), Scripted(1))
+
+
+def test_two_items_of_one_key_are_a_mistake():
+    """What needs it would begin once the first of them has finished."""
+    with pytest.raises(AssertionError, match="two items have one key"):
+        run([Work("a", None), Work("a", None), Work("b", None, needs=("a",))], Scripted(2))

@@ -57,6 +57,16 @@ def test_no_result_stands_beside_another_runs_model(tmp_path, rows, monkeypatch)
     assert not (tmp_path / "out" / "result.json").exists()
 
 
+@pytest.mark.parametrize(("scores", "found"), [({"accuracy": float("nan")}, "nan"), ({"f1_macro": 0.5}, "None")])
+def test_a_score_that_is_no_number_is_no_result(tmp_path, rows, monkeypatch, scores, found):
+    """As a task of another package may give one; a grid would take its result for a damaged one."""
+    monkeypatch.setattr(SequenceClassification, "score", lambda self, data, answers: dict.fromkeys(answers, scores))
+    monkeypatch.setattr(SequenceClassification, "baseline", lambda self, data: None)
+    with pytest.raises(UserError, match=rf"the task sc scored the test split with accuracy = {found}, expected"):
+        run(rows, save_encoder("eurobert", tmp_path / "model"), tmp_path / "out")
+    assert not (tmp_path / "out" / "result.json").exists()
+
+
 def kill(*_, **__):
     raise Killed
 

@@ -53,3 +53,24 @@ def test_a_line_of_json_is_an_object(options):
         parse_object("f, line 1", "[1]", **options)
     with pytest.raises(UserError, match=r"f, line 1: not valid JSON: .*, column \d+\. Correct that line"):
         parse_object("f, line 1", '{"a": ', **options)
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("1" * 5000, r"Exceeds the limit"),
+        ("[" * 100_000, "nested too deep"),
+        (r'"a\uD83D b"', "surrogates not allowed"),
+    ],
+)
+def test_json_that_python_cannot_hold_is_named(tmp_path, value, reason):
+    """Numbers of thousands of digits, and halves of pairs, which no tokenizer takes."""
+    for name, read in (("rows.jsonl", read_table), ("dev.json", read_questions)):
+        path = tmp_path / name
+        path.write_text(f'{{"text": {value}' + "}\n")
+        with pytest.raises(UserError, match=rf"{name}.*: could not be read: .*{reason}.*Correct"):
+            read(path)
+
+
+def test_a_pair_of_surrogates_is_a_character():
+    assert parse_object("f, line 1", r'{"a": "\ud83d\ude00"}') == {"a": "😀"}

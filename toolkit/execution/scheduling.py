@@ -22,8 +22,10 @@ _SECONDS_BETWEEN_CLAIMS = 5.0
 
 def run_work(items: Sequence[Work], executor: Executor, *, share: WorkShare, observer: Observer) -> dict[Key, str]:
     """Run items, in the order of preference, and return the messages of those that failed."""
+    needs = {item.key: item.needs for item in items}
+    assert len(needs) == len(items), "two items have one key"
     # Items that wait for one another would never begin.
-    TopologicalSorter({item.key: item.needs for item in items}).prepare()
+    TopologicalSorter(needs).prepare()
     loop = _Loop(items, share)
     while loop.pending or loop.running:
         for worker, item in loop.assign(executor.workers):

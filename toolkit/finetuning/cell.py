@@ -5,6 +5,7 @@ One process can run many cells on one preparation.
 """
 
 import json
+import math
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -154,6 +155,7 @@ def _run(
     answered: dict[Split, Features] = {split: features[split] for split in features if split is not Split.TRAIN}
     predictions = task.decode(data, answered, task.answer_splits(network, answered, source))
     scores = task.score(data, predictions)
+    _check_scores(task, scores)
     result = FinetuningResult(
         task=task.name,
         model=model_name,
@@ -180,6 +182,17 @@ def _run(
     atomic_write(output / _RESULT, result.model_dump_json(indent=2) + "\n")
     shutil.rmtree(unfinished, ignore_errors=True)
     return result
+
+
+def _check_scores(task: Task[Any], scores: Mapping[Split, Mapping[str, float]]) -> None:
+    """Refuse what no rate could be chosen by: every later start of a grid would find a result that is damaged."""
+    for split, found in scores.items():
+        for name in dict.fromkeys((task.metric, *found)):
+            if not math.isfinite(found.get(name, math.nan)):
+                raise UserError(
+                    f"the task {task.name} scored the {split} split with {name} = {found.get(name)}, expected a finite "
+                    "number. Correct its `score`."
+                )
 
 
 @contextmanager

@@ -39,15 +39,33 @@ def reading(path: Path, *, what_to_give: str) -> Iterator[None]:
         ) from error
 
 
+def load_json(text: str | bytes, *, loads: Callable[[Any], Any] = json.loads) -> Any:
+    """The value of JSON whose strings can be tokenized, and written again.
+
+    Raises:
+        ValueError: there is none; a JSONDecodeError where the text is not JSON.
+    """
+    try:
+        value = loads(text)
+    except RecursionError:
+        raise ValueError("lists or objects are nested too deep") from None
+    # Of a pair such as \ud83d\ude00 one half alone; `orjson` takes none.
+    if isinstance(text, str) and "\\ud" in text.lower():
+        json.dumps(value, ensure_ascii=False).encode()
+    return value
+
+
 def parse_object(place: str, line: str | bytes, *, loads: Callable[[Any], Any] = json.loads) -> dict[str, Any]:
     """The JSON object of a line.
 
     `orjson.loads` is faster than `json.loads`, but takes no NaN and no integers above 64 bits.
     """
     try:
-        row = loads(line)
+        row = load_json(line, loads=loads)
     except json.JSONDecodeError as error:
         raise UserError(f"{place}: not valid JSON: {error.msg}, column {error.colno}. Correct that line.") from error
+    except ValueError as error:
+        raise UserError(f"{place}: could not be read: {error}. Correct that line.") from error
     if not isinstance(row, dict):
         raise UserError(f"{place}: expected a JSON object, got {json_kind(row)}. Write one object per line.")
     return row

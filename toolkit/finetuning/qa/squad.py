@@ -12,7 +12,7 @@ from typing import Any
 
 from toolkit.core.errors import UserError
 from toolkit.core.text import counted, json_kind
-from toolkit.finetuning.tables import read_table, read_text
+from toolkit.finetuning.tables import load_json, read_table, read_text
 
 _FORMATS = "Give SQuAD's .json, ReCoRD's .jsonl, or a .jsonl or .parquet table of id, context, question and answers."
 
@@ -58,12 +58,14 @@ def read_questions(path: Path) -> list[Question]:
 def _parse(path: Path) -> Any:
     text = read_text(path, what_to_give=_FORMATS)
     try:
-        return json.loads(text)
+        return load_json(text)
     except json.JSONDecodeError as error:
         raise UserError(
             f"{path}, line {error.lineno}: not valid JSON: {error.msg}, column {error.colno}. Correct that line, or "
             "name the file .jsonl if it has one object per line."
         ) from error
+    except ValueError as error:
+        raise UserError(f"{path}: could not be read: {error}. Correct it.") from error
 
 
 def _from_articles(path: Path, articles: list[Any]) -> Iterator[Question]:
