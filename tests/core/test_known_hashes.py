@@ -24,48 +24,60 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return files
 
 
-def hash_twice(file: Path, cache: Path) -> str:
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file that keeps hashes."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return KnownHashes()._cached.path
+
+
+def hash_twice(file: Path) -> str:
     for _ in range(2):
-        known = KnownHashes(cache)
+        known = KnownHashes()
         digest = known.hash(file)
         known.save()
     return digest
 
 
+@pytest.mark.usefixtures("cache")
 def test_a_file_is_read_once_while_it_stays_the_same(tmp_path: Path, read: list[Path]) -> None:
-    file, cache = tmp_path / "weights", tmp_path / "cache" / "hashes.json"
+    file = tmp_path / "weights"
     file.write_bytes(b"one")
-    assert hash_twice(file, cache) == hash_file(file)
+    assert hash_twice(file) == hash_file(file)
     assert read == [file]
     times = (file.stat().st_atime_ns, file.stat().st_mtime_ns)
     time.sleep(0.01)
     file.write_bytes(b"two")
     os.utime(file, ns=times)
-    assert hash_twice(file, cache) == hash_file(file), "size and time are those of before"
+    assert hash_twice(file) == hash_file(file), "size and time are those of before"
     assert read == [file] * 2
 
 
 def test_small_files_and_fresh_ones_are_read_each_time(
-    tmp_path: Path, read: list[Path], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, cache: Path, read: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file, cache = tmp_path / "weights", tmp_path / "hashes.json"
+    file = tmp_path / "weights"
     file.write_bytes(b"one")
     monkeypatch.setattr(known_hashes, "_SMALL_BYTES", 100)
-    hash_twice(file, cache)
+    hash_twice(file)
     assert not cache.exists()
     monkeypatch.setattr(known_hashes, "_SMALL_BYTES", 1)
     monkeypatch.setattr(known_hashes, "_SETTLED_NANOSECONDS", 2 * HOUR)
-    hash_twice(file, cache)
+    hash_twice(file)
     assert (len(read), cache.exists()) == (4, False)
 
 
-def test_a_damaged_cache_costs_time_alone(tmp_path: Path, read: list[Path]) -> None:
-    file, cache = tmp_path / "weights", tmp_path / "hashes.json"
+def test_a_damaged_cache_costs_time_alone(tmp_path: Path, cache: Path, read: list[Path]) -> None:
+    file = tmp_path / "weights"
     file.write_bytes(b"one")
+    cache.parent.mkdir()
     cache.write_text("{")
-    assert hash_twice(file, cache) == hash_file(file)
+    assert hash_twice(file) == hash_file(file)
     assert read == [file]
+    cache.write_text(cache.read_text().replace(hash_file(file), "0" * 64))
+    assert hash_twice(file) == hash_file(file)
+    assert read == [file] * 2
     file.unlink()
     (tmp_path / "other").write_bytes(b"two")
-    hash_twice(tmp_path / "other", cache)
+    hash_twice(tmp_path / "other")
     assert str(file) not in cache.read_text()

@@ -4,12 +4,11 @@ Hashing a model and its data takes minutes where they are large. A file is not r
 inode are those of the last time.
 """
 
-import json
 import time
-from contextlib import suppress
 from pathlib import Path
 
-from toolkit.core.files import atomic_write, cache_folder, hash_file
+from toolkit.core.cache import CachedResult
+from toolkit.core.files import hash_file
 
 _SMALL_BYTES = 1 << 20
 """Below this, reading is as fast as looking up."""
@@ -18,10 +17,10 @@ _SETTLED_NANOSECONDS = 2 * 10**9
 
 
 class KnownHashes:
-    """Hashes by path, kept in the file `path`; default: `hashes.json` in the user's cache folder."""
+    """Hashes by path, kept in the user's cache folder."""
 
-    def __init__(self, path: Path | None = None) -> None:
-        self._path = cache_folder() / "hashes.json" if path is None else path
+    def __init__(self) -> None:
+        self._cached = CachedResult("hashes", "path: size, mtime, ctime, inode, SHA-256")
         self._known, self._new = self._read(), dict[str, list[object]]()
 
     def hash(self, file: Path) -> str:
@@ -43,15 +42,7 @@ class KnownHashes:
         if not self._new:
             return
         merged = {**self._read(), **self._new}
-        kept = {key: entry for key, entry in merged.items() if Path(key).exists()}
-        with suppress(OSError):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            atomic_write(self._path, json.dumps(kept, indent=1) + "\n")
+        self._cached.write({key: entry for key, entry in merged.items() if Path(key).exists()})
 
     def _read(self) -> dict[str, list[object]]:
-        try:
-            content = json.loads(self._path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return {}
-        items = content.items() if isinstance(content, dict) else ()
-        return {key: entry for key, entry in items if isinstance(entry, list) and entry}
+        return self._cached.read() or {}
