@@ -12,6 +12,7 @@ import pytest
 from tests.support.fineweb import FINEWEB, FINEWEB_CARD, write_fineweb
 from tests.support.hub_server import HubServer
 from tests.support.text import sample_documents
+from tokenization.hub import with_retries
 from toolkit.core.errors import UserError
 from toolkit.preprocess.readers import hub_file, iterate_spans, parquet
 from toolkit.preprocess.readers.hub_file import HubFile
@@ -280,12 +281,16 @@ def test_what_passes_is_waited_for(hub, fault, host):
     assert time.monotonic() - begin > (1 if "retry_after" in FAULTS[fault][0] else 0.4)
 
 
-def test_listing_waits_too(hub):
+def test_listing_waits_too(hub, monkeypatch):
+    waited = []
+    monkeypatch.setitem(with_retries.__kwdefaults__, "sleep", waited.append)
     hub.break_next("/api/datasets", status=503)
     hub.break_next("README.md", status=500)
     hub.break_next("/tree/", drop_after=5)
 
     assert found("fineweb-edu", subset="sample-10BT") == [f"{FINEWEB}/sample/10BT/000_00000.parquet"]
+    # The client asks for the tree again itself.
+    assert waited == [0.5, 0.5]
 
 
 def test_a_long_wait_is_announced(hub, monkeypatch, capsys):
@@ -355,8 +360,10 @@ def child(hub, folder, code, **environment):
 def test_the_command_leaves_with_2_and_one_message(hub, tmp_path, environment, message):
     hub.lock(f"datasets/{FINEWEB}", "hf_theirs")
     code = """
+        from tokenization.hub import with_retries
         from toolkit.cli.exit_codes import guarded
         from toolkit.preprocess.sources import find_sources
+        with_retries.__kwdefaults__["sleep"] = lambda seconds: None
         raise SystemExit(guarded(lambda: find_sources(["fineweb-edu"], subset="default")))
         """
     finished = child(hub, tmp_path, code, **environment)
