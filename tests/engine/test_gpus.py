@@ -1,12 +1,15 @@
 """GPUs that runs go to: for ranks and for the workers of a grid."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from toolkit.core.errors import SettingsError
 from toolkit.engine import gpus
+from toolkit.execution.ray_worker import Setting
 from toolkit.execution.work import ExecutorKind, Resources, Work
 from toolkit.experiments.grid import executors
 from toolkit.workflows.launch import devices_of_ranks
@@ -62,3 +65,15 @@ def test_visible_gpus(
     if visible:
         with pytest.raises(SettingsError, match=f"asks for {len(visible) + 1} ranks"):
             devices_of_ranks(len(visible) + 1)
+
+
+@pytest.mark.parametrize(("accelerator", "asked"), [("cuda", 1), ("cpu", 0)])
+def test_workers_of_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accelerator: str, asked: int) -> None:
+    """Its machines may have GPUs where this one has none."""
+    monkeypatch.setenv("DS_ACCELERATOR", accelerator)
+    found: list[dict[str, Any]] = []
+    monkeypatch.setattr(executors, "RayExecutor", lambda *_, **options: found.append(options))
+    cluster = SimpleNamespace(name="a cluster", num_gpus=8, nodes=lambda: [None], room=lambda resources: 8)
+    executors._ray(cluster, [Work(key=0, payload=None)], None, tmp_path)
+    assert [options["resources"].gpus for options in found] == [asked]
+    assert Setting("", tmp_path, tmp_path).environment["DS_ACCELERATOR"] == accelerator

@@ -31,11 +31,16 @@ _BF16_TFLOPS = {
 
 def has_gpu() -> bool:
     """Runs go to GPUs; DS_ACCELERATOR=cpu keeps them off, and so does a machine without one."""
-    if os.environ.get("DS_ACCELERATOR") == "cpu" or not _may_have_gpu():
+    if is_cpu_wanted() or not _may_have_gpu():
         return False
     import torch
 
     return torch.cuda.is_available()
+
+
+def is_cpu_wanted() -> bool:
+    """Whether the user keeps runs off GPUs, of this machine and of others."""
+    return os.environ.get("DS_ACCELERATOR") == "cpu"
 
 
 def visible_gpus() -> list[str]:

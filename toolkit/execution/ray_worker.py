@@ -14,7 +14,7 @@ from toolkit.execution.worker import Answer, Runner, attempt, load_runner, redir
 
 _PASSED_ON = (
     *("ATEN_", "CUBLAS_", "DNNL_", "GOMP_", "HF_", "KMP_", "MKL_", "NCCL_", "NVIDIA_", "OMP_", "ONEDNN_", "OPENBLAS_"),
-    *("PYTORCH_", "TOKENIZERS_", "TORCH_", "TRANSFORMERS_", "XDG_CACHE_HOME"),
+    *("DS_ACCELERATOR", "PYTORCH_", "TOKENIZERS_", "TORCH_", "TRANSFORMERS_", "XDG_CACHE_HOME"),
 )
 """First letters of environment variables that results, caches and the hub depend on."""
 _VERSIONS = ("numpy", "tokenizers", "torch", "transformers")

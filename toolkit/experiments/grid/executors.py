@@ -46,7 +46,8 @@ def _local(items: Sequence[Work], num_workers: int | None, logs: Path) -> LocalE
 
 
 def _ray(cluster: Cluster, items: Sequence[Work], num_workers: int | None, logs: Path) -> RayExecutor:
-    resources = Resources(max(item.resources.cpus for item in items), gpus=min(1, cluster.num_gpus))
+    num_gpus = 0 if gpus.is_cpu_wanted() else min(1, cluster.num_gpus)
+    resources = Resources(max(item.resources.cpus for item in items), gpus=num_gpus)
     most = min(num_workers or len(items), len(items))
     at_once, each = min(cluster.room(resources), most), ", each with a GPU" if resources.gpus else ""
     console().print(
