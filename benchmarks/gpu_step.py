@@ -89,7 +89,7 @@ def measure(
     ranks = join()
     if has_gpu():
         torch.cuda.reset_peak_memory_stats()
-    engine = build_engine(data.settings, resolved.plan, resolved.division, ranks=ranks)
+    engine = build_engine(resolved, resolved.division, ranks=ranks)
     try:
         run = assemble(resolved, engine, state=RunState(), origin={}, is_stop_requested=lambda: False)
         watching = [profiler.watching(engine)] if profiler else []
@@ -102,10 +102,10 @@ def measure(
         "preset": preset,
         "micro_batch_rows": micro_rows,
         "micro_batches": MICRO_BATCHES,
-        "sequence_length": data.settings.data.sequence_length,
-        "windows": data.settings.data.windows,
+        "sequence_length": data.run.settings.data.sequence_length,
+        "windows": data.run.settings.data.windows,
         "objective": objective,
-        "precision": data.settings.precision,
+        "precision": data.run.settings.precision,
         "compile": resolved.division.is_compiled,
         "first_loss": lines[0]["loss"],
         "first_norm": lines[0]["grad_norm"],

@@ -853,7 +853,7 @@ FAULTS = (
     Fault(
         name="run files: one beside its checkpoints starts another run elsewhere",
         path="toolkit/run/load.py",
-        old="        _check_own_folder(path, run.settings)\n",
+        old="        check_own_folder(run.folder, path)\n",
         new="        pass\n",
         tests=("tests/run/test_load.py::test_the_file_of_a_moved_run_starts_no_other_run",),
     ),

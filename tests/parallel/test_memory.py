@@ -16,7 +16,8 @@ from toolkit.model import Encoder, ModelSettings, SegmentLayout, model_settings
 from toolkit.model.kernels.cross_entropy import EAGER, Compiled
 from toolkit.parallel.memory import RankMemory, rank_memory, shapes_of_stages
 from toolkit.parallel.topology import batch_plan
-from toolkit.run.division import Division, blocks_of_stages
+from toolkit.run.declared import DeclaredRun
+from toolkit.run.division import BatchPlans, Division
 from toolkit.run.settings import RunSettings
 from toolkit.run.step_plan import StepPlan
 from toolkit.testing.distributed import run_distributed
@@ -105,8 +106,9 @@ class _Steps:
         plan = batch_plan(_ACCUMULATION * dp, 1, data_parallel=dp)
         read = read_ds_config(self.ds_config)
         config = resolve_ds_config(read, batch=plan, grad_clip=1.0, precision=self.precision, source="test")
-        steps, division = StepPlan(settings), Division(plan, config, "test", is_compiled=False)
-        built = allocated_by(lambda: build_engine(settings, steps, division, ranks=ranks))
+        run = DeclaredRun(settings, StepPlan(settings))
+        division = Division(BatchPlans(plan, run.plan), config, "test", is_compiled=False)
+        built = allocated_by(lambda: build_engine(run, division, ranks=ranks))
         engine = built.result
         ids_BS = torch.randint(0, 16_000, (1, _LENGTH), generator=torch.Generator().manual_seed(ranks.data_rank))
         positions_N = torch.arange(_LENGTH - 1)
@@ -124,7 +126,7 @@ class _Steps:
 
         peak = built.kept + allocated_by(two_steps).peak
         engine.close()
-        stages = tuple(len(blocks) for blocks in blocks_of_stages(settings, steps))
+        stages = tuple(len(blocks) for blocks in run.stages)
         shapes = shapes_of_stages(settings.model, tp=self.tp, stages=stages, num_micro_batches=_ACCUMULATION)
         formula = rank_memory(
             shapes[ranks.topology.stage], dp=dp, zero=config["zero_optimization"], precision=self.precision,

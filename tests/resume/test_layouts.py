@@ -38,7 +38,7 @@ class LoadAndSave:
         overrides = (*self.layout.overrides, *self.overrides, f"run.dir={self.folder}/unused")
         declared = declare_run(self.run_file, overrides)
         run = resolve_run(declared, ds_config=self.layout.ds_config, num_ranks=self.layout.ranks)
-        engine = build_engine(run.settings, run.plan, run.division, ranks=join_ranks(run.settings.parallel))
+        engine = build_engine(run, run.division, ranks=join_ranks(run.settings.parallel))
         found = open_checkpoint(self.checkpoint)
         load_checkpoint(engine, found)
         tokenizer = found.path / "tokenizer"

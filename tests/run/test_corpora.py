@@ -21,7 +21,7 @@ def _unset_vocabulary(folder):
 
 
 def test_the_vocabulary_is_the_tokenizers_rounded_up(tmp_path):
-    settings = open_run_data(declare_run(_unset_vocabulary(tmp_path))).settings
+    settings = open_run_data(declare_run(_unset_vocabulary(tmp_path))).run.settings
     assert settings.model.vocab_size == 128
 
 
@@ -29,7 +29,7 @@ def test_a_resumed_run_keeps_the_vocabulary_it_was_started_with(tmp_path):
     """Runs from before the rounding have the tokenizer's own size."""
     run_file = _unset_vocabulary(tmp_path)
     before = declare_run(run_file, ["model.vocab_size=97", "precision=fp32"])
-    settings = open_run_data(before).settings
+    settings = open_run_data(before).run.settings
     tokenizer = tmp_path / "corpus" / "tokenizer"
     saved = tmp_path / "run" / "checkpoints"
     write_checkpoint(saved, 10, states=states_of(10), tokenizer_folder=tokenizer, settings=snapshot(settings))
@@ -39,7 +39,7 @@ def test_a_resumed_run_keeps_the_vocabulary_it_was_started_with(tmp_path):
 
 
 def test_a_larger_vocabulary_stays(tmp_path):
-    settings = open_run_data(declare_run(str(write_run(tmp_path)), ["model.vocab_size=128"])).settings
+    settings = open_run_data(declare_run(str(write_run(tmp_path)), ["model.vocab_size=128"])).run.settings
     assert settings.model.vocab_size == 128
 
 
@@ -55,7 +55,7 @@ def test_a_blend_has_the_vocabulary_of_its_corpora(tmp_path):
         (str(tmp_path / "corpus"), 1.0),
         (str(tmp_path / "validation"), 2.0),
     ]
-    assert open_run_data(declared).settings.model.vocab_size == 97
+    assert open_run_data(declared).run.settings.model.vocab_size == 97
 
 
 def test_a_blend_of_different_tokenizers_is_refused_by_both_names(tmp_path):

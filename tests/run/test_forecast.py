@@ -12,7 +12,6 @@ from toolkit.model.encoder import Encoder
 from toolkit.model.presets import training_flops
 from toolkit.run import run_presets
 from toolkit.run.data import open_run_data
-from toolkit.run.division import targets_per_position
 from toolkit.run.forecast import Machines, forecast
 from toolkit.run.load import declare_run
 from toolkit.workflows.train import show_run
@@ -21,8 +20,8 @@ from toolkit.workflows.train import show_run
 def test_parameters_steps_and_disk(tmp_path):
     declared = declare_run(str(write_run(tmp_path)), ["checkpoint.every=4", "checkpoint.keep_every=5"])
     data = open_run_data(declared)
-    text = "\n".join(forecast(data.settings, data.plan, data=data))
-    parameters = sum(parameter.numel() for parameter in Encoder(data.settings.model).parameters())
+    text = "\n".join(forecast(data.run, data=data))
+    parameters = sum(parameter.numel() for parameter in Encoder(data.run.settings.model).parameters())
     assert f"model: {parameters:,} parameters" in text
     assert "tokens: 10,240 positions in 20 steps, 512 a step" in text
     assert "steps 1 to 10: clm, 10 steps\nsteps 11 to 20: mlm, 10 steps" in text
@@ -38,11 +37,11 @@ def test_arithmetic_is_that_of_the_batches(tmp_path):
     rows = data.rows.read(np.arange(4), np.zeros(4, np.int64))
     assert data.objectives["clm"].attention is AttentionKind.CAUSAL
     assert (rows.segments_BS == 1).all()
-    model = data.settings.model
+    model = data.run.settings.model
     expected = (
         training_flops(model, tokens=length, targets=length - 1, attended_pairs=length * (length + 1) / 2) / length
     )
-    assert f"model FLOPs: {expected:.3g} per token" in forecast(data.settings, data.plan, data=data)[1]
+    assert f"model FLOPs: {expected:.3g} per token" in forecast(data.run, data=data)[1]
 
 
 def test_a_ramp_counts_with_its_mean(tmp_path):
@@ -51,9 +50,9 @@ def test_a_ramp_counts_with_its_mean(tmp_path):
     ramp = "objectives.mlm.mask_ratio={start=0.2,stop=0.8,shape='steps',steps=4}"
     half = declare_run(str(write_run(tmp_path)), [*overrides, "objectives.mlm.mask_ratio=0.5"])
     stairs = declare_run(str(tmp_path / "run.toml"), [*overrides, ramp])
-    assert targets_per_position(stairs.settings, "mlm") == targets_per_position(half.settings, "mlm") == 0.5
+    assert stairs.targets_per_position("mlm") == half.targets_per_position("mlm") == 0.5
     per_token = [
-        float(re.search(r"model FLOPs: (\S+) per token", forecast(data.settings, data.plan, data=data)[1])[1])
+        float(re.search(r"model FLOPs: (\S+) per token", forecast(data.run, data=data)[1])[1])
         for data in map(open_run_data, (half, stairs))
     ]
     assert per_token[1] == pytest.approx(per_token[0], rel=0.01)

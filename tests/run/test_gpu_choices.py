@@ -30,7 +30,7 @@ def _resolve(run_file: str, gpu: int | None, monkeypatch: pytest.MonkeyPatch, *o
 
 
 def _needed(run: ResolvedRun) -> int:
-    return max(memory.total for memory in rank_memories(run.settings, run.plan, run.division))
+    return max(memory.total for memory in rank_memories(run, run.division))
 
 
 def test_the_largest_share_that_fits_is_taken(run_file: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,9 +4,8 @@ import pytest
 
 from tests.support.runs import write_run
 from toolkit.core.errors import CorpusError
-from toolkit.run import load_run
 from toolkit.run.identity import check_branch_corpora
-from toolkit.run.step_plan import StepPlan
+from toolkit.run.load import declare_run
 
 _PARENT = {
     "data.train.0.path": "a",
@@ -23,7 +22,7 @@ def branch(tmp_path):
     phases = [", data={train='C'}", ", data={train='D'}", ""]
     schedule = "".join(f', {{objective="mlm", steps=2{data}}}' for data in phases)
     table = 'branch={from="x", step=9, position=72, later_positions=[8, 0, 72]}'
-    return load_run(
+    return declare_run(
         str(write_run(tmp_path)),
         [blend, table, f'schedule=[{{objective="clm", steps=20}}{schedule}]', "lr.decay_steps=4"],
     )
@@ -43,7 +42,7 @@ def branch(tmp_path):
 def test_each_corpus_whose_rows_go_on_is_the_parents(branch, found, named):
     corpora = _PARENT | {"schedule.2.data.train": "d"} | found
     if named is None:
-        check_branch_corpora(branch, StepPlan(branch), _PARENT, corpora)
+        check_branch_corpora(branch, _PARENT, corpora)
         return
     with pytest.raises(CorpusError, match=named):
-        check_branch_corpora(branch, StepPlan(branch), _PARENT, corpora)
+        check_branch_corpora(branch, _PARENT, corpora)

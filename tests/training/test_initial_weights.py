@@ -113,8 +113,8 @@ def test_the_run_file_names_the_checkpoint_of_a_run_that_goes_on(first: Path, tm
     assert again.start.initial.step == 3
     own = Start(again.start.initial.model_copy(update={"settings": snapshot(again.settings)}))
     for given in overrides, [f"init.from={_checkpoint(parent, 3)}"]:
-        kept = own.keep_choices(load_run(str(run.folder.settings_file), given))
-        check_same_run(own.own.settings, kept)
+        kept = own.keep_choices(declare_run(str(run.folder.settings_file), given))
+        check_same_run(own.own.settings, kept.settings)
 
 
 def _resolve(folder: Path, *overrides: str) -> None:

@@ -16,11 +16,11 @@ from toolkit.model import training_flops
 from toolkit.objectives.schedule import Phase
 from toolkit.run import load_run
 from toolkit.run.load import declare_run
+from toolkit.run.metrics import scalars
 from toolkit.testing.models import tiny_settings
-from toolkit.training import assembly
-from toolkit.training.logged_steps import LogHook, TensorBoardWriter, scalars
+from toolkit.training.logged_steps import LogHook, TensorBoardWriter, open_writers
 from toolkit.training.run_state import RunState, StepCounts, StepInfo, StepMetrics
-from toolkit.training.speed import Speed, known_peak_flops
+from toolkit.training.speed import Speed, known_peak_flops, peak_flops_of
 
 
 class _Kept:
@@ -168,15 +168,15 @@ def test_a_known_peak_is_that_of_bf16(monkeypatch):
 
 def test_the_peak_of_a_run_is_that_of_all_its_ranks(tmp_path):
     settings = load_run(str(write_run(tmp_path)), ["log.peak_tflops=2.5"])
-    engine = SimpleNamespace(ranks=SimpleNamespace(device=torch.device("cpu"), world_size=3))
-    assert assembly._peak_flops(settings, engine) == pytest.approx(7.5e12)
+    ranks = SimpleNamespace(device=torch.device("cpu"), world_size=3)
+    assert peak_flops_of(settings, ranks) == pytest.approx(7.5e12)
 
 
 @pytest.mark.parametrize("wanted", ["true", "false"])
 def test_tensorboard_is_written_where_it_is_wanted(tmp_path, wanted):
     declared = declare_run(str(write_run(tmp_path)), [f"log.tensorboard={wanted}"])
     (tmp_path / "run").mkdir()
-    writers = assembly._writers(declared, resumed_step=None)
+    writers = open_writers(declared, resumed_step=None)
     for writer in writers:
         writer.close(None)
     assert (tmp_path / "run" / "tensorboard").is_dir() == (wanted == "true")

@@ -15,10 +15,11 @@ from toolkit.checkpoint.folders import step_folders
 from toolkit.core.types import AttentionKind
 from toolkit.objectives.schedule import Phase
 from toolkit.run.load import declare_run
+from toolkit.run.metrics import missing_probes
 from toolkit.testing.distributed import run_distributed
 from toolkit.training import probing
 from toolkit.training.hooks import Hook, RetentionHook
-from toolkit.training.probing import ProbeHook, is_probed, missing_probes
+from toolkit.training.probing import ProbeHook
 from toolkit.training.run_state import RunState, StepCounts, StepInfo, StepMetrics
 
 PROBE = ("probe.task=shape", "probe.kind=sc", "probe.train=train.tsv", "probe.test=test.tsv")
@@ -61,12 +62,12 @@ class Watched(ProbeHook):
 )
 def test_which_checkpoints_are_probed(tmp_path, overrides, probed):
     declared = settings_of(tmp_path, *overrides)
-    assert [step for step in range(1, probed[-1] + 1) if is_probed(declared, step)] == probed
+    assert [step for step in range(1, probed[-1] + 1) if declared.is_probed(step)] == probed
 
 
 def test_a_run_without_a_probe_probes_nothing(tmp_path):
     declared = declare_run(str(write_run(tmp_path)), ["checkpoint.every=4"])
-    assert not any(is_probed(declared, step) for step in range(21))
+    assert not any(declared.is_probed(step) for step in range(21))
     assert missing_probes(declared, up_to=20) == []
 
 

@@ -1,6 +1,5 @@
 """Place of each rank in the run, and how the rows of a step are divided among data-parallel ranks."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -14,7 +13,6 @@ from toolkit.core.text import counted
 
 LARGEST_DEFAULT_MICRO_BATCH = 12
 """Rows; the paper's micro-batch."""
-_MOST_NAMED = 3
 
 
 class ParallelSettings(Settings):
@@ -167,12 +165,3 @@ def batch_plan(global_batch_rows: int, micro_batch_rows: int | None, *, data_par
             "Change train.global_batch_rows, train.micro_batch_rows or --num-procs so that it does."
         )
     return BatchPlan(global_batch_rows, micro_batch_rows, data_parallel)
-
-
-def describe_small(sizes: Sequence[int]) -> str:
-    """A note on steps of so many rows, whose micro-batches are small."""
-    shown = ", ".join(f"{rows:,}" for rows in sizes[:_MOST_NAMED]) + (", ..." if len(sizes) > _MOST_NAMED else "")
-    return (
-        f"steps of {shown} rows are slow: less than half of the rows that fit are in a micro-batch, since no larger "
-        "number divides those of a rank"
-    )

@@ -18,11 +18,11 @@ from toolkit.core.files import atomic_write
 from toolkit.core.settings import Settings, explain
 from toolkit.core.text import counted, quoted
 from toolkit.run.corpora import open_corpora
+from toolkit.run.declared import DeclaredRun
 from toolkit.run.folder import RunFolder
-from toolkit.run.load import DeclaredRun, complete_run, settings_in, to_toml
-from toolkit.run.settings import PastPhase, RunSettings
+from toolkit.run.load import complete_run, declare_settings, settings_in, to_toml
+from toolkit.run.settings import PastPhase
 from toolkit.run.start import Start
-from toolkit.run.step_plan import StepPlan
 from toolkit.run.toml_files import apply_override, read_toml
 
 # What a tail never takes from its parent: each is about one run.
@@ -34,19 +34,14 @@ class TailSettings(Settings):
     """`[branch]` of a tail: what happens to optimizer and learning rate where the branch begins."""
 
     optimizer: Literal["keep", "reset"] = "keep"
-    """Whether the optimizer's moments are kept, or start at zero."""
+    """Moments of the optimizer: kept, or zero."""
     lr: Literal["keep", "rewarm"] = "keep"
     """`keep`: the rate of one run of all steps; `rewarm`: warm-up, stable and decay over the tail alone."""
 
 
 @dataclass(frozen=True)
 class Branch:
-    """A branch as it was written.
-
-    Attributes:
-        settings_file: its run.toml.
-        notes: what it keeps and what starts over, a line each.
-    """
+    """A branch as it was written, with a line on each thing that it keeps or starts over."""
 
     settings_file: Path
     notes: tuple[str, ...]
@@ -57,32 +52,26 @@ def make_branch(parent: Path, *, step: int, tail: Path, output: Path, overrides:
 
     The run leaves `parent` at `step`, which has a kept checkpoint. The file `tail` has `[[schedule]]` from that step
     on, what else changes, and `[branch]`; overrides, `a.b=value`, come on top.
-
-    Raises:
-        SettingsError: the tail is invalid or does not fit the parent, or `output` is in the parent or holds a run.
-        CheckpointError: the checkpoint is not kept, or damaged.
-        CorpusError: a corpus is missing or damaged.
     """
     manifest, checkpoint = _branch_point(parent, step)
     raw = read_toml(tail)
     for override in overrides:
         apply_override(raw, override)
     choices = _choices(raw, tail)
-    before = DeclaredRun.of(settings_in(manifest))
+    before = declare_settings(settings_in(manifest))
     _check_output(output, parent)
     merged = _merged(manifest.settings | {"model": manifest.table("model")}, raw, tail_file=tail, output=output)
     merged["branch"] = _table(manifest, checkpoint, before, choices)
     if choices.lr == "keep":
         merged["branch"] |= _ramp(before, manifest.step, raw.get("lr"))
-    own = complete_run(merged, origin=str(tail))
-    settings = _with_data(own, before, manifest)
+    run = _with_data(complete_run(merged, [], origin=str(tail)), before, manifest)
     file = RunFolder(output).settings_file
     try:
         output.mkdir(parents=True, exist_ok=True)
-        atomic_write(file, to_toml(settings))
+        atomic_write(file, to_toml(run.settings))
     except OSError as error:
         raise SettingsError(f"could not write {file}: {error.strerror}. Give a folder that can be written.") from error
-    return Branch(file, tuple(_notes(settings, own.plan, before, choices)))
+    return Branch(file, tuple(_notes(run, before, choices)))
 
 
 def _branch_point(parent: Path, step: int) -> tuple[CheckpointManifest, Path]:
@@ -212,10 +201,10 @@ def _table(
     }
 
 
-def _with_data(run: DeclaredRun, before: DeclaredRun, manifest: CheckpointManifest) -> RunSettings:
-    """The settings, after a look at the corpora: order and digest go on where the parent has read such rows."""
+def _with_data(run: DeclaredRun, before: DeclaredRun, manifest: CheckpointManifest) -> DeclaredRun:
+    """The run, after a look at the corpora: order and digest go on where the parent has read such rows."""
     settings, plan, own = run.settings, before.plan, run.plan
-    corpora = open_corpora(settings, own)
+    corpora = open_corpora(run)
     last = plan.schedule.phase_at(manifest.step - 1).index
     orders = [_order(before, number, manifest.corpora) for number in range(len(plan.data))]
     wanted = [_order(run, number, corpora.hashes()) for number in range(len(own.data))]
@@ -229,9 +218,10 @@ def _with_data(run: DeclaredRun, before: DeclaredRun, manifest: CheckpointManife
             plan.rows_read(manifest.step, plan.data[orders.index(order)]) if order in orders else 0
             for order in wanted[1:]
         )
-    settings = settings.model_copy(update={"branch": settings.branch.model_copy(update=where)})
-    Start(initial=manifest).check(settings, own, corpora)
-    return settings
+    branch = settings.branch.model_copy(update=where)
+    run = declare_settings(settings.model_copy(update={"branch": branch}))
+    Start(initial=manifest).check(run, corpora)
+    return run
 
 
 def _order(run: DeclaredRun, number: int, hashes: Mapping[str, str]) -> tuple[Any, ...]:
@@ -246,10 +236,10 @@ def _order(run: DeclaredRun, number: int, hashes: Mapping[str, str]) -> tuple[An
     return settings.run.seed, weights, corpora, data.model_dump(exclude={"train", "validation"})
 
 
-def _notes(settings: RunSettings, plan: StepPlan, before: DeclaredRun, choices: TailSettings) -> list[str]:
-    branch, schedule = settings.branch, plan.schedule
+def _notes(run: DeclaredRun, before: DeclaredRun, choices: TailSettings) -> list[str]:
+    branch, schedule = run.settings.branch, run.plan.schedule
     assert branch is not None
-    last, first = before.plan.learning_rate(branch.step - 1), plan.learning_rate(branch.step)
+    last, first = before.plan.learning_rate(branch.step - 1), run.plan.learning_rate(branch.step)
     kept = "kept" if branch.optimizer == "keep" else "reset"
     rows = "go on" if branch.data == "keep" else "start over, as data or seed differ"
     if branch.data == "reset" and any(branch.later_positions):

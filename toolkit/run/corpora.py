@@ -1,27 +1,22 @@
 """The corpora of a run, opened: those of each phase, and the one of `data.validation`."""
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from toolkit.core.errors import SettingsError
 from toolkit.data import Corpus, DataSettings
-from toolkit.run.settings import RunSettings
-from toolkit.run.step_plan import StepPlan
+from toolkit.run.declared import DeclaredRun
 
+# Shapes that tensor cores like; ids beyond the tokenizer's are never targets.
+_VOCABULARY_MULTIPLE = 64
 _OPTIONS = {"parse_special_text": "--special-text", "add_bos": "--no-bos", "add_eod": "--eod or --no-eod"}
 """What a corpus records of its encoding, by the options of `toolkit preprocess` that decide it."""
 
 
 @dataclass(frozen=True)
 class NamedCorpus:
-    """A corpus of a run.
-
-    Attributes:
-        key: the setting that names it.
-        corpus: what it names.
-        weight: its share of the rows, relative to the other corpora of the blend.
-    """
+    """A corpus of a run: the setting that names it, and its share of the rows, relative to the others of a blend."""
 
     key: str
     corpus: Corpus
@@ -44,6 +39,15 @@ class RunCorpora:
         """SHA-256 of each corpus's manifest, by the setting that names it: what may not change on resume."""
         return {named.key: named.corpus.manifest.manifest_sha256 for named in self.named}
 
+    def with_vocabulary(self, run: DeclaredRun) -> DeclaredRun:
+        """The run with a vocabulary size: where it is unset, the tokenizer's, rounded up."""
+        settings = run.settings
+        if settings.model.vocab_size is not None:
+            return run
+        rounded = -(-self.first.corpus.vocabulary.size // _VOCABULARY_MULTIPLE) * _VOCABULARY_MULTIPLE
+        model = settings.model.model_copy(update={"vocab_size": rounded})
+        return replace(run, settings=settings.model_copy(update={"model": model}))
+
     def other_rules(self) -> list[str]:
         """Lines on corpora that were encoded by other rules than the first; those of earlier versions have no frame."""
         lines = []
@@ -63,19 +67,15 @@ class RunCorpora:
         return lines
 
 
-def open_corpora(settings: RunSettings, plan: StepPlan) -> RunCorpora:
-    """Open the corpora of each phase and the one of `data.validation`.
-
-    Raises:
-        CorpusError: one is missing or damaged.
-        SettingsError: a blend names one folder twice.
-    """
-    path, opened, training = settings.data.validation, dict[str, Corpus](), list[tuple[NamedCorpus, ...]]()
-    for number, data in enumerate(plan.data):
-        if data in plan.data[:number]:
-            training.append(training[plan.data.index(data)])
+def open_corpora(run: DeclaredRun) -> RunCorpora:
+    """Open the corpora of each phase and the one of `data.validation`."""
+    path, phases = run.settings.data.validation, run.plan.data
+    opened, training = dict[str, Corpus](), list[tuple[NamedCorpus, ...]]()
+    for number, data in enumerate(phases):
+        if data in phases[:number]:
+            training.append(training[phases.index(data)])
             continue
-        own = settings.schedule[number].data or {}
+        own = run.settings.schedule[number].data or {}
         training.append(
             _open_training(data, f"schedule.{number}.data.train" if "train" in own else "data.train", opened)
         )

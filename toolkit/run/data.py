@@ -6,15 +6,9 @@ from dataclasses import dataclass
 from toolkit.data import Blend, Corpus, DataSettings, Order, Rows, RowStream, open_rows, tokens_left_out
 from toolkit.objectives.base import Objective
 from toolkit.objectives.registry import declare
-from toolkit.objectives.schedule import Schedule
 from toolkit.run.checks import CHECKS
 from toolkit.run.corpora import NamedCorpus, RunCorpora, open_corpora
-from toolkit.run.load import DeclaredRun
-from toolkit.run.settings import RunSettings
-from toolkit.run.step_plan import StepPlan
-
-# Shapes that tensor cores like; ids beyond the tokenizer's are never targets.
-_VOCABULARY_MULTIPLE = 64
+from toolkit.run.declared import DeclaredRun
 
 
 @dataclass(frozen=True)
@@ -24,7 +18,6 @@ class TrainingRows:
     settings: DataSettings
     corpora: tuple[NamedCorpus, ...]
     rows: tuple[Rows, ...]
-    """Of each corpus."""
     seed: int
 
     @property
@@ -45,11 +38,10 @@ class TrainingRows:
 
 @dataclass(frozen=True)
 class RunData:
-    """The opened data of a run, and its objectives; `settings` have the vocabulary filled in."""
+    """The opened data of a run, and its objectives."""
 
-    settings: RunSettings
-    plan: StepPlan
-    """Its phases and steps."""
+    run: DeclaredRun
+    """With the vocabulary size."""
     corpora: RunCorpora
     training: tuple[TrainingRows, ...]
     """For each phase; phases with equal data have the same."""
@@ -58,11 +50,6 @@ class RunData:
     """Every scheduled objective, by the run's name for it."""
     evaluated: dict[str, Objective]
     """Those whose validation loss is taken: scheduled ones, `clm`, and `mlm` where there is a mask token."""
-
-    @property
-    def schedule(self) -> Schedule:
-        """The phases with their first and last steps."""
-        return self.plan.schedule
 
     @property
     def corpus(self) -> Corpus:
@@ -76,14 +63,14 @@ class RunData:
 
     def describe(self) -> str:
         """Lines on what the run reads and how often, by the data of its phases; each corpus of a blend has one."""
-        lines = []
+        lines, plan = [], self.run.plan
         for part in dict.fromkeys(self.training):
-            phases = [phase for phase in self.schedule.phases if self.training[phase.index] is part]
-            needed = sum(self.plan.rows_of(phase) for phase in phases)
+            phases = [phase for phase in plan.schedule.phases if self.training[phase.index] is part]
+            needed = sum(plan.rows_of(phase) for phase in phases)
             numbers = ", ".join(str(phase.index + 1) for phase in phases)
-            reader = "the run" if len(phases) == len(self.schedule.phases) else f"phase {numbers}"
+            reader = "the run" if len(phases) == len(plan.schedule.phases) else f"phase {numbers}"
             lines += _describe_part(part, needed, reader)
-        shapes = zip(self.plan.data, self.plan.models, strict=True)
+        shapes = zip(plan.data, plan.models, strict=True)
         lengths = dict.fromkeys((data.sequence_length, model.max_position_embeddings) for data, model in shapes)
         lines += [
             f"rows of {length:,} are longer than model.max_position_embeddings={longest:,}, which exports will say"
@@ -112,23 +99,16 @@ def _describe_part(part: TrainingRows, needed: int, reader: str) -> list[str]:
 
 def open_run_data(run: DeclaredRun) -> RunData:
     """Open corpora, make or find packing plans, build objectives."""
-    corpora = open_corpora(run.settings, run.plan)
-    return read_rows(with_vocabulary(run.settings, corpora), run.plan, corpora)
-
-
-def with_vocabulary(settings: RunSettings, corpora: RunCorpora) -> RunSettings:
-    """Check the corpora; the settings with a vocabulary size: where it is unset, the tokenizer's, rounded up."""
+    corpora = open_corpora(run)
     for check in CHECKS.data:
-        check(settings, corpora)
-    if settings.model.vocab_size is not None:
-        return settings
-    rounded = -(-corpora.first.corpus.vocabulary.size // _VOCABULARY_MULTIPLE) * _VOCABULARY_MULTIPLE
-    return settings.model_copy(update={"model": settings.model.model_copy(update={"vocab_size": rounded})})
+        check(run.settings, corpora)
+    run = corpora.with_vocabulary(run)
+    return read_rows(run, corpora)
 
 
-def read_rows(settings: RunSettings, plan: StepPlan, corpora: RunCorpora) -> RunData:
+def read_rows(run: DeclaredRun, corpora: RunCorpora) -> RunData:
     """Make or find packing plans of checked corpora, and build objectives."""
-    vocabulary, seed, validation = corpora.first.corpus.vocabulary, settings.run.seed, corpora.validation
+    settings, vocabulary, validation = run.settings, corpora.first.corpus.vocabulary, corpora.validation
     scheduled = {phase.objective for phase in settings.schedule}
     evaluated = {"clm"} | scheduled | ({"mlm"} if vocabulary.mask_id is not None else set())
     built = {
@@ -136,22 +116,23 @@ def read_rows(settings: RunSettings, plan: StepPlan, corpora: RunCorpora) -> Run
         for name in sorted(evaluated | settings.objectives.keys())
     }
     return RunData(
-        settings=settings,
-        plan=plan,
+        run=run,
         corpora=corpora,
-        training=_training_rows(plan, corpora.training, seed),
-        validation_rows=None if validation is None else open_rows(validation.corpus, settings.data, seed=seed),
+        training=_training_rows(run, corpora.training),
+        validation_rows=None
+        if validation is None
+        else open_rows(validation.corpus, settings.data, seed=settings.run.seed),
         objectives={name: built[name] for name in sorted(scheduled)},
         evaluated={name: built[name] for name in sorted(evaluated)},
     )
 
 
-def _training_rows(plan: StepPlan, corpora: Sequence[tuple[NamedCorpus, ...]], seed: int) -> tuple[TrainingRows, ...]:
+def _training_rows(run: DeclaredRun, corpora: Sequence[tuple[NamedCorpus, ...]]) -> tuple[TrainingRows, ...]:
     """The rows of each phase; made once for equal data."""
-    parts: list[TrainingRows] = []
-    for number, data in enumerate(plan.data):
-        if data in plan.data[:number]:
-            parts.append(parts[plan.data.index(data)])
+    seed, phases, parts = run.settings.run.seed, run.plan.data, list[TrainingRows]()
+    for number, data in enumerate(phases):
+        if data in phases[:number]:
+            parts.append(parts[phases.index(data)])
         else:
             rows = tuple(open_rows(named.corpus, data, seed=seed) for named in corpora[number])
             parts.append(TrainingRows(data, corpora[number], rows, seed))

@@ -1,60 +1,127 @@
 """Division of a run over ranks: pipeline stages, the memory of each rank, the micro-batch, the DeepSpeed file."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from toolkit.core.errors import SettingsError
+from toolkit.core.text import counted
 from toolkit.engine import gpus
 from toolkit.engine.ds_config import choose_ds_config, read_ds_config, zero_stage
-from toolkit.objectives.mlm import MaskRatioRamp
-from toolkit.parallel.division import head_in_blocks, stage_blocks
+from toolkit.objectives.schedule import Phase
+from toolkit.parallel.division import head_in_blocks
 from toolkit.parallel.memory import RankMemory, rank_memory, shapes_of_stages
-from toolkit.parallel.topology import LARGEST_DEFAULT_MICRO_BATCH, BatchPlan, batch_plan, describe_small, topology
+from toolkit.parallel.topology import LARGEST_DEFAULT_MICRO_BATCH, BatchPlan, batch_plan, topology
 from toolkit.run.checks import CHECKS
+from toolkit.run.declared import DeclaredRun
 from toolkit.run.settings import RunSettings, TrainSettings
-from toolkit.run.step_plan import BatchPlans, StepPlan
+from toolkit.run.step_plan import StepPlan
 
+_MOST_NAMED = 3
 _USABLE_SHARE = 0.85
 """Of a GPU's memory; the rest is for what the allocator loses between blocks, workspaces and the CUDA context."""
+
+
+class BatchPlans:
+    """Division of each step over the ranks: in micro-batches of as many positions as those of `plan`, at most.
+
+    `plan` is of a step of `train.global_batch_rows` rows of `data.sequence_length`.
+    """
+
+    def __init__(self, plan: BatchPlan, steps: StepPlan) -> None:
+        self.plan, self._steps = plan, steps
+        self._plans = {
+            (phase.index, rows): _plan_of(plan, steps, phase, rows)
+            for phase in steps.schedule.phases
+            for rows in steps.rows[phase.index].sizes
+        }
+
+    def at(self, step: int) -> BatchPlan:
+        """Division of the update with 0-based index `step`."""
+        return self._plans[self._steps.schedule.phase_at(step).index, self._steps.rows_at(step)]
+
+    def describe(self) -> list[str]:
+        """The division of a step in words; a line for each division that phases have, with their numbers."""
+        phases = dict[str, list[str]]()
+        for number, rows in self._plans:
+            if rows == self._steps.rows[number].full:
+                phases.setdefault(self._plans[number, rows].describe(), []).append(str(number + 1))
+        if len(phases) == 1:
+            return list(phases)
+        return [f"phase {', '.join(numbers)}: {division}" for division, numbers in phases.items()]
+
+    @property
+    def small(self) -> list[int]:
+        """Rows of steps that ranks run in much smaller micro-batches than that of the plan."""
+        plans = self._plans.items()
+        return sorted(
+            {rows for (number, rows), plan in plans if plan.is_small(_largest(self.plan, self._steps, number))}
+        )
+
+    @property
+    def largest_micro_batch(self) -> tuple[int, int]:
+        """Rows, and positions of a row, of the micro-batch with most positions."""
+        shapes = [
+            (plan.micro_batch_rows, self._steps.data[number].sequence_length)
+            for (number, _), plan in self._plans.items()
+        ]
+        return max(shapes, key=lambda shape: shape[0] * shape[1])
 
 
 @dataclass(frozen=True)
 class Division:
     """Division of a run over ranks."""
 
-    batch: BatchPlan
-    """A step of `train.global_batch_rows` rows of `data.sequence_length`."""
+    batches: BatchPlans
     ds_config: Mapping[str, Any]
     """The content of the DeepSpeed file."""
     source: str
     """Its path or name."""
     is_compiled: bool
-    """Whether blocks and loss go through torch.compile."""
+    """True where blocks and loss go through torch.compile."""
     choices: tuple[str, ...] = ()
     """What was chosen for settings and options that were not given, a line each."""
 
+    @property
+    def batch(self) -> BatchPlan:
+        """A step of `train.global_batch_rows` rows of `data.sequence_length`."""
+        return self.batches.plan
 
-def divide_run(settings: RunSettings, plan: StepPlan, *, ds_config: str | None, num_ranks: int) -> Division:
+
+def divide_run(run: DeclaredRun, *, ds_config: str | None, num_ranks: int) -> Division:
     """Division of a run over ranks; its micro-batches fit in a GPU's memory where `model.vocab_size` is known.
 
     `ds_config` is the path of a DeepSpeed JSON or the name of a shipped one; None or "auto": chosen.
     """
-    named, rows = None if ds_config == "auto" else ds_config, settings.train.micro_batch_rows
-    batch = batch_of(settings, rows, num_ranks)
-    if rows is None and settings.model.vocab_size is not None and gpus.has_gpu():
-        division, why = _largest_fitting(settings, plan, named, data_parallel=batch.data_parallel)
-        told = [f"train.micro_batch_rows {division.batch.micro_batch_rows}: {why}"]
-    else:
-        division = _with_file(settings, batch, named)
+    settings, named = run.settings, None if ds_config == "auto" else ds_config
+    rows = settings.train.micro_batch_rows
+    batch = _batch_of(settings, rows, num_ranks)
+    if rows is not None or settings.model.vocab_size is None or not gpus.has_gpu():
+        division = _with_file(run, batch, named)
         is_small = rows is None and batch.is_small(LARGEST_DEFAULT_MICRO_BATCH)
         told = [describe_small([batch.global_batch_rows])] if is_small else []
+    else:
+        division, why = _largest_fitting(run, named, data_parallel=batch.data_parallel)
+        told = [f"train.micro_batch_rows {division.batch.micro_batch_rows}: {why}"]
     for check in CHECKS.division:
         check(settings, division.ds_config, division.source)
     return replace(division, choices=(*told, *division.choices))
 
 
-def batch_of(settings: RunSettings, micro_batch_rows: int | None, num_ranks: int) -> BatchPlan:
+def read_division(run: DeclaredRun, *, num_ranks: int) -> Division:
+    """The division that the run's deepspeed.json was written for."""
+    file, config = run.folder.ds_config_file, run.folder.read_ds_config()
+    batch = _batch_of(run.settings, config["train_micro_batch_size_per_gpu"], num_ranks)
+    if batch.accumulation != config["gradient_accumulation_steps"]:
+        written = counted(config["gradient_accumulation_steps"], "micro-batch", "micro-batches")
+        raise SettingsError(
+            f"{file} was written for {written} a step on each rank, but {counted(num_ranks, 'rank')} "
+            f"of this run need {batch.accumulation}.\nStart the run again as a whole: rank 0 then replaces it."
+        )
+    return Division(BatchPlans(batch, run.plan), config, str(file), is_compiled(run.settings.train, config))
+
+
+def _batch_of(settings: RunSettings, micro_batch_rows: int | None, num_ranks: int) -> BatchPlan:
     """Division of a step into micro-batches of so many rows."""
     copies = topology(0, num_ranks, settings.parallel).dp
     return batch_plan(settings.train.global_batch_rows, micro_batch_rows, data_parallel=copies)
@@ -68,28 +135,23 @@ def is_compiled(train: TrainSettings, ds_config: Mapping[str, Any]) -> bool:
     return (gpus.has_gpu() and zero_stage(ds_config) < 3) if train.compile is None else train.compile
 
 
-def targets_per_position(settings: RunSettings, objective: str) -> float:
-    """Targets of an objective over positions, as far as settings tell: without a mask ratio it counts as 1.
-
-    A ramp counts with its mean.
-    """
-    ratio = getattr(settings.objectives[objective].settings, "mask_ratio", 1.0)
-    return ratio.mean if isinstance(ratio, MaskRatioRamp) else float(ratio)
-
-
-def blocks_of_stages(settings: RunSettings, plan: StepPlan) -> list[range]:
-    """The numbers of the blocks of each pipeline stage; the vocabulary size is known."""
-    return stage_blocks(settings.model, settings.parallel, targets_per_position=_mean_targets(settings, plan))
+def describe_small(sizes: Sequence[int]) -> str:
+    """A note on steps of so many rows, whose micro-batches are small."""
+    shown = ", ".join(f"{rows:,}" for rows in sizes[:_MOST_NAMED]) + (", ..." if len(sizes) > _MOST_NAMED else "")
+    return (
+        f"steps of {shown} rows are slow: less than half of the rows that fit are in a micro-batch, since no larger "
+        "number divides those of a rank"
+    )
 
 
-def describe_stages(settings: RunSettings, plan: StepPlan) -> str:
+def describe_stages(run: DeclaredRun) -> str:
     """The cut that was chosen, and why."""
-    sizes = ", ".join(str(len(blocks)) for blocks in blocks_of_stages(settings, plan))
-    worth = head_in_blocks(settings.model, targets_per_position=_mean_targets(settings, plan))
+    sizes = ", ".join(str(len(blocks)) for blocks in run.stages)
+    worth = head_in_blocks(run.settings.model, targets_per_position=run.mean_targets)
     return f"parallel.stages [{sizes}]: balanced by arithmetic; the head is worth {worth:.2g} blocks"
 
 
-def rank_memories(settings: RunSettings, plan: StepPlan, division: Division) -> list[RankMemory]:
+def rank_memories(run: DeclaredRun, division: Division) -> list[RankMemory]:
     """Memory of the ranks of each pipeline stage at the peak of a step; one without a pipeline.
 
     The vocabulary size is known; without a precision, bf16 is assumed.
@@ -97,10 +159,10 @@ def rank_memories(settings: RunSettings, plan: StepPlan, division: Division) -> 
     # It needs torch, which a run without a GPU is resolved without.
     from toolkit.model.kernels.cross_entropy import EAGER, Compiled
 
-    batch, config = division.batch, division.ds_config
-    stages = tuple(len(blocks) for blocks in blocks_of_stages(settings, plan))
+    settings, batch, config = run.settings, division.batch, division.ds_config
+    stages = tuple(len(blocks) for blocks in run.stages)
     # Micro-batches of all phases have as many positions, or fewer; only one long row can be more.
-    rows, length = BatchPlans(batch, plan).largest_micro_batch
+    rows, length = division.batches.largest_micro_batch
     # Tied weights of a pipeline are a parameter group of their own, as are norms and embeddings without weight decay.
     is_tied_pipeline = settings.parallel.pp > 1 and settings.model.tie_word_embeddings
     has_one_group = settings.train.decay_norms_and_embeddings and not is_tied_pipeline
@@ -129,23 +191,20 @@ def parts_in_words(memory: RankMemory) -> str:
     return ", ".join(f"{name} {size / 1e9:.1f}" for name, size in asdict(memory).items())
 
 
-def _with_file(settings: RunSettings, batch: BatchPlan, named: str | None) -> Division:
+def _with_file(run: DeclaredRun, batch: BatchPlan, named: str | None) -> Division:
     """The division of a step with the DeepSpeed file that is named, or chosen for it."""
-    source, why = choose_ds_config(batch, settings.parallel) if named is None else (named, "")
+    source, why = choose_ds_config(batch, run.settings.parallel) if named is None else (named, "")
     config, told = read_ds_config(source), (f"--ds-config {source}: {why}",) if why else ()
-    return Division(batch, config, source, is_compiled(settings.train, config), told)
+    return Division(BatchPlans(batch, run.plan), config, source, is_compiled(run.settings.train, config), told)
 
 
-def _largest_fitting(
-    settings: RunSettings, plan: StepPlan, named: str | None, *, data_parallel: int
-) -> tuple[Division, str]:
+def _largest_fitting(run: DeclaredRun, named: str | None, *, data_parallel: int) -> tuple[Division, str]:
     """Division into the largest micro-batches that fit in the memory of a rank's GPU, and the reason in words."""
-    gpu_bytes = gpus.gpu_bytes()
-    share, usable = settings.train.global_batch_rows // data_parallel, _USABLE_SHARE * gpu_bytes
+    gpu_bytes, step_rows = gpus.gpu_bytes(), run.settings.train.global_batch_rows
+    share, usable = step_rows // data_parallel, _USABLE_SHARE * gpu_bytes
     for rows in (rows for rows in range(share, 0, -1) if share % rows == 0):
-        batch = BatchPlan(settings.train.global_batch_rows, rows, data_parallel)
-        division = _with_file(settings, batch, named)
-        needed = max(rank_memories(settings, plan, division), key=lambda memory: memory.total)
+        division = _with_file(run, BatchPlan(step_rows, rows, data_parallel), named)
+        needed = max(rank_memories(run, division), key=lambda memory: memory.total)
         if needed.total > usable:
             continue
         few = rows < min(share, LARGEST_DEFAULT_MICRO_BATCH)
@@ -158,10 +217,24 @@ def _largest_fitting(
     )
 
 
-def _mean_targets(settings: RunSettings, plan: StepPlan) -> float:
-    """Targets per position over the whole schedule."""
-    schedule = plan.schedule
-    targets = sum(
-        (phase.stop - phase.start) * targets_per_position(settings, phase.objective) for phase in schedule.phases
-    )
-    return targets / schedule.num_steps
+def _plan_of(plan: BatchPlan, steps: StepPlan, phase: Phase, rows: int) -> BatchPlan:
+    length = steps.data[phase.index].sequence_length
+    if (rows, length) == (plan.global_batch_rows, steps.sequence_length):
+        return plan
+    share, left = divmod(rows, plan.data_parallel)
+    if left:
+        is_full = rows == steps.rows[phase.index].full
+        raise SettingsError(
+            f"phase {phase.index + 1} of the schedule ({phase.objective}) has "
+            f"{'global_batch_rows' if is_full else 'batch_warmup_rows'}={rows}, which "
+            f"{counted(plan.data_parallel, 'data-parallel rank')} cannot share evenly.\n"
+            "Change it, or --num-procs, so that the ranks divide it."
+        )
+    largest = _largest(plan, steps, phase.index)
+    micro = max(count for count in range(1, min(share, largest) + 1) if share % count == 0)
+    return BatchPlan(rows, micro, plan.data_parallel)
+
+
+def _largest(plan: BatchPlan, steps: StepPlan, number: int) -> int:
+    """Rows of a phase with as many positions as a micro-batch of the plan, at most."""
+    return max(1, plan.micro_batch_rows * steps.sequence_length // steps.data[number].sequence_length)

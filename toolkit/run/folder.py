@@ -12,6 +12,7 @@ from toolkit.checkpoint.manifest import MANIFEST_NAME, CheckpointManifest, read_
 from toolkit.core.errors import CheckpointError, CorpusError, SettingsError
 from toolkit.core.files import PARTIAL_FILES, atomic_directory, atomic_write
 from toolkit.core.locks import is_held, locked_folder
+from toolkit.core.text import quoted
 
 if TYPE_CHECKING:
     from toolkit.checkpoint.read import Checkpoint
@@ -23,29 +24,19 @@ _SECONDS_FOR_A_DYING_STARTER = 1.5
 
 
 class RunFolder:
-    """The files of one run.
-
-    Attributes:
-        path: the folder itself, `run.dir`.
-        settings_file: run.toml, the resolved settings; a run file.
-        ds_config_file: deepspeed.json, the resolved DeepSpeed configuration.
-        metrics_file: metrics.jsonl, a line for each logged step.
-        superseded_metrics_file: lines of steps that were made again.
-        tensorboard: folder of TensorBoard's files.
-        wandb_file: id of the run on Weights & Biases.
-        checkpoints: folder of the checkpoints.
-        tokenizer: copy of the corpus's tokenizer, from which checkpoints get theirs.
-    """
+    """The files of one run."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self.settings_file = self.path / "run.toml"
         self.ds_config_file = self.path / "deepspeed.json"
         self.metrics_file = self.path / "metrics.jsonl"
+        # Lines of steps that were made again.
         self.superseded_metrics_file = self.path / "metrics.superseded.jsonl"
         self.tensorboard = self.path / "tensorboard"
         self.wandb_file = self.path / "wandb-run-id.txt"
         self.checkpoints = self.path / CHECKPOINTS_FOLDER
+        # A copy of the corpus's, from which checkpoints get theirs.
         self.tokenizer = self.path / "tokenizer"
 
     def checkpoint(self, step: int) -> Path:
@@ -62,22 +53,22 @@ class RunFolder:
 
         return newest_intact(self.checkpoints)
 
-    def newest_manifest(self) -> CheckpointManifest | None:
-        """Manifest of the newest checkpoint, whose other files are not looked at; None if there is no checkpoint.
+    def no_intact_checkpoint(self, damage: list[str]) -> CheckpointError:
+        """The error for a run whose checkpoints are all damaged; `damage` says how, for each."""
+        return CheckpointError(
+            "\n  ".join([f"no checkpoint in {self.checkpoints} is intact:", *damage])
+            + "\nCopy one there again, or start again in another run.dir."
+        )
 
-        Raises:
-            CheckpointError: there are some, and all manifests are damaged.
-        """
+    def newest_manifest(self) -> CheckpointManifest | None:
+        """Manifest of the newest checkpoint, whose other files are not looked at; None if there is no checkpoint."""
         return newest_manifest(self.checkpoints)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """The folder, made where it is missing, for the one process that writes a run's files.
+        """The folder, made where it is missing, for the one process that writes a run's files; refused to any other.
 
         What a killed process left half-written is removed.
-
-        Raises:
-            SettingsError: another run is training in it, or it cannot be written.
         """
         with _locked(self.path, _LOCK, timeout=_SECONDS_FOR_DYING_RANKS):
             for leftover in self.path.glob(PARTIAL_FILES):
@@ -89,25 +80,17 @@ class RunFolder:
 
     @contextmanager
     def reserved(self) -> Iterator[None]:
-        """The folder for who starts ranks, which lock it only seconds later; under other launchers, for rank 0 itself.
-
-        Raises:
-            SettingsError: another one has reserved it, or it cannot be written.
-        """
+        """The folder, for who starts ranks, which lock it only seconds later; under other launchers, for rank 0."""
         with _locked(self.path, _STARTER_LOCK, timeout=_SECONDS_FOR_A_DYING_STARTER):
             yield
 
     @property
     def is_in_use(self) -> bool:
-        """Whether a run is at work in it; one on another machine only where the file system's locks are shared."""
+        """True while a run is at work in it; one on another machine only where the file system's locks are shared."""
         return any(is_held(self.path / name) for name in (_LOCK, _STARTER_LOCK))
 
     def write_resolved(self, settings: str, ds_config: dict[str, Any]) -> None:
-        """Write run.toml and deepspeed.json, each atomically.
-
-        Raises:
-            SettingsError: one cannot be written; what was there before is unchanged.
-        """
+        """Write run.toml and deepspeed.json, each atomically."""
         for path, text in (
             (self.settings_file, settings),
             (self.ds_config_file, f"{json.dumps(ds_config, indent=2)}\n"),
@@ -121,11 +104,7 @@ class RunFolder:
                 ) from error
 
     def read_ds_config(self) -> dict[str, Any]:
-        """Read the configuration that `write_resolved` wrote.
-
-        Raises:
-            SettingsError: the file cannot be read.
-        """
+        """Read the configuration that `write_resolved` wrote."""
         try:
             config: dict[str, Any] = json.loads(self.ds_config_file.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
@@ -136,11 +115,7 @@ class RunFolder:
         return config
 
     def keep_tokenizer(self, source: Path) -> None:
-        """Copy the corpus's tokenizer here, so that checkpoints do not need the corpus folder.
-
-        Raises:
-            CorpusError: `source` cannot be read, or the copy cannot be written.
-        """
+        """Copy the corpus's tokenizer here, so that checkpoints do not need the corpus folder."""
         old = self.path / ".tokenizer.old"
         try:
             shutil.rmtree(old, ignore_errors=True)
@@ -157,11 +132,7 @@ class RunFolder:
 
 
 def newest_manifest(folder: Path) -> CheckpointManifest | None:
-    """The newest manifest in a folder of checkpoints; damaged ones are skipped.
-
-    Raises:
-        CheckpointError: there are some, and all are damaged.
-    """
+    """The newest manifest in a folder of checkpoints; a CheckpointError where there are some, and all are damaged."""
     damage: CheckpointError | None = None
     for _, path in step_folders(folder):
         try:
@@ -172,6 +143,23 @@ def newest_manifest(folder: Path) -> CheckpointManifest | None:
     if damage is not None:
         raise damage
     return None
+
+
+def check_own_folder(named: RunFolder, file: Path) -> None:
+    """Refuse a run file beside the checkpoints of a run, of which it would start another one in the folder it names.
+
+    It means to resume that run, but the run's folder was moved, or its path starts at another working directory.
+    """
+    # The file may be a link to that of a run.
+    here = next((folder for folder in (file.parent, file.resolve().parent) if RunFolder(folder).steps()), None)
+    path = named.path
+    if here is None or (path.is_dir() and path.samefile(here)):
+        return
+    raise SettingsError(
+        f"{file} lies in the folder of a run that has checkpoints, and its run.dir names another folder: "
+        f"{path}{'' if path.is_absolute() else f', which is {path.absolute()} from here'}.\n"
+        f"To resume that run: --set run.dir={quoted(here)}. To start a new one: --set run.dir=NEW_FOLDER."
+    )
 
 
 def _locked(folder: Path, name: str, *, timeout: float) -> AbstractContextManager[None]:

@@ -18,11 +18,11 @@ from toolkit.engine.gpus import peak_flops
 from toolkit.model.presets import parameter_counts, training_flops
 from toolkit.objectives.base import Objective, at_progress
 from toolkit.objectives.registry import get
-from toolkit.objectives.schedule import Phase, Schedule
+from toolkit.objectives.schedule import Phase
 from toolkit.run.data import RunData
-from toolkit.run.division import Division, parts_in_words, rank_memories, targets_per_position
+from toolkit.run.declared import DeclaredRun
+from toolkit.run.division import Division, parts_in_words, rank_memories
 from toolkit.run.settings import RunSettings
-from toolkit.run.step_plan import StepPlan
 
 _SAMPLED_ROWS = 32
 # Two steps of a phase, one as far from its middle as the other: ramps are symmetric about it. Neither is where a stair
@@ -36,19 +36,13 @@ DEVICES = {"a100": "A100-SXM4-80GB", "h100": "H100 80GB HBM3", "h200": "H200", "
 
 @dataclass(frozen=True)
 class Machines:
-    """GPUs that a run is planned for.
-
-    Attributes:
-        device: of `DEVICES`.
-        mfu: share of its peak that is expected.
-        num_ranks: devices.
-        job_hours: that one job may take; None: no limit.
-    """
+    """GPUs that a run is planned for, one of `DEVICES` each; `mfu` is the share of their peak that is expected."""
 
     device: str
     mfu: float
     num_ranks: int
     job_hours: float | None = None
+    """Limit of one job."""
 
     def __post_init__(self) -> None:
         if self.device not in DEVICES:
@@ -67,11 +61,9 @@ class Machines:
         return f"{text}: {counted(jobs, 'job')} of at most {self.job_hours:g} hours"
 
 
-def forecast(
-    settings: RunSettings, plan: StepPlan, *, data: RunData | None, machines: Machines | None = None
-) -> list[str]:
+def forecast(run: DeclaredRun, *, data: RunData | None, machines: Machines | None = None) -> list[str]:
     """One line for each figure; without data what follows from them is left out, and without machines the time."""
-    schedule, sizes = plan.schedule, plan.step_sizes
+    settings, plan, schedule, sizes = run.settings, run.plan, run.plan.schedule, run.plan.step_sizes
     positions = [plan.rows_of(phase) * plan.data[phase.index].sequence_length for phase in schedule.phases]
     each = f"{sizes[0]:,}" if len(set(sizes)) == 1 else f"{min(sizes):,} to {max(sizes):,}"
     lines = [f"tokens: {sum(positions):,} positions in {counted(schedule.num_steps, 'step')}, {each} a step"]
@@ -86,14 +78,13 @@ def forecast(
     counts = parameter_counts(settings.model)
     lines.insert(0, f"model: {counts.total:,} parameters, {counts.body_and_embedding:,} without the head")
     flops = sum(
-        number * _flops_per_position(settings, plan, phase, data)
-        for phase, number in zip(schedule.phases, positions, strict=True)
+        number * _flops_per_position(run, phase, data) for phase, number in zip(schedule.phases, positions, strict=True)
     )
     of = "" if data is not None else ", for rows of one segment"
     lines.insert(1, f"model FLOPs: {flops / sum(positions):.3g} per token, {flops:.3g} in all{of}")
     if machines is not None:
         lines.append(f"time: {machines.describe(flops)}")
-    kept = _kept_checkpoints(settings, schedule)
+    kept = _kept_checkpoints(run)
     size = counts.total * _BYTES_PER_PARAMETER
     lines.append(
         f"checkpoints: {_gigabytes(size)} each, {counted(kept, 'checkpoint')} kept at the end; "
@@ -106,14 +97,15 @@ def forecast(
     return lines
 
 
-def forecast_memory(settings: RunSettings, plan: StepPlan, division: Division) -> list[str]:
+def forecast_memory(run: DeclaredRun, division: Division) -> list[str]:
     """Memory of the rank that needs most, one line; nothing while the vocabulary size is unknown.
 
     Without a precision, bf16 is assumed.
     """
+    settings = run.settings
     if settings.model.vocab_size is None:
         return []
-    memories = rank_memories(settings, plan, division)
+    memories = rank_memories(run, division)
     worst = max(memories, key=lambda memory: memory.total)
     of = f" of stage {memories.index(worst) + 1}" if len(memories) > 1 else ""
     ranks = division.batch.data_parallel * settings.parallel.pp * settings.parallel.tp
@@ -122,14 +114,14 @@ def forecast_memory(settings: RunSettings, plan: StepPlan, division: Division) -
     return [f"memory per rank{of}, on GPUs: {needed}"]
 
 
-def _flops_per_position(settings: RunSettings, plan: StepPlan, phase: Phase, data: RunData | None) -> float:
+def _flops_per_position(run: DeclaredRun, phase: Phase, data: RunData | None) -> float:
     """Mean over the positions of rows, padding included."""
-    name, length = phase.objective, plan.data[phase.index].sequence_length
+    settings, name, length = run.settings, phase.objective, run.plan.data[phase.index].sequence_length
     if data is not None:
         return _sampled_flops(settings, data.objectives[name], data.training[phase.index].rows[0])
     declared = settings.objectives[name]
     is_causal = get(declared.kind).attention is AttentionKind.CAUSAL
-    targets = targets_per_position(settings, name)
+    targets = run.targets_per_position(name)
     return training_flops(settings.model, tokens=1, targets=targets, attended_pairs=length / 2 if is_causal else length)
 
 
@@ -153,9 +145,9 @@ def _gigabytes(size: float) -> str:
     return f"{size / 1e9:,.0f} GB" if size >= 1e11 else f"{size / 1e9:,.3g} GB"
 
 
-def _kept_checkpoints(settings: RunSettings, schedule: Schedule) -> int:
+def _kept_checkpoints(run: DeclaredRun) -> int:
     """Number of checkpoints at the end."""
-    keep, last = settings.checkpoint, schedule.total_steps
+    keep, schedule, last = run.settings.checkpoint, run.plan.schedule, run.plan.schedule.total_steps
     saved = [step for step in range(schedule.first_step + 1, last + 1) if keep.is_due(step) or step == last]
     trunk = {step for step in saved if keep.keep_every is not None and step % keep.keep_every == 0}
     return len(trunk | set(saved[-keep.keep :]))

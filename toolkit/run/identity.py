@@ -11,9 +11,9 @@ from toolkit.core.text import quoted
 from toolkit.model.config import ModelSettings
 from toolkit.model.growth import Growth, shape_in_words
 from toolkit.objectives.registry import declare
+from toolkit.run.declared import DeclaredRun
 from toolkit.run.folder import RunFolder
 from toolkit.run.settings import RunSettings
-from toolkit.run.step_plan import StepPlan
 
 # What no weight depends on.
 _FREE_IN_MODEL = ("initializer_range", "max_position_embeddings", "rope_")
@@ -34,11 +34,7 @@ def snapshot(settings: RunSettings) -> dict[str, Any]:
 
 
 def check_same_run(saved: dict[str, Any], settings: RunSettings) -> None:
-    """Refuse to resume with settings, resolved, that would make it another run than the one whose `snapshot` was saved.
-
-    Raises:
-        SettingsError: naming every key that differs, with both values.
-    """
+    """Refuse settings, resolved, of another run than the one whose `snapshot` was saved; named are all that differ."""
     before, now = _flat(_with_defaults(saved)), _flat(snapshot(settings))
     changed = [
         f"  {key}: was {_shown(before, key)}, now {_shown(now, key)}"
@@ -67,15 +63,14 @@ def check_same_corpora(saved: Mapping[str, str], found: Mapping[str, str]) -> No
             )
 
 
-def check_branch_corpora(
-    settings: RunSettings, plan: StepPlan, saved: Mapping[str, str], found: Mapping[str, str]
-) -> None:
+def check_branch_corpora(run: DeclaredRun, saved: Mapping[str, str], found: Mapping[str, str]) -> None:
     """Refuse a branch if the corpora of a phase whose rows go on are not those of any phase of its parent.
 
     `saved` are `RunCorpora.hashes` of the parent, `found` those of the branch.
     """
+    settings, phases = run.settings, run.plan.data
     assert settings.branch is not None
-    phases, parents = plan.data, _corpora_of_phases(saved)
+    parents = _corpora_of_phases(saved)
     branches, others = _corpora_of_phases(found), dict[str, None]()
     # A phase at position 0 reads data that are new to it; one without a position has the data of the first phase.
     positions = (settings.branch.position, *settings.branch.later_positions)

@@ -5,10 +5,8 @@ Nothing is opened here but the run file and, where `[model]` leaves something ou
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import tomli_w
 from pydantic import ValidationError
@@ -16,14 +14,14 @@ from pydantic import ValidationError
 from toolkit.checkpoint.manifest import CheckpointManifest
 from toolkit.core.errors import CheckpointError, SettingsError, UserError
 from toolkit.core.settings import explain, nearest
-from toolkit.core.text import quoted
 from toolkit.data import DataSettings
 from toolkit.model.presets import MODEL_PRESETS
 from toolkit.objectives.registry import DeclaredObjective, declare
 from toolkit.objectives.schedulers import are_phases
 from toolkit.objectives.schedulers import declare as declare_scheduler
 from toolkit.run.checks import CHECKS
-from toolkit.run.folder import RunFolder
+from toolkit.run.declared import DeclaredRun
+from toolkit.run.folder import check_own_folder
 from toolkit.run.settings import RunSettings
 from toolkit.run.start import fill_model_from_checkpoint
 from toolkit.run.step_plan import StepPlan
@@ -46,27 +44,6 @@ _STAND_INS: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True)
-class DeclaredRun:
-    """A run as its file declares it: valid settings, and the plan of steps that follows from them."""
-
-    settings: RunSettings
-    plan: StepPlan
-
-    @cached_property
-    def folder(self) -> RunFolder:
-        """The run folder."""
-        return RunFolder(self.settings.run.dir)
-
-    @classmethod
-    def of(cls, settings: RunSettings) -> Self:
-        """The run of settings that were made in Python; refuses groups of them that contradict one another."""
-        plan = StepPlan(settings)
-        for mistake in CHECKS.mistakes(settings, wrong=set()):
-            raise mistake
-        return cls(settings, plan)
-
-
 def run_presets() -> tuple[str, ...]:
     """Names of the run files that travel with the package."""
     return tuple(sorted(path.stem for path in _PRESETS.glob("*.toml")))
@@ -78,41 +55,42 @@ def preset_data(name: str) -> DataSettings:
 
 
 def load_run(source: str, overrides: Sequence[str] = ()) -> RunSettings:
-    """Settings from a run file or the name of a shipped preset, with `a.b=value` overrides on top.
-
-    Raises:
-        SettingsError: as `declare_run`.
-    """
+    """Settings from a run file or the name of a shipped preset, with `a.b=value` overrides on top."""
     return declare_run(source, overrides).settings
 
 
 def declare_run(source: str, overrides: Sequence[str] = ()) -> DeclaredRun:
     """A run from a run file or the name of a shipped preset, with `a.b=value` overrides on top.
 
-    Raises:
-        SettingsError: naming each key that is wrong, what was found and what would be right; or the file lies in a run
-            and would start another one.
+    One message names each key that is wrong, what was found and what would be right.
     """
     path = _find(source)
-    raw = read_toml(path)
-    _name_run_folder(raw, path.stem)
-    # The file of a preset is not the user's to correct.
-    origin = f"preset {source}" if path.parent == _PRESETS else str(path)
-    run = complete_run(raw, overrides, origin=origin)
-    if not any(override.split("=")[0].strip() in ("run", "run.dir") for override in overrides):
-        _check_own_folder(path, run.settings)
-    return run
-
-
-def complete_run(raw: dict[str, Any], overrides: Sequence[str] = (), *, origin: str) -> DeclaredRun:
-    """A run from the content of a run file, with its folder named, and overrides on top.
-
-    The content is changed; `origin` is what messages call the file.
-    """
-    mistakes: list[UserError] = []
+    raw, mistakes = read_toml(path), list[UserError]()
     for override in overrides:
         with _collected(mistakes):
             apply_override(raw, override)
+    if isinstance(folder := raw.setdefault("run", {}), dict):
+        folder.setdefault("dir", f"runs/{path.stem}")
+    # The file of a preset is not the user's to correct.
+    run = complete_run(raw, mistakes, origin=f"preset {source}" if path.parent == _PRESETS else str(path))
+    if not any(override.split("=")[0].strip() in ("run", "run.dir") for override in overrides):
+        check_own_folder(run.folder, path)
+    return run
+
+
+def declare_settings(settings: RunSettings) -> DeclaredRun:
+    """The run of settings that were made in Python; refuses groups of them that contradict one another."""
+    plan = StepPlan(settings)
+    for mistake in CHECKS.mistakes(settings, wrong=set()):
+        raise mistake
+    return DeclaredRun(settings, plan)
+
+
+def complete_run(raw: dict[str, Any], mistakes: list[UserError], *, origin: str) -> DeclaredRun:
+    """A run from the content of a run file, which is changed; mistakes found before are told with its own.
+
+    `origin` is what messages call the file.
+    """
     with _collected(mistakes, raw):
         _expand_model_preset(raw)
     with _collected(mistakes, raw):
@@ -138,8 +116,7 @@ def read_without_objectives(path: Path) -> RunSettings:
 def settings_in(manifest: CheckpointManifest) -> RunSettings:
     """The settings of the run that wrote a checkpoint, without objectives, which may need a plugin.
 
-    Raises:
-        CheckpointError: it was not written by a run, or by one of another version of the toolkit.
+    A CheckpointError where it was not written by a run, or by one of another version of the toolkit.
     """
     try:
         return RunSettings.model_validate(manifest.settings | {"objectives": {}})
@@ -181,23 +158,6 @@ def _find(source: str) -> Path:
     )
 
 
-def _check_own_folder(path: Path, settings: RunSettings) -> None:
-    """Refuse a file that lies beside the checkpoints of a run, of which it would start another one elsewhere.
-
-    It means to resume that run, but the run's folder was moved, or its path starts at another working directory.
-    """
-    # The file may be a link to that of a run.
-    here = next((folder for folder in (path.parent, path.resolve().parent) if RunFolder(folder).steps()), None)
-    named = Path(settings.run.dir)
-    if here is None or (named.is_dir() and named.samefile(here)):
-        return
-    raise SettingsError(
-        f"{path} lies in the folder of a run that has checkpoints, and its run.dir names another folder: "
-        f"{settings.run.dir}{'' if named.is_absolute() else f', which is {named.absolute()} from here'}.\n"
-        f"To resume that run: --set run.dir={quoted(here)}. To start a new one: --set run.dir=NEW_FOLDER."
-    )
-
-
 def _expand_model_preset(raw: dict[str, Any]) -> None:
     """Replace model.preset by its keys; other keys of [model] win over them."""
     model = raw.get("model")
@@ -222,12 +182,6 @@ def _expand_schedule(raw: dict[str, Any]) -> None:
     scheduler, steps = declare_scheduler(given), train.get("steps") if isinstance(train, dict) else None
     if are_phases(entries):
         raw["schedule"] = scheduler.phases(entries, steps if isinstance(steps, int) else None)
-
-
-def _name_run_folder(raw: dict[str, Any], name: str) -> None:
-    run = raw.setdefault("run", {})
-    if isinstance(run, dict):
-        run.setdefault("dir", f"runs/{name}")
 
 
 def _validate(raw: dict[str, Any], origin: str, mistakes: list[UserError]) -> DeclaredRun:

@@ -5,9 +5,10 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, cast
 
 from toolkit.core.files import atomic_write
+from toolkit.run.declared import DeclaredRun
 from toolkit.run.folder import RunFolder
 
 _TAIL_BYTES = 1 << 14
@@ -37,6 +38,24 @@ class MetricsLine(Rates, total=False):
     eval_loss: Mapping[str, float]
     probe: Mapping[str, float]
     spike: Literal["told", "skipped"]
+
+
+_CURVES = ("learning_rate", "grad_norm", *Rates.__annotations__)
+
+
+def scalars(line: MetricsLine) -> dict[str, float]:
+    """The curves of a line by name. Losses are by objective, so that a switch shows."""
+    named: dict[str, float] = {}
+    if "loss" in line:
+        named[f"loss/{line['objective']}"] = line["loss"]
+    values = cast("dict[str, float]", line)
+    named |= {name: values[name] for name in _CURVES if name in values}
+    return named | {f"validation/{name}": loss for name, loss in line.get("eval_loss", {}).items()}
+
+
+def probe_scalars(scores: Mapping[str, float]) -> dict[str, float]:
+    """The curves of a probe by name."""
+    return {f"probe/{name}": score for name, score in scores.items()}
 
 
 class MetricsFile:
@@ -101,6 +120,19 @@ def read_lines(folder: RunFolder) -> list[dict[str, Any]]:
     if not folder.metrics_file.is_file():
         return []
     return [json.loads(line) for line in _lines_of(folder.metrics_file) if _step_of(line) is not None]
+
+
+def missing_probes(run: DeclaredRun, *, up_to: int) -> list[int]:
+    """Steps up to `up_to` whose checkpoint is there and whose line in metrics.jsonl lacks the probe's score."""
+    probe = run.settings.probe
+    if probe is None:
+        return []
+    lines = {line["step"]: line for line in read_lines(run.folder)}
+    return sorted(
+        step
+        for step, _ in run.folder.steps()
+        if step <= up_to and run.is_probed(step) and probe.task not in lines.get(step, {}).get("probe", {})
+    )
 
 
 def last_trained_line(folder: RunFolder) -> dict[str, Any] | None:

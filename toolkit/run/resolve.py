@@ -7,23 +7,19 @@ that all fits. Its result is written to the run folder, from where ranks read it
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from toolkit.core.errors import SettingsError
-from toolkit.core.text import counted
 from toolkit.engine import gpus
 from toolkit.engine.ds_config import resolve_ds_config, zero_stage
 from toolkit.engine.precision import choose_precision
 from toolkit.parallel.launcher import read_launcher
 from toolkit.parallel.memory import largest_parameter
-from toolkit.parallel.topology import describe_small
 from toolkit.run.checks import CHECKS, Checks
 from toolkit.run.corpora import open_corpora
-from toolkit.run.data import RunData, open_run_data, read_rows, with_vocabulary
-from toolkit.run.division import Division, batch_of, describe_stages, divide_run, is_compiled
-from toolkit.run.folder import RunFolder
-from toolkit.run.load import DeclaredRun, to_toml
+from toolkit.run.data import RunData, open_run_data, read_rows
+from toolkit.run.declared import DeclaredRun
+from toolkit.run.division import Division, describe_small, describe_stages, divide_run, read_division
+from toolkit.run.load import to_toml
 from toolkit.run.settings import CompleteSettings
 from toolkit.run.start import Start, find_start
-from toolkit.run.step_plan import BatchPlans
 
 
 @dataclass(frozen=True)
@@ -32,14 +28,15 @@ class ResolvedRun(DeclaredRun):
 
     settings: CompleteSettings
     data: RunData
-    start: Start
     division: Division
     """Nothing in its DeepSpeed file is "auto"; its choices are those of the whole run."""
 
-    @cached_property
-    def batches(self) -> BatchPlans:
-        """Division of each step over the ranks."""
-        return BatchPlans(self.division.batch, self.plan)
+
+@dataclass(frozen=True)
+class PreparedRun(ResolvedRun):
+    """A run resolved by who starts it: it has found its start, and writes what ranks read."""
+
+    start: Start
 
     @cached_property
     def is_finished(self) -> bool:
@@ -74,27 +71,24 @@ class Outcome:
         return f"finished at step {self.step}" if self.step == self.total_steps else f"stopped at step {self.step}"
 
 
-def resolve_run(run: DeclaredRun, *, ds_config: str | None, num_ranks: int, checks: Checks = CHECKS) -> ResolvedRun:
-    """Complete and check a run that `num_ranks` will run; `ds_config` is as in `divide_run`.
-
-    Raises:
-        UserError: something is missing, damaged or does not fit.
-    """
-    plan = run.plan
+def resolve_run(run: DeclaredRun, *, ds_config: str | None, num_ranks: int, checks: Checks = CHECKS) -> PreparedRun:
+    """Complete and check a run that `num_ranks` will run; `ds_config` is as in `divide_run`."""
     for check in checks.machine:
         check(run.settings)
-    start = find_start(run.settings)
-    declared = start.keep_choices(run.settings)
-    corpora = open_corpora(declared, plan)
-    declared = with_vocabulary(declared, corpora)
-    division = divide_run(declared, plan, ds_config=ds_config, num_ranks=num_ranks)
-    precision, choices, stage = declared.precision, list(division.choices), zero_stage(division.ds_config)
+    start = find_start(run)
+    run = start.keep_choices(run)
+    corpora = open_corpora(run)
+    for check_data in checks.data:
+        check_data(run.settings, corpora)
+    run = corpora.with_vocabulary(run)
+    division = divide_run(run, ds_config=ds_config, num_ranks=num_ranks)
+    precision, choices, stage = run.settings.precision, list(division.choices), zero_stage(division.ds_config)
     if precision is None:
         launched = read_launcher()
         here = launched.local_world_size if launched.is_launched else num_ranks
         precision, why = choose_precision(stage, ranks_per_machine=here)
         choices.append(f"precision {precision}: {why}")
-    settings = CompleteSettings.of(declared, precision=precision)
+    settings = CompleteSettings.of(run.settings, precision=precision)
     complete = resolve_ds_config(
         division.ds_config,
         batch=division.batch,
@@ -103,29 +97,21 @@ def resolve_run(run: DeclaredRun, *, ds_config: str | None, num_ranks: int, chec
         source=division.source,
         largest_parameter=largest_parameter(settings.model, settings.parallel.tp),
     )
-    start.check(settings, plan, corpora)
-    data = read_rows(settings, plan, corpora)
-    if small := BatchPlans(division.batch, plan).small:
+    run = replace(run, settings=settings)
+    start.check(run, corpora)
+    data = read_rows(run, corpora)
+    if small := division.batches.small:
         choices.append(describe_small(small))
     if settings.train.compile is None and gpus.has_gpu():
         why = f"ZeRO stage {stage} gathers weights inside blocks, where graphs would break"
         choices.append(f"train.compile {'true: the run is on GPUs' if division.is_compiled else f'false: {why}'}")
     if settings.parallel.pp > 1 and settings.parallel.stages is None:
-        choices.append(describe_stages(settings, plan))
-    return ResolvedRun(settings, plan, data, start, replace(division, ds_config=complete, choices=tuple(choices)))
+        choices.append(describe_stages(run))
+    return PreparedRun(settings, run.plan, data, replace(division, ds_config=complete, choices=tuple(choices)), start)
 
 
-def read_run(folder: RunFolder, run: DeclaredRun, *, num_ranks: int) -> ResolvedRun:
-    """Open a run again that `ResolvedRun.write` left in its folder; `run` is its run.toml, read."""
-    config = folder.read_ds_config()
-    batch = batch_of(run.settings, config["train_micro_batch_size_per_gpu"], num_ranks)
-    if batch.accumulation != config["gradient_accumulation_steps"]:
-        written = counted(config["gradient_accumulation_steps"], "micro-batch", "micro-batches")
-        raise SettingsError(
-            f"{folder.ds_config_file} was written for {written} a step on each rank, but {counted(num_ranks, 'rank')} "
-            f"of this run need {batch.accumulation}.\nStart the run again as a whole: rank 0 then replaces it."
-        )
-    data = open_run_data(run)
-    settings = CompleteSettings.of(data.settings, precision=run.settings.precision)
-    division = Division(batch, config, str(folder.ds_config_file), is_compiled(settings.train, config))
-    return ResolvedRun(settings, run.plan, data, find_start(settings), division)
+def read_run(run: DeclaredRun, *, num_ranks: int) -> ResolvedRun:
+    """Open a run again that `PreparedRun.write` left in its folder, and whose run.toml this is."""
+    division, data = read_division(run, num_ranks=num_ranks), open_run_data(run)
+    settings = CompleteSettings.of(data.run.settings, precision=run.settings.precision)
+    return ResolvedRun(settings, run.plan, data, division)

@@ -157,11 +157,8 @@ class FirstWeights:
     key: str
     """The setting that names it."""
     source: str
-    """What the setting names."""
     optimizer: Literal["keep", "reset"]
-    """Whether its moments are kept."""
     grow: Literal["tile"] | None = None
-    """How a larger model begins as it."""
 
 
 class RunSettings(Settings):

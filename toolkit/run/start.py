@@ -4,7 +4,7 @@ An init.from with several checkpoints means the newest at the start; RUN_DIR/run
 checkpoint of its own, init.from and branch.from are not read again.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from toolkit.core.errors import CheckpointError, SettingsError
 from toolkit.core.text import home_hint, quoted
 from toolkit.model.config import ModelSettings
 from toolkit.run.corpora import RunCorpora
+from toolkit.run.declared import DeclaredRun
 from toolkit.run.folder import RunFolder, newest_manifest
 from toolkit.run.identity import (
     check_branch_corpora,
@@ -23,8 +24,7 @@ from toolkit.run.identity import (
     growth_of,
     rope_differences,
 )
-from toolkit.run.settings import BranchSettings, RunSettings
-from toolkit.run.step_plan import StepPlan
+from toolkit.run.settings import RunSettings
 
 _WHAT_TO_GIVE = (
     "Give a folder that `toolkit convert --from-hf` wrote, a checkpoint "
@@ -41,18 +41,19 @@ class Start:
     initial: CheckpointManifest | None = None
     """That of `init.from` or `branch.from`, for a run without one of its own. With neither, weights are random."""
 
-    def keep_choices(self, settings: RunSettings) -> RunSettings:
-        """The settings with what is chosen when the run is started, where they leave it open."""
+    def keep_choices(self, run: DeclaredRun) -> DeclaredRun:
+        """The run with what is chosen when it is started, where its settings leave it open."""
+        settings = run.settings
         if (init := settings.init) is not None:
             init = init.model_copy(update={"source": self._checkpoint_at(init.source)})
             settings = settings.model_copy(update={"init": init})
         if self.own is None:
-            return settings
+            return replace(run, settings=settings)
         before, model = self.own.settings, settings.model
         if model.vocab_size is None:
             model = model.model_copy(update={"vocab_size": before.get("model", {}).get("vocab_size")})
         precision = before.get("precision") if settings.precision is None else settings.precision
-        return settings.model_copy(update={"model": model, "precision": precision})
+        return replace(run, settings=settings.model_copy(update={"model": model, "precision": precision}))
 
     def _checkpoint_at(self, source: str) -> str:
         """The checkpoint of a folder with several that the run was started from, or that is now the newest."""
@@ -64,20 +65,21 @@ class Start:
             return source
         return next(str(path) for root in roots for step, path in step_folders(root) if step == self.initial.step)
 
-    def check(self, settings: RunSettings, plan: StepPlan, corpora: RunCorpora) -> None:
-        """Refuse settings, completed, and corpora that do not fit it.
-
-        Raises:
-            SettingsError: naming every key that differs.
-            CorpusError: naming the setting whose corpus differs.
-        """
+    def check(self, run: DeclaredRun, corpora: RunCorpora) -> None:
+        """Refuse a run, completed, and corpora that do not fit it; messages name every key that differs."""
+        settings = run.settings
         if self.own is not None:
             check_same_run(self.own.settings, settings)
             check_same_corpora(self.own.corpora, corpora.hashes())
         first = settings.first_weights
         if self.initial is None or first is None:
             return
-        key, corpus = corpora.first.key, corpora.first.corpus
+        branch, key, corpus = settings.branch, corpora.first.key, corpora.first.corpus
+        if branch is not None and self.initial.step != branch.step:
+            raise CheckpointError(
+                f"branch.from={branch.source} is of step {self.initial.step:,}, and branch.step={branch.step}.\n"
+                "Make the branch again with `toolkit branch`."
+            )
         theirs = self.initial.vocabulary.fingerprint
         if corpus.fingerprint != theirs:
             raise SettingsError(
@@ -87,8 +89,8 @@ class Start:
                 f"toolkit preprocess ... --tokenizer {quoted(first.source)}."
             )
         check_same_model(settings, self.initial)
-        if settings.branch is not None:
-            check_branch_corpora(settings, plan, self.initial.corpora, corpora.hashes())
+        if branch is not None:
+            check_branch_corpora(run, self.initial.corpora, corpora.hashes())
 
     def describe(self, settings: RunSettings) -> str:
         """Start of the run in one line."""
@@ -106,47 +108,23 @@ class Start:
         return f"{verb} from {first.source} (step {self.initial.step:,}{origin}); the optimizer is {kept}{grown}{rope}"
 
 
-def find_start(settings: RunSettings) -> Start:
-    """Start of a run with these settings.
-
-    Raises:
-        CheckpointError: the run has checkpoints and none can be read, or there is none at `init.from` or `branch.from`.
-    """
-    folder = RunFolder(settings.run.dir)
+def find_start(run: DeclaredRun) -> Start:
+    """Start of a run: refused where all its checkpoints are damaged, or the one that it begins with is not there."""
     try:
-        own = folder.newest_manifest()
+        own = run.folder.newest_manifest()
     except CheckpointError as error:
-        raise no_intact_checkpoint(folder, [str(error)]) from None
-    first = settings.first_weights
+        raise run.folder.no_intact_checkpoint([str(error)]) from None
+    first = run.settings.first_weights
     if own is not None or first is None:
         return Start(own)
-    if settings.branch is None:
-        return Start(initial=initial_manifest(first.source))
-    return Start(initial=_branch_point(settings.branch))
-
-
-def _branch_point(branch: BranchSettings) -> CheckpointManifest:
-    """The manifest of the checkpoint that a branch leaves its parent at."""
-    try:
-        manifest = read_manifest(Path(branch.source))
-    except CheckpointError as error:
-        raise CheckpointError(
-            f"branch.from={branch.source}, which a branch needs until it has a checkpoint of its own: {error}"
-        ) from None
-    if manifest.step != branch.step:
-        raise CheckpointError(
-            f"branch.from={branch.source} is of step {manifest.step:,}, and branch.step={branch.step}.\n"
-            "Make the branch again with `toolkit branch`."
-        )
-    return manifest
-
-
-def no_intact_checkpoint(folder: RunFolder, damage: list[str]) -> CheckpointError:
-    """The error for a run whose checkpoints are all damaged; `damage` says how, for each."""
-    return CheckpointError(
-        "\n  ".join([f"no checkpoint in {folder.checkpoints} is intact:", *damage])
-        + "\nCopy one there again, or start again in another run.dir."
-    )
+    if run.settings.branch is not None:
+        try:
+            return Start(initial=read_manifest(Path(first.source)))
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"branch.from={first.source}, which a branch needs until it has a checkpoint of its own: {error}"
+            ) from None
+    return Start(initial=initial_manifest(first.source))
 
 
 def initial_manifest(source: str) -> CheckpointManifest:
@@ -171,10 +149,6 @@ def fill_model_from_checkpoint(raw: dict[str, Any]) -> None:
 
     Defaults would not do even where every size is given: rotary angles are not part of the weights' shapes, so other
     ones would be another model without any sign of it.
-
-    Raises:
-        CheckpointError: there is no checkpoint at `init.from`, or it does not describe a model.
-        SettingsError: `init.from` is not a string.
     """
     init, run = raw.get("init"), raw.get("run")
     given = raw.get("model", {})

@@ -13,7 +13,6 @@ from toolkit.data import DataSettings
 from toolkit.engine.lr import LearningRateSettings, learning_rate_at
 from toolkit.model.config import ModelSettings
 from toolkit.objectives.schedule import Phase, PhaseSettings, Schedule, rows_of_phases
-from toolkit.parallel.topology import BatchPlan
 from toolkit.run.settings import RunSettings
 
 _FREE_IN_PHASES = ("rope_theta", "rope_scaling", "max_position_embeddings")
@@ -31,11 +30,7 @@ def schedule_of(settings: RunSettings) -> Schedule:
 
 
 def data_of_phases(settings: RunSettings) -> tuple[DataSettings, ...]:
-    """`[data]` as each phase has it: its own keys win; `validation` is the run's and left out.
-
-    Raises:
-        SettingsError: naming the key of a phase that is wrong.
-    """
+    """`[data]` as each phase has it: its own keys win; `validation` is the run's and left out."""
     shared = settings.data.model_dump(exclude={"validation"})
     return tuple(_data_of(phase, shared, number) for number, phase in enumerate(settings.schedule))
 
@@ -51,11 +46,7 @@ def _data_of(phase: PhaseSettings, shared: dict[str, object], number: int) -> Da
 
 
 def models_of_phases(settings: RunSettings) -> tuple[ModelSettings, ...]:
-    """`[model]` as each phase has it: how positions are rotated may differ, which no weight's shape depends on.
-
-    Raises:
-        SettingsError: naming the key of a phase that is wrong.
-    """
+    """`[model]` as each phase has it: how positions are rotated may differ, which no weight's shape depends on."""
     return tuple(_model_of(phase, settings.model, number) for number, phase in enumerate(settings.schedule))
 
 
@@ -97,16 +88,7 @@ class Stretch:
 class StepPlan:
     """The steps of a run; nothing in it has state, so no resume can land anywhere else.
 
-    Attributes:
-        schedule: phases by step.
-        data: `[data]` as each phase has it.
-        models: `[model]`, likewise.
-        rows: those of the steps of each phase.
-        sequence_length: `data.sequence_length`, which phases may have otherwise.
-        stretches: of the learning rate, one after another.
-
-    Raises:
-        SettingsError: phases that contradict themselves or one another, with the keys.
+    `data`, `models` and `rows` are those of each phase, `stretches` those of the learning rate.
     """
 
     def __init__(self, settings: RunSettings) -> None:
@@ -214,77 +196,3 @@ class StepPlan:
             Stretch(start, stop, settings.lr.model_copy(update={"peak": peaks[start]}))
             for start, stop in pairwise([*peaks, self.schedule.total_steps])
         )
-
-
-class BatchPlans:
-    """Division of each step over the ranks: in micro-batches of as many positions as those of `plan`, at most.
-
-    Args:
-        plan: of a step of `train.global_batch_rows` rows of `data.sequence_length`.
-        steps: of the run.
-
-    Raises:
-        SettingsError: the ranks do not divide the rows of a step.
-    """
-
-    def __init__(self, plan: BatchPlan, steps: StepPlan) -> None:
-        self._plan, self._steps = plan, steps
-        self._plans = {
-            (phase.index, rows): _plan_of(plan, steps, phase, rows)
-            for phase in steps.schedule.phases
-            for rows in steps.rows[phase.index].sizes
-        }
-
-    def at(self, step: int) -> BatchPlan:
-        """Division of the update with 0-based index `step`."""
-        return self._plans[self._steps.schedule.phase_at(step).index, self._steps.rows_at(step)]
-
-    def describe(self) -> list[str]:
-        """The division of a step in words; a line for each division that phases have, with their numbers."""
-        phases = dict[str, list[str]]()
-        for number, rows in self._plans:
-            if rows == self._steps.rows[number].full:
-                phases.setdefault(self._plans[number, rows].describe(), []).append(str(number + 1))
-        if len(phases) == 1:
-            return list(phases)
-        return [f"phase {', '.join(numbers)}: {division}" for division, numbers in phases.items()]
-
-    @property
-    def small(self) -> list[int]:
-        """Rows of steps that ranks run in much smaller micro-batches than that of the plan."""
-        plans = self._plans.items()
-        return sorted(
-            {rows for (number, rows), plan in plans if plan.is_small(_largest(self._plan, self._steps, number))}
-        )
-
-    @property
-    def largest_micro_batch(self) -> tuple[int, int]:
-        """Rows, and positions of a row, of the micro-batch with most positions."""
-        shapes = [
-            (plan.micro_batch_rows, self._steps.data[number].sequence_length)
-            for (number, _), plan in self._plans.items()
-        ]
-        return max(shapes, key=lambda shape: shape[0] * shape[1])
-
-
-def _plan_of(plan: BatchPlan, steps: StepPlan, phase: Phase, rows: int) -> BatchPlan:
-    length = steps.data[phase.index].sequence_length
-    if (rows, length) == (plan.global_batch_rows, steps.sequence_length):
-        return plan
-    share, left = divmod(rows, plan.data_parallel)
-    if left:
-        is_full = rows == steps.rows[phase.index].full
-        raise SettingsError(
-            f"phase {phase.index + 1} of the schedule ({phase.objective}) has "
-            f"{'global_batch_rows' if is_full else 'batch_warmup_rows'}={rows}, which "
-            f"{counted(plan.data_parallel, 'data-parallel rank')} cannot share evenly.\n"
-            "Change it, or --num-procs, so that the ranks divide it."
-        )
-    largest = _largest(plan, steps, phase.index)
-    micro = max(count for count in range(1, min(share, largest) + 1) if share % count == 0)
-    return BatchPlan(rows, micro, plan.data_parallel)
-
-
-def _largest(plan: BatchPlan, steps: StepPlan, number: int) -> int:
-    """Rows of a phase with as many positions as a micro-batch of the plan, at most."""
-    return max(1, plan.micro_batch_rows * steps.sequence_length // steps.data[number].sequence_length)

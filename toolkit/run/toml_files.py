@@ -12,11 +12,7 @@ _TABLE, _NAME = re.compile(r"\('[^)]*'[^)]*\)"), re.compile(r"'([^']*)'")
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The content of a TOML file.
-
-    Raises:
-        SettingsError: it cannot be read, or is not TOML.
-    """
+    """The content of a TOML file."""
     try:
         # Some editors begin a file with a mark of its encoding, which TOML does not know.
         text = path.read_text(encoding="utf-8-sig")
@@ -42,11 +38,7 @@ def toml_problem(error: Exception, text: str) -> str:
 
 
 def apply_override(raw: dict[str, Any], override: str) -> None:
-    """Set one `a.b=value`; the value is TOML, else a string. List items are reached by number: schedule.0.steps.
-
-    Raises:
-        SettingsError: it has another form, or names something below a value.
-    """
+    """Set one `a.b=value`; the value is TOML, else a string. List items are reached by number: schedule.0.steps."""
     key, equals, text = override.partition("=")
     if not equals or not key:
         raise SettingsError(f"--set {override!r} is not of the form key=value. Write, for example: train.steps=100.")

@@ -40,24 +40,18 @@ class StepRows:
     """Source of the rows of a step."""
 
     stream: RowStream
-    """Rows by sample index."""
     corpora: Sequence[str]
     """Names of its corpora, for messages."""
     position: int
     """Sample index of the first."""
     layout: BatchPlan
-    """How they are dealt."""
 
 
 class Batcher:
-    """Builds the micro-batches of one rank; a pure function of (step, objective).
+    """Builds the micro-batches of one rank; a pure function of (step, objective), with draws keyed by the run's seed.
 
-    Args:
-        rows_at: the rows of an update, by its 0-based index.
-        data_rank: whose share.
-        seed: of the run; draws are keyed with it.
-        device: where the micro-batches go.
-        targets_multiple: lists of targets are padded to a multiple of this; 1 or `STATIC_TARGETS_MULTIPLE`.
+    `rows_at` takes the 0-based index of an update. Lists of targets are padded to a multiple of `targets_multiple`: 1,
+    or `STATIC_TARGETS_MULTIPLE`.
     """
 
     def __init__(
@@ -73,7 +67,7 @@ class Batcher:
         self._device, self._targets_multiple = device, targets_multiple
 
     def step(self, step: int, objective: Objective) -> LocalStep:
-        """This rank's share of the update with 0-based index `step`."""
+        """Share of this rank of the update with 0-based index `step`."""
         micro_batches, hashes, counts = [], [], np.zeros(3, dtype=np.int64)
         stream = self._rows_at(step).stream
         for samples_B in self.samples(step):
@@ -120,7 +114,6 @@ class EvaluationBatches:
     """The first so many are used."""
     micro_batch_rows: int
     seed: int
-    """Of the run."""
     data_rank: int = 0
     data_parallel_size: int = 1
     device: torch.device = _CPU

@@ -12,14 +12,14 @@ from toolkit.model.kernels.choice import Kernels
 from toolkit.parallel.shares import allocate_
 from toolkit.parallel.stages import Stage
 from toolkit.parallel.tensor_parallel import share_weights_
-from toolkit.run.division import Division, blocks_of_stages
-from toolkit.run.settings import RunSettings
-from toolkit.run.step_plan import StepPlan
+from toolkit.run.declared import DeclaredRun
+from toolkit.run.division import Division
 from toolkit.training.shared_inputs import check_same_kernels
 
 
-def build_engine(settings: RunSettings, plan: StepPlan, division: Division, *, ranks: Ranks) -> Engine:
+def build_engine(run: DeclaredRun, division: Division, *, ranks: Ranks) -> Engine:
     """The engine around this rank's part of the model; other parts are never allocated. Collective."""
+    settings = run.settings
     with torch.device("meta"):
         encoder = Encoder(settings.model)
     encoder.lm_head.z_loss = settings.train.z_loss
@@ -44,7 +44,7 @@ def build_engine(settings: RunSettings, plan: StepPlan, division: Division, *, r
     if division.is_compiled:
         compile_blocks_(encoder)
     checkpoint_blocks_(encoder.model.layers, settings.train.activation_checkpointing)
-    module = encoder if topology.pp == 1 else Stage(encoder, blocks_of_stages(settings, plan)[topology.stage])
+    module = encoder if topology.pp == 1 else Stage(encoder, run.stages[topology.stage])
     allocate_(module, settings.run.seed, standard_deviation=settings.model.initializer_range)
     if isinstance(module, Stage):
         from toolkit.engine.pipeline import PipelinedEngine

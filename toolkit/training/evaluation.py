@@ -27,12 +27,7 @@ class Evaluator:
         return info.is_start or info.is_phase_end or (self._every is not None and info.step % self._every == 0)
 
     def losses(self, step: int, errors: RankErrors) -> dict[str, float]:
-        """Token means over the validation rows by name of the objective.
-
-        Raises:
-            NonFiniteError: one is not finite; on every rank.
-            CorpusError: a file of the validation corpus is damaged; on every rank.
-        """
+        """Token means over the validation rows by name of the objective; one that is not finite ends the run."""
         return {name: self._loss(name, step, errors) for name in self._objectives}
 
     def _loss(self, name: str, step: int, errors: RankErrors) -> float:

@@ -11,20 +11,17 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from toolkit.core.errors import UserError, is_out_of_room
-from toolkit.run.metrics import MetricsLine, Rates
+from toolkit.run.declared import DeclaredRun
+from toolkit.run.identity import snapshot
+from toolkit.run.metrics import MetricsFile, MetricsLine, probe_scalars, scalars
 from toolkit.training.hooks import Hook
 from toolkit.training.run_state import StepInfo, StepMetrics
 from toolkit.training.speed import Speed
-
-_CURVES = ("learning_rate", "grad_norm", *Rates.__annotations__)
+from toolkit.training.wandb_writer import WandbWriter
 
 
 class LineWriter(Protocol):
-    """Writer of logged steps.
-
-    Attributes:
-        path: the file or folder that is written.
-    """
+    """Writer of logged steps, into a file or folder."""
 
     path: Path
 
@@ -166,16 +163,13 @@ class TensorBoardWriter:
         self._writer.close()
 
 
-def scalars(line: MetricsLine) -> dict[str, float]:
-    """The curves of a line by name. Losses are by objective, so that a switch shows."""
-    named: dict[str, float] = {}
-    if "loss" in line:
-        named[f"loss/{line['objective']}"] = line["loss"]
-    values = cast("dict[str, float]", line)
-    named |= {name: values[name] for name in _CURVES if name in values}
-    return named | {f"validation/{name}": loss for name, loss in line.get("eval_loss", {}).items()}
-
-
-def probe_scalars(scores: Mapping[str, float]) -> dict[str, float]:
-    """The curves of a probe by name."""
-    return {f"probe/{name}": score for name, score in scores.items()}
+def open_writers(run: DeclaredRun, *, resumed_step: int | None) -> list[LineWriter]:
+    """The writers that `[log]` asks for, of a run that goes on from a step; None: a fresh start."""
+    log, folder = run.settings.log, run.folder
+    writers: list[LineWriter] = [MetricsFile(folder, resumed_step=resumed_step)]
+    if log.tensorboard:
+        writers.append(TensorBoardWriter(folder.tensorboard, resumed_step=resumed_step))
+    if log.wandb:
+        project = log.wandb if isinstance(log.wandb, str) else None
+        writers.append(WandbWriter(folder, project=project, resumed_step=resumed_step, settings=snapshot(run.settings)))
+    return writers

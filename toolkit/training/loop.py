@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from toolkit.engine.engine import Engine, NonFiniteStep
 from toolkit.objectives.base import Objective, at_progress
-from toolkit.run.step_plan import BatchPlans, StepPlan
+from toolkit.run.division import BatchPlans
+from toolkit.run.step_plan import StepPlan
 from toolkit.training.batching import Batcher
 from toolkit.training.evaluation import Evaluator
 from toolkit.training.hooks import Hook, HookList
@@ -25,19 +26,17 @@ from toolkit.training.steps_ahead import StepsAhead, steps_ahead
 
 @dataclass(frozen=True)
 class Run:
-    """What the loop needs."""
+    """Parts of a run, as the loop needs them."""
 
     engine: Engine
     batcher: Batcher
     layouts: BatchPlans
-    """How the ranks share each step."""
     plan: StepPlan
     objectives: Mapping[str, Objective]
     evaluator: Evaluator | None
     spikes: SpikePolicy
     saver: CheckpointSaver
     hooks: Sequence[Hook]
-    """Of this rank."""
     is_stop_requested: Callable[[], bool]
 
     def objective_at(self, step: int) -> Objective:
@@ -51,7 +50,7 @@ class Run:
         return steps_ahead(self.batcher, self.engine.ranks, self.objective_at, start=start, stop=stop)
 
     def is_plain(self, info: StepInfo) -> bool:
-        """Whether a step is neither evaluated nor saved, which take so long that a request to stop may come."""
+        """True where a step is neither evaluated nor saved, which take so long that a request to stop may come."""
         is_evaluated = self.evaluator is not None and self.evaluator.is_due(info)
         return not is_evaluated and not self.saver.is_due(info.state)
 

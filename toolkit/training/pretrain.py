@@ -19,13 +19,15 @@ from toolkit.engine.peers import peers_watched
 from toolkit.engine.ranks import Ranks, join_ranks
 from toolkit.parallel.launcher import read_launcher
 from toolkit.run.checks import CHECKS, Checks
+from toolkit.run.declared import DeclaredRun
 from toolkit.run.folder import RunFolder
-from toolkit.run.load import DeclaredRun, read_resolved
+from toolkit.run.load import declare_settings, read_resolved
 from toolkit.run.resolve import Outcome, read_run, resolve_run
 from toolkit.run.settings import RunSettings
-from toolkit.training.assembly import assemble, finish_probes
+from toolkit.training.assembly import assemble
 from toolkit.training.building import build_engine
 from toolkit.training.loop import train
+from toolkit.training.probing import finish_probes
 from toolkit.training.shared_inputs import check_same_inputs, check_shared_folder
 from toolkit.training.starting import find_beginning, own_checkpoint
 from toolkit.training.stopping import StopRequest
@@ -45,7 +47,7 @@ def pretrain(settings: RunSettings, *, ds_config: str | None = None) -> Outcome:
         UserError: settings, corpus or checkpoint do not fit; on every rank.
         NonFiniteError: the loss or a gradient is not finite; on every rank.
     """
-    return pretrain_declared(DeclaredRun.of(settings), ds_config=ds_config)
+    return pretrain_declared(declare_settings(settings), ds_config=ds_config)
 
 
 def pretrain_declared(declared: DeclaredRun, *, ds_config: str | None, checks: Checks = CHECKS) -> Outcome:
@@ -65,7 +67,7 @@ def pretrain_declared(declared: DeclaredRun, *, ds_config: str | None, checks: C
 
 
 def pretrain_resolved(folder: RunFolder) -> Outcome:
-    """Run, or resume, as one of its ranks a run that `ResolvedRun.write` left in its folder."""
+    """Run, or resume, as one of its ranks a run that `PreparedRun.write` left in its folder."""
     with StopRequest() as is_stop_requested, ExitStack() as stack:
         ranks = join()
         stack.enter_context(peers_watched(ranks))
@@ -80,17 +82,17 @@ def _pretrain(folder: RunFolder, ranks: Ranks, is_stop_requested: StopRequest) -
     with ranks.together():
         declared = read_resolved(folder.settings_file)
     ranks, total_steps = join_ranks(declared.settings.parallel), declared.plan.schedule.total_steps
-    resumed = own_checkpoint(folder, ranks)
+    resumed = own_checkpoint(declared, ranks)
     if resumed is not None and resumed.manifest.step == total_steps:
         with ranks.together():
             if ranks.rank == 0:
                 finish_probes(declared, is_stop_requested=is_stop_requested)
         return Outcome(total_steps, total_steps, was_finished=True)
     with ranks.together():
-        run = read_run(folder, declared, num_ranks=ranks.world_size)
-    beginning = find_beginning(run.settings, resumed, ranks)
+        run = read_run(declared, num_ranks=ranks.world_size)
+    beginning = find_beginning(run, resumed, ranks)
     check_same_inputs(ranks, run.data, beginning.checkpoint, key=beginning.key)
-    engine = build_engine(run.settings, run.plan, run.division, ranks=ranks)
+    engine = build_engine(run, run.division, ranks=ranks)
     try:
         state = beginning.load(engine)
         with ranks.together():

@@ -15,13 +15,15 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO
 
 from toolkit.core.text import counted
-from toolkit.run.load import DeclaredRun
-from toolkit.run.metrics import read_lines
+from toolkit.run.declared import DeclaredRun
+from toolkit.run.metrics import missing_probes
 from toolkit.training.hooks import Hook
+from toolkit.training.logged_steps import add_probe, close_all, open_writers
 from toolkit.training.run_state import RunState, StepInfo, StepMetrics
 
 # By name: the program joins fine-tuning and conversion, which training knows nothing of.
@@ -31,36 +33,10 @@ _SECONDS_AT_END = 600.0
 _SECONDS_BETWEEN_LOOKS = 0.1
 
 
-def is_probed(run: DeclaredRun, step: int) -> bool:
-    """True where the checkpoint of a step is probed."""
-    probe, saved = run.settings.probe, run.settings.checkpoint
-    if probe is None:
-        return False
-    is_due = saved.is_due(step) and (probe.every is None or step % probe.every == 0)
-    return is_due or step == run.plan.schedule.total_steps
-
-
-def missing_probes(run: DeclaredRun, *, up_to: int) -> list[int]:
-    """Steps up to `up_to` whose checkpoint is there and whose line in metrics.jsonl lacks the probe's score."""
-    probe = run.settings.probe
-    if probe is None:
-        return []
-    lines = {line["step"]: line for line in read_lines(run.folder)}
-    return sorted(
-        step
-        for step, _ in run.folder.steps()
-        if step <= up_to and is_probed(run, step) and probe.task not in lines.get(step, {}).get("probe", {})
-    )
-
-
 class ProbeHook(Hook):
     """Probes checkpoints; as a container, it has the steps whose checkpoints a probe still has to read.
 
-    Args:
-        run: one with a probe.
-        report: gets the step and its score by name.
-        say: prints a line on the terminal.
-        is_stop_requested: the end of a run waits no longer then.
+    `report` gets a step and its score by name; once a stop is requested, the end of a run waits no longer.
     """
 
     def __init__(
@@ -97,7 +73,7 @@ class ProbeHook(Hook):
 
     def on_checkpoint(self, step: int) -> None:
         """Probe it, or let it wait for its turn."""
-        if not is_probed(self._run, step):
+        if not self._run.is_probed(step):
             return
         self._waiting.append(step)
         self._advance()
@@ -162,6 +138,21 @@ class ProbeHook(Hook):
         if self._num_failed == 1:
             by_hand = f"python -m {_PROGRAM} {self._folder} {step}"
             self._say(f"the probe of step {step:,} failed: {reason}\nTraining is not affected. To see more: {by_hand}")
+
+
+def finish_probes(run: DeclaredRun, *, is_stop_requested: Callable[[], bool]) -> None:
+    """Make the probes that are missing from a finished run; for rank 0."""
+    step = run.plan.schedule.total_steps
+    if not missing_probes(run, up_to=step):
+        return
+    writers, say = open_writers(run, resumed_step=step), partial(print, flush=True)
+    probes = ProbeHook(run, report=partial(add_probe, writers), say=say, is_stop_requested=is_stop_requested)
+    try:
+        probes.add_missing(up_to=step)
+        probes.finish()
+    finally:
+        probes.close(None)
+        close_all(writers, None)
 
 
 @dataclass(frozen=True)

@@ -30,22 +30,18 @@ class RankErrors:
 
     @property
     def has_one(self) -> bool:
-        """Whether this rank keeps an error."""
+        """True while this rank keeps an error."""
         return self._error is not None
 
     def should_stop(self, is_requested: Callable[[], bool] = lambda: False) -> bool:
-        """Whether any rank is asked to stop, or keeps an error; collective.
+        """True where any rank is asked to stop, or keeps an error; collective.
 
         After such an error the weights are good: a run ends as one that is stopped, and raises it once it is saved.
         """
         return self._ranks.sum_counts(int(self.has_one or is_requested())) != (0,)
 
     def sum_counts(self, *counts: int) -> tuple[int, ...]:
-        """Element-wise sum over all ranks; collective.
-
-        Raises:
-            ToolkitError: the error of any rank, on every rank. OSError likewise.
-        """
+        """Element-wise sum over all ranks; the error of any rank is raised on every rank. Collective."""
         *sums, num_failed = self._ranks.sum_counts(*counts, int(self.has_one))
         if num_failed:
             self.raise_agreed()

@@ -49,7 +49,7 @@ class RunState:
         return self.recent_losses if self.step > phase.start else ()
 
     def with_losses(self, losses: Mapping[str, float]) -> "RunState":
-        """This state with newer losses."""
+        """The state with newer losses."""
         return replace(self, losses={**self.losses, **losses})
 
 
@@ -78,12 +78,12 @@ class StepInfo:
 
     @property
     def is_start(self) -> bool:
-        """Whether the run has not made a step yet."""
+        """True while the run has not made a step."""
         return self.phase.index == 0 and self.state.step == self.phase.start
 
     @property
     def is_phase_end(self) -> bool:
-        """Whether this was the last step of its phase."""
+        """True after the last step of the phase."""
         return self.state.step == self.phase.stop
 
 
@@ -102,4 +102,4 @@ class StepMetrics:
     spike: str = ""
     """What there is to say of a spike of the loss; empty if there is none."""
     is_applied: bool = True
-    """Whether weights and moments were updated."""
+    """True where weights and moments were updated."""

@@ -1,14 +1,14 @@
 """Saving of checkpoints: when, and what their manifests say."""
 
 import logging
-from pathlib import Path
 
-from toolkit.checkpoint.manifest import CheckpointManifest
-from toolkit.checkpoint.retention import CheckpointSettings
+import toolkit
+from toolkit.checkpoint.manifest import CheckpointManifest, LayoutEntry, VocabularyEntry
 from toolkit.core.errors import ToolkitError
 from toolkit.engine.engine import Engine
 from toolkit.engine.saving import AsyncCheckpoint
-from toolkit.run.step_plan import StepPlan
+from toolkit.run.identity import snapshot
+from toolkit.run.resolve import ResolvedRun
 from toolkit.training.hooks import Hook
 from toolkit.training.rank_errors import RankErrors
 from toolkit.training.run_state import RunState
@@ -19,29 +19,18 @@ _log = logging.getLogger(__name__)
 class CheckpointSaver:
     """Saves checkpoints of a run while it trains, one at a time; hooks learn of each when it has appeared.
 
-    The run's `manifest` gets the state at each save; `first_step`, from which this process starts, needs none. Where
+    Manifests name the `origin` of the weights; `first_step`, from which this process starts, needs no checkpoint. Where
     any rank could not write, all raise a CheckpointError.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        root: Path,
-        settings: CheckpointSettings,
-        *,
-        manifest: CheckpointManifest,
-        tokenizer_folder: Path,
-        first_step: int,
-        plan: StepPlan,
-    ) -> None:
-        self._engine, self._root, self._settings, self._manifest = engine, root, settings, manifest
-        self._tokenizer_folder, self._plan = tokenizer_folder, plan
+    def __init__(self, run: ResolvedRun, engine: Engine, *, origin: dict[str, str], first_step: int) -> None:
+        self._run, self._engine, self._manifest = run, engine, _manifest(run, engine, origin)
         self._saved_step = first_step
         self._in_flight: AsyncCheckpoint | None = None
 
     def is_due(self, state: RunState) -> bool:
         """True where a checkpoint is saved after this step, be it the last of the process or not."""
-        return self._settings.is_due(state.step)
+        return self._run.settings.checkpoint.is_due(state.step)
 
     @property
     def is_writing(self) -> bool:
@@ -51,20 +40,21 @@ class CheckpointSaver:
     def save(self, state: RunState, hooks: Hook) -> None:
         """Begin a checkpoint of this state, once the one in flight has appeared; collective."""
         self.finish(hooks)
+        plan, folder = self._run.plan, self._run.folder
         manifest = self._manifest.model_copy(
             update={
                 "step": state.step,
                 "optimizer_step": self._engine.optimizer_step,
                 "tokens": state.tokens,
-                "phase_settings": self._plan.phase_settings(state.step - 1),
-                "data_position": self._plan.position(state.step),
+                "phase_settings": plan.phase_settings(state.step - 1),
+                "data_position": plan.position(state.step),
                 "data_digest": state.digest.hex(),
                 "losses": dict(state.losses),
                 "recent_losses": state.recent_losses,
             }
         )
         self._in_flight = AsyncCheckpoint(
-            self._engine, self._root, manifest=manifest, tokenizer_folder=self._tokenizer_folder
+            self._engine, folder.checkpoints, manifest=manifest, tokenizer_folder=folder.tokenizer
         )
         self._saved_step = state.step
 
@@ -84,18 +74,14 @@ class CheckpointSaver:
             self.advance(hooks)
 
     def save_last(self, state: RunState, hooks: Hook, errors: RankErrors) -> None:
-        """Save where the process ends, unless that is saved, and then raise what a hook of any rank met; collective.
-
-        Raises:
-            CheckpointError: on every rank, if any could not write.
-            ToolkitError: the error of a hook, which comes first: a full disk is the cause of both. OSError likewise.
-        """
+        """Save where the process ends, unless that is saved, and then raise what a hook of any rank met; collective."""
         try:
             if state.step != self._saved_step:
                 self.save(state, hooks)
             self.finish(hooks)
         except ToolkitError as error:
             if error.is_agreed:
+                # That of a hook comes first: a full disk is the cause of both.
                 errors.raise_agreed()
             raise
         errors.raise_agreed()
@@ -113,3 +99,27 @@ class CheckpointSaver:
             # `error` is the one that ends the run.
             if self._engine.ranks.rank == 0:
                 _log.warning("the checkpoint in flight could not be finished: %s", raised)
+
+
+def _manifest(run: ResolvedRun, engine: Engine, origin: dict[str, str]) -> CheckpointManifest:
+    """The manifest of the run's checkpoints, but for where the run stands."""
+    corpus, parallel = run.data.corpus, run.settings.parallel
+    return CheckpointManifest(
+        toolkit_version=toolkit.__version__,
+        step=0,
+        optimizer_step=0,
+        tokens=0,
+        data_position=0,
+        data_digest="",
+        settings=snapshot(run.settings),
+        corpora=run.data.corpora.hashes(),
+        vocabulary=VocabularyEntry.of(corpus.vocabulary, corpus.fingerprint),
+        layout=LayoutEntry(
+            world_size=engine.ranks.world_size, zero_stage=engine.zero_stage, tp=parallel.tp, pp=parallel.pp
+        ),
+        kernels=engine.kernels,
+        tensors={},
+        files={},
+        losses={},
+        origin=origin,
+    )

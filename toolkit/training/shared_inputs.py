@@ -25,12 +25,7 @@ _PACKAGES = ("torch", "deepspeed", "numpy")
 
 @dataclass(frozen=True)
 class Input:
-    """Something that a rank has opened or imported.
-
-    Attributes:
-        identity: equal on all ranks of a run.
-        place: where this rank found it, which may differ.
-    """
+    """Something that a rank has opened or imported, equal on all ranks; they may have found it in different places."""
 
     identity: str
     place: str = ""

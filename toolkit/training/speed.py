@@ -3,9 +3,11 @@
 import torch
 
 from toolkit.engine.gpus import peak_flops
+from toolkit.engine.ranks import Ranks
 from toolkit.model.config import ModelSettings
 from toolkit.model.presets import training_flops
 from toolkit.run.metrics import Rates
+from toolkit.run.settings import CompleteSettings
 from toolkit.training.run_state import StepMetrics
 
 
@@ -14,6 +16,13 @@ def known_peak_flops(device: torch.device, *, precision: str) -> float | None:
     if device.type != "cuda" or precision != "bf16":
         return None
     return peak_flops(torch.cuda.get_device_name(device))
+
+
+def peak_flops_of(settings: CompleteSettings, ranks: Ranks) -> float | None:
+    """Peak FLOPs per second of all devices of a run; None if unknown."""
+    given = settings.log.peak_tflops
+    each = given * 1e12 if given else known_peak_flops(ranks.device, precision=settings.precision)
+    return each * ranks.world_size if each else None
 
 
 class Speed:

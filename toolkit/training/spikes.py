@@ -31,11 +31,7 @@ class SpikePolicy:
         return math.inf if self.action == "tell" else threshold
 
     def report(self, step: int, loss: float, threshold: float, rows: str) -> str:
-        """A spike in words, with its rows and what becomes of it.
-
-        Raises:
-            LossSpikeError: the run is to stop there.
-        """
+        """A spike in words, with its rows and what becomes of it; a LossSpikeError if the run is to stop there."""
         text = (
             f"step {step}: the loss {loss:.4g} is a spike, above {threshold:.4g}: the median of the {WINDOW} steps "
             f"before it and {self._deviations:g} robust deviations. Rows of the step: {rows}."

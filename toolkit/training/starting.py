@@ -3,7 +3,7 @@
 Each rank opens the checkpoint by itself; rank 0 alone has hashed its files.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,10 +16,11 @@ from toolkit.engine.engine import Engine
 from toolkit.engine.ranks import Ranks
 from toolkit.engine.saving import load_checkpoint
 from toolkit.model.growth import Growth
-from toolkit.run.folder import RunFolder
-from toolkit.run.identity import check_same_model, growth_of, rope_differences
+from toolkit.run.declared import DeclaredRun
+from toolkit.run.identity import growth_of, rope_differences
+from toolkit.run.resolve import ResolvedRun
 from toolkit.run.settings import FirstWeights, RunSettings
-from toolkit.run.start import no_intact_checkpoint
+from toolkit.run.start import Start
 from toolkit.training.run_state import RunState
 
 
@@ -40,16 +41,23 @@ class GrownCheckpoint(Checkpoint):
         return ParameterState(name, weight, torch.zeros_like(weight), torch.zeros_like(weight))
 
 
-def own_checkpoint(folder: RunFolder, ranks: Ranks) -> Checkpoint | None:
+def own_checkpoint(run: DeclaredRun, ranks: Ranks) -> Checkpoint | None:
     """The checkpoint to resume from; `resolve_run` has seen that it is of this run. Collective."""
-    path: Path | None = None
+
+    def newest() -> Path | None:
+        found, damage = run.folder.newest_checkpoint()
+        if found is None and damage:
+            raise run.folder.no_intact_checkpoint(damage)
+        print("".join(f"{message}\n" for message in damage), end="", flush=True)
+        return None if found is None else found.path
+
+    return _opened(newest, ranks)
+
+
+def _opened(find: Callable[[], Path | None], ranks: Ranks) -> Checkpoint | None:
+    """The checkpoint that rank 0 finds, whose files it has hashed, opened on each rank. Collective."""
     with ranks.together():
-        if ranks.rank == 0:
-            newest, damage = folder.newest_checkpoint()
-            if newest is None and damage:
-                raise no_intact_checkpoint(folder, damage)
-            print("".join(f"{message}\n" for message in damage), end="", flush=True)
-            path = None if newest is None else newest.path
+        path = find() if ranks.rank == 0 else None
     path = ranks.broadcast(path)
     with ranks.together():
         return None if path is None else open_unverified(path)
@@ -118,20 +126,18 @@ class Beginning:
         return manifest.origin | {"run": name, "step": str(manifest.step)} | grown
 
 
-def find_beginning(settings: RunSettings, own: Checkpoint | None, ranks: Ranks) -> Beginning:
+def find_beginning(run: ResolvedRun, own: Checkpoint | None, ranks: Ranks) -> Beginning:
     """Beginning of a run that has a checkpoint of its own, or none; collective."""
-    first = settings.first_weights
+    first = run.settings.first_weights
     if own is not None or first is None:
-        return Beginning(settings, own, None)
-    path = Path(first.source)
-    with ranks.together():
-        if ranks.rank == 0:
-            found = open_checkpoint(first.source)
-            check_same_model(settings, found.manifest)
-            path = found.path
-    path = ranks.broadcast(path)
-    with ranks.together():
-        return Beginning(settings, open_unverified(path), first)
+        return Beginning(run.settings, own, None)
+
+    def fitting() -> Path:
+        found = open_checkpoint(first.source)
+        Start(initial=found.manifest).check(run, run.data.corpora)
+        return found.path
+
+    return Beginning(run.settings, _opened(fitting, ranks), first)
 
 
 def _state_of(manifest: CheckpointManifest) -> RunState:

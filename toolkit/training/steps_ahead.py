@@ -26,7 +26,6 @@ class AgreedStep:
     """What one rank runs in one step, and what all ranks know of it before it begins."""
 
     micro_batches: tuple[MicroBatch, ...]
-    """Of this rank."""
     counts: StepCounts
     """Over all ranks."""
     row_hashes_RL8: npt.NDArray[np.uint8]
@@ -35,10 +34,9 @@ class AgreedStep:
 
 @dataclass(frozen=True)
 class _Failure:
-    """A step that some rank could not build."""
+    """A step that some rank could not build; `error` is this rank's own."""
 
     error: Exception | None
-    """Of this rank."""
 
 
 StepsAhead = Generator[AgreedStep, None, None]
@@ -49,13 +47,6 @@ def steps_ahead(
     batcher: Batcher, ranks: Ranks, objective_at: Callable[[int], Objective], *, start: int, stop: int
 ) -> StepsAhead:
     """The updates `start` to `stop` - 1; collective where it begins.
-
-    Args:
-        batcher: of this rank.
-        ranks: the process group.
-        objective_at: the objective of an update, by its 0-based index.
-        start: of the first update.
-        stop: one past the last update.
 
     Raises:
         ToolkitError: any rank could not build its part of the step; on every rank. OSError likewise.

@@ -9,21 +9,14 @@ from typing import Any
 
 from toolkit.core.errors import SettingsError
 from toolkit.run.folder import RunFolder
-from toolkit.run.metrics import MetricsLine
-from toolkit.training.logged_steps import probe_scalars, scalars
+from toolkit.run.metrics import MetricsLine, probe_scalars, scalars
 
 
 class WandbWriter:
     """One run on Weights & Biases, the same over the life of the run folder.
 
-    Args:
-        folder: of the run, which gives the run its name.
-        project: there; None: the package's own choice (WANDB_PROJECT, else "uncategorized").
-        resumed_step: the step that the run goes on from; None, at a fresh start, starts another run there.
-        settings: the run's settings, shown beside the curves.
-
-    Raises:
-        SettingsError: the package cannot be imported or started, for example without a login.
+    Without a `project`, it is the package's own choice (WANDB_PROJECT, else "uncategorized"); without a
+    `resumed_step`, at a fresh start, another run is started there.
     """
 
     def __init__(

@@ -30,7 +30,7 @@ def run_rank(source: str | None, overrides: Sequence[str], *, ds_config: str) ->
         declared = declare_run(source, overrides)
         prepare_if_named(declared.settings.data)
         # Before ranks wait for one another, each sees whether it can read what it will need.
-        open_corpora(declared.settings, declared.plan)
+        open_corpora(declared)
         _report(pretrain_declared(declared, ds_config=ds_config, checks=RUN_CHECKS))
 
 

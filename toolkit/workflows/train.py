@@ -14,9 +14,9 @@ from toolkit.engine.gpus import num_devices
 from toolkit.run import RunFolder, RunSettings, run_presets
 from toolkit.run.checks import CHECKS
 from toolkit.run.division import divide_run
-from toolkit.run.load import DeclaredRun, declare_run, preset_data, read_without_objectives, to_toml
+from toolkit.run.load import declare_run, declare_settings, preset_data, read_without_objectives, to_toml
+from toolkit.run.metrics import missing_probes
 from toolkit.run.resolve import Outcome, resolve_run
-from toolkit.run.step_plan import BatchPlans
 from toolkit.workflows.launch import launch_ranks, what_is_left
 from toolkit.workflows.probe import check_probe
 
@@ -45,7 +45,7 @@ def train_run(
         ranks = num_procs or num_devices()
         run = resolve_run(declared, ds_config=ds_config, num_ranks=ranks, checks=RUN_CHECKS)
         last = run.plan.schedule.total_steps
-        if run.is_finished and run.folder.settings_file.is_file() and not _lacks_probes(run):
+        if run.is_finished and run.folder.settings_file.is_file() and not missing_probes(run, up_to=last):
             print(Outcome(last, last, was_finished=True), flush=True)
             return 0
         for choice in run.division.choices:
@@ -60,17 +60,9 @@ def train_run(
 
 def is_complete(folder: RunFolder) -> bool:
     """True where another start of a run would do nothing; files of its last checkpoint are not hashed."""
-    run = DeclaredRun.of(read_without_objectives(folder.settings_file))
-    return folder.checkpoint(run.plan.schedule.total_steps).is_dir() and not _lacks_probes(run)
-
-
-def _lacks_probes(run: DeclaredRun) -> bool:
-    """True where scores of a finished run's probe are missing, which a rank would make."""
-    if run.settings.probe is None:
-        return False
-    from toolkit.training.probing import missing_probes
-
-    return bool(missing_probes(run, up_to=run.plan.schedule.total_steps))
+    run = declare_settings(read_without_objectives(folder.settings_file))
+    last = run.plan.schedule.total_steps
+    return folder.checkpoint(last).is_dir() and not missing_probes(run, up_to=last)
 
 
 def show_run(
@@ -93,23 +85,24 @@ def show_run(
     from toolkit.run.forecast import Machines, forecast, forecast_memory
 
     declared = declare_run(source, overrides)
-    settings, plan, ranks = declared.settings, declared.plan, num_procs or num_devices()
+    ranks, about_data, data = num_procs or num_devices(), list[str](), None
     machines = None if device is None else Machines(device, mfu, ranks, job_hours)
-    if missing := _missing(settings) if source in run_presets() else []:
+    if missing := _missing(declared.settings) if source in run_presets() else []:
         for check in RUN_CHECKS.machine:
-            check(settings)
-        division, data = divide_run(settings, plan, ds_config=ds_config, num_ranks=ranks), None
-        batches, about_data = BatchPlans(division.batch, plan), []
+            check(declared.settings)
+        run, division = declared, divide_run(declared, ds_config=ds_config, num_ranks=ranks)
         notes = [f"{key} ({path}) does not exist yet" for key, path in missing]
-        sizes = "" if settings.model.vocab_size else ", parameters, FLOPs and disk (set model.vocab_size to see them)"
+        sizes = (
+            "" if run.settings.model.vocab_size else ", parameters, FLOPs and disk (set model.vocab_size to see them)"
+        )
         notes.append(f"what depends on that is left out here: epochs of the corpus, checks against it{sizes}")
     else:
-        run = resolve_run(declared, ds_config=ds_config, num_ranks=ranks, checks=RUN_CHECKS)
-        settings, data, division, batches, notes = run.settings, run.data, run.division, run.batches, []
-        about_data = [*data.describe().splitlines(), run.start.describe(settings)]
-    print(to_toml(settings))
-    lines = [*forecast(settings, plan, data=data, machines=machines), *forecast_memory(settings, plan, division)]
-    for line in [*lines, *about_data, *batches.describe(), *division.choices, *notes]:
+        run = prepared = resolve_run(declared, ds_config=ds_config, num_ranks=ranks, checks=RUN_CHECKS)
+        data, division, notes = prepared.data, prepared.division, []
+        about_data = [*data.describe().splitlines(), prepared.start.describe(run.settings)]
+    print(to_toml(run.settings))
+    lines = [*forecast(run, data=data, machines=machines), *forecast_memory(run, division)]
+    for line in [*lines, *about_data, *division.batches.describe(), *division.choices, *notes]:
         print(f"# {line}")
 
 

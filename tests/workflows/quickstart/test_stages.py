@@ -48,15 +48,15 @@ class _Programs:
     def train(self, source, overrides, *, ds_config, num_procs):
         assert (source, ds_config) == ("quickstart", "zero2")
         data = open_run_data(declare_run(source, overrides))
-        folder, last_step = Path(data.settings.run.dir), data.schedule.total_steps
+        folder, last_step = Path(data.run.settings.run.dir), data.run.plan.schedule.total_steps
         self.calls.append(f"train {folder.name}")
         folder.mkdir(parents=True, exist_ok=True)
         # The preset leaves it open: a start chooses it.
-        settings = CompleteSettings.of(data.settings, precision="bf16")
+        settings = CompleteSettings.of(data.run.settings, precision="bf16")
         (folder / "run.toml").write_text(to_toml(settings))
         if self.exit_code or self.stops_early:
             return self.exit_code
-        encoder = Encoder(data.settings.model)
+        encoder = Encoder(data.run.settings.model)
         initialize_(encoder, 0)
         write_checkpoint(
             folder / "checkpoints",
@@ -67,7 +67,7 @@ class _Programs:
             settings=snapshot(settings),
         )
         with (folder / "metrics.jsonl").open("w") as file:
-            for phase in data.schedule.phases:
+            for phase in data.run.plan.schedule.phases:
                 for step in {0, phase.stop} if phase.index == 0 else {phase.stop}:
                     line = {"step": step, "phase": phase.index, "objective": phase.objective, "attention": "causal"}
                     more = {"eval_loss": {"clm": 6.0, "mlm": 6.0}} | (

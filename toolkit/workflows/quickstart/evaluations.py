@@ -51,9 +51,9 @@ def unigram_losses(data: RunData) -> dict[str, float]:
     """
     log_frequency_V = torch.from_numpy(_log_frequencies(data.corpus))
     assert data.validation_rows is not None
-    num_rows = min(data.settings.eval.rows or data.validation_rows.num_rows, data.validation_rows.num_rows)
+    num_rows = min(data.run.settings.eval.rows or data.validation_rows.num_rows, data.validation_rows.num_rows)
     batches = EvaluationBatches(
-        data.validation_rows, num_rows=num_rows, micro_batch_rows=8, seed=data.settings.run.seed
+        data.validation_rows, num_rows=num_rows, micro_batch_rows=8, seed=data.run.settings.run.seed
     )
     losses = {}
     for name, objective in data.evaluated.items():

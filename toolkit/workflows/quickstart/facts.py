@@ -114,20 +114,20 @@ def gather(
         mlm_only: run folder of the run without CLM, if there is one.
         max_logit_difference: between the exported folders and the checkpoint.
     """
-    last_step = data.schedule.total_steps
+    last_step = data.run.plan.schedule.total_steps
     checkpoint, _ = RunFolder(folder).newest_checkpoint()
     assert checkpoint is not None
     scores = [FinetuningResult.model_validate_json((path / "result.json").read_bytes()) for path in results]
-    rows_read = last_step * data.settings.train.global_batch_rows
+    rows_read = last_step * data.run.settings.train.global_batch_rows
     return Facts(
         folder=str(folder),
-        settings=Start(checkpoint.manifest).keep_choices(data.settings),
-        phases=data.schedule.phases,
+        settings=Start(checkpoint.manifest).keep_choices(data.run).settings,
+        phases=data.run.plan.schedule.phases,
         settings_text=RunFolder(folder).settings_file.read_text(encoding="utf-8"),
         documents=data.corpus.num_documents,
         tokens=data.corpus.num_tokens,
         epochs=rows_read / data.rows.num_rows,
-        parameters=parameter_counts(data.settings.model).total,
+        parameters=parameter_counts(data.run.settings.model).total,
         ranks=checkpoint.manifest.layout.world_size,
         zero_stage=checkpoint.manifest.layout.zero_stage,
         metrics=read_metrics(folder, last_step=last_step),

@@ -75,7 +75,7 @@ class Quickstart:
             prepare_bundled_corpus(run.settings.data)
             data = open_run_data(run)
             # A run that has begun goes on, whatever another measurement would say.
-            return self._begun(before) or measure_choice(data.settings, ranks=_num_ranks()).facts
+            return self._begun(before) or measure_choice(data.run.settings, ranks=_num_ranks()).facts
 
         self._job.stage("prepare", "Prepare: Wikipedia text to a corpus", key=key, outputs=[folder], work=work)
         self._choice = StepChoice.of(self._job.stages["prepare"].facts, run.settings)
@@ -99,11 +99,11 @@ class Quickstart:
         newest, _ = run.newest_checkpoint()
         if newest is not None:
             try:
-                check_same_run(newest.manifest.settings, Start(newest.manifest).keep_choices(data.settings))
+                check_same_run(newest.manifest.settings, Start(newest.manifest).keep_choices(data.run).settings)
             except SettingsError as error:
                 changed = [line for line in str(error).splitlines() if line.startswith("  ")]
                 raise self._is_of_another("\n".join(["holds a run with other settings:", *changed])) from None
-        last, ranks = run.checkpoint(data.schedule.total_steps), _num_ranks()
+        last, ranks = run.checkpoint(data.run.plan.schedule.total_steps), _num_ranks()
 
         def work() -> None:
             code = train_run(_PRESET, overrides, ds_config=_DS_CONFIG, num_procs=ranks)
@@ -113,7 +113,7 @@ class Quickstart:
         self._job.stage(
             name,
             _phases(data),
-            key=hash_of(snapshot(data.settings)),
+            key=hash_of(snapshot(data.run.settings)),
             outputs=[last, run.metrics_file, run.settings_file],
             work=work,
         )
@@ -199,7 +199,7 @@ def _labelled() -> dict[str, Path]:
 
 
 def _phases(data: RunData) -> str:
-    steps = [(f"{phase.stop - phase.start:,}", phase.objective.upper()) for phase in data.schedule.phases]
+    steps = [(f"{phase.stop - phase.start:,}", phase.objective.upper()) for phase in data.run.plan.schedule.phases]
     if len(steps) == 1:
         return "Compare: {} steps of {} alone".format(*steps[0])
     return "Pretrain: {} steps of {}".format(*steps[0]) + "".join(

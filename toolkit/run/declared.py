@@ -1,0 +1,53 @@
+"""A run as its file declares it, and what follows from that alone."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from toolkit.objectives.mlm import MaskRatioRamp
+from toolkit.parallel.division import stage_blocks
+from toolkit.run.folder import RunFolder
+from toolkit.run.settings import RunSettings
+from toolkit.run.step_plan import StepPlan
+
+
+@dataclass(frozen=True)
+class DeclaredRun:
+    """Valid settings, and the plan of steps that follows from them."""
+
+    settings: RunSettings
+    plan: StepPlan
+
+    @cached_property
+    def folder(self) -> RunFolder:
+        """The run folder."""
+        return RunFolder(self.settings.run.dir)
+
+    @property
+    def stages(self) -> list[range]:
+        """Numbers of the blocks of each pipeline stage; the vocabulary size is known."""
+        return stage_blocks(self.settings.model, self.settings.parallel, targets_per_position=self.mean_targets)
+
+    @property
+    def mean_targets(self) -> float:
+        """Targets per position over the whole schedule."""
+        schedule = self.plan.schedule
+        targets = sum(
+            (phase.stop - phase.start) * self.targets_per_position(phase.objective) for phase in schedule.phases
+        )
+        return targets / schedule.num_steps
+
+    def targets_per_position(self, objective: str) -> float:
+        """Targets of an objective over positions, as far as settings tell: without a mask ratio it counts as 1.
+
+        A ramp counts with its mean.
+        """
+        ratio = getattr(self.settings.objectives[objective].settings, "mask_ratio", 1.0)
+        return ratio.mean if isinstance(ratio, MaskRatioRamp) else float(ratio)
+
+    def is_probed(self, step: int) -> bool:
+        """True where the checkpoint of a step is probed."""
+        probe, saved = self.settings.probe, self.settings.checkpoint
+        if probe is None:
+            return False
+        is_due = saved.is_due(step) and (probe.every is None or step % probe.every == 0)
+        return is_due or step == self.plan.schedule.total_steps
