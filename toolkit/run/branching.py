@@ -75,7 +75,6 @@ def make_branch(parent: Path, *, step: int, tail: Path, output: Path, overrides:
 
 
 def _branch_point(parent: Path, step: int) -> tuple[CheckpointManifest, Path]:
-    """The manifest and the folder of a checkpoint of the parent."""
     folder = RunFolder(parent)
     kept = sorted(number for number, _ in folder.steps())
     if not kept:
@@ -99,7 +98,6 @@ def _after(kept: list[int], step: int) -> list[int]:
 
 
 def _choices(raw: dict[str, Any], tail: Path) -> TailSettings:
-    """`[branch]` of the tail, taken out of it."""
     try:
         return TailSettings.model_validate(raw.pop("branch", {}))
     except ValidationError as error:

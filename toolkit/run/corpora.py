@@ -85,8 +85,6 @@ def open_corpora(run: DeclaredRun) -> RunCorpora:
 
 
 def _open_training(data: DataSettings, key: str, opened: dict[str, Corpus]) -> tuple[NamedCorpus, ...]:
-    """The corpora of a phase: one, or those of a blend."""
-
     def corpus(path: str) -> Corpus:
         if path not in opened:
             opened[path] = Corpus(path)

@@ -122,7 +122,6 @@ def read_division(run: DeclaredRun, *, num_ranks: int) -> Division:
 
 
 def _batch_of(settings: RunSettings, micro_batch_rows: int | None, num_ranks: int) -> BatchPlan:
-    """Division of a step into micro-batches of so many rows."""
     copies = topology(0, num_ranks, settings.parallel).dp
     return batch_plan(settings.train.global_batch_rows, micro_batch_rows, data_parallel=copies)
 
@@ -192,7 +191,6 @@ def parts_in_words(memory: RankMemory) -> str:
 
 
 def _with_file(run: DeclaredRun, batch: BatchPlan, named: str | None) -> Division:
-    """The division of a step with the DeepSpeed file that is named, or chosen for it."""
     source, why = choose_ds_config(batch, run.settings.parallel) if named is None else (named, "")
     config, told = read_ds_config(source), (f"--ds-config {source}: {why}",) if why else ()
     return Division(BatchPlans(batch, run.plan), config, source, is_compiled(run.settings.train, config), told)

@@ -146,7 +146,6 @@ def _gigabytes(size: float) -> str:
 
 
 def _kept_checkpoints(run: DeclaredRun) -> int:
-    """Number of checkpoints at the end."""
     keep, schedule, last = run.settings.checkpoint, run.plan.schedule, run.plan.schedule.total_steps
     saved = [step for step in range(schedule.first_step + 1, last + 1) if keep.is_due(step) or step == last]
     trunk = {step for step in saved if keep.keep_every is not None and step % keep.keep_every == 0}

@@ -69,12 +69,11 @@ def assemble(
 
 
 def _hooks(run: ResolvedRun, engine: Engine, state: RunState, is_stop_requested: Callable[[], bool]) -> list[Hook]:
-    """Watchers of the run on rank 0."""
     settings = run.settings
     speed = Speed(settings.model, peak_flops=peak_flops_of(settings, engine.ranks))
     writers = open_writers(run, resumed_step=None if state.step == run.plan.schedule.first_step else state.step)
-    console = ConsoleHook(run.plan, run.data.objectives)
     log = LogHook(writers, every=settings.log.every, speed=speed, is_probed=run.is_probed)
+    console = ConsoleHook(run.plan, run.data.objectives)
     if settings.probe is None:
         return [log, console, RetentionHook(run.folder.checkpoints, settings.checkpoint)]
     probes = ProbeHook(run, report=partial(add_probe, writers), say=console.say, is_stop_requested=is_stop_requested)

@@ -94,13 +94,11 @@ def _pretrain(folder: RunFolder, ranks: Ranks, is_stop_requested: StopRequest) -
     check_same_inputs(ranks, run.data, beginning.checkpoint, key=beginning.key)
     engine = build_engine(run, run.division, ranks=ranks)
     try:
-        state = beginning.load(engine)
+        state, origin = beginning.load(engine), beginning.origin()
         with ranks.together():
             if ranks.rank == 0:
                 print(run.data.describe(), flush=True)
-            assembled = assemble(
-                run, engine, state=state, origin=beginning.origin(), is_stop_requested=is_stop_requested
-            )
+            assembled = assemble(run, engine, state=state, origin=origin, is_stop_requested=is_stop_requested)
         state = train(assembled, state)
     finally:
         engine.close()

@@ -72,6 +72,8 @@ class Beginning:
     """The one to resume from, or to start with; None: weights are drawn."""
     first: FirstWeights | None
     """What names the one to start with."""
+    growth: Growth | None = None
+    """From the model of that one to the run's, if it is smaller."""
 
     @property
     def key(self) -> str:
@@ -86,22 +88,20 @@ class Beginning:
         checkpoint, settings, first = self.checkpoint, self.settings, self.first
         if checkpoint is None:
             return RunState()
-        manifest, state = checkpoint.manifest, _state_of(checkpoint.manifest)
-        if first is None:
-            load_checkpoint(engine, checkpoint)
-            if engine.ranks.rank == 0:
-                print(f"resuming from step {manifest.step}", flush=True)
-            return state
-        source, grown = checkpoint, ""
-        if first.grow is not None:
-            growth = growth_of(settings, manifest)
-            source, grown = GrownCheckpoint(checkpoint, growth, names=engine.parameter_names), f", {growth.describe()}"
-        load_checkpoint(engine, source, moments=first.optimizer)
-        if engine.ranks.rank == 0:
+        manifest, state, growth = checkpoint.manifest, _state_of(checkpoint.manifest), self.growth
+        source = checkpoint if growth is None else GrownCheckpoint(checkpoint, growth, names=engine.parameter_names)
+        load_checkpoint(engine, source, moments="keep" if first is None else first.optimizer)
+        told = [f"resuming from step {manifest.step}"]
+        if first is not None:
             kept = "with its optimizer" if first.optimizer == "keep" else "with a new optimizer"
-            print(f"starting from {checkpoint.path} (step {manifest.step}){grown}, {kept}", flush=True)
-            for line in rope_differences(settings, manifest):
-                print(f"these weights were trained with other rotary embeddings: {line}", flush=True)
+            grown = "" if growth is None else f", {growth.describe()}"
+            told = [f"starting from {checkpoint.path} (step {manifest.step}){grown}, {kept}"]
+            others = rope_differences(settings, manifest)
+            told += [f"these weights were trained with other rotary embeddings: {line}" for line in others]
+        if engine.ranks.rank == 0:
+            print(*told, sep="\n", flush=True)
+        if first is None:
+            return state
         if settings.branch is None:
             return RunState()
         return state if settings.branch.data == "keep" else replace(state, digest=DIGEST_START)
@@ -117,7 +117,7 @@ class Beginning:
         # A branch has its parent's, since the two are one run up to there.
         if self.first is None or self.settings.branch is not None:
             return manifest.origin
-        grown = {"grown": growth_of(self.settings, manifest).describe()} if self.first.grow is not None else {}
+        grown = {} if self.growth is None else {"grown": self.growth.describe()}
         run = manifest.settings.get("run")
         if run is None and manifest.origin:
             return manifest.origin | grown
@@ -137,7 +137,9 @@ def find_beginning(run: ResolvedRun, own: Checkpoint | None, ranks: Ranks) -> Be
         Start(initial=found.manifest).check(run, run.data.corpora)
         return found.path
 
-    return Beginning(run.settings, _opened(fitting, ranks), first)
+    found = _opened(fitting, ranks)
+    growth = None if found is None or first.grow is None else growth_of(run.settings, found.manifest)
+    return Beginning(run.settings, found, first, growth)
 
 
 def _state_of(manifest: CheckpointManifest) -> RunState:
