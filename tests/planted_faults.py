@@ -1131,8 +1131,8 @@ FAULTS = (
     Fault(
         name="quickstart: what the start of a run chose is another setting when the job is started again",
         path="toolkit/workflows/quickstart/stages.py",
-        old="Start(newest.manifest).keep_choices(data.settings)",
-        new="data.settings",
+        old="Start(newest.manifest).keep_choices(data.run).settings",
+        new="data.run.settings",
         tests=("tests/workflows/quickstart/test_stages.py::test_everything_is_made_once",),
     ),
     Fault(
