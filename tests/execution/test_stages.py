@@ -1,3 +1,5 @@
+import math
+
 import pytest
 
 from toolkit.execution.stages import Stages, hash_of
@@ -51,6 +53,20 @@ def test_an_interrupted_try_counts_towards_the_next_one(tmp_path, monkeypatch):
 def test_a_damaged_record_counts_as_none(tmp_path):
     (tmp_path / "stages.json").write_text('{"make": {"key"')
     assert Stages(tmp_path).get("make") is None
+
+
+def test_a_number_that_is_none_keeps_the_records(tmp_path):
+    _finished(tmp_path)
+    stages = Stages(tmp_path)
+    stages.finish("make", [tmp_path / "out"], facts={"lowest": -math.inf, "ratio": math.nan})
+    facts = Stages(tmp_path)["make"].facts
+    assert facts["lowest"] == -math.inf
+    assert math.isnan(facts["ratio"])
+
+
+def test_a_path_that_no_file_can_have_is_not_intact(tmp_path):
+    (tmp_path / "stages.json").write_text(r'{"make": {"key": "key", "files": {"a\u0000b": "0"}}}')
+    assert not Stages(tmp_path).is_intact("make", "key")
 
 
 def test_the_hash_of_a_path_is_that_of_its_content(tmp_path):

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from toolkit.core.console import console
 from toolkit.core.files import atomic_write, hash_file
@@ -23,6 +23,9 @@ from toolkit.core.settings import Settings
 
 class StageRecord(Settings):
     """The record of one stage."""
+
+    # As null it would not be read again, and all records with it.
+    model_config = ConfigDict(ser_json_inf_nan="constants")
 
     key: str
     """Hash of all inputs."""
@@ -182,7 +185,7 @@ def _files_of(output: Path) -> list[Path]:
 def _hash_or_none(path: Path) -> str | None:
     try:
         return hash_file(path)
-    except OSError:
+    except (OSError, ValueError):
         return None
 
 
