@@ -41,7 +41,7 @@ class TrainSettings(OptimizerSettings):
     """Coefficient of log(Z)^2 in what is minimised, Z a target's softmax normaliser (PaLM: 1e-4); 0: without. Logged
     and validation losses are the cross-entropy alone."""
     compile: bool | None = None
-    """Whether blocks and loss go through torch.compile; unset: on GPUs, below ZeRO stage 3. On a CPU it pays in runs
+    """Compilation of blocks and loss (torch.compile); unset: on GPUs, below ZeRO stage 3. On a CPU it pays in runs
     longer than about 5 minutes."""
     attention_kernel: AttentionKernel | None = None
     """Attention on a GPU: FlashAttention-3, FlashAttention-4 (extra `flash4`), torch's FlashAttention-2; unset: 3 where
@@ -62,7 +62,7 @@ class InitSettings(Settings):
     source: str = Field(alias="from", min_length=1)
     """A model that `toolkit convert --from-hf` wrote, a checkpoint, or a run folder (its newest)."""
     optimizer: Literal["keep", "reset"] = "reset"
-    """Whether the moments of that checkpoint are kept; an imported model has none."""
+    """Moments of that checkpoint: kept, or zero; an imported model has none."""
     grow: Literal["tile"] | None = None
     """How a larger `[model]` begins as that checkpoint: `tile`, as ModernBERT-large did. Unset: of one shape."""
 
@@ -93,9 +93,9 @@ class BranchSettings(Settings):
     step: int = Field(gt=0)
     """Updates made by then; the schedule counts on from here."""
     optimizer: Literal["keep", "reset"] = "keep"
-    """Whether the moments of that checkpoint are kept."""
+    """Moments of that checkpoint: kept, or zero."""
     data: Literal["keep", "reset"] = "keep"
-    """Whether the order of rows and the digest go on; else both start over, with other rows."""
+    """Order of rows and digest: both go on, or start over with other rows."""
     position: int = Field(0, ge=0)
     """Sample position of the first row."""
     later_positions: tuple[Annotated[int, Field(ge=0)], ...] = Field((), strict=False)
@@ -114,9 +114,9 @@ class LogSettings(Settings):
     every: int = Field(10, gt=0)
     """Steps between logged steps."""
     tensorboard: bool = True
-    """Whether RUN_DIR/tensorboard is written too."""
+    """Logged steps go to RUN_DIR/tensorboard too."""
     wandb: bool | Annotated[str, Field(min_length=1)] = False
-    """Whether Weights & Biases is written too; a string names the project. Needs the extra `wandb`."""
+    """Logged steps go to Weights & Biases too; a string names the project. Needs the extra `wandb`."""
     peak_tflops: float | None = Field(None, gt=0, allow_inf_nan=False)
     """What one device can do at most, in TFLOP/s at this run's precision, for `mfu`. Unset: what the data sheet says
     of bf16, for common GPUs; elsewhere lines have no `mfu`."""
