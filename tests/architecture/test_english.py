@@ -81,6 +81,9 @@ MODULES = {
 }
 """Names of files, likewise."""
 
+FIRST_WORDS = re.compile(r"(Whether|If|(This|The) function|This (method|class|module))\b")
+"""Beginnings of docstrings that put off what is there; a noun or a verb stands first."""
+
 
 def _prose(path: str, text: str) -> str:
     """The text on one line, strings of several lines put together."""
@@ -123,6 +126,29 @@ def test_no_riddle_is_a_name() -> None:
     ]
     found += [module.path for module in modules() if Path(module.path).stem in MODULES]
     assert found == [], "\n".join(found)
+
+
+def _openings(module: Module) -> list[str]:
+    nodes = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    docstrings = [ast.get_docstring(node) or "" for node in ast.walk(module.tree) if isinstance(node, nodes)]
+    return [f"{module.path}: {text.splitlines()[0]}" for text in docstrings if FIRST_WORDS.match(text)]
+
+
+def test_docstrings_begin_with_a_noun_or_a_verb() -> None:
+    found = [line for module in modules() for line in _openings(module)]
+    assert found == [], "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ('"""Whether it is."""', 1),
+        ('class A:\n    """The function."""\n\n    def b(self): "This method"', 2),
+        ('"""Rows that fit."""\nx = 1\n"""Whether it is read."""', 0),
+    ],
+)
+def test_openings_are_found_in_docstrings_alone(text: str, number: int) -> None:
+    assert len(_openings(Module("a.py", "a", text, ast.parse(text)))) == number
 
 
 @pytest.mark.parametrize(

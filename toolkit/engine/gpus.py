@@ -39,7 +39,7 @@ def has_gpu() -> bool:
 
 
 def is_cpu_wanted() -> bool:
-    """Whether the user keeps runs off GPUs, of this machine and of others."""
+    """The user keeps runs off GPUs, of this machine and of others."""
     return os.environ.get("DS_ACCELERATOR") == "cpu"
 
 

@@ -20,7 +20,7 @@ Parser = Callable[[bytes], list[Row]]
 
 
 def line_parser(file_format: Format, *, text_field: str, txt_documents: TxtDocuments) -> Parser:
-    """The function that parses the rows of JSON lines or plain text."""
+    """Parser of the rows of JSON lines or plain text."""
     if file_format is Format.TEXT:
         return {"file": _whole, "paragraph": _paragraphs, "line": _lines}[txt_documents]
     return lambda content: [row_from_line(line, text_field) for line in io.BytesIO(content)]
