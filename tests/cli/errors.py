@@ -103,6 +103,7 @@ _SETTINGS = (
     ),
     Case(("train", "{no_validation}", "--set", "eval.every=5"), ("eval.every=5",), "Set data.validation"),
     _set("log.wandb=true", found=("log.wandb = true", "not installed"), remedy="pip install wandb"),
+    Case(("train", "210m", "--dry-run", "--set", "log.wandb=true"), ("log.wandb = true",), "pip install wandb"),
     _set("lr.peak=nan", found=("for lr.peak:", "got nan"), remedy="a finite number"),
     _set('lr.peak="1e-3"', found=("for lr.peak:", "got '1e-3'"), remedy="without quotes"),
     _set("lr=3", found=("for lr:", "got 3"), remedy="Its keys: peak"),

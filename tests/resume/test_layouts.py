@@ -124,6 +124,7 @@ def test_a_run_goes_on_in_another_layout(tmp_path: Path) -> None:
             for folder in folders:
                 shutil.rmtree(folder / "checkpoints" / f"step-{2 * _PHASE:08d}")
     for folder, pair in folders.items():
+        assert open_checkpoint(folder).manifest.kernels == {"attention": "sdpa", "blocks": "eager"}, pair
         found = read_metrics(folder)
         assert [line["data_digest"] for line in found] == [line["data_digest"] for line in expected], pair
         for one, other in zip(expected[1:], found[1:], strict=True):

@@ -9,7 +9,7 @@ from toolkit.engine.lr import learning_rate_at
 from toolkit.model.presets import MODEL_PRESETS
 from toolkit.run import load_run, run_presets
 from toolkit.run.identity import check_same_run, snapshot
-from toolkit.run.load import read_resolved, to_toml
+from toolkit.run.load import declare_settings, read_resolved, to_toml
 from toolkit.run.step_plan import schedule_of
 
 _RUN = """
@@ -204,6 +204,12 @@ def test_several_findings_come_in_one_message(run_file):
         load_run(run_file, ["lr.peek=1", "train.step=3"])
     assert "lr.peek" in str(raised.value)
     assert "train.step" in str(raised.value)
+
+
+def test_settings_made_in_python_must_not_contradict_one_another(run_file):
+    settings = load_run(run_file)
+    with pytest.raises(SettingsError, match=r"eval\.every=2 asks for validation losses"):
+        declare_settings(settings.model_copy(update={"eval": settings.eval.model_copy(update={"every": 2})}))
 
 
 def test_a_group_that_is_wrong_contradicts_no_other(run_file):
