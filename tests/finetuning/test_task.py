@@ -7,6 +7,7 @@ import pytest
 from tests.support.packages import lay_down_entry_points
 from toolkit.core.errors import UserError
 from toolkit.finetuning import get_task
+from toolkit.finetuning.tc.task import TokenClassification
 
 
 @pytest.mark.parametrize(
@@ -34,6 +35,25 @@ def test_a_metric_of_which_less_is_better_is_refused(monkeypatch, tmp_path, main
         return
     with pytest.raises(UserError, match=f"of the metric '{named}' a lower value seems to be better"):
         get_task("from_elsewhere")
+
+
+def test_a_family_that_lacks_methods_is_refused(monkeypatch, tmp_path):
+    (tmp_path / "half.py").write_text("from toolkit.finetuning import Task\nclass Half(Task):\n    name = 'half'\n")
+    lay_down_entry_points(tmp_path, "half", {"toolkit.tasks": {"half": "half:Half"}})
+    monkeypatch.syspath_prepend(tmp_path)
+    lacks = "it lacks decode, encode, loss, network, read, save, score, metrics"
+    with pytest.raises(UserError, match=rf"'half' from package half 1\.5 .*breaks the contract: {lacks}\. Correct"):
+        get_task("half")
+
+
+def test_a_protocol_that_a_family_has_no_metric_for_is_refused():
+    """Else it would be missed once the training has ended."""
+
+    class Standard(TokenClassification):
+        name, metrics = "mine", {"standard": "f1"}
+
+    with pytest.raises(UserError, match=r"the task mine has no protocol 'paper'\. Choose one of: standard\."):
+        Standard(Standard.Settings(protocol="paper"))
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,10 @@ class Task(ABC, Generic[DataT]):
 
     def __init__(self, settings: FinetuningSettings) -> None:
         self.settings = settings
+        if settings.protocol not in self.metrics:
+            raise SettingsError(
+                f"the task {self.name} has no protocol {settings.protocol!r}. Choose one of: {', '.join(self.metrics)}."
+            )
         self.protocol = PROTOCOLS[settings.protocol]
         if settings.metric is not None and settings.metric not in self.metric_names:
             raise SettingsError(
@@ -171,8 +175,10 @@ def _complaints(candidate: object) -> list[str]:
     """Reasons why a candidate is no family, a phrase each."""
     if not (isinstance(candidate, type) and issubclass(candidate, Task)):
         return ["it is not a subclass of toolkit.finetuning.Task"]
+    if missing := [*sorted(candidate.__abstractmethods__), *(["metrics"] if not hasattr(candidate, "metrics") else [])]:
+        return [f"it lacks {', '.join(missing)}"]
     named = [
-        *getattr(candidate, "metrics", {}).values(),
+        *candidate.metrics.values(),
         *(metric for others in candidate.other_metrics.values() for metric in others),
     ]
     return [
