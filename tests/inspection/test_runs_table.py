@@ -23,10 +23,10 @@ def make(tmp_path):
     """A run of 20 steps of 512 positions: `make(name, line, saved)` leaves it with a newest line and checkpoint."""
     run_file = str(write_run(tmp_path))
 
-    def write(name, *, line=None, saved=None):
+    def write(name, *overrides, line=None, saved=None):
         folder = RunFolder(tmp_path / "runs" / name)
         folder.path.mkdir(parents=True)
-        folder.write_resolved(to_toml(load_run(run_file, [f"run.dir={folder.path}"])), {})
+        folder.write_resolved(to_toml(load_run(run_file, [f"run.dir={folder.path}", *overrides])), {})
         if line is not None:
             metrics = MetricsFile(folder, resumed_step=None)
             metrics.append({"step": 0, "phase": 0, "tokens": 0, "eval_loss": {"clm": 5.0}})
@@ -107,6 +107,11 @@ def test_a_run_that_cannot_be_read_hides_no_other(inspect, make, tmp_path, monke
         "ours 5 of 20 (25%) failed 4.2500 64",
         f"theirs 0 {name} cannot be read",
     ]
+
+
+def test_a_branch_begins_where_it_leaves_its_parent(inspect, make, tmp_path):
+    make("branch", "branch={from='there', step=7}")
+    assert inspect(tmp_path / "runs")[1][2] == "branch 7 of 27 (26%) not started - - - -"
 
 
 def test_tokens_of_its_parent_make_no_branch_slower(inspect, make, tmp_path):

@@ -44,7 +44,7 @@ def test_preprocess_then_inspect(toolkit, write_jsonl, tokenizer_folder, tmp_pat
 
     code, out, _ = toolkit("inspect", tmp_path / "c", "--rows", 1, "--set", "data.sequence_length=32")
     assert code == 0
-    for part in ("201 in 1 shards", "Length of documents", "####", "rows of 32 tokens", "Row 0: 32 tokens", "[1] "):
+    for part in ("201 in 1 shard", "Length of documents", "####", "rows of 32 tokens", "Row 0: 32 tokens", "[1] "):
         assert part in out
     assert "Row 1" not in out
 

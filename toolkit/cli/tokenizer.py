@@ -41,6 +41,7 @@ def command(
     """
     given = {key: value for key, value in locals().items() if key not in ("sources", "output") and value is not None}
     from toolkit.core.console import console
+    from toolkit.core.text import counted
     from toolkit.preprocess.tokenizer_training import train_tokenizer
 
     settings = settings_from(TokenizerTrainingSettings, given)
@@ -48,7 +49,8 @@ def command(
     screen = console()
     fewer = f" instead of {vocab_size:,}: too little text" if made.vocabulary_size < vocab_size else ""
     screen.print(f"{made.vocabulary_size:,} ids{fewer}; {made.bytes_per_token:.2f} bytes of text per token")
-    screen.print(f"from {made.documents:,} documents, {made.text_bytes / 1e6:,.1f} MB, in {made.seconds:,.1f} s")
+    read = counted(made.documents, "document")
+    screen.print(f"from {read}, {made.text_bytes / 1e6:,.1f} MB, in {made.seconds:,.1f} s")
     for reason, count in made.skipped.items():
         screen.print(f"skipped: {count:,} rows, {reason}")
     screen.print(f"The tokenizer is in {output}. Prepare a corpus with it:")

@@ -119,7 +119,7 @@ def statistics(corpus: Corpus, lengths: DocumentLengths) -> "Table":
     """Table of what corpus.json says, and of how the lengths of the documents spread."""
     manifest, tokenizer = corpus.manifest, corpus.manifest.tokenizer
     table = facts()
-    table.add_row("documents", f"{manifest.documents:,} in {len(manifest.shards):,} shards")
+    table.add_row("documents", f"{manifest.documents:,} in {counted(len(manifest.shards), 'shard')}")
     table.add_row("tokens", f"{manifest.tokens:,} ({manifest.dtype})")
     table.add_row("tokens a document", _spread(corpus, lengths))
     table.add_row("vocabulary", f"{tokenizer.vocab_size:,} ids, fingerprint {tokenizer.fingerprint[:12]}")
