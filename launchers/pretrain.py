@@ -20,12 +20,17 @@ def main() -> None:
         default="auto",
         help="a DeepSpeed JSON, a shipped one (zero2), or auto",
     )
-    what.add_argument("--run_dir", help="a run folder that `toolkit train` has resolved; no other option is read")
+    what.add_argument(
+        "--run_dir", help="a run folder that `toolkit train` has resolved; only --until is read beside it"
+    )
     parser.add_argument("--config", help="a run file or the name of a preset; default: the quickstart preset")
     parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="a.b=value")
+    parser.add_argument("--until", type=int, metavar="K", help="stop behind update K, with a checkpoint")
     parser.add_argument("--print_run_dir", action="store_true", help="print the run folder of --config; start nothing")
     parser.add_argument("--local_rank", type=int, help="set by the deepspeed launcher")
     arguments = parser.parse_args()
+    if arguments.until is not None and arguments.until < 1:
+        parser.error(f"argument --until: expected at least 1, got {arguments.until}")
 
     if arguments.print_run_dir:
         if arguments.config is None:
@@ -37,9 +42,9 @@ def main() -> None:
     from toolkit.workflows.rank import run_rank, run_resolved_rank
 
     if arguments.run_dir is not None:
-        run_resolved_rank(arguments.run_dir)
+        run_resolved_rank(arguments.run_dir, until=arguments.until)
         return
-    run_rank(arguments.config, arguments.overrides, ds_config=arguments.ds_config)
+    run_rank(arguments.config, arguments.overrides, ds_config=arguments.ds_config, until=arguments.until)
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ def keep_writing(root: Path, tokenizer_folder: Path, first: int, acknowledged: P
         write_checkpoint(root, step, states=states_of(step, SIZES), tokenizer_folder=tokenizer_folder, num_parts=2)
         with acknowledged.open("a") as file:
             file.write(f"{step}\n")
-        retain(root, 2, keep_every=5)
+        retain(root, 2, is_kept=lambda step: step % 5 == 0)
 
 
 def kill_writers(root: Path, tokenizer_folder: Path, *, times: int, seed: int) -> int:
@@ -111,7 +111,7 @@ def write_until_call(number: int, root: Path, tokenizer_folder: Path) -> None:
         for name in names:
             setattr(owner, name, counted(getattr(owner, name)))
     write_checkpoint(root, 3, states=states_of(3, SIZES[:1]), tokenizer_folder=tokenizer_folder)
-    retain(root, 1, keep_every=None)
+    retain(root, 1)
     os._exit(0)
 
 

@@ -149,7 +149,7 @@ def test_a_parameter_that_is_not_fp32_is_a_mistake_of_the_program(root: Path) ->
 
 
 def test_settings_defaults_and_bounds() -> None:
-    assert CheckpointSettings().model_dump() == {"every": None, "keep": 2, "keep_every": None}
+    assert CheckpointSettings().model_dump() == {"every": None, "keep": 2, "keep_every": None, "keep_at": ()}
     for key in ("every", "keep", "keep_every"):
         with pytest.raises(ValueError, match="greater than or equal to 1"):
             CheckpointSettings.model_validate({key: 0})

@@ -15,18 +15,18 @@ def test_the_newest_and_the_trunk_stay(write: Callable[..., Path], root: Path) -
     for step in range(10, 80, 10):
         write(step)
 
-    removed = retain(root, 2, keep_every=30)
+    removed = retain(root, 2, is_kept=lambda step: step % 30 == 0)
 
     assert [path.name for path in removed] == ["step-00000050", "step-00000040", "step-00000020", "step-00000010"]
     assert steps(root) == [30, 60, 70]
-    assert retain(root, 2, keep_every=30) == []
+    assert retain(root, 2, is_kept=lambda step: step % 30 == 0) == []
     assert sorted(path.name for path in root.iterdir()) == ["latest", "step-00000030", "step-00000060", "step-00000070"]
 
 
 def test_without_a_trunk_only_the_newest_stay(write: Callable[..., Path], root: Path) -> None:
     for step in (1, 2, 3):
         write(step)
-    retain(root, 1, keep_every=None)
+    retain(root, 1)
     assert steps(root) == [3]
 
 
@@ -35,7 +35,7 @@ def test_one_that_lacks_a_file_pushes_no_good_one_out(write: Callable[..., Path]
         write(step)
     (root / "step-00000003" / "exp_avg-00000-of-00001.safetensors").unlink()
 
-    retain(root, 1, keep_every=None)
+    retain(root, 1)
 
     assert steps(root) == [2, 3]
     newest, _ = newest_intact(root)
@@ -54,7 +54,7 @@ def test_a_folder_that_cannot_be_removed_is_named(
 
     monkeypatch.setattr(Path, "rename", refuse)
     with pytest.raises(CheckpointError, match=r"could not remove .*step-00000001: Permission denied"):
-        retain(root, 1, keep_every=None)
+        retain(root, 1)
     assert steps(root) == [1, 2]
 
 
@@ -73,7 +73,7 @@ def test_a_damaged_one_of_a_later_step_pushes_no_good_one_out(
     assert resumed.manifest.step == 100
 
     write(120)
-    retain(root, keep, keep_every=None)
+    retain(root, keep)
 
     assert steps(root) == left
     newest, _ = newest_intact(root)
@@ -90,5 +90,5 @@ def test_without_a_hint_at_the_latest_the_highest_steps_stay(
         write(step)
     latest = root / "latest"
     latest.unlink() if content is None else latest.write_bytes(content)
-    retain(root, 1, keep_every=None)
+    retain(root, 1)
     assert steps(root) == [3]

@@ -787,6 +787,31 @@ _INITIAL = (
     ),
 )
 
+_TAKEN = "{started}/checkpoints/step-00000010"
+_FORKS = (
+    _set('fork.from="x"', found=("fork.step is missing",), remedy="Updates made by then"),
+    _set("fork={from='x', step=4}", found=("fork.from=x, which a fork needs until it",), remedy="use another one"),
+    _set(f"fork={{from='{_TAKEN}', step=9}}", found=("is of step 10, and fork.step=9",), remedy="Make them equal"),
+    _set(f"fork={{from='{_TAKEN}', step=20}}", found=("fork.step=20", "has 20 steps"), remedy="Fork earlier"),
+    _set(
+        f"fork={{from='{_TAKEN}', step=10}}",
+        found=("part at step 0, before 10", "lr: from 0 to 0.02 over steps 1 to 2 there, from 0 to 0.01"),
+        remedy="fork at an earlier step",
+    ),
+    _set("fork={from='{checkpoint}', step=20}", "schedule.1.steps=20", found=("differs from [model]",), remedy="Leave"),
+    _set("branch.lr=rewarm", found=("unknown key 'branch.lr'", "branch.from is missing"), remedy="with --config"),
+    _set("checkpoint.keep_at=[0]", found=("for checkpoint.keep_at.0:", "got 0"), remedy="at least 1"),
+    _set("schedule.1.lr_warmup_steps=3", found=("lr_warmup_steps = 3 and lr = 'keep'",), remedy='Set lr = "rewarm"'),
+    _set(
+        "schedule.1={objective='mlm', steps=10, lr='rewarm', lr_decay_steps=2}",
+        "lr={kind='cosine'}",
+        found=("schedule.1.lr_decay_steps=2", 'lr.kind="cosine"'),
+        remedy="Leave it out",
+    ),
+    _train("--until", "0", found=("--until",), remedy="at least 1"),
+    _train("--until", "5", "--dry-run", found=("--until", "--dry-run trains nothing"), remedy="Leave one"),
+)
+
 _WRITTEN = (
     _set("run.dir={text}/run", found=("the run folder", "is not writable"), remedy="Set run.dir"),
     _set("run.dir=out", found=("could not write out/", "File too large"), remedy="Free space", under="full disk"),
@@ -835,6 +860,7 @@ CASES = (
     *_SEARCHED,
     *_TAGGED,
     *_INITIAL,
+    *_FORKS,
     *_WRITTEN,
     *_RESUMED,
     *_NOT_YET,

@@ -1,11 +1,14 @@
 """What earlier versions wrote stays readable: a corpus and a run of each, small, as they were left on disk.
 
 `0.1` was written before run folders, shards of several sources and rounded vocabularies came: 40 short texts, and 6
-steps of a tiny encoder (3 causal, 3 masked) whose checkpoint of step 4 is kept.
+steps of a tiny encoder (3 causal, 3 masked) whose checkpoint of step 4 is kept. Two branches leave it there: `branch`,
+stopped behind step 7, on rows of another length and then on the run's; `rewarmed`, not begun, with another seed, a new
+optimizer and another warm-up. Both have the lines of all their steps.
 """
 
 import json
 import shutil
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -49,3 +52,23 @@ def test_an_old_run_resumes_to_the_losses_it_had(old: Path) -> None:
     for line in resumed:
         assert line["loss"] == pytest.approx(before[line["step"]]["loss"], rel=1e-5)
         assert line["data_digest"] == before[line["step"]]["data_digest"]
+
+
+@pytest.mark.parametrize(("name", "begun", "last"), [("branch", 7, 9), ("rewarmed", 4, 8)])
+def test_an_old_branch_trains_to_the_losses_it_had(old: Path, name: str, begun: int, last: int) -> None:
+    before = {line["step"]: line for line in read_metrics(old / name)}
+    assert "branch" in tomllib.loads((old / name / "run.toml").read_text())
+    code = (
+        "from toolkit.run import load_run\nfrom toolkit.training import pretrain\n"
+        f"pretrain(load_run('{name}/run.toml'), ds_config='zero1')"
+    )
+    ended = run_python(["-c", code], folder=old)
+    assert ended.code == 0, ended.output
+    lines = {line["step"]: line for line in read_metrics(old / name)}
+    assert set(range(begun + 1, last + 1)) <= lines.keys()
+    for step in range(begun + 1, last + 1):
+        for key in ("learning_rate", "data_digest", "tokens", "targets", "objective"):
+            assert lines[step][key] == before[step][key], (step, key)
+        assert lines[step]["loss"] == pytest.approx(before[step]["loss"], rel=1e-5)
+    # It is a fork from now on, and resumes as one.
+    assert tomllib.loads((old / name / "run.toml").read_text())["fork"]["step"] == 4

@@ -24,7 +24,7 @@ from toolkit.finetuning.sc.task import SequenceClassificationSettings
 from toolkit.objectives.mlm import MaskRatioRamp, MlmSettings
 from toolkit.objectives.schedule import PhaseSettings
 from toolkit.objectives.schedulers import AlternateSettings
-from toolkit.run.settings import PastPhase, RunSettings
+from toolkit.run.settings import RunSettings
 
 __all__ = ["TABLES", "filled", "keys", "table"]
 
@@ -143,7 +143,7 @@ def _group_in(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
     if optional:
         return optional[0], False
     inside = get_args(annotation)[0] if get_origin(annotation) is tuple else None
-    if inside in (PhaseSettings, PastPhase, ModelEntry, TaskEntry):
+    if inside in (PhaseSettings, ModelEntry, TaskEntry):
         return inside, True
     return None, False
 

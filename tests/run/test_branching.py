@@ -1,5 +1,6 @@
 """What a branch takes from its parent, and what is refused; `tests/resume/test_branch.py` trains branches."""
 
+import shutil
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ def _branch(trunk: Path, folder: Path, tail: str, *, step: int = 4, name: str = 
 
 def _rates(run_file: Path) -> list[float]:
     plan = StepPlan(load_run(str(run_file)))
-    return [plan.learning_rate(step) for step in range(plan.schedule.first_step, plan.schedule.total_steps)]
+    return [plan.learning_rate(step) for step in range(plan.first_step, plan.schedule.total_steps)]
 
 
 def test_what_the_tail_leaves_out_is_the_parents(trunk: Path, tmp_path: Path) -> None:
@@ -46,9 +47,11 @@ def test_what_the_tail_leaves_out_is_the_parents(trunk: Path, tmp_path: Path) ->
     assert (settings.lr.peak, settings.lr.warmup_steps, settings.lr.decay_steps) == (3e-3, 1, 2)
     assert settings.objectives["mlm"].plain()["mask_ratio"] == 0.25
     assert (settings.run.seed, settings.checkpoint.every, settings.checkpoint.keep) == (7, 4, 1)
-    assert settings.branch is not None
-    assert (settings.branch.step, settings.branch.position, settings.branch.data) == (4, 4 * 8, "keep")
-    assert [(phase.objective, phase.steps) for phase in settings.branch.past] == [("clm", 4)]
+    assert settings.fork is not None
+    assert (settings.fork.step, StepPlan(settings).position(4), settings.fork.digest) == (4, 4 * 8, "keep")
+    # The peak alone is not what the parent had; the mask ratio has not played a part yet.
+    assert settings.fork.changed == ("lr",)
+    assert [(phase.objective, phase.steps) for phase in settings.schedule] == [("clm", 4), ("mlm", 6)]
 
 
 @pytest.mark.parametrize(
@@ -78,6 +81,7 @@ def test_a_scheduler_makes_the_phases_of_a_tail(trunk: Path, tmp_path: Path) -> 
     settings = load_run(str(_branch(trunk, tmp_path, tail)))
     phases = StepPlan(settings).schedule.phases
     assert [(phase.objective, phase.start, phase.stop) for phase in phases] == [
+        ("clm", 0, 4),
         ("mlm", 4, 10),
         ("clm", 10, 12),
         ("mlm", 12, 18),
@@ -92,11 +96,13 @@ def test_a_branch_of_a_rewarmed_branch_keeps_that_warm_up(trunk: Path, tmp_path:
     run_distributed([RunCase(str(first), "zero0", ("checkpoint.every=4",))], world_size=1)
     second = _branch(first.parent, tmp_path, _MLM.replace("6", "8") + "[lr]\ndecay_steps = 4\n", step=8, name="second")
     plan = StepPlan(load_run(str(second)))
-    assert (plan.schedule.first_step, plan.schedule.total_steps) == (8, 16)
+    assert (plan.first_step, plan.schedule.total_steps) == (8, 16)
     assert _rates(second) == pytest.approx([1e-2, 1e-2, 1e-2, 1e-2, 1e-2, 7.5e-3, 5e-3, 2.5e-3])
-    assert [(phase["objective"], phase["steps"]) for phase in tomllib.loads(second.read_text())["branch"]["past"]] == [
-        ("clm", 4),
-        ("mlm", 4),
+    written = tomllib.loads(second.read_text())
+    assert [(phase["objective"], phase["steps"], phase["lr"]) for phase in written["schedule"]] == [
+        ("clm", 4, "keep"),
+        ("mlm", 4, "rewarm"),
+        ("mlm", 8, "keep"),
     ]
     tree = family_tree(second.parent)
     assert tree is not None
@@ -159,14 +165,14 @@ def test_a_branch_keeps_the_angles_of_its_parents_phase(tmp_path: Path) -> None:
 )
 def test_other_rows_begin_anew(trunk: Path, tmp_path: Path, text: str) -> None:
     settings = load_run(str(_branch(trunk, tmp_path, _MLM + text)))
-    assert settings.branch is not None
-    assert (settings.branch.data, settings.branch.position) == ("reset", 0)
+    assert settings.fork is not None
+    assert (settings.fork.digest, StepPlan(settings).position(4)) == ("reset", 0)
 
 
 def test_rows_go_on_with_another_number_of_them_a_step(trunk: Path, tmp_path: Path) -> None:
     settings = load_run(str(_branch(trunk, tmp_path, _MLM + "[train]\nglobal_batch_rows = 16\n")))
-    assert settings.branch is not None
-    assert (settings.branch.data, settings.branch.position) == ("keep", 4 * 8)
+    assert settings.fork is not None
+    assert (settings.fork.digest, settings.fork.changed) == ("keep", ())
     plan = StepPlan(settings)
     assert [plan.position(step) for step in (4, 5, 9)] == [32, 48, 112]
 
@@ -197,11 +203,51 @@ def test_a_later_phase_goes_on_in_the_trunks_data_behind_one_on_new_data(trunk: 
     assert [plan.position(step) for step in range(4, 8)] == [0, 8, 32, 40]
 
 
+def test_rows_go_on_where_a_corpus_has_moved(trunk: Path, tmp_path: Path) -> None:
+    shutil.copytree(trunk.parent / "corpus", tmp_path / "moved")
+    settings = load_run(str(_branch(trunk, tmp_path, _MLM + f'[data]\ntrain = "{tmp_path / "moved"}"\n')))
+    assert settings.fork is not None
+    assert (settings.fork.digest, settings.fork.positions) == ("keep", (32,))
+    assert StepPlan(settings).position(5) == 40
+
+
+def test_a_branch_of_a_branch_with_another_seed_counts_rows_from_there(trunk: Path, tmp_path: Path) -> None:
+    """Four steps of seed 7, four of seed 8 from row 0 on: row 32 of those comes next, not row 64."""
+    first = _branch(trunk, tmp_path, _MLM + "[run]\nseed = 8\n", name="first")
+    run_distributed([RunCase(str(first), "zero0", ("checkpoint.every=4",))], world_size=1)
+    settings = load_run(str(_branch(first.parent, tmp_path, _MLM, step=8, name="second")))
+    assert settings.fork is not None
+    assert (settings.fork.changed, settings.fork.digest, settings.fork.positions) == (("position",), "keep", (32,))
+    assert [StepPlan(settings).position(step) for step in (8, 9)] == [32, 40]
+
+
+def test_an_objective_that_the_tail_has_otherwise_gets_another_name(trunk: Path, tmp_path: Path) -> None:
+    tail = _MLM + "[objectives.mlm]\nmask_ratio = 0.2\n"
+    settings = load_run(str(_branch(trunk, tmp_path, tail, step=8)))
+    assert [phase.objective for phase in settings.schedule] == ["clm", "mlm-to-8", "mlm"]
+    assert [settings.objectives[name].plain()["mask_ratio"] for name in ("mlm-to-8", "mlm")] == [0.4, 0.2]
+    assert settings.fork is not None
+    # At step 8 the trunk has decayed, and one run of 14 steps has not.
+    assert settings.fork.changed == ("lr",)
+
+
+def test_a_branch_inside_a_batch_warm_up_has_a_phase_for_each_size(tmp_path: Path) -> None:
+    """Steps of 2, 2, 4 and 6 rows, then of 8; the branch leaves behind the third."""
+    phases = 'schedule=[{objective="clm", steps=6, batch_warmup_rows=2, batch_warmup_tokens=768}]'
+    rates = ("lr.warmup_steps=1", "lr.decay_steps=0", "checkpoint.keep_at=[3]")
+    case = RunCase(str(write_run(tmp_path, phase_steps=4)), "zero0", (phases, *rates))
+    run_distributed([case], world_size=1)
+    settings = load_run(str(_branch(tmp_path / "run", tmp_path, _MLM, step=3)))
+    assert [(phase.steps, phase.global_batch_rows) for phase in settings.schedule] == [(2, 2), (1, 4), (6, 8)]
+    assert settings.fork is not None
+    assert (settings.fork.changed, settings.fork.positions, StepPlan(settings).position(3)) == ((), (), 8)
+
+
 def test_another_validation_corpus_changes_no_row(trunk: Path, tmp_path: Path) -> None:
     text = _MLM + f'[data]\nvalidation = "{trunk.parent / "corpus"}"\n'
     settings = load_run(str(_branch(trunk, tmp_path, text)))
-    assert settings.branch is not None
-    assert settings.branch.data == "keep"
+    assert settings.fork is not None
+    assert (settings.fork.digest, settings.fork.changed) == ("keep", ())
 
 
 @pytest.mark.parametrize(
@@ -232,7 +278,7 @@ def test_another_vocabulary_is_refused(trunk: Path, tmp_path: Path) -> None:
     documents = random_documents(40, vocabulary_size=80, max_length=90, first_id=3, seed=1)
     other = write_token_corpus(tmp_path / "other", documents, vocabulary_size=80, eos=0, pad=1, mask=2)
     text = _MLM + f'[data]\ntrain = "{other}"\nvalidation = "{other}"\n'
-    with pytest.raises(SettingsError, match=r"data\.train .* and branch\.from .* have different tokenizers"):
+    with pytest.raises(SettingsError, match=r"data\.train .* and schedule\.1\.data\.train .* different tokenizers"):
         _branch(trunk, tmp_path, text)
 
 
@@ -253,7 +299,7 @@ def test_a_parent_that_is_gone_is_named(trunk: Path, tmp_path: Path) -> None:
     run_file = _branch(trunk, tmp_path, _MLM)
     text = run_file.read_text(encoding="utf-8").replace("step-00000004", "step-00000005")
     run_file.write_text(text, encoding="utf-8")
-    with pytest.raises(CheckpointError, match=r"branch\.from=.*step-00000005, which a branch needs until it has a"):
+    with pytest.raises(CheckpointError, match=r"fork\.from=.*step-00000005, which a fork needs until it has a"):
         resolve_run(declare_run(str(run_file)), ds_config="zero0", num_ranks=1)
 
 

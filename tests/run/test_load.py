@@ -221,7 +221,7 @@ def test_a_group_that_is_wrong_contradicts_no_other(run_file):
 
 def test_two_sources_of_first_weights_are_refused_with_the_rest(run_file):
     with pytest.raises(
-        SettingsError, match=r"(?s)log\.every.*\[init\] names a and \[branch\] b: .* Leave \[init\] out"
+        SettingsError, match=r"(?s)\[init\] names a and \[branch\] b: .* Leave \[init\] out.*log\.every"
     ):
         load_run(run_file, ["init.from=a", "branch={from='b', step=3}", "log.every=0"])
 

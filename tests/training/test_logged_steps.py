@@ -38,7 +38,7 @@ class _Kept:
 
 def _info(step, *, stop=100):
     state = RunState(step, 100 * step, bytes(16))
-    return StepInfo(state, Phase(0, "mlm", 0, stop), AttentionKind.BIDIRECTIONAL)
+    return StepInfo(state, Phase(0, "mlm", 0, stop), AttentionKind.BIDIRECTIONAL, is_start=step == 0)
 
 
 def _trained(hook, step, *, seconds=0.5, stop=100, losses=None):

@@ -1,7 +1,8 @@
 """When checkpoints are saved, and which of them stay."""
 
-from collections.abc import Container
+from collections.abc import Callable, Container
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import Field
 
@@ -15,7 +16,7 @@ class CheckpointSettings(Settings):
     """When checkpoints are saved and which are kept. The last step is always saved."""
 
     every: int | None = Field(default=None, ge=1)
-    """Save at multiples of this step; unset, only at those of `keep_every`."""
+    """Save at multiples of this step; unset, only at those of `keep_every`, and at `keep_at`."""
 
     keep: int = Field(default=2, ge=1)
     """Number of newest checkpoints to keep."""
@@ -23,18 +24,27 @@ class CheckpointSettings(Settings):
     keep_every: int | None = Field(default=None, ge=1)
     """Save at multiples of this step too and never delete those, as a trunk to branch from."""
 
+    keep_at: tuple[Annotated[int, Field(ge=1)], ...] = Field(default=(), strict=False)
+    """Save at these steps too and never delete those, for runs that fork off there."""
+
     def is_due(self, step: int) -> bool:
         """A checkpoint is saved at this step, be it the last or not."""
-        return any(interval is not None and step % interval == 0 for interval in (self.every, self.keep_every))
+        return self.is_kept(step) or (self.every is not None and step % self.every == 0)
+
+    def is_kept(self, step: int) -> bool:
+        """The checkpoint of this step is never deleted."""
+        return step in self.keep_at or (self.keep_every is not None and step % self.keep_every == 0)
 
 
-def retain(root: Path, keep: int, *, keep_every: int | None, in_use: Container[int] = ()) -> list[Path]:
+def retain(
+    root: Path, keep: int, *, is_kept: Callable[[int], bool] = lambda step: False, in_use: Container[int] = ()
+) -> list[Path]:
     """Remove checkpoints that need not stay; returns their folders, newest first.
 
-    The `keep` newest ones with all their files stay, and every one whose step is a multiple of `keep_every`. Two kinds
-    stay without being counted, so that they cannot push out a good one: those that lack files, and those of a later
-    step than the one written last, which were damaged when the run was resumed before them. Files are not hashed here.
-    Those of the steps `in_use` stay this time, as somebody still has to read them.
+    The `keep` newest ones with all their files stay, and every one whose step `is_kept`. Two kinds stay without being
+    counted, so that they cannot push out a good one: those that lack files, and those of a later step than the one
+    written last, which were damaged when the run was resumed before them. Files are not hashed here. Those of the steps
+    `in_use` stay this time, as somebody still has to read them.
     """
     assert keep >= 1, "at least one checkpoint stays"
     removed: list[Path] = []
@@ -45,7 +55,7 @@ def retain(root: Path, keep: int, *, keep_every: int | None, in_use: Container[i
             continue
         if num_complete < keep:
             num_complete += _is_complete(folder)
-        elif step not in in_use and (keep_every is None or step % keep_every):
+        elif step not in in_use and not is_kept(step):
             try:
                 remove_folder(folder)
             except OSError as error:

@@ -18,6 +18,8 @@ EXAMPLES = (
     "toolkit train run.toml --num-procs 8 --ds-config zero3",
 )
 
+_UNTIL = typer.Option(metavar="K", min=1, help="Stop behind update K, with a checkpoint (default: the end).")
+
 
 def command(
     run: Annotated[str, typer.Argument(metavar="RUN.toml|PRESET", help=f"A run file, or a preset: {_PRESETS}.")],
@@ -36,6 +38,7 @@ def command(
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="a.b=value", help="Change a setting; the value is TOML.")
     ] = None,
+    until: Annotated[int | None, _UNTIL] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the resolved settings and what the run will take; start nothing.")
     ] = False,
@@ -52,6 +55,8 @@ def command(
     """Pretrain an encoder, objective after objective; run again in the same folder, it resumes."""
     if job_hours and not device:
         raise SettingsError("--job-hours needs --device: how long the run takes depends on it.")
+    if dry_run and until:
+        raise SettingsError("--until says where training stops, and --dry-run trains nothing. Leave one of them out.")
     if dry_run:
         from toolkit.workflows.train import show_run
 
@@ -70,7 +75,9 @@ def command(
         with EarlyStop() as is_stopped:
             from toolkit.workflows.train import train_run
 
-            code = train_run(run, overrides or [], ds_config=ds_config, num_procs=num_procs, is_stopped=is_stopped)
+            code = train_run(
+                run, overrides or [], ds_config=ds_config, num_procs=num_procs, until=until, is_stopped=is_stopped
+            )
     except KeyboardInterrupt as interrupt:
         print(str(interrupt) or nothing_saved(), file=sys.stderr, flush=True)
         raise

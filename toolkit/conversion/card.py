@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from toolkit.checkpoint.manifest import CheckpointManifest
 from toolkit.conversion.forms import ExportForm, exported_pad_id
+from toolkit.run.old_branches import as_fork
 
 _PIPELINE_TAG = {ExportForm.BIDIRECTIONAL: "fill-mask", ExportForm.CAUSAL: "text-generation"}
 _ABOUT = {
@@ -81,6 +82,7 @@ def model_card(
 
     The folder does not have the parameters `left_out`: a head of its own, where it is for sentence-transformers.
     """
+    manifest = manifest.model_copy(update={"settings": as_fork(manifest.settings)})
     has_own_class = form is ExportForm.CAUSAL or architecture == "EuroBertForMaskedLM"
     tag = _PIPELINE_TAG[form] if has_own_class else "feature-extraction"
     about = _ABOUT[form]
@@ -133,14 +135,9 @@ def _facts(manifest: CheckpointManifest) -> Iterator[tuple[str, str]]:
 def _training(manifest: CheckpointManifest) -> Iterator[tuple[str, str]]:
     """Facts of a run; an imported model that was not trained here has none of it."""
     data, train, rate = _group(manifest, "data"), _group(manifest, "train"), _group(manifest, "lr")
-    branch, total = _group(manifest, "branch"), train.get("steps")
-    if isinstance(total, int):
-        total += branch.get("step", 0)
+    total = train.get("steps")
     yield "updates", f"{manifest.step:,} of {total:,}" if isinstance(total, int) else f"{manifest.step:,}"
     yield "tokens seen", f"{manifest.tokens:,}"
-    if branch:
-        done = ", then ".join(f"{phase['steps']:,} steps of {phase['objective']}" for phase in branch["past"])
-        yield "before the branch", f"{done}; the optimizer is {_KEPT[branch['optimizer']]} since"
     yield "schedule", ", then ".join(_phases(manifest))
     yield "data", _named(data.get("train"))
     yield "data digest", f"`{manifest.data_digest}`"

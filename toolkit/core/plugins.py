@@ -50,7 +50,7 @@ class Plugins(Generic[ClassT]):
     def register(self, candidate: type) -> None:
         """Make a class known under its `name` in this process."""
         kind = getattr(candidate, "name", candidate.__name__)
-        checked = self._checked(candidate, kind=kind, origin=class_path(candidate))
+        checked = self._checked(candidate, kind=kind, origin=lambda: class_path(candidate))
         owners = {point.value for point in self._points() if point.name == kind}
         if kind in self.registered:
             owners.add(class_path(self.registered[kind]))
@@ -88,7 +88,7 @@ class Plugins(Generic[ClassT]):
                 f"{type(error).__name__}: {error}\n"
                 f"Repair or uninstall it, or choose another kind: {self._others(kind)}."
             ) from error
-        return self._checked(loaded, kind=kind, origin=_origin(point))
+        return self._checked(loaded, kind=kind, origin=lambda: _origin(point))
 
     def settings_of(self, key: str, given: Mapping[str, Any], *, default: str) -> tuple[str, BaseModel]:
         """The kind and the validated settings that a table of a run file declares; messages call the table `key`."""
@@ -111,7 +111,8 @@ class Plugins(Generic[ClassT]):
     def _others(self, kind: str) -> str:
         return ", ".join(name for name in self.known() if name != kind) or "none"
 
-    def _checked(self, candidate: object, *, kind: str, origin: str) -> ClassT:
+    def _checked(self, candidate: object, *, kind: str, origin: Callable[[], str]) -> ClassT:
+        """The candidate, if it satisfies the contract; a package is only read to name an `origin` in a message."""
         missing = []
         if not isinstance(candidate, type):
             missing.append("it is not a class")
@@ -123,7 +124,8 @@ class Plugins(Generic[ClassT]):
         missing += self.complaints(candidate)
         if missing:
             raise SettingsError(
-                f"the {self.noun} {kind!r} from {origin} breaks the contract: {'; '.join(missing)}. Correct the class."
+                f"the {self.noun} {kind!r} from {origin()} breaks the contract: {'; '.join(missing)}. "
+                "Correct the class."
             )
         return cast("ClassT", candidate)
 

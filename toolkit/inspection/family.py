@@ -64,12 +64,13 @@ def _name(folder: Path, run: Path, taken: str = "") -> str:
 def _link(folder: Path) -> _Link | None:
     """Origin of the run in this folder, if that is a run that is still there."""
     settings = _settings(folder)
-    for key in ("branch", "init"):
+    # Earlier versions wrote [branch].
+    for key in ("fork", "branch", "init"):
         source = settings.get(key, {}).get("from") if isinstance(settings.get(key), dict) else None
         if isinstance(source, str) and (parent := _run_of(Path(source))) is not None:
             step = settings[key].get("step")
             at = f" at step {step:,}" if isinstance(step, int) else ""
-            return _Link(parent, f"branched{at}" if key == "branch" else f"weights of {Path(source).name}")
+            return _Link(parent, f"weights of {Path(source).name}" if key == "init" else f"branched{at}")
     return None
 
 

@@ -18,8 +18,9 @@ from toolkit.model.config import ModelSettings
 from toolkit.model.presets import parameter_counts
 from toolkit.objectives.schedule import Schedule
 from toolkit.run.folder import RunFolder
+from toolkit.run.identity import snapshot
 from toolkit.run.load import read_without_objectives, settings_in
-from toolkit.run.metrics import read_lines
+from toolkit.run.metrics import history, read_lines
 from toolkit.run.settings import RunSettings
 from toolkit.run.step_plan import StepPlan
 
@@ -42,10 +43,11 @@ def run_views(folder: RunFolder) -> Iterator["Table | Tree"]:
     plan, lines = StepPlan(settings), read_lines(folder)
     checkpoints = folder.steps()
     reached = [line["step"] for line in lines[-1:]] + [step for step, _ in checkpoints]
-    step = max(reached, default=plan.schedule.first_step)
+    step = max(reached, default=plan.first_step)
     yield _run_facts(folder, settings, plan, lines, step, saved=next((saved for saved, _ in checkpoints), None))
     if (family := family_tree(folder.path)) is not None:
         yield family
+    lines, _ = history(folder, snapshot(settings))
     yield _phases(plan, lines, step)
     if any("eval_loss" in line for line in lines):
         yield _validation(plan.schedule, lines)
@@ -61,8 +63,8 @@ def checkpoint_views(checkpoint: Checkpoint) -> Iterator["Table"]:
     table.add_row("step", f"{manifest.step:,}{_of_schedule(manifest)}")
     if manifest.first_weights:
         table.add_row("first weights", manifest.first_weights)
-    if branch := manifest.settings.get("branch"):
-        table.add_row("branch", f"of {branch['from']}, at step {branch['step']:,}")
+    if fork := manifest.settings.get("fork") or manifest.settings.get("branch"):
+        table.add_row("fork", f"of {fork['from']}, at step {fork['step']:,}")
     table.add_row("tokens", f"{manifest.tokens:,} without padding; next row is number {manifest.data_position:,}")
     if manifest.losses:
         table.add_row("last losses", ", ".join(f"{name} {loss:.4f}" for name, loss in manifest.losses.items()))
@@ -91,13 +93,13 @@ def _run_facts(
     saved: int | None,
 ) -> "Table":
     schedule = plan.schedule
-    total, train, made = schedule.total_steps, settings.train, max(step - schedule.first_step, 0)
+    total, train, made = schedule.total_steps, settings.train, max(step - plan.first_step, 0)
     table = facts()
     table.add_row("run", str(folder.path))
     table.add_row("model", f"{_model_line(settings.model)}; {settings.precision}")
     if first := settings.first_weights:
         kept = "kept" if first.optimizer == "keep" else "new"
-        where = "" if settings.branch is None else f", a branch at step {settings.branch.step:,}"
+        where = "" if settings.fork is None else f", a fork at step {settings.fork.step:,}"
         table.add_row("first weights", f"{first.source}{where}; the optimizer was {kept}")
     data = settings.data
     named = data.train if isinstance(data.train, str) else ", ".join(f"{p.path} x {p.weight:g}" for p in data.train)
@@ -111,7 +113,7 @@ def _run_facts(
     safe = "" if step == saved or not made else "; no checkpoint yet" if saved is None else f"; saved up to {saved:,}"
     table.add_row(
         "stands at",
-        f"step {step:,} of {total:,} ({made / schedule.num_steps:.0%}){', finished' * (step == total)}{safe}",
+        f"step {step:,} of {total:,} ({made / (total - plan.first_step):.0%}){', finished' * (step == total)}{safe}",
     )
     trained = [line for line in lines if "loss" in line]
     if trained:
@@ -126,7 +128,7 @@ def _run_facts(
 def _phases(plan: StepPlan, lines: Sequence[dict[str, Any]], step: int) -> "Table":
     table = columns("Phases: first and last logged loss", "phase", "objective", "steps", "state", "first", "last")
     for phase in plan.schedule.phases:
-        losses = [line["loss"] for line in lines if line["phase"] == phase.index and "loss" in line]
+        losses = [line["loss"] for line in lines if phase.start < line["step"] <= phase.stop and "loss" in line]
         done = "done" if step >= phase.stop else "to come" if step <= phase.start else f"at {step:,}"
         ends = [f"{losses[0]:.4f}", f"{losses[-1]:.4f}"] if losses else ["-", "-"]
         name = f"{phase.objective}{plan.describe_changes(phase)}"
@@ -139,7 +141,7 @@ def _validation(schedule: Schedule, lines: Sequence[dict[str, Any]]) -> "Table":
     evaluated = [line for line in lines if "eval_loss" in line]
     names = sorted({name for line in evaluated for name in line["eval_loss"]})
     table = columns("Validation loss", "step", "after", *names)
-    chosen = {"before the first": [line for line in evaluated if line["step"] == schedule.first_step]}
+    chosen = {"before the first": [line for line in evaluated if line["step"] == 0]}
     for phase in schedule.phases:
         inside = [line for line in evaluated if phase.start < line["step"] <= phase.stop]
         chosen[f"phase {phase.index + 1}, {phase.objective}"] = inside[-1:]
@@ -154,8 +156,13 @@ def _checkpoints(found: Sequence[tuple[int, Path]], settings: RunSettings) -> "T
     keep = settings.checkpoint
     table = columns("Checkpoints, newest first", "step", "size", "written on", "stays")
     for number, (step, folder) in enumerate(found):
-        is_trunk = keep.keep_every is not None and step % keep.keep_every == 0
-        stays = "always" if is_trunk else f"one of the newest {keep.keep}" if number < keep.keep else "until the next"
+        stays = (
+            "always"
+            if keep.is_kept(step)
+            else f"one of the newest {keep.keep}"
+            if number < keep.keep
+            else "until the next"
+        )
         try:
             checkpoint = open_unverified(folder)
             checkpoint.check_sizes()

@@ -117,8 +117,8 @@ def _row(folder: RunFolder, name: str) -> RunRow:
     except (SettingsError, OSError):
         return RunRow(name, "run.toml cannot be read", max(reached, saved))
     schedule = plan.schedule
-    step = max(reached, saved, schedule.first_step)
-    state = _state(step, saved, schedule.first_step, schedule.total_steps, is_in_use=is_in_use)
+    step = max(reached, saved, plan.first_step)
+    state = _state(step, saved, plan.first_step, schedule.total_steps, is_in_use=is_in_use)
     if line is None:
         return RunRow(name, state, step, schedule.total_steps)
     try:
@@ -144,7 +144,6 @@ def _seconds_left(plan: StepPlan, line: dict[str, Any]) -> float | None:
     done, all_of_them = (_positions(plan, step) for step in (line["step"], plan.schedule.total_steps))
     if not done or not line.get("tokens_per_second"):
         return None
-    # A branch counts its parent's tokens too.
     filled = min(line["tokens"] / done, 1.0)
     return float((all_of_them - done) * filled / line["tokens_per_second"])
 

@@ -43,6 +43,10 @@ class PhaseSettings(Settings):
     """`rewarm`: the learning rate begins another warm-up, stable part and decay here, up to the next such phase."""
     lr_peak: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """With `lr = "rewarm"`: its peak; unset: `lr.peak`."""
+    lr_warmup_steps: int | None = Field(default=None, ge=0)
+    """With `lr = "rewarm"`: steps of that warm-up; unset: `lr.warmup_steps`."""
+    lr_decay_steps: int | None = Field(default=None, ge=0)
+    """With `lr = "rewarm"`: steps of that decay, of kind `wsd` alone; unset: `lr.decay_steps`."""
     optimizer: Literal["keep", "reset"] = "keep"
     """`reset`: the optimizer's moments are set to zero before the first step of this phase."""
 
@@ -57,12 +61,13 @@ class PhaseSettings(Settings):
         return self
 
     @model_validator(mode="after")
-    def _has_a_peak_of_its_own_only_with_a_rise(self) -> Self:
-        if self.lr_peak is not None and self.lr != "rewarm":
-            raise ValueError(
-                f"the phase {self.objective!r} has lr_peak = {self.lr_peak:g} and lr = {self.lr!r}: only a phase that "
-                'warms up again has a peak of its own. Set lr = "rewarm", or leave lr_peak out'
-            )
+    def _has_a_rate_of_its_own_only_with_a_rise(self) -> Self:
+        for name, own in (("lr_peak", "peak"), ("lr_warmup_steps", "warm-up"), ("lr_decay_steps", "decay")):
+            if (given := getattr(self, name)) is not None and self.lr != "rewarm":
+                raise ValueError(
+                    f"the phase {self.objective!r} has {name} = {given:g} and lr = {self.lr!r}: only a phase that "
+                    f'warms up again has a {own} of its own. Set lr = "rewarm", or leave {name} out'
+                )
         return self
 
     @model_validator(mode="after")
@@ -83,6 +88,10 @@ class PhaseSettings(Settings):
                 f"the phase {self.objective!r} has {found}. Give it exactly one of steps, tokens and fraction."
             )
         return self
+
+    def of_steps(self, steps: int) -> Self:
+        """The phase with another length."""
+        return self.model_copy(update={"steps": steps, "tokens": None, "fraction": None})
 
 
 def _unwritable(value: object) -> str | None:
@@ -108,14 +117,19 @@ class PhaseRows:
         return (*(rows for rows, _ in self.warmup), self.full)
 
     @property
+    def warmup_ends(self) -> list[int]:
+        """Steps behind which a size of the warm-up is over."""
+        return list(accumulate(steps for _, steps in self.warmup))
+
+    @property
     def warmup_steps(self) -> int:
         """Steps of fewer rows than G."""
         return sum(steps for _, steps in self.warmup)
 
     def at(self, step: int) -> int:
         """Rows of the step with 0-based index `step` in the phase."""
-        stops = accumulate(steps for _, steps in self.warmup)
-        return next((rows for (rows, _), stop in zip(self.warmup, stops, strict=True) if step < stop), self.full)
+        sizes = zip(self.warmup, self.warmup_ends, strict=True)
+        return next((rows for (rows, _), stop in sizes if step < stop), self.full)
 
     def before(self, step: int) -> int:
         """Rows of the first `step` steps of the phase."""
@@ -160,7 +174,6 @@ class Schedule:
         total_steps: int | None,
         global_batch_rows: int,
         sequence_length: int,
-        first_step: int = 0,
     ) -> "Schedule":
         """Turn lengths into steps.
 
@@ -168,7 +181,6 @@ class Schedule:
             total_steps: `train.steps`: the budget that fractions share; otherwise it may be left out.
             global_batch_rows: rows in one step, of phases that do not say otherwise.
             sequence_length: positions in a row, likewise.
-            first_step: updates made before the first phase, by the run that this one is a branch of.
 
         Raises:
             SettingsError: no phase, lengths that do not fit together, or a phase without a step.
@@ -202,31 +214,19 @@ class Schedule:
                 )
         return cls(
             phases=tuple(
-                Phase(index=index, objective=phase.objective, start=first_step + start, stop=first_step + stop)
+                Phase(index=index, objective=phase.objective, start=start, stop=stop)
                 for index, (phase, start, stop) in enumerate(zip(phases, starts, stops, strict=True))
             )
         )
 
     @property
-    def first_step(self) -> int:
-        """Updates made before this schedule: 0, or those of the run that this one is a branch of."""
-        return self.phases[0].start
-
-    @property
     def total_steps(self) -> int:
-        """Updates up to the end, those before the schedule included."""
+        """Updates up to the end."""
         return self.phases[-1].stop
-
-    @property
-    def num_steps(self) -> int:
-        """Updates in the schedule itself."""
-        return self.total_steps - self.first_step
 
     def phase_at(self, step: int) -> Phase:
         """The phase that update `step` (0-based over the run) belongs to; a pure function."""
-        assert self.first_step <= step < self.total_steps, (
-            f"step {step} lies outside {self.first_step}..{self.total_steps - 1}"
-        )
+        assert 0 <= step < self.total_steps, f"step {step} lies outside 0..{self.total_steps - 1}"
         return self.phases[bisect_right([phase.stop for phase in self.phases], step)]
 
 

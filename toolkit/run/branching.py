@@ -1,11 +1,13 @@
 """Branches: a new run that leaves another one at a kept checkpoint, with another tail.
 
-A branch's run.toml is that of its parent with the tail's keys on top; its table `[branch]` says where it begins. The
-parent is read only.
+A branch's run.toml is that of a whole run, a fork of its parent: the parent's phases up to there, then the tail's, and
+the tail's keys on top. The parent is read only.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,16 +19,20 @@ from toolkit.core.errors import SettingsError
 from toolkit.core.files import atomic_write
 from toolkit.core.settings import Settings, explain
 from toolkit.core.text import counted, quoted
+from toolkit.objectives.schedule import PhaseSettings
+from toolkit.run.checks import CHECKS
 from toolkit.run.corpora import open_corpora
 from toolkit.run.declared import DeclaredRun
 from toolkit.run.folder import RunFolder
-from toolkit.run.load import complete_run, declare_settings, settings_in, to_toml
-from toolkit.run.settings import PastPhase
+from toolkit.run.identity import saved_settings
+from toolkit.run.load import complete_run, declare_settings, to_plain, to_toml
+from toolkit.run.parting import Course, parting
 from toolkit.run.start import Start
 from toolkit.run.toml_files import apply_override, read_toml
 
-# What a tail never takes from its parent: each is about one run.
-_OWN = ("schedule", "init", "branch")
+# What a tail does not take from its parent.
+_OWN = ("schedule", "fork")
+_OF_A_STRETCH = {"peak", "warmup_steps", "decay_steps"}
 _NEAREST = 2
 
 
@@ -34,14 +40,19 @@ class TailSettings(Settings):
     """`[branch]` of a tail: what happens to optimizer and learning rate where the branch begins."""
 
     optimizer: Literal["keep", "reset"] = "keep"
-    """Moments of the optimizer: kept, or zero."""
+    """Whether the optimizer's moments are kept, or start at zero."""
     lr: Literal["keep", "rewarm"] = "keep"
     """`keep`: the rate of one run of all steps; `rewarm`: warm-up, stable and decay over the tail alone."""
 
 
 @dataclass(frozen=True)
 class Branch:
-    """A branch as it was written, with a line on each thing that it keeps or starts over."""
+    """A branch as it was written.
+
+    Attributes:
+        settings_file: its run.toml.
+        notes: what it keeps and what starts over, a line each.
+    """
 
     settings_file: Path
     notes: tuple[str, ...]
@@ -52,19 +63,27 @@ def make_branch(parent: Path, *, step: int, tail: Path, output: Path, overrides:
 
     The run leaves `parent` at `step`, which has a kept checkpoint. The file `tail` has `[[schedule]]` from that step
     on, what else changes, and `[branch]`; overrides, `a.b=value`, come on top.
+
+    Raises:
+        SettingsError: the tail is invalid or does not fit the parent, or `output` is in the parent or holds a run.
+        CheckpointError: the checkpoint is not kept, or damaged.
+        CorpusError: a corpus is missing or damaged.
     """
     manifest, checkpoint = _branch_point(parent, step)
     raw = read_toml(tail)
     for override in overrides:
         apply_override(raw, override)
     choices = _choices(raw, tail)
-    before = declare_settings(settings_in(manifest))
+    before = declare_settings(saved_settings(manifest))
     _check_output(output, parent)
-    merged = _merged(manifest.settings | {"model": manifest.table("model")}, raw, tail_file=tail, output=output)
-    merged["branch"] = _table(manifest, checkpoint, before, choices)
-    if choices.lr == "keep":
-        merged["branch"] |= _ramp(before, manifest.step, raw.get("lr"))
-    run = _with_data(complete_run(merged, [], origin=str(tail)), before, manifest)
+    model = {key: value for key, value in manifest.table("model").items() if value is not None}
+    merged = _merged(to_plain(before.settings) | {"model": model}, raw, tail_file=tail, output=output)
+    whole = _whole(merged, raw, before, step, choices=choices, origin=str(tail))
+    # Warm-ups and decays before the branch need not fit a learning rate that the tail gives.
+    is_other = "lr" in raw and any(entry["lr"] == "rewarm" for entry in whole["schedule"])
+    changed = ["lr"] if is_other or choices.lr == "rewarm" else []
+    whole["fork"] = {"from": str(checkpoint), "step": step, "changed": changed}
+    run = _gone_on(complete_run(whole, [], origin=str(tail)), before, manifest)
     file = RunFolder(output).settings_file
     try:
         output.mkdir(parents=True, exist_ok=True)
@@ -75,6 +94,7 @@ def make_branch(parent: Path, *, step: int, tail: Path, output: Path, overrides:
 
 
 def _branch_point(parent: Path, step: int) -> tuple[CheckpointManifest, Path]:
+    """The manifest and the folder of a checkpoint of the parent."""
     folder = RunFolder(parent)
     kept = sorted(number for number, _ in folder.steps())
     if not kept:
@@ -98,6 +118,7 @@ def _after(kept: list[int], step: int) -> list[int]:
 
 
 def _choices(raw: dict[str, Any], tail: Path) -> TailSettings:
+    """`[branch]` of the tail, taken out of it."""
     try:
         return TailSettings.model_validate(raw.pop("branch", {}))
     except ValidationError as error:
@@ -124,9 +145,9 @@ def _merged(parent: Mapping[str, Any], tail: Mapping[str, Any], *, tail_file: Pa
             f"{tail_file}: a tail needs [[schedule]]: its phases from the branch point on, for example "
             'objective = "mlm", steps = 1000.'
         )
-    if "init" in tail:
-        raise SettingsError(f"{tail_file}: a branch starts from its checkpoint. Leave [init] out.")
-    raw = {key: _without_nothing(value) for key, value in parent.items() if key not in _OWN and value is not None}
+    if given := sorted({"init", "fork"} & tail.keys()):
+        raise SettingsError(f"{tail_file}: a branch starts from its checkpoint. Leave [{given[0]}] out.")
+    raw = {key: value for key, value in parent.items() if key not in _OWN}
     raw["train"] = {key: value for key, value in raw["train"].items() if key != "steps"}
     for key, value in tail.items():
         if not isinstance(value, Mapping) or not isinstance(raw.get(key), dict) or "preset" in value:
@@ -163,88 +184,109 @@ def _without_other_decay(before: dict[str, Any], given: Mapping[str, Any]) -> di
     return {key: value for key, value in before.items() if key not in others}
 
 
-def _without_nothing(value: Any) -> Any:
-    return {key: part for key, part in value.items() if part is not None} if isinstance(value, dict) else value
-
-
-def _ramp(before: DeclaredRun, step: int, given: Any) -> dict[str, Any]:
-    """The warm-up that goes on, for `[branch]`: a phase of the parent may have had one, and a peak, of its own.
-
-    That peak is not `lr.peak`, which later phases of the tail warm up to; one that the tail gives holds for both.
-    """
-    stretch = next(stretch for stretch in before.plan.stretches if step <= stretch.stop)
-    peak = stretch.settings.peak
-    is_own = peak != before.settings.lr.peak and not (isinstance(given, dict) and "peak" in given)
-    return {"ramp_start": stretch.start, "ramp_peak": peak if is_own else None}
-
-
-def _table(
-    manifest: CheckpointManifest, checkpoint: Path, before: DeclaredRun, choices: TailSettings
+def _whole(
+    merged: dict[str, Any],
+    tail: Mapping[str, Any],
+    before: DeclaredRun,
+    step: int,
+    *,
+    choices: TailSettings,
+    origin: str,
 ) -> dict[str, Any]:
-    """`[branch]` of the new run, but for what depends on its data, and with a warm-up of its own."""
-    parent = before.settings.branch
-    past = list(parent.past) if parent else []
-    kinds = manifest.settings.get("objectives", {})
-    for phase in before.plan.schedule.phases:
-        steps = min(phase.stop, manifest.step) - phase.start
-        if steps > 0:
-            kind = kinds.get(phase.objective, {}).get("kind", phase.objective)
-            past.append(PastPhase(objective=kind, steps=steps))
-    return {
-        "from": str(checkpoint),
-        "step": manifest.step,
-        "optimizer": choices.optimizer,
-        "ramp_start": manifest.step,
-        "past": past,
+    """The whole run: phases that the parent had up to the step, and those of the tail with their lengths as steps."""
+    # Mistakes of a tail are told by its own numbers of phases; its learning rate is that of the whole.
+    alone = complete_run(deepcopy(merged) | {"lr": {"warmup_steps": 0, "decay_steps": 0}}, [], origin=origin)
+    rate, declared = tail.get("lr"), to_plain(before.settings)
+    past = _past(before, step, given=rate if isinstance(rate, Mapping) else {})
+    names = {entry.objective: _old_name(entry.objective, merged, declared, step) for entry in past}
+    past = [entry.model_copy(update={"objective": names[entry.objective]}) for entry in past]
+    # Data and rows of the run stay those of the steps before; the tail's are its phases' own.
+    given = {key: value for key, value in tail.get("data", {}).items() if key != "validation"}
+    phases = []
+    for phase, entry in zip(alone.plan.schedule.phases, alone.settings.schedule, strict=True):
+        rows, data = entry.global_batch_rows or merged["train"]["global_batch_rows"], given | (entry.data or {})
+        own = {key: value for key, value in data.items() if declared["data"].get(key) != value}
+        update = {"global_batch_rows": rows, "data": own or None}
+        phases.append(entry.of_steps(phase.stop - phase.start).model_copy(update=update))
+    phases[0] = phases[0].model_copy(update={"lr": choices.lr, "optimizer": choices.optimizer})
+    validation = {key: value for key, value in merged["data"].items() if key == "validation"}
+    train = {key: value for key, value in merged["train"].items() if key != "steps"}
+    rows = before.settings.train.global_batch_rows
+    return {key: value for key, value in merged.items() if key != "scheduler"} | {
+        "data": declared["data"] | validation,
+        "train": train | {"global_batch_rows": rows},
+        "objectives": merged["objectives"] | {new: declared["objectives"][old] for old, new in names.items()},
+        "schedule": [entry.model_dump(exclude_none=True) for entry in (*past, *phases)],
     }
 
 
-def _with_data(run: DeclaredRun, before: DeclaredRun, manifest: CheckpointManifest) -> DeclaredRun:
-    """The run, after a look at the corpora: order and digest go on where the parent has read such rows."""
-    settings, plan, own = run.settings, before.plan, run.plan
-    corpora = open_corpora(run)
-    last = plan.schedule.phase_at(manifest.step - 1).index
-    orders = [_order(before, number, manifest.corpora) for number in range(len(plan.data))]
-    wanted = [_order(run, number, corpora.hashes()) for number in range(len(own.data))]
-    same = [number for number in range(last + 1) if orders[number] == wanted[0]]
-    assert settings.branch is not None
-    where: dict[str, Any] = {"data": "reset"}
-    if same:
-        where = {"data": "keep", "position": plan.rows_read(manifest.step, plan.data[same[-1]])}
-    if any(data != own.data[0] for data in own.data):
-        where["later_positions"] = tuple(
-            plan.rows_read(manifest.step, plan.data[orders.index(order)]) if order in orders else 0
-            for order in wanted[1:]
-        )
-    branch = settings.branch.model_copy(update=where)
-    run = declare_settings(settings.model_copy(update={"branch": branch}))
+def _past(before: DeclaredRun, step: int, *, given: Mapping[str, Any]) -> list[PhaseSettings]:
+    """The phases of the parent up to the step; keys of the learning rate that are given hold for its last stretch."""
+    entries = []
+    for phase, entry in zip(before.plan.schedule.phases, before.settings.schedule, strict=True):
+        steps, rows = min(phase.stop, step) - phase.start, before.plan.rows[phase.index]
+        if steps <= 0:
+            break
+        entry = entry.of_steps(steps).model_copy(update={f"lr_{key}": None for key in given.keys() & _OF_A_STRETCH})
+        if rows.warmup_steps <= steps:
+            entries.append(entry)
+            continue
+        # A batch warm-up that was not over: a phase for each size, of which the first begins what the phase began.
+        for start, stop in pairwise([0, *(end for end in rows.warmup_ends if end < steps), steps]):
+            kept = (
+                {} if start == 0 else {"lr": "keep", "optimizer": "keep"} | {f"lr_{key}": None for key in _OF_A_STRETCH}
+            )
+            own = {"global_batch_rows": rows.at(start), "batch_warmup_rows": None, "batch_warmup_tokens": None}
+            entries.append(entry.of_steps(stop - start).model_copy(update={**own, **kept}))
+    return entries
+
+
+def _old_name(name: str, merged: Mapping[str, Any], declared: Mapping[str, Any], step: int) -> str:
+    """The name of an objective of the parent where the tail has another one of that name."""
+    return name if merged["objectives"][name] == declared["objectives"][name] else f"{name}-to-{step}"
+
+
+def _gone_on(run: DeclaredRun, before: DeclaredRun, manifest: CheckpointManifest) -> DeclaredRun:
+    """The run after a look at the corpora: where rows and digest go on, and what is otherwise than in the parent."""
+    fork, plan, step = run.settings.fork, run.plan, manifest.step
+    assert fork is not None
+    corpora, settings = open_corpora(run), run.settings
+    for check in CHECKS.data:
+        check(settings, corpora)
+    there, here = Course(before, manifest.corpora), Course(run, corpora.hashes())
+    read = {}
+    for phase in before.plan.schedule.phases:
+        if phase.start < step and settings.run.seed == before.settings.run.seed:
+            order = repr([held.value for held in there.rows_of(phase.index).values()])
+            read[order] = before.plan.rows_read(step, before.plan.data[phase.index])
+    numbers = [phase.index for phase in plan.schedule.phases if phase.start >= step]
+    orders = [repr([held.value for held in here.rows_of(number).values()]) for number in numbers]
+    positions = tuple(read.get(order, 0) for order in orders)
+    if positions == tuple(plan.rows_read(step, plan.data[number]) for number in numbers):
+        positions = ()
+    update = {"digest": "keep" if orders[0] in read else "reset", "positions": positions}
+    run = declare_settings(settings.model_copy(update={"fork": fork.model_copy(update=update)}))
+    changed = [*fork.changed]
+    while (found := parting(there, replace(here, run=run), changed=changed)).step < step:
+        changed += found.keys
+    fork = fork.model_copy(update={**update, "changed": tuple(changed)})
+    run = declare_settings(settings.model_copy(update={"fork": fork}))
     Start(initial=manifest).check(run, corpora)
     return run
 
 
-def _order(run: DeclaredRun, number: int, hashes: Mapping[str, str]) -> tuple[Any, ...]:
-    """Key of the order in which the rows of a phase's data come."""
-    settings, phases = run.settings, run.plan.data
-    # A checkpoint names the corpora of equal data once, by the first phase that has them.
-    first = phases.index(phases[number])
-    data, entry = phases[first], settings.schedule[first]
-    weights = None if isinstance(data.train, str) else [part.weight for part in data.train]
-    key = f"schedule.{first}.data.train" if "train" in (entry.data or {}) else "data.train"
-    corpora = [hashes[name] for name in sorted(hashes) if name == key or name.startswith(f"{key}.")]
-    return settings.run.seed, weights, corpora, data.model_dump(exclude={"train", "validation"})
-
-
 def _notes(run: DeclaredRun, before: DeclaredRun, choices: TailSettings) -> list[str]:
-    branch, schedule = run.settings.branch, run.plan.schedule
-    assert branch is not None
-    last, first = before.plan.learning_rate(branch.step - 1), run.plan.learning_rate(branch.step)
-    kept = "kept" if branch.optimizer == "keep" else "reset"
-    rows = "go on" if branch.data == "keep" else "start over, as data or seed differ"
-    if branch.data == "reset" and any(branch.later_positions):
+    fork, plan = run.settings.fork, run.plan
+    assert fork is not None
+    step, total, position = fork.step, plan.schedule.total_steps, plan.position(fork.step)
+    last, first = before.plan.learning_rate(step - 1), plan.learning_rate(step)
+    kept = "kept" if choices.optimizer == "keep" else "reset"
+    rows = "go on" if fork.digest == "keep" else "start over, as data or seed differ"
+    later = (plan.rows_read(step, data) for data in plan.data[plan.schedule.phase_at(step).index :])
+    if fork.digest == "reset" and any(later):
         rows = "start over, but for later phases on the trunk's data"
     return [
-        f"from step {branch.step:,} of {before.settings.run.dir} on: {counted(schedule.num_steps, 'step')}, to step "
-        f"{schedule.total_steps:,}",
-        f"optimizer {kept}; rows and digest {rows} (position {branch.position:,})",
-        f"learning rate {choices.lr}: {last:.3g} at step {branch.step:,}, {first:.3g} at the next",
+        f"from step {step:,} of {before.settings.run.dir} on: {counted(total - step, 'step')}, to step {total:,}",
+        f"optimizer {kept}; rows and digest {rows} (position {position:,})",
+        f"learning rate {choices.lr}: {last:.3g} at step {step:,}, {first:.3g} at the next",
     ]

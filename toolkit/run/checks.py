@@ -42,14 +42,6 @@ class Checks:
         return found
 
 
-def _check_first_weights(settings: RunSettings) -> None:
-    if settings.init is not None and settings.branch is not None:
-        raise SettingsError(
-            f"[init] names {settings.init.source} and [branch] {settings.branch.source}: a branch starts from the "
-            "checkpoint it leaves. Leave [init] out."
-        )
-
-
 def _check_evaluation(settings: RunSettings) -> None:
     if settings.eval.every is not None and settings.data.validation is None:
         raise SettingsError(
@@ -171,7 +163,6 @@ def _check_recomputation(settings: RunSettings, ds_config: Mapping[str, Any], so
 
 CHECKS = Checks(
     settings=(
-        ({"init", "branch"}, _check_first_weights),
         ({"eval", "data"}, _check_evaluation),
         ({"probe", "checkpoint"}, _check_probed_steps),
         ({"train", "parallel"}, _check_spikes),

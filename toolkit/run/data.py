@@ -68,6 +68,9 @@ class RunData:
             phases = [phase for phase in plan.schedule.phases if self.training[phase.index] is part]
             needed = sum(plan.rows_of(phase) for phase in phases)
             numbers = ", ".join(str(phase.index + 1) for phase in phases)
+            if not needed:
+                # Of phases before a fork.
+                continue
             reader = "the run" if len(phases) == len(plan.schedule.phases) else f"phase {numbers}"
             lines += _describe_part(part, needed, reader)
         shapes = zip(plan.data, plan.models, strict=True)

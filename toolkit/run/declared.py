@@ -34,7 +34,7 @@ class DeclaredRun:
         targets = sum(
             (phase.stop - phase.start) * self.targets_per_position(phase.objective) for phase in schedule.phases
         )
-        return targets / schedule.num_steps
+        return targets / schedule.total_steps
 
     def targets_per_position(self, objective: str) -> float:
         """Targets of an objective over positions, as far as settings tell: without a mask ratio it counts as 1.

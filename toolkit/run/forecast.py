@@ -66,11 +66,13 @@ def forecast(run: DeclaredRun, *, data: RunData | None, machines: Machines | Non
     settings, plan, schedule, sizes = run.settings, run.plan, run.plan.schedule, run.plan.step_sizes
     positions = [plan.rows_of(phase) * plan.data[phase.index].sequence_length for phase in schedule.phases]
     each = f"{sizes[0]:,}" if len(set(sizes)) == 1 else f"{min(sizes):,} to {max(sizes):,}"
-    lines = [f"tokens: {sum(positions):,} positions in {counted(schedule.num_steps, 'step')}, {each} a step"]
+    own = counted(schedule.total_steps - plan.first_step, "step")
+    lines = [f"tokens: {sum(positions):,} positions in {own}, {each} a step"]
     lines += [
         f"steps {phase.start + 1:,} to {phase.stop:,}: {phase.objective}, {counted(phase.stop - phase.start, 'step')}"
         f"{plan.describe_changes(phase)}"
         for phase in schedule.phases
+        if phase.stop > plan.first_step
     ]
     lines.append(f"learning rate: {plan.describe_learning_rate()}")
     if settings.model.vocab_size is None:
@@ -146,7 +148,6 @@ def _gigabytes(size: float) -> str:
 
 
 def _kept_checkpoints(run: DeclaredRun) -> int:
-    keep, schedule, last = run.settings.checkpoint, run.plan.schedule, run.plan.schedule.total_steps
-    saved = [step for step in range(schedule.first_step + 1, last + 1) if keep.is_due(step) or step == last]
-    trunk = {step for step in saved if keep.keep_every is not None and step % keep.keep_every == 0}
-    return len(trunk | set(saved[-keep.keep :]))
+    keep, last = run.settings.checkpoint, run.plan.schedule.total_steps
+    saved = [step for step in range(run.plan.first_step + 1, last + 1) if keep.is_due(step) or step == last]
+    return len({step for step in saved if keep.is_kept(step)} | set(saved[-keep.keep :]))

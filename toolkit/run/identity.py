@@ -6,13 +6,15 @@ from typing import Any
 from pydantic import ValidationError
 
 from toolkit.checkpoint.manifest import CheckpointManifest
-from toolkit.core.errors import CorpusError, SettingsError
+from toolkit.core.errors import CheckpointError, CorpusError, SettingsError
+from toolkit.core.settings import explain
 from toolkit.core.text import quoted
 from toolkit.model.config import ModelSettings
 from toolkit.model.growth import Growth, shape_in_words
 from toolkit.objectives.registry import declare
 from toolkit.run.declared import DeclaredRun
 from toolkit.run.folder import RunFolder
+from toolkit.run.old_branches import as_fork
 from toolkit.run.settings import RunSettings
 
 # What no weight depends on.
@@ -25,6 +27,8 @@ _FREE = (
     *("train.on_spike", "train.spike_deviations", "train.attention_kernel", "train.activation_checkpointing"),
     # What exports say; rows may be longer.
     "model.max_position_embeddings",
+    # Where it began is nothing to a run that has steps of its own.
+    *("fork.from", "fork.step", "fork.changed", "fork.digest"),
 )
 
 
@@ -33,13 +37,18 @@ def snapshot(settings: RunSettings) -> dict[str, Any]:
     return settings.model_dump(mode="json", by_alias=True)
 
 
+def is_free(key: str) -> bool:
+    """True where no weight depends on a setting, so that a resumed run may have another value."""
+    return key.startswith(_FREE)
+
+
 def check_same_run(saved: dict[str, Any], settings: RunSettings) -> None:
     """Refuse settings, resolved, of another run than the one whose `snapshot` was saved; named are all that differ."""
-    before, now = _flat(_with_defaults(saved)), _flat(snapshot(settings))
+    before, now = flat(_with_defaults(saved)), flat(snapshot(settings))
     changed = [
         f"  {key}: was {_shown(before, key)}, now {_shown(now, key)}"
         for key in sorted(before.keys() | now.keys())
-        if not key.startswith(_FREE) and before.get(key) != now.get(key)
+        if not is_free(key) and before.get(key) != now.get(key)
     ]
     if changed:
         written = RunFolder(settings.run.dir).settings_file
@@ -63,25 +72,24 @@ def check_same_corpora(saved: Mapping[str, str], found: Mapping[str, str]) -> No
             )
 
 
-def check_branch_corpora(run: DeclaredRun, saved: Mapping[str, str], found: Mapping[str, str]) -> None:
-    """Refuse a branch if the corpora of a phase whose rows go on are not those of any phase of its parent.
+def check_fork_corpora(run: DeclaredRun, saved: Mapping[str, str], found: Mapping[str, str]) -> None:
+    """Refuse a fork if the corpora of a phase whose rows go on are not those of any phase of the run before.
 
-    `saved` are `RunCorpora.hashes` of the parent, `found` those of the branch.
+    `saved` are `RunCorpora.hashes` of that run, `found` those of the fork.
     """
-    settings, phases = run.settings, run.plan.data
-    assert settings.branch is not None
-    parents = _corpora_of_phases(saved)
-    branches, others = _corpora_of_phases(found), dict[str, None]()
+    settings, plan, fork = run.settings, run.plan, run.settings.fork
+    assert fork is not None
+    parents, forks, others = _corpora_of_phases(saved), _corpora_of_phases(found), dict[str, None]()
     # A phase at position 0 reads data that are new to it; one without a position has the data of the first phase.
-    positions = (settings.branch.position, *settings.branch.later_positions)
-    for phase, position in zip(phases, positions, strict=False):
-        first = phases.index(phase)
+    phases = [phase.index for phase in plan.schedule.phases if phase.start >= fork.step]
+    for number, position in zip(phases, fork.positions, strict=False):
+        first = plan.data.index(plan.data[number])
         group = f"schedule.{first}.data" if "train" in (settings.schedule[first].data or {}) else "data"
-        if position > 0 and branches[group] not in parents.values():
+        if position > 0 and forks[group] not in parents.values():
             others[f"{group}.train"] = None
     if others:
         raise CorpusError(
-            "the rows of this branch go on where its parent stopped (branch.data), but its corpora are others: "
+            "the rows of this fork go on where the run before stopped (fork.positions), but its corpora are others: "
             f"{', '.join(others)}.\n"
             "Put the corpora back, or make the branch again with `toolkit branch`."
         )
@@ -144,7 +152,7 @@ def rope_differences(settings: RunSettings, manifest: CheckpointManifest) -> lis
 
 def _model_differences(settings: RunSettings, manifest: CheckpointManifest) -> dict[str, str]:
     """Keys of `[model]` that differ from those of a checkpoint, with both values."""
-    theirs, ours = _flat(manifest.table("model")), _flat(settings.model.model_dump(mode="json"))
+    theirs, ours = flat(manifest.table("model")), flat(settings.model.model_dump(mode="json"))
     # The keys of a scaling of angles are there only where there is one.
     keys = theirs.keys() | {key for key in ours if key.startswith(_ROPE)}
     return {
@@ -154,11 +162,29 @@ def _model_differences(settings: RunSettings, manifest: CheckpointManifest) -> d
     }
 
 
+def saved_settings(manifest: CheckpointManifest) -> RunSettings:
+    """The settings of the run that wrote a checkpoint, with objectives, which may need a plugin.
+
+    A CheckpointError where it was not written by a run, or by one of another version of the toolkit.
+    """
+    try:
+        return _validated(manifest.settings)
+    except ValidationError as error:
+        raise CheckpointError(
+            f"the checkpoint of step {manifest.step:,} does not say how its run was set up, as those of an imported "
+            f"model do not: {explain(error, RunSettings)}"
+        ) from None
+
+
+def _validated(saved: Mapping[str, Any]) -> RunSettings:
+    objectives = {name: declare(name, given) for name, given in saved.get("objectives", {}).items()}
+    return RunSettings.model_validate({**as_fork(saved), "objectives": objectives})
+
+
 def _with_defaults(saved: dict[str, Any]) -> dict[str, Any]:
     """Saved settings with the defaults of keys that came later."""
     try:
-        objectives = {name: declare(name, given) for name, given in saved.get("objectives", {}).items()}
-        return snapshot(RunSettings.model_validate({**saved, "objectives": objectives}))
+        return snapshot(_validated(saved))
     except (ValidationError, SettingsError):
         return saved
 
@@ -167,8 +193,9 @@ def _shown(settings: dict[str, Any], key: str) -> str:
     return "not set" if settings.get(key) is None else repr(settings[key])
 
 
-def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+def flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Settings as plain data by their whole keys, such as `lr.peak`."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
     if items is None:
         return {prefix.removesuffix("."): value}
-    return {key: leaf for name, part in items for key, leaf in _flat(part, f"{prefix}{name}.").items()}
+    return {key: leaf for name, part in items for key, leaf in flat(part, f"{prefix}{name}.").items()}

@@ -22,6 +22,7 @@ from toolkit.objectives.schedulers import declare as declare_scheduler
 from toolkit.run.checks import CHECKS
 from toolkit.run.declared import DeclaredRun
 from toolkit.run.folder import check_own_folder
+from toolkit.run.old_branches import as_fork
 from toolkit.run.settings import RunSettings
 from toolkit.run.start import fill_model_from_checkpoint
 from toolkit.run.step_plan import StepPlan
@@ -108,7 +109,7 @@ def read_resolved(path: Path) -> DeclaredRun:
 def read_without_objectives(path: Path) -> RunSettings:
     """Settings of a run.toml for who only looks: a run's objectives may need a plugin that is not installed there."""
     try:
-        return RunSettings.model_validate(read_toml(path) | {"objectives": {}})
+        return RunSettings.model_validate(as_fork(read_toml(path)) | {"objectives": {}})
     except ValidationError as error:
         raise SettingsError(f"{path}: {explain(error, RunSettings, needed=_REQUIRED)}") from None
 
@@ -119,7 +120,7 @@ def settings_in(manifest: CheckpointManifest) -> RunSettings:
     A CheckpointError where it was not written by a run, or by one of another version of the toolkit.
     """
     try:
-        return RunSettings.model_validate(manifest.settings | {"objectives": {}})
+        return RunSettings.model_validate(as_fork(manifest.settings) | {"objectives": {}})
     except ValidationError as error:
         raise CheckpointError(
             f"the checkpoint of step {manifest.step:,} does not say how its run was set up, as those of an imported "
@@ -129,7 +130,12 @@ def settings_in(manifest: CheckpointManifest) -> RunSettings:
 
 def to_toml(settings: RunSettings) -> str:
     """The settings as a run file; keys without a value are left out, since TOML has none."""
-    return tomli_w.dumps(settings.model_dump(mode="json", exclude_none=True, by_alias=True))
+    return tomli_w.dumps(to_plain(settings))
+
+
+def to_plain(settings: RunSettings) -> dict[str, Any]:
+    """The settings as the content of a run file, without keys that have no value."""
+    return settings.model_dump(mode="json", exclude_none=True, by_alias=True)
 
 
 @contextmanager
@@ -186,7 +192,9 @@ def _expand_schedule(raw: dict[str, Any]) -> None:
 
 def _validate(raw: dict[str, Any], origin: str, mistakes: list[UserError]) -> DeclaredRun:
     """The run; what is wrong is raised together with the mistakes of before."""
-    raw = raw | {"objectives": _declared(raw, mistakes)}
+    with _collected(mistakes):
+        raw = as_fork(raw)
+    raw = {key: raw[key] for key in raw if key != "branch" or not mistakes} | {"objectives": _declared(raw, mistakes)}
     wrong: set[str] = set()
     try:
         settings = RunSettings.model_validate(raw)

@@ -5,8 +5,10 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, TypedDict, cast
+from typing import Any, Literal, NamedTuple, TypedDict, cast
 
+from toolkit.checkpoint.manifest import read_manifest
+from toolkit.core.errors import CheckpointError
 from toolkit.core.files import atomic_write
 from toolkit.run.declared import DeclaredRun
 from toolkit.run.folder import RunFolder
@@ -120,6 +122,30 @@ def read_lines(folder: RunFolder) -> list[dict[str, Any]]:
     if not folder.metrics_file.is_file():
         return []
     return [json.loads(line) for line in _lines_of(folder.metrics_file) if _step_of(line) is not None]
+
+
+class History(NamedTuple):
+    """Lines of a run and of those that it goes on from, each up to where the next one left it."""
+
+    lines: list[dict[str, Any]]
+    is_whole: bool
+    """All of those runs are there, with a line of the step at which they were left."""
+
+
+def history(folder: RunFolder, settings: Mapping[str, Any]) -> History:
+    """The lines of a run's whole life; its settings are plain data, as a manifest has them."""
+    # What earlier versions wrote of a branch has the same two keys.
+    own, fork = read_lines(folder), settings.get("fork") or settings.get("branch")
+    if not isinstance(fork, Mapping):
+        return History(own, True)
+    checkpoint = Path(fork["from"])
+    try:
+        before, is_whole = history(RunFolder(checkpoint.parent.parent), read_manifest(checkpoint).settings)
+    except CheckpointError:
+        return History(own, False)
+    made = [line for line in before if line["step"] <= fork["step"]]
+    is_left_there = any(line["step"] == fork["step"] and "loss" in line for line in made)
+    return History([*made, *own], is_whole and is_left_there)
 
 
 def missing_probes(run: DeclaredRun, *, up_to: int) -> list[int]:

@@ -41,11 +41,14 @@ class PreparedRun(ResolvedRun):
     @cached_property
     def is_finished(self) -> bool:
         """True once the folder has the checkpoint of the last step, every file of it intact."""
-        own = self.start.own
-        if own is None or own.step != self.plan.schedule.total_steps:
+        return self.is_past(self.plan.schedule.total_steps)
+
+    def is_past(self, step: int) -> bool:
+        """True once the folder has the checkpoint of a step or of a later one, every file of it intact."""
+        if self.start.own is None or self.start.own.step < step:
             return False
         newest, _ = self.folder.newest_checkpoint()
-        return newest is not None and newest.manifest.step == own.step
+        return newest is not None and newest.manifest.step >= step
 
     def write(self) -> None:
         """Write what ranks read into the run folder, and a copy of the tokenizer for checkpoints."""
@@ -63,12 +66,12 @@ class Outcome:
 
     step: int
     total_steps: int
-    was_finished: bool
+    was_there: bool
 
     def __str__(self) -> str:
-        if self.was_finished:
-            return f"already finished at step {self.step}"
-        return f"finished at step {self.step}" if self.step == self.total_steps else f"stopped at step {self.step}"
+        if self.step == self.total_steps:
+            return f"{'already ' * self.was_there}finished at step {self.step}"
+        return f"{'already' if self.was_there else 'stopped'} at step {self.step}"
 
 
 def resolve_run(run: DeclaredRun, *, ds_config: str | None, num_ranks: int, checks: Checks = CHECKS) -> PreparedRun:

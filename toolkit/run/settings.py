@@ -76,36 +76,23 @@ class InitSettings(Settings):
         return self
 
 
-class PastPhase(Settings):
-    """A phase, or the part of one, that a run had done where another one branched off."""
-
-    objective: str = Field(min_length=1)
-    """Kind of its objective."""
-    steps: int = Field(gt=0)
-    """Updates made."""
+EVERYTHING = "*"
+"""In `fork.changed`: nothing is compared."""
 
 
-class BranchSettings(Settings):
-    """Point at which a run left another one; `toolkit branch` writes this table."""
+class ForkSettings(Settings):
+    """Step at which a run takes over from another one that made the same steps up to there."""
 
     source: str = Field(alias="from", min_length=1)
-    """The checkpoint it starts from; needed until the run has one of its own."""
+    """The checkpoint that it goes on from, as if it were its own; needed until the run has one."""
     step: int = Field(gt=0)
-    """Updates made by then; the schedule counts on from here."""
-    optimizer: Literal["keep", "reset"] = "keep"
-    """Moments of that checkpoint: kept, or zero."""
-    data: Literal["keep", "reset"] = "keep"
-    """Order of rows and digest: both go on, or start over with other rows."""
-    position: int = Field(0, ge=0)
-    """Sample position of the first row."""
-    later_positions: tuple[Annotated[int, Field(ge=0)], ...] = Field((), strict=False)
-    """Of each later phase: rows that the run before had read of its data. Needed where data change."""
-    ramp_start: int = Field(0, ge=0)
-    """The step at which the learning rate's warm-up began: `step` where it is warmed up again."""
-    ramp_peak: float | None = Field(None, gt=0, allow_inf_nan=False)
-    """The peak that it leads to, where a phase of the run before had one of its own; unset: `lr.peak`."""
-    past: tuple[PastPhase, ...] = Field((), strict=False)
-    """What was trained before, from the first weights on."""
+    """Updates made by then."""
+    changed: tuple[Annotated[str, Field(min_length=1)], ...] = Field((), strict=False)
+    """What may be otherwise than in that run before the step, by the keys that a refusal names; `*`: anything."""
+    digest: Literal["keep", "reset"] = "keep"
+    """`reset`: the digest of rows starts over at the step."""
+    positions: tuple[Annotated[int, Field(ge=0)], ...] = Field((), strict=False)
+    """Rows read by then of the data of each phase from the step on; unset: those of the schedule."""
 
 
 class LogSettings(Settings):
@@ -145,7 +132,7 @@ class ProbeSettings(Settings):
     """File of examples that it is scored on."""
     every: int | None = Field(None, gt=0)
     """Probe the checkpoints at multiples of this step, and the last one; unset: those at multiples of
-    `checkpoint.every` and `checkpoint.keep_every`."""
+    `checkpoint.every` and `checkpoint.keep_every`, and of `checkpoint.keep_at`."""
     steps: int = Field(1000, gt=0)
     """Most iterations of the probe's optimizer, L-BFGS, which stops earlier where it has converged."""
 
@@ -171,8 +158,8 @@ class RunSettings(Settings):
     measured once; fp32 with ZeRO stage 0; a resumed run keeps what it was started with."""
     init: InitSettings | None = None
     """A table; unset: weights are drawn from the seed."""
-    branch: BranchSettings | None = None
-    """A table, in a branch of another run; unset: the run begins at step 0."""
+    fork: ForkSettings | None = None
+    """A table; unset: the run makes its first steps itself."""
     model: ModelSettings
     """Shape of the encoder."""
     data: DataSettings
@@ -199,8 +186,8 @@ class RunSettings(Settings):
     @property
     def first_weights(self) -> FirstWeights | None:
         """Source of the weights, unless they are drawn."""
-        if self.branch is not None:
-            return FirstWeights("branch.from", self.branch.source, self.branch.optimizer)
+        if self.fork is not None:
+            return FirstWeights("fork.from", self.fork.source, "keep")
         init = self.init
         return None if init is None else FirstWeights("init.from", init.source, init.optimizer, init.grow)
 

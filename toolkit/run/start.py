@@ -1,7 +1,8 @@
-"""Start of a run: from random weights, from those of `[init]` or `[branch]`, or from its own newest checkpoint.
+"""Start of a run: from random weights, from those of `[init]`, from another run's checkpoint that `[fork]` names, or
+from its own newest one.
 
 An init.from with several checkpoints means the newest at the start; RUN_DIR/run.toml names that one. Once the run has a
-checkpoint of its own, init.from and branch.from are not read again.
+checkpoint of its own, init.from and fork.from are not read again.
 """
 
 from dataclasses import dataclass, replace
@@ -17,14 +18,17 @@ from toolkit.run.corpora import RunCorpora
 from toolkit.run.declared import DeclaredRun
 from toolkit.run.folder import RunFolder, newest_manifest
 from toolkit.run.identity import (
-    check_branch_corpora,
+    check_fork_corpora,
     check_same_corpora,
     check_same_model,
     check_same_run,
     growth_of,
     rope_differences,
+    saved_settings,
 )
+from toolkit.run.parting import Course, parting
 from toolkit.run.settings import RunSettings
+from toolkit.run.step_plan import StepPlan
 
 _WHAT_TO_GIVE = (
     "Give a folder that `toolkit convert --from-hf` wrote, a checkpoint "
@@ -39,27 +43,31 @@ class Start:
     own: CheckpointManifest | None = None
     """The run's own newest one, from which it is resumed."""
     initial: CheckpointManifest | None = None
-    """That of `init.from` or `branch.from`, for a run without one of its own. With neither, weights are random."""
+    """That of `init.from` or `fork.from`, for a run without one of its own. With neither, weights are random."""
+
+    def _gone_on_from(self, settings: RunSettings) -> CheckpointManifest | None:
+        """The checkpoint of the same run, or of one that a fork takes its first steps over from."""
+        return self.own or (None if settings.fork is None else self.initial)
 
     def keep_choices(self, run: DeclaredRun) -> DeclaredRun:
         """The run with what is chosen when it is started, where its settings leave it open."""
         settings = run.settings
         if (init := settings.init) is not None:
-            init = init.model_copy(update={"source": self._checkpoint_at(init.source)})
+            init = init.model_copy(update={"source": self._checkpoint_at(init.source, settings)})
             settings = settings.model_copy(update={"init": init})
-        if self.own is None:
+        if (gone_on_from := self._gone_on_from(settings)) is None:
             return replace(run, settings=settings)
-        before, model = self.own.settings, settings.model
+        before, model = gone_on_from.settings, settings.model
         if model.vocab_size is None:
             model = model.model_copy(update={"vocab_size": before.get("model", {}).get("vocab_size")})
         precision = before.get("precision") if settings.precision is None else settings.precision
         return replace(run, settings=settings.model_copy(update={"model": model, "precision": precision}))
 
-    def _checkpoint_at(self, source: str) -> str:
+    def _checkpoint_at(self, source: str, settings: RunSettings) -> str:
         """The checkpoint of a folder with several that the run was started from, or that is now the newest."""
         roots = (Path(source) / CHECKPOINTS_FOLDER, Path(source))
-        if self.own is not None:
-            before = (self.own.settings.get("init") or {}).get("from", source)
+        if (gone_on_from := self._gone_on_from(settings)) is not None:
+            before = (gone_on_from.settings.get("init") or {}).get("from", source)
             return before if Path(before).parent in roots else source
         if self.initial is None or (Path(source) / MANIFEST_NAME).is_file():
             return source
@@ -74,11 +82,11 @@ class Start:
         first = settings.first_weights
         if self.initial is None or first is None:
             return
-        branch, key, corpus = settings.branch, corpora.first.key, corpora.first.corpus
-        if branch is not None and self.initial.step != branch.step:
+        fork, key, corpus = settings.fork, corpora.first.key, corpora.first.corpus
+        if fork is not None and self.initial.step != fork.step:
             raise CheckpointError(
-                f"branch.from={branch.source} is of step {self.initial.step:,}, and branch.step={branch.step}.\n"
-                "Make the branch again with `toolkit branch`."
+                f"fork.from={fork.source} is of step {self.initial.step:,}, and fork.step={fork.step}.\n"
+                "Make them equal."
             )
         theirs = self.initial.vocabulary.fingerprint
         if corpus.fingerprint != theirs:
@@ -89,8 +97,9 @@ class Start:
                 f"toolkit preprocess ... --tokenizer {quoted(first.source)}."
             )
         check_same_model(settings, self.initial)
-        if branch is not None:
-            check_branch_corpora(run, self.initial.corpora, corpora.hashes())
+        if fork is not None:
+            check_fork_corpora(run, self.initial.corpora, corpora.hashes())
+            _check_fork(self.initial, Course(run, corpora.hashes()))
 
     def describe(self, settings: RunSettings) -> str:
         """Start of the run in one line."""
@@ -104,7 +113,7 @@ class Start:
         origin = f", from {self.initial.first_weights}" if self.initial.first_weights else ""
         rope = "".join(f"; {line}" for line in rope_differences(settings, self.initial))
         grown = "" if first.grow is None else f"; {growth_of(settings, self.initial).describe()}"
-        verb = "starts" if settings.branch is None else "branches"
+        verb = "starts" if settings.fork is None else "forks"
         return f"{verb} from {first.source} (step {self.initial.step:,}{origin}); the optimizer is {kept}{grown}{rope}"
 
 
@@ -117,14 +126,28 @@ def find_start(run: DeclaredRun) -> Start:
     first = run.settings.first_weights
     if own is not None or first is None:
         return Start(own)
-    if run.settings.branch is not None:
+    if run.settings.fork is not None:
         try:
             return Start(initial=read_manifest(Path(first.source)))
         except CheckpointError as error:
             raise CheckpointError(
-                f"branch.from={first.source}, which a branch needs until it has a checkpoint of its own: {error}"
+                f"fork.from={first.source}, which a fork needs until it has a checkpoint of its own: {error}"
             ) from None
     return Start(initial=initial_manifest(first.source))
+
+
+def _check_fork(initial: CheckpointManifest, here: Course) -> None:
+    """Refuse to go on from a checkpoint whose run had made other steps up to there."""
+    fork, settings = here.run.settings.fork, saved_settings(initial)
+    assert fork is not None
+    there = Course(DeclaredRun(settings, StepPlan(settings)), initial.corpora)
+    found = parting(there, here, changed=fork.changed)
+    if found.step < fork.step:
+        raise SettingsError(
+            f"fork.from={fork.source}: its run and this one part at step {found.step:,}, before {fork.step:,}:\n  "
+            + "\n  ".join(found.reasons)
+            + "\nMake these equal, or fork at an earlier step. To go on otherwise from there: `toolkit branch`."
+        )
 
 
 def initial_manifest(source: str) -> CheckpointManifest:

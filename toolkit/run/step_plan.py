@@ -13,7 +13,7 @@ from toolkit.data import DataSettings
 from toolkit.engine.lr import LearningRateSettings, learning_rate_at
 from toolkit.model.config import ModelSettings
 from toolkit.objectives.schedule import Phase, PhaseSettings, Schedule, rows_of_phases
-from toolkit.run.settings import RunSettings
+from toolkit.run.settings import EVERYTHING, RunSettings
 
 _FREE_IN_PHASES = ("rope_theta", "rope_scaling", "max_position_embeddings")
 
@@ -25,7 +25,6 @@ def schedule_of(settings: RunSettings) -> Schedule:
         total_steps=settings.train.steps,
         global_batch_rows=settings.train.global_batch_rows,
         sequence_length=settings.data.sequence_length,
-        first_step=0 if settings.branch is None else settings.branch.step,
     )
 
 
@@ -88,7 +87,8 @@ class Stretch:
 class StepPlan:
     """The steps of a run; nothing in it has state, so no resume can land anywhere else.
 
-    `data`, `models` and `rows` are those of each phase, `stretches` those of the learning rate.
+    `data`, `models` and `rows` are those of each phase, `stretches` those of the learning rate; `first_step` are the
+    updates that are not the run's own, those before its fork.
     """
 
     def __init__(self, settings: RunSettings) -> None:
@@ -102,8 +102,14 @@ class StepPlan:
         )
         self.sequence_length = settings.data.sequence_length
         self._phases = settings.schedule
-        branch = settings.branch
-        self._positions = () if branch is None else (branch.position, *branch.later_positions)
+        fork = settings.fork
+        self.first_step = 0 if fork is None else fork.step
+        self._positions = () if fork is None else fork.positions
+        if self.first_step >= self.schedule.total_steps:
+            raise SettingsError(
+                f"fork.step={self.first_step:,} is not before the end of the schedule, which has "
+                f"{counted(self.schedule.total_steps, 'step')}.\nFork earlier, or make the schedule longer."
+            )
         self.stretches = self._stretches(settings)
         for stretch in self.stretches:
             stretch.settings.ramps(stretch.num_steps)
@@ -116,8 +122,9 @@ class StepPlan:
         )
 
     def rows_of(self, phase: Phase) -> int:
-        """Rows of all steps of a phase."""
-        return self.rows[phase.index].before(phase.stop - phase.start)
+        """Rows of the steps of a phase that are the run's own."""
+        rows, first = self.rows[phase.index], min(max(self.first_step, phase.start), phase.stop)
+        return rows.before(phase.stop - phase.start) - rows.before(first - phase.start)
 
     def rows_at(self, step: int) -> int:
         """Rows of the update with 0-based index `step`."""
@@ -150,18 +157,26 @@ class StepPlan:
         return self.rows_read(step, self.data[phase.index])
 
     def rows_read(self, step: int, data: DataSettings) -> int:
-        """Rows of these data in the first `step` updates, and those that the parent of a branch had read."""
-        first = next((read for own, read in zip(self.data, self._positions, strict=False) if own == data), 0)
-        return first + sum(
+        """Rows of these data in the first `step` updates."""
+        phases, known = self.schedule.phases, 0
+        if self._positions:
+            phases = tuple(phase for phase in phases if phase.start >= self.first_step)
+            positions = zip(phases, self._positions, strict=False)
+            known = next((read for phase, read in positions if self.data[phase.index] == data), 0)
+        return known + sum(
             self.rows[phase.index].before(max(min(step, phase.stop) - phase.start, 0))
-            for phase in self.schedule.phases
+            for phase in phases
             if self.data[phase.index] == data
         )
 
     def learning_rate(self, step: int) -> float:
         """Learning rate of the update with 0-based index `step`."""
-        stretch = next(stretch for stretch in self.stretches if step < stretch.stop)
+        stretch = self.stretch_at(step)
         return learning_rate_at(step - stretch.start, stretch.settings, total_steps=stretch.num_steps)
+
+    def stretch_at(self, step: int) -> Stretch:
+        """The stretch of the learning rate that the update with 0-based index `step` belongs to."""
+        return next(stretch for stretch in self.stretches if step < stretch.stop)
 
     def describe_learning_rate(self) -> str:
         """Shape, lengths and peak in words, of each stretch."""
@@ -184,15 +199,20 @@ class StepPlan:
         return step == phase.start and self._phases[phase.index].optimizer == "reset"
 
     def _stretches(self, settings: RunSettings) -> tuple[Stretch, ...]:
-        branch = settings.branch
-        first, peak = (0, None) if branch is None else (branch.ramp_start, branch.ramp_peak)
-        rewarmed = {
-            phase.start: entry.lr_peak or settings.lr.peak
-            for phase, entry in zip(self.schedule.phases, self._phases, strict=True)
-            if entry.lr == "rewarm"
-        }
-        peaks = {first: peak or settings.lr.peak, **rewarmed}
+        own: dict[int, dict[str, float]] = {0: {}}
+        for phase, entry in zip(self.schedule.phases, self._phases, strict=True):
+            if entry.lr == "rewarm":
+                if settings.lr.kind != "wsd" and entry.lr_decay_steps is not None:
+                    raise SettingsError(
+                        f'schedule.{phase.index}.lr_decay_steps={entry.lr_decay_steps} is of kind "wsd", and '
+                        f'lr.kind="{settings.lr.kind}". Leave it out, or set lr.kind = "wsd".'
+                    )
+                given = {key: getattr(entry, f"lr_{key}") for key in ("peak", "warmup_steps", "decay_steps")}
+                own[phase.start] = {key: value for key, value in given.items() if value is not None}
+        # Where another rate was before the fork, only what follows has to fit.
+        is_other = settings.fork is not None and {"lr", EVERYTHING} & {*settings.fork.changed}
         return tuple(
-            Stretch(start, stop, settings.lr.model_copy(update={"peak": peaks[start]}))
-            for start, stop in pairwise([*peaks, self.schedule.total_steps])
+            Stretch(start, stop, settings.lr.model_copy(update=own[start]))
+            for start, stop in pairwise([*own, self.schedule.total_steps])
+            if not (is_other and stop <= self.first_step)
         )

@@ -22,6 +22,7 @@ def assemble(
     engine: Engine,
     *,
     state: RunState,
+    stop: int,
     origin: dict[str, str],
     is_stop_requested: Callable[[], bool],
 ) -> Run:
@@ -59,21 +60,24 @@ def assemble(
         ),
         layouts=batches,
         plan=plan,
+        stop=stop,
         objectives=data.objectives,
         evaluator=evaluator,
         spikes=SpikePolicy(settings.train.on_spike, settings.train.spike_deviations),
         saver=CheckpointSaver(run, engine, origin=origin, first_step=state.step),
-        hooks=_hooks(run, engine, state, is_stop_requested) if ranks.rank == 0 else [],
+        hooks=_hooks(run, engine, state, stop, is_stop_requested) if ranks.rank == 0 else [],
         is_stop_requested=is_stop_requested,
     )
 
 
-def _hooks(run: ResolvedRun, engine: Engine, state: RunState, is_stop_requested: Callable[[], bool]) -> list[Hook]:
+def _hooks(
+    run: ResolvedRun, engine: Engine, state: RunState, stop: int, is_stop_requested: Callable[[], bool]
+) -> list[Hook]:
     settings = run.settings
     speed = Speed(settings.model, peak_flops=peak_flops_of(settings, engine.ranks))
-    writers = open_writers(run, resumed_step=None if state.step == run.plan.schedule.first_step else state.step)
+    writers = open_writers(run, resumed_step=None if state.step == run.plan.first_step else state.step)
     log = LogHook(writers, every=settings.log.every, speed=speed, is_probed=run.is_probed)
-    console = ConsoleHook(run.plan, run.data.objectives)
+    console = ConsoleHook(run.plan, run.data.objectives, stop=stop)
     if settings.probe is None:
         return [log, console, RetentionHook(run.folder.checkpoints, settings.checkpoint)]
     probes = ProbeHook(run, report=partial(add_probe, writers), say=console.say, is_stop_requested=is_stop_requested)

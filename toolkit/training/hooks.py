@@ -98,15 +98,15 @@ class HookList(Hook):
 class ConsoleHook(Hook):
     """Shows the run: progress, each change of phase, each evaluation."""
 
-    def __init__(self, plan: StepPlan, objectives: Mapping[str, Objective]) -> None:
-        self._plan, self._schedule, self._objectives = plan, plan.schedule, objectives
+    def __init__(self, plan: StepPlan, objectives: Mapping[str, Objective], *, stop: int) -> None:
+        self._plan, self._schedule, self._objectives, self._stop = plan, plan.schedule, objectives, stop
         self._stack = ExitStack()
 
     def on_start(self, info: StepInfo) -> None:
         """Show the bar, and name the phase."""
         self._first_step = info.step
-        steps = self._schedule.total_steps - info.step
-        self._progress = self._stack.enter_context(progress("pretrain", total=steps, unit="steps"))
+        steps = progress("pretrain", total=self._stop - info.step, unit="steps")
+        self._progress = self._stack.enter_context(steps)
         self._say_phase(info.phase)
 
     def after_evaluation(self, info: StepInfo, losses: Mapping[str, float]) -> None:
@@ -121,7 +121,7 @@ class ConsoleHook(Hook):
         rate = metrics.counts.tokens / metrics.seconds if metrics.seconds else 0.0
         note = f"step {info.step:,} {info.phase.objective} loss {metrics.loss:.3f}, {rate:,.0f} tokens/s"
         self._progress.update(info.step - self._first_step, note)
-        if info.is_phase_end and info.step < self._schedule.total_steps:
+        if info.is_phase_end and info.step < self._stop:
             self._say_phase(self._schedule.phase_at(info.step))
 
     def say(self, text: str) -> None:
@@ -155,5 +155,4 @@ class RetentionHook(Hook):
         self._retain()
 
     def _retain(self) -> None:
-        settings = self._settings
-        retain(self._root, keep=settings.keep, keep_every=settings.keep_every, in_use=self._in_use)
+        retain(self._root, self._settings.keep, is_kept=self._settings.is_kept, in_use=self._in_use)

@@ -32,6 +32,8 @@ class Run:
     batcher: Batcher
     layouts: BatchPlans
     plan: StepPlan
+    stop: int
+    """Updates behind which this process ends; those of the schedule, or fewer."""
     objectives: Mapping[str, Objective]
     evaluator: Evaluator | None
     spikes: SpikePolicy
@@ -46,8 +48,8 @@ class Run:
 
     def coming(self, state: RunState) -> StepsAhead:
         """The steps after a state."""
-        start, stop = state.step, self.plan.schedule.total_steps
-        return steps_ahead(self.batcher, self.engine.ranks, self.objective_at, start=start, stop=stop)
+        ranks = self.engine.ranks
+        return steps_ahead(self.batcher, ranks, self.objective_at, start=state.step, stop=self.stop)
 
     def is_plain(self, info: StepInfo) -> bool:
         """True where a step is neither evaluated nor saved, which take so long that a request to stop may come."""
@@ -56,7 +58,7 @@ class Run:
 
 
 def train(run: Run, state: RunState) -> RunState:
-    """Continue from `state` until the schedule ends or a stop is requested on any rank.
+    """Continue from `state` to where the run stops, or until a stop is requested on any rank.
 
     Raises:
         NonFiniteError: the loss or the gradient of a step is not finite; on all ranks.
@@ -85,13 +87,14 @@ def _train(run: Run, state: RunState, coming: StepsAhead, hooks: HookList, error
     if errors.should_stop(run.is_stop_requested):
         return state
     schedule = run.plan.schedule
-    info = StepInfo(state, schedule.phase_at(state.step), run.objective_at(state.step).attention)
+    attention, is_start = run.objective_at(state.step).attention, state.step == run.plan.first_step
+    info = StepInfo(state, schedule.phase_at(state.step), attention, is_start)
     hooks.on_start(info)
     run.engine.set_rope(run.plan.model_at(state.step))
     if info.is_start:
         state = _evaluate_if_due(run, info, hooks)
     is_stopping = errors.should_stop(run.is_stop_requested)
-    while state.step < schedule.total_steps and not is_stopping:
+    while state.step < run.stop and not is_stopping:
         started = time.perf_counter()
         step = next(coming)
         counts, phase, objective = step.counts, schedule.phase_at(state.step), run.objective_at(state.step)

@@ -36,21 +36,24 @@ _GPU_SWITCH_SECONDS = 5e-4
 """Python's own 5 ms are many kernels' time."""
 
 
-def pretrain(settings: RunSettings, *, ds_config: str | None = None) -> Outcome:
+def pretrain(settings: RunSettings, *, ds_config: str | None = None, until: int | None = None) -> Outcome:
     """Run, or resume, a pretraining run as one of its ranks; alone where no launcher set RANK in the environment.
 
     Args:
         settings: as `load_run` gives them.
         ds_config: path of a DeepSpeed JSON, or the name of a shipped one; None: chosen.
+        until: updates behind which it stops, with a checkpoint; None: it does not stop before its end.
 
     Raises:
         UserError: settings, corpus or checkpoint do not fit; on every rank.
         NonFiniteError: the loss or a gradient is not finite; on every rank.
     """
-    return pretrain_declared(declare_settings(settings), ds_config=ds_config)
+    return pretrain_declared(declare_settings(settings), ds_config=ds_config, until=until)
 
 
-def pretrain_declared(declared: DeclaredRun, *, ds_config: str | None, checks: Checks = CHECKS) -> Outcome:
+def pretrain_declared(
+    declared: DeclaredRun, *, ds_config: str | None, until: int | None, checks: Checks = CHECKS
+) -> Outcome:
     """Run, or resume, a declared run as one of its ranks; rank 0 resolves it and makes the checks."""
     with StopRequest() as is_stop_requested, ExitStack() as stack:
         ranks = join()
@@ -63,10 +66,10 @@ def pretrain_declared(declared: DeclaredRun, *, ds_config: str | None, checks: C
                 stack.enter_context(run.folder.locked())
                 stack.enter_context(run.folder.reserved())
                 run.write()
-        return _pretrain(declared.folder, ranks, is_stop_requested)
+        return _pretrain(declared.folder, ranks, is_stop_requested, until=until)
 
 
-def pretrain_resolved(folder: RunFolder) -> Outcome:
+def pretrain_resolved(folder: RunFolder, *, until: int | None) -> Outcome:
     """Run, or resume, as one of its ranks a run that `PreparedRun.write` left in its folder."""
     with StopRequest() as is_stop_requested, ExitStack() as stack:
         ranks = join()
@@ -74,20 +77,21 @@ def pretrain_resolved(folder: RunFolder) -> Outcome:
         with ranks.together():
             if ranks.rank == 0:
                 stack.enter_context(folder.locked())
-        return _pretrain(folder, ranks, is_stop_requested)
+        return _pretrain(folder, ranks, is_stop_requested, until=until)
 
 
-def _pretrain(folder: RunFolder, ranks: Ranks, is_stop_requested: StopRequest) -> Outcome:
+def _pretrain(folder: RunFolder, ranks: Ranks, is_stop_requested: StopRequest, *, until: int | None) -> Outcome:
     check_shared_folder(folder.path, ranks)
     with ranks.together():
         declared = read_resolved(folder.settings_file)
     ranks, total_steps = join_ranks(declared.settings.parallel), declared.plan.schedule.total_steps
-    resumed = own_checkpoint(declared, ranks)
-    if resumed is not None and resumed.manifest.step == total_steps:
+    resumed, stop = own_checkpoint(declared, ranks), min(until or total_steps, total_steps)
+    step = declared.plan.first_step if resumed is None else resumed.manifest.step
+    if step >= stop:
         with ranks.together():
-            if ranks.rank == 0:
+            if ranks.rank == 0 and step == total_steps:
                 finish_probes(declared, is_stop_requested=is_stop_requested)
-        return Outcome(total_steps, total_steps, was_finished=True)
+        return Outcome(step, total_steps, was_there=True)
     with ranks.together():
         run = read_run(declared, num_ranks=ranks.world_size)
     beginning = find_beginning(run, resumed, ranks)
@@ -98,11 +102,13 @@ def _pretrain(folder: RunFolder, ranks: Ranks, is_stop_requested: StopRequest) -
         with ranks.together():
             if ranks.rank == 0:
                 print(run.data.describe(), flush=True)
-            assembled = assemble(run, engine, state=state, origin=origin, is_stop_requested=is_stop_requested)
+            assembled = assemble(
+                run, engine, state=state, stop=stop, origin=origin, is_stop_requested=is_stop_requested
+            )
         state = train(assembled, state)
     finally:
         engine.close()
-    return Outcome(state.step, total_steps, was_finished=False)
+    return Outcome(state.step, total_steps, was_there=False)
 
 
 def join() -> Ranks:

@@ -65,21 +65,18 @@ class StepCounts(NamedTuple):
 
 @dataclass(frozen=True)
 class StepInfo:
-    """The state after a step and the phase that the step belongs to; at the start of a run, the first phase."""
+    """The state after a step and the phase that the step belongs to; at the start of a run, the phase of the next."""
 
     state: RunState
     phase: Phase
     attention: AttentionKind
+    is_start: bool = False
+    """True while the run has not made a step."""
 
     @property
     def step(self) -> int:
         """Updates made so far."""
         return self.state.step
-
-    @property
-    def is_start(self) -> bool:
-        """True while the run has not made a step."""
-        return self.phase.index == 0 and self.state.step == self.phase.start
 
     @property
     def is_phase_end(self) -> bool:

@@ -81,7 +81,7 @@ class Beginning:
         return "the newest checkpoint" if self.first is None else self.first.key
 
     def load(self, engine: Engine) -> RunState:
-        """Load the weights, and moments that are kept; only a run that is resumed and a branch go on from there.
+        """Load the weights, and moments that are kept; only a run that is resumed and a fork go on from there.
 
         Collective.
         """
@@ -96,15 +96,16 @@ class Beginning:
             kept = "with its optimizer" if first.optimizer == "keep" else "with a new optimizer"
             grown = "" if growth is None else f", {growth.describe()}"
             told = [f"starting from {checkpoint.path} (step {manifest.step}){grown}, {kept}"]
-            others = rope_differences(settings, manifest)
+            is_one_run = settings.fork is not None and not settings.fork.changed
+            others = [] if is_one_run else rope_differences(settings, manifest)
             told += [f"these weights were trained with other rotary embeddings: {line}" for line in others]
         if engine.ranks.rank == 0:
             print(*told, sep="\n", flush=True)
         if first is None:
             return state
-        if settings.branch is None:
+        if settings.fork is None:
             return RunState()
-        return state if settings.branch.data == "keep" else replace(state, digest=DIGEST_START)
+        return state if settings.fork.digest == "keep" else replace(state, digest=DIGEST_START)
 
     def origin(self) -> dict[str, str]:
         """Source of the weights before the run's first step, for its manifests; empty for those that were drawn.
@@ -114,8 +115,8 @@ class Beginning:
         if self.checkpoint is None:
             return {}
         manifest = self.checkpoint.manifest
-        # A branch has its parent's, since the two are one run up to there.
-        if self.first is None or self.settings.branch is not None:
+        # A fork has that of the run before, since the two are one up to there.
+        if self.first is None or self.settings.fork is not None:
             return manifest.origin
         grown = {} if self.growth is None else {"grown": self.growth.describe()}
         run = manifest.settings.get("run")

@@ -22,7 +22,7 @@ _SECONDS_FOR_RANK_0 = 15.0
 _SECONDS_FOR_TRACEBACK = 3.0
 
 
-def run_rank(source: str | None, overrides: Sequence[str], *, ds_config: str) -> None:
+def run_rank(source: str | None, overrides: Sequence[str], *, ds_config: str, until: int | None = None) -> None:
     """Pretrain by a run file or preset (None: the quickstart's, into runs/pretrain); rank 0 prints how it ended."""
     if source is None:
         source, overrides = "quickstart", [f"run.dir={_DEFAULT_FOLDER}", *overrides]
@@ -31,16 +31,16 @@ def run_rank(source: str | None, overrides: Sequence[str], *, ds_config: str) ->
         prepare_if_named(declared.settings.data)
         # Before ranks wait for one another, each sees whether it can read what it will need.
         open_corpora(declared)
-        _report(pretrain_declared(declared, ds_config=ds_config, checks=RUN_CHECKS))
+        _report(pretrain_declared(declared, ds_config=ds_config, until=until, checks=RUN_CHECKS))
 
 
-def run_resolved_rank(run_folder: str) -> None:
+def run_resolved_rank(run_folder: str, *, until: int | None = None) -> None:
     """Pretrain a run that `toolkit train` has resolved; rank 0 prints how it ended."""
     # A run without its starter would keep the run folder locked and the machine busy.
     if starter := os.environ.get(STARTER_VARIABLE):
         end_with(int(starter))
     with _own_errors_reported():
-        _report(pretrain_resolved(RunFolder(run_folder)))
+        _report(pretrain_resolved(RunFolder(run_folder), until=until))
 
 
 def _report(outcome: Outcome) -> None:

@@ -32,6 +32,7 @@ def train_run(
     *,
     ds_config: str | None,
     num_procs: int | None,
+    until: int | None = None,
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> int:
     """Resolve the run of a run file or preset, start it, and return its exit code.
@@ -44,16 +45,17 @@ def train_run(
         prepare_if_named(declared.settings.data)
         ranks = num_procs or num_devices()
         run = resolve_run(declared, ds_config=ds_config, num_ranks=ranks, checks=RUN_CHECKS)
-        last = run.plan.schedule.total_steps
-        if run.is_finished and run.folder.settings_file.is_file() and not missing_probes(run, up_to=last):
-            print(Outcome(last, last, was_finished=True), flush=True)
+        last, own = run.plan.schedule.total_steps, run.start.own
+        is_there = run.is_past(min(until or last, last)) and run.folder.settings_file.is_file()
+        if own is not None and is_there and (own.step < last or not missing_probes(run, up_to=last)):
+            print(Outcome(own.step, last, was_there=True), flush=True)
             return 0
         for choice in run.division.choices:
             print(choice, flush=True)
         with run.folder.reserved():
             with run.folder.locked():
                 run.write()
-            return launch_ranks(run.folder.path, num_procs=ranks, is_stopped=is_stopped)
+            return launch_ranks(run.folder.path, num_procs=ranks, until=until, is_stopped=is_stopped)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(what_is_left(declared.folder)) from None
 

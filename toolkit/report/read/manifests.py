@@ -1,6 +1,6 @@
 """Labels of models that are checkpoints of this toolkit: budget, objectives, tokens and FLOPs, from their manifests.
 
-A manifest tells of its own run, and of those that it is a branch of. Where the first of them began with other weights,
+A manifest tells of its own run, and of those that it goes on from. Where the first of them began with other weights,
 `start` names them, all counts are those since then, and there is no `clm_share`: what trained the weights before is in
 another manifest, if in any.
 """
@@ -35,7 +35,7 @@ from toolkit.report.read.labels import (
 from toolkit.report.read.results import Results
 from toolkit.run.folder import RunFolder
 from toolkit.run.load import settings_in
-from toolkit.run.metrics import read_lines
+from toolkit.run.metrics import history
 from toolkit.run.step_plan import schedule_of
 
 
@@ -80,24 +80,11 @@ def manifest_labels(manifest: CheckpointManifest, folder: RunFolder) -> dict[str
     with suppress(ValidationError, KeyError, TypeError):
         labels[PARAMETERS] = parameter_counts(ModelSettings.model_validate(settings["model"])).total
     labels |= _schedule_labels(manifest)
-    if (flops := flops_up_to(_lines_of_all(folder, settings), manifest.step)) is not None:
+    lines, is_whole = history(folder, settings)
+    # Else steps of the run before would count at the rate of this one.
+    if is_whole and (flops := flops_up_to(lines, manifest.step)) is not None:
         labels[FLOPS] = flops
     return labels
-
-
-def _lines_of_all(folder: RunFolder, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Lines of metrics from step 1 on: for a branch, first those of its parents, if they are there."""
-    lines, branch = read_lines(folder), settings.get("branch")
-    if not isinstance(branch, Mapping):
-        return lines
-    parent = RunFolder(Path(branch["from"]).parent.parent)
-    try:
-        before = _lines_of_all(parent, read_manifest(Path(branch["from"])).settings)
-    except CheckpointError:
-        return []
-    made = [line for line in before if line["step"] <= branch["step"]]
-    # Else steps of the parent would count at the rate of the branch.
-    return [*made, *lines] if made and made[-1]["step"] == branch["step"] else []
 
 
 def start_of(manifest: CheckpointManifest) -> str:
@@ -115,8 +102,7 @@ def _schedule_labels(manifest: CheckpointManifest) -> dict[str, Label]:
     except (CheckpointError, SettingsError):
         return {}
     declared: Mapping[str, Any] = manifest.settings.get("objectives", {})
-    past = () if settings.branch is None else settings.branch.past
-    done, scheduled = [(phase.objective, phase.steps) for phase in past], set()
+    done, scheduled = list[tuple[str, int]](), set()
     for phase in schedule.phases:
         steps = min(phase.stop, manifest.step) - phase.start
         if steps > 0:

@@ -14,6 +14,7 @@ from toolkit.report.read.manifests import start_of
 from toolkit.run.folder import RunFolder
 from toolkit.run.load import settings_in
 from toolkit.run.metrics import read_lines
+from toolkit.run.step_plan import schedule_of
 
 Curve = tuple[tuple[float, float], ...]
 """(step, loss) in order."""
@@ -75,12 +76,13 @@ def _read_run(folder: Path, name: str) -> RunCurves:
         manifest = run.newest_manifest()
         if manifest is not None and manifest.origin:
             start = start_of(manifest)
-        branch = None if manifest is None else settings_in(manifest).branch
-        if manifest is not None and branch is not None:
+        made_by = None if manifest is None else settings_in(manifest)
+        if manifest is not None and made_by is not None and (fork := made_by.fork) is not None:
             # Its checkpoint is RUN/checkpoints/step-NNNNNNNN.
-            start = f"{Path(branch.source).parents[1].name} step {branch.step}"
-            if trained and branch.past and branch.past[-1].objective != _kind(manifest, trained[0]):
-                switches = (branch.step, *switches)
+            start = f"{Path(fork.source).parents[1].name} step {fork.step}"
+            before = schedule_of(made_by).phase_at(fork.step - 1).objective
+            if trained and _kind(manifest, before) != _kind(manifest, trained[0].get("objective")):
+                switches = (fork.step, *switches)
     return replace(curves, switches=switches, start=start)
 
 
@@ -99,8 +101,8 @@ def curves_of(lines: Sequence[Mapping[str, Any]], *, name: str, folder: Path, se
     return RunCurves(name, folder, training, held_out, tuple(switches), settings)
 
 
-def _kind(manifest: CheckpointManifest, line: Mapping[str, Any]) -> object:
-    name = line.get("objective")
+def _kind(manifest: CheckpointManifest, name: object) -> object:
+    """The kind of an objective of a run, by its name there."""
     return manifest.settings.get("objectives", {}).get(name, {}).get("kind", name)
 
 

@@ -1,0 +1,262 @@
+"""Where two runs part: against every step compared by value, and with the reason."""
+
+import copy
+import random
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from toolkit.core.errors import SettingsError
+from toolkit.objectives.mlm import MaskRatioRamp
+from toolkit.run.declared import DeclaredRun
+from toolkit.run.load import complete_run
+from toolkit.run.parting import Course, Parting, parting
+
+_PAIRS = 4_000
+_RAMP = {"start": 0.5, "stop": 0.2}
+
+
+def _raw(**groups: Any) -> dict[str, Any]:
+    """A small run of 12 steps: 4 of clm, 8 of mlm; 2 of warm-up and 2 of decay."""
+    return {
+        "run": {"dir": "runs/any", "seed": 7},
+        "precision": "fp32",
+        "model": {"preset": "test", "vocab_size": 97},
+        "data": {"train": "a", "sequence_length": 64},
+        "schedule": [{"objective": "clm", "steps": 4}, {"objective": "mlm", "steps": 8}],
+        "train": {"global_batch_rows": 8},
+        "lr": {"peak": 1e-2, "warmup_steps": 2, "decay_steps": 2},
+    } | groups
+
+
+def _run(**groups: Any) -> Course:
+    return Course(complete_run(copy.deepcopy(_raw(**groups)), [], origin="test"))
+
+
+def _maybe(draw: random.Random, *values: Any, share: float = 0.25) -> Any:
+    return draw.choice(values) if draw.random() < share else None
+
+
+def _phase(draw: random.Random) -> dict[str, Any]:
+    phase: dict[str, Any] = {"objective": draw.choice(["clm", "mlm", "mlm", "hidden"]), "steps": draw.randint(1, 8)}
+    given = {
+        "global_batch_rows": _maybe(draw, 4, 8, 16),
+        "data": _maybe(draw, {"train": "b"}, {"sequence_length": 32}, {"train": "a"}, {"min_length": 8}),
+        "optimizer": _maybe(draw, "reset"),
+        "lr": _maybe(draw, "rewarm"),
+        "model": _maybe(draw, {"rope_theta": 2e4}, {"max_position_embeddings": 64}, share=0.15),
+    }
+    phase |= {key: value for key, value in given.items() if value is not None}
+    if phase.get("lr") and draw.random() < 0.5:
+        phase["lr_peak"] = draw.choice([1e-2, 3e-3])
+    if draw.random() < 0.2 and phase["steps"] >= 4:
+        rows = phase.get("global_batch_rows", 8)
+        phase |= {"batch_warmup_rows": rows // 4, "batch_warmup_tokens": draw.choice([200, 500])}
+    return phase
+
+
+def _random_run(draw: random.Random) -> dict[str, Any]:
+    schedule = [_phase(draw) for _ in range(draw.randint(1, 4))]
+    for key in ("lr", "lr_peak", "optimizer", "model"):
+        schedule[0].pop(key, None)
+    kind = draw.choice(["wsd", "wsd", "wsd", "cosine", "constant"])
+    lr: dict[str, Any] = {"peak": 1e-2, "kind": kind, "warmup_steps": draw.choice([None, 0, 1, 2])}
+    if kind == "wsd":
+        lr |= {"decay_steps": draw.choice([None, 0, 1, 2, 4]), "decay": draw.choice(["linear", "1-sqrt", "cosine"])}
+    ratio = draw.choice([0.4, 0.3, _RAMP, {**_RAMP, "shape": "steps", "steps": 2}])
+    return _raw(
+        schedule=schedule,
+        lr={key: value for key, value in lr.items() if value is not None},
+        objectives={"mlm": {"mask_ratio": ratio}, "hidden": {"kind": "mlm", "mask_ratio": draw.choice([0.4, 0.3])}},
+        train={"global_batch_rows": 8, "on_spike": draw.choice(["tell", "tell", "tell", "stop", "skip"])},
+    )
+
+
+def _mutated(draw: random.Random, raw: dict[str, Any]) -> dict[str, Any]:
+    """The same run with one or two parts of another one; or some phases of another one behind some of its own."""
+    other, mixed = _random_run(draw), dict(raw)
+    match draw.randrange(6):
+        case 0:
+            return other
+        case 1 | 2:
+            kept = draw.randint(1, len(raw["schedule"]))
+            mixed["schedule"] = [*raw["schedule"][:kept], *map(dict, other["schedule"])]
+        case 3:
+            number = draw.randrange(len(raw["schedule"]))
+            longer = raw["schedule"][number] | {"steps": raw["schedule"][number]["steps"] + draw.randint(1, 5)}
+            mixed["schedule"] = [*raw["schedule"][:number], longer, *raw["schedule"][number + 1 :]]
+        case 4:
+            number = draw.randrange(len(raw["schedule"]))
+            phase = raw["schedule"][number]
+            half = {key: value for key, value in phase.items() if not key.startswith(("lr", "batch", "optimizer"))}
+            mixed["schedule"] = [*raw["schedule"][:number], phase, half, *raw["schedule"][number + 1 :]]
+        case _:
+            key = draw.choice(["lr", "objectives", "train"])
+            mixed[key] = other[key]
+    return mixed
+
+
+def _at(run: DeclaredRun, step: int) -> list[Any]:
+    """Everything that the weights behind an update depend on, by value."""
+    settings, plan = run.settings, run.plan
+    phase = plan.schedule.phase_at(step)
+    objective = settings.objectives[phase.objective]
+    plain = objective.plain()
+    if isinstance(getattr(objective.settings, "mask_ratio", None), MaskRatioRamp):
+        plain["mask_ratio"] = objective.settings.mask_ratio.at(phase.progress_at(step))
+    data = plan.data[phase.index]
+    is_skipping = settings.train.on_spike == "skip"
+    return [
+        plain,
+        plan.learning_rate(step),
+        plan.rows_at(step),
+        plan.position(step),
+        data.model_dump(exclude={"validation"}),
+        plan.model_at(step).model_dump(exclude={"max_position_embeddings"}),
+        plan.resets_optimizer(step),
+        # The window in which spikes are looked for.
+        [is_skipping, step - phase.start if is_skipping else None],
+    ]
+
+
+def _first_difference(a: DeclaredRun, b: DeclaredRun) -> int:
+    stop = min(a.plan.schedule.total_steps, b.plan.schedule.total_steps)
+    return next((step for step in range(stop) if _at(a, step) != _at(b, step)), stop)
+
+
+def _declared(raw: dict[str, Any]) -> DeclaredRun | None:
+    """The run; None where it has ramps that are longer than it."""
+    try:
+        return complete_run(copy.deepcopy(raw), [], origin="test")
+    except SettingsError:
+        return None
+
+
+def test_no_parting_is_late_and_few_are_more_than_a_step_early() -> None:
+    """Early are those of formulas with equal values for a while: ramps of the mask ratio, two shapes of a decay."""
+    draw, early = random.Random(0), Counter[int]()
+    while early.total() < _PAIRS:
+        raw = _random_run(draw)
+        a, b = _declared(raw), _declared(_mutated(draw, raw))
+        if a is None or b is None:
+            continue
+        found, expected = parting(Course(a), Course(b)), _first_difference(a, b)
+        assert found.step <= expected, (raw, found, expected)
+        early[expected - found.step] += 1
+    assert early[0] > 0.6 * _PAIRS
+    assert early[0] + early[1] > 0.97 * _PAIRS
+
+
+_LONG = {"peak": 1e-3, "warmup_steps": 2, "decay_steps": 2}
+
+
+def _schedule(text: str) -> list[dict[str, Any]]:
+    """Phases from words such as `clm 4, mlm 8`."""
+    return [{"objective": phase.split()[0], "steps": int(phase.split()[1])} for phase in text.split(", ")]
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "step"),
+    [
+        # They part where the shorter stable part ends.
+        ("clm 12", "clm 22", 10),
+        ("clm 3, mlm 9", "clm 12", 3),
+        ("clm 5, mlm 17", "clm 10, mlm 32", 5),
+        # One is a prefix of the other, but for its decay; whole, of itself.
+        ("clm 42", "clm 42, mlm 2", 40),
+        ("clm 12", "clm 12", 12),
+        # Phases are told apart by what holds in them.
+        ("clm 3, clm 9", "clm 12", 12),
+        ("clm 3, mlm 9", "mlm 12", 0),
+    ],
+)
+def test_the_runs_of_a_family_share_their_stable_parts(theirs: str, ours: str, step: int) -> None:
+    a, b = (_run(schedule=_schedule(text), lr=_LONG) for text in (theirs, ours))
+    assert parting(a, b).step == parting(b, a).step == step
+
+
+def test_a_decayed_run_is_a_prefix_of_one_that_warms_up_again() -> None:
+    again = [*_schedule("clm 12"), {"objective": "mlm", "steps": 6, "lr": "rewarm", "optimizer": "reset"}]
+    assert parting(_run(schedule=_schedule("clm 12"), lr=_LONG), _run(schedule=again, lr=_LONG)) == Parting(12)
+
+
+def test_a_reason_names_what_was_left_unset() -> None:
+    a, b = (_run(schedule=_schedule(f"clm {steps}"), lr={}) for steps in (12_000, 22_000))
+    found = parting(a, b)
+    assert (found.step, found.keys) == (0, ("lr",))
+    assert found.reason == (
+        "lr: from 0 to 0.0005 over steps 1 to 600 (lr.warmup_steps is not set) there, "
+        "from 0 to 0.0005 over steps 1 to 1,100 (lr.warmup_steps is not set) here"
+    )
+    # Both are 2,000 steps there.
+    a, b = (_run(schedule=_schedule(f"clm {steps}"), lr={}) for steps in (42_000, 45_000))
+    assert parting(a, b).step == 40_000
+
+
+@pytest.mark.parametrize(
+    ("groups", "reason"),
+    [
+        ({"run": {"dir": "x", "seed": 8}}, "run.seed: 7 there, 8 here"),
+        ({"precision": "bf16"}, "precision: 'fp32' there, 'bf16' here"),
+        ({"init": {"from": "m"}}, "init.from: not set there, 'm' here; init.optimizer: not set there, 'reset' here"),
+        ({"train": {"global_batch_rows": 8, "grad_clip": 2.0}}, "train.grad_clip: 1.0 there, 2.0 here"),
+        ({"train": {"global_batch_rows": 4}}, "rows: 8 there, 4 here"),
+        ({"data": {"train": "b", "sequence_length": 64}}, "data.train: a there, b here"),
+        ({"model": {"preset": "test", "vocab_size": 97, "qk_norm": True}}, "model.qk_norm: False there, True here"),
+    ],
+)
+def test_what_holds_from_the_first_step_parts_there(groups: dict[str, Any], reason: str) -> None:
+    assert parting(_run(), _run(**groups)).step == 0
+    assert parting(_run(), _run(**groups)).reason == reason
+
+
+@pytest.mark.parametrize(
+    ("groups", "step", "key"),
+    [
+        ({"objectives": {"mlm": {"mask_ratio": 0.3}}}, 4, "objectives.mlm.mask_ratio"),
+        ({"schedule": [*_schedule("clm 4"), {"objective": "mlm", "steps": 8, "data": {"train": "b"}}]}, 4, "position"),
+        ({"schedule": _schedule("clm 4, mlm 9")}, 10, "lr"),
+        # Where phases end matters to what changes in their course.
+        ({"schedule": _schedule("clm 4, mlm 9"), "objectives": {"mlm": {"mask_ratio": _RAMP}}}, 4, "phase"),
+        ({"train": {"global_batch_rows": 8, "on_spike": "skip"}}, 0, "train.on_spike"),
+    ],
+)
+def test_what_holds_later_parts_later(groups: dict[str, Any], step: int, key: str) -> None:
+    before = {"objectives": groups["objectives"]} if key == "phase" else {}
+    found = parting(_run(**before), _run(**groups))
+    assert found.step == step
+    assert key in found.keys
+
+
+def test_a_batch_warm_up_is_shared_up_to_the_next_phase() -> None:
+    first = {"objective": "clm", "steps": 6, "batch_warmup_rows": 2, "batch_warmup_tokens": 768}
+    a, b = (_run(schedule=[first, *_schedule(f"{kind} 6")]) for kind in ("clm", "mlm"))
+    assert parting(a, b).step == 6
+
+
+def test_nothing_that_changes_no_weight_is_looked_at() -> None:
+    free = {
+        "run": {"dir": "elsewhere", "seed": 7},
+        "data": {"train": "a", "validation": "v", "sequence_length": 64},
+        "train": {"global_batch_rows": 8, "micro_batch_rows": 4, "activation_checkpointing": "full"},
+        "checkpoint": {"every": 3},
+        "log": {"every": 1},
+        "parallel": {"tp": 2},
+    }
+    assert parting(_run(), _run(**free)) == Parting(12)
+
+
+def test_corpora_are_known_by_their_hashes_where_these_are_given() -> None:
+    moved = _run(data={"train": "moved/a", "sequence_length": 64})
+    assert parting(_run(), moved).keys == ("data.train",)
+    there, here = (replace(course, corpora={"data.train": "5f"}) for course in (_run(), moved))
+    assert parting(there, here) == Parting(12)
+    assert parting(there, replace(here, corpora={"data.train": "60"})).keys == ("data.train",)
+
+
+def test_what_has_changed_on_purpose_is_left_out() -> None:
+    other = _run(run={"dir": "x", "seed": 8}, objectives={"mlm": {"mask_ratio": 0.3}})
+    assert parting(_run(), other, changed=["run.seed"]).step == 4
+    assert parting(_run(), other, changed=["run.seed", "objectives.mlm.mask_ratio"]) == Parting(12)

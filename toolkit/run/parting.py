@@ -1,0 +1,185 @@
+"""Parting of two runs: the first update that they do not make alike, and why.
+
+What a step is follows from the plans of both. Between two of their bends, where a phase, a size of a batch warm-up or
+a part of the learning rate begins, nothing does; so it is enough to compare there what holds from then on. A learning
+rate is compared as a formula: two schedules may have one value at a step and not at the next. Hence the parting may be
+found early (a decay's first step is still at the peak), and never late.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from toolkit.core.errors import SettingsError
+from toolkit.core.types import Vocabulary
+from toolkit.objectives.base import at_progress
+from toolkit.objectives.registry import DeclaredObjective, declare, get
+from toolkit.run.declared import DeclaredRun
+from toolkit.run.identity import flat, is_free, snapshot
+from toolkit.run.settings import EVERYTHING
+from toolkit.run.step_plan import StepPlan
+
+_WHOLE = ("run.", "precision", "init", "model.", "train.")
+# These are compared at each step.
+_ROPE = "model.rope_"
+_OF_STEPS = ("train.steps", "train.global_batch_rows", _ROPE)
+# Some vocabulary, to build an objective with, and shares of a phase at which it might change.
+_ANY = Vocabulary(size=8, mask_id=3, pad_id=1, bos_id=0, eos_id=2, special_ids=(0, 1, 2, 3))
+_SHARES = [step / 16 for step in range(17)]
+
+
+class Held(NamedTuple):
+    """Something that holds for a run, or from a step on: as it is compared, and as it is shown."""
+
+    value: Any
+    shown: str
+
+
+@dataclass(frozen=True)
+class Parting:
+    """The end of what two runs have in common."""
+
+    step: int
+    """Updates that both make alike; all of the shorter one where it is a prefix of the other."""
+    keys: tuple[str, ...] = ()
+    """What differs from there on; none where one is a prefix of the other."""
+    reasons: tuple[str, ...] = ()
+    """The same in words, with both values."""
+
+    @property
+    def reason(self) -> str:
+        """All of them."""
+        return "; ".join(self.reasons)
+
+
+@dataclass(frozen=True)
+class Course:
+    """A run as it is compared."""
+
+    run: DeclaredRun
+    corpora: Mapping[str, str] | None = None
+    """`RunCorpora.hashes`; without them, corpora are the same where their paths are."""
+
+    def bends(self) -> set[int]:
+        """Updates, by 0-based index, at which something begins."""
+        found = {0}
+        for phase, rows in zip(self.run.plan.schedule.phases, self.run.plan.rows, strict=True):
+            found.add(phase.start)
+            found.update(phase.start + stop for stop in rows.warmup_ends)
+        for stretch in self.run.plan.stretches:
+            warmup, decay = stretch.settings.ramps(stretch.num_steps)
+            found.update((stretch.start, stretch.start + warmup, stretch.stop - decay))
+        return found
+
+    def whole(self) -> dict[str, Held]:
+        """What holds for the whole run."""
+        settings = self.run.settings
+        found = {
+            key: _held(value)
+            for key, value in flat(snapshot(settings)).items()
+            if key.startswith(_WHOLE) and not key.startswith(_OF_STEPS) and not is_free(key)
+        }
+        if settings.train.on_spike == "skip":
+            far = settings.train.spike_deviations
+            found["train.on_spike"] = Held(far, f"'skip' above {far:g} deviations")
+        return found
+
+    def at(self, step: int) -> dict[str, Held]:
+        """What holds from the update with 0-based index `step`, which is a bend, up to the next one."""
+        plan, phase = self.run.plan, self.run.plan.schedule.phase_at(step)
+        objective = self.run.settings.objectives.get(phase.objective) or declare(phase.objective, {})
+        found = {"objective": Held(objective.kind, objective.kind)}
+        found |= _plain(objective.settings.model_dump(mode="json"), f"objectives.{objective.kind}.")
+        if self.run.settings.train.on_spike == "skip":
+            found["phase.start"] = Held(phase.start, f"begins behind step {phase.start:,}")
+        if _changes(objective):
+            found["phase"] = Held((phase.start, phase.stop), f"steps {phase.start + 1:,} to {phase.stop:,}")
+        model = _plain(plan.model_at(step).model_dump(), "model.")
+        found |= {key: held for key, held in model.items() if key.startswith(_ROPE)}
+        found |= self.rows_of(phase.index)
+        for key, number in (("rows", plan.rows_at(step)), ("position", plan.position(step))):
+            found[key] = Held(number, f"{number:,}")
+        is_reset = plan.resets_optimizer(step)
+        found["optimizer"] = Held(is_reset, "reset" if is_reset else "kept")
+        found["lr"] = _rate(plan, step)
+        return found
+
+    def rows_of(self, number: int) -> dict[str, Held]:
+        """What the order of the rows of a phase's data follows from, besides the seed."""
+        phases = self.run.plan.data
+        # Equal data have one name: that in the first phase that reads them.
+        first = phases.index(phases[number])
+        data, entry = phases[first], self.run.settings.schedule[first]
+        paths = [data.train] if isinstance(data.train, str) else [part.path for part in data.train]
+        weights = [1.0] if isinstance(data.train, str) else [part.weight for part in data.train]
+        corpora = paths
+        if self.corpora is not None:
+            key = f"schedule.{first}.data.train" if "train" in (entry.data or {}) else "data.train"
+            named = sorted(name for name in self.corpora if name == key or name.startswith(f"{key}."))
+            corpora = [self.corpora[name] for name in named]
+        train = Held((corpora, weights), ", ".join(paths))
+        return {"data.train": train} | _plain(data.model_dump(exclude={"train", "validation"}), "data.")
+
+
+def parting(a: Course, b: Course, *, changed: Collection[str] = ()) -> Parting:
+    """The first update that two runs do not make alike, and why; keys that are `changed` are not compared.
+
+    Layout, kernels, and what is only saved, logged or evaluated are not looked at.
+    """
+    stop = min(a.run.plan.schedule.total_steps, b.run.plan.schedule.total_steps)
+    if EVERYTHING in changed:
+        return Parting(stop)
+    if differing := _differing(a.whole(), b.whole(), changed):
+        return Parting(0, tuple(differing), tuple(differing.values()))
+    for step in sorted(a.bends() | b.bends()):
+        if step < stop and (differing := _differing(a.at(step), b.at(step), changed)):
+            return Parting(step, tuple(differing), tuple(differing.values()))
+    return Parting(stop)
+
+
+def _differing(there: Mapping[str, Held], here: Mapping[str, Held], changed: Collection[str]) -> dict[str, str]:
+    """Keys that differ, each with both values in words."""
+    nothing = _held(None)
+    found = {}
+    for key in sorted((there.keys() | here.keys()) - set(changed)):
+        theirs, ours = there.get(key, nothing), here.get(key, nothing)
+        if theirs.value != ours.value:
+            found[key] = f"{key}: {theirs.shown} there, {ours.shown} here"
+    return found
+
+
+def _held(value: object) -> Held:
+    return Held(value, "not set" if value is None else repr(value))
+
+
+def _plain(settings: Mapping[str, Any], prefix: str) -> dict[str, Held]:
+    return {f"{prefix}{key}": _held(value) for key, value in flat(dict(settings)).items()}
+
+
+def _changes(objective: DeclaredObjective) -> bool:
+    """Whether an objective is another one in the course of a phase, so that it depends on where that ends."""
+    if not hasattr(get(objective.kind), "at"):
+        return False
+    try:
+        built = objective.build(_ANY)
+        return any(at_progress(built, share) is not built for share in _SHARES)
+    except SettingsError:
+        # It does not take just any vocabulary.
+        return True
+
+
+def _rate(plan: StepPlan, step: int) -> Held:
+    """Formula of the learning rate from a bend on."""
+    stretch = plan.stretch_at(step)
+    lr, (warmup, decay) = stretch.settings, stretch.settings.ramps(stretch.num_steps)
+    top, bottom = stretch.start + warmup, stretch.stop - decay
+    # The only step of a warm-up is at the peak, as is that of a decay.
+    if step < top and warmup > 1:
+        shown = f"from 0 to {lr.peak:g} over steps {stretch.start + 1:,} to {top:,}"
+        is_chosen = lr.warmup_steps is None
+        return Held((lr.peak, stretch.start, top), shown + " (lr.warmup_steps is not set)" * is_chosen)
+    if step < bottom or decay == 1:
+        return Held(lr.peak, f"{lr.peak:g} up to step {bottom:,}")
+    shape = lr.decay if lr.kind == "wsd" else lr.kind
+    shown = f"from {lr.peak:g} to {lr.floor:g} x that over steps {bottom + 1:,} to {stretch.stop:,} ({shape})"
+    return Held((lr.peak, lr.floor, shape, bottom, stretch.stop), shown)
