@@ -80,6 +80,31 @@ def test_a_run_under_way(inspect, run):
     ]
 
 
+def test_a_fork_shows_what_was_before_it(inspect, run):
+    """It leaves the run behind step 10, at the end of its first phase, and has made two steps."""
+    fork = run.parent / "fork"
+    fork.mkdir()
+    source = run / "checkpoints" / "step-00000010"
+    text = (run / "run.toml").read_text().replace(str(run), str(fork))
+    (fork / "run.toml").write_text(f'{text}\n[fork]\nfrom = "{source}"\nstep = 10\n')
+    lines = [{"step": 10, "phase": 1, "tokens": 5_000, "eval_loss": {"clm": 4.1, "mlm": 5.2}}]
+    lines += [{"step": step, "phase": 1, "loss": 9 - step / 2, "tokens": 500 * step} for step in (11, 12)]
+    lines[-1]["tokens_per_second"] = 100.0
+    (fork / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    code, lines, err = inspect(fork)
+    assert (code, err) == (0, "")
+    for expected in (
+        f"first weights {source}, a fork at step 10; the optimizer was kept",
+        "stands at step 12 of 20 (20%); no checkpoint yet",
+        "1 clm 1 to 10 done 4.9000 4.0000",
+        "2 mlm 11 to 20 at 12 3.5000 3.0000",
+        "0 before the first 5.0000 6.0000",
+        "10 phase 1, clm 4.1000 5.2000",
+        f"└── {fork} (no checkpoint yet), branched at step 10 <- this run",
+    ):
+        assert expected in lines
+
+
 def test_a_checkpoint_between_phases(inspect, run):
     code, lines, err = inspect(run / "checkpoints" / "step-00000010")
     assert (code, err) == (0, "")

@@ -20,10 +20,15 @@ _LONG = ("schedule.0.steps=60", "schedule.1.steps=60", "checkpoint.every=20", "l
 
 
 def _train(
-    run_file: Path, folder: Path, *overrides: str, num_procs: int = 1, terminal: int | None = None
+    run_file: Path,
+    folder: Path,
+    *overrides: str,
+    num_procs: int = 1,
+    options: tuple[str, ...] = (),
+    terminal: int | None = None,
 ) -> "subprocess.Popen[str]":
     """With pipes, or on a terminal that is theirs."""
-    command = [sys.executable, "-m", "toolkit.cli", "train", str(run_file), "--num-procs", str(num_procs)]
+    command = [sys.executable, "-m", "toolkit.cli", "train", str(run_file), "--num-procs", str(num_procs), *options]
     for override in (f"run.dir={folder}", *overrides):
         command += ["--set", override]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -83,6 +88,15 @@ def test_a_stopped_and_resumed_run_equals_the_whole_one(tmp_path, stop_at):
     out = _output(_train(run_file, cut, *_LONG))
     assert f"resuming from step {step}" in out
     assert compare(whole, cut) == []
+
+
+@pytest.mark.slow
+def test_a_run_goes_as_far_as_it_is_told(tmp_path):
+    run_file, folder = write_run(tmp_path), tmp_path / "run"
+    for until, ended in ((3, "stopped at step 3"), (2, "already at step 3"), (20, "finished at step 20")):
+        process = _train(run_file, folder, options=("--until", str(until)))
+        assert _output(process).splitlines()[-1] == ended
+    assert [line["step"] for line in read_metrics(folder)] == list(range(21))
 
 
 @pytest.mark.slow

@@ -4,12 +4,14 @@ import errno
 import json
 import os
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
+from tests.support.checkpoints import states_of, write_checkpoint
 from toolkit.run import RunFolder
-from toolkit.run.metrics import MetricsFile, MetricsLine
+from toolkit.run.metrics import MetricsFile, MetricsLine, history
 
 
 def _steps(path):
@@ -34,6 +36,40 @@ def test_a_fresh_start_sets_every_line_of_an_earlier_try_aside(tmp_path):
     MetricsFile(RunFolder(tmp_path), resumed_step=None).append({"step": 0})
     assert _steps(tmp_path / "metrics.jsonl") == [0]
     assert _steps(tmp_path / "metrics.superseded.jsonl") == [0]
+
+
+def test_a_history_has_what_the_runs_before_did_up_to_where_they_were_left(tmp_path):
+    """`b` left `a` behind step 2, whose line is there; `c` left `b` behind step 3, whose line is not."""
+    tokenizer = tmp_path / "tokenizer"
+    tokenizer.mkdir()
+    forks = {"a": None, "b": ("a", 2), "c": ("b", 3)}
+    lines = {"a": (1, 2, 3), "b": (4,), "c": (4, 5)}
+    settings = {}
+    for name, begun in forks.items():
+        folder = RunFolder(tmp_path / name)
+        if begun is not None:
+            source = RunFolder(tmp_path / begun[0]).checkpoint(begun[1])
+            settings[name] = {"fork": {"from": str(source), "step": begun[1]}}
+        for step in (2, 3):
+            states = states_of(step)
+            write_checkpoint(
+                folder.checkpoints, step, states=states, tokenizer_folder=tokenizer, settings=settings.get(name, {})
+            )
+        file = MetricsFile(folder, resumed_step=None)
+        if begun is not None:
+            file.append({"step": begun[1], "eval_loss": {"clm": 1.0}})
+        for step in lines[name]:
+            file.append({"step": step, "loss": 1.0})
+
+    def steps(name):
+        found = history(RunFolder(tmp_path / name), settings.get(name, {}))
+        return [(line["step"], "loss" in line) for line in found.lines], found.is_whole
+
+    assert steps("a") == ([(1, True), (2, True), (3, True)], True)
+    assert steps("b") == ([(1, True), (2, True), (2, False), (4, True)], True)
+    assert steps("c") == ([(1, True), (2, True), (2, False), (3, False), (4, True), (5, True)], False)
+    shutil.rmtree(tmp_path / "a")
+    assert steps("b") == ([(2, False), (4, True)], False)
 
 
 def test_the_first_line_after_a_resume_is_a_line_of_its_own(tmp_path):

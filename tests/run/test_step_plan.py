@@ -94,6 +94,15 @@ def test_a_rewarmed_phase_begins_another_stretch(run_file: Path) -> None:
     )
 
 
+def test_a_rewarmed_phase_has_ramps_of_its_own(run_file: Path) -> None:
+    """Eight steps with three of warm-up and four of decay; then four, for which seven are too many, with none and two."""
+    phase = '{objective="mlm", steps=4, lr="rewarm", lr_warmup_steps=0, lr_decay_steps=2}'
+    plan = _plan(run_file, f'{{objective="clm", steps=8}}, {phase}', "lr.warmup_steps=3", "lr.decay_steps=4")
+    rates = [plan.learning_rate(step) for step in range(8, 12)]
+    assert rates == pytest.approx([1e-2, 1e-2, 1e-2, 5e-3])
+    assert plan.learning_rate(7) == pytest.approx(2.5e-3)
+
+
 def test_the_optimizer_is_reset_before_the_first_step_of_a_phase(run_file: Path) -> None:
     plan = _plan(
         run_file,
@@ -109,6 +118,7 @@ def test_the_optimizer_is_reset_before_the_first_step_of_a_phase(run_file: Path)
     ("schedule", "message"),
     [
         (f'{_FIRST}, {{objective="mlm", steps=2, lr_peak=1e-3}}', r'lr_peak = 0\.001 and lr = .*Set lr = "rewarm"'),
+        (f'{_FIRST}, {{objective="mlm", steps=2, lr_decay_steps=0}}', r"lr_decay_steps = 0 and lr = .*Set lr = "),
         ('{objective="clm", steps=2, lr="rewarm"}', r"phase 1 of the schedule .*nothing comes before it"),
         ('{objective="clm", steps=2, optimizer="reset"}', r"phase 1 of the schedule .*nothing comes before it"),
         (f'{_FIRST}, {{objective="mlm", steps=2, data={{validation="x"}}}}', r"schedule\.1\.data\.validation: .*set"),
