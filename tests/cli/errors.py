@@ -798,7 +798,7 @@ _FORKS = (
         found=("part at step 0, before 10", "lr: from 0 to 0.02 over steps 1 to 2 there, from 0 to 0.01"),
         remedy="fork at an earlier step",
     ),
-    _set("fork={from='{checkpoint}', step=20}", "schedule.1.steps=20", found=("differs from [model]",), remedy="Leave"),
+    _set("fork={from='{checkpoint}', step=20}", "schedule.1.steps=20", found=("differs from [model]",), remedy="Make"),
     _set("branch.lr=rewarm", found=("unknown key 'branch.lr'", "branch.from is missing"), remedy="with --config"),
     _set("checkpoint.keep_at=[0]", found=("for checkpoint.keep_at.0:", "got 0"), remedy="at least 1"),
     _set("schedule.1.lr_warmup_steps=3", found=("lr_warmup_steps = 3 and lr = 'keep'",), remedy='Set lr = "rewarm"'),

@@ -1,5 +1,6 @@
 """A fork equals, bit for bit, the same run trained alone; and what it refuses to go on from."""
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,19 @@ def _fork(trunk: Path, *overrides: str, step: int = 4, says: int | None = None) 
     fork = f'fork={{from="{checkpoint}", step={says or step}}}'
     declared = declare_run(str(trunk), [f"run.dir={trunk.parent / 'fork'}", fork, *overrides])
     return resolve_run(declared, ds_config="zero0", num_ranks=1)
+
+
+def test_a_fork_with_a_checkpoint_of_its_own_needs_the_trunk_no_more(trunk: Path) -> None:
+    folder, checkpoint = trunk.parent / "alone", trunk.parent / "taken" / "step-00000004"
+    shutil.copytree(trunk.parent / "run" / "checkpoints" / "step-00000004", checkpoint)
+    begun = (f"run.dir={folder}", "checkpoint.every=6", f'fork={{from="{checkpoint}", step=4}}')
+    run_distributed([RunCase(str(trunk), "zero0", (*begun, "checkpoint.keep=9"))], world_size=1)
+    shutil.rmtree(checkpoint)
+    shutil.rmtree(folder / "checkpoints" / "step-00000008")
+    # The table may go too: it is the run trained alone.
+    run_distributed([RunCase(str(trunk), "zero0", begun[:2])], world_size=1)
+    one, other = open_checkpoint(folder), open_checkpoint(trunk.parent / "run")
+    assert (one.manifest.step, differing_tensors(one, other)) == (8, [])
 
 
 def test_what_is_left_unset_is_as_the_trunk_has_it(trunk: Path) -> None:

@@ -307,5 +307,5 @@ def test_a_checkpoint_of_another_step_is_no_branch_point(trunk: Path, tmp_path: 
     run_file = _branch(trunk, tmp_path, _MLM)
     text = run_file.read_text(encoding="utf-8").replace("step-00000004", "step-00000008")
     run_file.write_text(text, encoding="utf-8")
-    with pytest.raises(CheckpointError, match=r"step-00000008 is of step 8, and branch\.step=4\.\nMake the branch"):
+    with pytest.raises(CheckpointError, match=r"step-00000008 is of step 8, and fork\.step=4\.\nMake them equal"):
         resolve_run(declare_run(str(run_file)), ds_config="zero0", num_ranks=1)

@@ -95,7 +95,7 @@ def test_a_rewarmed_phase_begins_another_stretch(run_file: Path) -> None:
 
 
 def test_a_rewarmed_phase_has_ramps_of_its_own(run_file: Path) -> None:
-    """Eight steps with three of warm-up and four of decay; then four, for which seven are too many, with none and two."""
+    """Eight steps with three of warm-up and four of decay; then four, for which those are too many, of none and two."""
     phase = '{objective="mlm", steps=4, lr="rewarm", lr_warmup_steps=0, lr_decay_steps=2}'
     plan = _plan(run_file, f'{{objective="clm", steps=8}}, {phase}', "lr.warmup_steps=3", "lr.decay_steps=4")
     rates = [plan.learning_rate(step) for step in range(8, 12)]

@@ -25,7 +25,7 @@ program, run_folder = (import_module(f"toolkit.{name}") for name in ("training.p
 run = program._pretrain
 
 
-def train(folder, ranks, is_stop_requested):
+def train(folder, ranks, is_stop_requested, *, until):
     run_folder._SECONDS_FOR_DYING_RANKS = 0
     for lock in (folder.reserved, folder.locked):
         try:
@@ -33,7 +33,7 @@ def train(folder, ranks, is_stop_requested):
                 print("another run would start")
         except SettingsError as error:
             print(error)
-    return run(folder, ranks, is_stop_requested)
+    return run(folder, ranks, is_stop_requested, until=until)
 
 
 program._pretrain = train

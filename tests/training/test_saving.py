@@ -1,4 +1,4 @@
-"""When a run saves: at multiples of `every` and of `keep_every`, and at its last step."""
+"""When a run saves: at multiples of `every` and of `keep_every`, at `keep_at`, and at its last step."""
 
 from pathlib import Path
 
@@ -16,6 +16,7 @@ def left(tmp_path_factory):
     run_file = str(write_run(folder))
     short = ("schedule.0.steps=4", "schedule.1.steps=3", "lr.warmup_steps=1", "lr.decay_steps=1", "eval.rows=1")
     asked = {"both": ("every=2", "keep=1", "keep_every=3"), "trunk": ("keep_every=3",), "neither": ()}
+    asked["named"] = ("keep_at=[2, 5]", "keep=1")
     cases = [
         RunCase(str(run_file), "zero0", (f"run.dir={folder / name}", *short, *(f"checkpoint.{one}" for one in keys)))
         for name, keys in asked.items()
@@ -30,6 +31,10 @@ def test_keep_every_that_is_no_multiple_of_every_is_saved_and_kept(left):
 
 def test_keep_every_alone_saves_too(left):
     assert left["trunk"] == [3, 6, 7]
+
+
+def test_steps_that_are_named_are_saved_and_kept(left):
+    assert left["named"] == [2, 5, 7]
 
 
 def test_without_either_the_last_step_alone_is_saved(left):

@@ -117,10 +117,11 @@ def check_same_model(settings: RunSettings, manifest: CheckpointManifest) -> Non
     changed = _model_differences(settings, manifest)
     growing = () if first.grow is None else _check_growth(settings, manifest)
     if fixed := [line for key, line in changed.items() if not key.startswith((*_FREE_IN_MODEL, *growing))]:
-        raise SettingsError(
-            f"the model at {first.key} ({first.source}) differs from [model]:\n  " + "\n  ".join(fixed) + "\n"
-            f"Leave [model] out to take the shape from {first.key}."
+        remedy = (
+            f"Leave [model] out to take the shape from {first.key}." if settings.fork is None else "Make them equal."
         )
+        lines = "\n  ".join(fixed)
+        raise SettingsError(f"the model at {first.key} ({first.source}) differs from [model]:\n  {lines}\n{remedy}")
 
 
 def growth_of(settings: RunSettings, manifest: CheckpointManifest) -> Growth:

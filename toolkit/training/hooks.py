@@ -155,4 +155,4 @@ class RetentionHook(Hook):
         self._retain()
 
     def _retain(self) -> None:
-        retain(self._root, self._settings.keep, is_kept=self._settings.is_kept, in_use=self._in_use)
+        retain(self._root, keep=self._settings.keep, is_kept=self._settings.is_kept, in_use=self._in_use)
