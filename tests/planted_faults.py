@@ -52,6 +52,48 @@ class Fault:
 
 FAULTS = (
     Fault(
+        name="study: of two givers with equal parts the last placed is taken",
+        path="toolkit/experiments/study/tree.py",
+        old="giver = max(order, key=",
+        new="giver = max(reversed(order), key=",
+        tests=("tests/experiments/study/test_models.py",),
+    ),
+    Fault(
+        name="study: a model that is a beginning of another one is not placed before it",
+        path="toolkit/experiments/study/tree.py",
+        old="            return 0, total, 0\n",
+        new="            return 1, -total, 0\n",
+        tests=("tests/experiments/study/test_models.py",),
+    ),
+    Fault(
+        name="study: the checkpoint that others begin from is not kept",
+        path="toolkit/experiments/study/tree.py",
+        old="return tuple(sorted({*self.cuts, self.model.total_steps}))",
+        new="return (self.model.total_steps,)",
+        tests=("tests/experiments/study/test_plan.py",),
+    ),
+    Fault(
+        name="study: a giver that has passed the fork is waited for",
+        path="toolkit/experiments/study/plan.py",
+        old="if self._first[leaf.giver] < leaf.fork:",
+        new="if self._first[leaf.giver] <= leaf.model.total_steps:",
+        tests=("tests/experiments/study/test_plan.py",),
+    ),
+    Fault(
+        name="study: a damaged checkpoint is begun from",
+        path="toolkit/experiments/study/plan.py",
+        old="            except CheckpointError:\n                continue\n",
+        new="            except CheckpointError:\n                pass\n",
+        tests=("tests/experiments/study/test_plan.py",),
+    ),
+    Fault(
+        name="study: `from` forgets the phases before",
+        path="toolkit/experiments/study/models.py",
+        old='"schedule": [*before, first, *later]',
+        new='"schedule": [first, *later]',
+        tests=("tests/experiments/study/test_models.py",),
+    ),
+    Fault(
         name="tensor parallelism: the gradient of what enters a region is not summed",
         path="toolkit/parallel/tensor_parallel.py",
         old="        dist.all_reduce(gradient, group=ctx.group)\n",

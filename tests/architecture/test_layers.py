@@ -77,6 +77,14 @@ GIVEN_AS_TEXT = {
         "toolkit.experiments.grid.worker:CellRunner",
     ): "workers import it",
     (
+        "toolkit/experiments/study/pieces.py",
+        "toolkit.experiments.study.worker:PieceRunner",
+    ): "workers import it",
+    (
+        "toolkit/experiments/study/worker.py",
+        "toolkit.core.processes",
+    ): "a program that a worker starts, and that ends with it",
+    (
         "toolkit/workflows/quickstart/finetuning.py",
         "toolkit.workflows.quickstart.finetuning:open_runner",
     ): "workers import it",

@@ -466,6 +466,42 @@ _GRIDS = (
     Case(("grid", "{file_as_grid_folder}"), ("the grid folder /dev/null/grid is not writable",), "Set grid.dir"),
 )
 
+
+def _study(name: str, *options: str, found: tuple[str, ...], remedy: str) -> Case:
+    return Case(("study", f"{{{name}}}", *options), found, remedy)
+
+
+_STUDIES = (
+    Case(("study", "labtop"), ("no study of that name is shipped",), "Did you mean 'laptop'?"),
+    Case(("study", "{empty}"), ("{empty} is a directory",), "Give the .toml file"),
+    _study("broken_toml", found=("is not valid TOML",), remedy="Correct it there"),
+    _study(
+        "run", found=("study is missing. A study needs [study] with base", "unknown key 'run'"), remedy="Known keys"
+    ),
+    _study("study_of_nothing", found=("models is missing",), remedy="A study needs at least one [[models]]"),
+    _study("study_of_twins", found=("two models are called run-clm-6: block 1", "and block 2"), remedy="Take one out"),
+    _study("study_of_equals", found=("run-clm-6", "run-clm-3-clm-6", "alike in all"), remedy="Take one out"),
+    _study("study_of_savings", found=("axes.checkpoint.every: it changes no weight",), remedy="Give it in [set]"),
+    _study("study_of_typos", found=("axes.lrs: 'lrs' is not a table of a run file",), remedy="Did you mean 'lr'?"),
+    _study(
+        "study_of_words", found=("'clm then mlm' is not an objective and a length",), remedy='Write for example "clm'
+    ),
+    _study("study_of_orphans", found=("from 'run-clm-8': no model",), remedy="Did you mean 'run-clm-6'?"),
+    _study(
+        "study_of_mistakes", found=("lr.peak -1.0: invalid", "lr.peak -2.0: invalid"), remedy="expected a value above 0"
+    ),
+    _study("study_of_lengths", found=("train.steps=7, but the phases",), remedy="Leave train.steps out"),
+    _study("study_by_template", found=("no model has a label 'share'",), remedy="Did you mean 'clm_share'?"),
+    _study("study_of_nobody", found=("study.adopt names nowhere",), remedy="Give one that has run.toml"),
+    _study("study", "--executor", "k8s", found=("unknown executor 'k8s'",), remedy="Choose one of local, ray, slurm"),
+    _study(
+        "study", "--only", "run-clm-7", found=("no model is called 'run-clm-7'",), remedy="Did you mean 'run-clm-6'?"
+    ),
+    _study("study", "--show", "x", found=("no model is called 'x'",), remedy="Models: run-clm-6"),
+    _study("study", "--why", "run-clm-6", "run-clm-6", found=("run-clm-6 twice",), remedy="Name two models"),
+    _study("study", "--tflops", "0", found=("'--tflops'",), remedy="at least 0.001"),
+)
+
 _TOKENIZERS = (
     _tokenizer("{text}", *_MADE, "--vocab-size", "10", found=("--vocab-size:", "got 10"), remedy="at least 259"),
     _tokenizer("{text}", *_MADE, "--vocab-size", "many", found=("'--vocab-size'",), remedy="an integer"),
@@ -793,12 +829,7 @@ _FORKS = (
     _set("fork={from='x', step=4}", found=("fork.from=x, which a fork needs until it",), remedy="use another one"),
     _set(f"fork={{from='{_TAKEN}', step=9}}", found=("is of step 10, and fork.step=9",), remedy="Make them equal"),
     _set(f"fork={{from='{_TAKEN}', step=20}}", found=("fork.step=20", "has 20 steps"), remedy="Fork earlier"),
-    _set(
-        f"fork={{from='{_TAKEN}', step=10}}",
-        found=("part at step 0, before 10", "lr: from 0 to 0.02 over steps 1 to 2 there, from 0 to 0.01"),
-        remedy="fork at an earlier step",
-    ),
-    _set("fork={from='{checkpoint}', step=20}", "schedule.1.steps=20", found=("differs from [model]",), remedy="Make"),
+    _set(f"fork={{from='{_TAKEN}', step=10}}", found=("data.train", "and fork.from"), remedy="toolkit preprocess"),
     _set("branch.lr=rewarm", found=("unknown key 'branch.lr'", "branch.from is missing"), remedy="with --config"),
     _set("checkpoint.keep_at=[0]", found=("for checkpoint.keep_at.0:", "got 0"), remedy="at least 1"),
     _set("schedule.1.lr_warmup_steps=3", found=("lr_warmup_steps = 3 and lr = 'keep'",), remedy='Set lr = "rewarm"'),
@@ -857,6 +888,7 @@ CASES = (
     *_FINETUNED,
     *_DATASETS_BY_NAME,
     *_GRIDS,
+    *_STUDIES,
     *_SEARCHED,
     *_TAGGED,
     *_INITIAL,

@@ -68,6 +68,23 @@ class Case:
         return " ".join(self.words).replace("{", "").replace("}", "") + under
 
 
+# By name what follows [study], and blocks of models.
+_STUDIES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "study": ("", ("axes.schedule = ['clm 6']",)),
+    "study_of_nothing": ("", ()),
+    "study_of_twins": ("", ("axes.schedule = ['clm 6']", "axes.schedule = ['clm 6']")),
+    "study_of_equals": ("", ("axes.schedule = ['clm 6', 'clm 3 + clm 3']",)),
+    "study_of_savings": ("", ("axes.checkpoint.every = [1, 2]",)),
+    "study_of_typos": ("", ("axes.lrs.peak = [1.0]",)),
+    "study_of_words": ("", ("axes.schedule = ['clm then mlm']",)),
+    "study_of_orphans": ("", ("axes.schedule = ['clm 6']", "from = 'run-clm-8'\naxes.schedule = ['mlm 2']")),
+    "study_of_mistakes": ("", ("axes.schedule = ['clm 6']\naxes.lr.peak = [1e-3, -1.0, -2.0]",)),
+    "study_of_lengths": ("[set.train]\nsteps = 7", ("axes.schedule = ['clm 6']",)),
+    "study_by_template": ("names = '{share}'", ("axes.schedule = ['clm 6']",)),
+    "study_of_nobody": ("adopt = ['nowhere']", ("axes.schedule = ['clm 6']",)),
+}
+
+
 class Place:
     """A folder with one of everything, whole and broken; `names` maps what cases call it to its path."""
 
@@ -80,6 +97,7 @@ class Place:
         self._lay_down_unfinished()
         self._lay_down_tables()
         self._lay_down_grids()
+        self._lay_down_studies()
         self._lay_down_collections()
         self._lay_down_finished_grids()
         self._lay_down_models()
@@ -203,6 +221,11 @@ class Place:
                 "task": [more if "dataset" in more else {**task, **more} for more in tasks],
             }
             self._write(name, f"grids/{name}.toml", tomli_w.dumps(declared))
+
+    def _lay_down_studies(self) -> None:
+        for name, (head, blocks) in _STUDIES.items():
+            study = f'[study]\nbase = "{self.names["run"]}"\ndir = "{self.folder}/study"\n{head}\n'
+            self._write(name, f"studies/{name}.toml", study + "\n".join(f"[[models]]\n{block}" for block in blocks))
 
     def _lay_down_collections(self) -> None:
         rows = [{"_id": str(number), "text": text} for number, text in enumerate(sample_documents(4))]

@@ -25,6 +25,9 @@ from toolkit.data import CorpusManifest
 from toolkit.engine.ds_config import read_ds_config, resolve_ds_config
 from toolkit.experiments.grid.cells import grid_cells
 from toolkit.experiments.grid.declaration import load_grid
+from toolkit.experiments.study.declaration import load_study
+from toolkit.experiments.study.models import models_of
+from toolkit.experiments.study.tree import Tree
 from toolkit.finetuning import FinetuningResult, get_task
 from toolkit.model import model_settings
 from toolkit.model.encoder import Encoder
@@ -67,6 +70,14 @@ _PATH = re.compile(r"(?:toolkit|tokenization|tests|ds_configs|launchers|benchmar
 by_name = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 
+WHOLE = {
+    "model": {"preset": "test"},
+    "data": {"train": "data/corpus"},
+    "schedule": [{"objective": "clm", "steps": 1}],
+}
+"""A run file."""
+
+
 def _page(name: str) -> Page:
     return next(page for page in PAGES if page.name == name)
 
@@ -86,12 +97,18 @@ def test_run_files_load(snippet: Snippet, tmp_path: Path, monkeypatch: pytest.Mo
         path.write_text(snippet.text)
         assert len(grid_cells(load_grid(path))) == 9
         return
+    if "study" in snippet.marks:
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "shares.toml").write_text(snippet.text)
+        (tmp_path / "pretrain.toml").write_text(tomli_w.dumps(WHOLE | {"lr": {"peak": 1e-3}}))
+        tree = Tree(models_of(load_study("shares.toml")))
+        assert (len(tree.leaves), tree.alone, tree.shared) == (15, 30_000, 21_000)
+        return
     if "plugin" in snippet.marks:
         _lay_down_plugin(_page(snippet.page), tmp_path)
         monkeypatch.syspath_prepend(str(tmp_path))
     if "fragment" in snippet.marks:
-        phases = [{"objective": "clm", "steps": 1}]
-        raw = {"model": {"preset": "test"}, "data": {"train": "data/corpus"}, "schedule": phases, **raw}
+        raw = WHOLE | raw
     path = tmp_path / "run.toml"
     path.write_text(tomli_w.dumps(raw))
     settings = load_run(str(path))

@@ -1,6 +1,11 @@
-"""Processes that end with others."""
+"""Processes that end with others.
+
+python -m toolkit.core.processes PID MODULE ...      runs a module as a program that ends with process PID
+"""
 
 import os
+import runpy
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -21,3 +26,9 @@ def end_with(pid: int) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, name=f"end-with-{pid}", daemon=True).start()
+
+
+if __name__ == "__main__":
+    end_with(int(sys.argv[1]))
+    del sys.argv[:2]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

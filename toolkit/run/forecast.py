@@ -61,13 +61,46 @@ class Machines:
         return f"{text}: {counted(jobs, 'job')} of at most {self.job_hours:g} hours"
 
 
+@dataclass(frozen=True)
+class Arithmetic:
+    """Positions of some steps, and their model FLOPs; None where the size of the vocabulary is not known."""
+
+    positions: int
+    flops: float | None
+
+    def __add__(self, other: "Arithmetic") -> "Arithmetic":
+        flops = None if self.flops is None or other.flops is None else self.flops + other.flops
+        return Arithmetic(self.positions + other.positions, flops)
+
+
+def arithmetic_of(run: DeclaredRun, *, start: int | None = None, data: RunData | None = None) -> Arithmetic:
+    """Arithmetic of a run behind its first `start` updates, or of all that are its own; without data, for rows of one
+    segment.
+    """
+    plan, is_known = run.plan, run.settings.model.vocab_size is not None
+    first, whole = plan.first_step if start is None else start, Arithmetic(0, 0.0)
+    for phase in plan.schedule.phases:
+        rows, num_steps = plan.rows[phase.index], phase.stop - phase.start
+        made = rows.before(num_steps) - rows.before(min(max(first - phase.start, 0), num_steps))
+        positions = made * plan.data[phase.index].sequence_length
+        whole += Arithmetic(positions, positions * _flops_per_position(run, phase, data) if is_known else None)
+    return whole
+
+
+def checkpoint_bytes(settings: RunSettings) -> int | None:
+    """Disk that a checkpoint takes; None where the size of the vocabulary is not known."""
+    if settings.model.vocab_size is None:
+        return None
+    return parameter_counts(settings.model).total * _BYTES_PER_PARAMETER
+
+
 def forecast(run: DeclaredRun, *, data: RunData | None, machines: Machines | None = None) -> list[str]:
     """One line for each figure; without data what follows from them is left out, and without machines the time."""
     settings, plan, schedule, sizes = run.settings, run.plan, run.plan.schedule, run.plan.step_sizes
-    positions = [plan.rows_of(phase) * plan.data[phase.index].sequence_length for phase in schedule.phases]
+    whole = arithmetic_of(run, data=data)
     each = f"{sizes[0]:,}" if len(set(sizes)) == 1 else f"{min(sizes):,} to {max(sizes):,}"
     own = counted(schedule.total_steps - plan.first_step, "step")
-    lines = [f"tokens: {sum(positions):,} positions in {own}, {each} a step"]
+    lines = [f"tokens: {whole.positions:,} positions in {own}, {each} a step"]
     lines += [
         f"steps {phase.start + 1:,} to {phase.stop:,}: {phase.objective}, {counted(phase.stop - phase.start, 'step')}"
         f"{plan.describe_changes(phase)}"
@@ -75,19 +108,16 @@ def forecast(run: DeclaredRun, *, data: RunData | None, machines: Machines | Non
         if phase.stop > plan.first_step
     ]
     lines.append(f"learning rate: {plan.describe_learning_rate()}")
-    if settings.model.vocab_size is None:
+    size = checkpoint_bytes(settings)
+    if whole.flops is None or size is None:
         return lines
     counts = parameter_counts(settings.model)
     lines.insert(0, f"model: {counts.total:,} parameters, {counts.body_and_embedding:,} without the head")
-    flops = sum(
-        number * _flops_per_position(run, phase, data) for phase, number in zip(schedule.phases, positions, strict=True)
-    )
     of = "" if data is not None else ", for rows of one segment"
-    lines.insert(1, f"model FLOPs: {flops / sum(positions):.3g} per token, {flops:.3g} in all{of}")
+    lines.insert(1, f"model FLOPs: {whole.flops / whole.positions:.3g} per token, {whole.flops:.3g} in all{of}")
     if machines is not None:
-        lines.append(f"time: {machines.describe(flops)}")
+        lines.append(f"time: {machines.describe(whole.flops)}")
     kept = _kept_checkpoints(run)
-    size = counts.total * _BYTES_PER_PARAMETER
     lines.append(
         f"checkpoints: {_gigabytes(size)} each, {counted(kept, 'checkpoint')} kept at the end; "
         f"{_gigabytes((kept + 1) * size)} of disk while the last is written"

@@ -65,7 +65,7 @@ def declare_run(source: str, overrides: Sequence[str] = ()) -> DeclaredRun:
 
     One message names each key that is wrong, what was found and what would be right.
     """
-    path = _find(source)
+    path = find_run_file(source)
     raw, mistakes = read_toml(path), list[UserError]()
     for override in overrides:
         with _collected(mistakes):
@@ -150,7 +150,12 @@ def _collected(mistakes: list[UserError], raw: dict[str, Any] | None = None) -> 
             raw.pop("init", None)
 
 
-def _find(source: str) -> Path:
+def find_run_file(source: str) -> Path:
+    """The path of a run file, or of that of a shipped preset.
+
+    Raises:
+        SettingsError: there is neither.
+    """
     path = Path(source)
     if path.is_file():
         return path

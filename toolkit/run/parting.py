@@ -157,7 +157,7 @@ def _plain(settings: Mapping[str, Any], prefix: str) -> dict[str, Held]:
 
 
 def _changes(objective: DeclaredObjective) -> bool:
-    """Whether an objective is another one in the course of a phase, so that it depends on where that ends."""
+    """True for an objective that is another one in the course of a phase, so that it depends on where that ends."""
     if not hasattr(get(objective.kind), "at"):
         return False
     try:

@@ -178,6 +178,12 @@ class StepPlan:
         """The stretch of the learning rate that the update with 0-based index `step` belongs to."""
         return next(stretch for stretch in self.stretches if step < stretch.stop)
 
+    def has_decayed(self, step: int) -> bool:
+        """True where the learning rate has left its peak for good within the first `step` updates of its stretch."""
+        stretch = next(stretch for stretch in self.stretches if step <= stretch.stop)
+        _, decay = stretch.settings.ramps(stretch.num_steps)
+        return step > stretch.stop - decay
+
     def describe_learning_rate(self) -> str:
         """Shape, lengths and peak in words, of each stretch."""
         if len(self.stretches) == 1:

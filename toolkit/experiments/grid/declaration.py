@@ -19,7 +19,7 @@ _NEEDED = {
 }
 
 # Names of folders, on every system, and never `.` or `..`.
-Name = Annotated[str, Field(pattern=r"^\w[\w.+-]*$")]
+Name = Annotated[str, Field(pattern=r"^\w[\w.+@-]*$")]
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 PathText = Annotated[str, Field(min_length=1)]

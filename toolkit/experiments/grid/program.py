@@ -19,7 +19,7 @@ from toolkit.experiments.grid.choice import (
     remove_unchosen_models,
     select_rates,
 )
-from toolkit.experiments.grid.declaration import load_grid
+from toolkit.experiments.grid.declaration import Grid, load_grid
 from toolkit.experiments.grid.display import GridTally, shown
 from toolkit.experiments.grid.executors import open_executor
 from toolkit.experiments.grid.inputs import HubAccess
@@ -29,7 +29,9 @@ from toolkit.experiments.grid.sharing import GridShare, logs_folder
 _SECONDS_TO_SEE, _SECONDS_BETWEEN_LOOKS = 90.0, 0.5
 
 
-def run_grid(path: Path, *, num_workers: int | None = None, executor: ExecutorKind = ExecutorKind.LOCAL) -> int:
+def run_grid(
+    source: Path | Grid, *, num_workers: int | None = None, executor: ExecutorKind = ExecutorKind.LOCAL
+) -> int:
     """Run the cells of a grid that have not finished, and return the exit code: 1 where one failed.
 
     Several commands may run one grid at the same time: each takes cells that are free, and ends when all have.
@@ -40,7 +42,7 @@ def run_grid(path: Path, *, num_workers: int | None = None, executor: ExecutorKi
         UserError: the grid file does not fit, a finished cell was declared otherwise, a model is broken, another
             command runs another grid in the folder, or workers cannot be started.
     """
-    plan = GridPlan(load_grid(path))
+    plan = GridPlan(source if isinstance(source, Grid) else load_grid(source))
     with GridShare(plan) as share:
         tally = _begin(plan, share, executor)
         if missing := _next_round(plan, tally):

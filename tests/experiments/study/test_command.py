@@ -1,0 +1,74 @@
+"""`toolkit study` with its launches: asked to stop, killed, and with a model that cannot be trained."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.runs import read_metrics, write_run
+from toolkit.run.folder import RunFolder
+
+pytestmark = pytest.mark.slow
+
+STUDY = """
+[study]
+base = "{folder}/run.toml"
+dir = "{folder}/study"
+[set.lr]
+warmup_steps = 1
+decay_steps = 2
+[[models]]
+axes.schedule = ["clm 30", "clm 15 + mlm 15"]
+[machine]
+threads = 1
+"""
+_FAILING = """
+[[models]]
+set.lr.peak = 1e30
+axes.schedule = ["mlm 6"]
+"""
+_SECONDS = 300
+
+
+def start(study: Path, log: Path) -> "subprocess.Popen[bytes]":
+    with log.open("ab") as output:
+        command = [sys.executable, "-m", "toolkit.cli", "study", str(study)]
+        return subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+
+
+def wait_for(path: Path) -> None:
+    begun = time.monotonic()
+    while not path.exists():
+        assert time.monotonic() - begun < _SECONDS, f"{path} is not there"
+        time.sleep(0.05)
+
+
+def test_it_goes_on_where_it_was_stopped_or_killed_and_a_model_that_fails_stops_no_other(tmp_path):
+    write_run(tmp_path, phase_steps=15)
+    study, log = tmp_path / "shares.toml", tmp_path / "log"
+    study.write_text(STUDY.format(folder=tmp_path))
+    trunk, leaf = (tmp_path / "study" / "runs" / name for name in ("run-clm-30", "run-clm-15-mlm40-30"))
+
+    running = start(study, log)
+    wait_for(trunk / "metrics.jsonl")
+    running.send_signal(signal.SIGTERM)
+    assert running.wait(_SECONDS) == 0, log.read_text()
+    assert "stopped; the same command goes on with" in log.read_text()
+    steps = [step for step, _ in RunFolder(trunk).steps()]
+    assert steps
+    assert not (leaf / "checkpoints").exists()
+
+    running = start(study, log)
+    wait_for(leaf / "metrics.jsonl")
+    running.kill()
+    running.wait(_SECONDS)
+    study.write_text(study.read_text() + _FAILING)
+    assert start(study, log).wait(_SECONDS) == 3, log.read_text()
+    assert "run-mlm40-6: failed on the way to step 6: exit code 3;" in log.read_text()
+    # All others were trained, each step once.
+    for run, first in ((trunk, 1), (leaf, 16)):
+        assert RunFolder(run).checkpoint(30).is_dir()
+        assert [line["step"] for line in read_metrics(run) if "loss" in line] == list(range(first, 31))

@@ -1,0 +1,199 @@
+"""Studies from the file to whole runs with names; what is shipped is the paper's."""
+
+import pytest
+
+from toolkit.core.errors import SettingsError
+from toolkit.experiments.study.declaration import load_study, shipped_studies
+from toolkit.experiments.study.models import models_of
+from toolkit.experiments.study.schedules import parse_schedule
+from toolkit.experiments.study.tree import Tree
+
+BASE = """
+[model]
+preset = "test"
+[data]
+train = "corpus"
+sequence_length = 32
+[[schedule]]
+objective = "mlm"
+steps = 7
+[train]
+steps = 7
+global_batch_rows = 4
+[lr]
+warmup_steps = 2
+decay_steps = 2
+"""
+SIZES = ("210m", "610m", "1b")
+RATIOS = (20, 30, 40, 50)
+SPLITS = {12: (3, 6, 9), 22: (5, 11, 17), 42: (10, 21, 32)}
+MIXED = {f"610m-clm-{clm}k-mlm40-{total}k" for total, splits in SPLITS.items() for clm in splits}
+PURE = {f"610m-{objective}-{total}k" for objective in ("clm", "mlm40") for total in (12, 22)}
+OF_ONE_OBJECTIVE = {f"{size}-{objective}-42k" for size in SIZES for objective in ("clm", *(f"mlm{r}" for r in RATIOS))}
+MASKS = {f"610m-clm-40k-mlm{ratio}-42k" for ratio in RATIOS}
+CONTINUED = {f"610m-{start}-dec42k-mlm40-{total}k" for start in ("clm", "mlm40") for total in (44, 54, 64)}
+LONG = {"610m-clm-42k", "610m-mlm40-42k"}
+
+
+@pytest.fixture
+def study(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "base.toml").write_text(BASE)
+
+    def write(text, head=""):
+        (tmp_path / "shares.toml").write_text(f'[study]\nbase = "base.toml"\n{head}\n{text}')
+        return load_study("shares.toml")
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("name", "names", "alone", "shared"),
+    [
+        ("paper-base", OF_ONE_OBJECTIVE, 630_000, 630_000),
+        ("paper-from-scratch", MIXED | PURE | LONG, 380_000, 206_000),
+        ("paper-continued", CONTINUED | LONG, 408_000, 136_000),
+        ("paper", OF_ONE_OBJECTIVE | MIXED | PURE | MASKS | CONTINUED, 1_418_000, 812_000),
+    ],
+)
+def test_shipped_studies_are_the_papers(name, names, alone, shared):
+    tree = Tree(models_of(load_study(name)))
+    assert set(tree.leaves) == names
+    assert (tree.alone, tree.shared) == (alone, shared)
+    # Givers come first, and what two models share is trained by one of them.
+    placed = list(tree.leaves)
+    for leaf in tree.leaves.values():
+        assert leaf.giver is None or placed.index(leaf.giver) < placed.index(leaf.name)
+        assert leaf.giver is None or tree.leaves[leaf.giver].fork <= leaf.fork
+
+
+def test_every_shipped_study_is_named_here():
+    assert {"paper", "paper-base", "paper-continued", "paper-from-scratch"} <= set(shipped_studies())
+
+
+def test_axes_are_multiplied_out_inside_a_block_and_blocks_are_added(study):
+    models = models_of(
+        study(
+            """
+            [[models]]
+            axes.schedule = ["mlm 6", "clm 3 + mlm 3"]
+            axes.run.seed = [0, 1]
+            [[models]]
+            set.lr.peak = 1e-3
+            axes.wide.yes = { model.intermediate_size = 192 }
+            axes.schedule = ["clm 50% + mlm 50%"]
+            set.train.steps = 8
+            """,
+            head='names = "{size}-clm-{clm_share:.2f}-seed-{seed}-of-{budget_steps}"',
+        )
+    )
+    assert [model.name for model in models] == [
+        "test-clm-0.00-seed-0-of-6",
+        "test-clm-0.00-seed-1-of-6",
+        "test-clm-0.50-seed-0-of-6",
+        "test-clm-0.50-seed-1-of-6",
+        "test-clm-0.50-seed-0-of-8",
+    ]
+    wide = models[-1]
+    assert wide.run.settings.model.intermediate_size == 192
+    assert wide.run.settings.lr.peak == 1e-3
+    assert wide.labels["wide"] == "yes"
+    assert wide.run.settings.run.dir == f"studies/shares/runs/{wide.name}"
+    # The base's own length went with its schedule; other keys of its table did not.
+    assert models[0].run.settings.train.steps is None
+    assert models[0].run.settings.train.global_batch_rows == 4
+
+
+def test_a_model_behind_another_one_is_one_run_whose_rate_rises_again(study):
+    models = models_of(
+        study(
+            """
+            [[models]]
+            from = ["test-clm-6"]
+            axes.schedule = ["mlm 3", "mlm 5"]
+            rewarm = { peak = 1e-4, warmup_steps = 0, decay_steps = 2, optimizer = "reset" }
+            [[models]]
+            axes.schedule = ["clm 6"]
+            """
+        )
+    )
+    assert [model.name for model in models] == ["test-clm-6", "test-clm-dec6-mlm40-9", "test-clm-dec6-mlm40-11"]
+    run = models[1].run
+    assert [(phase.objective, phase.start, phase.stop) for phase in run.plan.schedule.phases] == [
+        ("clm", 0, 6),
+        ("mlm", 6, 9),
+    ]
+    assert [run.plan.learning_rate(step) for step in (5, 6, 8)] == [2.5e-4, 1e-4, 5e-5]
+    assert run.plan.resets_optimizer(6)
+    tree = Tree(models)
+    assert {leaf.name: (leaf.giver, leaf.fork) for leaf in tree.leaves.values()} == {
+        "test-clm-6": (None, 0),
+        "test-clm-dec6-mlm40-11": ("test-clm-6", 6),
+        "test-clm-dec6-mlm40-9": ("test-clm-dec6-mlm40-11", 7),
+    }
+
+
+def test_a_budget_of_tokens_and_a_run_that_exists(study, tmp_path):
+    assert parse_schedule("clm 5B tokens + mlm 1_500") == [
+        {"objective": "clm", "tokens": 5_000_000_000},
+        {"objective": "mlm", "steps": 1500},
+    ]
+    assert parse_schedule("mlm 12.5k")[0]["steps"] == 12_500
+    assert parse_schedule("clm 25%+mlm 75 %")[1] == {"objective": "mlm", "fraction": 0.75}
+
+
+def test_nothing_is_shared_where_the_warm_up_is_a_share_of_the_run(study, tmp_path):
+    two = study('[[models]]\naxes.schedule = ["clm 40", "clm 80"]')
+    assert Tree(models_of(two)).why_nothing_is_shared() == ""
+    (tmp_path / "base.toml").write_text(BASE.partition("[lr]")[0])
+    tree = Tree(models_of(two))
+    assert tree.shared == tree.alone == 120
+    assert "lr.warmup_steps is not set" in tree.why_nothing_is_shared()
+
+
+@pytest.mark.parametrize(
+    ("text", "messages"),
+    [
+        ("", ["models is missing. A study needs at least one [[models]]"]),
+        ("[[models]]\naxes.checkpoint.every = [1, 2]", ["axes.checkpoint.every: it changes no weight", "in [set]"]),
+        ("[[models]]\naxes.data.validation = ['a']", ["axes.data.validation: it changes no weight"]),
+        ("[[models]]\naxes.lr.peak = 1e-3", ["axes.lr.peak: expected a list of values, got 0.001"]),
+        (
+            "[[models]]\naxes.modle.preset = ['test']",
+            ["axes.modle", "not a table of a run file", "Did you mean 'model'?"],
+        ),
+        ("[[models]]\naxes.schedule = ['clm']", ["schedule \"clm\": 'clm' is not an objective and a length"]),
+        ("[[models]]\naxes.schedule = ['clm 1.5']", ["'clm 1.5' has 1.5 steps. Give a whole number."]),
+        (
+            "[[models]]\naxes.schedule = ['clm 6']\n[[models]]\naxes.schedule = ['mlm 6', 'clm 6']",
+            ["two models are called test-clm-6: block 1, schedule 'clm 6'; and block 2, schedule 'clm 6'."],
+        ),
+        (
+            "[[models]]\naxes.schedule = ['clm 6']\naxes.lr.peak = [1e-3, -1]\n[[models]]\nset.model.heads = 2",
+            ["block 1, schedule 'clm 6', lr.peak -1: invalid value for lr.peak", "block 2: unknown key 'model.heads'"],
+        ),
+        (
+            "[[models]]\nfrom = 'test-clm-7'\naxes.schedule = ['mlm 2']\n[[models]]\naxes.schedule = ['clm 6']",
+            ["from 'test-clm-7': no model that can be made before has that name", "Did you mean 'test-clm-6'?"],
+        ),
+        ("[set.train]\nsteps = 9\n[[models]]\naxes.schedule = ['clm 6']", ["train.steps=9, but the phases"]),
+    ],
+)
+def test_mistakes_are_told_together_with_their_place(study, text, messages):
+    with pytest.raises(SettingsError) as caught:
+        models_of(study(text))
+    for message in messages:
+        assert message in str(caught.value)
+
+
+def test_a_template_has_fields_that_models_have(study):
+    with pytest.raises(SettingsError, match=r"no model has a label 'share'.*Labels here: size, objective, clm_share"):
+        models_of(study("[[models]]\naxes.schedule = ['clm 6']", head='names = "clm-{share}"'))
+    with pytest.raises(SettingsError, match="cannot be the name of a folder"):
+        models_of(study("[[models]]\naxes.schedule = ['clm 6']", head='names = "a/{seed}"'))
+
+
+def test_models_that_are_alike_are_refused(study):
+    text = "[[models]]\naxes.schedule = ['clm 6', 'clm 3 + clm 3']"
+    with pytest.raises(SettingsError, match=r"test-clm-6 .* and test-clm-3-clm-6 .* are alike in all"):
+        Tree(models_of(study(text)))

@@ -1,0 +1,193 @@
+"""Studies, trained piece by piece in this process: models equal those trained alone, and what is there is kept."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.runs import read_metrics, write_run
+from toolkit.checkpoint.read import open_checkpoint
+from toolkit.core.errors import SettingsError
+from toolkit.core.files import atomic_write
+from toolkit.experiments.study.declaration import load_study
+from toolkit.experiments.study.models import models_of
+from toolkit.experiments.study.plan import StudyPlan
+from toolkit.experiments.study.program import tidy_study
+from toolkit.experiments.study.slurm import joined
+from toolkit.experiments.study.tree import Tree
+from toolkit.run.load import load_run, to_toml
+from toolkit.testing.distributed import run_distributed
+
+pytestmark = pytest.mark.costs(15)
+
+STUDY = """
+[study]
+base = "{folder}/run.toml"
+dir = "{folder}/study"
+[set.eval]
+every = 100
+{head}
+[set.lr]
+warmup_steps = 1
+decay_steps = 2
+[[models]]
+axes.schedule = [{schedules}]
+"""
+SHARES = ["clm 8", "clm 3 + mlm 5", "clm 5 + mlm 3", "mlm 8", "mlm 6"]
+CLM, THREE, FIVE, MLM, SHORT = "run-clm-8", "run-clm-3-mlm40-8", "run-clm-5-mlm40-8", "run-mlm40-8", "run-mlm40-6"
+
+
+def write_study(folder: Path, schedules: list[str], head: str = "") -> str:
+    path = folder / "shares.toml"
+    path.write_text(STUDY.format(folder=folder, head=head, schedules=", ".join(f'"{each}"' for each in schedules)))
+    return str(path)
+
+
+def planned(source: str) -> StudyPlan:
+    study = load_study(source)
+    return StudyPlan(study, Tree(models_of(study)))
+
+
+@dataclass(frozen=True)
+class Study:
+    """Trains `most` pieces of a study at most, in the order of its plan; alone: each model by itself."""
+
+    source: str
+    most: int = 99
+    alone: str = ""
+
+    def __call__(self) -> list[tuple[str, int, int]]:
+        from toolkit.training import pretrain
+
+        plan = planned(self.source)
+        for name in plan.tree.leaves:
+            folder = plan.folder(name)
+            folder.path.mkdir(parents=True, exist_ok=True)
+            atomic_write(folder.settings_file, to_toml(plan.run_file(name)))
+        for piece in plan.pieces[: self.most]:
+            pretrain(load_run(str(plan.folder(piece.name).settings_file)), ds_config="zero0", until=piece.until)
+        if self.alone:
+            for leaf in plan.tree.leaves.values():
+                own = leaf.model.run.settings
+                run = own.run.model_copy(update={"dir": f"{self.alone}/{leaf.name}"})
+                pretrain(own.model_copy(update={"run": run}), ds_config="zero0")
+        return [(piece.name, piece.first, piece.until) for piece in plan.pieces[: self.most]]
+
+
+def train(study: Study) -> list[tuple[str, int, int]]:
+    return run_distributed([study], world_size=1)[0][0]
+
+
+def files(run: Path) -> dict[str, str]:
+    return {name: entry.sha256 for name, entry in open_checkpoint(run).manifest.files.items()}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[tuple[str, int, int]]]:
+    """A study that was trained in two goes, and each of its models alone."""
+    folder = tmp_path_factory.mktemp("study")
+    write_run(folder, phase_steps=4)
+    source = write_study(folder, SHARES)
+    pieces = [*train(Study(source, most=2)), *train(Study(source, alone=str(folder / "alone")))]
+    return folder, pieces
+
+
+def test_every_model_is_the_one_trained_alone(trained):
+    folder, pieces = trained
+    assert pieces == [
+        (CLM, 0, 3), (CLM, 3, 5), (CLM, 5, 8), (FIVE, 5, 8), (THREE, 3, 8), (MLM, 0, 4), (MLM, 4, 8), (SHORT, 4, 6),
+    ]  # fmt: skip
+    runs = folder / "study" / "runs"
+    for name in (CLM, THREE, FIVE, MLM, SHORT):
+        assert files(runs / name) == files(folder / "alone" / name), name
+    # Each trained step stands in one run's metrics.
+    lines = [line for run in runs.iterdir() for line in read_metrics(run) if "loss" in line]
+    assert len(lines) == 8 + 8 + 5 + 3 + 2
+    assert planned(str(folder / "shares.toml")).pieces == ()
+
+
+def test_a_model_that_is_added_costs_its_own_steps(trained):
+    folder, _ = trained
+    plan = planned(write_study(folder, [*SHARES, "clm 5 + mlm 5", "clm 4 + mlm 4"]))
+    assert [(piece.name, piece.first, piece.until, piece.needs) for piece in plan.pieces] == [
+        ("run-clm-5-mlm40-10", 5, 10, None),
+        # Step 4 of its giver has passed, and was not kept.
+        ("run-clm-4-mlm40-8", 3, 8, None),
+    ]
+    assert plan.notes == [
+        "run-clm-4-mlm40-8: step 4 of run-clm-5-mlm40-10 is not kept, or damaged; from 3 on it trains 1 step again"
+    ]
+    write_study(folder, SHARES)
+
+
+def test_a_damaged_checkpoint_is_none(trained, tmp_path):
+    folder, _ = trained
+    plan = planned(write_study(folder, [*SHARES, "clm 5 + mlm 2"]))
+    before = next(piece for piece in plan.pieces if piece.name == "run-clm-5-mlm40-7")
+    assert before.first == 5
+    checkpoint = folder / "study" / "runs" / CLM / "checkpoints" / "step-00000005"
+    weights = max(checkpoint.iterdir(), key=lambda path: path.stat().st_size)
+    whole = weights.read_bytes()
+    try:
+        weights.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+        plan = planned(str(folder / "shares.toml"))
+        assert [piece.first for piece in plan.pieces] == [3]
+        assert "step 5 of" in plan.notes[0]
+    finally:
+        weights.write_bytes(whole)
+        write_study(folder, SHARES)
+
+
+def test_a_run_on_disk_is_the_one_of_the_file(trained):
+    folder, _ = trained
+    try:
+        with pytest.raises(SettingsError) as caught:
+            planned(write_study(folder, SHARES, head="[set.train]\nweight_decay = 0.3"))
+        for name in (CLM, THREE, FIVE, MLM, SHORT):
+            assert f"{name}: the run in " in str(caught.value)
+        assert str(caught.value).count("train.weight_decay: was 0.1, now 0.3") == 5
+    finally:
+        write_study(folder, SHARES)
+
+
+def test_runs_that_were_trained_before_are_begun_from(trained, tmp_path):
+    folder, _ = trained
+    source = write_study(folder, ["clm 6 + mlm 4"])
+    path = Path(source)
+    path.write_text(
+        path.read_text().replace(
+            f'dir = "{folder}/study"', f'dir = "{tmp_path}/other"\nadopt = ["{folder}/study/runs/{CLM}"]'
+        )
+    )
+    plan = planned(source)
+    assert [(piece.first, piece.until) for piece in plan.pieces] == [(5, 10)]
+    assert plan.run_file("run-clm-6-mlm40-10").fork.step == 5
+    write_study(folder, SHARES)
+
+
+def test_checkpoints_that_nobody_needs_are_removed_when_asked(trained, capsys):
+    folder, _ = trained
+    source = write_study(folder, SHARES)
+    assert [(path.parents[1].name, path.name) for path in planned(source).needless()] == [
+        (CLM, "step-00000005"), (CLM, "step-00000003"), (MLM, "step-00000004"),
+    ]  # fmt: skip
+    # What a model that is not trained yet begins from is needed.
+    plan = planned(write_study(folder, [*SHARES, "clm 5 + mlm 2"]))
+    assert [path.name for path in plan.needless()] == ["step-00000003", "step-00000004"]
+    tidy_study(write_study(folder, SHARES))
+    assert capsys.readouterr().out.count("removed ") == 3
+    assert planned(source).needless() == []
+    assert planned(source).pieces == ()
+
+
+def test_short_jobs_are_joined(tmp_path):
+    write_run(tmp_path, phase_steps=4)
+    plan = planned(write_study(tmp_path, SHARES))
+    assert [str(piece.key) for piece in joined(plan.pieces, shortest=0)] == [str(piece.key) for piece in plan.pieces]
+    found = {(piece.name, piece.until): piece for piece in joined(plan.pieces, shortest=4)}
+    # The cut at step 3 is left out, so what forks there waits for the one behind it, and still forks there.
+    assert set(found) == {(CLM, 5), (CLM, 8), (MLM, 4), (MLM, 8), (THREE, 8), (FIVE, 8), (SHORT, 6)}
+    assert found[THREE, 8].needs == (CLM, 5)
+    assert found[THREE, 8] == replace(next(p for p in plan.pieces if p.name == THREE), needs=(CLM, 5))
+    assert plan.run_file(THREE).fork.step == 3
+    assert plan.run_file(CLM).checkpoint.keep_at == (3, 5, 8)

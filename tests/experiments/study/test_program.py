@@ -1,0 +1,85 @@
+"""What `toolkit study` prints without training."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from toolkit.core.errors import SettingsError
+from toolkit.experiments.study.program import open_study, run_study, show_model, show_plan, show_why, study_json
+from toolkit.run.load import declare_run
+
+
+def test_the_papers_comparison_in_figures(capsys):
+    show_plan("paper-from-scratch", tflops=396.0)
+    printed = capsys.readouterr().out
+    for figure in ("15 models", "380,000 steps", "206,000 steps", "46 %", "896.5 B tokens", "GPU hours", "12 of them"):
+        assert figure in printed
+    assert "├ 610m-clm-3k-mlm40-12k " in printed
+
+
+def test_the_same_as_json():
+    found = json.loads(study_json("paper-continued"))
+    assert found["steps"] == {"alone": 408_000, "shared": 136_000}
+    assert found["tokens"] == 136_000 * 1152 * 2048
+    assert found["flops"] == pytest.approx(found["tokens"] * 3.9e9, rel=0.1)
+    models = {model["name"]: model for model in found["models"]}
+    assert models["610m-clm-dec42k-mlm40-64k"] == {
+        "name": "610m-clm-dec42k-mlm40-64k",
+        "labels": {
+            "size": "610m",
+            "objective": "clm+mlm",
+            "clm_share": 0.65625,
+            "budget_steps": 64_000,
+            "seed": 0,
+            "mask_ratio": 0.4,
+        },
+        "total_steps": 64_000,
+        "own_steps": 22_000,
+        "from": "610m-clm-42k",
+        "step": 42_000,
+    }
+    # Eight ends, and two checkpoints in each of the two trunks that others begin from.
+    assert found["checkpoints"] == 10
+    assert found["disk_bytes"] == pytest.approx(10 * 9.07e9, rel=0.01)
+    assert "gpu_hours" not in found
+
+
+def test_nothing_is_loaded_that_takes_seconds():
+    program = "import sys; from toolkit.experiments.study.program import show_plan; show_plan('paper')"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{program}; print('torch' in sys.modules)"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "False"
+
+
+def test_a_model_alone_is_a_run_file_without_a_fork(capsys, tmp_path):
+    show_model("paper-from-scratch", "610m-clm-3k-mlm40-12k")
+    (tmp_path / "alone.toml").write_text(capsys.readouterr().out)
+    run = declare_run(str(tmp_path / "alone.toml"))
+    assert run.settings.fork is None
+    assert [(phase.objective, phase.stop) for phase in run.plan.schedule.phases] == [("clm", 3000), ("mlm", 12_000)]
+    assert run.settings.run.dir == "studies/paper-from-scratch/runs/610m-clm-3k-mlm40-12k"
+
+
+def test_why_two_models_share_no_more(capsys):
+    show_why("paper-from-scratch", "610m-clm-12k", "610m-clm-22k")
+    show_why("paper-continued", "610m-clm-42k", "610m-clm-dec42k-mlm40-44k")
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("610m-clm-12k and 610m-clm-22k share 10,000 steps: from there on, lr: ")
+    assert second.endswith("share 42,000 steps: one is the beginning of the other")
+
+
+def test_some_models_come_with_those_that_they_begin_from():
+    _, tree = open_study("paper-continued", only=["610m-clm-dec42k-mlm40-44k"])
+    assert set(tree.leaves) == {"610m-clm-42k", "610m-clm-dec42k-mlm40-44k"}
+    with pytest.raises(SettingsError, match=r"no model is called 'clm'\. Models: 610m-mlm40-12k, "):
+        open_study("paper-from-scratch", only=["clm"])
+
+
+def test_an_unknown_executor_or_study_is_named():
+    with pytest.raises(SettingsError, match=r"unknown executor 'k8s'\. Choose one of local, ray, slurm\."):
+        run_study("laptop", executor="k8s")
+    with pytest.raises(SettingsError, match=r"no study of that name is shipped\. Did you mean 'laptop'\?"):
+        show_plan("labtop")

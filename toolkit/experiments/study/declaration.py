@@ -1,0 +1,149 @@
+"""STUDY.toml: a base run file, and blocks of models that differ from it, read and validated."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError
+
+from toolkit.core.errors import SettingsError
+from toolkit.core.settings import Settings, explain, nearest
+from toolkit.experiments.grid.declaration import GridSettings, PathText, TaskEntry
+from toolkit.run.toml_files import read_toml
+
+PUBLISHED = "published"
+"""Names of models as the paper's authors gave them; see `toolkit.experiments.study.names`."""
+
+_PRESETS = Path(__file__).parent / "presets"
+_NEEDED = {
+    "study": "A study needs [study] with base: a run file, or the name of a preset.",
+    "study.base": "It is the run that the models differ from: a run file, or the name of a preset.",
+    "models": 'A study needs at least one [[models]], for example axes.schedule = ["mlm 12k", "clm 3k + mlm 9k"].',
+}
+Step = Annotated[int, Field(gt=0)]
+
+
+class StudySettings(Settings):
+    """What all models share."""
+
+    base: PathText
+    """A run file or a preset: the run that the models differ from. Models with a schedule of their own do not have
+    its `[[schedule]]`."""
+    names: str = Field(PUBLISHED, min_length=1)
+    """`published`, or a template with fields of axes and labels, such as `clm-{clm_share}-seed-{seed}`."""
+    keep: tuple[Step, ...] = Field((), strict=False)
+    """Steps whose checkpoints stay, of every model that trains them before its learning rate decays."""
+    adopt: tuple[PathText, ...] = Field((), strict=False)
+    """Folders of runs that were trained before; models begin from their checkpoints where they are alike so far."""
+    dir: PathText = "studies"
+    """Folder of the runs and of what is made of them; default: `studies/<name of the file>`."""
+
+
+class RewarmSettings(Settings):
+    """How the learning rate begins again behind a model that `from` names."""
+
+    peak: float | None = Field(None, gt=0, allow_inf_nan=False)
+    """Unset: `lr.peak`."""
+    warmup_steps: int | None = Field(None, ge=0)
+    """Unset: `lr.warmup_steps`."""
+    decay_steps: int | None = Field(None, ge=0)
+    """Unset: `lr.decay_steps`."""
+    optimizer: Literal["keep", "reset"] = "keep"
+    """`reset`: its moments are set to zero there."""
+
+
+class Block(Settings):
+    """Models that differ along axes, which are multiplied out."""
+
+    set: dict[str, Any] = Field(default_factory=dict)
+    """Keys of the run file that all models of the block have."""
+    axes: dict[str, Any] = Field(default_factory=dict)
+    """By key of the run file a list of its values; or by a name of its own a table of fragments of a run file."""
+    sources: tuple[PathText, ...] = Field((), alias="from", strict=False)
+    """Models of this study, or folders of finished runs: their schedules come first."""
+    rewarm: RewarmSettings | None = None
+    """With `from`."""
+
+
+class MachineSettings(Settings):
+    """Where one model trains; several train side by side where there is more than that."""
+
+    gpus: int | None = Field(None, ge=1)
+    """GPUs of a node; unset: all of them, or none where there are none."""
+    nodes: int = Field(1, ge=1)
+    """Machines."""
+    threads: int | None = Field(None, ge=1)
+    """CPU threads of a model, without GPUs; unset: all cores."""
+    ds_config: str | None = Field(None, min_length=1)
+    """DeepSpeed file, as `toolkit train` takes it."""
+    tflops: float | None = Field(None, gt=0, allow_inf_nan=False)
+    """What a device is known to reach, in TFLOP/s of model FLOPs, for estimates of hours."""
+
+
+class SlurmSettings(Settings):
+    """Jobs of `--executor slurm`."""
+
+    options: tuple[str, ...] = Field((), strict=False)
+    """Options of each `sbatch`, such as `--partition=gpu`."""
+    shortest_steps: int = Field(0, ge=0)
+    """A job that would have fewer steps is not cut off from the one before it."""
+
+
+class Study(Settings):
+    """A study file."""
+
+    study: StudySettings
+    """What all models share."""
+    set: dict[str, Any] = Field(default_factory=dict)
+    """Keys of the run file that all models have."""
+    models: tuple[Block, ...] = Field(min_length=1, strict=False)
+    """Blocks of models."""
+    machine: MachineSettings = MachineSettings()
+    """Where one model trains."""
+    slurm: SlurmSettings = SlurmSettings()
+    """Jobs of `--executor slurm`."""
+    grid: GridSettings = GridSettings()
+    """What all cells of its grid share, as in a grid file; `grid.dir` is by default `grid` in the study's folder."""
+    task: tuple[TaskEntry, ...] = Field((), strict=False)
+    """Tasks that all models are fine-tuned on, as in a grid file."""
+
+
+def shipped_studies() -> tuple[str, ...]:
+    """Names of the studies that travel with the package."""
+    return tuple(sorted(path.stem for path in _PRESETS.glob("*.toml")))
+
+
+def load_study(source: str) -> Study:
+    """The study of a file, or of a shipped name; `study.dir` is `studies/<name>` where it is not given.
+
+    Raises:
+        SettingsError: the file cannot be read, or a key is wrong; names each.
+    """
+    path = _find(source)
+    raw = read_toml(path)
+    if isinstance(raw.get("study"), dict):
+        raw["study"] = {"dir": f"studies/{path.stem}", **raw["study"]}
+        if isinstance(raw.get("grid", {}), dict):
+            raw["grid"] = {"dir": f"{raw['study']['dir']}/grid", **raw.get("grid", {})}
+    for block in raw.get("models", ()):
+        # One model may be named without a list.
+        if isinstance(block, dict) and isinstance(block.get("from"), str):
+            block["from"] = [block["from"]]
+    try:
+        return Study.model_validate(raw)
+    except ValidationError as error:
+        findings = explain(error, Study, needed=_NEEDED)
+        raise SettingsError(f"{path}:\n  {findings}" if "\n" in findings else f"{path}: {findings}") from None
+
+
+def _find(source: str) -> Path:
+    path = Path(source)
+    if path.is_file():
+        return path
+    if source in shipped_studies():
+        return _PRESETS / f"{source}.toml"
+    if source and path.is_dir():
+        raise SettingsError(f"{source} is a directory, not a study file. Give the .toml file.")
+    raise SettingsError(
+        f"study file {source!r} does not exist, and no study of that name is shipped."
+        f"{nearest(source, shipped_studies())}\nGive a .toml file or one of {', '.join(shipped_studies())}."
+    )

@@ -1,0 +1,95 @@
+"""A study on the terminal: its cost, and its tree as bars over the steps."""
+
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.text import Text
+
+from toolkit.core.text import counted
+from toolkit.experiments.study.declaration import Study
+from toolkit.experiments.study.estimate import Estimate, summary
+from toolkit.experiments.study.tree import Leaf, Tree
+
+# Of objectives, in the order in which they come; and of steps in which the learning rate decays.
+_STYLES = (("━", "cyan"), ("═", "magenta"), ("─", "green"), ("▬", "yellow"), ("~", "blue"))
+_DECAY = "╌"
+_FEWEST_COLUMNS, _MOST_COLUMNS = 20, 60
+
+
+def show_study(screen: Console, study: Study, tree: Tree, estimate: Estimate, *, tflops: float | None) -> None:
+    """Print what a study takes, alone and shared, and its tree."""
+    found = summary(tree, estimate, tflops=tflops)
+    screen.print(f"{counted(len(tree.leaves), 'model')} in {study.study.dir}")
+    rows = [
+        ("trained one by one", tree.alone, estimate.alone),
+        ("shared", tree.shared, estimate.shared),
+    ]
+    for name, steps, taken in rows:
+        cells = [f"{name:<20}{steps:>13,} steps", f"{_tokens(taken.positions)} tokens"]
+        if taken.flops is not None:
+            cells.append(f"{taken.flops:.3g} FLOPs")
+            if tflops is not None:
+                cells.append(f"{taken.flops / (tflops * 1e12) / 3600:,.0f} GPU hours")
+        if steps == tree.shared < tree.alone:
+            cells.append(f"{100 * (1 - tree.shared / tree.alone):.0f} % less")
+        screen.print("   ".join(cells))
+    if tflops is not None:
+        screen.print(f"GPU hours at {tflops:,.4g} TFLOP/s a device")
+    forks = sum(len(leaf.cuts) for leaf in tree.leaves.values())
+    disk = "" if found["disk_bytes"] is None else f"disk {found['disk_bytes'] / 1e9:,.0f} GB: "
+    screen.print(f"{disk}{counted(found['checkpoints'], 'checkpoint')} kept, {forks:,} of them to fork from")
+    if reason := tree.why_nothing_is_shared():
+        screen.print(f"nothing is shared: {reason}")
+    screen.print()
+    for line in _rows(tree, screen.width):
+        screen.print(line)
+
+
+def _tokens(number: int) -> str:
+    """A number of tokens, of billions with four digits."""
+    return f"{number / 1e9:,.4g} B" if number >= 1e9 else f"{number:,}"
+
+
+def _rows(tree: Tree, width: int) -> Iterator[Text]:
+    """A line for each model: its name, and a bar from its first own step to its last; and what the bars are of."""
+    guided = list(_guided(tree, None, ""))
+    names = max(len(guide) + len(leaf.name) for guide, leaf in guided) + 2
+    longest = max(leaf.model.total_steps for _, leaf in guided)
+    digits = len(f"{longest:,}")
+    columns = min(max(width - names - 2 * digits - 3, _FEWEST_COLUMNS), _MOST_COLUMNS)
+    styles: dict[str, tuple[str, str]] = {}
+    for guide, leaf in guided:
+        bar = Text(f"{guide}{leaf.name}".ljust(names))
+        bar.append(" " * round(leaf.fork * columns / longest))
+        bar.append(f"{leaf.fork:,} ".rjust(digits + 1) if leaf.fork else " " * (digits + 1))
+        bar.append_text(_bar(leaf, columns / longest, styles))
+        bar.append(f" {leaf.model.total_steps:,}")
+        yield bar
+    legend = Text()
+    for objective, (glyph, colour) in styles.items():
+        legend.append(f"{glyph} {objective}   ", style=colour)
+    yield legend.append(f"{_DECAY} decay of the learning rate")
+
+
+def _bar(leaf: Leaf, columns_per_step: float, styles: dict[str, tuple[str, str]]) -> Text:
+    """Its own steps, each in the style of its objective."""
+    plan, bar = leaf.model.run.plan, Text()
+    first = round(leaf.fork * columns_per_step)
+    # A model without steps of its own has one column.
+    last = max(round(leaf.model.total_steps * columns_per_step), first + 1)
+    for column in range(first, last):
+        step = min(max(int((column + 0.5) / columns_per_step), leaf.fork), leaf.model.total_steps - 1)
+        objective = plan.schedule.phase_at(step).objective
+        glyph, colour = styles.setdefault(objective, _STYLES[len(styles) % len(_STYLES)])
+        bar.append(_DECAY if plan.has_decayed(step + 1) else glyph, style=colour)
+    return bar
+
+
+def _guided(tree: Tree, name: str | None, indent: str) -> Iterator[tuple[str, Leaf]]:
+    """Leaves from the roots on, each with the lines that lead to it."""
+    children = tree.children(name)
+    for number, leaf in enumerate(children, start=1):
+        is_last = number == len(children)
+        yield ("" if name is None else f"{indent}{'└ ' if is_last else '├ '}"), leaf
+        below = "" if name is None else f"{indent}{'  ' if is_last else '│ '}"
+        yield from _guided(tree, leaf.name, below)

@@ -1,0 +1,80 @@
+"""Cost of a study before it runs: tokens, arithmetic, disk, and hours where a rate is known."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from toolkit.experiments.study.tree import Leaf, Tree
+from toolkit.run.forecast import Arithmetic, arithmetic_of, checkpoint_bytes
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a tree takes; None where the size of the vocabulary is not known yet.
+
+    Attributes:
+        alone: arithmetic of all models, each trained by itself.
+        shared: with common steps trained once.
+        kept: checkpoints that stay: (model, step).
+        disk_bytes: of these.
+    """
+
+    alone: Arithmetic
+    shared: Arithmetic
+    kept: tuple[tuple[str, int], ...]
+    disk_bytes: int | None
+
+    @classmethod
+    def of(cls, tree: Tree, keep: Iterable[int]) -> "Estimate":
+        """The estimate of a tree; `keep` is `study.keep`."""
+        leaves, keep = tree.leaves.values(), tuple(keep)
+        kept = tuple((leaf.name, step) for leaf in leaves for step in kept_steps(leaf, keep))
+        sizes = {leaf.name: checkpoint_bytes(leaf.model.run.settings) for leaf in leaves}
+        known = [size for name, _ in kept if (size := sizes[name]) is not None]
+        return cls(
+            alone=sum(
+                (arithmetic_of(leaf.model.run) for leaf in leaves),
+                start=Arithmetic(0, 0.0),
+            ),
+            shared=sum(
+                (arithmetic_of(leaf.model.run, start=leaf.fork) for leaf in leaves),
+                start=Arithmetic(0, 0.0),
+            ),
+            kept=kept,
+            disk_bytes=sum(known) if len(known) == len(kept) else None,
+        )
+
+
+def kept_steps(leaf: Leaf, keep: Iterable[int]) -> tuple[int, ...]:
+    """Steps of a model whose checkpoints stay: its end, those that others begin from, and those of `study.keep`.
+
+    Of the latter the ones that it trains itself, and before its learning rate decays.
+    """
+    plan = leaf.model.run.plan
+    own = {step for step in keep if leaf.fork < step <= leaf.model.total_steps and not plan.has_decayed(step)}
+    return tuple(sorted({*leaf.kept, *own}))
+
+
+def summary(tree: Tree, estimate: Estimate, *, tflops: float | None) -> dict[str, Any]:
+    """The study as one JSON object."""
+    found: dict[str, Any] = {
+        "models": [
+            {
+                "name": leaf.name,
+                "labels": dict(leaf.model.labels),
+                "total_steps": leaf.model.total_steps,
+                "own_steps": leaf.own_steps,
+                "from": leaf.giver,
+                "step": leaf.fork,
+            }
+            for leaf in tree.leaves.values()
+        ],
+        "steps": {"alone": tree.alone, "shared": tree.shared},
+        "tokens": estimate.shared.positions,
+        "flops": estimate.shared.flops,
+        "disk_bytes": estimate.disk_bytes,
+        "checkpoints": len(estimate.kept),
+    }
+    if tflops is not None and estimate.shared.flops is not None:
+        found["gpu_hours"] = estimate.shared.flops / (tflops * 1e12) / 3600
+    return found

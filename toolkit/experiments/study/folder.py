@@ -1,0 +1,57 @@
+"""The folder of a study: where each of its files is."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from toolkit.core.locks import locked_folder
+
+
+class StudyFolder:
+    """The files of one study.
+
+    Attributes:
+        path: the folder itself, `study.dir`.
+        runs: a run folder for each model.
+        logs: what `toolkit train` printed, a file for each piece.
+        declaration_file: study.toml, the study file with its defaults.
+        summary_file: study.json, the plan as `--json` prints it.
+        jobs_file: jobs.json, the job of each piece under Slurm.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self.runs, self.logs = self.path / "runs", self.path / "logs"
+        self.declaration_file, self.summary_file = self.path / "study.toml", self.path / "study.json"
+        self.jobs_file = self.path / "jobs.json"
+
+    def log(self, name: str, until: int) -> Path:
+        """Log of a piece."""
+        return self.logs / f"{name}@{until}.log"
+
+    def code_file(self, name: str, until: int) -> Path:
+        """The exit code of a piece that failed."""
+        return self.logs / f"{name}@{until}.code"
+
+    def exit_code(self, name: str, until: int) -> int | None:
+        """The exit code of a piece; None where it did not fail, or was killed."""
+        try:
+            return int(self.code_file(name, until).read_text(encoding="ascii"))
+        except (OSError, ValueError):
+            return None
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """The folder, for one command at a time.
+
+        Raises:
+            SettingsError: another command runs the study, or it cannot be written.
+        """
+        with locked_folder(
+            self.path,
+            ".lock",
+            timeout=0,
+            in_use=f"another command runs the study in {self.path}. Wait for it, or stop it.",
+            unwritable=lambda reason: f"could not write to {self.path}: {reason}. Set study.dir to another folder.",
+        ):
+            yield

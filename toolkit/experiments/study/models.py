@@ -1,0 +1,246 @@
+"""Models of a study: blocks multiplied out, each a whole run with a name and labels."""
+
+import copy
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from toolkit.core.errors import SettingsError, UserError
+from toolkit.core.settings import nearest
+from toolkit.experiments.grid.declaration import Label
+from toolkit.experiments.study.declaration import Block, RewarmSettings, Study
+from toolkit.experiments.study.names import labels_of, model_name
+from toolkit.experiments.study.schedules import parse_schedule
+from toolkit.run.declared import DeclaredRun
+from toolkit.run.folder import RunFolder
+from toolkit.run.identity import is_free
+from toolkit.run.load import complete_run, find_run_file, read_resolved
+from toolkit.run.settings import RunFolderSettings, RunSettings
+from toolkit.run.toml_files import read_toml
+
+# What reports call the values of an axis; of the others it is the key.
+_LABELS = {"run.seed": "seed", "objectives.mlm.mask_ratio": "mask_ratio", "model.preset": "size"}
+_OF_RUN_FILES = frozenset(RunSettings.model_fields) | {"scheduler"}
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model of a study: the run that trains it alone, in its folder of the study.
+
+    Attributes:
+        name: in results, and of its folder below `runs/`.
+        place: in the study file, in words.
+        run: from its first step on.
+        labels: what reports draw scores against.
+        raw: its run file, before presets and defaults.
+    """
+
+    name: str
+    place: str
+    run: DeclaredRun
+    labels: Mapping[str, Label]
+    raw: Mapping[str, Any]
+
+    @property
+    def total_steps(self) -> int:
+        """Updates from the first weights to the end."""
+        return self.run.plan.schedule.total_steps
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """A value of an axis: what it changes in a run file, and the label that says so."""
+
+    axis: str
+    label: Label
+    changes: Mapping[str, Any]
+
+
+def models_of(study: Study) -> tuple[Model, ...]:
+    """All models, in the order of the file; those with `from` behind the ones that it names.
+
+    Raises:
+        SettingsError: models that are no runs, or have one name; every mistake is in the message.
+    """
+    family, waiting = _Family(study), list(enumerate(study.models, start=1))
+    while ready := [(number, block) for number, block in waiting if all(map(family.knows, block.sources))]:
+        for number, block in ready:
+            family.add(number, block)
+        waiting = [each for each in waiting if each not in ready]
+    family.check(unknown=[source for _, block in waiting for source in block.sources])
+    return tuple(family.models.values())
+
+
+class _Family:
+    """The models found so far, and what is wrong with the others."""
+
+    def __init__(self, study: Study) -> None:
+        self.models: dict[str, Model] = {}
+        self._study, self._mistakes = study, list[str]()
+        path = find_run_file(study.study.base)
+        self._base, self._stem = read_toml(path), path.stem
+        if self._base.keys() & {"fork", "branch"}:
+            raise SettingsError(
+                f"study.base={study.study.base!r} goes on from a checkpoint of another run. Give the run that it left, "
+                "and what follows as a model `from` it."
+            )
+        # Which checkpoints stay is the study's to say.
+        self._base.get("checkpoint", {}).pop("keep_every", None)
+
+    def knows(self, source: str) -> bool:
+        """True of a model that is found already, and of the folder of a run."""
+        return source in self.models or RunFolder(source).settings_file.is_file()
+
+    def add(self, number: int, block: Block) -> None:
+        """Find the models of a block."""
+        try:
+            axes = list(_axes(block.axes))
+        except SettingsError as error:
+            self._mistakes.append(f"block {number}: {error}")
+            return
+        for source, choices in itertools.product(block.sources or (None,), itertools.product(*axes)):
+            behind = [] if source is None else [f"from {source!r}"]
+            values = [f"{choice.axis} {choice.label!r}" for choice in choices]
+            place = ", ".join([f"block {number}", *behind, *values])
+            try:
+                self._add(self._model(block, source, choices, place))
+            except UserError as error:
+                self._mistakes.append(str(error))
+
+    def check(self, *, unknown: Iterable[str]) -> None:
+        """Raise what is wrong, all of it; `unknown` are sources that no model has as its name."""
+        # Else the models may be missing for a mistake of theirs.
+        if not self._mistakes:
+            self._mistakes += [
+                f"from {source!r}: no model that can be made before has that name, and it is not the folder of a run."
+                f"{nearest(source, self.models)} Models: {', '.join(self.models) or 'none'}."
+                for source in dict.fromkeys(unknown)
+                if not self.knows(source)
+            ]
+        if self._mistakes:
+            raise SettingsError("\n".join(self._mistakes))
+
+    def _add(self, model: Model) -> None:
+        if (other := self.models.get(model.name)) is not None:
+            raise SettingsError(
+                f"two models are called {model.name}: {other.place}; and {model.place}. Take one out, or give "
+                "study.names a template, such as 'clm-{clm_share}-seed-{seed}'."
+            )
+        self.models[model.name] = model
+
+    def _model(self, block: Block, source: str | None, choices: Sequence[_Choice], place: str) -> Model:
+        own = merged(block.set, *(choice.changes for choice in choices))
+        raw = self._from_base(own) if source is None else self._behind(source, own, block.rewarm or RewarmSettings())
+        raw["run"] = {**raw.get("run", {}), "dir": f"{self._study.study.dir}/runs/unnamed"}
+        size = str(raw.get("model", {}).get("preset", self._stem))
+        run = complete_run(copy.deepcopy(raw), [], origin=place)
+        labels = labels_of(run, size=size) | {
+            _LABELS.get(choice.axis, choice.axis.replace(".", "_")): choice.label
+            for choice in choices
+            if choice.axis != "schedule"
+        }
+        name = model_name(self._study.study.names, labels, run, size=size)
+        raw["run"]["dir"] = str(Path(self._study.study.dir, "runs", name))
+        settings = run.settings.model_copy(update={"run": RunFolderSettings(**raw["run"])})
+        return Model(name, place, replace(run, settings=settings), labels, raw)
+
+    def _from_base(self, own: Mapping[str, Any]) -> dict[str, Any]:
+        """The run file of a model that begins with the study's base."""
+        base, given = copy.deepcopy(self._base), _with_phases(merged(self._study.set, own))
+        if "schedule" in given:
+            # Of the schedule that is replaced.
+            base.get("train", {}).pop("steps", None)
+        return merged(base, given)
+
+    def _behind(self, source: str, own: Mapping[str, Any], rewarm: RewarmSettings) -> dict[str, Any]:
+        """The run file of a model that goes on where another one ends."""
+        raw, before = self._whole(source)
+        own = _with_phases(own)
+        if not own.get("schedule"):
+            raise SettingsError(f"from {source!r}: nothing follows. Give the phases behind it as schedule.")
+        first, *later = own.pop("schedule")
+        begun = {"lr": "rewarm", "lr_peak": rewarm.peak, "lr_warmup_steps": rewarm.warmup_steps}
+        begun |= {"lr_decay_steps": rewarm.decay_steps, "optimizer": rewarm.optimizer}
+        first = {key: value for key, value in begun.items() if value is not None} | first
+        raw = merged(raw, own)
+        return {**raw, "schedule": [*before, first, *later]}
+
+    def _whole(self, source: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """The run file of a source, without its length, and its phases in steps."""
+        if source in self.models:
+            run, raw = self.models[source].run, dict(copy.deepcopy(self.models[source].raw))
+        else:
+            folder = RunFolder(source)
+            run, raw = read_resolved(folder.settings_file), read_toml(folder.settings_file)
+            newest, last = max(folder.steps(), default=0), run.plan.schedule.total_steps
+            if newest != last:
+                raise SettingsError(
+                    f"from {source!r}: that run stands at {newest:,} of {last:,} steps. Finish it, or make it a model "
+                    "of this study."
+                )
+            raw = merged(raw, self._study.set)
+        raw["train"] = {key: value for key, value in raw.get("train", {}).items() if key != "steps"}
+        raw.pop("scheduler", None)
+        phases = zip(run.settings.schedule, run.plan.schedule.phases, strict=True)
+        return raw, [
+            entry.of_steps(phase.stop - phase.start).model_dump(exclude_defaults=True) for entry, phase in phases
+        ]
+
+
+def merged(*parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables, of which later ones win key by key."""
+    whole: dict[str, Any] = {}
+    for part in parts:
+        for key, value in part.items():
+            both = isinstance(value, Mapping) and isinstance(whole.get(key), Mapping)
+            whole[key] = merged(whole[key], value) if both else copy.deepcopy(value)
+    return whole
+
+
+def _with_phases(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys of a run file, with a schedule that is a text as phases."""
+    schedule = given.get("schedule")
+    return {**given, "schedule": parse_schedule(schedule)} if isinstance(schedule, str) else dict(given)
+
+
+def _axes(axes: Mapping[str, Any]) -> Iterator[list[_Choice]]:
+    """The values of each axis: of a key of the run file, or of a name with fragments of one."""
+    for name, given in axes.items():
+        if name in _OF_RUN_FILES:
+            yield from _axes_of_keys((name,), given)
+        elif isinstance(given, dict) and given and all(isinstance(part, dict) for part in given.values()):
+            yield [_Choice(name, label, changes) for label, changes in given.items()]
+        else:
+            raise SettingsError(
+                f"axes.{name}: {name!r} is not a table of a run file, which would have lists of values below it, nor "
+                f"an axis of its own, which would have tables: axes.{name}.small = {{ model.preset = '210m' }}."
+                f"{nearest(name, _OF_RUN_FILES)}"
+            )
+
+
+def _axes_of_keys(path: tuple[str, ...], given: Any) -> Iterator[list[_Choice]]:
+    axis = ".".join(path)
+    if isinstance(given, dict) and given:
+        for key, below in given.items():
+            yield from _axes_of_keys((*path, key), below)
+        return
+    if not isinstance(given, list) or not given:
+        raise SettingsError(f"axes.{axis}: expected a list of values, got {given!r}.")
+    # Validation belongs to a run's identity, and no step reads it.
+    if is_free(axis) or axis == "data.validation":
+        raise SettingsError(
+            f"axes.{axis}: it changes no weight, so all its models would be the same. Give it in [set]."
+        )
+    yield [_Choice(axis, _label(value), _nested(path, value)) for value in given]
+
+
+def _label(value: Any) -> Label:
+    return value if isinstance(value, str | int | float | bool) else str(value)
+
+
+def _nested(path: Sequence[str], value: Any) -> dict[str, Any]:
+    for key in reversed(path):
+        value = {key: value}
+    return dict(value)

@@ -1,0 +1,165 @@
+"""Pieces of a study, trained by workers: as many at a time as the GPUs or cores of a machine, or of a cluster, hold."""
+
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from types import FrameType
+
+from rich.console import Console
+
+from toolkit.core.console import console
+from toolkit.core.signals import stop_signals
+from toolkit.core.text import counted, first_few
+from toolkit.engine.gpus import visible_gpus
+from toolkit.execution.local import LocalExecutor
+from toolkit.execution.scheduling import Unshared, run_work
+from toolkit.execution.work import NOBODY, Event, Executor, ExecutorKind, Failed, Finished, Resources, Work
+from toolkit.experiments.study.declaration import MachineSettings
+from toolkit.experiments.study.folder import StudyFolder
+from toolkit.experiments.study.plan import Piece, PieceKey, StudyPlan
+from toolkit.experiments.study.worker import PieceTask
+
+RUNNER = "toolkit.experiments.study.worker:PieceRunner"
+"""Name of what trains pieces, as `LocalExecutor` takes it."""
+
+_FAILED, _NON_FINITE = 1, 3
+
+
+def train_pieces(plan: StudyPlan, folder: StudyFolder, *, executor: ExecutorKind) -> int:
+    """Train all pieces, and return the exit code: 1 where one failed, 3 where all that failed met a non-finite loss.
+
+    A stop (SIGTERM, SIGUSR1, SIGHUP) is passed on to what trains on this machine, which saves; it ends with 0, too.
+
+    Raises:
+        SettingsError: there is no cluster, or it has no room.
+    """
+    items = [_work(piece, plan, folder) for piece in plan.pieces]
+    with _opened(executor, plan.study.machine, items, folder) as workers:
+        reporter = _Reporter(console(), plan, workers)
+        with _stops(reporter):
+            try:
+                failed = run_work(items, workers, share=Unshared(), observer=reporter)
+            except _StoppedError:
+                return 0
+    if not failed:
+        return 0
+    codes = {folder.exit_code(*key) for key in failed if key in reporter.begun}
+    return _NON_FINITE if codes == {_NON_FINITE} else _FAILED
+
+
+@contextmanager
+def _opened(
+    kind: ExecutorKind, machine: MachineSettings, items: Sequence[Work], folder: StudyFolder
+) -> Iterator[Executor]:
+    if kind is ExecutorKind.LOCAL:
+        with closing(LocalExecutor(RUNNER, environments=_places(machine), logs=folder.logs)) as executor:
+            yield executor
+        return
+    # Its package is an extra.
+    from toolkit.execution.ray_actors import RayExecutor
+    from toolkit.execution.ray_cluster import Cluster
+
+    with closing(Cluster()) as cluster:
+        resources = Resources(machine.threads or 1, gpus=machine.gpus or min(1, cluster.num_gpus))
+        actors = RayExecutor(
+            cluster,
+            RUNNER,
+            most=len(items),
+            resources=resources,
+            logs=folder.logs,
+            shared="study.dir, data and the working directory",
+            cpus_setting="machine.threads",
+        )
+        with closing(actors):
+            yield actors
+
+
+def _work(piece: Piece, plan: StudyPlan, folder: StudyFolder) -> Work:
+    machine = plan.study.machine
+    arguments = ["train", str(plan.folder(piece.name).settings_file), "--until", str(piece.until)]
+    if machine.gpus is not None:
+        arguments += ["--num-procs", str(machine.gpus)]
+    if machine.ds_config is not None:
+        arguments += ["--ds_config", machine.ds_config]
+    task = PieceTask(tuple(arguments), folder.log(*piece.key), folder.code_file(*piece.key))
+    return Work(piece.key, task, group=piece.name, needs=() if piece.needs is None else (piece.needs,))
+
+
+def _places(machine: MachineSettings) -> list[dict[str, str]]:
+    """The environment of each run that trains beside the others."""
+    if gpus := visible_gpus():
+        each = machine.gpus or len(gpus)
+        groups = [gpus[first : first + each] for first in range(0, len(gpus) - each + 1, each)]
+        return [{"CUDA_VISIBLE_DEVICES": ",".join(group)} for group in groups or [gpus]]
+    if machine.threads is None:
+        return [{}]
+    count = max(1, len(os.sched_getaffinity(0)) // (machine.threads * (machine.gpus or 1)))
+    return [{"OMP_NUM_THREADS": str(machine.threads)}] * count
+
+
+class _StoppedError(Exception):
+    """What was training has saved and ended."""
+
+
+class _Reporter:
+    """Says when a piece begins and ends; once a stop was asked for, passes it on, and ends the loop with the last."""
+
+    def __init__(self, screen: Console, plan: StudyPlan, executor: Executor) -> None:
+        self.begun = set[PieceKey]()
+        self._screen, self._plan, self._executor = screen, plan, executor
+        self._pieces = {piece.key: piece for piece in plan.pieces}
+        self._running, self._is_stopped = set[PieceKey](), False
+
+    def stop(self) -> None:
+        """Ask what trains to save and end."""
+        self._is_stopped = True
+        if isinstance(self._executor, LocalExecutor):
+            for pid in self._executor.process_ids:
+                os.kill(pid, signal.SIGTERM)
+        else:
+            raise _StoppedError
+
+    def on_start(self, worker: int, key: PieceKey) -> None:
+        piece = self._pieces[key]
+        self._running.add(key)
+        self.begun.add(key)
+        self._screen.print(f"{piece.name}: from step {piece.first:,} to {piece.until:,}")
+
+    def on_event(self, event: Event) -> None:
+        name, until = event.key
+        self._running.discard(event.key)
+        if self._is_stopped:
+            return
+        if isinstance(event, Finished):
+            self._screen.print(f"{name}: done up to step {until:,}")
+        elif isinstance(event, Failed):
+            begun = "not started" if event.worker == NOBODY else "failed"
+            self._screen.print(f"{name}: {begun} on the way to step {until:,}: {event.message}")
+        else:
+            self._screen.print(f"{name}: lost on the way to step {until:,} ({event.reason}); it is started again")
+
+    def on_look(self) -> None:
+        if self._is_stopped and not self._running:
+            left = list(
+                dict.fromkeys(piece.name for piece in self._plan.pieces if self._plan.done(piece.name) < piece.until)
+            )
+            self._screen.print(
+                f"stopped; the same command goes on with {counted(len(left), 'model')}: {first_few(left)}"
+            )
+            raise _StoppedError
+
+
+@contextmanager
+def _stops(reporter: _Reporter) -> Iterator[None]:
+    """Pass stop signals on, inside the block."""
+
+    def on_stop(number: int, frame: FrameType | None) -> None:
+        reporter.stop()
+
+    handlers = {number: signal.signal(number, on_stop) for number in stop_signals()}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)

@@ -1,0 +1,182 @@
+"""Work that a study still has: pieces of its runs, found from the tree and from what lies on disk.
+
+Nothing else is kept. A study that was killed, or that got models later, does what its folder lacks.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from toolkit.checkpoint.read import open_checkpoint
+from toolkit.core.errors import CheckpointError, SettingsError, UserError
+from toolkit.core.text import counted
+from toolkit.experiments.study.declaration import Study
+from toolkit.experiments.study.estimate import kept_steps
+from toolkit.experiments.study.tree import Leaf, Tree
+from toolkit.run.folder import RunFolder
+from toolkit.run.identity import check_same_run
+from toolkit.run.load import read_resolved
+from toolkit.run.parting import Course, parting
+from toolkit.run.settings import ForkSettings, RunSettings
+from toolkit.run.start import Start
+
+PieceKey = tuple[str, int]
+"""A model, and the step up to which the piece trains it."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Updates of a run up to a step at which others begin, or to its end."""
+
+    name: str
+    until: int
+    first: int
+    """Updates that are made by then, by this run or by others."""
+    needs: PieceKey | None = None
+    """Piece whose checkpoint it begins from, where that is still to be made."""
+
+    @property
+    def key(self) -> PieceKey:
+        """Name by which others need it."""
+        return self.name, self.until
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Checkpoint that a run begins from."""
+
+    path: Path
+    step: int
+    needs: PieceKey | None = None
+
+
+class StudyPlan:
+    """A study, its tree, and where it stands.
+
+    Attributes:
+        pieces: what is left to do; givers come first.
+        notes: steps that are made again, and why.
+
+    Raises:
+        SettingsError: runs on disk were trained with other settings; all of them are named.
+    """
+
+    def __init__(self, study: Study, tree: Tree) -> None:
+        self.study, self.tree, self.notes = study, tree, list[str]()
+        self._adopted = {folder: Course(read_resolved(folder.settings_file)) for folder in _adopted(study)}
+        self._check_runs()
+        # Givers come first, so what a model waits for is known when it is its turn.
+        self._sources, self._first = dict[str, _Source | None](), dict[str, int]()
+        for name, leaf in tree.leaves.items():
+            done = self.done(name)
+            source = self._sources[name] = None if done else self._source_of(leaf)
+            self._first[name] = done or (source.step if source else 0)
+        self.pieces = tuple(piece for leaf in tree.leaves.values() for piece in self._pieces_of(leaf))
+
+    def folder(self, name: str) -> RunFolder:
+        """Folder of a model's run."""
+        return self.tree.leaves[name].model.run.folder
+
+    def done(self, name: str) -> int:
+        """Updates of a run up to its newest checkpoint; 0 where it has none."""
+        return max((step for step, _ in self.folder(name).steps()), default=0)
+
+    def run_file(self, name: str) -> RunSettings:
+        """Settings that a run is to have on disk: its own, where it begins, and which checkpoints stay."""
+        leaf, source = self.tree.leaves[name], self._sources.get(name)
+        keep = kept_steps(leaf, self.study.study.keep)
+        settings = leaf.model.run.settings
+        if self.done(name):
+            # With what its start has chosen.
+            settings = read_resolved(self.folder(name).settings_file).settings
+        elif source is not None:
+            settings = settings.model_copy(
+                update={"fork": ForkSettings.model_validate({"from": str(source.path), "step": source.step})}
+            )
+        checkpoint = settings.checkpoint.model_copy(update={"keep_at": keep})
+        return settings.model_copy(update={"checkpoint": checkpoint})
+
+    def needless(self) -> list[Path]:
+        """Checkpoints that nobody begins from any more: neither a run's newest, nor named by `study.keep`."""
+        found = []
+        for leaf in self.tree.leaves.values():
+            needed = {self.done(leaf.name), leaf.model.total_steps, *self.study.study.keep, *self._waited(leaf.name)}
+            needed |= {
+                source.step
+                for source in self._sources.values()
+                if source and source.path.is_relative_to(self.folder(leaf.name).path)
+            }
+            found += [path for step, path in self.folder(leaf.name).steps() if step not in needed]
+        return found
+
+    def _waited(self, name: str) -> set[int]:
+        """Steps of a run whose checkpoints others wait for."""
+        needs = [source.needs for source in self._sources.values() if source and source.needs]
+        return {step for giver, step in needs if giver == name}
+
+    def _pieces_of(self, leaf: Leaf) -> Iterator[Piece]:
+        """What is left of a run, cut where others wait for it."""
+        first, source, total = self._first[leaf.name], self._sources[leaf.name], leaf.model.total_steps
+        needs = source.needs if source else None
+        waited = self._waited(leaf.name)
+        ends = sorted({*waited, total} if first < total or not self.done(leaf.name) else waited)
+        for until in ends:
+            yield Piece(leaf.name, until, first, needs)
+            first, needs = until, (leaf.name, until)
+
+    def _source_of(self, leaf: Leaf) -> _Source | None:
+        """The checkpoint that a run begins from; None: its first weights."""
+        found = next(self._intact(leaf), None)
+        if found is not None and found.step >= leaf.fork:
+            return found
+        if leaf.giver is None:
+            return found
+        if self._first[leaf.giver] < leaf.fork:
+            return _Source(self.folder(leaf.giver).checkpoint(leaf.fork), leaf.fork, (leaf.giver, leaf.fork))
+        first = 0 if found is None else found.step
+        self.notes.append(
+            f"{leaf.name}: step {leaf.fork:,} of {leaf.giver} is not kept, or damaged; from {first:,} on it trains "
+            f"{counted(leaf.fork - first, 'step')} again"
+        )
+        return found
+
+    def _intact(self, leaf: Leaf) -> Iterator[_Source]:
+        """Checkpoints of other runs, up to where this one parts from them, whose files are whole; latest first."""
+        course = Course(leaf.model.run)
+        limits = {
+            self.folder(name): self.tree.parting(name, leaf.name).step for name in self.tree.leaves if name != leaf.name
+        }
+        limits |= {folder: parting(other, course).step for folder, other in self._adopted.items()}
+        kept = [
+            _Source(path, step)
+            for folder, limit in limits.items()
+            for step, path in folder.steps()
+            if 0 < step <= limit
+        ]
+        for source in sorted(kept, key=lambda source: -source.step):
+            try:
+                open_checkpoint(source.path)
+            except CheckpointError:
+                continue
+            yield source
+
+    def _check_runs(self) -> None:
+        mistakes = []
+        for leaf in self.tree.leaves.values():
+            run = leaf.model.run
+            try:
+                if (own := run.folder.newest_manifest()) is not None:
+                    check_same_run(own.settings, Start(own=own).keep_choices(run).settings)
+            except UserError as error:
+                mistakes.append(f"{leaf.name}: {error}\nOr rename the model, or remove its folder.")
+        if mistakes:
+            raise SettingsError("\n".join(mistakes))
+
+
+def _adopted(study: Study) -> list[RunFolder]:
+    folders = [RunFolder(path) for path in study.study.adopt]
+    if missing := [folder.path for folder in folders if not folder.settings_file.is_file()]:
+        raise SettingsError(
+            f"study.adopt names {missing[0]}, which is not the folder of a run. Give one that has run.toml."
+        )
+    return folders

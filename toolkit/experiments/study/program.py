@@ -1,0 +1,171 @@
+"""`toolkit study`: a family of runs from one file, every common prefix trained once; run again, what is missing."""
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import tomli_w
+
+from toolkit.checkpoint.folders import remove_folder
+from toolkit.core.console import console
+from toolkit.core.errors import SettingsError
+from toolkit.core.files import atomic_write
+from toolkit.core.settings import nearest
+from toolkit.core.text import counted
+from toolkit.execution.work import ExecutorKind
+from toolkit.experiments.study.declaration import Study, load_study
+from toolkit.experiments.study.display import show_study
+from toolkit.experiments.study.estimate import Estimate, summary
+from toolkit.experiments.study.finetuning import grid_of
+from toolkit.experiments.study.folder import StudyFolder
+from toolkit.experiments.study.models import Model, models_of
+from toolkit.experiments.study.tree import Tree
+from toolkit.run.load import to_toml
+
+if TYPE_CHECKING:
+    from toolkit.experiments.study.plan import StudyPlan
+
+SLURM = "slurm"
+"""Executor whose jobs outlive this command."""
+
+
+def study_json(source: str, *, only: Sequence[str] = (), tflops: float | None = None) -> str:
+    """The plan of a study as one JSON object."""
+    study, tree = open_study(source, only=only)
+    return json.dumps(_summary(study, tree, tflops), indent=2)
+
+
+def show_plan(source: str, *, only: Sequence[str] = (), tflops: float | None = None) -> None:
+    """Print what a study takes, and its tree; nothing is opened or written."""
+    study, tree = open_study(source, only=only)
+    estimate = Estimate.of(tree, study.study.keep)
+    show_study(console(), study, tree, estimate, tflops=tflops or study.machine.tflops)
+
+
+def show_model(source: str, name: str) -> None:
+    """Print the run file of a model trained alone."""
+    console().print(to_toml(_named(models_of(load_study(source)), name).run.settings).rstrip())
+
+
+def show_why(source: str, one: str, other: str) -> None:
+    """Print how many steps two models share, and what differs from there on."""
+    if one == other:
+        raise SettingsError(f"--why names {one} twice. Name two models.")
+    models = models_of(load_study(source))
+    tree = Tree([_named(models, one), _named(models, other)])
+    parting = tree.parting(one, other)
+    end = f"from there on, {parting.reason}" if parting.reason else "one is the beginning of the other"
+    console().print(f"{one} and {other} share {counted(parting.step, 'step')}: {end}")
+
+
+def run_study(source: str, *, only: Sequence[str] = (), executor: str = "local") -> int:
+    """Train what is missing of a study, fine-tune its models on its tasks, and return the exit code: 1 where a model or
+    a cell failed, 3 where all models that failed met a non-finite loss; 0 also where it was asked to stop, and where
+    Slurm has the jobs.
+
+    Raises:
+        UserError: the file does not fit, a run on disk was trained otherwise, or another command runs the study.
+    """
+    if executor not in (known := [*ExecutorKind, SLURM]):
+        raise SettingsError(f"unknown executor {executor!r}. Choose one of {', '.join(known)}.")
+    # With torch, which a dry run does not need.
+    from toolkit.experiments.study.plan import StudyPlan
+
+    study, tree = open_study(source, only=only)
+    grid, folder, screen = grid_of(study, tree), StudyFolder(study.study.dir), console()
+    with folder.locked():
+        plan = StudyPlan(study, tree)
+        for note in plan.notes:
+            screen.print(note)
+        _write(plan, folder)
+        if plan.pieces:
+            screen.print(f"{counted(len(plan.pieces), 'piece')} to train in {folder.path}")
+            if code := _train(plan, folder, executor):
+                return code
+            if StudyPlan(study, tree).pieces:
+                # It was asked to stop, or Slurm trains them.
+                return 0
+    screen.print(f"all of {counted(len(tree.leaves), 'model')} trained in {folder.path}")
+    if grid is None:
+        return 0
+    if executor == SLURM:
+        screen.print("its tasks are fine-tuned by the same command with --executor local or ray")
+        return 0
+    from toolkit.experiments.grid.program import run_grid
+
+    return run_grid(grid, executor=ExecutorKind(executor))
+
+
+def tidy_study(source: str) -> None:
+    """Remove the checkpoints of a study that nobody begins from any more, and print each.
+
+    A model that is added later, and would have begun from one, trains these steps again.
+
+    Raises:
+        UserError: as `run_study`; or a checkpoint cannot be removed.
+    """
+    from toolkit.experiments.study.plan import StudyPlan
+
+    study, tree = open_study(source)
+    folder, screen = StudyFolder(study.study.dir), console()
+    with folder.locked():
+        plan, freed = StudyPlan(study, tree), 0
+        for path in plan.needless():
+            size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+            remove_folder(path)
+            freed += size
+            screen.print(f"removed {path} ({size / 1e9:,.3g} GB)")
+    screen.print(f"{freed / 1e9:,.3g} GB freed in {folder.path}")
+
+
+def _write(plan: "StudyPlan", folder: StudyFolder) -> None:
+    """Write what the study is, and the run files of its models."""
+    study, tree = plan.study, plan.tree
+    atomic_write(folder.summary_file, json.dumps(_summary(study, tree, study.machine.tflops), indent=2) + "\n")
+    atomic_write(
+        folder.declaration_file, tomli_w.dumps(study.model_dump(mode="json", by_alias=True, exclude_none=True))
+    )
+    for name in tree.leaves:
+        run = plan.folder(name)
+        run.path.mkdir(parents=True, exist_ok=True)
+        atomic_write(run.settings_file, to_toml(plan.run_file(name)))
+
+
+def _train(plan: "StudyPlan", folder: StudyFolder, executor: str) -> int:
+    folder.logs.mkdir(exist_ok=True)
+    if executor == SLURM:
+        from toolkit.experiments.study.slurm import submit_pieces
+
+        submit_pieces(plan, folder)
+        return 0
+    from toolkit.experiments.study.pieces import train_pieces
+
+    return train_pieces(plan, folder, executor=ExecutorKind(executor))
+
+
+def open_study(source: str, *, only: Sequence[str] = ()) -> tuple[Study, Tree]:
+    """A study and its tree; of `only` these models, and those that they begin from."""
+    study = load_study(source)
+    models = models_of(study)
+    tree = Tree(models)
+    # What is wrong with its tasks is told before anything is trained.
+    grid_of(study, tree)
+    if not only:
+        return study, tree
+    wanted = {_named(models, name).name for name in only}
+    for name in list(wanted):
+        while (giver := tree.leaves[name].giver) is not None:
+            wanted.add(giver)
+            name = giver
+    return study, Tree([model for model in models if model.name in wanted])
+
+
+def _summary(study: Study, tree: Tree, tflops: float | None) -> dict[str, object]:
+    return summary(tree, Estimate.of(tree, study.study.keep), tflops=tflops or study.machine.tflops)
+
+
+def _named(models: Sequence[Model], name: str) -> Model:
+    found = {model.name: model for model in models}
+    if name not in found:
+        raise SettingsError(f"no model is called {name!r}.{nearest(name, found)} Models: {', '.join(found)}.")
+    return found[name]

@@ -1,0 +1,115 @@
+"""Tree of a study: which model begins from whose checkpoint, so that every common step is trained once."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from toolkit.core.errors import SettingsError
+from toolkit.core.text import counted
+from toolkit.experiments.study.models import Model
+from toolkit.run.parting import Course, Parting, parting
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A model in the tree.
+
+    Attributes:
+        model: its run, from the first step on.
+        giver: name of the model from whose checkpoint it begins; None: from its first weights.
+        fork: updates that the giver, and those before it, have made by then.
+        cuts: steps of its own at which others begin, ascending.
+    """
+
+    model: Model
+    giver: str | None
+    fork: int
+    cuts: tuple[int, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """That of the model."""
+        return self.model.name
+
+    @property
+    def own_steps(self) -> int:
+        """Updates that nobody else makes."""
+        return self.model.total_steps - self.fork
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """Steps whose checkpoints others begin from, and the last one."""
+        return tuple(sorted({*self.cuts, self.model.total_steps}))
+
+
+class Tree:
+    """The models of a study, each with its place.
+
+    Attributes:
+        leaves: by name, in an order in which givers come first.
+
+    Raises:
+        SettingsError: two models are one.
+    """
+
+    def __init__(self, models: Sequence[Model]) -> None:
+        courses = {model.name: Course(model.run) for model in models}
+        self._partings = {
+            frozenset({one, other}): parting(courses[one], courses[other])
+            for one, other in itertools.combinations(courses, 2)
+        }
+        self._refuse_twins(models)
+        order: dict[str, tuple[Model, str | None, int]] = {}
+        for model in sorted(models, key=lambda model: self._rank(model, models)):
+            # The first placed of several: the others have forked from it, and do not train these steps.
+            giver = max(order, key=lambda name: self.parting(name, model.name).step, default=None)
+            fork = 0 if giver is None else self.parting(giver, model.name).step
+            order[model.name] = (model, giver if fork else None, fork)
+        self.leaves = {
+            name: Leaf(model, giver, fork, tuple(sorted({at for _, by, at in order.values() if by == name})))
+            for name, (model, giver, fork) in order.items()
+        }
+
+    def parting(self, one: str, other: str) -> Parting:
+        """The first step at which two models differ, and why."""
+        return self._partings[frozenset({one, other})]
+
+    def children(self, name: str | None) -> list[Leaf]:
+        """Models that begin from one, by step; of None: those that begin at the first."""
+        return sorted((leaf for leaf in self.leaves.values() if leaf.giver == name), key=lambda leaf: leaf.fork)
+
+    @property
+    def alone(self) -> int:
+        """Updates if each model were trained by itself."""
+        return sum(leaf.model.total_steps for leaf in self.leaves.values())
+
+    @property
+    def shared(self) -> int:
+        """Updates that are made."""
+        return sum(leaf.own_steps for leaf in self.leaves.values())
+
+    def why_nothing_is_shared(self) -> str:
+        """What most pairs of models differ in from the first step on; empty where steps are shared, or there is one."""
+        if self.shared < self.alone or not self._partings:
+            return ""
+        found = [parting.reason.split("; ") for parting in self._partings.values()]
+        first, *more = max(found, key=found.count)
+        return first + (f", and {counted(len(more), 'more key')}" if more else "")
+
+    def _rank(self, model: Model, models: Sequence[Model]) -> tuple[int, int, int]:
+        """A model that another one goes on from is a run of its own, so it is placed before; then the longest, and
+        of these the one that has most in common with others.
+        """
+        total, others = model.total_steps, [other for other in models if other.name != model.name]
+        common = {other.name: self.parting(model.name, other.name).step for other in others}
+        if any(other.total_steps > total == common[other.name] for other in others):
+            return 0, total, 0
+        return 1, -total, -sum(common.values())
+
+    def _refuse_twins(self, models: Sequence[Model]) -> None:
+        for one, other in itertools.combinations(models, 2):
+            if self.parting(one.name, other.name).step == one.total_steps == other.total_steps:
+                raise SettingsError(
+                    f"{one.name} ({one.place}) and {other.name} ({other.place}) are alike in all that makes a model. "
+                    "Take one out."
+                )

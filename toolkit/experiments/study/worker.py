@@ -1,0 +1,65 @@
+"""A worker's process: trains pieces, each by `toolkit train` in a process of its own."""
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from toolkit.core.errors import ToolkitError
+from toolkit.core.signals import stop_signals
+from toolkit.execution.work import Work
+
+# A worker that is killed cannot stop what it has started.
+_PROGRAM = (sys.executable, "-m", "toolkit.core.processes")
+_TOOLKIT = ("toolkit.cli",)
+_LINES_OF_AN_ERROR = 3
+
+
+@dataclass(frozen=True)
+class PieceTask:
+    """All that training a piece takes."""
+
+    arguments: tuple[str, ...]
+    """Those of `toolkit`."""
+    log: Path
+    """What it prints goes to the end of this file."""
+    code: Path
+    """The exit code is written here where it is not 0."""
+
+
+class PieceRunner:
+    """Runs pieces; passes a stop on to the one that trains, which then saves and ends well."""
+
+    def __init__(self) -> None:
+        self._training: subprocess.Popen[bytes] | None = None
+        for number in stop_signals():
+            signal.signal(number, self._stop)
+
+    def __call__(self, work: Work) -> None:
+        """Train a piece.
+
+        Raises:
+            ToolkitError: it ended otherwise than well.
+        """
+        task: PieceTask = work.payload
+        task.code.unlink(missing_ok=True)
+        command = [*_PROGRAM, str(os.getpid()), *_TOOLKIT, *task.arguments]
+        with task.log.open("ab") as log:
+            begin = log.tell()
+            self._training = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+            code = self._training.wait()
+            self._training = None
+        if code:
+            task.code.write_text(f"{code}\n", encoding="ascii")
+            with task.log.open("rb") as log:
+                log.seek(begin)
+                last = log.read().decode(errors="replace").strip().splitlines()[-_LINES_OF_AN_ERROR:]
+            raise ToolkitError(f"exit code {code}; {task.log} ends:\n  " + "\n  ".join(last))
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        if self._training is None:
+            sys.exit(0)
+        self._training.send_signal(number)
