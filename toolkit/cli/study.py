@@ -1,5 +1,7 @@
 """`toolkit study`: train a family of runs from one file, every common prefix once."""
 
+import sys
+from contextlib import redirect_stdout
 from typing import Annotated
 
 import typer
@@ -58,7 +60,9 @@ def command(
     elif dry_run:
         show_plan(study, only=only or [], tflops=tflops)
     else:
-        code = run_study(study, only=only or [], executor=executor)
+        # Standard output is the object's alone.
+        with redirect_stdout(sys.stderr if as_json else sys.stdout):
+            code = run_study(study, only=only or [], executor=executor)
         if as_json:
             print(study_json(study, only=only or [], tflops=tflops))
         raise typer.Exit(code)

@@ -47,6 +47,10 @@ class RunFolder:
         """Steps with a checkpoint and their folders, newest first; damaged ones too."""
         return step_folders(self.checkpoints)
 
+    def newest_step(self) -> int:
+        """Updates up to the newest checkpoint; 0 without one."""
+        return max((step for step, _ in self.steps()), default=0)
+
     def newest_checkpoint(self) -> "tuple[Checkpoint | None, list[str]]":
         """The newest checkpoint whose every file is intact, and a message for each newer one that is not."""
         from toolkit.checkpoint.read import newest_intact

@@ -186,11 +186,50 @@ def test_mistakes_are_told_together_with_their_place(study, text, messages):
         assert message in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[set]\nrun = 5\n[[models]]\naxes.schedule = ['clm 6']", "block 1, schedule 'clm 6': invalid value for run"),
+        ("[set]\nmodel = 5\n[[models]]\naxes.schedule = ['clm 6']", "invalid value for model: expected a table, got 5"),
+        ("[set.fork]\nfrom = 'x'\nstep = 2\n[[models]]\naxes.schedule = ['clm 6']", r"\[fork\] is not set by hand"),
+        ("[[models]]\naxes.schedule = ['clm 6']\nrewarm = { peak = 1e-4 }", "block 1: rewarm is of models with from"),
+        (
+            "[[models]]\naxes.schedule = ['clm 6']\n[[models]]\nfrom = 'test-clm-6'\nset.schedule = [5]",
+            "from 'test-clm-6': nothing follows",
+        ),
+    ],
+)
+def test_what_is_no_table_is_told(study, text, message):
+    with pytest.raises(SettingsError, match=message):
+        models_of(study(text))
+
+
+def test_blocks_and_tables_of_the_base_that_are_none_are_told(study, tmp_path):
+    (tmp_path / "shares.toml").write_text("models = 5\n[study]\nbase = 'base.toml'")
+    with pytest.raises(SettingsError, match="invalid value for models: expected a list, got 5"):
+        load_study("shares.toml")
+    (tmp_path / "base.toml").write_text(f"checkpoint = 5\n{BASE}")
+    with pytest.raises(SettingsError, match="invalid value for checkpoint: expected a table, got 5"):
+        models_of(study("[[models]]\naxes.schedule = ['clm 6']"))
+
+
+def test_a_mistake_of_many_models_is_told_once(study):
+    with pytest.raises(SettingsError) as caught:
+        models_of(study("[set.model]\nheads = 2\n[[models]]\naxes.schedule = ['clm 6', 'mlm 6', 'clm 3 + mlm 3']"))
+    assert str(caught.value).startswith("block 1, schedule 'clm 6', and 2 more models: unknown key 'model.heads'.")
+    assert str(caught.value).count("model.heads") == 1
+
+
 def test_a_template_has_fields_that_models_have(study):
     with pytest.raises(SettingsError, match=r"no model has a label 'share'.*Labels here: size, objective, clm_share"):
         models_of(study("[[models]]\naxes.schedule = ['clm 6']", head='names = "clm-{share}"'))
     with pytest.raises(SettingsError, match="cannot be the name of a folder"):
         models_of(study("[[models]]\naxes.schedule = ['clm 6']", head='names = "a/{seed}"'))
+    for template in ("{seed:{share}}", "{seed:_>9999999999999}"):
+        with pytest.raises(SettingsError, match="is no template"):
+            models_of(study("[[models]]\naxes.schedule = ['clm 6']", head=f'names = "{template}"'))
+    with pytest.raises(SettingsError, match="cannot be the name of a folder"):
+        models_of(study("[[models]]\naxes.schedule = ['clm 6']", head='names = "{seed:_>300}"'))
 
 
 def test_models_that_are_alike_are_refused(study):

@@ -15,6 +15,7 @@ from toolkit.experiments.study.plan import StudyPlan
 from toolkit.experiments.study.program import tidy_study
 from toolkit.experiments.study.slurm import joined
 from toolkit.experiments.study.tree import Tree
+from toolkit.run.folder import RunFolder
 from toolkit.run.load import load_run, to_toml
 from toolkit.testing.distributed import run_distributed
 
@@ -162,6 +163,20 @@ def test_runs_that_were_trained_before_are_begun_from(trained, tmp_path):
     plan = planned(source)
     assert [(piece.first, piece.until) for piece in plan.pieces] == [(5, 10)]
     assert plan.run_file("run-clm-6-mlm40-10").fork.step == 5
+    write_study(folder, SHARES)
+
+
+def test_a_run_that_a_model_is_from_is_not_trained_again(trained, tmp_path):
+    folder, _ = trained
+    source = write_study(folder, ["mlm 4"])
+    path = Path(source)
+    text = path.read_text().replace(f'dir = "{folder}/study"', f'dir = "{tmp_path}/other"')
+    path.write_text(f'{text}from = "{folder}/study/runs/{THREE}"\nrewarm = {{ optimizer = "reset" }}')
+    plan = planned(source)
+    assert [(piece.first, piece.until, piece.needs) for piece in plan.pieces] == [(8, 12, None)]
+    assert plan.run_file(plan.pieces[0].name).fork.source == str(
+        RunFolder(f"{folder}/study/runs/{THREE}").checkpoint(8)
+    )
     write_study(folder, SHARES)
 
 

@@ -5,7 +5,9 @@ import subprocess
 import sys
 
 import pytest
+import typer
 
+from toolkit.cli.study import command
 from toolkit.core.errors import SettingsError
 from toolkit.experiments.study.program import open_study, run_study, show_model, show_plan, show_why, study_json
 from toolkit.run.load import declare_run
@@ -76,6 +78,27 @@ def test_some_models_come_with_those_that_they_begin_from():
     assert set(tree.leaves) == {"610m-clm-42k", "610m-clm-dec42k-mlm40-44k"}
     with pytest.raises(SettingsError, match=r"no model is called 'clm'\. Models: 610m-mlm40-12k, "):
         open_study("paper-from-scratch", only=["clm"])
+
+
+def test_a_model_that_is_trained_first_keeps_what_the_others_begin_from():
+    _, whole = open_study("paper-from-scratch")
+    _, tree = open_study("paper-from-scratch", only=["610m-clm-32k-mlm40-42k"])
+    assert list(tree.leaves) == ["610m-clm-32k-mlm40-42k"]
+    assert tree.leaves["610m-clm-32k-mlm40-42k"].cuts == whole.leaves["610m-clm-32k-mlm40-42k"].cuts != ()
+
+
+def test_json_is_all_that_a_study_prints_on_standard_output(monkeypatch, capsys):
+    def run_study(source, *, only, executor):
+        print("4 pieces to train")
+        return 1
+
+    monkeypatch.setattr("toolkit.experiments.study.program.run_study", run_study)
+    with pytest.raises(typer.Exit) as ended:
+        command("paper-continued", as_json=True)
+    printed = capsys.readouterr()
+    assert ended.value.exit_code == 1
+    assert json.loads(printed.out)["steps"]["shared"] == 136_000
+    assert printed.err == "4 pieces to train\n"
 
 
 def test_an_unknown_executor_or_study_is_named():

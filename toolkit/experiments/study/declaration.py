@@ -124,7 +124,8 @@ def load_study(source: str) -> Study:
         raw["study"] = {"dir": f"studies/{path.stem}", **raw["study"]}
         if isinstance(raw.get("grid", {}), dict):
             raw["grid"] = {"dir": f"{raw['study']['dir']}/grid", **raw.get("grid", {})}
-    for block in raw.get("models", ()):
+    blocks = raw.get("models")
+    for block in blocks if isinstance(blocks, list) else ():
         # One model may be named without a list.
         if isinstance(block, dict) and isinstance(block.get("from"), str):
             block["from"] = [block["from"]]

@@ -9,6 +9,7 @@ from typing import Any
 
 from toolkit.core.errors import SettingsError, UserError
 from toolkit.core.settings import nearest
+from toolkit.core.text import counted
 from toolkit.experiments.grid.declaration import Label
 from toolkit.experiments.study.declaration import Block, RewarmSettings, Study
 from toolkit.experiments.study.names import labels_of, model_name
@@ -78,7 +79,7 @@ class _Family:
 
     def __init__(self, study: Study) -> None:
         self.models: dict[str, Model] = {}
-        self._study, self._mistakes = study, list[str]()
+        self._study, self._mistakes = study, dict[str, list[str]]()
         path = find_run_file(study.study.base)
         self._base, self._stem = read_toml(path), path.stem
         if self._base.keys() & {"fork", "branch"}:
@@ -86,6 +87,7 @@ class _Family:
                 f"study.base={study.study.base!r} goes on from a checkpoint of another run. Give the run that it left, "
                 "and what follows as a model `from` it."
             )
+        _check_tables(self._base, place=str(path))
         # Which checkpoints stay is the study's to say.
         self._base.get("checkpoint", {}).pop("keep_every", None)
 
@@ -97,8 +99,10 @@ class _Family:
         """Find the models of a block."""
         try:
             axes = list(_axes(block.axes))
+            if block.rewarm is not None and not block.sources:
+                raise SettingsError("rewarm is of models with from, which names what they go on from. Give both.")
         except SettingsError as error:
-            self._mistakes.append(f"block {number}: {error}")
+            self._mistake(f"block {number}", error)
             return
         for source, choices in itertools.product(block.sources or (None,), itertools.product(*axes)):
             behind = [] if source is None else [f"from {source!r}"]
@@ -107,20 +111,28 @@ class _Family:
             try:
                 self._add(self._model(block, source, choices, place))
             except UserError as error:
-                self._mistakes.append(str(error))
+                self._mistake(place, error)
 
     def check(self, *, unknown: Iterable[str]) -> None:
         """Raise what is wrong, all of it; `unknown` are sources that no model has as its name."""
         # Else the models may be missing for a mistake of theirs.
-        if not self._mistakes:
-            self._mistakes += [
-                f"from {source!r}: no model that can be made before has that name, and it is not the folder of a run."
-                f"{nearest(source, self.models)} Models: {', '.join(self.models) or 'none'}."
-                for source in dict.fromkeys(unknown)
-                if not self.knows(source)
-            ]
-        if self._mistakes:
-            raise SettingsError("\n".join(self._mistakes))
+        mistakes = [*map(self._told, self._mistakes)] or [
+            f"from {source!r}: no model that can be made before has that name, and it is not the folder of a run."
+            f"{nearest(source, self.models)} Models: {', '.join(self.models) or 'none'}."
+            for source in dict.fromkeys(unknown)
+            if not self.knows(source)
+        ]
+        if mistakes:
+            raise SettingsError("\n".join(mistakes))
+
+    def _mistake(self, place: str, error: UserError) -> None:
+        """Keep a message with its place; one that many models have is told once."""
+        self._mistakes.setdefault(str(error).removeprefix(f"{place}:").removeprefix(" "), []).append(place)
+
+    def _told(self, mistake: str) -> str:
+        first, *more = self._mistakes[mistake]
+        where = first + (f", and {counted(len(more), 'more model')}" if more else "")
+        return f"{where}:{'' if mistake.startswith(chr(10)) else ' '}{mistake}"
 
     def _add(self, model: Model) -> None:
         if (other := self.models.get(model.name)) is not None:
@@ -133,6 +145,9 @@ class _Family:
     def _model(self, block: Block, source: str | None, choices: Sequence[_Choice], place: str) -> Model:
         own = merged(block.set, *(choice.changes for choice in choices))
         raw = self._from_base(own) if source is None else self._behind(source, own, block.rewarm or RewarmSettings())
+        _check_tables(raw, place=place)
+        if found := sorted(raw.keys() & {"fork", "branch"}):
+            raise SettingsError(f"[{found[0]}] is not set by hand: a study finds where its models begin. Take it out.")
         raw["run"] = {**raw.get("run", {}), "dir": f"{self._study.study.dir}/runs/unnamed"}
         size = str(raw.get("model", {}).get("preset", self._stem))
         run = complete_run(copy.deepcopy(raw), [], origin=place)
@@ -158,9 +173,10 @@ class _Family:
         """The run file of a model that goes on where another one ends."""
         raw, before = self._whole(source)
         own = _with_phases(own)
-        if not own.get("schedule"):
+        phases = own.pop("schedule", None)
+        if not isinstance(phases, list) or not phases or not all(isinstance(phase, dict) for phase in phases):
             raise SettingsError(f"from {source!r}: nothing follows. Give the phases behind it as schedule.")
-        first, *later = own.pop("schedule")
+        first, *later = phases
         begun = {"lr": "rewarm", "lr_peak": rewarm.peak, "lr_warmup_steps": rewarm.warmup_steps}
         begun |= {"lr_decay_steps": rewarm.decay_steps, "optimizer": rewarm.optimizer}
         first = {key: value for key, value in begun.items() if value is not None} | first
@@ -174,13 +190,15 @@ class _Family:
         else:
             folder = RunFolder(source)
             run, raw = read_resolved(folder.settings_file), read_toml(folder.settings_file)
-            newest, last = max(folder.steps(), default=0), run.plan.schedule.total_steps
+            newest, last = folder.newest_step(), run.plan.schedule.total_steps
             if newest != last:
                 raise SettingsError(
                     f"from {source!r}: that run stands at {newest:,} of {last:,} steps. Finish it, or make it a model "
                     "of this study."
                 )
             raw = merged(raw, self._study.set)
+            # Its steps before are its own, too.
+            raw.pop("fork", None)
         raw["train"] = {key: value for key, value in raw.get("train", {}).items() if key != "steps"}
         raw.pop("scheduler", None)
         phases = zip(run.settings.schedule, run.plan.schedule.phases, strict=True)
@@ -197,6 +215,13 @@ def merged(*parts: Mapping[str, Any]) -> dict[str, Any]:
             both = isinstance(value, Mapping) and isinstance(whole.get(key), Mapping)
             whole[key] = merged(whole[key], value) if both else copy.deepcopy(value)
     return whole
+
+
+def _check_tables(raw: Mapping[str, Any], *, place: str) -> None:
+    """Refuse a run file whose tables that are read here are none; of the others the run itself says so."""
+    for key in ("run", "model", "train", "checkpoint"):
+        if not isinstance(raw.get(key, {}), dict):
+            raise SettingsError(f"{place}: invalid value for {key}: expected a table, got {raw[key]!r}.")
 
 
 def _with_phases(given: Mapping[str, Any]) -> dict[str, Any]:

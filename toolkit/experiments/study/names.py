@@ -11,7 +11,7 @@ from toolkit.experiments.grid.declaration import Label
 from toolkit.experiments.study.declaration import PUBLISHED
 from toolkit.run.declared import DeclaredRun
 
-_NAME = re.compile(r"\w[\w.+-]*")
+_NAME = re.compile(r"\w[\w.+-]{0,199}")
 
 
 def labels_of(run: DeclaredRun, *, size: str) -> dict[str, Label]:
@@ -69,14 +69,14 @@ def model_name(template: str, labels: Mapping[str, Label], run: DeclaredRun, *, 
                 f"Labels here: {', '.join(labels)}."
             )
         name = template.format_map(labels)
-    except ValueError as error:
+    except (ValueError, LookupError, MemoryError) as error:
         raise SettingsError(
             f"study.names={template!r} is no template: {error}. Write {{label}}, or published."
         ) from None
     if not _NAME.fullmatch(name):
         raise SettingsError(
-            f"study.names={template!r} makes {name!r}, which cannot be the name of a folder. Use letters, digits, "
-            "and _ . + - behind the first."
+            f"study.names={template!r} makes {name!r}, which cannot be the name of a folder. Use up to 200 letters, "
+            "digits, and _ . + - behind the first."
         )
     return name
 

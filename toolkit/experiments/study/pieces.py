@@ -9,6 +9,7 @@ from types import FrameType
 from rich.console import Console
 
 from toolkit.core.console import console
+from toolkit.core.errors import SettingsError
 from toolkit.core.signals import stop_signals
 from toolkit.core.text import counted, first_few
 from toolkit.engine.gpus import visible_gpus
@@ -34,12 +35,17 @@ def train_pieces(plan: StudyPlan, folder: StudyFolder, *, executor: ExecutorKind
     Raises:
         SettingsError: there is no cluster, or it has no room.
     """
+    if (nodes := plan.study.machine.nodes) > 1:
+        raise SettingsError(
+            f"machine.nodes={nodes}, but --executor {executor} trains each model on one machine. Take --executor "
+            "slurm, or leave nodes out."
+        )
     items = [_work(piece, plan, folder) for piece in plan.pieces]
     with _opened(executor, plan.study.machine, items, folder) as workers:
         reporter = _Reporter(console(), plan, workers)
         with _stops(reporter):
             try:
-                failed = run_work(items, workers, share=Unshared(), observer=reporter)
+                failed = run_work(items, workers, share=reporter, observer=reporter)
             except _StoppedError:
                 return 0
     if not failed:
@@ -82,7 +88,9 @@ def _work(piece: Piece, plan: StudyPlan, folder: StudyFolder) -> Work:
         arguments += ["--num-procs", str(machine.gpus)]
     if machine.ds_config is not None:
         arguments += ["--ds_config", machine.ds_config]
-    task = PieceTask(tuple(arguments), folder.log(*piece.key), folder.code_file(*piece.key))
+    task = PieceTask(
+        tuple(arguments), plan.folder(piece.name), piece.until, folder.log(*piece.key), folder.code_file(*piece.key)
+    )
     return Work(piece.key, task, group=piece.name, needs=() if piece.needs is None else (piece.needs,))
 
 
@@ -102,7 +110,7 @@ class _StoppedError(Exception):
     """What was training has saved and ended."""
 
 
-class _Reporter:
+class _Reporter(Unshared):
     """Says when a piece begins and ends; once a stop was asked for, passes it on, and ends the loop with the last."""
 
     def __init__(self, screen: Console, plan: StudyPlan, executor: Executor) -> None:
@@ -120,6 +128,10 @@ class _Reporter:
         else:
             raise _StoppedError
 
+    def claim(self, name: str) -> bool:
+        """Nothing begins behind a stop."""
+        return not self._is_stopped
+
     def on_start(self, worker: int, key: PieceKey) -> None:
         piece = self._pieces[key]
         self._running.add(key)
@@ -130,8 +142,9 @@ class _Reporter:
         name, until = event.key
         self._running.discard(event.key)
         if self._is_stopped:
-            return
-        if isinstance(event, Finished):
+            # Before a worker that was lost is replaced.
+            self.on_look()
+        elif isinstance(event, Finished):
             self._screen.print(f"{name}: done up to step {until:,}")
         elif isinstance(event, Failed):
             begun = "not started" if event.worker == NOBODY else "failed"

@@ -63,7 +63,7 @@ class StudyPlan:
 
     def __init__(self, study: Study, tree: Tree) -> None:
         self.study, self.tree, self.notes = study, tree, list[str]()
-        self._adopted = {folder: Course(read_resolved(folder.settings_file)) for folder in _adopted(study)}
+        self._adopted = {folder: Course(read_resolved(folder.settings_file)) for folder in _adopted(study, tree)}
         self._check_runs()
         # Givers come first, so what a model waits for is known when it is its turn.
         self._sources, self._first = dict[str, _Source | None](), dict[str, int]()
@@ -79,7 +79,7 @@ class StudyPlan:
 
     def done(self, name: str) -> int:
         """Updates of a run up to its newest checkpoint; 0 where it has none."""
-        return max((step for step, _ in self.folder(name).steps()), default=0)
+        return self.folder(name).newest_step()
 
     def run_file(self, name: str) -> RunSettings:
         """Settings that a run is to have on disk: its own, where it begins, and which checkpoints stay."""
@@ -173,10 +173,12 @@ class StudyPlan:
             raise SettingsError("\n".join(mistakes))
 
 
-def _adopted(study: Study) -> list[RunFolder]:
+def _adopted(study: Study, tree: Tree) -> list[RunFolder]:
+    """Folders of runs outside the study: those to adopt, and those that models are `from`."""
     folders = [RunFolder(path) for path in study.study.adopt]
     if missing := [folder.path for folder in folders if not folder.settings_file.is_file()]:
         raise SettingsError(
             f"study.adopt names {missing[0]}, which is not the folder of a run. Give one that has run.toml."
         )
-    return folders
+    sources = {source for block in study.models for source in block.sources} - tree.leaves.keys()
+    return folders + [folder for folder in map(RunFolder, sorted(sources)) if folder.settings_file.is_file()]

@@ -150,14 +150,7 @@ def open_study(source: str, *, only: Sequence[str] = ()) -> tuple[Study, Tree]:
     tree = Tree(models)
     # What is wrong with its tasks is told before anything is trained.
     grid_of(study, tree)
-    if not only:
-        return study, tree
-    wanted = {_named(models, name).name for name in only}
-    for name in list(wanted):
-        while (giver := tree.leaves[name].giver) is not None:
-            wanted.add(giver)
-            name = giver
-    return study, Tree([model for model in models if model.name in wanted])
+    return study, tree.only([_named(models, name).name for name in only]) if only else tree
 
 
 def _summary(study: Study, tree: Tree, tflops: float | None) -> dict[str, object]:

@@ -1,7 +1,8 @@
 """Tree of a study: which model begins from whose checkpoint, so that every common step is trained once."""
 
+import copy
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from toolkit.core.errors import SettingsError
@@ -69,6 +70,17 @@ class Tree:
             name: Leaf(model, giver, fork, tuple(sorted({at for _, by, at in order.values() if by == name})))
             for name, (model, giver, fork) in order.items()
         }
+
+    def only(self, names: Collection[str]) -> "Tree":
+        """Some models, and those that they begin from, which keep what the others begin from, too."""
+        wanted = set(names)
+        # Givers come first.
+        for leaf in reversed(self.leaves.values()):
+            if leaf.name in wanted and leaf.giver is not None:
+                wanted.add(leaf.giver)
+        part = copy.copy(self)
+        part.leaves = {name: leaf for name, leaf in self.leaves.items() if name in wanted}
+        return part
 
     def parting(self, one: str, other: str) -> Parting:
         """The first step at which two models differ, and why."""

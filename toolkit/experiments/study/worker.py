@@ -11,6 +11,7 @@ from types import FrameType
 from toolkit.core.errors import ToolkitError
 from toolkit.core.signals import stop_signals
 from toolkit.execution.work import Work
+from toolkit.run.folder import RunFolder
 
 # A worker that is killed cannot stop what it has started.
 _PROGRAM = (sys.executable, "-m", "toolkit.core.processes")
@@ -24,6 +25,10 @@ class PieceTask:
 
     arguments: tuple[str, ...]
     """Those of `toolkit`."""
+    run: RunFolder
+    """The run that it trains."""
+    until: int
+    """Updates that the run has when the piece is done."""
     log: Path
     """What it prints goes to the end of this file."""
     code: Path
@@ -42,7 +47,7 @@ class PieceRunner:
         """Train a piece.
 
         Raises:
-            ToolkitError: it ended otherwise than well.
+            ToolkitError: it ended otherwise than well, or was stopped before the piece was done.
         """
         task: PieceTask = work.payload
         task.code.unlink(missing_ok=True)
@@ -58,6 +63,8 @@ class PieceRunner:
                 log.seek(begin)
                 last = log.read().decode(errors="replace").strip().splitlines()[-_LINES_OF_AN_ERROR:]
             raise ToolkitError(f"exit code {code}; {task.log} ends:\n  " + "\n  ".join(last))
+        if (step := task.run.newest_step()) < task.until:
+            raise ToolkitError(f"it was asked to stop and has saved step {step:,}. The same command goes on.")
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         if self._training is None:

@@ -1,0 +1,56 @@
+"""Pieces of a study among workers: what a stop leaves, and what a piece has to leave."""
+
+import os
+import signal
+
+import pytest
+
+from tests.experiments.study.test_plan import planned, write_study
+from tests.support.runs import write_run
+from toolkit.core.errors import SettingsError, ToolkitError
+from toolkit.execution.local import LocalExecutor
+from toolkit.execution.work import Event, ExecutorKind, Finished, Lost, Work
+from toolkit.experiments.study import pieces
+from toolkit.experiments.study.folder import StudyFolder
+from toolkit.experiments.study.pieces import train_pieces
+from toolkit.experiments.study.worker import PieceRunner, PieceTask
+from toolkit.run.folder import RunFolder
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_nothing_begins_behind_a_stop(tmp_path, monkeypatch, capsys, is_lost):
+    started = []
+
+    class Stopped(LocalExecutor):
+        """A worker whose first piece ends with a stop of the command."""
+
+        def start(self, worker: int, work: Work) -> None:
+            started.append(work.key)
+
+        def wait(self, seconds: float) -> list[Event]:
+            if len(started) == 1:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return [Lost(0, started[-1], "signal 15") if is_lost else Finished(0, started[-1])]
+
+    monkeypatch.setattr(pieces, "LocalExecutor", Stopped)
+    write_run(tmp_path, phase_steps=4)
+    plan = planned(write_study(tmp_path, ["clm 8", "mlm 8"]))
+    assert train_pieces(plan, StudyFolder(tmp_path / "study"), executor=ExecutorKind.LOCAL) == 0
+    assert started == [("run-clm-8", 8)]
+    assert "stopped; the same command goes on with 2 models: run-clm-8, run-mlm40-8" in capsys.readouterr().out
+
+
+def test_a_piece_that_was_stopped_is_not_done(tmp_path, monkeypatch):
+    monkeypatch.setattr("toolkit.experiments.study.worker.stop_signals", lambda: ())
+    task = PieceTask(("--version",), RunFolder(tmp_path / "run"), 8, tmp_path / "log", tmp_path / "code")
+    with pytest.raises(ToolkitError, match=r"asked to stop and has saved step 0\. The same command goes on\."):
+        PieceRunner()(Work(("run", 8), task, group="run"))
+
+
+def test_models_of_several_machines_are_those_of_slurm(tmp_path):
+    write_run(tmp_path, phase_steps=4)
+    source = write_study(tmp_path, ["clm 8"])
+    with open(source, "a") as file:
+        file.write("[machine]\nnodes = 2\n")
+    with pytest.raises(SettingsError, match=r"machine\.nodes=2, but --executor local trains each model on one machine"):
+        train_pieces(planned(source), StudyFolder(tmp_path / "study"), executor=ExecutorKind.LOCAL)
