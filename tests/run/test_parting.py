@@ -77,7 +77,7 @@ def _random_run(draw: random.Random) -> dict[str, Any]:
 def _mutated(draw: random.Random, raw: dict[str, Any]) -> dict[str, Any]:
     """The same run with one or two parts of another one; or some phases of another one behind some of its own."""
     other, mixed = _random_run(draw), dict(raw)
-    match draw.randrange(6):
+    match draw.randrange(7):
         case 0:
             return other
         case 1 | 2:
@@ -92,6 +92,10 @@ def _mutated(draw: random.Random, raw: dict[str, Any]) -> dict[str, Any]:
             phase = raw["schedule"][number]
             half = {key: value for key, value in phase.items() if not key.startswith(("lr", "batch", "optimizer"))}
             mixed["schedule"] = [*raw["schedule"][:number], phase, half, *raw["schedule"][number + 1 :]]
+        case 5:
+            number = draw.randrange(len(raw["schedule"]))
+            other_data = raw["schedule"][number] | {"data": draw.choice([{"train": "b"}, {"train": "c"}])}
+            mixed["schedule"] = [*raw["schedule"][:number], other_data, *raw["schedule"][number + 1 :]]
         case _:
             key = draw.choice(["lr", "objectives", "train"])
             mixed[key] = other[key]
@@ -182,6 +186,38 @@ def test_a_decayed_run_is_a_prefix_of_one_that_warms_up_again() -> None:
     assert parting(_run(schedule=_schedule("clm 12"), lr=_LONG), _run(schedule=again, lr=_LONG)) == Parting(12)
 
 
+_SPLITS = {12: (3, 6, 9), 22: (5, 11, 17), 42: (10, 21, 32)}
+
+
+def _steps_of_their_own(runs: list[Course]) -> int:
+    """Steps that are made, each once: every run goes on from the one before it that it shares most with."""
+    left, placed = 0, list[Course]()
+    for run in sorted(runs, key=lambda run: -run.run.plan.schedule.total_steps):
+        left += run.run.plan.schedule.total_steps - max((parting(other, run).step for other in placed), default=0)
+        placed.append(run)
+    return left
+
+
+def test_the_papers_comparisons_share_almost_half_of_their_steps() -> None:
+    """From scratch, 15 models: MLM, CLM, and both in three splits, each at three budgets, 380,000 steps. Continued from
+    two decayed models for three budgets, 408,000."""
+    again = {"lr": "rewarm", "lr_peak": 5e-4, "lr_warmup_steps": 0, "lr_decay_steps": 2000, "optimizer": "reset"}
+    scratch, continued = [], []
+    for budget, splits in _SPLITS.items():
+        texts = [f"clm {clm}000, mlm {budget - clm}000" for clm in splits]
+        scratch += [_schedule(text) for text in (f"mlm {budget}000", *texts, f"clm {budget}000")]
+    for kind in ("clm", "mlm"):
+        continued += [_schedule(f"{kind} 42000")]
+        continued += [
+            [*_schedule(f"{kind} 42000"), {"objective": "mlm", "steps": steps} | again]
+            for steps in (2_000, 12_000, 22_000)
+        ]
+    for schedules, alone, shared in ((scratch, 380_000, 206_000), (continued, 408_000, 136_000)):
+        runs = [_run(schedule=schedule, lr={"warmup_steps": 2000, "decay_steps": 2000}) for schedule in schedules]
+        assert sum(run.run.plan.schedule.total_steps for run in runs) == alone
+        assert _steps_of_their_own(runs) == shared
+
+
 def test_a_reason_names_what_was_left_unset() -> None:
     a, b = (_run(schedule=_schedule(f"clm {steps}"), lr={}) for steps in (12_000, 22_000))
     found = parting(a, b)
@@ -228,6 +264,15 @@ def test_what_holds_later_parts_later(groups: dict[str, Any], step: int, key: st
     found = parting(_run(**before), _run(**groups))
     assert found.step == step
     assert key in found.keys
+
+
+def test_other_data_at_the_same_position_part() -> None:
+    """Both begin theirs at row 0."""
+    a, b = (
+        _run(schedule=[*_schedule("clm 4"), {"objective": "mlm", "steps": 8, "data": {"train": name}}])
+        for name in ("b", "c")
+    )
+    assert (parting(a, b).step, parting(a, b).reason) == (4, "data.train: b there, c here")
 
 
 def test_a_batch_warm_up_is_shared_up_to_the_next_phase() -> None:

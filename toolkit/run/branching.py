@@ -32,7 +32,7 @@ from toolkit.run.toml_files import apply_override, read_toml
 
 # What a tail does not take from its parent.
 _OWN = ("schedule", "fork")
-_OF_A_STRETCH = {"peak", "warmup_steps", "decay_steps"}
+_OF_A_RISE = {"lr_peak", "lr_warmup_steps", "lr_decay_steps"}
 _NEAREST = 2
 
 
@@ -79,9 +79,8 @@ def make_branch(parent: Path, *, step: int, tail: Path, output: Path, overrides:
     model = {key: value for key, value in manifest.table("model").items() if value is not None}
     merged = _merged(to_plain(before.settings) | {"model": model}, raw, tail_file=tail, output=output)
     whole = _whole(merged, raw, before, step, choices=choices, origin=str(tail))
-    # Warm-ups and decays before the branch need not fit a learning rate that the tail gives.
-    is_other = "lr" in raw and any(entry["lr"] == "rewarm" for entry in whole["schedule"])
-    changed = ["lr"] if is_other or choices.lr == "rewarm" else []
+    # Where one warms up again, what was before need not fit the lengths of the tail.
+    changed = ["lr"] if any(entry["lr"] == "rewarm" for entry in whole["schedule"]) else []
     whole["fork"] = {"from": str(checkpoint), "step": step, "changed": changed}
     run = _gone_on(complete_run(whole, [], origin=str(tail)), before, manifest)
     file = RunFolder(output).settings_file
@@ -215,7 +214,8 @@ def _whole(
     return {key: value for key, value in merged.items() if key != "scheduler"} | {
         "data": declared["data"] | validation,
         "train": train | {"global_batch_rows": rows},
-        "objectives": merged["objectives"] | {new: declared["objectives"][old] for old, new in names.items()},
+        "objectives": merged["objectives"]
+        | {new: declared["objectives"][old] for old, new in names.items() if old != new},
         "schedule": [entry.model_dump(exclude_none=True) for entry in (*past, *phases)],
     }
 
@@ -227,23 +227,22 @@ def _past(before: DeclaredRun, step: int, *, given: Mapping[str, Any]) -> list[P
         steps, rows = min(phase.stop, step) - phase.start, before.plan.rows[phase.index]
         if steps <= 0:
             break
-        entry = entry.of_steps(steps).model_copy(update={f"lr_{key}": None for key in given.keys() & _OF_A_STRETCH})
+        entry = entry.of_steps(steps).model_copy(update=dict.fromkeys({f"lr_{key}" for key in given} & _OF_A_RISE))
         if rows.warmup_steps <= steps:
             entries.append(entry)
             continue
         # A batch warm-up that was not over: a phase for each size, of which the first begins what the phase began.
         for start, stop in pairwise([0, *(end for end in rows.warmup_ends if end < steps), steps]):
-            kept = (
-                {} if start == 0 else {"lr": "keep", "optimizer": "keep"} | {f"lr_{key}": None for key in _OF_A_STRETCH}
-            )
             own = {"global_batch_rows": rows.at(start), "batch_warmup_rows": None, "batch_warmup_tokens": None}
-            entries.append(entry.of_steps(stop - start).model_copy(update={**own, **kept}))
+            entries.append(entry.of_steps(stop - start).model_copy(update=own))
+            entry = entry.model_copy(update={"lr": "keep", "optimizer": "keep", **dict.fromkeys(_OF_A_RISE)})
     return entries
 
 
 def _old_name(name: str, merged: Mapping[str, Any], declared: Mapping[str, Any], step: int) -> str:
     """The name of an objective of the parent where the tail has another one of that name."""
-    return name if merged["objectives"][name] == declared["objectives"][name] else f"{name}-to-{step}"
+    theirs, ours = (group["objectives"].get(name) for group in (declared, merged))
+    return name if theirs is None or theirs == ours else f"{name}-to-{step}"
 
 
 def _gone_on(run: DeclaredRun, before: DeclaredRun, manifest: CheckpointManifest) -> DeclaredRun:
