@@ -238,7 +238,7 @@ def test_a_branch_inside_a_batch_warm_up_has_a_phase_for_each_size(tmp_path: Pat
     case = RunCase(str(write_run(tmp_path, phase_steps=4)), "zero0", (phases, *rates))
     run_distributed([case], world_size=1)
     settings = load_run(str(_branch(tmp_path / "run", tmp_path, _MLM, step=3)))
-    assert [(phase.steps, phase.global_batch_rows) for phase in settings.schedule] == [(2, 2), (1, 4), (6, 8)]
+    assert [(phase.steps, phase.global_batch_rows) for phase in settings.schedule] == [(2, 2), (1, 4), (6, None)]
     assert settings.fork is not None
     assert (settings.fork.changed, settings.fork.positions, StepPlan(settings).position(3)) == ((), (), 8)
 

@@ -201,19 +201,20 @@ def _whole(
     past = [entry.model_copy(update={"objective": names[entry.objective]}) for entry in past]
     # Data and rows of the run stay those of the steps before; the tail's are its phases' own.
     given = {key: value for key, value in tail.get("data", {}).items() if key != "validation"}
+    before_rows, tail_rows = (group["train"]["global_batch_rows"] for group in (declared, merged))
     phases = []
     for phase, entry in zip(alone.plan.schedule.phases, alone.settings.schedule, strict=True):
-        rows, data = entry.global_batch_rows or merged["train"]["global_batch_rows"], given | (entry.data or {})
+        rows = entry.global_batch_rows or (tail_rows if tail_rows != before_rows else None)
+        data = given | (entry.data or {})
         own = {key: value for key, value in data.items() if declared["data"].get(key) != value}
         update = {"global_batch_rows": rows, "data": own or None}
         phases.append(entry.of_steps(phase.stop - phase.start).model_copy(update=update))
     phases[0] = phases[0].model_copy(update={"lr": choices.lr, "optimizer": choices.optimizer})
     validation = {key: value for key, value in merged["data"].items() if key == "validation"}
     train = {key: value for key, value in merged["train"].items() if key != "steps"}
-    rows = before.settings.train.global_batch_rows
     return {key: value for key, value in merged.items() if key != "scheduler"} | {
         "data": declared["data"] | validation,
-        "train": train | {"global_batch_rows": rows},
+        "train": train | {"global_batch_rows": before_rows},
         "objectives": merged["objectives"]
         | {new: declared["objectives"][old] for old, new in names.items() if old != new},
         "schedule": [entry.model_dump(exclude_none=True) for entry in (*past, *phases)],
