@@ -911,6 +911,7 @@ ELSEWHERE = (
     ("resume/test_resume.py", "test_other_settings_are_refused_by_name"),
     ("resume/test_resume.py", "test_another_corpus_in_the_same_place_is_refused"),
     ("resume/test_resume.py", "test_other_weights_are_refused_by_name"),
+    ("resume/test_fork.py", "test_a_run_that_parted_earlier_is_refused"),
     ("workflows/quickstart/test_stages.py", "test_a_second_quickstart_in_the_folder_is_refused"),
     ("checkpoint/test_checkpoint_errors.py", "test_a_full_disk_at_any_block_leaves_nothing_and_says_so"),
     ("conversion/test_to_hf_refusals.py", "test_a_full_disk_is_told_and_nothing_is_left"),

@@ -268,6 +268,32 @@ def test_a_branch_says_where_it_began_and_marks_a_switch_there(tmp_path: Path) -
         assert picture.panels[0].marks == marks
 
 
+def test_a_fork_is_drawn_from_its_trunks_first_step_where_that_is_not_drawn_itself(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer").mkdir()
+    trunk, fork = tmp_path / "trunk", tmp_path / "fork"
+    raw = load_run(str(write_run(tmp_path))).model_dump(mode="json", by_alias=True)
+    taken = {"from": str(trunk / "checkpoints/step-00000002"), "step": 2}
+    for run, step, settings in ((trunk, 2, raw), (fork, 4, raw | {"fork": taken})):
+        write_checkpoint(
+            run / "checkpoints",
+            step,
+            states=states_of(step),
+            tokenizer_folder=tmp_path / "tokenizer",
+            settings=settings,
+        )
+        lines = [{"step": made, "objective": "clm", "loss": 9.0 - made} for made in range(step - 1, step + 2)]
+        (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (alone,) = read_runs([fork])
+    assert (alone.training, alone.title) == (
+        ((1, 8.0), (2, 7.0), (3, 6.0), (4, 5.0), (5, 4.0)),
+        "fork, from trunk step 2",
+    )
+    assert [run.training for run in read_runs([trunk, fork])] == [
+        ((1, 8.0), (2, 7.0), (3, 6.0)),
+        ((3, 6.0), (4, 5.0), (5, 4.0)),
+    ]
+
+
 def test_places_of_an_axis_have_names(tmp_path: Path) -> None:
     labels = {"a": {"size": "210m", "start": "random"}, "b": {"size": "1b", "start": "a rather long name of a run"}}
     for picture in label_pictures(_level(tmp_path, labels)):

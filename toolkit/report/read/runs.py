@@ -13,7 +13,7 @@ from toolkit.core.text import quoted
 from toolkit.report.read.manifests import start_of
 from toolkit.run.folder import RunFolder
 from toolkit.run.load import settings_in
-from toolkit.run.metrics import read_lines
+from toolkit.run.metrics import history, read_lines
 from toolkit.run.step_plan import schedule_of
 
 Curve = tuple[tuple[float, float], ...]
@@ -51,12 +51,13 @@ def read_runs(folders: Sequence[Path]) -> list[RunCurves]:
     """Curves of runs, named after their folders."""
     names = [folder.resolve().name for folder in folders]
     return [
-        _read_run(folder, name if names.count(name) == 1 else str(folder))
+        _read_run(folder, name if names.count(name) == 1 else str(folder), {one.resolve() for one in folders})
         for folder, name in zip(folders, names, strict=True)
     ]
 
 
-def _read_run(folder: Path, name: str) -> RunCurves:
+def _read_run(folder: Path, name: str, drawn: set[Path]) -> RunCurves:
+    """Curves of a run over its whole life, but for what is drawn as another one's."""
     run = RunFolder(folder)
     try:
         lines = read_lines(run)
@@ -79,9 +80,14 @@ def _read_run(folder: Path, name: str) -> RunCurves:
         made_by = None if manifest is None else settings_in(manifest)
         if manifest is not None and made_by is not None and (fork := made_by.fork) is not None:
             # Its checkpoint is RUN/checkpoints/step-NNNNNNNN.
-            start = f"{Path(fork.source).parents[1].name} step {fork.step}"
+            trunk = Path(fork.source).parents[1]
+            start = f"{trunk.name} step {fork.step}"
+            if trunk.resolve() not in drawn:
+                curves = curves_of(history(run, manifest.settings).lines, name=name, folder=folder, settings=settings)
+                switches = curves.switches
             before = schedule_of(made_by).phase_at(fork.step - 1).objective
-            if trained and _kind(manifest, before) != _kind(manifest, trained[0].get("objective")):
+            is_cut = trained and curves.training[0][0] > fork.step
+            if is_cut and _kind(manifest, before) != _kind(manifest, trained[0].get("objective")):
                 switches = (fork.step, *switches)
     return replace(curves, switches=switches, start=start)
 
