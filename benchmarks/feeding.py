@@ -130,7 +130,8 @@ def waiting(folder: Path, corpus: Path, steps: int) -> dict[str, float]:
     encoder = Encoder(resolved.settings.model)
     initialize_(encoder, 0)
     engine = Engine(encoder, config=resolved.division.ds_config, optimizer=resolved.settings.train, ranks=ranks)
-    run = assemble(resolved, engine, state=RunState(), origin={}, is_stop_requested=lambda: False)
+    stop = resolved.plan.schedule.total_steps
+    run = assemble(resolved, engine, state=RunState(), stop=stop, origin={}, is_stop_requested=lambda: False)
     waited: list[float] = []
     with patch.object(loop, "steps_ahead", lambda *given, **named: timed(steps_ahead(*given, **named), waited)):
         loop.train(run, RunState())

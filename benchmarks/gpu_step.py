@@ -91,7 +91,8 @@ def measure(
         torch.cuda.reset_peak_memory_stats()
     engine = build_engine(resolved, resolved.division, ranks=ranks)
     try:
-        run = assemble(resolved, engine, state=RunState(), origin={}, is_stop_requested=lambda: False)
+        stop = resolved.plan.schedule.total_steps
+        run = assemble(resolved, engine, state=RunState(), stop=stop, origin={}, is_stop_requested=lambda: False)
         watching = [profiler.watching(engine)] if profiler else []
         train(replace(run, saver=_NeverSaves(), hooks=[*run.hooks, clock, *watching]), RunState())
     finally:
