@@ -9,7 +9,7 @@ from tests.experiments.study.test_plan import planned, write_study
 from tests.support.runs import write_run
 from toolkit.core.errors import SettingsError, ToolkitError
 from toolkit.execution.local import LocalExecutor
-from toolkit.execution.work import Event, ExecutorKind, Finished, Lost, Work
+from toolkit.execution.work import Event, ExecutorKind, Failed, Finished, Lost, Work
 from toolkit.experiments.study import pieces
 from toolkit.experiments.study.folder import StudyFolder
 from toolkit.experiments.study.pieces import train_pieces
@@ -38,6 +38,24 @@ def test_nothing_begins_behind_a_stop(tmp_path, monkeypatch, capsys, is_lost):
     assert train_pieces(plan, StudyFolder(tmp_path / "study"), executor=ExecutorKind.LOCAL) == 0
     assert started == [("run-clm-8", 8)]
     assert "stopped; the same command goes on with 2 models: run-clm-8, run-mlm40-8" in capsys.readouterr().out
+
+
+def test_what_waits_for_a_failed_piece_says_for_which(tmp_path, monkeypatch, capsys):
+    class Failing(LocalExecutor):
+        def start(self, worker: int, work: Work) -> None:
+            self.key = work.key
+
+        def wait(self, seconds: float) -> list[Event]:
+            return [Failed(0, self.key, "exit code 2")]
+
+    monkeypatch.setattr(pieces, "LocalExecutor", Failing)
+    write_run(tmp_path, phase_steps=4)
+    plan = planned(write_study(tmp_path, ["clm 8", "clm 3 + mlm 5"]))
+    assert train_pieces(plan, StudyFolder(tmp_path / "study"), executor=ExecutorKind.LOCAL) == 1
+    first, second = plan.pieces[0], plan.pieces[1]
+    printed = capsys.readouterr().out.splitlines()
+    assert f"{first.name}: failed on the way to step 3: exit code 2" in printed
+    assert f"{second.name}: not started on the way to step 8: it needs step 3 of {first.name}" in printed
 
 
 def test_a_piece_that_was_stopped_is_not_done(tmp_path, monkeypatch):

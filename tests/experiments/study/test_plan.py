@@ -1,5 +1,6 @@
 """Studies, trained piece by piece in this process: models equal those trained alone, and what is there is kept."""
 
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -189,7 +190,14 @@ def test_checkpoints_that_nobody_needs_are_removed_when_asked(trained, capsys):
     # What a model that is not trained yet begins from is needed.
     plan = planned(write_study(folder, [*SHARES, "clm 5 + mlm 2"]))
     assert [path.name for path in plan.needless()] == ["step-00000003", "step-00000004"]
-    tidy_study(write_study(folder, SHARES))
+    write_study(folder, SHARES)
+    # A run whose newest checkpoint is damaged goes on from one before it.
+    weights = max((folder / "study" / "runs" / CLM / "checkpoints" / "step-00000008").iterdir(), key=os.path.getsize)
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    assert [path.parents[1].name for path in planned(source).needless()] == [MLM]
+    weights.write_bytes(whole)
+    tidy_study(source)
     assert capsys.readouterr().out.count("removed ") == 3
     assert planned(source).needless() == []
     assert planned(source).pieces == ()

@@ -7,6 +7,8 @@ import sys
 import pytest
 import typer
 
+from tests.experiments.study.test_plan import write_study
+from tests.support.runs import write_run
 from toolkit.cli.study import command
 from toolkit.core.errors import SettingsError
 from toolkit.experiments.study.program import open_study, run_study, show_model, show_plan, show_why, study_json
@@ -99,6 +101,14 @@ def test_json_is_all_that_a_study_prints_on_standard_output(monkeypatch, capsys)
     assert ended.value.exit_code == 1
     assert json.loads(printed.out)["steps"]["shared"] == 136_000
     assert printed.err == "4 pieces to train\n"
+
+
+def test_a_run_folder_that_cannot_be_written_is_named(tmp_path):
+    write_run(tmp_path, phase_steps=4)
+    (tmp_path / "study" / "runs").mkdir(parents=True)
+    (tmp_path / "study" / "runs" / "run-clm-8").touch()
+    with pytest.raises(SettingsError, match=r"could not write .*run-clm-8/run\.toml: File exists\. Make its folder"):
+        run_study(write_study(tmp_path, ["clm 8"]))
 
 
 def test_an_unknown_executor_or_study_is_named():

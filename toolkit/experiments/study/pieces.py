@@ -147,10 +147,16 @@ class _Reporter(Unshared):
         elif isinstance(event, Finished):
             self._screen.print(f"{name}: done up to step {until:,}")
         elif isinstance(event, Failed):
-            begun = "not started" if event.worker == NOBODY else "failed"
-            self._screen.print(f"{name}: {begun} on the way to step {until:,}: {event.message}")
+            self._screen.print(f"{name}: {self._why_not(event)}")
         else:
             self._screen.print(f"{name}: lost on the way to step {until:,} ({event.reason}); it is started again")
+
+    def _why_not(self, event: Failed) -> str:
+        _, until = event.key
+        needs = self._pieces[event.key].needs
+        if event.worker == NOBODY and needs is not None:
+            return f"not started on the way to step {until:,}: it needs step {needs[1]:,} of {needs[0]}"
+        return f"failed on the way to step {until:,}: {event.message}"
 
     def on_look(self) -> None:
         if self._is_stopped and not self._running:

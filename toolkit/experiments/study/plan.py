@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolkit.checkpoint.read import open_checkpoint
+from toolkit.checkpoint.read import newest_intact, open_checkpoint
 from toolkit.core.errors import CheckpointError, SettingsError, UserError
 from toolkit.core.text import counted
 from toolkit.experiments.study.declaration import Study
@@ -107,7 +107,13 @@ class StudyPlan:
                 if source and source.path.is_relative_to(self.folder(leaf.name).path)
             }
             found += [path for step, path in self.folder(leaf.name).steps() if step not in needed]
-        return found
+        # A run whose newest checkpoint is damaged goes on from one of these.
+        whole = {path.parent: self._is_whole(path.parent) for path in found}
+        return [path for path in found if whole[path.parent]]
+
+    def _is_whole(self, checkpoints: Path) -> bool:
+        """True where the newest of a run's checkpoints is intact."""
+        return not newest_intact(checkpoints)[1]
 
     def _waited(self, name: str) -> set[int]:
         """Steps of a run whose checkpoints others wait for."""

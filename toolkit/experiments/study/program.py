@@ -127,8 +127,15 @@ def _write(plan: "StudyPlan", folder: StudyFolder) -> None:
     )
     for name in tree.leaves:
         run = plan.folder(name)
-        run.path.mkdir(parents=True, exist_ok=True)
-        atomic_write(run.settings_file, to_toml(plan.run_file(name)))
+        settings = to_toml(plan.run_file(name))
+        try:
+            run.path.mkdir(parents=True, exist_ok=True)
+            atomic_write(run.settings_file, settings)
+        except OSError as error:
+            raise SettingsError(
+                f"could not write {run.settings_file}: {error.strerror or error}. Make its folder writable, or set "
+                "study.dir to another one."
+            ) from None
 
 
 def _train(plan: "StudyPlan", folder: StudyFolder, executor: str) -> int:
