@@ -111,6 +111,17 @@ def test_a_run_folder_that_cannot_be_written_is_named(tmp_path):
         run_study(write_study(tmp_path, ["clm 8"]))
 
 
+def test_a_file_that_a_task_lacks_is_told_before_training(tmp_path):
+    write_run(tmp_path, phase_steps=4)
+    source = write_study(tmp_path, ["clm 8"])
+    with open(source, "a") as file:
+        file.write('[[task]]\nname = "S"\nkind = "sc"\ntext_columns = ["text"]\n')
+        file.writelines(f'{split} = "{tmp_path}/{split}.tsv"\n' for split in ("train", "validation", "test"))
+    with pytest.raises(SettingsError, match=r"\[\[task\]\] S: train = '.*train\.tsv' does not exist"):
+        run_study(source)
+    assert not (tmp_path / "study").exists()
+
+
 def test_an_unknown_executor_or_study_is_named():
     with pytest.raises(SettingsError, match=r"unknown executor 'k8s'\. Choose one of local, ray, slurm\."):
         run_study("laptop", executor="k8s")

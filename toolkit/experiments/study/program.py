@@ -73,6 +73,12 @@ def run_study(source: str, *, only: Sequence[str] = (), executor: str = "local")
 
     study, tree = open_study(source, only=only)
     grid, folder, screen = grid_of(study, tree), StudyFolder(study.study.dir), console()
+    if grid is not None:
+        from toolkit.experiments.grid.inputs import HubAccess
+        from toolkit.experiments.grid.plan import GridPlan
+
+        # Files that its tasks lack are told before anything is trained.
+        GridPlan(grid.model_copy(update={"model": ()}), hub=HubAccess.CACHED)
     with folder.locked():
         plan = StudyPlan(study, tree)
         for note in plan.notes:
