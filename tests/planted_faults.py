@@ -80,6 +80,13 @@ FAULTS = (
         tests=("tests/experiments/study/test_plan.py",),
     ),
     Fault(
+        name="study: a piece begins behind a stop",
+        path="toolkit/experiments/study/pieces.py",
+        old="return not self._is_stopped",
+        new="return True",
+        tests=("tests/experiments/study/test_pieces.py",),
+    ),
+    Fault(
         name="study: a damaged checkpoint is begun from",
         path="toolkit/experiments/study/plan.py",
         old="            except CheckpointError:\n                continue\n",

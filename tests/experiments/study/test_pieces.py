@@ -40,6 +40,30 @@ def test_nothing_begins_behind_a_stop(tmp_path, monkeypatch, capsys, is_lost):
     assert "stopped; the same command goes on with 2 models: run-clm-8, run-mlm40-8" in capsys.readouterr().out
 
 
+def test_a_worker_that_is_free_gets_nothing_behind_a_stop(tmp_path, monkeypatch):
+    started = []
+
+    class Stopped(LocalExecutor):
+        """Two workers, of which the first ends its piece after a stop, and then the second."""
+
+        def start(self, worker: int, work: Work) -> None:
+            started.append(work.key)
+
+        def wait(self, seconds: float) -> list[Event]:
+            os.kill(os.getpid(), signal.SIGTERM)
+            ended.append(len(ended))
+            return [Finished(ended[-1], started[ended[-1]])]
+
+    ended = []
+    monkeypatch.setattr(pieces, "LocalExecutor", Stopped)
+    monkeypatch.setattr(pieces, "_places", lambda machine: [{}, {}])
+    write_run(tmp_path, phase_steps=4)
+    plan = planned(write_study(tmp_path, ["clm 8", "mlm 8", "mlm 2 + clm 6"]))
+    assert len(plan.pieces) > 2
+    assert train_pieces(plan, StudyFolder(tmp_path / "study"), executor=ExecutorKind.LOCAL) == 0
+    assert len(started) == 2
+
+
 def test_what_waits_for_a_failed_piece_says_for_which(tmp_path, monkeypatch, capsys):
     class Failing(LocalExecutor):
         def start(self, worker: int, work: Work) -> None:
