@@ -17,6 +17,9 @@ from tests.support.forked import run_python
 from tests.support.runs import read_metrics
 from toolkit.checkpoint import open_checkpoint
 from toolkit.data import Corpus
+from toolkit.run import load_run
+from toolkit.run.branching import make_branch
+from toolkit.run.step_plan import StepPlan
 
 VERSIONS = ("0.1",)
 
@@ -72,3 +75,15 @@ def test_an_old_branch_trains_to_the_losses_it_had(old: Path, name: str, begun: 
         assert lines[step]["loss"] == pytest.approx(before[step]["loss"], rel=1e-5)
     # It is a fork from now on, and resumes as one.
     assert tomllib.loads((old / name / "run.toml").read_text())["fork"]["step"] == 4
+
+
+def test_a_branch_leaves_an_old_one(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind step 7 it has read 16 rows of the run's data as that run did, and then 4 of its own."""
+    monkeypatch.chdir(old)
+    Path("tail.toml").write_text('[[schedule]]\nobjective = "mlm"\nsteps = 4\n[branch]\nlr = "rewarm"\n')
+    file = make_branch(Path("branch"), step=7, tail=Path("tail.toml"), output=Path("next")).settings_file
+    settings = load_run(str(file))
+    assert settings.fork is not None
+    assert (settings.fork.digest, StepPlan(settings).position(8)) == ("keep", 24)
+    objectives = [(phase.objective, phase.steps) for phase in settings.schedule]
+    assert objectives == [("clm", 3), ("mlm", 1), ("mlm", 2), ("clm", 1), ("mlm", 4)]
