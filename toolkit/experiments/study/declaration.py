@@ -51,7 +51,7 @@ class RewarmSettings(Settings):
     """`reset`: its moments are set to zero there."""
 
 
-class Block(Settings):
+class ModelBlock(Settings):
     """Models that differ along axes, which are multiplied out."""
 
     set: dict[str, Any] = Field(default_factory=dict)
@@ -95,7 +95,7 @@ class Study(Settings):
     """What all models share."""
     set: dict[str, Any] = Field(default_factory=dict)
     """Keys of the run file that all models have."""
-    models: tuple[Block, ...] = Field(min_length=1, strict=False)
+    models: tuple[ModelBlock, ...] = Field(min_length=1, strict=False)
     """Blocks of models."""
     machine: MachineSettings = MachineSettings()
     """Where one model trains."""

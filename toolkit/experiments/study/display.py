@@ -7,7 +7,7 @@ from rich.text import Text
 
 from toolkit.core.text import counted
 from toolkit.experiments.study.declaration import Study
-from toolkit.experiments.study.estimate import Estimate, summary
+from toolkit.experiments.study.estimate import StudyEstimate, summary
 from toolkit.experiments.study.tree import Leaf, Tree
 
 # Of objectives, in the order in which they come; and of steps in which the learning rate decays.
@@ -16,7 +16,7 @@ _DECAY = "╌"
 _FEWEST_COLUMNS, _MOST_COLUMNS = 20, 60
 
 
-def show_study(screen: Console, study: Study, tree: Tree, estimate: Estimate, *, tflops: float | None) -> None:
+def show_study(screen: Console, study: Study, tree: Tree, estimate: StudyEstimate, *, tflops: float | None) -> None:
     """Print what a study takes, alone and shared, and its tree."""
     found = summary(tree, estimate, tflops=tflops)
     screen.print(f"{counted(len(tree.leaves), 'model')} in {study.study.dir}")

@@ -9,7 +9,7 @@ from toolkit.run.forecast import Arithmetic, arithmetic_of, checkpoint_bytes
 
 
 @dataclass(frozen=True)
-class Estimate:
+class StudyEstimate:
     """What a tree takes; None where the size of the vocabulary is not known yet.
 
     Attributes:
@@ -25,7 +25,7 @@ class Estimate:
     disk_bytes: int | None
 
     @classmethod
-    def of(cls, tree: Tree, keep: Iterable[int]) -> "Estimate":
+    def of(cls, tree: Tree, keep: Iterable[int]) -> "StudyEstimate":
         """The estimate of a tree; `keep` is `study.keep`."""
         leaves, keep = tree.leaves.values(), tuple(keep)
         kept = tuple((leaf.name, step) for leaf in leaves for step in kept_steps(leaf, keep))
@@ -55,7 +55,7 @@ def kept_steps(leaf: Leaf, keep: Iterable[int]) -> tuple[int, ...]:
     return tuple(sorted({*leaf.kept, *own}))
 
 
-def summary(tree: Tree, estimate: Estimate, *, tflops: float | None) -> dict[str, Any]:
+def summary(tree: Tree, estimate: StudyEstimate, *, tflops: float | None) -> dict[str, Any]:
     """The study as one JSON object."""
     found: dict[str, Any] = {
         "models": [

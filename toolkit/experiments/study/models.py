@@ -11,7 +11,7 @@ from toolkit.core.errors import SettingsError, UserError
 from toolkit.core.settings import nearest
 from toolkit.core.text import counted
 from toolkit.experiments.grid.declaration import Label
-from toolkit.experiments.study.declaration import Block, RewarmSettings, Study
+from toolkit.experiments.study.declaration import ModelBlock, RewarmSettings, Study
 from toolkit.experiments.study.names import labels_of, model_name
 from toolkit.experiments.study.schedules import parse_schedule
 from toolkit.run.declared import DeclaredRun
@@ -95,7 +95,7 @@ class _Family:
         """True of a model that is found already, and of the folder of a run."""
         return source in self.models or RunFolder(source).settings_file.is_file()
 
-    def add(self, number: int, block: Block) -> None:
+    def add(self, number: int, block: ModelBlock) -> None:
         """Find the models of a block."""
         try:
             axes = list(_axes(block.axes))
@@ -142,7 +142,7 @@ class _Family:
             )
         self.models[model.name] = model
 
-    def _model(self, block: Block, source: str | None, choices: Sequence[_Choice], place: str) -> Model:
+    def _model(self, block: ModelBlock, source: str | None, choices: Sequence[_Choice], place: str) -> Model:
         own = merged(block.set, *(choice.changes for choice in choices))
         raw = self._from_base(own) if source is None else self._behind(source, own, block.rewarm or RewarmSettings())
         _check_tables(raw, place=place)

@@ -18,7 +18,7 @@ from toolkit.execution.scheduling import Unshared, run_work
 from toolkit.execution.work import NOBODY, Event, Executor, ExecutorKind, Failed, Finished, Resources, Work
 from toolkit.experiments.study.declaration import MachineSettings
 from toolkit.experiments.study.folder import StudyFolder
-from toolkit.experiments.study.plan import Piece, PieceKey, StudyPlan
+from toolkit.experiments.study.plan import PieceKey, RunPiece, StudyPlan
 from toolkit.experiments.study.worker import PieceTask
 
 RUNNER = "toolkit.experiments.study.worker:PieceRunner"
@@ -81,7 +81,7 @@ def _opened(
             yield actors
 
 
-def _work(piece: Piece, plan: StudyPlan, folder: StudyFolder) -> Work:
+def _work(piece: RunPiece, plan: StudyPlan, folder: StudyFolder) -> Work:
     machine = plan.study.machine
     arguments = ["train", str(plan.folder(piece.name).settings_file), "--until", str(piece.until)]
     if machine.gpus is not None:

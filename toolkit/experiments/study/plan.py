@@ -25,7 +25,7 @@ PieceKey = tuple[str, int]
 
 
 @dataclass(frozen=True)
-class Piece:
+class RunPiece:
     """Updates of a run up to a step at which others begin, or to its end."""
 
     name: str
@@ -33,7 +33,7 @@ class Piece:
     first: int
     """Updates that are made by then, by this run or by others."""
     needs: PieceKey | None = None
-    """Piece whose checkpoint it begins from, where that is still to be made."""
+    """The piece whose checkpoint it begins from, where that is still to be made."""
 
     @property
     def key(self) -> PieceKey:
@@ -120,14 +120,14 @@ class StudyPlan:
         needs = [source.needs for source in self._sources.values() if source and source.needs]
         return {step for giver, step in needs if giver == name}
 
-    def _pieces_of(self, leaf: Leaf) -> Iterator[Piece]:
+    def _pieces_of(self, leaf: Leaf) -> Iterator[RunPiece]:
         """What is left of a run, cut where others wait for it."""
         first, source, total = self._first[leaf.name], self._sources[leaf.name], leaf.model.total_steps
         needs = source.needs if source else None
         waited = self._waited(leaf.name)
         ends = sorted({*waited, total} if first < total or not self.done(leaf.name) else waited)
         for until in ends:
-            yield Piece(leaf.name, until, first, needs)
+            yield RunPiece(leaf.name, until, first, needs)
             first, needs = until, (leaf.name, until)
 
     def _source_of(self, leaf: Leaf) -> _Source | None:

@@ -15,7 +15,7 @@ from toolkit.core.text import counted
 from toolkit.execution.work import ExecutorKind
 from toolkit.experiments.study.declaration import Study, load_study
 from toolkit.experiments.study.display import show_study
-from toolkit.experiments.study.estimate import Estimate, summary
+from toolkit.experiments.study.estimate import StudyEstimate, summary
 from toolkit.experiments.study.finetuning import grid_of
 from toolkit.experiments.study.folder import StudyFolder
 from toolkit.experiments.study.models import Model, models_of
@@ -38,7 +38,7 @@ def study_json(source: str, *, only: Sequence[str] = (), tflops: float | None = 
 def show_plan(source: str, *, only: Sequence[str] = (), tflops: float | None = None) -> None:
     """Print what a study takes, and its tree; nothing is opened or written."""
     study, tree = open_study(source, only=only)
-    estimate = Estimate.of(tree, study.study.keep)
+    estimate = StudyEstimate.of(tree, study.study.keep)
     show_study(console(), study, tree, estimate, tflops=tflops or study.machine.tflops)
 
 
@@ -167,7 +167,7 @@ def open_study(source: str, *, only: Sequence[str] = ()) -> tuple[Study, Tree]:
 
 
 def _summary(study: Study, tree: Tree, tflops: float | None) -> dict[str, object]:
-    return summary(tree, Estimate.of(tree, study.study.keep), tflops=tflops or study.machine.tflops)
+    return summary(tree, StudyEstimate.of(tree, study.study.keep), tflops=tflops or study.machine.tflops)
 
 
 def _named(models: Sequence[Model], name: str) -> Model:

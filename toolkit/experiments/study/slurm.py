@@ -19,7 +19,7 @@ from toolkit.core.files import atomic_write, shipped_folder
 from toolkit.core.text import counted
 from toolkit.experiments.study.declaration import MachineSettings, SlurmSettings
 from toolkit.experiments.study.folder import StudyFolder
-from toolkit.experiments.study.plan import Piece, PieceKey, StudyPlan
+from toolkit.experiments.study.plan import PieceKey, RunPiece, StudyPlan
 
 _SECONDS = 60
 
@@ -53,25 +53,25 @@ def submit_pieces(plan: StudyPlan, folder: StudyFolder) -> None:
     screen.print(f"{counted(num_submitted, 'job')} submitted, {len(kept) - num_submitted:,} in the queue")
 
 
-def joined(pieces: Sequence[Piece], *, shortest: int) -> list[Piece]:
+def joined(pieces: Sequence[RunPiece], *, shortest: int) -> list[RunPiece]:
     """Pieces of at least so many steps: shorter ones are part of the one behind them, as a cut is a wait in the queue.
 
     What waits for one of these waits for the other; it begins from the same checkpoint, which stays.
     """
-    found, instead = list[Piece](), dict[PieceKey, PieceKey]()
+    found, instead = list[RunPiece](), dict[PieceKey, PieceKey]()
     for name, chain in itertools.groupby(pieces, key=lambda piece: piece.name):
         *cuts, last = chain
-        joined_up = list[Piece]()
+        joined_up = list[RunPiece]()
         for piece in [*cuts, last]:
             joined_up.append(piece)
             if piece is last or piece.until - joined_up[0].first >= shortest:
-                found.append(Piece(name, piece.until, joined_up[0].first, joined_up[0].needs))
+                found.append(RunPiece(name, piece.until, joined_up[0].first, joined_up[0].needs))
                 instead |= {part.key: piece.key for part in joined_up}
                 joined_up = []
     return [replace(piece, needs=instead.get(piece.needs) if piece.needs else None) for piece in found]
 
 
-def _submit(piece: Piece, plan: StudyPlan, folder: StudyFolder, *, waits_for: str | None) -> str:
+def _submit(piece: RunPiece, plan: StudyPlan, folder: StudyFolder, *, waits_for: str | None) -> str:
     """Submit a piece, and return the id of its job."""
     machine, slurm = plan.study.machine, plan.study.slurm
     command = [
