@@ -15,7 +15,7 @@ quickstart: $(VENV)/installed
 	$(BIN)/toolkit quickstart
 
 test: $(VENV)/tests-installed
-	$(BIN)/python -m pytest $(IN_PARALLEL) --costs build/test-costs.txt
+	$(BIN)/python -m pytest $(IN_PARALLEL) --costs=build/test-costs.txt
 
 test-slow: $(VENV)/tests-installed
 	$(BIN)/python -m pytest -m slow $(IN_PARALLEL)

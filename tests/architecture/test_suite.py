@@ -28,3 +28,10 @@ def test_a_test_that_takes_long_fails_unless_it_says_so(monkeypatch, markers, us
     with pytest.raises(pytest.fail.Exception, match="Make it cheaper, or mark it") if fails else nullcontext():
         list(costs.measured(item, "call", costs.CALL_SECONDS))
     assert item.user_properties == [("call", used)]
+
+
+def test_an_option_with_a_file_is_one_word() -> None:
+    """Of two words pytest takes the file, once it is there, for a test, and reads no conftest that knows the option."""
+    makefile = (TESTS.parent / "Makefile").read_text(encoding="utf-8")
+    assert "--costs=" in makefile
+    assert "--costs " not in makefile

@@ -1,1 +1,1 @@
-"""Experiments: grids of fine-tuning runs."""
+"""Experiments: families of pretraining runs, and grids of fine-tuning runs."""
