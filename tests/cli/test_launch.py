@@ -15,6 +15,7 @@ from tests.support.forked import run_python
 from tests.support.runs import write_run
 from toolkit.core.errors import SettingsError
 from toolkit.core.files import shipped_folder
+from toolkit.core.signals import stop_signals_kept
 from toolkit.engine import gpus
 from toolkit.parallel.launcher import check_launcher, read_launcher, reserved_port
 from toolkit.run import RunFolder
@@ -22,7 +23,6 @@ from toolkit.workflows.launch import (
     as_shells_say,
     devices_of_ranks,
     rank_command,
-    stop_signals_kept,
     what_is_left,
 )
 

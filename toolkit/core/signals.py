@@ -1,6 +1,8 @@
 """The signals that ask a run to stop."""
 
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 def stop_signals() -> tuple[signal.Signals, ...]:
@@ -16,3 +18,14 @@ def is_insisting(number: int) -> bool:
     SIGTERM: none of them means more than the first.
     """
     return number != signal.SIGHUP
+
+
+@contextmanager
+def stop_signals_kept() -> Iterator[None]:
+    """Give the stop signals back to whom they belonged, behind the block."""
+    handlers = {number: signal.getsignal(number) for number in stop_signals()}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)

@@ -15,13 +15,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
 from toolkit.core.errors import SettingsError
 from toolkit.core.files import shipped_folder
-from toolkit.core.signals import is_insisting, stop_signals
+from toolkit.core.signals import is_insisting, stop_signals, stop_signals_kept
 from toolkit.core.text import counted
 from toolkit.engine import gpus
 from toolkit.parallel.launcher import STARTER_VARIABLE, STOP_FILE_VARIABLE, alone, reserved_port
@@ -136,17 +136,6 @@ def _start_listening(
         stop_file.touch()
     launchers.append(subprocess.Popen(command, env=environment, start_new_session=True))
     return launchers[0]
-
-
-@contextlib.contextmanager
-def stop_signals_kept() -> Iterator[None]:
-    """Give the stop signals back to whom they belonged, after ranks have run."""
-    handlers = {number: signal.getsignal(number) for number in stop_signals()}
-    try:
-        yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
 
 
 def _kill(launcher: "subprocess.Popen[bytes]") -> None:

@@ -4,7 +4,6 @@ import copy
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from toolkit.core.errors import SettingsError, UserError
@@ -12,6 +11,7 @@ from toolkit.core.settings import nearest
 from toolkit.core.text import counted
 from toolkit.experiments.grid.declaration import Label
 from toolkit.experiments.study.declaration import ModelBlock, RewarmSettings, Study
+from toolkit.experiments.study.folder import StudyFolder
 from toolkit.experiments.study.names import labels_of, model_name
 from toolkit.experiments.study.schedules import parse_schedule
 from toolkit.run.declared import DeclaredRun
@@ -79,7 +79,8 @@ class _Family:
 
     def __init__(self, study: Study) -> None:
         self.models: dict[str, Model] = {}
-        self._study, self._mistakes = study, dict[str, list[str]]()
+        self._study, self._runs = study, StudyFolder(study.study.dir).runs
+        self._mistakes = dict[str, list[str]]()
         path = find_run_file(study.study.base)
         self._base, self._stem = read_toml(path), path.stem
         if self._base.keys() & {"fork", "branch"}:
@@ -148,7 +149,7 @@ class _Family:
         _check_tables(raw, place=place)
         if found := sorted(raw.keys() & {"fork", "branch"}):
             raise SettingsError(f"[{found[0]}] is not set by hand: a study finds where its models begin. Take it out.")
-        raw["run"] = {**raw.get("run", {}), "dir": f"{self._study.study.dir}/runs/unnamed"}
+        raw["run"] = {**raw.get("run", {}), "dir": str(self._runs / "unnamed")}
         size = str(raw.get("model", {}).get("preset", self._stem))
         run = complete_run(copy.deepcopy(raw), [], origin=place)
         labels = labels_of(run, size=size) | {
@@ -157,7 +158,7 @@ class _Family:
             if choice.axis != "schedule"
         }
         name = model_name(self._study.study.names, labels, run, size=size)
-        raw["run"]["dir"] = str(Path(self._study.study.dir, "runs", name))
+        raw["run"]["dir"] = str(self._runs / name)
         settings = run.settings.model_copy(update={"run": RunFolderSettings(**raw["run"])})
         return Model(name, place, replace(run, settings=settings), labels, raw)
 

@@ -4,13 +4,12 @@ import os
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from types import FrameType
 
 from rich.console import Console
 
 from toolkit.core.console import console
 from toolkit.core.errors import SettingsError
-from toolkit.core.signals import stop_signals
+from toolkit.core.signals import stop_signals, stop_signals_kept
 from toolkit.core.text import counted, first_few
 from toolkit.engine.gpus import visible_gpus
 from toolkit.execution.local import LocalExecutor
@@ -43,7 +42,9 @@ def train_pieces(plan: StudyPlan, folder: StudyFolder, *, executor: ExecutorKind
     items = [_work(piece, plan, folder) for piece in plan.pieces]
     with _opened(executor, plan.study.machine, items, folder) as workers:
         reporter = _Reporter(console(), plan, workers)
-        with _stops(reporter):
+        with stop_signals_kept():
+            for number in stop_signals():
+                signal.signal(number, lambda *_: reporter.stop())
             try:
                 failed = run_work(items, workers, share=reporter, observer=reporter)
             except _StoppedError:
@@ -167,18 +168,3 @@ class _Reporter(Unshared):
                 f"stopped; the same command goes on with {counted(len(left), 'model')}: {first_few(left)}"
             )
             raise _StoppedError
-
-
-@contextmanager
-def _stops(reporter: _Reporter) -> Iterator[None]:
-    """Pass stop signals on, inside the block."""
-
-    def on_stop(number: int, frame: FrameType | None) -> None:
-        reporter.stop()
-
-    handlers = {number: signal.signal(number, on_stop) for number in stop_signals()}
-    try:
-        yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)

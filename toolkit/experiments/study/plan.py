@@ -132,13 +132,12 @@ class StudyPlan:
 
     def _source_of(self, leaf: Leaf) -> _Source | None:
         """The checkpoint that a run begins from; None: its first weights."""
-        found = next(self._intact(leaf), None)
-        if found is not None and found.step >= leaf.fork:
-            return found
-        if leaf.giver is None:
+        found = next(self._intact(leaf, first=max(leaf.fork, 1)), None)
+        if found is not None or leaf.giver is None:
             return found
         if self._first[leaf.giver] < leaf.fork:
             return _Source(self.folder(leaf.giver).checkpoint(leaf.fork), leaf.fork, (leaf.giver, leaf.fork))
+        found = next(self._intact(leaf, first=1), None)
         first = 0 if found is None else found.step
         self.notes.append(
             f"{leaf.name}: step {leaf.fork:,} of {leaf.giver} is not kept, or damaged; from {first:,} on it trains "
@@ -146,8 +145,10 @@ class StudyPlan:
         )
         return found
 
-    def _intact(self, leaf: Leaf) -> Iterator[_Source]:
-        """Checkpoints of other runs, up to where this one parts from them, whose files are whole; latest first."""
+    def _intact(self, leaf: Leaf, *, first: int) -> Iterator[_Source]:
+        """Checkpoints of other runs from a step on, up to where this one parts from them, whose files are whole; latest
+        first. Each that is looked at is hashed, which takes a minute where it is large.
+        """
         course = Course(leaf.model.run)
         limits = {
             self.folder(name): self.tree.parting(name, leaf.name).step for name in self.tree.leaves if name != leaf.name
@@ -157,7 +158,7 @@ class StudyPlan:
             _Source(path, step)
             for folder, limit in limits.items()
             for step, path in folder.steps()
-            if 0 < step <= limit
+            if first <= step <= limit
         ]
         for source in sorted(kept, key=lambda source: -source.step):
             try:

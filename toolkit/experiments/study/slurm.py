@@ -17,7 +17,6 @@ from toolkit.core.console import console
 from toolkit.core.errors import SettingsError
 from toolkit.core.files import atomic_write, shipped_folder
 from toolkit.core.text import counted
-from toolkit.experiments.study.declaration import MachineSettings, SlurmSettings
 from toolkit.experiments.study.folder import StudyFolder
 from toolkit.experiments.study.plan import PieceKey, RunPiece, StudyPlan
 
@@ -60,11 +59,10 @@ def joined(pieces: Sequence[RunPiece], *, shortest: int) -> list[RunPiece]:
     """
     found, instead = list[RunPiece](), dict[PieceKey, PieceKey]()
     for name, chain in itertools.groupby(pieces, key=lambda piece: piece.name):
-        *cuts, last = chain
-        joined_up = list[RunPiece]()
-        for piece in [*cuts, last]:
+        links, joined_up = list(chain), list[RunPiece]()
+        for piece in links:
             joined_up.append(piece)
-            if piece is last or piece.until - joined_up[0].first >= shortest:
+            if piece is links[-1] or piece.until - joined_up[0].first >= shortest:
                 found.append(RunPiece(name, piece.until, joined_up[0].first, joined_up[0].needs))
                 instead |= {part.key: piece.key for part in joined_up}
                 joined_up = []
@@ -78,7 +76,8 @@ def _submit(piece: RunPiece, plan: StudyPlan, folder: StudyFolder, *, waits_for:
         *("sbatch", "--parsable", "--job-name", _text(piece.key), "--kill-on-invalid-dep=yes", "--open-mode=append"),
         *("--output", str(folder.log(*piece.key)), "--nodes", str(machine.nodes)),
         *([f"--dependency=afterok:{waits_for}"] if waits_for else []),
-        *_ranks(machine, slurm),
+        *([] if machine.gpus is None else [f"--gpus-per-node={machine.gpus}"]),
+        *slurm.options,
         *(str(shipped_folder("launchers") / "slurm.sbatch"), str(plan.folder(piece.name).settings_file)),
         *("--until", str(piece.until)),
         *(["--ds_config", machine.ds_config] if machine.ds_config else []),
@@ -91,11 +90,6 @@ def _submit(piece: RunPiece, plan: StudyPlan, folder: StudyFolder, *, waits_for:
             "Correct [machine] or slurm.options of the study; the same command goes on."
         )
     return done.stdout.strip().partition(";")[0]
-
-
-def _ranks(machine: MachineSettings, slurm: SlurmSettings) -> list[str]:
-    gpus = [] if machine.gpus is None else [f"--gpus-per-node={machine.gpus}"]
-    return [*gpus, *slurm.options]
 
 
 def _states() -> dict[str, str]:
