@@ -18,7 +18,7 @@ from toolkit.core.errors import SettingsError
 from toolkit.core.text import duration
 from toolkit.run.folder import RunFolder
 from toolkit.run.load import read_without_objectives
-from toolkit.run.metrics import last_trained_line
+from toolkit.run.metrics import last_trained_line, positions_per_second
 from toolkit.run.step_plan import StepPlan
 
 if TYPE_CHECKING:
@@ -140,20 +140,9 @@ def _state(step: int, saved: int, first: int, total: int, *, is_in_use: bool) ->
 
 
 def _seconds_left(plan: StepPlan, line: dict[str, Any]) -> float | None:
-    """What the positions to come take at the speed of the newest line, without evaluation and saving."""
-    done, all_of_them = (_positions(plan, step) for step in (line["step"], plan.schedule.total_steps))
-    if not done or not line.get("tokens_per_second"):
-        return None
-    filled = min(line["tokens"] / done, 1.0)
-    return float((all_of_them - done) * filled / line["tokens_per_second"])
-
-
-def _positions(plan: StepPlan, step: int) -> int:
-    """Positions, padding included, of the updates of this run before `step`."""
-    return sum(
-        plan.rows[phase.index].before(max(min(step, phase.stop) - phase.start, 0)) * data.sequence_length
-        for phase, data in zip(plan.schedule.phases, plan.data, strict=True)
-    )
+    """What the positions to come take at the speed of the newest line."""
+    speed = positions_per_second(plan, line)
+    return None if speed is None else (plan.positions(plan.schedule.total_steps) - plan.positions(line["step"])) / speed
 
 
 @lru_cache(maxsize=4096)

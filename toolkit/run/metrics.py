@@ -12,6 +12,7 @@ from toolkit.core.errors import CheckpointError
 from toolkit.core.files import atomic_write
 from toolkit.run.declared import DeclaredRun
 from toolkit.run.folder import RunFolder
+from toolkit.run.step_plan import StepPlan
 
 _TAIL_BYTES = 1 << 14
 
@@ -170,6 +171,12 @@ def last_trained_line(folder: RunFolder) -> dict[str, Any] | None:
             if _step_of(line) is not None and "loss" in (content := json.loads(line)):
                 return dict(content)
     return None
+
+
+def positions_per_second(plan: StepPlan, line: Mapping[str, Any]) -> float | None:
+    """Speed at a line, padding included, evaluation and saving not; None where the line does not tell."""
+    made, rate = plan.positions(line["step"]), line.get("tokens_per_second")
+    return float(rate * max(made / line["tokens"], 1.0)) if made and rate and line["tokens"] else None
 
 
 def _last_lines_of(path: Path) -> list[str]:

@@ -126,6 +126,13 @@ class StepPlan:
         rows, first = self.rows[phase.index], min(max(self.first_step, phase.start), phase.stop)
         return rows.before(phase.stop - phase.start) - rows.before(first - phase.start)
 
+    def positions(self, step: int) -> int:
+        """Positions, padding included, of the first `step` updates."""
+        return sum(
+            rows.before(max(min(step, phase.stop) - phase.start, 0)) * data.sequence_length
+            for phase, rows, data in zip(self.schedule.phases, self.rows, self.data, strict=True)
+        )
+
     def rows_at(self, step: int) -> int:
         """Rows of the update with 0-based index `step`."""
         phase = self.schedule.phase_at(step)

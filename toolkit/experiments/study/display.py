@@ -1,6 +1,6 @@
 """A study on the terminal: its cost, and its tree as bars over the steps."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from rich.console import Console
 from rich.text import Text
@@ -13,7 +13,7 @@ from toolkit.experiments.study.tree import Leaf, Tree
 # Of objectives, in the order in which they come; and of steps in which the learning rate decays.
 _STYLES = (("━", "cyan"), ("═", "magenta"), ("─", "green"), ("▬", "yellow"), ("~", "blue"))
 _DECAY = "╌"
-_FEWEST_COLUMNS, _MOST_COLUMNS = 20, 60
+_FEWEST_COLUMNS, _MOST_COLUMNS, _END_COLUMNS = 20, 60, 40
 
 
 def show_study(screen: Console, study: Study, tree: Tree, estimate: StudyEstimate, *, tflops: float | None) -> None:
@@ -41,7 +41,7 @@ def show_study(screen: Console, study: Study, tree: Tree, estimate: StudyEstimat
     if reason := tree.why_nothing_is_shared():
         screen.print(f"nothing is shared: {reason}")
     screen.print()
-    for line in _rows(tree, screen.width):
+    for line in tree_rows(tree, screen.width).values():
         screen.print(line)
 
 
@@ -50,25 +50,38 @@ def _tokens(number: int) -> str:
     return f"{number / 1e9:,.4g} B" if number >= 1e9 else f"{number:,}"
 
 
-def _rows(tree: Tree, width: int) -> Iterator[Text]:
-    """A line for each model: its name, and a bar from its first own step to its last; and what the bars are of."""
+def tree_rows(tree: Tree, width: int, *, ends: Mapping[str, Text] | None = None) -> dict[str, Text]:
+    """A line for each model: its name, and a bar from its first own step to its last; under "" what the bars are of.
+
+    With `ends`, which stand behind the bars, bars that have no room are left out.
+    """
     guided = list(_guided(tree, None, ""))
     names = max(len(guide) + len(leaf.name) for guide, leaf in guided) + 2
     longest = max(leaf.model.total_steps for _, leaf in guided)
     digits = len(f"{longest:,}")
-    columns = min(max(width - names - 2 * digits - 3, _FEWEST_COLUMNS), _MOST_COLUMNS)
+    room = width - names - 2 * digits - 3
+    if ends is not None:
+        # One width: bars do not move when a state changes.
+        room -= _END_COLUMNS
+    columns = min(max(room, _FEWEST_COLUMNS), _MOST_COLUMNS)
     styles: dict[str, tuple[str, str]] = {}
+    rows: dict[str, Text] = {}
     for guide, leaf in guided:
-        bar = Text(f"{guide}{leaf.name}".ljust(names))
-        bar.append(" " * round(leaf.fork * columns / longest))
-        bar.append(f"{leaf.fork:,} ".rjust(digits + 1) if leaf.fork else " " * (digits + 1))
-        bar.append_text(_bar(leaf, columns / longest, styles))
-        bar.append(f" {leaf.model.total_steps:,}")
-        yield bar
-    legend = Text()
+        row = rows[leaf.name] = Text(f"{guide}{leaf.name}".ljust(names))
+        if ends is None or room >= _FEWEST_COLUMNS:
+            row.append(" " * round(leaf.fork * columns / longest))
+            row.append(f"{leaf.fork:,} ".rjust(digits + 1) if leaf.fork else " " * (digits + 1))
+            row.append_text(_bar(leaf, columns / longest, styles))
+            row.append(f" {leaf.model.total_steps:,}")
+            row.pad_right(max(names + columns + 2 * digits + 3 - row.cell_len, 1) if ends else 0)
+        if ends is not None:
+            row.append_text(ends[leaf.name])
+    legend = rows[""] = Text()
     for objective, (glyph, colour) in styles.items():
         legend.append(f"{glyph} {objective}   ", style=colour)
-    yield legend.append(f"{_DECAY} decay of the learning rate")
+    if styles:
+        legend.append(f"{_DECAY} decay of the learning rate")
+    return rows
 
 
 def _bar(leaf: Leaf, columns_per_step: float, styles: dict[str, tuple[str, str]]) -> Text:

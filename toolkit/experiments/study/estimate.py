@@ -1,11 +1,14 @@
 """Cost of a study before it runs: tokens, arithmetic, disk, and hours where a rate is known."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from statistics import mean
 from typing import Any
 
 from toolkit.experiments.study.tree import Leaf, Tree
 from toolkit.run.forecast import Arithmetic, arithmetic_of, checkpoint_bytes
+from toolkit.run.metrics import last_trained_line, positions_per_second
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,40 @@ class StudyEstimate:
             kept=kept,
             disk_bytes=sum(known) if len(known) == len(kept) else None,
         )
+
+
+class Speed:
+    """Speed of the runs of a study, from their newest lines.
+
+    A run that has none is expected to do as many FLOPs a second as the others, or positions where those are unknown.
+    """
+
+    def __init__(self, tree: Tree) -> None:
+        whole = {leaf.name: arithmetic_of(leaf.model.run) for leaf in tree.leaves.values()}
+        is_known = all(each.flops is not None for each in whole.values())
+        self._work = {name: (each.flops or 0.0) / each.positions if is_known else 1.0 for name, each in whole.items()}
+        self._measured = dict[str, float]()
+        for leaf in tree.leaves.values():
+            self.read(leaf)
+
+    def read(self, leaf: Leaf) -> int:
+        """Read the newest line of a run, and return its step; 0 where there is none."""
+        run, line = leaf.model.run, None
+        # It is only shown.
+        with suppress(OSError):
+            line = last_trained_line(run.folder)
+        if line is None:
+            return 0
+        if (speed := positions_per_second(run.plan, line)) is not None:
+            self._measured[leaf.name] = speed * self._work[leaf.name]
+        return int(line["step"])
+
+    def seconds(self, leaf: Leaf, first: int) -> float | None:
+        """What a run takes behind its first updates; None where no run of the study has begun."""
+        if not self._measured:
+            return None
+        plan, speed = leaf.model.run.plan, self._measured.get(leaf.name) or mean(self._measured.values())
+        return (plan.positions(leaf.model.total_steps) - plan.positions(first)) * self._work[leaf.name] / speed
 
 
 def kept_steps(leaf: Leaf, keep: Iterable[int]) -> tuple[int, ...]:

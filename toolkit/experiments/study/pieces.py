@@ -5,7 +5,7 @@ import signal
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 
-from rich.console import Console
+from rich.live import Live
 
 from toolkit.core.console import console
 from toolkit.core.errors import SettingsError
@@ -14,10 +14,12 @@ from toolkit.core.text import counted, first_few
 from toolkit.engine.gpus import visible_gpus
 from toolkit.execution.local import LocalExecutor
 from toolkit.execution.scheduling import Unshared, run_work
-from toolkit.execution.work import NOBODY, Event, Executor, ExecutorKind, Failed, Finished, Resources, Work
+from toolkit.execution.work import NOBODY, Event, Executor, ExecutorKind, Failed, Lost, Resources, Work
 from toolkit.experiments.study.declaration import MachineSettings
 from toolkit.experiments.study.folder import StudyFolder
+from toolkit.experiments.study.live import shown
 from toolkit.experiments.study.plan import PieceKey, RunPiece, StudyPlan
+from toolkit.experiments.study.state import StudyState
 from toolkit.experiments.study.worker import PieceTask
 
 RUNNER = "toolkit.experiments.study.worker:PieceRunner"
@@ -39,19 +41,18 @@ def train_pieces(plan: StudyPlan, folder: StudyFolder, *, executor: ExecutorKind
             f"machine.nodes={nodes}, but --executor {executor} trains each model on one machine. Take --executor "
             "slurm, or leave nodes out."
         )
-    items = [_work(piece, plan, folder) for piece in plan.pieces]
-    with _opened(executor, plan.study.machine, items, folder) as workers:
-        reporter = _Reporter(console(), plan, workers)
-        with stop_signals_kept():
-            for number in stop_signals():
-                signal.signal(number, lambda *_: reporter.stop())
-            try:
-                failed = run_work(items, workers, share=reporter, observer=reporter)
-            except _StoppedError:
-                return 0
+    items, state = [_work(piece, plan, folder) for piece in plan.pieces], StudyState(plan, folder)
+    with _opened(executor, plan.study.machine, items, folder) as workers, shown(state) as live, stop_signals_kept():
+        reporter = _Reporter(plan, state, workers, live)
+        for number in stop_signals():
+            signal.signal(number, lambda *_: reporter.stop())
+        try:
+            failed = run_work(items, workers, share=reporter, observer=reporter)
+        except _StoppedError:
+            return 0
     if not failed:
         return 0
-    codes = {folder.exit_code(*key) for key in failed if key in reporter.begun}
+    codes = {folder.exit_code(*key) for key in failed if key in state.begun}
     return _NON_FINITE if codes == {_NON_FINITE} else _FAILED
 
 
@@ -112,13 +113,15 @@ class _StoppedError(Exception):
 
 
 class _Reporter(Unshared):
-    """Says when a piece begins and ends; once a stop was asked for, passes it on, and ends the loop with the last."""
+    """Says when a piece begins and ends, or draws the tree; once a stop was asked for, passes it on, and ends the loop
+    with the last.
+    """
 
-    def __init__(self, screen: Console, plan: StudyPlan, executor: Executor) -> None:
-        self.begun = set[PieceKey]()
-        self._screen, self._plan, self._executor = screen, plan, executor
+    def __init__(self, plan: StudyPlan, state: StudyState, executor: Executor, live: Live | None) -> None:
+        self._plan, self._state, self._executor, self._live = plan, state, executor, live
+        self._screen = console() if live is None else live.console
         self._pieces = {piece.key: piece for piece in plan.pieces}
-        self._running, self._is_stopped = set[PieceKey](), False
+        self._is_stopped = False
 
     def stop(self) -> None:
         """Ask what trains to save and end."""
@@ -135,22 +138,22 @@ class _Reporter(Unshared):
 
     def on_start(self, worker: int, key: PieceKey) -> None:
         piece = self._pieces[key]
-        self._running.add(key)
-        self.begun.add(key)
-        self._screen.print(f"{piece.name}: from step {piece.first:,} to {piece.until:,}")
+        self._state.begin(key)
+        if self._live is None:
+            self._screen.print(f"{piece.name}: from step {piece.first:,} to {piece.until:,}")
 
     def on_event(self, event: Event) -> None:
         name, until = event.key
-        self._running.discard(event.key)
+        self._state.end(event)
         if self._is_stopped:
             # Before a worker that was lost is replaced.
             self.on_look()
-        elif isinstance(event, Finished):
-            self._screen.print(f"{name}: done up to step {until:,}")
         elif isinstance(event, Failed):
             self._screen.print(f"{name}: {self._why_not(event)}")
-        else:
+        elif isinstance(event, Lost):
             self._screen.print(f"{name}: lost on the way to step {until:,} ({event.reason}); it is started again")
+        elif self._live is None:
+            self._screen.print(f"{name}: done up to step {until:,}")
 
     def _why_not(self, event: Failed) -> str:
         _, until = event.key
@@ -160,7 +163,10 @@ class _Reporter(Unshared):
         return f"failed on the way to step {until:,}: {event.message}"
 
     def on_look(self) -> None:
-        if self._is_stopped and not self._running:
+        if self._live is not None:
+            self._state.read()
+            self._live.refresh()
+        if self._is_stopped and not self._state.running:
             left = list(
                 dict.fromkeys(piece.name for piece in self._plan.pieces if self._plan.done(piece.name) < piece.until)
             )
