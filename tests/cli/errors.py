@@ -457,6 +457,19 @@ _GRIDS = (
             ("{lost_data}", ("[[task]] t: train = 'no.tsv' does not exist",), "Check the path"),
             ("{lost_model}", ("no/such/model",), "Give a folder"),
             (
+                "{steps_of_a_checkpoint}",
+                ('steps = "all" stands for checkpoints of a run', "checkpoint is not the folder of a run"),
+                "or leave steps out",
+            ),
+            ("{steps_of_a_hub_model}", ("[[model]] m: steps = [2]", "org/model is not a directory"), "Give the folder"),
+            ("{steps_in_words}", ("invalid value '2 to 9' for model.0.steps",), 'expected "all", a list of steps, or'),
+            (
+                "{unkept_step}",
+                ("steps = [10, 20]: step 20 of {started} is not a kept checkpoint", "nearest kept ones are 10."),
+                "Give some of the kept steps",
+            ),
+            ("{empty_range}", ('steps = "11..20:5": {started} keeps none of them', "are 10."), "Give some of the kept"),
+            (
                 "{choiceless_set}",
                 ("[[task]] t has 6 learning rates", "nq has no validation split"),
                 "Give a single one in learning_rates, or protocol = 'paper'",

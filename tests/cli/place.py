@@ -220,7 +220,7 @@ class Place:
                 "model": [{**model, **more} for more in models],
                 "task": [more if "dataset" in more else {**task, **more} for more in tasks],
             }
-            self._write(name, f"grids/{name}.toml", tomli_w.dumps(declared))
+            self._write(name, f"grids/{name}.toml", tomli_w.dumps(declared).replace("{here}", str(self.folder)))
 
     def _lay_down_studies(self) -> None:
         for name, (head, blocks) in _STUDIES.items():
@@ -366,6 +366,11 @@ _GRIDS: dict[str, tuple[dict[str, object], list[dict[str, object]], list[dict[st
     "unknown_kind": ({}, [{}], [{"kind": "ner"}]),
     "lost_data": ({}, [{}], [{"train": "no.tsv"}]),
     "lost_model": ({}, [{"path": "no/such/model"}], [{}]),
+    "steps_of_a_checkpoint": ({}, [{"steps": "all"}], [{}]),
+    "steps_of_a_hub_model": ({}, [{"path": "org/model", "steps": [2]}], [{}]),
+    "steps_in_words": ({}, [{"steps": "2 to 9"}], [{}]),
+    "unkept_step": ({}, [{"path": "{here}/started", "steps": [10, 20]}], [{}]),
+    "empty_range": ({}, [{"path": "{here}/started", "steps": "11..20:5"}], [{}]),
     "choiceless_set": ({}, [{}], [{"name": "t", "kind": "ir", "dataset": "nq"}]),
     "file_as_grid_folder": ({"dir": "/dev/null/grid"}, [{}], [{}]),
 }

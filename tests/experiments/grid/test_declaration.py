@@ -53,6 +53,13 @@ def test_folders_name_the_rate_as_python_writes_it():
         ("[grid]\nseeds = [1, 1]\n" + MODEL + TASK, ["[[task]] t: seeds 1 is there twice"]),
         ("[grid]\nlearning_rates = [0]\n" + MODEL + TASK, ["grid.learning_rates.0", "above 0, got 0"]),
         ("[grid]\nseed = [1]\n" + MODEL + TASK, ["unknown key 'grid.seed'", "Did you mean 'seeds'"]),
+        *(
+            (
+                MODEL + f"steps = {steps}\n" + TASK,
+                [f"invalid value {steps} for model.0.steps", '"all", a list of steps'],
+            )
+            for steps in ("'every'", "'5'", "'9..2'", "'2..9:0'", "'2-9'", "5", "[]", "[-1]", "['2']")
+        ),
         ('[[model]]\nname = "a/b"\npath = "p"\n' + TASK, ["model.0.name"]),
         ('[[model]]\nname = ".."\npath = "p"\n' + TASK, ["model.0.name"]),
         (MODEL + TASK + "lr = 0.1\n", ["[[task]] t: unknown key 'lr'. Did you mean 'learning_rates'?"]),

@@ -10,7 +10,10 @@ from tests.support.runs import read_metrics, write_run
 from toolkit.checkpoint.read import open_checkpoint
 from toolkit.core.errors import SettingsError
 from toolkit.core.files import atomic_write
+from toolkit.experiments.grid.declaration import TaskEntry
+from toolkit.experiments.grid.steps import at_steps
 from toolkit.experiments.study.declaration import load_study
+from toolkit.experiments.study.finetuning import grid_of
 from toolkit.experiments.study.models import models_of
 from toolkit.experiments.study.plan import StudyPlan
 from toolkit.experiments.study.program import tidy_study
@@ -106,6 +109,23 @@ def test_every_model_is_the_one_trained_alone(trained):
     lines = [line for run in runs.iterdir() for line in read_metrics(run) if "loss" in line]
     assert len(lines) == 8 + 8 + 5 + 3 + 2
     assert planned(str(folder / "shares.toml")).pieces == ()
+
+
+def test_steps_that_are_kept_are_models_of_the_grid(trained):
+    """Each where it is trained: step 5 of `THREE`, which forks at 3; the last two of 8 steps decay."""
+    study = load_study(str(trained[0] / "shares.toml"))
+    files = {"train": "a.tsv", "validation": "b.tsv", "test": "c.tsv"}
+    task = TaskEntry.model_validate({"name": "t", "kind": "sc", **files})
+    kept = study.model_copy(update={"task": (task,), "study": study.study.model_copy(update={"keep": (3, 5, 8)})})
+    entries = grid_of(kept, Tree(models_of(kept))).model
+    assert {entry.name: entry.steps for entry in entries if entry.steps} == {CLM: (3, 5), THREE: (5,), MLM: (3, 5)}
+    assert {entry.name for entry in entries if not entry.steps} == {CLM, THREE, FIVE, MLM, SHORT}
+    (clm,) = (entry for entry in entries if entry.name == CLM and entry.steps)
+    runs = trained[0] / "study" / "runs"
+    assert [(model.name, model.path, model.labels) for model in at_steps(clm)] == [
+        (f"{CLM}@{step}", str(RunFolder(runs / CLM).checkpoint(step)), {"size": "run", "training_step": step})
+        for step in (3, 5)
+    ]
 
 
 def test_a_model_that_is_added_costs_its_own_steps(trained):

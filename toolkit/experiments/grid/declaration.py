@@ -1,7 +1,9 @@
 """GRID.toml: models x tasks x learning rates x seeds, read and validated."""
 
+import re
+import sys
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -25,6 +27,7 @@ Seed = Annotated[int, Field(ge=0, lt=2**32)]
 PathText = Annotated[str, Field(min_length=1)]
 Label = str | int | float | bool
 Labels = Mapping[str, Label]
+_RANGE = re.compile(r"(\d+)\.\.(\d+)(?::([1-9]\d*))?")
 
 
 class GridSettings(Settings):
@@ -65,8 +68,24 @@ class ModelEntry(Settings):
     """In results, and of its folder below `cells/`."""
     path: PathText
     """A Hugging Face folder or hub id, or a run or checkpoint of this toolkit (a run: its newest checkpoint)."""
+    steps: Annotated[tuple[int, ...], Field(strict=False)] | str | None = None
+    """Of a run: a model for each of these kept checkpoints, `NAME@STEP`, with the label `training_step`. `"all"`, a
+    list, or a range `"A..B"` or `"A..B:EVERY"`."""
     labels: dict[str, Label] = Field(default_factory=dict)
     """What a report may draw scores against, such as `clm_share = 0.25`."""
+
+    @field_validator("steps", mode="before")
+    @classmethod
+    def _check_steps(cls, value: object) -> object:
+        are_steps = isinstance(value, list | tuple) and all(type(step) is int and step >= 0 for step in value)
+        if value is not None and not (_range_of(value) if isinstance(value, str) else are_steps and value):
+            raise ValueError('expected "all", a list of steps, or a range "A..B" or "A..B:EVERY" with A up to B')
+        return value
+
+    @property
+    def chosen(self) -> Sequence[int]:
+        """Steps that `steps` stands for."""
+        return (_range_of(self.steps) if isinstance(self.steps, str) else self.steps) or ()
 
 
 class TaskEntry(Settings):
@@ -116,7 +135,7 @@ class Grid(Settings):
     @model_validator(mode="after")
     def _check(self) -> "Grid":
         mistakes = [
-            *_repeated("[[model]]", (entry.name for entry in self.model)),
+            *_repeated("[[model]]", (entry.name for entry in self.model if entry.steps is None)),
             *_repeated("[[task]]", (entry.name for entry in self.task)),
             *_alike("[[model]]", {entry.name for entry in self.model}),
             *_alike("[[task]]", {entry.name for entry in self.task}),
@@ -164,6 +183,18 @@ class Grid(Settings):
             )
 
 
+def make_grid(settings: GridSettings, models: Sequence[ModelEntry], tasks: Sequence[TaskEntry]) -> Grid:
+    """A grid of parts that are valid each.
+
+    Raises:
+        SettingsError: together they are not; names each mistake.
+    """
+    try:
+        return Grid(grid=settings, model=tuple(models), task=tuple(tasks))
+    except ValidationError as error:
+        raise SettingsError(explain(error, Grid)) from None
+
+
 def load_grid(path: Path) -> Grid:
     """The grid of a file; `grid.dir` is `grids/<name of the file>` where it is not given."""
     raw = _read(path)
@@ -188,6 +219,14 @@ def _read(path: Path) -> dict[str, Any]:
         raise SettingsError(f"{path} is not valid UTF-8 (byte {error.start}). Save it as UTF-8.") from error
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"{path} is not valid TOML: {toml_problem(error, text)}. Correct it.") from error
+
+
+def _range_of(steps: str) -> range | None:
+    """The steps of `all`, or of `A..B:EVERY`; None of any other text."""
+    found = _RANGE.fullmatch(steps)
+    if found is None:
+        return range(sys.maxsize) if steps == "all" else None
+    return range(int(found[1]), int(found[2]) + 1, int(found[3] or 1))
 
 
 def _repeated(place: str, values: Iterable[object]) -> list[str]:

@@ -14,7 +14,7 @@ from tokenization.hub import HubName
 from toolkit.checkpoint.manifest import MANIFEST_NAME
 from toolkit.checkpoint.read import open_checkpoint
 from toolkit.core.console import console
-from toolkit.core.errors import SettingsError
+from toolkit.core.errors import CheckpointError, SettingsError
 from toolkit.core.files import hash_file
 from toolkit.core.known_hashes import KnownHashes
 from toolkit.core.locks import locked_file
@@ -23,9 +23,11 @@ from toolkit.core.text import counted, home_hint
 from toolkit.engine.gpus import has_gpu
 from toolkit.experiments.encoders import check_model, export_encoder, needs_export
 from toolkit.experiments.grid.declaration import ModelEntry, TaskEntry
+from toolkit.experiments.grid.steps import at_steps
 from toolkit.finetuning import EncoderSource, FinetuningSettings, Split, get_task, open_source
 from toolkit.finetuning.named.datasets import NamedDataset, named_dataset
 from toolkit.finetuning.source import model_loading
+from toolkit.run.folder import RunFolder
 
 
 class HubAccess(Enum):
@@ -147,6 +149,27 @@ def _hash_files(files: list[Path], given: Path, known: KnownHashes) -> dict[str,
         file.relative_to(root).as_posix() if file.is_relative_to(root) else file.name: known.hash(file)
         for file in files
     }
+
+
+def resolve_models(entry: ModelEntry, exports: Path, *, hub: HubAccess, known: KnownHashes) -> list[ResolvedModel]:
+    """The models of an entry; of `all` checkpoints of a run, or a range of them, those that are intact now."""
+    found, damage = list[ResolvedModel](), list[CheckpointError]()
+    for each in at_steps(entry):
+        try:
+            found.append(resolve_model(each, exports, hub=hub, known=known))
+        except CheckpointError as error:
+            if not isinstance(entry.steps, str):
+                raise
+            damage.append(error)
+    if damage and not found:
+        raise damage[0]
+    if isinstance(entry.steps, str):
+        steps = ", ".join(str(model.entry.labels["training_step"]) for model in found)
+        later = "; it is training: the same command adds later ones" if RunFolder(entry.path).is_in_use else ""
+        console().print(f"[[model]] {entry.name}: checkpoints of {entry.path} as they are now: steps {steps}{later}")
+        for left_out in damage:
+            console().print(f"[[model]] {entry.name}: left out: {left_out}")
+    return found
 
 
 def resolve_model(entry: ModelEntry, exports: Path, *, hub: HubAccess, known: KnownHashes) -> ResolvedModel:

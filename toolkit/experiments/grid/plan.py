@@ -13,9 +13,9 @@ from toolkit.engine.precision import Precision
 from toolkit.execution.work import Resources, Work
 from toolkit.experiments.grid.cell_folder import record_differences
 from toolkit.experiments.grid.cells import Cell, Outcome, grid_cells
-from toolkit.experiments.grid.declaration import Grid
+from toolkit.experiments.grid.declaration import Grid, make_grid
 from toolkit.experiments.grid.folder import GridFolder
-from toolkit.experiments.grid.inputs import HubAccess, check_weights, resolve_model, resolve_task
+from toolkit.experiments.grid.inputs import HubAccess, check_weights, resolve_models, resolve_task
 from toolkit.experiments.grid.worker import CellTask
 from toolkit.finetuning import FinetuningSettings, Keep, get_task
 from toolkit.finetuning.precision import choose_autocast
@@ -24,20 +24,26 @@ _MOST_SHOWN = 8
 
 
 class GridPlan:
-    """A grid file with everything that its cells need; `cells` are in the order in which a single worker runs them."""
+    """A grid file with everything that its cells need; `cells` are in the order in which a single worker runs them.
+
+    Its `grid` has a model for each checkpoint that `steps` of an entry found when the plan was made.
+    """
 
     def __init__(self, grid: Grid, *, hub: HubAccess = HubAccess.FETCHED) -> None:
-        self.grid, self.folder, self._hub = grid, GridFolder(grid.grid.dir), hub
-        self.cells = grid_cells(grid)
+        self.folder, self._hub = GridFolder(grid.grid.dir), hub
         self._cpu_precisions: dict[int, Precision] = {}
         known = KnownHashes()
         self._tasks = {
             entry.name: resolve_task(entry, grid.options(entry), num_rates=len(grid.rates(entry)), hub=hub, known=known)
             for entry in grid.task
         }
-        self._models = {
-            entry.name: resolve_model(entry, self.folder.exports, hub=hub, known=known) for entry in grid.model
-        }
+        models = [
+            model for entry in grid.model for model in resolve_models(entry, self.folder.exports, hub=hub, known=known)
+        ]
+        entries = tuple(model.entry for model in models)
+        self.grid = grid if entries == grid.model else make_grid(grid.grid, entries, grid.task)
+        self._models = {model.entry.name: model for model in models}
+        self.cells = grid_cells(self.grid)
         if hub is HubAccess.FETCHED:
             # A dry run writes nothing.
             known.save()

@@ -64,7 +64,8 @@ class GridShare:
         if others and not (kept.is_file() and kept.read_text(encoding="utf-8") == declaration):
             raise SettingsError(
                 f"another `toolkit grid` ({first_few(others)}) is running in {self._plan.folder} with another grid "
-                "file. Wait for it, give the same file, or set grid.dir to another folder."
+                "file, or other checkpoints of its runs. Wait for it, give the same file, or set grid.dir to another "
+                "folder."
                 f"{holder_of(self._commands / f'{others[0]}.lock')}"
             )
         if not others:

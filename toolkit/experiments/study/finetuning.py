@@ -1,10 +1,6 @@
 """The grid of a study: every model, and every checkpoint that `study.keep` names, on its tasks."""
 
-from pydantic import ValidationError
-
-from toolkit.core.errors import SettingsError
-from toolkit.core.settings import explain
-from toolkit.experiments.grid.declaration import Grid, ModelEntry
+from toolkit.experiments.grid.declaration import Grid, ModelEntry, make_grid
 from toolkit.experiments.study.declaration import Study
 from toolkit.experiments.study.estimate import kept_steps
 from toolkit.experiments.study.tree import Leaf, Tree
@@ -21,23 +17,14 @@ def grid_of(study: Study, tree: Tree) -> Grid | None:
     """
     if not study.task:
         return None
-    entries = tuple(entry for leaf in tree.leaves.values() for entry in _entries(study, leaf))
-    try:
-        return Grid(grid=study.grid, model=entries, task=study.task)
-    except ValidationError as error:
-        raise SettingsError(explain(error, Grid)) from None
+    entries = [entry for leaf in tree.leaves.values() for entry in _entries(study, leaf)]
+    return make_grid(study.grid, entries, study.task)
 
 
 def _entries(study: Study, leaf: Leaf) -> list[ModelEntry]:
     """A model at its end, and at steps of `study.keep` that it trains itself: `NAME@STEP`."""
-    folder, labels = leaf.model.run.folder, dict(leaf.model.labels)
-    told = {name: value for name, value in labels.items() if name not in _OF_THE_CHECKPOINT}
-    steps = [step for step in kept_steps(leaf, study.study.keep) if step in study.study.keep]
-    return [
-        ModelEntry(name=leaf.name, path=str(folder.path), labels=told),
-        *(
-            ModelEntry(name=f"{leaf.name}@{step}", path=str(folder.checkpoint(step)), labels=told)
-            for step in steps
-            if step < leaf.model.total_steps
-        ),
-    ]
+    labels = {name: value for name, value in leaf.model.labels.items() if name not in _OF_THE_CHECKPOINT}
+    whole = ModelEntry(name=leaf.name, path=str(leaf.model.run.folder.path), labels=labels)
+    own = kept_steps(leaf, study.study.keep)
+    steps = tuple(step for step in own if step in study.study.keep and step < leaf.model.total_steps)
+    return [whole, *([whole.model_copy(update={"steps": steps})] if steps else [])]
