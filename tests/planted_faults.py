@@ -94,6 +94,20 @@ FAULTS = (
         tests=("tests/experiments/study/test_plan.py",),
     ),
     Fault(
+        name="study: a run that has begun keeps what the file has otherwise by now",
+        path="toolkit/experiments/study/plan.py",
+        old='settings.model_copy(update={"fork": saved_settings(own).fork})',
+        new="saved_settings(own)",
+        tests=("tests/experiments/study/test_plan.py",),
+    ),
+    Fault(
+        name="run: a checkpoint that lacks bytes counts as the newest",
+        path="toolkit/run/folder.py",
+        old=" if is_complete(path)), 0)",
+        new="), 0)",
+        tests=("tests/experiments/study/test_plan.py",),
+    ),
+    Fault(
         name="study: `from` forgets the phases before",
         path="toolkit/experiments/study/models.py",
         old='"schedule": [*before, first, *later]',

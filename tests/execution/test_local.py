@@ -121,6 +121,14 @@ def test_one_that_is_killed_while_it_is_idle_is_replaced(folder):
         assert outcome(executor) == [Finished(0, KEYS[1])]
 
 
+def test_one_that_does_not_start_fails_its_items_with_the_reason(folder):
+    executor = LocalExecutor("tests.support.nowhere:Work", environments=[{}], logs=folder / "workers")
+    with closing(executor):
+        failed = run_work([item(folder, "pass", key) for key in KEYS[:2]], executor, share=Share(), observer=Silent())
+    assert set(failed) == set(KEYS[:2])
+    assert all("ModuleNotFoundError: No module named 'tests.support.nowhere'" in each for each in failed.values())
+
+
 def test_closing_ends_a_worker_in_the_middle_of_an_item(folder):
     with executor_of(folder) as executor:
         executor.start(0, item(folder, "sleep"))

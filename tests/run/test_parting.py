@@ -266,6 +266,11 @@ def test_what_holds_later_parts_later(groups: dict[str, Any], step: int, key: st
     assert key in found.keys
 
 
+def test_of_another_objective_its_settings_are_not_told_one_by_one() -> None:
+    found = parting(_run(), _run(schedule=_schedule("clm 12")))
+    assert (found.step, found.reason) == (4, "objective: mlm there, clm here")
+
+
 def test_other_data_at_the_same_position_part() -> None:
     """Both begin theirs at row 0."""
     a, b = (

@@ -54,7 +54,7 @@ def retain(
         if last_written is not None and step > last_written:
             continue
         if num_complete < keep:
-            num_complete += _is_complete(folder)
+            num_complete += is_complete(folder)
         elif step not in in_use and not is_kept(step):
             try:
                 remove_folder(folder)
@@ -67,7 +67,8 @@ def retain(
     return removed
 
 
-def _is_complete(folder: Path) -> bool:
+def is_complete(folder: Path) -> bool:
+    """True for a checkpoint that has a manifest and all files in their sizes; they are not hashed."""
     try:
         files = read_manifest(folder).files
         return all((folder / name).stat().st_size == entry.bytes for name, entry in files.items())

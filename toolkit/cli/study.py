@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from toolkit.core.errors import SettingsError
+
 EXAMPLES = (
     "toolkit study paper-from-scratch --dry-run",
     "toolkit study shares.toml",
@@ -47,22 +49,30 @@ def command(
     ] = None,
 ) -> None:
     """Train a family of runs from one file, every common prefix once; run again, it does what is missing."""
-    from toolkit.experiments.study.program import run_study, show_model, show_plan, show_why, study_json, tidy_study
+    from toolkit.experiments.study import program
 
+    given = {"--show": show, "--tidy": tidy, "--why": why, "--dry-run": dry_run}
+    modes = [option for option, value in given.items() if value]
+    unread = {} if modes in ([], ["--dry-run"]) else {"--only": only, "--json": as_json, "--tflops": tflops}
+    if clashing := [*modes[1:], *(option for option, value in unread.items() if value)]:
+        raise SettingsError(f"{modes[0]} does not go with {clashing[0]}. Leave one of them out.")
+    if tflops and not (dry_run or as_json):
+        raise SettingsError("--tflops is for an estimate. Add --dry-run or --json, or leave it out.")
+    program.check_executor(executor)
     if show is not None:
-        show_model(study, show)
+        program.show_model(study, show)
     elif tidy:
-        tidy_study(study)
+        program.tidy_study(study)
     elif why is not None:
-        show_why(study, *why)
+        program.show_why(study, *why)
     elif dry_run and as_json:
-        print(study_json(study, only=only or [], tflops=tflops))
+        print(program.study_json(study, only=only or [], tflops=tflops))
     elif dry_run:
-        show_plan(study, only=only or [], tflops=tflops)
+        program.show_plan(study, only=only or [], tflops=tflops)
     else:
         # Standard output is the object's alone.
         with redirect_stdout(sys.stderr if as_json else sys.stdout):
-            code = run_study(study, only=only or [], executor=executor)
+            code = program.run_study(study, only=only or [], executor=executor)
         if as_json:
-            print(study_json(study, only=only or [], tflops=tflops))
+            print(program.study_json(study, only=only or [], tflops=tflops))
         raise typer.Exit(code)

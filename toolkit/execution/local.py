@@ -10,6 +10,7 @@ import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -131,10 +132,11 @@ def _serve(pipe: Connection, name: str, log: Path) -> None:
     assert parent.pid is not None
     end_with(parent.pid)
     redirect_output(log)
-    runner = load_runner(name)
+    # With the first item: where it cannot be loaded, that item fails, and no second worker tries.
+    loaded = cache(load_runner)
     while True:
         try:
             work = pipe.recv()
         except EOFError:
             return
-        pipe.send(attempt(runner, work))
+        pipe.send(attempt(lambda item: loaded(name)(item), work))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.checkpoint.folders import CHECKPOINTS_FOLDER, step_folders, step_name
 from toolkit.checkpoint.manifest import MANIFEST_NAME, CheckpointManifest, read_manifest
+from toolkit.checkpoint.retention import is_complete
 from toolkit.core.errors import CheckpointError, CorpusError, SettingsError
 from toolkit.core.files import PARTIAL_FILES, atomic_directory, atomic_write
 from toolkit.core.locks import is_held, locked_folder
@@ -48,8 +49,8 @@ class RunFolder:
         return step_folders(self.checkpoints)
 
     def newest_step(self) -> int:
-        """Updates up to the newest checkpoint; 0 without one."""
-        return max((step for step, _ in self.steps()), default=0)
+        """Updates up to the newest checkpoint that has all its files, which are not hashed; 0 without one."""
+        return next((step for step, path in self.steps() if is_complete(path)), 0)
 
     def newest_checkpoint(self) -> "tuple[Checkpoint | None, list[str]]":
         """The newest checkpoint whose every file is intact, and a message for each newer one that is not."""

@@ -145,6 +145,9 @@ def _differing(there: Mapping[str, Held], here: Mapping[str, Held], changed: Col
         theirs, ours = there.get(key, nothing), here.get(key, nothing)
         if theirs.value != ours.value:
             found[key] = f"{key}: {theirs.shown} there, {ours.shown} here"
+    if "objective" in found:
+        # Another one has other settings.
+        return {key: told for key, told in found.items() if not key.startswith("objectives.")}
     return found
 
 

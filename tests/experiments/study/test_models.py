@@ -177,6 +177,11 @@ def test_nothing_is_shared_where_the_warm_up_is_a_share_of_the_run(study, tmp_pa
             ["from 'test-clm-7': no model that can be made before has that name", "Did you mean 'test-clm-6'?"],
         ),
         ("[set.train]\nsteps = 9\n[[models]]\naxes.schedule = ['clm 6']", ["train.steps=9, but the phases"]),
+        ("[set]\nrun.dir = 'x'\n[[models]]\naxes.schedule = ['clm 6']", ["run.dir is not set by hand.", "study.dir"]),
+        (
+            "[[models]]\nset.checkpoint.keep_at = [3]\naxes.schedule = ['clm 6']",
+            ["checkpoint.keep_at is not set by hand. Set study.keep instead."],
+        ),
     ],
 )
 def test_mistakes_are_told_together_with_their_place(study, text, messages):
@@ -230,6 +235,18 @@ def test_a_template_has_fields_that_models_have(study):
             models_of(study("[[models]]\naxes.schedule = ['clm 6']", head=f'names = "{template}"'))
     with pytest.raises(SettingsError, match="cannot be the name of a folder"):
         models_of(study("[[models]]\naxes.schedule = ['clm 6']", head='names = "{seed:_>300}"'))
+
+
+def test_names_of_one_folder_are_refused(study):
+    text = "[[models]]\naxes.part = { a = { lr.peak = 1e-3 }, A = { lr.peak = 1e-4 } }"
+    with pytest.raises(SettingsError, match="two models are called A and a, which differ in case alone: block 1"):
+        models_of(study(text, head='names = "{part}"'))
+
+
+def test_models_that_are_from_one_another_are_named(study):
+    block = "[[models]]\nfrom = '{}'\naxes.part.{}.schedule = 'mlm 2'\n"
+    with pytest.raises(SettingsError, match=r"^models are from one another: a -> b -> c -> a\. Let"):
+        models_of(study("".join(block.format(*pair) for pair in ("ba", "cb", "ac")), head='names = "{part}"'))
 
 
 def test_models_that_are_alike_are_refused(study):

@@ -16,7 +16,7 @@ from toolkit.experiments.study.declaration import load_study
 from toolkit.experiments.study.finetuning import grid_of
 from toolkit.experiments.study.models import models_of
 from toolkit.experiments.study.plan import StudyPlan
-from toolkit.experiments.study.program import tidy_study
+from toolkit.experiments.study.program import run_study, show_plan, tidy_study
 from toolkit.experiments.study.slurm import joined
 from toolkit.experiments.study.tree import Tree
 from toolkit.run.folder import RunFolder
@@ -29,6 +29,7 @@ STUDY = """
 [study]
 base = "{folder}/run.toml"
 dir = "{folder}/study"
+{study}
 [set.eval]
 every = 100
 {head}
@@ -42,9 +43,9 @@ SHARES = ["clm 8", "clm 3 + mlm 5", "clm 5 + mlm 3", "mlm 8", "mlm 6"]
 CLM, THREE, FIVE, MLM, SHORT = "run-clm-8", "run-clm-3-mlm40-8", "run-clm-5-mlm40-8", "run-mlm40-8", "run-mlm40-6"
 
 
-def write_study(folder: Path, schedules: list[str], head: str = "") -> str:
-    path = folder / "shares.toml"
-    path.write_text(STUDY.format(folder=folder, head=head, schedules=", ".join(f'"{each}"' for each in schedules)))
+def write_study(folder: Path, schedules: list[str], head: str = "", study: str = "") -> str:
+    path, listed = folder / "shares.toml", ", ".join(f'"{each}"' for each in schedules)
+    path.write_text(STUDY.format(folder=folder, head=head, study=study, schedules=listed))
     return str(path)
 
 
@@ -158,6 +159,62 @@ def test_a_damaged_checkpoint_is_none(trained, tmp_path):
     finally:
         weights.write_bytes(whole)
         write_study(folder, SHARES)
+
+
+def test_a_last_checkpoint_that_lacks_bytes_is_made_again_and_the_grid_takes_no_earlier_one(trained):
+    folder, _ = trained
+    last = RunFolder(folder / "study" / "runs" / CLM).checkpoint(8)
+    weights = max(last.iterdir(), key=os.path.getsize)
+    whole = weights.read_bytes()
+    try:
+        weights.write_bytes(whole[:-1])
+        plan = planned(write_study(folder, SHARES))
+        assert [(piece.name, piece.first, piece.until) for piece in plan.pieces] == [(CLM, 5, 8)]
+        task = f'[[task]]\nname = "S"\nkind = "sc"\ntext_columns = ["text"]\ntrain = "{folder}/corpus"\n'
+        task += "".join(f'{split} = "{folder}/corpus"\n' for split in ("validation", "test"))
+        study = load_study(write_study(folder, SHARES, head=task))
+        grid = grid_of(study, plan.tree)
+        assert [entry.path for entry in grid.model if entry.name == CLM] == [str(last)]
+    finally:
+        weights.write_bytes(whole)
+        write_study(folder, SHARES)
+
+
+def test_what_changes_no_weight_reaches_a_run_that_has_begun(trained):
+    folder, _ = trained
+    base = folder / "run.toml"
+    text = base.read_text()
+    try:
+        base.write_text(text.replace('precision = "fp32"\n', ""))
+        plan = planned(write_study(folder, SHARES, head="[set.log]\nevery = 7\n[set.checkpoint]\nevery = 2"))
+        settings = plan.run_file(THREE)
+        assert (settings.log.every, settings.checkpoint.every, settings.checkpoint.keep_at) == (7, 2, (8,))
+        # What its start has chosen, and where it began.
+        assert (settings.precision, settings.fork.step) == ("fp32", 3)
+    finally:
+        base.write_text(text)
+        write_study(folder, SHARES)
+
+
+def test_a_run_file_that_was_removed_is_written_again(trained):
+    folder, _ = trained
+    path = folder / "study" / "runs" / THREE / "run.toml"
+    before = load_run(str(path))
+    path.unlink()
+    assert run_study(str(folder / "shares.toml")) == 0
+    assert load_run(str(path)) == before
+
+
+def test_a_dry_run_says_what_is_left_and_where_bits_will_differ(trained, capsys):
+    folder, _ = trained
+    source = write_study(folder, [*SHARES, "clm 5 + mlm 5"], head="[machine]\ngpus = 2")
+    try:
+        show_plan(source)
+    finally:
+        write_study(folder, SHARES)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "trained: 5 of 6 models; left: 5 steps in 1 piece run-clm-5-mlm40-10: " in printed
+    assert "step-00000005 is of 1 rank, and machine.gpus and nodes make 2 ranks of it: not the same bits" in printed
 
 
 def test_a_run_on_disk_is_the_one_of_the_file(trained):

@@ -73,6 +73,9 @@ def test_why_two_models_share_no_more(capsys):
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith("610m-clm-12k and 610m-clm-22k share 10,000 steps: from there on, lr: ")
     assert second.endswith("share 42,000 steps: one is the beginning of the other")
+    show_why("paper-from-scratch", "610m-clm-3k-mlm40-12k", "610m-clm-6k-mlm40-12k")
+    end = "share 3,000 steps: from there on, objective: mlm there, clm here"
+    assert capsys.readouterr().out.splitlines()[0].endswith(end)
 
 
 def test_some_models_come_with_those_that_they_begin_from():
@@ -120,6 +123,27 @@ def test_a_file_that_a_task_lacks_is_told_before_training(tmp_path):
     with pytest.raises(SettingsError, match=r"\[\[task\]\] S: train = '.*train\.tsv' does not exist"):
         run_study(source)
     assert not (tmp_path / "study").exists()
+
+
+def test_a_step_that_no_model_keeps_is_named(tmp_path):
+    write_run(tmp_path, phase_steps=4)
+    with pytest.raises(SettingsError, match=r"study\.keep names step 7, which no model has before .* has 8 steps"):
+        open_study(write_study(tmp_path, ["clm 8", "mlm 6"], study="keep = [5, 7]"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tidy": True, "only": ["clm"]}, "--tidy does not go with --only"),
+        ({"show": "clm", "as_json": True}, "--show does not go with --json"),
+        ({"why": ("a", "b"), "dry_run": True}, "--why does not go with --dry-run"),
+        ({"tflops": 3.0}, "--tflops is for an estimate"),
+        ({"dry_run": True, "executor": "k8s"}, "unknown executor 'k8s'"),
+    ],
+)
+def test_an_option_that_would_not_be_read_is_refused(options, message):
+    with pytest.raises(SettingsError, match=message):
+        command("laptop", **options)
 
 
 def test_an_unknown_executor_or_study_is_named():

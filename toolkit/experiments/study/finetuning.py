@@ -24,7 +24,9 @@ def grid_of(study: Study, tree: Tree) -> Grid | None:
 def _entries(study: Study, leaf: Leaf) -> list[ModelEntry]:
     """A model at its end, and at steps of `study.keep` that it trains itself: `NAME@STEP`."""
     labels = {name: value for name, value in leaf.model.labels.items() if name not in _OF_THE_CHECKPOINT}
-    whole = ModelEntry(name=leaf.name, path=str(leaf.model.run.folder.path), labels=labels)
+    folder = leaf.model.run.folder
+    # Its folder would mean an earlier checkpoint where the last is damaged.
+    last = ModelEntry(name=leaf.name, path=str(folder.checkpoint(leaf.model.total_steps)), labels=labels)
     own = kept_steps(leaf, study.study.keep)
     steps = tuple(step for step in own if step in study.study.keep and step < leaf.model.total_steps)
-    return [whole, *([whole.model_copy(update={"steps": steps})] if steps else [])]
+    return [last, *([last.model_copy(update={"path": str(folder.path), "steps": steps})] if steps else [])]

@@ -2,28 +2,29 @@
 
 import copy
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from toolkit.core.errors import SettingsError, UserError
 from toolkit.core.settings import nearest
 from toolkit.core.text import counted
 from toolkit.experiments.grid.declaration import Label
+from toolkit.experiments.study.axes import Choice, axes_of, labels_of_choices
 from toolkit.experiments.study.declaration import ModelBlock, RewarmSettings, Study
 from toolkit.experiments.study.folder import StudyFolder
 from toolkit.experiments.study.names import labels_of, model_name
 from toolkit.experiments.study.schedules import parse_schedule
 from toolkit.run.declared import DeclaredRun
 from toolkit.run.folder import RunFolder
-from toolkit.run.identity import is_free
 from toolkit.run.load import complete_run, find_run_file, read_resolved
-from toolkit.run.settings import RunFolderSettings, RunSettings
+from toolkit.run.settings import RunFolderSettings
 from toolkit.run.toml_files import read_toml
 
-# What reports call the values of an axis; of the others it is the key.
-_LABELS = {"run.seed": "seed", "objectives.mlm.mask_ratio": "mask_ratio", "model.preset": "size"}
-_OF_RUN_FILES = frozenset(RunSettings.model_fields) | {"scheduler"}
+# Keys that a study chooses for each of its models, and what takes their place.
+_CHOSEN = {"run.dir": "Each model has a folder of its name; set study.dir", "checkpoint.keep_at": "Set study.keep"}
 
 
 @dataclass(frozen=True)
@@ -50,15 +51,6 @@ class Model:
         return self.run.plan.schedule.total_steps
 
 
-@dataclass(frozen=True)
-class _Choice:
-    """A value of an axis: what it changes in a run file, and the label that says so."""
-
-    axis: str
-    label: Label
-    changes: Mapping[str, Any]
-
-
 def models_of(study: Study) -> tuple[Model, ...]:
     """All models, in the order of the file; those with `from` behind the ones that it names.
 
@@ -70,7 +62,7 @@ def models_of(study: Study) -> tuple[Model, ...]:
         for number, block in ready:
             family.add(number, block)
         waiting = [each for each in waiting if each not in ready]
-    family.check(unknown=[source for _, block in waiting for source in block.sources])
+    family.check(waiting=[block for _, block in waiting])
     return tuple(family.models.values())
 
 
@@ -99,7 +91,7 @@ class _Family:
     def add(self, number: int, block: ModelBlock) -> None:
         """Find the models of a block."""
         try:
-            axes = list(_axes(block.axes))
+            axes = list(axes_of(block.axes))
             if block.rewarm is not None and not block.sources:
                 raise SettingsError("rewarm is of models with from, which names what they go on from. Give both.")
         except SettingsError as error:
@@ -114,17 +106,32 @@ class _Family:
             except UserError as error:
                 self._mistake(place, error)
 
-    def check(self, *, unknown: Iterable[str]) -> None:
-        """Raise what is wrong, all of it; `unknown` are sources that no model has as its name."""
+    def check(self, *, waiting: Sequence[ModelBlock]) -> None:
+        """Raise what is wrong, all of it; blocks that are `waiting` have a source that no model has as its name."""
         # Else the models may be missing for a mistake of theirs.
-        mistakes = [*map(self._told, self._mistakes)] or [
+        mistakes = [*map(self._told, self._mistakes), *self._circle(waiting)] or [
             f"from {source!r}: no model that can be made before has that name, and it is not the folder of a run."
             f"{nearest(source, self.models)} Models: {', '.join(self.models) or 'none'}."
-            for source in dict.fromkeys(unknown)
+            for source in dict.fromkeys(source for block in waiting for source in block.sources)
             if not self.knows(source)
         ]
         if mistakes:
             raise SettingsError("\n".join(mistakes))
+
+    def _circle(self, waiting: Sequence[ModelBlock]) -> list[str]:
+        """Message on models that wait for one another, known where their names follow from their axes alone."""
+        needs: dict[str, Sequence[str]] = {}
+        for block in waiting:
+            # Axes may be wrong, and other fields follow from the run, which cannot be made.
+            with suppress(SettingsError, ValueError, LookupError):
+                for choices in itertools.product(*axes_of(block.axes)):
+                    needs[self._study.study.names.format_map(labels_of_choices(choices))] = block.sources
+        try:
+            TopologicalSorter(needs).prepare()
+        except CycleError as error:
+            names = " -> ".join(reversed(error.args[1]))
+            return [f"models are from one another: {names}. Let one of them begin without from."]
+        return []
 
     def _mistake(self, place: str, error: UserError) -> None:
         """Keep a message with its place; one that many models have is told once."""
@@ -136,27 +143,31 @@ class _Family:
         return f"{where}:{'' if mistake.startswith(chr(10)) else ' '}{mistake}"
 
     def _add(self, model: Model) -> None:
-        if (other := self.models.get(model.name)) is not None:
-            raise SettingsError(
-                f"two models are called {model.name}: {other.place}; and {model.place}. Take one out, or give "
-                "study.names a template, such as 'clm-{clm_share}-seed-{seed}'."
-            )
+        for other in self.models.values():
+            # Some file systems do not tell them apart.
+            if other.name.casefold() == model.name.casefold():
+                alike = "" if other.name == model.name else f" and {other.name}, which differ in case alone"
+                raise SettingsError(
+                    f"two models are called {model.name}{alike}: {other.place}; and {model.place}. Take one out, or "
+                    "give study.names a template, such as 'clm-{clm_share}-seed-{seed}'."
+                )
         self.models[model.name] = model
 
-    def _model(self, block: ModelBlock, source: str | None, choices: Sequence[_Choice], place: str) -> Model:
+    def _model(self, block: ModelBlock, source: str | None, choices: Sequence[Choice], place: str) -> Model:
         own = merged(block.set, *(choice.changes for choice in choices))
         raw = self._from_base(own) if source is None else self._behind(source, own, block.rewarm or RewarmSettings())
         _check_tables(raw, place=place)
         if found := sorted(raw.keys() & {"fork", "branch"}):
             raise SettingsError(f"[{found[0]}] is not set by hand: a study finds where its models begin. Take it out.")
+        given = merged(self._study.set, own)
+        for key, remedy in _CHOSEN.items():
+            table, _, name = key.partition(".")
+            if name in given.get(table, {}):
+                raise SettingsError(f"{key} is not set by hand. {remedy} instead.")
         raw["run"] = {**raw.get("run", {}), "dir": str(self._runs / "unnamed")}
         size = str(raw.get("model", {}).get("preset", self._stem))
         run = complete_run(copy.deepcopy(raw), [], origin=place)
-        labels = labels_of(run, size=size) | {
-            _LABELS.get(choice.axis, choice.axis.replace(".", "_")): choice.label
-            for choice in choices
-            if choice.axis != "schedule"
-        }
+        labels = labels_of(run, size=size) | labels_of_choices(choices)
         name = model_name(self._study.study.names, labels, run, size=size)
         raw["run"]["dir"] = str(self._runs / name)
         settings = run.settings.model_copy(update={"run": RunFolderSettings(**raw["run"])})
@@ -229,44 +240,3 @@ def _with_phases(given: Mapping[str, Any]) -> dict[str, Any]:
     """Keys of a run file, with a schedule that is a text as phases."""
     schedule = given.get("schedule")
     return {**given, "schedule": parse_schedule(schedule)} if isinstance(schedule, str) else dict(given)
-
-
-def _axes(axes: Mapping[str, Any]) -> Iterator[list[_Choice]]:
-    """The values of each axis: of a key of the run file, or of a name with fragments of one."""
-    for name, given in axes.items():
-        if name in _OF_RUN_FILES:
-            yield from _axes_of_keys((name,), given)
-        elif isinstance(given, dict) and given and all(isinstance(part, dict) for part in given.values()):
-            yield [_Choice(name, label, changes) for label, changes in given.items()]
-        else:
-            raise SettingsError(
-                f"axes.{name}: {name!r} is not a table of a run file, which would have lists of values below it, nor "
-                f"an axis of its own, which would have tables: axes.{name}.small = {{ model.preset = '210m' }}."
-                f"{nearest(name, _OF_RUN_FILES)}"
-            )
-
-
-def _axes_of_keys(path: tuple[str, ...], given: Any) -> Iterator[list[_Choice]]:
-    axis = ".".join(path)
-    if isinstance(given, dict) and given:
-        for key, below in given.items():
-            yield from _axes_of_keys((*path, key), below)
-        return
-    if not isinstance(given, list) or not given:
-        raise SettingsError(f"axes.{axis}: expected a list of values, got {given!r}.")
-    # Validation belongs to a run's identity, and no step reads it.
-    if is_free(axis) or axis == "data.validation":
-        raise SettingsError(
-            f"axes.{axis}: it changes no weight, so all its models would be the same. Give it in [set]."
-        )
-    yield [_Choice(axis, _label(value), _nested(path, value)) for value in given]
-
-
-def _label(value: Any) -> Label:
-    return value if isinstance(value, str | int | float | bool) else str(value)
-
-
-def _nested(path: Sequence[str], value: Any) -> dict[str, Any]:
-    for key in reversed(path):
-        value = {key: value}
-    return dict(value)

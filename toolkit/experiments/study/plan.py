@@ -3,18 +3,20 @@
 Nothing else is kept. A study that was killed, or that got models later, does what its folder lacks.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolkit.checkpoint.read import newest_intact, open_checkpoint
+from toolkit.checkpoint.manifest import read_manifest
+from toolkit.checkpoint.read import Checkpoint, newest_intact, open_checkpoint
 from toolkit.core.errors import CheckpointError, SettingsError, UserError
 from toolkit.core.text import counted
+from toolkit.engine.gpus import num_devices
 from toolkit.experiments.study.declaration import Study
 from toolkit.experiments.study.estimate import kept_steps
 from toolkit.experiments.study.tree import Leaf, Tree
 from toolkit.run.folder import RunFolder
-from toolkit.run.identity import check_same_run
+from toolkit.run.identity import check_same_run, saved_settings
 from toolkit.run.load import read_resolved
 from toolkit.run.parting import Course, parting
 from toolkit.run.settings import ForkSettings, RunSettings
@@ -53,17 +55,23 @@ class _Source:
 class StudyPlan:
     """A study, its tree, and where it stands.
 
+    Args:
+        opened: opens a checkpoint that might be begun from. All of its files are hashed, which takes a minute where
+            they are large.
+
     Attributes:
         pieces: what is left to do; givers come first.
-        notes: steps that are made again, and why.
+        notes: steps that are made again, and other ranks, and why.
 
     Raises:
         SettingsError: runs on disk were trained with other settings; all of them are named.
     """
 
-    def __init__(self, study: Study, tree: Tree) -> None:
-        self.study, self.tree, self.notes = study, tree, list[str]()
+    def __init__(self, study: Study, tree: Tree, *, opened: Callable[[Path], Checkpoint] = open_checkpoint) -> None:
+        self.study, self.tree, self.notes, self._opened = study, tree, list[str](), opened
         self._adopted = {folder: Course(read_resolved(folder.settings_file)) for folder in _adopted(study, tree)}
+        # Settings of the runs that have begun.
+        self._begun = dict[str, RunSettings]()
         self._check_runs()
         # Givers come first, so what a model waits for is known when it is its turn.
         self._sources, self._first = dict[str, _Source | None](), dict[str, int]()
@@ -72,6 +80,12 @@ class StudyPlan:
             source = self._sources[name] = None if done else self._source_of(leaf)
             self._first[name] = done or (source.step if source else 0)
         self.pieces = tuple(piece for leaf in tree.leaves.values() for piece in self._pieces_of(leaf))
+        self._tell_other_ranks()
+
+    @property
+    def num_steps(self) -> int:
+        """Updates that are left."""
+        return sum(piece.until - piece.first for piece in self.pieces)
 
     def folder(self, name: str) -> RunFolder:
         """Folder of a model's run."""
@@ -85,11 +99,8 @@ class StudyPlan:
         """Settings that a run is to have on disk: its own, where it begins, and which checkpoints stay."""
         leaf, source = self.tree.leaves[name], self._sources.get(name)
         keep = kept_steps(leaf, self.study.study.keep)
-        settings = leaf.model.run.settings
-        if self.done(name):
-            # With what its start has chosen.
-            settings = read_resolved(self.folder(name).settings_file).settings
-        elif source is not None:
+        settings = self._begun.get(name, leaf.model.run.settings)
+        if name not in self._begun and source is not None:
             settings = settings.model_copy(
                 update={"fork": ForkSettings.model_validate({"from": str(source.path), "step": source.step})}
             )
@@ -108,12 +119,8 @@ class StudyPlan:
             }
             found += [path for step, path in self.folder(leaf.name).steps() if step not in needed]
         # A run whose newest checkpoint is damaged goes on from one of these.
-        whole = {path.parent: self._is_whole(path.parent) for path in found}
+        whole = {folder: not newest_intact(folder)[1] for folder in {path.parent for path in found}}
         return [path for path in found if whole[path.parent]]
-
-    def _is_whole(self, checkpoints: Path) -> bool:
-        """True where the newest of a run's checkpoints is intact."""
-        return not newest_intact(checkpoints)[1]
 
     def _waited(self, name: str) -> set[int]:
         """Steps of a run whose checkpoints others wait for."""
@@ -146,9 +153,7 @@ class StudyPlan:
         return found
 
     def _intact(self, leaf: Leaf, *, first: int) -> Iterator[_Source]:
-        """Checkpoints of other runs from a step on, up to where this one parts from them, whose files are whole; latest
-        first. Each that is looked at is hashed, which takes a minute where it is large.
-        """
+        """Checkpoints of other runs from a step on, up to where this one parts from them, that open; latest first."""
         course = Course(leaf.model.run)
         limits = {
             self.folder(name): self.tree.parting(name, leaf.name).step for name in self.tree.leaves if name != leaf.name
@@ -162,10 +167,27 @@ class StudyPlan:
         ]
         for source in sorted(kept, key=lambda source: -source.step):
             try:
-                open_checkpoint(source.path)
+                self._opened(source.path)
             except CheckpointError:
                 continue
             yield source
+
+    def _tell_other_ranks(self) -> None:
+        """Note runs that go on from a checkpoint of other ranks than they are to have."""
+        machine = self.study.machine
+        for name in dict.fromkeys(piece.name for piece in self.pieces):
+            done, source = self.done(name), self._sources[name]
+            path = self.folder(name).checkpoint(done) if done else None
+            if source is not None and source.needs is None:
+                path = source.path
+            if path is None:
+                continue
+            before, now = read_manifest(path).layout.world_size, machine.nodes * (machine.gpus or num_devices())
+            if before != now:
+                self.notes.append(
+                    f"{name}: {path} is of {counted(before, 'rank')}, and machine.gpus and nodes make "
+                    f"{counted(now, 'rank')} of it: not the same bits as trained alone"
+                )
 
     def _check_runs(self) -> None:
         mistakes = []
@@ -173,7 +195,10 @@ class StudyPlan:
             run = leaf.model.run
             try:
                 if (own := run.folder.newest_manifest()) is not None:
-                    check_same_run(own.settings, Start(own=own).keep_choices(run).settings)
+                    # As the file has them now, with what its start has chosen.
+                    settings = Start(own=own).keep_choices(run).settings
+                    check_same_run(own.settings, settings)
+                    self._begun[leaf.name] = settings.model_copy(update={"fork": saved_settings(own).fork})
             except UserError as error:
                 mistakes.append(f"{leaf.name}: {error}\nOr rename the model, or remove its folder.")
         if mistakes:

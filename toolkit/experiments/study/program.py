@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import tomli_w
 
 from toolkit.checkpoint.folders import remove_folder
+from toolkit.checkpoint.read import open_unverified
 from toolkit.core.console import console
 from toolkit.core.errors import SettingsError
 from toolkit.core.files import atomic_write
@@ -15,15 +15,13 @@ from toolkit.core.text import counted
 from toolkit.execution.work import ExecutorKind
 from toolkit.experiments.study.declaration import Study, load_study
 from toolkit.experiments.study.display import show_study
-from toolkit.experiments.study.estimate import StudyEstimate, summary
+from toolkit.experiments.study.estimate import StudyEstimate, kept_steps, summary
 from toolkit.experiments.study.finetuning import grid_of
 from toolkit.experiments.study.folder import StudyFolder
 from toolkit.experiments.study.models import Model, models_of
+from toolkit.experiments.study.plan import StudyPlan
 from toolkit.experiments.study.tree import Tree
 from toolkit.run.load import to_toml
-
-if TYPE_CHECKING:
-    from toolkit.experiments.study.plan import StudyPlan
 
 SLURM = "slurm"
 """Executor whose jobs outlive this command."""
@@ -36,10 +34,19 @@ def study_json(source: str, *, only: Sequence[str] = (), tflops: float | None = 
 
 
 def show_plan(source: str, *, only: Sequence[str] = (), tflops: float | None = None) -> None:
-    """Print what a study takes, and its tree; nothing is opened or written."""
+    """Print what a study takes, and its tree; and what is left, where some of it lies on disk. Nothing is hashed."""
     study, tree = open_study(source, only=only)
-    estimate = StudyEstimate.of(tree, study.study.keep)
-    show_study(console(), study, tree, estimate, tflops=tflops or study.machine.tflops)
+    estimate, screen = StudyEstimate.of(tree, study.study.keep), console()
+    plan = StudyPlan(study, tree, opened=open_unverified)
+    show_study(screen, study, tree, estimate, tflops=tflops or study.machine.tflops)
+    if plan.num_steps < tree.shared or StudyFolder(study.study.dir).runs.is_dir():
+        trained = sum(plan.done(name) == leaf.model.total_steps for name, leaf in tree.leaves.items())
+        screen.print(
+            f"trained: {trained:,} of {counted(len(tree.leaves), 'model')}; left: {counted(plan.num_steps, 'step')} in "
+            f"{counted(len(plan.pieces), 'piece')}"
+        )
+    for note in plan.notes:
+        screen.print(note)
 
 
 def show_model(source: str, name: str) -> None:
@@ -66,11 +73,7 @@ def run_study(source: str, *, only: Sequence[str] = (), executor: str = "local")
     Raises:
         UserError: the file does not fit, a run on disk was trained otherwise, or another command runs the study.
     """
-    if executor not in (known := [*ExecutorKind, SLURM]):
-        raise SettingsError(f"unknown executor {executor!r}. Choose one of {', '.join(known)}.")
-    # With torch, which a dry run does not need.
-    from toolkit.experiments.study.plan import StudyPlan
-
+    check_executor(executor)
     study, tree = open_study(source, only=only)
     grid, folder, screen = grid_of(study, tree), StudyFolder(study.study.dir), console()
     if grid is not None:
@@ -102,6 +105,12 @@ def run_study(source: str, *, only: Sequence[str] = (), executor: str = "local")
     return run_grid(grid, executor=ExecutorKind(executor))
 
 
+def check_executor(name: str) -> None:
+    """Refuse an executor that there is not."""
+    if name not in (known := [*ExecutorKind, SLURM]):
+        raise SettingsError(f"unknown executor {name!r}. Choose one of {', '.join(known)}.")
+
+
 def tidy_study(source: str) -> None:
     """Remove the checkpoints of a study that nobody begins from any more, and print each.
 
@@ -110,8 +119,6 @@ def tidy_study(source: str) -> None:
     Raises:
         UserError: as `run_study`; or a checkpoint cannot be removed.
     """
-    from toolkit.experiments.study.plan import StudyPlan
-
     study, tree = open_study(source)
     folder, screen = StudyFolder(study.study.dir), console()
     with folder.locked():
@@ -124,15 +131,18 @@ def tidy_study(source: str) -> None:
     screen.print(f"{freed / 1e9:,.3g} GB freed in {folder.path}")
 
 
-def _write(plan: "StudyPlan", folder: StudyFolder) -> None:
+def _write(plan: StudyPlan, folder: StudyFolder) -> None:
     """Write what the study is, and the run files of its models."""
     study, tree = plan.study, plan.tree
     atomic_write(folder.summary_file, json.dumps(_summary(study, tree, study.machine.tflops), indent=2) + "\n")
     atomic_write(
         folder.declaration_file, tomli_w.dumps(study.model_dump(mode="json", by_alias=True, exclude_none=True))
     )
-    for name in tree.leaves:
+    for name, leaf in tree.leaves.items():
         run = plan.folder(name)
+        if plan.done(name) == leaf.model.total_steps and run.settings_file.is_file():
+            # It says how it was trained.
+            continue
         settings = to_toml(plan.run_file(name))
         try:
             run.path.mkdir(parents=True, exist_ok=True)
@@ -144,7 +154,7 @@ def _write(plan: "StudyPlan", folder: StudyFolder) -> None:
             ) from None
 
 
-def _train(plan: "StudyPlan", folder: StudyFolder, executor: str) -> int:
+def _train(plan: StudyPlan, folder: StudyFolder, executor: str) -> int:
     folder.logs.mkdir(exist_ok=True)
     if executor == SLURM:
         from toolkit.experiments.study.slurm import submit_pieces
@@ -161,6 +171,13 @@ def open_study(source: str, *, only: Sequence[str] = ()) -> tuple[Study, Tree]:
     study = load_study(source)
     models = models_of(study)
     tree = Tree(models)
+    for step in study.study.keep:
+        if not any(step in kept_steps(leaf, [step]) for leaf in tree.leaves.values()):
+            longest = max(model.total_steps for model in models)
+            raise SettingsError(
+                f"study.keep names step {step:,}, which no model has before its learning rate decays; the longest has "
+                f"{counted(longest, 'step')}. Take it out."
+            )
     # What is wrong with its tasks is told before anything is trained.
     grid_of(study, tree)
     return study, tree.only([_named(models, name).name for name in only]) if only else tree
