@@ -95,12 +95,17 @@ class StudyPlan:
         """Updates of a run up to its newest checkpoint; 0 where it has none."""
         return self.folder(name).newest_step()
 
+    def whole(self, name: str) -> Path | None:
+        """The checkpoint of another run that is a run's last one; None where there is none, or it has its own."""
+        source = self._sources[name]
+        return source.path if source and source.step == self.tree.leaves[name].model.total_steps else None
+
     def run_file(self, name: str) -> RunSettings:
         """Settings that a run is to have on disk: its own, where it begins, and which checkpoints stay."""
         leaf, source = self.tree.leaves[name], self._sources.get(name)
         keep = kept_steps(leaf, self.study.study.keep)
         settings = self._begun.get(name, leaf.model.run.settings)
-        if name not in self._begun and source is not None:
+        if name not in self._begun and source is not None and not self.whole(name):
             settings = settings.model_copy(
                 update={"fork": ForkSettings.model_validate({"from": str(source.path), "step": source.step})}
             )
@@ -132,7 +137,7 @@ class StudyPlan:
         first, source, total = self._first[leaf.name], self._sources[leaf.name], leaf.model.total_steps
         needs = source.needs if source else None
         waited = self._waited(leaf.name)
-        ends = sorted({*waited, total} if first < total or not self.done(leaf.name) else waited)
+        ends = sorted({*waited, total} if first < total else waited)
         for until in ends:
             yield RunPiece(leaf.name, until, first, needs)
             first, needs = until, (leaf.name, until)
@@ -176,11 +181,9 @@ class StudyPlan:
         """Note runs that go on from a checkpoint of other ranks than they are to have."""
         machine = self.study.machine
         for name in dict.fromkeys(piece.name for piece in self.pieces):
-            done, source = self.done(name), self._sources[name]
-            path = self.folder(name).checkpoint(done) if done else None
-            if source is not None and source.needs is None:
-                path = source.path
-            if path is None:
+            source, own = self._sources[name], self.folder(name).checkpoint(self.done(name))
+            path = own if source is None else source.path
+            if (source and source.needs) or not path.is_dir():
                 continue
             before, now = read_manifest(path).layout.world_size, machine.nodes * (machine.gpus or num_devices())
             if before != now:

@@ -1,6 +1,7 @@
 """`toolkit study`: a family of runs from one file, every common prefix trained once; run again, what is missing."""
 
 import json
+import shutil
 from collections.abc import Sequence
 
 import tomli_w
@@ -9,7 +10,7 @@ from toolkit.checkpoint.folders import remove_folder
 from toolkit.checkpoint.read import open_unverified
 from toolkit.core.console import console
 from toolkit.core.errors import SettingsError
-from toolkit.core.files import atomic_write
+from toolkit.core.files import atomic_directory, atomic_write
 from toolkit.core.settings import nearest
 from toolkit.core.text import counted
 from toolkit.execution.work import ExecutorKind
@@ -132,26 +133,33 @@ def tidy_study(source: str) -> None:
 
 
 def _write(plan: StudyPlan, folder: StudyFolder) -> None:
-    """Write what the study is, and the run files of its models."""
+    """Write what the study is, the run files of its models, and the last checkpoints that other runs have of them."""
     study, tree = plan.study, plan.tree
     atomic_write(folder.summary_file, json.dumps(_summary(study, tree, study.machine.tflops), indent=2) + "\n")
     atomic_write(
         folder.declaration_file, tomli_w.dumps(study.model_dump(mode="json", by_alias=True, exclude_none=True))
     )
-    for name, leaf in tree.leaves.items():
-        run = plan.folder(name)
-        if plan.done(name) == leaf.model.total_steps and run.settings_file.is_file():
-            # It says how it was trained.
-            continue
-        settings = to_toml(plan.run_file(name))
+    for name in tree.leaves:
         try:
-            run.path.mkdir(parents=True, exist_ok=True)
-            atomic_write(run.settings_file, settings)
+            _write_run(plan, name)
         except OSError as error:
             raise SettingsError(
-                f"could not write {run.settings_file}: {error.strerror or error}. Make its folder writable, or set "
-                "study.dir to another one."
+                f"could not write {plan.folder(name).settings_file}: {error.strerror or error}. Make its folder "
+                "writable, or set study.dir to another one."
             ) from None
+
+
+def _write_run(plan: StudyPlan, name: str) -> None:
+    run, total = plan.folder(name), plan.tree.leaves[name].model.total_steps
+    if plan.done(name) == total and run.settings_file.is_file():
+        # It says how it was trained.
+        return
+    run.path.mkdir(parents=True, exist_ok=True)
+    atomic_write(run.settings_file, to_toml(plan.run_file(name)))
+    if (last := plan.whole(name)) is not None:
+        with atomic_directory(run.checkpoint(total)) as copy:
+            shutil.copytree(last, copy, dirs_exist_ok=True)
+            remove_folder(run.checkpoint(total))
 
 
 def _train(plan: StudyPlan, folder: StudyFolder, executor: str) -> int:
