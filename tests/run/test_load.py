@@ -114,11 +114,7 @@ def test_every_preset_loads(name, tmp_path, monkeypatch):
             load_run(name)
         return
     settings = load_run(name)
-    continues = name.startswith("610m-cpt")
-    assert schedule_of(settings).phases[0].objective == ("mlm" if continues else "clm")
-    if continues:
-        assert f"{schedule_of(settings).total_steps // 1000}k" == name.removeprefix("610m-cpt-")
-        assert (settings.lr.warmup_steps, settings.lr.decay_steps, settings.init.optimizer) == (0, 2000, "reset")
+    assert schedule_of(settings).phases[0].objective == "clm"
     if name in ("210m", "610m", "1b", "3b"):
         assert schedule_of(settings).total_steps == 42_000
         assert settings.model.vocab_size == 128_256
