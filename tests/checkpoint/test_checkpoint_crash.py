@@ -19,7 +19,9 @@ import pytest
 import torch
 
 from tests.support.checkpoints import states_of, write_checkpoint
-from toolkit.checkpoint import durable, open_checkpoint, retain
+from toolkit.checkpoint import durable
+from toolkit.checkpoint.read import open_checkpoint
+from toolkit.checkpoint.retention import retain
 
 SIZES = ((200, 100), (50_000,), (3,))
 fork = multiprocessing.get_context("fork")

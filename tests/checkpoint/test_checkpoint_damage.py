@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.checkpoint import newest_intact, open_checkpoint
+from toolkit.checkpoint.read import newest_intact, open_checkpoint
 from toolkit.core.errors import CheckpointError
 
 FILES = [

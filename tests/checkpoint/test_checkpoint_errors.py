@@ -11,7 +11,9 @@ import pytest
 import torch
 
 from tests.support.checkpoints import states_of, write_checkpoint
-from toolkit.checkpoint import ParameterState, abandon, begin, durable, finish, open_checkpoint, write_part
+from toolkit.checkpoint import durable
+from toolkit.checkpoint.read import ParameterState, open_checkpoint
+from toolkit.checkpoint.write import abandon, begin, finish, write_part
 from toolkit.core.errors import CheckpointError
 
 

@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.checkpoint import newest_intact, retain
+from toolkit.checkpoint.read import newest_intact
+from toolkit.checkpoint.retention import retain
 from toolkit.core.errors import CheckpointError
 
 

@@ -30,7 +30,8 @@ from toolkit.cli.main import main
 from toolkit.conversion.weights import EMBEDDING, HEAD
 from toolkit.core.errors import UserError
 from toolkit.model import Encoder, initialize_, model_settings
-from toolkit.preprocess import PreprocessSettings, preprocess
+from toolkit.preprocess.program import preprocess
+from toolkit.preprocess.settings import PreprocessSettings
 from toolkit.run import load_run
 from toolkit.run.identity import snapshot
 from toolkit.testing.corpora import random_documents, write_token_corpus

@@ -12,7 +12,7 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, 
 import tokenization
 from tests.support.hf_decoders import FAMILIES, TOKENS, edit_json, edit_tensors, save_decoder, save_tokenizer
 from tests.support.text import sample_documents
-from toolkit.checkpoint import open_checkpoint
+from toolkit.checkpoint.read import open_checkpoint
 from toolkit.conversion import from_hf, importing, to_hf
 from toolkit.core.errors import CheckpointError, ToolkitError, UserError
 from toolkit.testing.tolerances import HUGGING_FACE_LOGITS

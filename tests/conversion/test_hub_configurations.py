@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM
 
 import tokenization
 from tests.support.hf_decoders import TOKENS, edit_json, save_decoder
-from toolkit.checkpoint import open_checkpoint
+from toolkit.checkpoint.read import open_checkpoint
 from toolkit.conversion import from_hf
 from toolkit.core.errors import UserError
 from toolkit.model import ModelSettings

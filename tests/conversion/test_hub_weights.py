@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from tests.support.hf_decoders import edit_tensors, save_decoder
-from toolkit.checkpoint import open_checkpoint, tensor_files
+from toolkit.checkpoint import tensor_files
+from toolkit.checkpoint.read import open_checkpoint
 from toolkit.conversion import from_hf
 from toolkit.core.errors import CheckpointError
 from toolkit.testing.tolerances import HUGGING_FACE_LOGITS

@@ -14,7 +14,7 @@ import tokenization
 from tests.support.hf_decoders import TOKENS, edit_json, save_decoder, save_tokenizer
 from tests.support.text import sample_documents
 from tokenization.comparison import transformers_differences
-from toolkit.checkpoint import open_checkpoint
+from toolkit.checkpoint.read import open_checkpoint
 from toolkit.conversion import folders, from_hf, to_hf
 from toolkit.core.errors import CheckpointError, UserError
 

@@ -14,7 +14,7 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, 
 
 from tests.conversion.test_to_hf import SHAPES, our_logits
 from tests.support.text import sample_documents
-from toolkit.checkpoint import open_checkpoint
+from toolkit.checkpoint.read import open_checkpoint
 from toolkit.conversion import exporting, from_hf, to_hf
 from toolkit.conversion.parity import Parity
 from toolkit.core.errors import ToolkitError, UserError

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import transformers
 
-from toolkit.checkpoint import open_checkpoint
+from toolkit.checkpoint.read import open_checkpoint
 from toolkit.conversion.card import model_card
 from toolkit.conversion.forms import ExportForm
 

@@ -12,7 +12,7 @@ from tests.support.hf_decoders import TOKENS, edit_json, save_decoder, save_toke
 from tests.support.text import sample_documents
 from tokenization import train_bpe
 from tokenization.errors import TokenizationError
-from toolkit.checkpoint import open_checkpoint
+from toolkit.checkpoint.read import open_checkpoint
 from toolkit.conversion import from_hf, importing, to_hf
 from toolkit.conversion.vocabulary import change_vocabulary
 from toolkit.core.errors import CheckpointError, ToolkitError, UserError

@@ -28,7 +28,7 @@ from transformers import (
 import tokenization
 from tests.support.text import sample_documents
 from tokenization import EncodingRules
-from toolkit.checkpoint import open_checkpoint
+from toolkit.checkpoint.read import open_checkpoint
 from toolkit.conversion import to_hf
 from toolkit.core.types import AttentionKind, Vocabulary
 from toolkit.model import Encoder, ModelSettings

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from toolkit.cli.main import main
 from toolkit.core.errors import CorpusError
-from toolkit.data import Corpus, DataSettings, hash_folder, open_rows, read_manifest, verify_corpus, write_manifest
+from toolkit.core.files import hash_folder
+from toolkit.data import Corpus, DataSettings, open_rows, read_manifest, verify_corpus, write_manifest
 from toolkit.testing.corpora import random_documents, write_token_corpus
 
 

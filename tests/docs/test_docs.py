@@ -33,7 +33,8 @@ from toolkit.model import model_settings
 from toolkit.model.encoder import Encoder
 from toolkit.model.initialization import initialize_
 from toolkit.parallel.topology import batch_plan
-from toolkit.preprocess import PreprocessSettings, preprocess
+from toolkit.preprocess.program import preprocess
+from toolkit.preprocess.settings import PreprocessSettings
 from toolkit.run import load_run
 from toolkit.run.settings import RunSettings
 from toolkit.workflows.finetune import finetune

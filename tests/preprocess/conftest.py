@@ -6,7 +6,10 @@ from typing import Any
 import pytest
 
 from tests.support.text import tiny_tokenizer
-from toolkit.preprocess import PreprocessResult, PreprocessSettings, preprocess, tokenizer_checks
+from toolkit.preprocess import tokenizer_checks
+from toolkit.preprocess.program import preprocess
+from toolkit.preprocess.settings import PreprocessSettings
+from toolkit.preprocess.summary import PreprocessResult
 
 
 @pytest.fixture(scope="session")

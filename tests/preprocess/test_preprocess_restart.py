@@ -12,7 +12,8 @@ import pytest
 from tests.support.text import sample_documents, tiny_tokenizer
 from toolkit.core.errors import CorpusError, UserError
 from toolkit.data import Corpus
-from toolkit.preprocess import PreprocessSettings, preprocess
+from toolkit.preprocess.program import preprocess
+from toolkit.preprocess.settings import PreprocessSettings
 from toolkit.preprocess.writer import writing
 from toolkit.preprocess.writer.folder import LOCK_NAME, locked_output
 from toolkit.preprocess.writer.ledger import LEDGER_NAME
@@ -98,7 +99,7 @@ def test_killed_while_it_replaces_a_corpus_and_started_again_it_ends_with_the_sa
 
 def test_a_killed_process_leaves_what_the_next_one_goes_on_from(sources, tokenizer_folder, tmp_path, prepare):
     code = (
-        "import sys; from pathlib import Path; from toolkit.preprocess import *\n"
+        "import sys; from pathlib import Path; from toolkit.preprocess.program import *\n"
         "import toolkit.preprocess.writer.writing as p; kept = p.record_step\n"
         "def slow(*args):\n kept(*args); print('shard', flush=True); sys.stdin.readline()\n"
         "p.record_step = slow\n"

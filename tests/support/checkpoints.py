@@ -7,17 +7,9 @@ from typing import Any
 import torch
 
 from tests.support.text import tiny_tokenizer
-from toolkit.checkpoint import (
-    CheckpointManifest,
-    LayoutEntry,
-    ParameterState,
-    VocabularyEntry,
-    abandon,
-    begin,
-    finish,
-    merge_parts,
-    write_part,
-)
+from toolkit.checkpoint.manifest import CheckpointManifest, LayoutEntry, VocabularyEntry
+from toolkit.checkpoint.read import ParameterState
+from toolkit.checkpoint.write import abandon, begin, finish, merge_parts, write_part
 from toolkit.core.types import Vocabulary
 from toolkit.model.config import ModelSettings
 from toolkit.model.encoder import Encoder

@@ -9,8 +9,8 @@ import torch
 
 from tests.support.hf_decoders import save_decoder
 from tests.support.runs import RunCase, write_run
-from toolkit.checkpoint import CheckpointManifest, open_checkpoint
-from toolkit.checkpoint.manifest import manifest_bytes
+from toolkit.checkpoint.manifest import CheckpointManifest, manifest_bytes
+from toolkit.checkpoint.read import open_checkpoint
 from toolkit.conversion import from_hf, to_hf
 from toolkit.core.errors import CheckpointError, SettingsError
 from toolkit.model import ModelSettings

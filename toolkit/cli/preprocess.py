@@ -80,7 +80,7 @@ def _run(sources: list[str], output: Path, given: dict[str, Any]) -> None:
     from toolkit.core.allocator import give_back_freed_memory
     from toolkit.core.console import console
     from toolkit.core.text import quoted
-    from toolkit.preprocess import preprocess
+    from toolkit.preprocess.program import preprocess
     from toolkit.preprocess.summary import notes, summary_table
 
     settings = settings_from(PreprocessSettings, given)

@@ -1,6 +1,5 @@
 """From a corpus on disk to rows of tokens in a seeded order. numpy only: no torch, no tokenizer, no process group."""
 
-from toolkit.core.files import hash_folder
 from toolkit.data.corpus.corpus import Corpus
 from toolkit.data.corpus.manifest import (
     CORPUS_MANIFEST,
@@ -13,11 +12,11 @@ from toolkit.data.corpus.manifest import (
     write_manifest,
 )
 from toolkit.data.corpus.shard_table import ShardEntry
-from toolkit.data.corpus.shards import Shard, ShardFiles, ShardWriter, token_dtype
+from toolkit.data.corpus.shards import Shard, ShardWriter, token_dtype
 from toolkit.data.order import DIGEST_START, Blend, Order, RowStream, advance_digest, row_hashes
 from toolkit.data.rows.windows import Rows, TokenRows, open_rows, tokens_left_out
 from toolkit.data.settings import BlendEntry, DataSettings
-from toolkit.data.verification import Verification, verify_corpus
+from toolkit.data.verification import verify_corpus
 
 __all__ = [
     "CORPUS_MANIFEST",
@@ -34,14 +33,11 @@ __all__ = [
     "Rows",
     "Shard",
     "ShardEntry",
-    "ShardFiles",
     "ShardWriter",
     "SpecialIds",
     "TokenRows",
     "TokenizerEntry",
-    "Verification",
     "advance_digest",
-    "hash_folder",
     "open_rows",
     "read_manifest",
     "row_hashes",

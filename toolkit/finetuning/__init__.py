@@ -10,7 +10,7 @@ from toolkit.finetuning.settings import FinetuningSettings, Initialization, Spli
 
 if TYPE_CHECKING:
     from toolkit.finetuning.cell import FinetuningResult, Keep, PreparedTask, prepare, run_cell
-    from toolkit.finetuning.heads import MeanPoolingClassifier, load_classifier
+    from toolkit.finetuning.heads import load_classifier
     from toolkit.finetuning.source import EncoderSource, open_source
     from toolkit.finetuning.task import Task, get_task, known_tasks
 
@@ -20,7 +20,6 @@ __all__ = [
     "FinetuningSettings",
     "Initialization",
     "Keep",
-    "MeanPoolingClassifier",
     "PreparedTask",
     "Split",
     "Task",
@@ -34,7 +33,7 @@ __all__ = [
 
 _ON_FIRST_USE = {
     "toolkit.finetuning.cell": ("FinetuningResult", "Keep", "PreparedTask", "prepare", "run_cell"),
-    "toolkit.finetuning.heads": ("MeanPoolingClassifier", "load_classifier"),
+    "toolkit.finetuning.heads": ("load_classifier",),
     "toolkit.finetuning.source": ("EncoderSource", "open_source"),
     "toolkit.finetuning.task": ("Task", "get_task", "known_tasks"),
 }

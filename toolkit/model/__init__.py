@@ -9,7 +9,7 @@ V vocabulary, H query heads, K key-value heads, E width of one head, M bounds of
 
 from typing import TYPE_CHECKING, Any
 
-from toolkit.model.config import ModelSettings, RopeScaling
+from toolkit.model.config import ModelSettings
 from toolkit.model.presets import MODEL_PRESETS, model_settings, parameter_counts, training_flops
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ __all__ = [
     "MODEL_PRESETS",
     "Encoder",
     "ModelSettings",
-    "RopeScaling",
     "SegmentLayout",
     "checkpoint_blocks_",
     "compile_blocks_",

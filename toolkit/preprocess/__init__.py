@@ -14,22 +14,3 @@ summary.py           what was made, for a person
 adoption.py          Megatron's shard files as they are -> a corpus
 tokenizer_training.py  the same sources -> a tokenizer
 """
-
-from typing import TYPE_CHECKING, Any
-
-from toolkit.preprocess.settings import PreprocessSettings
-
-if TYPE_CHECKING:
-    from toolkit.preprocess.program import preprocess
-    from toolkit.preprocess.summary import PreprocessResult
-
-__all__ = ["PreprocessResult", "PreprocessSettings", "preprocess"]
-
-
-def __getattr__(name: str) -> Any:
-    """Import the program on first use: `toolkit preprocess --help` needs the settings alone."""
-    if name not in ("PreprocessResult", "preprocess"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from toolkit.preprocess import program
-
-    return getattr(program, name)

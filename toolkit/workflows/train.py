@@ -141,7 +141,8 @@ def _missing(settings: RunSettings) -> list[tuple[str, str]]:
 
 
 def _make(split: str, target: Path) -> None:
-    from toolkit.preprocess import PreprocessSettings, preprocess
+    from toolkit.preprocess.program import preprocess
+    from toolkit.preprocess.settings import PreprocessSettings
 
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -17,7 +17,8 @@ from toolkit.execution.stages import locked
 from toolkit.finetuning import FinetuningResult, get_task
 from toolkit.model.encoder import Encoder
 from toolkit.model.initialization import initialize_
-from toolkit.preprocess import PreprocessSettings, preprocess
+from toolkit.preprocess.program import preprocess
+from toolkit.preprocess.settings import PreprocessSettings
 from toolkit.run import load_run
 from toolkit.run.data import open_run_data
 from toolkit.run.identity import snapshot
