@@ -1,8 +1,11 @@
 """The signals that ask a run to stop."""
 
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType, TracebackType
+from typing import Any, Self
 
 
 def stop_signals() -> tuple[signal.Signals, ...]:
@@ -29,3 +32,31 @@ def stop_signals_kept() -> Iterator[None]:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
+
+
+class StopSignals:
+    """Stop signals that came inside a `with`; the handlers before it are restored after it."""
+
+    def __init__(self) -> None:
+        self._is_signalled = False
+        self._previous: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        # Python lets no other thread set a handler.
+        if threading.current_thread() is threading.main_thread():
+            self._previous = {number: signal.signal(number, self._on_signal) for number in stop_signals()}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for number, handler in self._previous.items():
+            # None: the handler was not set from Python, which cannot set it again.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+    def __call__(self) -> bool:
+        """True once a stop was requested."""
+        return self._is_signalled
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._is_signalled = True

@@ -4,10 +4,9 @@ Imports nothing that takes long: until the signals are in hand, one of them ends
 """
 
 import signal
-from types import FrameType, TracebackType
-from typing import Any
+from types import FrameType
 
-from toolkit.core.signals import is_insisting, stop_signals
+from toolkit.core.signals import StopSignals, is_insisting
 
 
 def nothing_saved(before: str = "step") -> str:
@@ -15,30 +14,12 @@ def nothing_saved(before: str = "step") -> str:
     return f"interrupted before the first {before}, nothing was saved; the same command starts again"
 
 
-class EarlyStop:
-    """Request to stop inside a `with`; the handlers before it are restored after it.
+class EarlyStop(StopSignals):
+    """Request to stop before there are ranks.
 
     While a run is resolved there is no step to finish, so the first signal is remembered for the ranks, which know what
     step they are at; a second one ends the process.
     """
-
-    def __init__(self) -> None:
-        self._is_signalled = False
-        self._previous: dict[signal.Signals, Any] = {}
-
-    def __enter__(self) -> "EarlyStop":
-        self._previous = {number: signal.signal(number, self._on_signal) for number in stop_signals()}
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-
-    def __call__(self) -> bool:
-        """True once a stop was requested."""
-        return self._is_signalled
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._is_signalled = True
