@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.forked import run_python
 from tests.support.runs import read_metrics
-from toolkit.checkpoint import open_checkpoint
+from toolkit.checkpoint.read import open_checkpoint
 from toolkit.data import Corpus
 from toolkit.run import load_run
 from toolkit.run.branching import make_branch
@@ -81,7 +81,7 @@ def test_a_branch_leaves_an_old_one(old: Path, monkeypatch: pytest.MonkeyPatch) 
     """Behind step 7 it has read 16 rows of the run's data as that run did, and then 4 of its own."""
     monkeypatch.chdir(old)
     Path("tail.toml").write_text('[[schedule]]\nobjective = "mlm"\nsteps = 4\n[branch]\nlr = "rewarm"\n')
-    file = make_branch(Path("branch"), step=7, tail=Path("tail.toml"), output=Path("next")).settings_file
+    file = make_branch(Path("branch"), step=7, tail=Path("tail.toml"), output=Path("next"))[0]
     settings = load_run(str(file))
     assert settings.fork is not None
     assert (settings.fork.digest, StepPlan(settings).position(8)) == ("keep", 24)

@@ -37,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run_distributed([RunCase(trunk)], world_size=1)
     tail = folder / "long.toml"
     tail.write_text(_TAIL, encoding="utf-8")
-    branch = make_branch(folder / "run", step=4, tail=tail, output=folder / "long").settings_file
+    branch = make_branch(folder / "run", step=4, tail=tail, output=folder / "long")[0]
     last = f'{{objective="clm", steps=3, data={{sequence_length=80}}, model={_ANGLES}}}'
     phases = f'schedule=[{{objective="clm", steps=2}}, {{objective="mlm", steps=2}}, {last}]'
     as_phase = RunCase(trunk, overrides=(phases, f"run.dir={folder / 'phases'}"))

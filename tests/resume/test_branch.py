@@ -117,9 +117,9 @@ def test_later_phases_of_a_branch_go_on_with_data_and_peak_of_the_run(tmp_path: 
     trunk = _run(tmp_path, f"schedule=[{first}, {second}, {third}]", "lr.warmup_steps=1", "lr.decay_steps=1")
     rest = second.replace("steps=4", "steps=2").replace(', lr="rewarm", lr_peak=3e-3', "")
     tail = _tail(tmp_path, f"schedule = [{rest}, {third}]")
-    branch = make_branch(trunk, step=6, tail=tail, output=tmp_path / "6").settings_file
+    branch = make_branch(trunk, step=6, tail=tail, output=tmp_path / "6")[0]
     tail = _tail(tmp_path, '[[schedule]]\nobjective = "mlm"\nsteps = 3\n[branch]\nlr = "rewarm"\n')
-    other = make_branch(trunk, step=8, tail=tail, output=tmp_path / "8").settings_file
+    other = make_branch(trunk, step=8, tail=tail, output=tmp_path / "8")[0]
     run_distributed([RunCase(str(branch)), RunCase(str(other))], world_size=1)
     for step in (6, 8):
         expected = [_comparable(line) for line in read_metrics(trunk) if line["step"] > step]
@@ -146,7 +146,7 @@ def _tail(folder: Path, text: str) -> Path:
 def test_the_digest_goes_on_and_an_independent_reader_finds_every_step(tmp_path: Path) -> None:
     trunk = _run(tmp_path)
     tail = _tail(tmp_path, '[[schedule]]\nobjective = "mlm"\nsteps = 3\n')
-    run_file = make_branch(trunk, step=5, tail=tail, output=tmp_path / "branch").settings_file
+    run_file = make_branch(trunk, step=5, tail=tail, output=tmp_path / "branch")[0]
     run_distributed([RunCase(str(run_file))], world_size=1)
     digests = {line["step"]: line["data_digest"] for line in read_metrics(tmp_path / "branch")}
     stream = open_run_data(declare_run(str(run_file))).training[0].stream()
@@ -169,7 +169,7 @@ def test_other_data_start_over_and_steps_go_on(tmp_path: Path, world_size: int, 
     trunk = _run(tmp_path)
     other = tmp_path / "validation"
     text = f'[[schedule]]\nobjective = "mlm"\nsteps = 4\n[data]\ntrain = "{other}"\n[branch]\nlr = "rewarm"\n'
-    run_file = make_branch(trunk, step=_LAST, tail=_tail(tmp_path, text), output=tmp_path / "branch").settings_file
+    run_file = make_branch(trunk, step=_LAST, tail=_tail(tmp_path, text), output=tmp_path / "branch")[0]
     alone = (
         f"run.dir={tmp_path / 'alone'}",
         f"data.train={other}",

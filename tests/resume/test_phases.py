@@ -93,7 +93,7 @@ lr = "rewarm"
 optimizer = "reset"
 """
     )
-    branch = make_branch(tmp_path / "run", step=4, tail=tail, output=tmp_path / "branch").settings_file
+    branch = make_branch(tmp_path / "run", step=4, tail=tail, output=tmp_path / "branch")[0]
     run_distributed([RunCase(str(branch))], world_size=1)
     lines = {line["step"]: line for line in read_metrics(tmp_path / "branch") if "loss" in line}
     for step in (5, 6, 7):

@@ -33,7 +33,7 @@ def trunk(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _branch(trunk: Path, folder: Path, tail: str, *, step: int = 4, name: str = "branch", **options: Any) -> Path:
     file = folder / "tail.toml"
     file.write_text(tail, encoding="utf-8")
-    return make_branch(trunk, step=step, tail=file, output=folder / name, **options).settings_file
+    return make_branch(trunk, step=step, tail=file, output=folder / name, **options)[0]
 
 
 def _rates(run_file: Path) -> list[float]:

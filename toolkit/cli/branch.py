@@ -27,8 +27,8 @@ def command(
     from toolkit.core.text import quoted
     from toolkit.run.branching import make_branch
 
-    branch = make_branch(run, step=step, tail=config, output=output, overrides=overrides or [])
-    for note in branch.notes:
+    file, notes = make_branch(run, step=step, tail=config, output=output, overrides=overrides or [])
+    for note in notes:
         print(note)
-    print(f"wrote {branch.settings_file}. Train it:")
-    print(f"  toolkit train {quoted(branch.settings_file)}")
+    print(f"wrote {file}. Train it:")
+    print(f"  toolkit train {quoted(file)}")

@@ -4,9 +4,10 @@ A branch's run.toml is that of a whole run, a fork of its parent: the parent's p
 the tail's keys on top. The parent is read only.
 """
 
+from bisect import bisect
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
@@ -33,7 +34,6 @@ from toolkit.run.toml_files import apply_override, read_toml
 # What a tail does not take from its parent.
 _OWN = ("schedule", "fork")
 _OF_A_RISE = {"lr_peak", "lr_warmup_steps", "lr_decay_steps"}
-_NEAREST = 2
 
 
 class TailSettings(Settings):
@@ -45,35 +45,22 @@ class TailSettings(Settings):
     """`keep`: the rate of one run of all steps; `rewarm`: warm-up, stable and decay over the tail alone."""
 
 
-@dataclass(frozen=True)
-class Branch:
-    """A branch as it was written.
-
-    Attributes:
-        settings_file: its run.toml.
-        notes: what it keeps and what starts over, a line each.
-    """
-
-    settings_file: Path
-    notes: tuple[str, ...]
-
-
-def make_branch(parent: Path, *, step: int, tail: Path, output: Path, overrides: Sequence[str] = ()) -> Branch:
-    """Write the run file of a branch into the folder `output`.
+def make_branch(
+    parent: Path, *, step: int, tail: Path, output: Path, overrides: Sequence[str] = ()
+) -> tuple[Path, list[str]]:
+    """Write the run file of a branch into the folder `output`; also says what it keeps and what starts over, in lines.
 
     The run leaves `parent` at `step`, which has a kept checkpoint. The file `tail` has `[[schedule]]` from that step
     on, what else changes, and `[branch]`; overrides, `a.b=value`, come on top.
-
-    Raises:
-        SettingsError: the tail is invalid or does not fit the parent, or `output` is in the parent or holds a run.
-        CheckpointError: the checkpoint is not kept, or damaged.
-        CorpusError: a corpus is missing or damaged.
     """
     manifest, checkpoint = _branch_point(parent, step)
     raw = read_toml(tail)
     for override in overrides:
         apply_override(raw, override)
-    choices = _choices(raw, tail)
+    try:
+        choices = TailSettings.model_validate(raw.pop("branch", {}))
+    except ValidationError as error:
+        raise SettingsError(f"{tail}: {explain(error, TailSettings, group='branch')}") from None
     before = declare_settings(saved_settings(manifest))
     _check_output(output, parent)
     model = {key: value for key, value in manifest.table("model").items() if value is not None}
@@ -89,7 +76,7 @@ def make_branch(parent: Path, *, step: int, tail: Path, output: Path, overrides:
         atomic_write(file, to_toml(run.settings))
     except OSError as error:
         raise SettingsError(f"could not write {file}: {error.strerror}. Give a folder that can be written.") from error
-    return Branch(file, tuple(_notes(run, before, choices)))
+    return file, _notes(run, before, choices)
 
 
 def _branch_point(parent: Path, step: int) -> tuple[CheckpointManifest, Path]:
@@ -100,7 +87,8 @@ def _branch_point(parent: Path, step: int) -> tuple[CheckpointManifest, Path]:
         what = "has no checkpoint" if parent.is_dir() else "is not a directory"
         raise SettingsError(f"{parent} {what}. Give the folder of a run that has saved one.")
     if step not in kept:
-        near = sorted([number for number in kept if number < step][-_NEAREST // 2 :] + _after(kept, step))
+        place = bisect(kept, step)
+        near = kept[max(place - 1, 0) : place + 1]
         raise SettingsError(
             f"step {step:,} of {parent} is not a kept checkpoint; the nearest kept ones are "
             f"{', '.join(str(number) for number in near)}.\n"
@@ -110,18 +98,6 @@ def _branch_point(parent: Path, step: int) -> tuple[CheckpointManifest, Path]:
     checkpoint = open_unverified(path)
     checkpoint.check_sizes()
     return checkpoint.manifest, path
-
-
-def _after(kept: list[int], step: int) -> list[int]:
-    return [number for number in kept if number > step][: _NEAREST // 2]
-
-
-def _choices(raw: dict[str, Any], tail: Path) -> TailSettings:
-    """`[branch]` of the tail, taken out of it."""
-    try:
-        return TailSettings.model_validate(raw.pop("branch", {}))
-    except ValidationError as error:
-        raise SettingsError(f"{tail}: {explain(error, TailSettings, group='branch')}") from None
 
 
 def _check_output(output: Path, parent: Path) -> None:
