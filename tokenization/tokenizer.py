@@ -104,11 +104,7 @@ class Tokenizer:
         return self._backend
 
     def require_eod(self) -> int:
-        """The id that ends a document.
-
-        Raises:
-            TokenizationError: no file names one and none was given.
-        """
+        """The id that ends a document; a TokenizationError where no file names one and none was given."""
         if self.eod_id is None:
             listed = ", ".join(sorted({*self._declared.values()} - {self.mask.text})[:8])
             known = f" (its special tokens: {listed})" if listed else ""

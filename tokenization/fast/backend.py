@@ -101,9 +101,7 @@ class FastBackend:
     def encode_batch(self, texts: Sequence[str]) -> tuple[Ids, Lengths]:
         """Encode texts; see `Tokenizer.encode_batch`, which this equals.
 
-        Raises:
-            BackendsDiffer: one of the documents that are compared has other ids than the reference gives, or gigatoken
-                broke down.
+        BackendsDiffer where a document that is compared has other ids than the reference gives, or gigatoken breaks.
         """
         found = self._encode(texts)
         chosen = [number for number, text in enumerate(texts) if _is_sampled(text)]

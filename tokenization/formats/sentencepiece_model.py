@@ -166,8 +166,7 @@ def _longest(units: Units, text: bytes) -> tuple[int, int | None]:
 def check_charsmap(content: bytes) -> None:
     """Follow every path of the trie.
 
-    Raises:
-        ValueError: a path or a replacement leads outside the table, or a replacement is not UTF-8.
+    A ValueError where a path or a replacement leads outside the table, or a replacement is not UTF-8.
     """
     units, strings = _parts(content)
     values = _leaves(units)

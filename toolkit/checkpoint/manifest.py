@@ -181,11 +181,7 @@ def manifest_bytes(manifest: CheckpointManifest) -> bytes:
 
 
 def read_manifest(folder: Path) -> CheckpointManifest:
-    """Read and check the manifest of a checkpoint folder.
-
-    Raises:
-        CheckpointError: the manifest is missing, unreadable, damaged or of a newer format.
-    """
+    """Read and check the manifest of a folder; a CheckpointError where it is missing, damaged or of a newer format."""
     path = folder / MANIFEST_NAME
     try:
         raw = path.read_bytes()

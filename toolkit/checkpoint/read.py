@@ -95,11 +95,7 @@ class Checkpoint:
         return ParameterState(name, weight, torch.zeros_like(weight), torch.zeros_like(weight))
 
     def verify(self) -> None:
-        """Hash every file.
-
-        Raises:
-            CheckpointError: a file is missing, unreadable or not what was written; the first in order is named.
-        """
+        """Hash every file; a CheckpointError names the first in order that is missing, or not what was written."""
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
             problems = pool.map(self._problem, sorted(self.manifest.files.items()))
         for problem in problems:
@@ -107,11 +103,7 @@ class Checkpoint:
                 raise CheckpointError(f"{problem} {COPY_AGAIN}")
 
     def check_sizes(self) -> None:
-        """Check the size of every file, which takes no time; a changed byte is not found.
-
-        Raises:
-            CheckpointError: a file is missing or of another size; the first in order is named.
-        """
+        """Check the size of every file, which takes no time; a changed byte is not found."""
         for item in sorted(self.manifest.files.items()):
             if problem := self._size_problem(item):
                 raise CheckpointError(problem)
@@ -163,10 +155,7 @@ class Checkpoint:
 def open_checkpoint(path: Path | str) -> Checkpoint:
     """Open a checkpoint folder, or the newest intact one of a run folder or of a folder of checkpoints.
 
-    Newer ones that are damaged are logged as warnings.
-
-    Raises:
-        CheckpointError: it is damaged (the file is named), or there is none.
+    Newer ones that are damaged are logged as warnings; a CheckpointError where all are, or there is none.
     """
     path = Path(path)
     roots = [root for root in (path / CHECKPOINTS_FOLDER, path) if step_folders(root)]
@@ -213,9 +202,5 @@ def newest_intact(root: Path) -> tuple[Checkpoint | None, list[str]]:
 
 
 def open_unverified(path: Path) -> Checkpoint:
-    """Open a checkpoint folder whose files another process has hashed just now; only the manifest is checked.
-
-    Raises:
-        CheckpointError: the manifest is missing or damaged.
-    """
+    """Open a checkpoint folder whose files another process has hashed just now; only the manifest is checked."""
     return Checkpoint(path, read_manifest(path))

@@ -115,18 +115,14 @@ def merge_parts(parts: Sequence[PartEntry]) -> PartEntry:
 
 
 def finish(folder: Path, manifest: CheckpointManifest, *, tokenizer_folder: Path) -> Path:
-    """Make the checkpoint visible. All writers must have returned.
+    """Make the checkpoint visible, and return its folder. All writers must have returned.
+
+    An intact checkpoint of this step that is there already stays, and the new one is dropped; a damaged one goes.
+    After a CheckpointError (the disk is full, the folder cannot be written, or is gone) the folder is removed.
 
     Args:
         manifest: with `tensors` and `files` of `merge_parts`; the tokenizer's files are added here.
         tokenizer_folder: copied to `tokenizer/`.
-
-    Returns:
-        The visible folder. If an intact checkpoint of this step is already there, it stays and the new one is dropped;
-        a damaged one is replaced.
-
-    Raises:
-        CheckpointError: the disk is full, the folder cannot be written, or it is gone; the folder is removed.
     """
     root, final = folder.parent, folder.parent / step_name(manifest.step)
     with _cleaning_up(folder):

@@ -9,11 +9,7 @@ from toolkit.core.files import atomic_write, cache_folder
 
 
 class CachedResult:
-    """A JSON value in the user's cache folder; a folder that cannot be written only costs time.
-
-    Attributes:
-        path: its file, by a name for its kind and by the description.
-    """
+    """A JSON value in the user's cache folder, at `path`; a folder that cannot be written only costs time."""
 
     def __init__(self, name: str, description: Any) -> None:
         self._description = description

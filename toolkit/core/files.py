@@ -24,10 +24,8 @@ def atomic_file(path: Path) -> Iterator[BufferedRandom]:
     """A new file, for writing and reading, that takes the place of `path` when the block ends.
 
     It is forced to the disk before it gets its name. If an error ends the block, what is at `path` stays as it was and
-    nothing is left behind. Several processes may write one file at the same time: the last one wins.
-
-    Raises:
-        OSError: the file cannot be written; it names `path` where the system names nothing.
+    nothing is left behind. Several processes may write one file at the same time: the last one wins. An OSError names
+    `path` where the system names nothing.
     """
     temporary = _partial(path)
     try:
@@ -53,12 +51,9 @@ def atomic_write(path: Path, content: bytes | str) -> None:
 
 @contextmanager
 def atomic_directory(path: Path) -> Iterator[Path]:
-    """A new hidden folder that becomes `path` when the block ends, all of it forced to the disk.
+    """A new hidden folder that becomes `path`, absent or empty, when the block ends, all of it forced to the disk.
 
     If an error ends the block, the folder is removed, and so are the folders above it that were made for it.
-
-    Raises:
-        OSError: it cannot be written, or `path` exists and is not an empty folder.
     """
     folder = _partial(path.absolute())
     created = [parent for parent in folder.parents if not parent.exists()]

@@ -19,11 +19,7 @@ SECONDS_UNTIL_SAID = 30.0
 
 
 def try_lock(path: Path, *, timeout: float = 0) -> FileLock | None:
-    """The lock `path`, held; None where another process still holds it after `timeout` seconds.
-
-    Raises:
-        OSError: the file or its folder cannot be made, or not be locked.
-    """
+    """The lock `path`, held; None where another process still holds it after `timeout` seconds."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path, timeout=timeout)
     try:

@@ -71,14 +71,11 @@ class NonFiniteStep(Exception):
 
 
 class Engine:
-    """An encoder under DeepSpeed.
+    """An encoder under DeepSpeed; a configuration that DeepSpeed rejects is a SettingsError on every rank.
 
     Args:
         module: the encoder, or this rank's part of it, with its initial weights; equal on all ranks that have it.
         kernels: names of what the module computes with, for manifests.
-
-    Raises:
-        SettingsError: DeepSpeed rejects the configuration; the same on every rank.
     """
 
     def __init__(

@@ -39,13 +39,9 @@ _TOKEN_BYTES = 16
 
 @contextmanager
 def peers_watched(ranks: Ranks, *, end: Callable[[str], None] | None = None) -> Iterator[None]:
-    """End this process if another rank dies during the body; collective.
+    """End this process if another rank dies during the body, or give `end` a message in its place; collective.
 
-    Args:
-        end: called with a message in place of ending the process.
-
-    Raises:
-        LostRankError: the body failed, and another rank had died before.
+    A body that fails after another rank had died is a LostRankError.
     """
     watch = _connect(ranks, end or _end_process)
     if watch is None:

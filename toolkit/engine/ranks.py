@@ -99,11 +99,7 @@ class Ranks:
         return torch.stack(received).numpy()
 
     def one_of_each_copy(self, gathered: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Lists of one rank of each copy of the model, by data rank, from those of all ranks, (world_size, n).
-
-        Raises:
-            ToolkitError: the ranks of one copy told different numbers.
-        """
+        """Lists of one rank of each copy of the model, by data rank, from those of all ranks, (world_size, n)."""
         copies = gathered[list(self.topology.first_rank_of_copies)]
         for rank, told in enumerate(gathered):
             if not np.array_equal(told, copies[self.topology.at(rank).data_rank]):
@@ -150,9 +146,6 @@ def join_ranks(parallel: ParallelSettings = _DATA_PARALLEL) -> Ranks:
     """Join the process group that the launcher described in the environment; alone where there is no launcher.
 
     The group stays until the process ends, since DeepSpeed keeps references to it; a second call gets the same one.
-
-    Raises:
-        SettingsError: they do not divide the ranks, or the launcher's variables contradict one another.
     """
     if not has_gpu():
         # Else DeepSpeed warns, on each rank, that it found no accelerator.

@@ -22,15 +22,13 @@ class AsyncCheckpoint:
 
     The tensors are copied at once, and a thread of each rank hashes and writes its part. When all have, a thread of
     rank 0 adds tokenizer and manifest and makes the checkpoint visible. These threads exchange nothing, since their
-    collectives and those of training would meet in another order on each rank: ranks agree in `advance`.
+    collectives and those of training would meet in another order on each rank: ranks agree in `advance`. A folder that
+    cannot be made is a CheckpointError on every rank.
 
     Args:
         engine: all ranks', between two steps and after at least one; may train again once this returns. Collective.
         root: the run's checkpoints folder, seen by all ranks; nothing else is being written there.
         manifest: where the run stands; its `tensors` and `files` are filled in here.
-
-    Raises:
-        CheckpointError: on every rank, if the folder cannot be made.
     """
 
     def __init__(self, engine: Engine, root: Path, *, manifest: CheckpointManifest, tokenizer_folder: Path) -> None:
@@ -63,8 +61,7 @@ class AsyncCheckpoint:
     def advance(self) -> bool:
         """Wait for the threads of all ranks and let the next ones begin; returns whether it is visible. Collective.
 
-        Raises:
-            CheckpointError: on every rank, if any could not write; earlier checkpoints are untouched.
+        If any could not write, a CheckpointError on every rank; earlier checkpoints are untouched.
         """
         try:
             if self._finished is None:

@@ -101,11 +101,7 @@ def prepare(
     *,
     dataset_name: str | None = None,
 ) -> PreparedTask:
-    """Tokenize what `task.read(files)` gave, for an encoder; `dataset_name` is in results, if not the files' own.
-
-    Raises:
-        UserError: an example does not fit.
-    """
+    """Tokenize what `task.read(files)` gave, for an encoder; `dataset_name` is in results, if not the files' own."""
     return PreparedTask(task, source, files, data, task.encode(data, source), dataset_name)
 
 

@@ -42,8 +42,7 @@ def reading(path: Path, *, what_to_give: str) -> Iterator[None]:
 def load_json(text: str | bytes, *, loads: Callable[[Any], Any] = json.loads) -> Any:
     """The value of JSON whose strings can be tokenized, and written again.
 
-    Raises:
-        ValueError: there is none; a JSONDecodeError where the text is not JSON.
+    A ValueError where there is none, a JSONDecodeError where the text is not JSON.
     """
     try:
         value = loads(text)

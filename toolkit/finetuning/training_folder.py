@@ -24,11 +24,7 @@ _NOTE = "declared.json"
 
 
 def open_training_folder(folder: Path, declared: Mapping[str, Any]) -> Path:
-    """A folder that says what its content belongs to; emptied where that is something else.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """A folder that says what its content belongs to; emptied where that is something else."""
     note, text = folder / _NOTE, json.dumps(declared, indent=2) + "\n"
     if folder.is_dir() and not (note.is_file() and note.read_text() == text):
         shutil.rmtree(folder)

@@ -31,9 +31,6 @@ def inspect(folder: Path, *, num_rows: int, overrides: Sequence[str] = ()) -> No
     """Print what a corpus holds, where a run stands, what is in a checkpoint, or a table over all runs below a folder.
 
     Of a corpus `num_rows` rows are decoded; overrides, `data.key=value`, say how they are made.
-
-    Raises:
-        UserError: it is none of the four, or damaged.
     """
     what = _what_is(folder)
     if overrides and what != _CORPUS:
@@ -49,11 +46,7 @@ def inspect(folder: Path, *, num_rows: int, overrides: Sequence[str] = ()) -> No
 
 
 def watch(folder: Path) -> None:
-    """Show the table over all runs below a folder until Ctrl-C.
-
-    Raises:
-        SettingsError: there are none, or it is a run itself.
-    """
+    """Show the table over all runs below a folder until Ctrl-C."""
     if (what := _what_is(folder)) != _RUNS:
         raise SettingsError(
             f"--watch shows all runs below a folder, and {folder} {what}. Leave it out, or give the folder above."

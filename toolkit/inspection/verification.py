@@ -15,12 +15,7 @@ from toolkit.run import RunFolder
 
 
 def verify(folder: Path) -> list[str]:
-    """Read every file that has a hash and compare; returns what to tell the user.
-
-    Raises:
-        CorpusError, CheckpointError: files are damaged or missing; the message names them.
-        SettingsError: nothing in the folder has a hash.
-    """
+    """Read every file that has a hash and compare; returns what to tell the user, and names files that are damaged."""
     if (folder / CHECKPOINT_MANIFEST).is_file():
         return _verify_checkpoints([folder])
     if steps := step_folders(RunFolder(folder).checkpoints) or step_folders(folder):

@@ -177,13 +177,8 @@ class Schedule:
     ) -> "Schedule":
         """Turn lengths into steps.
 
-        Args:
-            total_steps: `train.steps`: the budget that fractions share; otherwise it may be left out.
-            global_batch_rows: rows in one step, of phases that do not say otherwise.
-            sequence_length: positions in a row, likewise.
-
-        Raises:
-            SettingsError: no phase, lengths that do not fit together, or a phase without a step.
+        `total_steps`, `train.steps`, is the budget that fractions share; otherwise it may be left out. Rows in a step
+        and positions in a row are those of phases that do not say otherwise.
         """
         if not phases:
             raise SettingsError("the schedule is empty. Give at least one [[schedule]] with an objective and a length.")

@@ -244,12 +244,7 @@ def _without_ending(name: str) -> str:
 
 
 def examine_shard(shard: Shard, on_read: OnRead, *, vocabulary_size: int, frame_ids: FrameIds) -> AdoptedShard:
-    """Read a pair through, in bounded memory; documents may have `frame_ids` around them.
-
-    Raises:
-        CorpusError: the index is damaged, or an id is outside the vocabulary.
-        OSError: a file cannot be read.
-    """
+    """Read a pair through, in bounded memory; documents may have `frame_ids` around them."""
     bin_path, idx_path = file_names(shard.prefix)
     counter = FrameCounter(shard, frame_ids)
     digest, position = hashlib.sha256(), 0

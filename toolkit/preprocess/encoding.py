@@ -77,11 +77,7 @@ class SpanEncoder:
     holdout: float
 
     def __call__(self, span: Span) -> EncodedSpan:
-        """Read a span and encode its texts.
-
-        Raises:
-            BackendsDiffer: the fast backend differs from the reference.
-        """
+        """Read a span and encode its texts; BackendsDiffer where the fast backend is not like the reference."""
         rows = span.read()
         skipped = [(number, row) for number, row in enumerate(rows) if row.reason is not None]
         numbers = [number for number, row in enumerate(rows) if row.reason is None]

@@ -151,11 +151,7 @@ def _collected(mistakes: list[UserError], raw: dict[str, Any] | None = None) -> 
 
 
 def find_run_file(source: str) -> Path:
-    """The path of a run file, or of that of a shipped preset.
-
-    Raises:
-        SettingsError: there is neither.
-    """
+    """The path of a run file, or of that of a shipped preset; a SettingsError where there is neither."""
     path = Path(source)
     if path.is_file():
         return path

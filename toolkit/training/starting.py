@@ -9,7 +9,6 @@ from pathlib import Path
 
 import torch
 
-from toolkit.checkpoint.manifest import CheckpointManifest
 from toolkit.checkpoint.read import Checkpoint, ParameterState, open_checkpoint, open_unverified
 from toolkit.data import DIGEST_START
 from toolkit.engine.engine import Engine
@@ -88,7 +87,8 @@ class Beginning:
         checkpoint, settings, first = self.checkpoint, self.settings, self.first
         if checkpoint is None:
             return RunState()
-        manifest, state, growth = checkpoint.manifest, _state_of(checkpoint.manifest), self.growth
+        manifest, growth, digest = checkpoint.manifest, self.growth, bytes.fromhex(checkpoint.manifest.data_digest)
+        state = RunState(manifest.step, manifest.tokens, digest, manifest.losses, manifest.recent_losses)
         source = checkpoint if growth is None else GrownCheckpoint(checkpoint, growth, names=engine.parameter_names)
         load_checkpoint(engine, source, moments="keep" if first is None else first.optimizer)
         told = [f"resuming from step {manifest.step}"]
@@ -141,9 +141,3 @@ def find_beginning(run: ResolvedRun, own: Checkpoint | None, ranks: Ranks) -> Be
     found = _opened(fitting, ranks)
     growth = None if found is None or first.grow is None else growth_of(run.settings, found.manifest)
     return Beginning(run.settings, found, first, growth)
-
-
-def _state_of(manifest: CheckpointManifest) -> RunState:
-    return RunState(
-        manifest.step, manifest.tokens, bytes.fromhex(manifest.data_digest), manifest.losses, manifest.recent_losses
-    )

@@ -48,8 +48,7 @@ def steps_ahead(
 ) -> StepsAhead:
     """The updates `start` to `stop` - 1; collective where it begins.
 
-    Raises:
-        ToolkitError: any rank could not build its part of the step; on every rank. OSError likewise.
+    If any rank could not build its part of a step, a ToolkitError, or an OSError likewise, on every rank.
     """
 
     def enter_thread() -> None:
@@ -65,14 +64,10 @@ def steps_ahead(
             awaited = next(begun, None)
             if isinstance(agreed, AgreedStep):
                 yield agreed
-            else:
-                _raise_everywhere(agreed, ranks)
-
-
-def _raise_everywhere(failure: _Failure, ranks: Ranks) -> None:
-    with ranks.together():
-        if failure.error is not None:
-            raise failure.error
+                continue
+            with ranks.together():
+                if agreed.error is not None:
+                    raise agreed.error
 
 
 def _agree(

@@ -90,11 +90,7 @@ def rank_command(num_procs: int, *, port: int) -> tuple[list[str], dict[str, str
 
 
 def devices_of_ranks(num_procs: int) -> list[int]:
-    """The number of each rank's GPU: the first of those that are visible. On a CPU it means nothing.
-
-    Raises:
-        SettingsError: more ranks than visible GPUs, or GPUs that are not named by number.
-    """
+    """The number of each rank's GPU: the first of those that are visible. On a CPU it means nothing."""
     visible, listed = gpus.visible_gpus(), os.environ.get(gpus.VISIBLE_DEVICES)
     if not visible:
         return list(range(num_procs))

@@ -67,11 +67,7 @@ def check_probe(settings: RunSettings) -> None:
 
 
 def probe_checkpoint(run_dir: str, step: int) -> dict[str, Any]:
-    """The scores of the checkpoint of a step: `score`, the main one, and by the names of their metrics.
-
-    Raises:
-        UserError: the run has no probe, its files do not fit, or there is no such checkpoint.
-    """
+    """The scores of the checkpoint of a step: `score`, the main one, and by the names of their metrics."""
     import torch
 
     from toolkit.checkpoint.read import open_unverified

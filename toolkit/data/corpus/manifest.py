@@ -144,11 +144,7 @@ def write_manifest(folder: Path, manifest: CorpusManifest) -> CorpusManifest:
 
 
 def read_manifest(folder: Path) -> CorpusManifest:
-    """Read and check `corpus.json` in `folder`.
-
-    Raises:
-        CorpusError: it is missing, damaged, or inconsistent.
-    """
+    """Read and check `corpus.json` in `folder`; a CorpusError where it is missing, damaged, or inconsistent."""
     path, text = folder / CORPUS_MANIFEST, _load(folder)
     # A view: a copy of the manifest of a large corpus would be the most memory that opening it takes.
     digest = hashlib.sha256(memoryview(text)[: -len(_hash_line("0" * 64))])

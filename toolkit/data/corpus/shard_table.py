@@ -94,10 +94,9 @@ class ShardTable(Sequence[ShardEntry]):
 
 
 def read_entries(text: bytes, start: int, stop: int) -> Iterator[ShardEntry]:
-    """Read the entries text[start:stop] in canonical JSON, a few at a time: memory does not grow with their number.
+    """Read the entries text[start:stop], a few at a time: memory does not grow with their number.
 
-    Raises:
-        ValueError: they are not in the canonical form, or one is invalid.
+    A ValueError where one is invalid, or they are not in canonical JSON.
     """
     ends = [found.start() + len(b"\n  }") for found in _BETWEEN_ENTRIES.finditer(text, start, stop)]
     ends = [*ends[_ENTRIES_AT_ONCE - 1 :: _ENTRIES_AT_ONCE], stop]

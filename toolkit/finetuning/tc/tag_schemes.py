@@ -51,13 +51,10 @@ def is_tag(text: str) -> bool:
 
 
 def detect_scheme(sentences: Iterable[Sequence[str]]) -> TagScheme:
-    """The scheme in which tags are written.
+    """The scheme in which tags are written; a ValueError where there are tags of both BIOES and BILOU.
 
     Tags without E-, S-, L- and U- are IOB1 where at least one entity begins with I- and B- only follows an entity of
     its type; else IOB2, even if some entities begin with I-.
-
-    Raises:
-        ValueError: there are tags of both BIOES and BILOU.
     """
     letters: set[str] = set()
     begins_with_i, b_is_iob1 = False, True

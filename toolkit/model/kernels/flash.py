@@ -102,8 +102,7 @@ def torch_flash(
 def try_kernel(kernel: FlashKernel, device: torch.device, dtype: torch.dtype, head_size: int) -> None:
     """Call a kernel forward and backward on three short stretches, one of them without a query, with shared heads.
 
-    Raises:
-        RuntimeError: its output or a gradient is not finite. Whatever the kernel raises.
+    It may raise anything, as the kernel does; a RuntimeError where its output or a gradient is not finite.
     """
     key_bounds_M = torch.tensor([0, 16, 24, 40], dtype=torch.int32, device=device)
     query_bounds_M = torch.tensor([0, 16, 16, 24], dtype=torch.int32, device=device)

@@ -109,10 +109,7 @@ def gather(
 ) -> Facts:
     """Read the files, evaluate the baselines and the exported encoder; stages and their times are left out.
 
-    Args:
-        results: folders of fine-tuning results, that of the pretrained encoder first.
-        mlm_only: run folder of the run without CLM, if there is one.
-        max_logit_difference: between the exported folders and the checkpoint.
+    `results` are folders of fine-tuning results, that of the pretrained encoder first.
     """
     last_step = data.run.plan.schedule.total_steps
     checkpoint, _ = RunFolder(folder).newest_checkpoint()

@@ -16,15 +16,7 @@ QUICKSTART_FOLDER = Path("runs/quickstart")
 
 
 def run_quickstart(folder: Path = QUICKSTART_FOLDER, *, comparison: Literal["none", "mlm-only"] = "none") -> int:
-    """Run the stages that are not finished, write the report, and return the exit code.
-
-    Args:
-        folder: everything is written below it.
-        comparison: what else is trained and shown.
-
-    Raises:
-        UserError: the folder is in use, cannot be written, or holds something else.
-    """
+    """Run the stages that are not finished, write the report, all below `folder`, and return the exit code."""
     # Libraries read these once, when they are imported; ranks inherit them.
     os.environ["HF_HUB_OFFLINE"] = "1"
     # Threads that spin while they wait made fine-tuning four times as slow on a busy machine.

@@ -46,11 +46,7 @@ class Quickstart:
         self._folder, self._job = folder, Job(folder, num_stages=6 if self._compare else 5)
 
     def run(self) -> None:
-        """Run the stages that are not finished, and write the report.
-
-        Raises:
-            PretrainingEnded: a run was stopped, or failed.
-        """
+        """Run the stages that are not finished, and write the report; PretrainingEnded where a run has ended early."""
         self._job.screen.print(f"From text to a fine-tuned encoder in {self._folder}, without a network.")
         self._prepare()
         self._pretrain("pretrain", self._folder, [])
