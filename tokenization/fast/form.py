@@ -89,9 +89,8 @@ class FallbackTexts:
 
     def holds(self, text: str) -> bool:
         """The reference has to encode this text."""
-        return self._strings.is_in(text) or self._has_character(text)
-
-    def _has_character(self, text: str) -> bool:
+        if self._strings.is_in(text):
+            return True
         if self._characters is None or text.isascii() or sys.getsizeof(text) < self._num_bytes * len(text):
             return False
         return self._characters.search(text) is not None

@@ -107,9 +107,13 @@ def from_ranks(
     special = spec.special_ids(max(ranks.values()) + 1)
     _check(ranks, special, spec)
     with native_errors(f"the pattern of the tokenizer spec {spec.name} cannot be used", remedy="Correct it."):
+        import regex  # which tiktoken requires
         import tiktoken
 
-        _refuse_empty_matches(spec.pattern)
+        # A piece without a character makes tiktoken panic.
+        for text in ("", *PROBES):
+            if any(not match.group() for match in regex.finditer(spec.pattern, text, timeout=5)):
+                raise ValueError("it matches where there is no character")
         encoding = tiktoken.Encoding(spec.name, pat_str=spec.pattern, mergeable_ranks=ranks, special_tokens=special)
 
     def convert() -> "tokenizers.Tokenizer":
@@ -147,14 +151,6 @@ def _check(ranks: Mapping[bytes, int], special: Mapping[str, int], spec: RankSpe
                 f"the tokenizer spec {spec.name} names {text!r} as its {role} token and does not list it as special. "
                 "Add it to special_tokens."
             )
-
-
-def _refuse_empty_matches(pattern: str) -> None:
-    """A piece without a character makes tiktoken panic."""
-    import regex  # which tiktoken requires
-
-    if any(not match.group() for text in ("", *PROBES) for match in regex.finditer(pattern, text, timeout=5)):
-        raise ValueError("it matches where there is no character")
 
 
 def _merges(vocabulary: Mapping[str, int]) -> list[tuple[str, str]]:

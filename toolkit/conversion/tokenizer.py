@@ -26,7 +26,12 @@ def open_tokenizer(folder: Path, described: Described, *, mask_token: str) -> tu
     config.json gives does, so that exports and corpora know it; the same goes for a mask under `auto`.
     """
     policy = _policy(mask_token)
-    _require_files(folder)
+    if not any(any(folder.glob(name)) for name in (_JSON, f"tokenizer/{_JSON}", "vocab.*", "*.model")):
+        raise UserError(
+            f"{folder} holds no tokenizer: neither {_JSON}, nor {' with '.join(_PAIR)}, nor a SentencePiece model.\n"
+            "Write the one that the model was trained with beside it: "
+            "AutoTokenizer.from_pretrained(ITS_MODEL).save_pretrained(FOLDER)."
+        )
     tokenizer = tokenization.load(folder, mask_token=policy, rules=_RULES)
     said = []
     special = {token_id for token_id, token in tokenizer.backend.get_added_tokens_decoder().items() if token.special}
@@ -79,15 +84,6 @@ def _policy(mask_token: str) -> str:
     raise UserError(
         f"invalid value for --mask-token: expected {', '.join(_POLICIES)}, id:N or token:TEXT, got {mask_token!r}."
     )
-
-
-def _require_files(folder: Path) -> None:
-    if not any(any(folder.glob(name)) for name in (_JSON, f"tokenizer/{_JSON}", "vocab.*", "*.model")):
-        raise UserError(
-            f"{folder} holds no tokenizer: neither {_JSON}, nor {' with '.join(_PAIR)}, nor a SentencePiece model.\n"
-            "Write the one that the model was trained with beside it: "
-            "AutoTokenizer.from_pretrained(ITS_MODEL).save_pretrained(FOLDER)."
-        )
 
 
 def compare_ids(folder: Path, ours: Path) -> list[str]:

@@ -159,7 +159,9 @@ def _connect(ranks: Ranks, end: Callable[[str], None]) -> _Watch | None:
         if failures:
             print(f"ranks cannot connect to rank 0 and do not watch one another ({failures[0]})", flush=True)
         with listener:
-            connections = {} if failures else _accept_all(listener, token, ranks.world_size - 1)
+            while not failures and len(connections) < ranks.world_size - 1:
+                if (accepted := _accept(listener, token)) is not None:
+                    connections[accepted[0]] = accepted[1]
     if failures:
         for connection in connections:
             connection.close()
@@ -178,14 +180,6 @@ def _call(host: str, port: int, token: bytes, rank: int) -> socket.socket:
     connection = socket.create_connection((host, port), timeout=_CONNECT_SECONDS)
     connection.sendall(token + _MESSAGE.pack(rank))
     return _kept_alive(connection)
-
-
-def _accept_all(listener: socket.socket, token: bytes, number: int) -> dict[socket.socket, int]:
-    connections: dict[socket.socket, int] = {}
-    while len(connections) < number:
-        if (accepted := _accept(listener, token)) is not None:
-            connections[accepted[0]] = accepted[1]
-    return connections
 
 
 def _accept(listener: socket.socket, token: bytes) -> tuple[socket.socket, int] | None:

@@ -55,10 +55,6 @@ class MeanPoolingClassifier(nn.Module):
         logits = self.classifier(nn.functional.gelu(self.dense(pooled_BD)))
         return SequenceClassifierOutput(logits=logits)
 
-    def head_state(self) -> dict[str, torch.Tensor]:
-        """The head's own tensors."""
-        return {name: tensor for name, tensor in self.state_dict().items() if not name.startswith("encoder.")}
-
 
 def load_network(auto_class: Any, source: EncoderSource, **config_changes: Any) -> PreTrainedModel:
     """Load an encoder, or one with a stock head, in fp32; what is new is drawn from torch's global generator.
@@ -109,7 +105,9 @@ def save_classifier(classifier: nn.Module, folder: Path) -> None:
     """Write the folder from which AutoModel loads the encoder and `load_classifier` the whole."""
     if isinstance(classifier, MeanPoolingClassifier):
         classifier.encoder.save_pretrained(folder)
-        save_file({name: tensor.contiguous() for name, tensor in classifier.head_state().items()}, folder / _HEAD_FILE)
+        weights = classifier.state_dict().items()
+        head = {name: tensor.contiguous() for name, tensor in weights if not name.startswith("encoder.")}
+        save_file(head, folder / _HEAD_FILE)
     else:
         assert isinstance(classifier, PreTrainedModel)
         classifier.save_pretrained(folder)

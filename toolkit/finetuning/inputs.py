@@ -48,13 +48,8 @@ class InputBuilder:
     def check_room(self, *, num_texts: int) -> None:
         """Refuse a `max_length` at which tokenizers drop the text, or truncate nothing at all."""
         num_ends = int(self._end_id is not None)
-        num_special = self._tokenizer.num_special_tokens_to_add(pair=num_texts == 2)
-        if self.max_length < num_special + num_texts:
-            raise UserError(
-                f"max_length = {self.max_length + num_ends} leaves no room for text: the tokenizer adds "
-                f"{counted(num_special + num_ends, 'special token')} to each input. Set max_length to at least "
-                f"{num_special + num_ends + num_texts}."
-            )
+        num_special = self._tokenizer.num_special_tokens_to_add(pair=num_texts == 2) + num_ends
+        check_room(self.max_length + num_ends, num_special, num_texts=num_texts)
 
     def close(self, row: Encoded) -> Encoded:
         """A row as the tokenizer made it, with the end-of-text token where it added none."""
@@ -66,6 +61,16 @@ class InputBuilder:
             "token_type_ids": (row.get("token_type_ids") or [0])[-1],
         }
         return {name: [*values, added[name]] for name, values in row.items()}
+
+
+def check_room(max_length: int, num_special: int, *, num_texts: int = 1) -> None:
+    """Refuse a length below which tokenizers drop the text, or truncate nothing at all."""
+    if max_length < num_special + num_texts:
+        raise UserError(
+            f"max_length = {max_length} leaves no room for text: the tokenizer adds "
+            f"{counted(num_special, 'special token')} to each input. Set max_length to at least "
+            f"{num_special + num_texts}."
+        )
 
 
 def missing_end_id(tokenizer: PreTrainedTokenizerBase) -> int | None:

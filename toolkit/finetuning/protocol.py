@@ -4,7 +4,8 @@ How a family's inputs and metrics differ by protocol stands in its own file.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol, TypeVar
+from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from datasets import Dataset
@@ -18,34 +19,29 @@ ExampleT = TypeVar("ExampleT")
 Splits = Mapping[Split, Sequence[ExampleT]]
 
 
-class FinetuningProtocol(Protocol):
-    """Difference of `standard` and `paper` in all families."""
+@dataclass(frozen=True)
+class FinetuningProtocol:
+    """Difference of `standard` (inputs as the tokenizer makes them, the field's usual metrics) and `paper` (inputs and
+    metrics of the paper's authors) in all families.
+    """
+
+    cuts_validation: bool
 
     def with_validation(self, splits: Splits[ExampleT]) -> dict[Split, Sequence[ExampleT]]:
-        """The splits of a run, from those of its files."""
-
-
-class Standard:
-    """Inputs as the tokenizer makes them, and the field's usual metrics."""
-
-    def with_validation(self, splits: Splits[ExampleT]) -> dict[Split, Sequence[ExampleT]]:
-        """The same splits: there may be none for validation."""
-        return dict(splits)
-
-
-class Paper:
-    """Inputs and metrics of the paper's authors."""
-
-    def with_validation(self, splits: Splits[ExampleT]) -> dict[Split, Sequence[ExampleT]]:
-        """The same splits; one for validation that is missing is cut off the training split."""
-        if Split.VALIDATION in splits:
+        """The splits of a run, from those of its files: where `paper` lacks one for validation, it is cut off training;
+        `standard` does without.
+        """
+        if Split.VALIDATION in splits or not self.cuts_validation:
             return dict(splits)
         training = splits[Split.TRAIN]
         kept, held_out = ([training[row] for row in rows] for rows in split_training(len(training)))
         return {**splits, Split.TRAIN: kept, Split.VALIDATION: held_out}
 
 
-PROTOCOLS: Mapping[str, FinetuningProtocol] = {"standard": Standard(), "paper": Paper()}
+PROTOCOLS: Mapping[str, FinetuningProtocol] = {
+    "standard": FinetuningProtocol(cuts_validation=False),
+    "paper": FinetuningProtocol(cuts_validation=True),
+}
 
 
 def split_training(num_rows: int) -> tuple[list[int], list[int]]:

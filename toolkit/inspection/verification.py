@@ -21,19 +21,15 @@ def verify(folder: Path) -> list[str]:
     if steps := step_folders(RunFolder(folder).checkpoints) or step_folders(folder):
         return _verify_checkpoints([path for _, path in steps])
     if (folder / CORPUS_MANIFEST).exists():
-        return _verify_corpus(folder)
+        found = verify_corpus(folder)
+        if found.damaged:
+            raise CorpusError(str(found))
+        unexpected = [f"{path} does not belong to the corpus; it was not checked." for path in found.unexpected_files]
+        return [*unexpected, str(found)]
     raise SettingsError(
         f"nothing to verify in {folder}: {what_is_in(folder)}.\nGive the folder of a corpus (corpus.json), of a run "
         "with checkpoints or of one checkpoint (manifest.json); their files have hashes."
     )
-
-
-def _verify_corpus(folder: Path) -> list[str]:
-    found = verify_corpus(folder)
-    if found.damaged:
-        raise CorpusError(str(found))
-    unexpected = [f"{path} does not belong to the corpus; it was not checked." for path in found.unexpected_files]
-    return [*unexpected, str(found)]
 
 
 def _verify_checkpoints(folders: Sequence[Path]) -> list[str]:

@@ -60,7 +60,11 @@ def preprocess(sources: Sequence[str], output: Path, *, settings: PreprocessSett
         try:
             return _make(files, output, tokenizer, settings, start=start)
         except KeyboardInterrupt:
-            _say_what_stays(output)
+            stays, ledger = "no finished shard; the same command starts over", read_ledger(output)
+            if ledger is not None and ledger.shards:
+                kept = counted(len(ledger.shards), "finished shard")
+                stays = f"{kept} in {output}; the same command resumes after {ledger.shards[-1].name}"
+            console().print(f"Interrupted: {stays}.")
             raise
         except OSError as error:
             raise UserError(
@@ -113,16 +117,6 @@ def _make(
         text_bytes=text_bytes,
         num_kept_shards=num_kept,
     )
-
-
-def _say_what_stays(output: Path) -> None:
-    ledger = read_ledger(output)
-    if ledger is not None and ledger.shards:
-        kept = counted(len(ledger.shards), "finished shard")
-        stays = f"{kept} in {output}; the same command resumes after {ledger.shards[-1].name}"
-    else:
-        stays = "no finished shard; the same command starts over"
-    console().print(f"Interrupted: {stays}.")
 
 
 def _complete(corpus: OpenCorpus, tokenizer: tokenization.Tokenizer, *, skipped: Mapping[str, int]) -> CorpusManifest:

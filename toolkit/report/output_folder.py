@@ -8,7 +8,7 @@ at whatever moment a report is killed.
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
@@ -36,7 +36,12 @@ def replace_report(folder: Path, files: Mapping[str, str | bytes]) -> None:
     """Write the files of a report, and remove those of an earlier one that are not among them."""
     try:
         for path in files:
-            _check_inside(folder, path)
+            # A folder inside may be a link to one elsewhere.
+            if not _is_inside(folder, path):
+                raise UserError(
+                    f"the report's file {path} would lie outside {folder}, in {(folder / path).parent.resolve()}. "
+                    "Remove the link there, or choose another folder (--output)."
+                )
         folder.mkdir(parents=True, exist_ok=True)
         earlier = _read_list(folder)
         written = {(_hash(content), path) for path, content in files.items()}
@@ -61,15 +66,6 @@ def _write(target: Path, content: str | bytes) -> None:
     atomic_write(target, content)
 
 
-def _check_inside(folder: Path, path: str) -> None:
-    """Refuse what would lie outside: a folder inside may be a link to one elsewhere."""
-    if not _is_inside(folder, path):
-        raise UserError(
-            f"the report's file {path} would lie outside {folder}, in {(folder / path).parent.resolve()}. Remove the "
-            "link there, or choose another folder (--output)."
-        )
-
-
 def _is_inside(folder: Path, path: str) -> bool:
     parts = PurePosixPath(path)
     is_below = not parts.is_absolute() and ".." not in parts.parts
@@ -91,14 +87,8 @@ def _read_list(folder: Path) -> _Listed:
     """Files that earlier reports wrote; lines that a stranger has broken tell nothing."""
     with suppress(FileNotFoundError):
         text = (folder / LIST_FILE).read_text(encoding="utf-8", errors="replace")
-        return set(_entries(text))
+        return {(match[1], match[2]) for line in text.splitlines() if (match := _LINE.fullmatch(line))}
     return set()
-
-
-def _entries(text: str) -> Iterator[tuple[str, str]]:
-    for line in text.splitlines():
-        if match := _LINE.fullmatch(line):
-            yield match[1], match[2]
 
 
 def _write_list(folder: Path, entries: _Listed) -> None:

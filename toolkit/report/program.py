@@ -55,8 +55,12 @@ def write_report(folders: Sequence[Path], *, output: Path | None = None, baselin
     results = with_manifest_labels(read_results(grids)) if grids else None
     runs = tuple(read_runs(run_folders))
     levels, members = _levels(results)
-    _check_baseline(baseline, levels)
-    command = _command(folders, output, baseline)
+    names = [row.name for level in levels for row in level.rows]
+    if baseline is not None and baseline not in names:
+        available = ", ".join(dict.fromkeys(names)) or "none, as there are no scores"
+        raise SettingsError(f"--baseline {baseline!r} is not in the report. Available: {available}.")
+    words = ["toolkit", "report", *map(str, folders), "--output", str(output)]
+    command = shlex.join([*words, *([] if baseline is None else ["--baseline", baseline])])
     texts, contents = _compose(results, runs, levels, members, baseline=baseline, command=command)
     replace_report(output, {**texts, PAGE: render(contents, output=output)})
     _say(results, output)
@@ -167,18 +171,6 @@ def _pictures(
         yield from rate_pictures(results, levels[0], members[levels[0].name])
     if (losses := loss_picture(runs)) is not None:
         yield losses
-
-
-def _check_baseline(baseline: str | None, levels: Sequence[Level]) -> None:
-    names = [row.name for level in levels for row in level.rows]
-    if baseline is not None and baseline not in names:
-        available = ", ".join(dict.fromkeys(names)) or "none, as there are no scores"
-        raise SettingsError(f"--baseline {baseline!r} is not in the report. Available: {available}.")
-
-
-def _command(folders: Sequence[Path], output: Path, baseline: str | None) -> str:
-    words = ["toolkit", "report", *map(str, folders), "--output", str(output)]
-    return shlex.join([*words, *([] if baseline is None else ["--baseline", baseline])])
 
 
 def _say(results: Results | None, output: Path) -> None:

@@ -117,7 +117,9 @@ def forecast(run: DeclaredRun, *, data: RunData | None, machines: Machines | Non
     lines.insert(1, f"model FLOPs: {whole.flops / whole.positions:.3g} per token, {whole.flops:.3g} in all{of}")
     if machines is not None:
         lines.append(f"time: {machines.describe(whole.flops)}")
-    kept = _kept_checkpoints(run)
+    keep, last = settings.checkpoint, schedule.total_steps
+    saved = [step for step in range(plan.first_step + 1, last + 1) if keep.is_due(step) or step == last]
+    kept = len({step for step in saved if keep.is_kept(step)} | set(saved[-keep.keep :]))
     lines.append(
         f"checkpoints: {_gigabytes(size)} each, {counted(kept, 'checkpoint')} kept at the end; "
         f"{_gigabytes((kept + 1) * size)} of disk while the last is written"
@@ -175,9 +177,3 @@ def _sampled_flops(settings: RunSettings, objective: Objective, made: Rows) -> f
 def _gigabytes(size: float) -> str:
     """A size, with three digits or all of a large one."""
     return f"{size / 1e9:,.0f} GB" if size >= 1e11 else f"{size / 1e9:,.3g} GB"
-
-
-def _kept_checkpoints(run: DeclaredRun) -> int:
-    keep, last = run.settings.checkpoint, run.plan.schedule.total_steps
-    saved = [step for step in range(run.plan.first_step + 1, last + 1) if keep.is_due(step) or step == last]
-    return len({step for step in saved if keep.is_kept(step)} | set(saved[-keep.keep :]))

@@ -1,6 +1,7 @@
 """Identity of a run: the settings and corpora that may not change when it is resumed."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from pydantic import ValidationError
@@ -44,7 +45,10 @@ def is_free(key: str) -> bool:
 
 def check_same_run(saved: dict[str, Any], settings: RunSettings) -> None:
     """Refuse settings, resolved, of another run than the one whose `snapshot` was saved; named are all that differ."""
-    before, now = flat(_with_defaults(saved)), flat(snapshot(settings))
+    with suppress(ValidationError, SettingsError):
+        # With the defaults of keys that came later.
+        saved = snapshot(_validated(saved))
+    before, now = flat(saved), flat(snapshot(settings))
     changed = [
         f"  {key}: was {_shown(before, key)}, now {_shown(now, key)}"
         for key in sorted(before.keys() | now.keys())
@@ -180,14 +184,6 @@ def saved_settings(manifest: CheckpointManifest) -> RunSettings:
 def _validated(saved: Mapping[str, Any]) -> RunSettings:
     objectives = {name: declare(name, given) for name, given in saved.get("objectives", {}).items()}
     return RunSettings.model_validate({**as_fork(saved), "objectives": objectives})
-
-
-def _with_defaults(saved: dict[str, Any]) -> dict[str, Any]:
-    """Saved settings with the defaults of keys that came later."""
-    try:
-        return snapshot(_validated(saved))
-    except (ValidationError, SettingsError):
-        return saved
 
 
 def _shown(settings: dict[str, Any], key: str) -> str:

@@ -28,13 +28,8 @@ def schedule_of(settings: RunSettings) -> Schedule:
     )
 
 
-def data_of_phases(settings: RunSettings) -> tuple[DataSettings, ...]:
-    """`[data]` as each phase has it: its own keys win; `validation` is the run's and left out."""
-    shared = settings.data.model_dump(exclude={"validation"})
-    return tuple(_data_of(phase, shared, number) for number, phase in enumerate(settings.schedule))
-
-
 def _data_of(phase: PhaseSettings, shared: dict[str, object], number: int) -> DataSettings:
+    """`[data]` as a phase has it: its own keys win."""
     group = f"schedule.{number}.data"
     if phase.data is not None and "validation" in phase.data:
         raise SettingsError(f"{group}.validation: validation rows are one set for the whole run. Set data.validation.")
@@ -44,12 +39,8 @@ def _data_of(phase: PhaseSettings, shared: dict[str, object], number: int) -> Da
         raise SettingsError(explain(error, DataSettings, group=group)) from None
 
 
-def models_of_phases(settings: RunSettings) -> tuple[ModelSettings, ...]:
-    """`[model]` as each phase has it: how positions are rotated may differ, which no weight's shape depends on."""
-    return tuple(_model_of(phase, settings.model, number) for number, phase in enumerate(settings.schedule))
-
-
 def _model_of(phase: PhaseSettings, shared: ModelSettings, number: int) -> ModelSettings:
+    """`[model]` as a phase has it: how positions are rotated may differ, which no weight's shape depends on."""
     if phase.model is None:
         return shared
     group = f"schedule.{number}.model"
@@ -93,7 +84,11 @@ class StepPlan:
 
     def __init__(self, settings: RunSettings) -> None:
         # First: lengths in tokens are counted in rows of these.
-        self.data, self.models = data_of_phases(settings), models_of_phases(settings)
+        shared = settings.data.model_dump(exclude={"validation"})
+        phases = list(enumerate(settings.schedule))
+        # `validation` is the run's and left out.
+        self.data = tuple(_data_of(phase, shared, number) for number, phase in phases)
+        self.models = tuple(_model_of(phase, settings.model, number) for number, phase in phases)
         self.schedule = schedule_of(settings)
         self.rows = rows_of_phases(
             settings.schedule,

@@ -3,8 +3,8 @@
 import mmap
 import os
 import resource
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, CancelledError, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, CancelledError, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import cache, lru_cache
 from pathlib import Path
@@ -114,14 +114,12 @@ def read_through(label: str, readers: Sequence[Callable[[OnRead], _Result]], *, 
         try:
             while left:
                 done, left = wait(left, timeout=_SECONDS_BETWEEN_UPDATES, return_when=FIRST_EXCEPTION)
-                _raise_first(future for future in futures if future in done)
+                for future in futures:
+                    if future in done:
+                        # The first error.
+                        future.result()
                 shown.update(num_read / 1e6)
         finally:
             is_over = True
             pool.shutdown(cancel_futures=True)
         return [future.result() for future in futures]
-
-
-def _raise_first(futures: Iterable[Future[_Result]]) -> None:
-    for future in futures:
-        future.result()

@@ -19,9 +19,8 @@ from transformers import AutoModel, PreTrainedTokenizerBase, PreTrainedTokenizer
 from tokenization.backend import framing_post_processor
 from toolkit.core.console import progress, quiet_transformers
 from toolkit.core.errors import UserError
-from toolkit.core.text import counted
 from toolkit.finetuning.heads import load_network
-from toolkit.finetuning.inputs import missing_end_id, paper_length
+from toolkit.finetuning.inputs import check_room, missing_end_id, paper_length
 from toolkit.finetuning.source import EncoderSource
 from toolkit.finetuning.trainer import right_padding, settle_accelerator
 
@@ -47,7 +46,7 @@ def new_embedder(
 
     encoder = load_network(AutoModel, source)
     tokenizer = _TOKENIZERS[protocol](source)
-    _check_room(tokenizer)
+    check_room(tokenizer.model_max_length, tokenizer.num_special_tokens_to_add())
     # The module reads a folder only; the encoder itself is the one that was loaded and checked.
     with TemporaryDirectory(prefix="toolkit-embedding-") as folder, quiet_transformers():
         encoder.save_pretrained(folder)
@@ -114,16 +113,6 @@ def _limited(tokenizer: PreTrainedTokenizerBase, longest: int) -> PreTrainedToke
     padded = right_padding(tokenizer)
     padded.model_max_length = longest
     return padded
-
-
-def _check_room(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Refuse a length below which tokenizers drop the text, or truncate nothing at all."""
-    num_special = tokenizer.num_special_tokens_to_add()
-    if tokenizer.model_max_length <= num_special:
-        raise UserError(
-            f"max_length = {tokenizer.model_max_length} leaves no room for text: the tokenizer adds "
-            f"{counted(num_special, 'special token')} to each input. Set max_length to at least {num_special + 1}."
-        )
 
 
 def search(

@@ -139,13 +139,9 @@ def _cache() -> Path:
 def _newest_copy(form: PublishedForm) -> Path | None:
     """The folder with a form's files that was written last; not one that an older version wrote in another form."""
     found = sorted(_cache().glob(f"*/{form.name}/{_ORIGIN}"), key=lambda path: path.stat().st_mtime)
-    copies = [path.parent for path in found if path.parent.parent.name == _key(form, _commits(path))]
+    origins = ((path, json.loads(path.read_text(encoding="utf-8"))) for path in found)
+    copies = [path.parent for path, origin in origins if path.parent.parent.name == _key(form, origin["commits"])]
     return copies[-1] if copies else None
-
-
-def _commits(origin: Path) -> dict[str, str]:
-    commits: dict[str, str] = json.loads(origin.read_text(encoding="utf-8"))["commits"]
-    return commits
 
 
 def _key(form: PublishedForm, commits: Mapping[str, str]) -> str:

@@ -13,8 +13,7 @@ import numpy.typing as npt
 from transformers import BatchEncoding
 
 from toolkit.core.errors import UserError
-from toolkit.core.text import counted
-from toolkit.finetuning.inputs import paper_length
+from toolkit.finetuning.inputs import check_room, paper_length
 from toolkit.finetuning.source import EncoderSource
 
 NO_WORD = -1
@@ -39,11 +38,7 @@ def word_inputs(sentences: Sequence[Sequence[str]], source: EncoderSource) -> Wo
             continue
         begin, end = int(is_text.argmax()), len(is_text) - int(is_text[::-1].argmax())
         num_special = len(is_text) - (end - begin)
-        if source.max_length <= num_special:
-            raise UserError(
-                f"max_length = {source.max_length} leaves no room for text: the tokenizer adds "
-                f"{counted(num_special, 'special token')} to each input. Set max_length to at least {num_special + 1}."
-            )
+        check_room(source.max_length, num_special)
         offsets = encoded["offset_mapping"][number][begin:end]
         word_of = _words_of(offsets, words)
         is_blank = _are_blanks(offsets, word_of, words)

@@ -41,9 +41,10 @@ def comparison_table(level: Level, baseline: str | None = None) -> Table | None:
     if not rows:
         return None
     one = level.seeds.removesuffix("s")
+    others = "" if _row(level, baseline) is None else f", and all with {baseline} (baseline)"
     note = (
         f"First minus second in points, paired by {one}: mean, its 95 % interval and a two-sided t test. Compared are "
-        f"{level.name} that differ in one label, those on one line of its figure{_with(baseline, level)}, or all where "
+        f"{level.name} that differ in one label, those on one line of its figure{others}, or all where "
         "no label tells them apart; Holm's correction is over the pairs of one label within one data set or average. "
         "An average is tested on the seeds that all its data sets share. A dash: fewer than two pairs, or all "
         "differences equal."
@@ -103,10 +104,6 @@ def difference_tables(level: Level, baseline: str | None) -> list[Table]:
             name, title = f"{level.name}-{slug(kind)}-differences", f"{family_name(kind)}, less {reference.name}"
             tables.append(replace(table, name=name, title=title, note=note))
     return tables
-
-
-def _with(baseline: str | None, level: Level) -> str:
-    return "" if _row(level, baseline) is None else f", and all with {baseline} (baseline)"
 
 
 def _row(level: Level, name: str | None) -> Row | None:

@@ -80,14 +80,11 @@ class Row:
         groups: dict[object, list[TaskInfo]] = {}
         for task in tasks:
             groups.setdefault(task.name if task.training is None else (task.training,), []).append(task)
-        return [
-            part
-            for group in groups.values()
-            for part in ([group] if self._has_one_set_of_seeds(group) else [[task] for task in group])
-        ]
-
-    def _has_one_set_of_seeds(self, tasks: Sequence[TaskInfo]) -> bool:
-        return len({frozenset(self.scores[task.name]) for task in tasks}) == 1
+        parts: list[list[TaskInfo]] = []
+        for group in groups.values():
+            has_one_set_of_seeds = len({frozenset(self.scores[task.name]) for task in group}) == 1
+            parts += [group] if has_one_set_of_seeds else [[task] for task in group]
+        return parts
 
     def by_seed(self, tasks: Sequence[TaskInfo]) -> dict[Label, float]:
         """Mean over tasks for each seed that all of them have."""

@@ -99,18 +99,14 @@ def table_of_rows(
     is_told = len({*keys}) == len(keys) and all(any(value is not None for value in key) for key in keys)
     is_named = level.seeds is Seeds.FINE_TUNING or not is_told
     names = (*((level.name.removesuffix("s"),) if is_named else ()), *labels)
-    cells = []
-    for row in _sorted_rows(list(rows), known):
+    cells, chosen = [], list(rows)
+    # Numbers and sizes ascending, texts in the order in which they come; what has no such label comes last.
+    places = [places_of(row.labels[label] for row in chosen if label in row.labels) for label in known]
+    for row in sorted(chosen, key=lambda row: order_of([row.labels.get(label) for label in known], places)):
         scores = [score_of(row, column) for column in columns]
         if any(score is not None for score in scores):
             cells.append((*((row.name,) if is_named else ()), *(row.labels.get(label) for label in labels), *scores))
     return Table("", "", "", (*names, *(column.heading for column in columns)), tuple(cells), num_names=len(names))
-
-
-def _sorted_rows(rows: Sequence[Row], labels: Sequence[str]) -> list[Row]:
-    """Numbers and sizes ascending, texts in the order in which they come; what has no such label comes last."""
-    places = [places_of(row.labels[label] for row in rows if label in row.labels) for label in labels]
-    return sorted(rows, key=lambda row: order_of([row.labels.get(label) for label in labels], places))
 
 
 def _score(level: Level, row: Row, tasks: Sequence[TaskInfo]) -> MeanScore | None:

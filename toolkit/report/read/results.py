@@ -131,11 +131,13 @@ def read_results(folders: Iterable[Path]) -> Results:
         declared |= {(model.name, task) for model in file.models for task in file.tasks}
     check_comparable(cells)
     scores = [score for found in cells.values() for score in found]
+    names = {score.model for score in scores}
+    known = [model for name, model in models.items() if name in names]
     return Results(
         grids=source,
         cells=tuple(sorted(scores, key=lambda score: (*score.cell.group, score.learning_rate, score.seed))),
         rates=rates,
-        models=_models_with_cells(models, scores),
+        models=(*known, *(ModelInfo(name) for name in sorted(names - models.keys()))),
         tasks=tasks_with_cells(tasks, scores, lambda score: source[score.cell.group].place(score.cell)),
         declarations=declarations,
         left_out=tuple(sorted((declared | source.keys()) - rates.keys())),
@@ -155,9 +157,3 @@ def _merged(before: ModelInfo | None, model: ModelInfo, grid: GridFolder) -> Mod
             "in another grid. Rename one of the models, or make the labels equal."
         )
     return ModelInfo(model.name, before.path or model.path, {**old, **new})
-
-
-def _models_with_cells(declared: Mapping[str, ModelInfo], cells: Iterable[Score]) -> tuple[ModelInfo, ...]:
-    names = {cell.model for cell in cells}
-    known = [model for name, model in declared.items() if name in names]
-    return (*known, *(ModelInfo(name) for name in sorted(names - declared.keys())))
