@@ -442,8 +442,8 @@ FAULTS = (
     Fault(
         name="resume: one step of data is left out",
         path="toolkit/training/starting.py",
-        old="        manifest.step, manifest.tokens, bytes",
-        new="        manifest.step + 1, manifest.tokens, bytes",
+        old="RunState(manifest.step, manifest.tokens, digest",
+        new="RunState(manifest.step + 1, manifest.tokens, digest",
         tests=("tests/resume/test_resume.py::test_the_number_of_ranks_may_change",),
     ),
     Fault(
@@ -588,7 +588,7 @@ FAULTS = (
     ),
     Fault(
         name="stopping: the signal handlers are not given back",
-        path="toolkit/training/stopping.py",
+        path="toolkit/core/signals.py",
         old="for number, handler in self._previous.items():",
         new="for number, handler in ():",
         tests=("tests/training/test_stopping.py",),
