@@ -160,8 +160,7 @@ def _connect(ranks: Ranks, end: Callable[[str], None]) -> _Watch | None:
             print(f"ranks cannot connect to rank 0 and do not watch one another ({failures[0]})", flush=True)
         with listener:
             while not failures and len(connections) < ranks.world_size - 1:
-                if (accepted := _accept(listener, token)) is not None:
-                    connections[accepted[0]] = accepted[1]
+                connections |= _accept(listener, token)
     if failures:
         for connection in connections:
             connection.close()
@@ -182,16 +181,16 @@ def _call(host: str, port: int, token: bytes, rank: int) -> socket.socket:
     return _kept_alive(connection)
 
 
-def _accept(listener: socket.socket, token: bytes) -> tuple[socket.socket, int] | None:
-    """The next rank that calls; None for a stranger."""
+def _accept(listener: socket.socket, token: bytes) -> dict[socket.socket, int]:
+    """The next rank that calls, by its connection; none for a stranger."""
     connection, _ = listener.accept()
     connection.settimeout(_CONNECT_SECONDS)
     with contextlib.suppress(OSError):
         said = connection.recv(_TOKEN_BYTES + _MESSAGE.size, socket.MSG_WAITALL)
         if said[:_TOKEN_BYTES] == token:
-            return _kept_alive(connection), _MESSAGE.unpack(said[_TOKEN_BYTES:])[0]
+            return {_kept_alive(connection): _MESSAGE.unpack(said[_TOKEN_BYTES:])[0]}
     connection.close()
-    return None
+    return {}
 
 
 def _kept_alive(connection: socket.socket) -> socket.socket:

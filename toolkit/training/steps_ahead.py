@@ -64,10 +64,14 @@ def steps_ahead(
             awaited = next(begun, None)
             if isinstance(agreed, AgreedStep):
                 yield agreed
-                continue
-            with ranks.together():
-                if agreed.error is not None:
-                    raise agreed.error
+            else:
+                _raise_everywhere(agreed, ranks)
+
+
+def _raise_everywhere(failure: _Failure, ranks: Ranks) -> None:
+    with ranks.together():
+        if failure.error is not None:
+            raise failure.error
 
 
 def _agree(

@@ -114,10 +114,8 @@ def read_through(label: str, readers: Sequence[Callable[[OnRead], _Result]], *, 
         try:
             while left:
                 done, left = wait(left, timeout=_SECONDS_BETWEEN_UPDATES, return_when=FIRST_EXCEPTION)
-                for future in futures:
-                    if future in done:
-                        # The first error.
-                        future.result()
+                # Raises the first error.
+                _ = [future.result() for future in futures if future in done]
                 shown.update(num_read / 1e6)
         finally:
             is_over = True
