@@ -8,8 +8,8 @@ torch, and the times are kept in the user's cache folder: all runs of a study on
 import os
 import platform
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
@@ -100,12 +100,8 @@ def time_steps(threads: int) -> dict[Precision, float]:
 
 def time_in_turns(threads: int, step: Callable[[Precision], None]) -> dict[Precision, float]:
     """Seconds of the fastest of some steps in each dtype, taken in turns, on `threads` threads; about a second."""
-    import torch
-
     seconds: dict[Precision, list[float]] = {"fp32": [], "bf16": []}
-    threads_before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
+    with cpu_threads(threads):
         # In turns, so that a neighbour's load meets both; the first of each builds kernels.
         begun = time.perf_counter()
         for number in range(1 + _TIMED_STEPS):
@@ -115,9 +111,20 @@ def time_in_turns(threads: int, step: Callable[[Precision], None]) -> dict[Preci
                 started = time.perf_counter()
                 step(precision)
                 times.append(time.perf_counter() - started)
-    finally:
-        torch.set_num_threads(threads_before)
     return {precision: min(times[1:]) for precision, times in seconds.items()}
+
+
+@contextmanager
+def cpu_threads(number: int | None) -> Iterator[None]:
+    """Set the number of CPU threads inside the block; None leaves it as it is."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(before if number is None else number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _description(threads: int, step: str) -> dict[str, str | int]:

@@ -7,8 +7,7 @@ One process can run many cells on one preparation.
 import json
 import math
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -24,6 +23,7 @@ from toolkit.core.console import quiet_transformers
 from toolkit.core.errors import NonFiniteError, UserError
 from toolkit.core.files import atomic_write
 from toolkit.core.settings import Settings
+from toolkit.engine.precision import cpu_threads
 from toolkit.finetuning.made_by import made_by
 from toolkit.finetuning.precision import choose_autocast
 from toolkit.finetuning.settings import Initialization, Split
@@ -126,7 +126,7 @@ def run_cell(
     Raises:
         NonFiniteError: the training diverged.
     """
-    with _threads(prepared.task.settings.threads):
+    with cpu_threads(prepared.task.settings.threads):
         name = model_name or prepared.source.model
         return _run(prepared, output, model_name=name, keep=keep, training=training)
 
@@ -189,17 +189,6 @@ def _check_scores(task: Task[Any], scores: Mapping[Split, Mapping[str, float]]) 
                     f"the task {task.name} scored the {split} split with {name} = {found.get(name)}, expected a finite "
                     "number. Correct its `score`."
                 )
-
-
-@contextmanager
-def _threads(number: int | None) -> Iterator[None]:
-    """Set the number of CPU threads inside the block; None leaves it as it is."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(before if number is None else number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _open_unfinished(output: Path, prepared: PreparedTask) -> Path:

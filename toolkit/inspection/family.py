@@ -5,7 +5,6 @@ Ancestors are followed by what run files name. Descendants are looked for beside
 
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,27 +15,20 @@ if TYPE_CHECKING:
     from rich.tree import Tree
 
 
-@dataclass(frozen=True)
-class _Link:
-    """Origin of a run in another: the folder of that one, and in words what was taken."""
-
-    parent: Path
-    taken: str
-
-
 def family_tree(run: Path) -> "Tree | None":
     """The tree of runs around this one; None if it stands alone."""
     from rich.text import Text
     from rich.tree import Tree
 
     top, ancestors = run.resolve(), [run.resolve()]
-    while (link := _link(top)) is not None and link.parent not in ancestors:
-        top = link.parent
+    while (link := _link(top)) is not None and link[0] not in ancestors:
+        top, _ = link
         ancestors.append(top)
     children: dict[Path, list[tuple[Path, str]]] = {}
     for folder in sorted(_runs_beside(ancestors)):
         if (link := _link(folder)) is not None:
-            children.setdefault(link.parent, []).append((folder, link.taken))
+            parent, taken = link
+            children.setdefault(parent, []).append((folder, taken))
     if not children:
         return None
     tree = Tree(Text.assemble(("Family", "bold"), f"\n{_name(top, run)}"))
@@ -61,8 +53,8 @@ def _name(folder: Path, run: Path, taken: str = "") -> str:
     return f"{shown} ({stands}){taken}{' <- this run' * is_shown}"
 
 
-def _link(folder: Path) -> _Link | None:
-    """Origin of the run in this folder, if that is a run that is still there."""
+def _link(folder: Path) -> tuple[Path, str] | None:
+    """Origin of the run in this folder, if that is a run that is still there, and in words what was taken."""
     settings = _settings(folder)
     # Earlier versions wrote [branch].
     for key in ("fork", "branch", "init"):
@@ -70,7 +62,7 @@ def _link(folder: Path) -> _Link | None:
         if isinstance(source, str) and (parent := _run_of(Path(source))) is not None:
             step = settings[key].get("step")
             at = f" at step {step:,}" if isinstance(step, int) else ""
-            return _Link(parent, f"weights of {Path(source).name}" if key == "init" else f"branched{at}")
+            return parent, (f"weights of {Path(source).name}" if key == "init" else f"branched{at}")
     return None
 
 

@@ -18,8 +18,8 @@ from toolkit.model.config import ModelSettings
 from toolkit.model.presets import parameter_counts
 from toolkit.objectives.schedule import Schedule
 from toolkit.run.folder import RunFolder
-from toolkit.run.identity import snapshot
-from toolkit.run.load import read_without_objectives, settings_in
+from toolkit.run.identity import settings_in, snapshot
+from toolkit.run.load import read_without_objectives
 from toolkit.run.metrics import history, read_lines
 from toolkit.run.settings import RunSettings
 from toolkit.run.step_plan import StepPlan

@@ -1,7 +1,7 @@
 """Identity of a run: the settings and corpora that may not change when it is resumed."""
 
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from pydantic import ValidationError
@@ -172,8 +172,20 @@ def saved_settings(manifest: CheckpointManifest) -> RunSettings:
 
     A CheckpointError where it was not written by a run, or by one of another version of the toolkit.
     """
-    try:
+    with _set_up(manifest):
         return _validated(manifest.settings)
+
+
+def settings_in(manifest: CheckpointManifest) -> RunSettings:
+    """The same without objectives."""
+    with _set_up(manifest):
+        return RunSettings.model_validate(as_fork(manifest.settings) | {"objectives": {}})
+
+
+@contextmanager
+def _set_up(manifest: CheckpointManifest) -> Iterator[None]:
+    try:
+        yield
     except ValidationError as error:
         raise CheckpointError(
             f"the checkpoint of step {manifest.step:,} does not say how its run was set up, as those of an imported "

@@ -11,8 +11,7 @@ from typing import Any
 import tomli_w
 from pydantic import ValidationError
 
-from toolkit.checkpoint.manifest import CheckpointManifest
-from toolkit.core.errors import CheckpointError, SettingsError, UserError
+from toolkit.core.errors import SettingsError, UserError
 from toolkit.core.settings import explain, nearest
 from toolkit.data import DataSettings
 from toolkit.model.presets import MODEL_PRESETS
@@ -112,20 +111,6 @@ def read_without_objectives(path: Path) -> RunSettings:
         return RunSettings.model_validate(as_fork(read_toml(path)) | {"objectives": {}})
     except ValidationError as error:
         raise SettingsError(f"{path}: {explain(error, RunSettings, needed=_REQUIRED)}") from None
-
-
-def settings_in(manifest: CheckpointManifest) -> RunSettings:
-    """The settings of the run that wrote a checkpoint, without objectives, which may need a plugin.
-
-    A CheckpointError where it was not written by a run, or by one of another version of the toolkit.
-    """
-    try:
-        return RunSettings.model_validate(as_fork(manifest.settings) | {"objectives": {}})
-    except ValidationError as error:
-        raise CheckpointError(
-            f"the checkpoint of step {manifest.step:,} does not say how its run was set up, as those of an imported "
-            f"model do not: {explain(error, RunSettings)}"
-        ) from None
 
 
 def to_toml(settings: RunSettings) -> str:

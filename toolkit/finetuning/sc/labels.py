@@ -44,9 +44,19 @@ class LabelKind(ABC):
         """Names of the network's outputs."""
         return ["number"] if self.classes is None else [str(label) for label in self.classes.labels]
 
-    @abstractmethod
     def check(self, rows: LabelledRows, training_file: Path) -> None:
-        """Refuse a split whose labels do not fit the training split's."""
+        """Refuse a split whose labels do not fit the training split's: one that it does not have, for example."""
+        file, examples = rows
+        assert self.classes is not None
+        for example in examples:
+            for label in example.label if isinstance(example.label, tuple) else (example.label,):
+                if label not in self.classes:
+                    labels = self.classes.labels
+                    known = ", ".join(map(repr, labels[:10])) + (", ..." if len(labels) > 10 else "")
+                    raise UserError(
+                        f"{file}, row {example.row}: the label {label!r} does not occur in the training file "
+                        f"{training_file}, which has {known}. Remove the row, or add training rows with that label."
+                    )
 
     @abstractmethod
     def target(self, label: Any) -> Any:
@@ -89,12 +99,6 @@ class ClassLabels(LabelKind):
                 f"{file}: every row has the label {self.classes.labels[0]!r}, but at least two classes are needed. "
                 "Add rows of another class, or choose another column with --label-column."
             )
-
-    def check(self, rows: LabelledRows, training_file: Path) -> None:
-        """Refuse a label that the training split does not have."""
-        file, examples = rows
-        for example in examples:
-            _check_known(self.classes, example.label, f"{file}, row {example.row}", training_file)
 
     def target(self, label: Any) -> int:
         """The class number."""
@@ -188,13 +192,6 @@ class SetLabels(LabelKind):
                 "--label-column."
             )
 
-    def check(self, rows: LabelledRows, training_file: Path) -> None:
-        """Refuse a label that the training split does not have."""
-        file, examples = rows
-        for example in examples:
-            for label in example.label:
-                _check_known(self.classes, label, f"{file}, row {example.row}", training_file)
-
     def target(self, label: Any) -> list[float]:
         """1.0 for each label of the set, 0.0 for each other one."""
         present = {*map(self.classes.index, label)}
@@ -228,15 +225,6 @@ class SetLabels(LabelKind):
         ]
         size = 1 + f1.index(max(f1))
         return [self.classes.labels[number] for number, _ in counts[:size]]
-
-
-def _check_known(labels: LabelSet, label: Any, place: str, training_file: Path) -> None:
-    if label not in labels:
-        known = ", ".join(map(repr, labels.labels[:10])) + (", ..." if len(labels) > 10 else "")
-        raise UserError(
-            f"{place}: the label {label!r} does not occur in the training file {training_file}, which has {known}. "
-            "Remove the row, or add training rows with that label."
-        )
 
 
 LABEL_TYPES: Mapping[str, type[LabelKind]] = {"class": ClassLabels, "number": NumberLabels, "set": SetLabels}

@@ -34,7 +34,7 @@ from toolkit.report.read.labels import (
 )
 from toolkit.report.read.results import Results
 from toolkit.run.folder import RunFolder
-from toolkit.run.load import settings_in
+from toolkit.run.identity import settings_in
 from toolkit.run.metrics import history
 from toolkit.run.step_plan import schedule_of
 

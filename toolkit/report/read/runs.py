@@ -12,7 +12,7 @@ from toolkit.core.errors import CheckpointError, UserError
 from toolkit.core.text import quoted
 from toolkit.report.read.manifests import start_of
 from toolkit.run.folder import RunFolder
-from toolkit.run.load import settings_in
+from toolkit.run.identity import settings_in
 from toolkit.run.metrics import history, read_lines
 from toolkit.run.step_plan import schedule_of
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from toolkit.core.allocator import keep_freed_memory
 from toolkit.core.types import AttentionKind
 from toolkit.engine import gpus
-from toolkit.engine.precision import choose_precision
+from toolkit.engine.precision import choose_precision, cpu_threads
 from toolkit.run.settings import RunSettings
 
 _SHARES = (1.0, 5 / 6, 2 / 3)
@@ -120,13 +120,9 @@ def seconds_of_step(settings: RunSettings, *, ranks: int) -> float:
         labels_N = ids_BS.flatten()[positions_N]
         encoder(ids_BS, segments_BS, attention, positions_N=positions_N, labels_N=labels_N, scale=1.0).backward()
 
-    threads_before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
+    with cpu_threads(threads):
         kinds = list(_TARGET_SHARES)
         return sum(_fastest(lambda: step(kind)) for kind in kinds) / len(kinds) / min(threads, num_cores)  # noqa: B023
-    finally:
-        torch.set_num_threads(threads_before)
 
 
 def _fastest(step: Callable[[], None]) -> float:
