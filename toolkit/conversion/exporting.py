@@ -124,7 +124,7 @@ def to_hf(
         _write_weights(folder, source, settings, dtype, left_out=left_out)
         differences = write_tokenizer(folder, source, form=form, longest=settings.max_position_embeddings)
         if sentence_transformers:
-            _write_modules(folder, width=settings.hidden_size, longest=_trained_length(source, settings))
+            _write_modules(folder, settings, row_length=source.manifest.table("data").get("sequence_length"))
         card = model_card(
             source.manifest,
             form,
@@ -154,12 +154,6 @@ def to_hf(
         max_logit=parity.max_logit,
         files=files,
     )
-
-
-def _trained_length(source: Checkpoint, settings: ModelSettings) -> int:
-    """Tokens of a row in training: longer texts are cut for embeddings; the model's positions where it is unknown."""
-    trained, longest = source.manifest.table("data").get("sequence_length"), settings.max_position_embeddings
-    return min(trained, longest) if isinstance(trained, int) else longest
 
 
 def _compare(folder: Path, native: NativeModel, form: ExportForm, *, pad_id: int, left_out: frozenset[str]) -> Parity:
@@ -200,10 +194,7 @@ def _write_config(folder: Path, settings: ModelSettings, config: "PreTrainedConf
 def _write_weights(
     folder: Path, source: Checkpoint, settings: ModelSettings, dtype: ExportDtype, *, left_out: frozenset[str]
 ) -> None:
-    """The safetensors of a folder, one tensor at a time.
-
-    A tied head has no tensor of its own, as transformers expects it.
-    """
+    """The safetensors of a folder, one tensor at a time; a tied head has none of its own, as transformers expects."""
     shapes = {name: entry.shape for name, entry in source.manifest.tensors.items() if name not in left_out}
     # All exported classes have a bias at the output too wherever query, key and value have one.
     zeros = {
@@ -232,8 +223,10 @@ def _write_weights(
         write_json(folder / "model.safetensors.index.json", index)
 
 
-def _write_modules(folder: Path, *, width: int, longest: int) -> None:
-    """The files of sentence-transformers: the encoder for inputs of `longest` tokens, then the mean of D = `width`."""
+def _write_modules(folder: Path, settings: ModelSettings, *, row_length: object) -> None:
+    """The files of sentence-transformers: the encoder, then the mean; texts longer than rows in training are cut."""
+    longest, width = settings.max_position_embeddings, settings.hidden_size
+    longest = min(row_length, longest) if isinstance(row_length, int) else longest
     modules = [
         {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
         {"idx": 1, "name": "1", "path": _POOLING, "type": "sentence_transformers.models.Pooling"},

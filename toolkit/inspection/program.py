@@ -38,7 +38,10 @@ def inspect(folder: Path, *, num_rows: int, overrides: Sequence[str] = ()) -> No
     if what == _CHECKPOINT:
         _show_checkpoint(folder)
     elif what == _RUN:
-        _show_run(RunFolder(folder))
+        screen = console()
+        for view in run_views(RunFolder(folder)):
+            screen.print(view)
+            screen.print()
     elif what == _RUNS:
         show_runs(folder)
     else:
@@ -95,13 +98,6 @@ def _show_checkpoint(folder: Path) -> None:
     # Last: damage is said below what the checkpoint was meant to be.
     checkpoint.verify()
     screen.print(f"All {len(checkpoint.manifest.files):,} files are as they were written (SHA-256).")
-
-
-def _show_run(folder: RunFolder) -> None:
-    screen = console()
-    for view in run_views(folder):
-        screen.print(view)
-        screen.print()
 
 
 def _show_corpus(folder: Path, num_rows: int, overrides: Sequence[str]) -> None:

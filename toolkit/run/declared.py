@@ -37,10 +37,7 @@ class DeclaredRun:
         return targets / schedule.total_steps
 
     def targets_per_position(self, objective: str) -> float:
-        """Targets of an objective over positions, as far as settings tell: without a mask ratio it counts as 1.
-
-        A ramp counts with its mean.
-        """
+        """Targets of an objective over positions, as far as settings tell: 1 without a mask ratio, a ramp's mean."""
         ratio = getattr(self.settings.objectives[objective].settings, "mask_ratio", 1.0)
         return ratio.mean if isinstance(ratio, MaskRatioRamp) else float(ratio)
 

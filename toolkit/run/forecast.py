@@ -132,10 +132,7 @@ def forecast(run: DeclaredRun, *, data: RunData | None, machines: Machines | Non
 
 
 def forecast_memory(run: DeclaredRun, division: Division) -> list[str]:
-    """Memory of the rank that needs most, one line; nothing while the vocabulary size is unknown.
-
-    Without a precision, bf16 is assumed.
-    """
+    """Memory of the rank that needs most, one line; nothing while the vocabulary size is unknown. bf16 by default."""
     settings = run.settings
     if settings.model.vocab_size is None:
         return []

@@ -99,7 +99,16 @@ class Start:
         check_same_model(settings, self.initial)
         if fork is not None:
             check_fork_corpora(run, self.initial.corpora, corpora.hashes())
-            _check_fork(self.initial, Course(run, corpora.hashes()))
+            saved = saved_settings(self.initial)
+            there = Course(DeclaredRun(saved, StepPlan(saved)), self.initial.corpora)
+            found = parting(there, Course(run, corpora.hashes()), changed=fork.changed)
+            if found.step < fork.step:
+                raise SettingsError(
+                    f"fork.from={fork.source}: its run and this one part at step {found.step:,}, before "
+                    f"{fork.step:,}:\n  "
+                    + "\n  ".join(found.reasons)
+                    + "\nMake these equal, or fork at an earlier step. To go on otherwise from there: `toolkit branch`."
+                )
 
     def describe(self, settings: RunSettings) -> str:
         """Start of the run in one line."""
@@ -134,20 +143,6 @@ def find_start(run: DeclaredRun) -> Start:
                 f"fork.from={first.source}, which a fork needs until it has a checkpoint of its own: {error}"
             ) from None
     return Start(initial=initial_manifest(first.source))
-
-
-def _check_fork(initial: CheckpointManifest, here: Course) -> None:
-    """Refuse to go on from a checkpoint whose run had made other steps up to there."""
-    fork, settings = here.run.settings.fork, saved_settings(initial)
-    assert fork is not None
-    there = Course(DeclaredRun(settings, StepPlan(settings)), initial.corpora)
-    found = parting(there, here, changed=fork.changed)
-    if found.step < fork.step:
-        raise SettingsError(
-            f"fork.from={fork.source}: its run and this one part at step {found.step:,}, before {fork.step:,}:\n  "
-            + "\n  ".join(found.reasons)
-            + "\nMake these equal, or fork at an earlier step. To go on otherwise from there: `toolkit branch`."
-        )
 
 
 def initial_manifest(source: str) -> CheckpointManifest:

@@ -80,10 +80,7 @@ class Beginning:
         return "the newest checkpoint" if self.first is None else self.first.key
 
     def load(self, engine: Engine) -> RunState:
-        """Load the weights, and moments that are kept; only a run that is resumed and a fork go on from there.
-
-        Collective.
-        """
+        """Load the weights, and moments that are kept; only a resumed run and a fork go on from there. Collective."""
         checkpoint, settings, first = self.checkpoint, self.settings, self.first
         if checkpoint is None:
             return RunState()

@@ -79,9 +79,7 @@ def show_run(
 ) -> None:
     """Print the resolved settings as a run file, and below them what follows from them; nothing is started or written.
 
-    A preset may be shown before its corpora and first weights are there.
-
-    Without a `device` of `Machines` no time is given.
+    A preset may be shown before its corpora and first weights are there. Without a `device` no time is given.
     """
     # It needs torch, which a run without a GPU is started without.
     from toolkit.run.forecast import Machines, forecast, forecast_memory

@@ -1,19 +1,26 @@
-"""Results of grid folders: finished cells, the chosen learning rates, and what the grid files say of the models."""
+"""Results of grid folders: finished cells, the chosen learning rates, and what the grid files say of the models.
+
+One name has to mean the same weights, or the same test data, in all of them.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
+from toolkit.core.console import console
 from toolkit.core.errors import UserError
 from toolkit.core.text import first_few
-from toolkit.experiments.grid.cell_folder import CellFolder
+from toolkit.experiments.grid.cell_folder import CellFolder, Record, record_differences
 from toolkit.experiments.grid.cells import Score
 from toolkit.experiments.grid.folder import GridFolder, ModelInfo
-from toolkit.report.read.comparability import check_comparable
 from toolkit.report.read.completeness import MissingCell, MissingReason, missing_cells
 from toolkit.report.read.tasks import TaskInfo, tasks_with_cells
+
+# What makes cells of one table differ.
+_OF_A_CELL = ("learning_rate", "seed", "threads")
 
 
 @dataclass(frozen=True)
@@ -54,10 +61,7 @@ class Results:
 
     @cached_property
     def unfinished_rates(self) -> dict[tuple[str, str], list[float]]:
-        """Learning rates by (model, task) that might still be chosen: cells have failed, or have not run.
-
-        A rate that diverged is finished: it cannot be chosen.
-        """
+        """Learning rates by (model, task) that might still be chosen: cells failed, or have not run; none diverged."""
         diverged = {
             (*one.cell.group, one.cell.learning_rate) for one in self.missing if one.reason is MissingReason.DIVERGED
         }
@@ -129,7 +133,7 @@ def read_results(folders: Iterable[Path]) -> Results:
             models[model.name] = _merged(models.get(model.name), model, grid)
         tasks |= dict.fromkeys(file.tasks)
         declared |= {(model.name, task) for model in file.models for task in file.tasks}
-    check_comparable(cells)
+    _check_comparable(cells)
     scores = [score for found in cells.values() for score in found]
     names = {score.model for score in scores}
     known = [model for name, model in models.items() if name in names]
@@ -157,3 +161,52 @@ def _merged(before: ModelInfo | None, model: ModelInfo, grid: GridFolder) -> Mod
             "in another grid. Rename one of the models, or make the labels equal."
         )
     return ModelInfo(model.name, before.path or model.path, {**old, **new})
+
+
+def _check_comparable(cells: Mapping[GridFolder, Iterable[Score]]) -> None:
+    """Compare what cells of different grids were declared to be, as far as their folders are there.
+
+    Other weights of a model, or other test data of a task, are an error; other settings of a task are told, since a
+    table says nothing of them.
+    """
+    models: dict[str, dict[Path, Record]] = {}
+    tasks: dict[str, dict[Path, Record]] = {}
+    for grid, score in ((grid, score) for grid, scores in cells.items() for score in scores):
+        if grid.path in models.get(score.model, {}) and grid.path in tasks.get(score.task, {}):
+            continue
+        if (declared := grid.place(score.cell).declared) is not None:
+            models.setdefault(score.model, {}).setdefault(grid.path, declared)
+            tasks.setdefault(score.task, {}).setdefault(grid.path, declared)
+    for name, grids in models.items():
+        _check_equal(
+            f"the model {name!r} has other weights", {grid: _of(record, "model") for grid, record in grids.items()}
+        )
+    for name, grids in tasks.items():
+        tests = {grid: sorted(map(str, _of(_of(record, "data"), "test").values())) for grid, record in grids.items()}
+        _check_equal(f"the task {name!r} has other test data", tests)
+        _tell_settings(name, {grid: _of(record, "settings") for grid, record in grids.items()})
+
+
+def _of(record: Record, key: str) -> Mapping[str, Any]:
+    found = record.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def _check_equal(what: str, by_grid: Mapping[Path, object]) -> None:
+    (first, expected), *others = by_grid.items()
+    for grid, found in others:
+        if found != expected:
+            raise UserError(
+                f"{what} in {grid} than in {first}. Rename it in one of the grid files: scores under one name are "
+                "taken for scores of one thing."
+            )
+
+
+def _tell_settings(task: str, by_grid: Mapping[Path, Mapping[str, Any]]) -> None:
+    (first, was), *others = [
+        (grid, {key: value for key, value in settings.items() if key not in _OF_A_CELL})
+        for grid, settings in by_grid.items()
+    ]
+    for grid, now in others:
+        if found := record_differences(was, now):
+            console().print(f"the task {task!r} was trained otherwise in {grid} than in {first}: {'; '.join(found)}")
