@@ -6,7 +6,7 @@ which mask token was decided; the mask belongs to the vocabulary that is counted
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
@@ -173,10 +173,6 @@ class Tokenizer:
             appended = [eod_id] if self._is_eod_given or not self.ends_texts else []
         return np.array(appended, dtype=np.uint32)
 
-    def count_special_text(self, texts: Sequence[str]) -> int:
-        """Occurrences of special-token strings in the texts."""
-        return self._special_text.count(texts)
-
     def special_text_hits(self, texts: Sequence[str], ids: Ids, lengths: Lengths) -> npt.NDArray[np.int64]:
         """Occurrences of special-token strings in each text, of which `encode_batch` made these ids and lengths.
 
@@ -220,12 +216,9 @@ class Tokenizer:
         """The tokenizer with every decided token special, as it is saved."""
         return completed(self._backend, self._names, mask_id=self.mask.id)
 
-    def files(self) -> Mapping[str, str]:
-        """Name and content of the files that `save` writes; equal tokenizers, equal files."""
-        return self._files
-
     @cached_property
-    def _files(self) -> dict[str, str]:
+    def files(self) -> dict[str, str]:
+        """Name and content of the files that `save` writes; equal tokenizers, equal files."""
         config: dict[str, object] = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "clean_up_tokenization_spaces": False,
@@ -279,5 +272,5 @@ class Tokenizer:
         """
         folder.mkdir(parents=True, exist_ok=True)
         encoding = json.dumps({**self.encoding(), "source": self.source}, indent=2) + "\n"
-        for name, content in {**self.files(), ENCODING_FILE: encoding}.items():
+        for name, content in {**self.files, ENCODING_FILE: encoding}.items():
             (folder / name).write_text(content, encoding="utf-8")

@@ -444,9 +444,9 @@ def test_mutated_pairs_are_refused_or_read(tmp_path):
         for _ in range(300):
             path.write_bytes(mutated(intact, generator))
             try:
-                pair = examine_shard(Shard(prefix), lambda _: None, vocabulary_size=384, frame_ids=ids)
+                entry, frames = examine_shard(Shard(prefix), lambda _: None, vocabulary_size=384, frame_ids=ids)
                 outcomes.add("read")
-                assert pair.frames.total() <= pair.entry.documents
+                assert frames.total() <= entry.documents
             except CorpusError:
                 outcomes.add("refused")
         path.write_bytes(intact)

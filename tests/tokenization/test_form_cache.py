@@ -46,7 +46,7 @@ def test_a_cached_form_is_what_was_converted(path, tmp_path, conversions):
     assert np.array_equal(_ids(again), _ids(plain))
     assert again.fingerprint == first.fingerprint == plain.fingerprint
     assert again.source_digest == first.source_digest == plain.source_digest
-    assert dict(again.files()) == dict(first.files()) == dict(plain.files())
+    assert again.files == first.files == plain.files
     assert (again.special_ids, again.eod_id, again.kind) == (plain.special_ids, plain.eod_id, plain.kind)
 
 

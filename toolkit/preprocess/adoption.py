@@ -38,14 +38,6 @@ _PIECE_BYTES = 1 << 22
 
 
 @dataclass(frozen=True)
-class AdoptedShard:
-    """Entry of corpus.json for a pair that was read through, and its counts for an `Adoption`."""
-
-    entry: ShardEntry
-    frames: Counter[Frame]
-
-
-@dataclass(frozen=True)
 class Adoption:
     """Result: `tokenizer` has its mask token and frame decided, `frames` counts those of documents with tokens."""
 
@@ -124,12 +116,12 @@ def adopt(
             _check_output(output, prefixes, loaded, overwrite=overwrite)
             pairs = _examine(shards, loaded)
             _clear(output)
-            frames = sum((pair.frames for pair in pairs), Counter[Frame]())
+            frames = sum((counts for _, counts in pairs), Counter[Frame]())
             loaded.made_with(most_common_frame(frames))
             manifest = complete_corpus(
                 output,
                 loaded,
-                shards=[pair.entry for pair in pairs],
+                shards=[entry for entry, _ in pairs],
                 dtype=shards[0].dtype.name,
                 special_text_hits=0,
                 skipped={},
@@ -186,7 +178,7 @@ def _holds(folder: Path, tokenizer: tokenization.Tokenizer) -> bool:
         return False
 
 
-def _examine(shards: Sequence[Shard], tokenizer: tokenization.Tokenizer) -> list[AdoptedShard]:
+def _examine(shards: Sequence[Shard], tokenizer: tokenization.Tokenizer) -> list[tuple[ShardEntry, Counter[Frame]]]:
     """Read all pairs through; the first error ends it."""
     ids = FrameIds.of(tokenizer)
     readers = [
@@ -243,8 +235,13 @@ def _without_ending(name: str) -> str:
     return name[:-4] if name.endswith(_ENDINGS) else name
 
 
-def examine_shard(shard: Shard, on_read: OnRead, *, vocabulary_size: int, frame_ids: FrameIds) -> AdoptedShard:
-    """Read a pair through, in bounded memory; documents may have `frame_ids` around them."""
+def examine_shard(
+    shard: Shard, on_read: OnRead, *, vocabulary_size: int, frame_ids: FrameIds
+) -> tuple[ShardEntry, Counter[Frame]]:
+    """Read a pair through, in bounded memory; documents may have `frame_ids` around them.
+
+    Its entry of corpus.json, and its counts for an `Adoption`.
+    """
     bin_path, idx_path = file_names(shard.prefix)
     counter = FrameCounter(shard, frame_ids)
     digest, position = hashlib.sha256(), 0
@@ -264,7 +261,7 @@ def examine_shard(shard: Shard, on_read: OnRead, *, vocabulary_size: int, frame_
         sha256_idx=hash_file(idx_path, on_read=on_read),
         source=str(shard.prefix),
     )
-    return AdoptedShard(entry, counter.frames)
+    return entry, counter.frames
 
 
 def _check_ids(tokens: npt.NDArray[np.integer], path: Path, *, position: int, vocabulary_size: int) -> None:

@@ -18,8 +18,8 @@ from toolkit.preprocess.settings import PreprocessSettings
 from toolkit.preprocess.sources import Source, find_sources
 from toolkit.preprocess.summary import PreprocessResult
 from toolkit.preprocess.tokenizer_checks import ids_that_differ_in_transformers
-from toolkit.preprocess.writer.folder import HOLDOUT_FOLDER, complete_corpus, locked_output, open_ledger, remove_ledger
-from toolkit.preprocess.writer.ledger import read_ledger
+from toolkit.preprocess.writer.folder import HOLDOUT_FOLDER, complete_corpus, locked_output, open_ledger
+from toolkit.preprocess.writer.ledger import LEDGER_NAME, read_ledger
 from toolkit.preprocess.writer.shard_sequence import OpenCorpus
 from toolkit.preprocess.writer.writing import recorded_names, write_shards
 
@@ -97,7 +97,7 @@ def _make(
             # A small holdout may have no document long enough; a run that is to be evaluated on it will say so.
             with suppress(CorpusError):
                 _pack(output / HOLDOUT_FOLDER, settings.sequence_length)
-    remove_ledger(output)
+    (output / LEDGER_NAME).unlink(missing_ok=True)
     documents, tokens, text_bytes = (
         after - earlier
         for after, earlier in zip((tally.documents, tally.tokens, tally.text_bytes), done_before, strict=True)

@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 from transformers import AutoModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from tokenization.backend import framing_post_processor
+from tokenization.frame import post_processor_frame
 from toolkit.core.console import progress, quiet_transformers
 from toolkit.core.errors import UserError
 from toolkit.finetuning.heads import load_network
@@ -70,12 +71,8 @@ def _standard_tokenizer(source: EncoderSource) -> PreTrainedTokenizerBase:
     end_id = missing_end_id(tokenizer)
     if end_id is None:
         return _limited(tokenizer, source.max_length)
-    encoding = _backend(source).encode("a")
-    ids, is_special = encoding.ids, encoding.special_tokens_mask
-    num_front = is_special.index(0) if 0 in is_special else len(ids)
-    num_back = is_special[::-1].index(0) if 0 in is_special else 0
-    back = [*ids[len(ids) - num_back :], end_id]
-    return _limited(_framed(source, front=ids[:num_front], back=back), source.max_length)
+    frame = post_processor_frame(_backend(source))
+    return _limited(_framed(source, front=frame.front, back=[*frame.back, end_id]), source.max_length)
 
 
 def _paper_tokenizer(source: EncoderSource) -> PreTrainedTokenizerBase:

@@ -1,5 +1,6 @@
 """The folder of a corpus that is being written: its lock, what of an earlier run stays, and its last files."""
 
+import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -23,7 +24,7 @@ from toolkit.data import (
     write_manifest,
 )
 from toolkit.data.corpus.shards import file_names
-from toolkit.preprocess.writer.ledger import LEDGER_NAME, Ledger, begin_ledger, key_changes, read_ledger, resume_ledger
+from toolkit.preprocess.writer.ledger import LEDGER_NAME, Ledger, begin_ledger, key_changes, read_ledger
 
 TOKENIZER_FOLDER = "tokenizer"
 HOLDOUT_FOLDER = "holdout"
@@ -82,7 +83,8 @@ def open_ledger(
     if reason is None:
         assert ledger is not None
         _remove(folder, keep=ledger)
-        resume_ledger(folder, ledger)
+        # A line that was being written when the process ended is cut off, so that steps can follow.
+        os.truncate(folder / LEDGER_NAME, ledger.num_bytes)
         return ledger
     # Nothing is lost with a corpus that was begun and has no finished shard: after a mistake in the options, say.
     is_empty = ledger is not None and ledger.key is not None and not ledger.shards
@@ -134,11 +136,6 @@ def start_over(folder: Path, key: Mapping[str, Any] | None, *, reference_only: b
     ledger = begin_ledger(folder, key, reference_only=reference_only)
     _remove(folder, keep=ledger)
     return ledger
-
-
-def remove_ledger(folder: Path) -> None:
-    """Remove what is there only while a corpus is not finished."""
-    (folder / LEDGER_NAME).unlink(missing_ok=True)
 
 
 def complete_corpus(

@@ -199,11 +199,6 @@ def _shown(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
-def resume_ledger(folder: Path, ledger: Ledger) -> None:
-    """Cut off a line that was being written when the process ended, so that steps can follow."""
-    os.truncate(folder / LEDGER_NAME, ledger.num_bytes)
-
-
 def record_step(folder: Path, step: Step) -> None:
     """Add a step to the ledger in `folder`, durably."""
     with (folder / LEDGER_NAME).open("ab") as file:
