@@ -139,7 +139,7 @@ def test_special_text_of_each_document_is_what_a_search_of_all_texts_finds(make_
     ids, lengths = tokenizer.encode_batch(texts)
 
     hits = tokenizer.special_text_hits(texts, ids, lengths).tolist()
-    assert hits == [tokenizer.count_special_text([text]) for text in texts]
+    assert hits == [tokenizer._special_text.count([text]) for text in texts]
     assert max(hits) > 2
 
 
