@@ -158,7 +158,7 @@ def test_unknown_characters_are_no_special_text(tmp_path):
 def test_the_longest_special_string_counts_once(make_folder):
     folder = make_folder(config={"additional_special_tokens": ["<s>", "<s><s>"]})
 
-    assert tokenization.load(folder).count_special_text(["<s><s>", "<s> <s>"]) == 3
+    assert tokenization.load(folder)._special_text.count(["<s><s>", "<s> <s>"]) == 3
 
 
 def test_truncation_and_padding_in_the_file_are_ignored(make_folder):
