@@ -66,7 +66,7 @@ def _use(path: Path, *, is_thorough: bool) -> None:
     ids, _ = tokenizer.encode_batch(TEXTS)
     tokenizer.decode(ids)
     if is_thorough:
-        assert tokenizer.files()
+        assert tokenizer.files
         assert tokenizer.fingerprint
         with contextlib.suppress(FastUnavailable):
             FastBackend.open(tokenizer, characters="ab").encode_batch(TEXTS)

@@ -138,6 +138,6 @@ def test_what_decides_the_ids_names_the_library_too(ranks_file, tmp_path):
     ranks.save(tmp_path)
     again = tokenization.load(tmp_path)
 
-    assert again.files() == ranks.files()
+    assert again.files == ranks.files
     assert again.source_digest != ranks.source_digest
     assert ranks.source_digest == tokenization.load(ranks_file).source_digest
