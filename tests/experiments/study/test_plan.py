@@ -244,7 +244,7 @@ def test_runs_that_were_trained_before_are_begun_from(trained, tmp_path):
     write_study(folder, SHARES)
 
 
-def test_of_a_run_that_was_trained_before_a_model_takes_the_last_checkpoint(trained, tmp_path):
+def test_a_model_that_was_trained_before_is_taken_over(trained, tmp_path):
     folder, _ = trained
     adopt = f'adopt = ["{folder}/study/runs/{CLM}"]'
     path = Path(write_study(folder, ["clm 8"], study=adopt))
@@ -252,7 +252,9 @@ def test_of_a_run_that_was_trained_before_a_model_takes_the_last_checkpoint(trai
     assert planned(str(path)).pieces == ()
     assert run_study(str(path)) == 0
     run = tmp_path / "other" / "runs" / CLM
-    assert files(run) == files(folder / "study" / "runs" / CLM)
+    before = folder / "study" / "runs" / CLM
+    assert files(run) == files(before)
+    assert read_metrics(run) == read_metrics(before) != []
     assert load_run(str(run / "run.toml")).fork is None
     assert planned(str(path)).done(CLM) == 8
     write_study(folder, SHARES)

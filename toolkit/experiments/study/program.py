@@ -3,10 +3,11 @@
 import json
 import shutil
 from collections.abc import Sequence
+from pathlib import Path
 
 import tomli_w
 
-from toolkit.checkpoint.folders import remove_folder
+from toolkit.checkpoint.folders import LATEST_NAME, remove_folder
 from toolkit.checkpoint.read import open_unverified
 from toolkit.core.console import console
 from toolkit.core.errors import SettingsError
@@ -22,7 +23,9 @@ from toolkit.experiments.study.folder import StudyFolder
 from toolkit.experiments.study.models import Model, models_of
 from toolkit.experiments.study.plan import StudyPlan
 from toolkit.experiments.study.tree import Tree
+from toolkit.run.folder import RunFolder
 from toolkit.run.load import to_toml
+from toolkit.run.metrics import read_lines
 
 SLURM = "slurm"
 """Executor whose jobs outlive this command."""
@@ -157,9 +160,18 @@ def _write_run(plan: StudyPlan, name: str) -> None:
     run.path.mkdir(parents=True, exist_ok=True)
     atomic_write(run.settings_file, to_toml(plan.run_file(name)))
     if (last := plan.whole(name)) is not None:
-        with atomic_directory(run.checkpoint(total)) as copy:
-            shutil.copytree(last, copy, dirs_exist_ok=True)
-            remove_folder(run.checkpoint(total))
+        _take_over(last, run, total)
+
+
+def _take_over(last: Path, run: RunFolder, step: int) -> None:
+    """Make a finished run of a checkpoint of another one, and of its metrics up to there."""
+    lines = [line for line in read_lines(RunFolder(last.parents[1])) if line["step"] <= step]
+    atomic_write(run.metrics_file, "".join(f"{json.dumps(line)}\n" for line in lines))
+    place = run.checkpoint(step)
+    with atomic_directory(place) as copy:
+        shutil.copytree(last, copy, dirs_exist_ok=True)
+        remove_folder(place)
+    atomic_write(run.checkpoints / LATEST_NAME, f"{place.name}\n")
 
 
 def _train(plan: StudyPlan, folder: StudyFolder, executor: str) -> int:
