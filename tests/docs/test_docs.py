@@ -26,6 +26,7 @@ from toolkit.engine.ds_config import read_ds_config, resolve_ds_config
 from toolkit.experiments.grid.cells import grid_cells
 from toolkit.experiments.grid.declaration import load_grid
 from toolkit.experiments.study.declaration import load_study
+from toolkit.experiments.study.finetuning import grid_of
 from toolkit.experiments.study.models import models_of
 from toolkit.experiments.study.tree import Tree
 from toolkit.finetuning import FinetuningResult, get_task
@@ -119,16 +120,24 @@ def test_run_files_load(snippet: Snippet, tmp_path: Path, monkeypatch: pytest.Mo
     assert [phase.objective for phase in settings.schedule] == scheduled * times
 
 
-def test_the_study_in_miniature_is_declared_as_its_script_runs_it() -> None:
+def test_the_study_in_miniature_has_the_models_and_the_data_that_its_page_says(monkeypatch: pytest.MonkeyPatch) -> None:
     folder = ROOT / "docs/examples/clm-share"
-    grid = load_grid(folder / "grid.toml")
-    script = (folder / "run.sh").read_text()
-    shares, seeds = (re.findall(rf"for {name} in ([\d ]+);", script)[0].split() for name in ("share", "seed"))
-    assert [model.path for model in grid.model] == [
-        f"runs/clm-{share}-seed-{seed}" for share in shares for seed in seeds
-    ]
-    settings = load_run(str(folder / "pretrain.toml"), ['schedule=[{objective = "mlm", fraction = 1.0}]'])
-    assert [phase.objective for phase in settings.schedule] == ["mlm"]
+    monkeypatch.chdir(folder)
+    study = load_study("study.toml")
+    tree = Tree(models_of(study))
+    assert (len(tree.leaves), tree.alone, tree.shared) == (15, 11_250, 7_875)
+    # Where the switch is; 0.25 of 750 steps is rounded up, 0.75 down.
+    switches = {leaf.model.run.plan.schedule.phases[0].stop for leaf in tree.leaves.values()}
+    assert switches == {188, 375, 562, 750}
+    page = (folder / "README.md").read_text()
+    assert all(figure in page for figure in ("15 models", "7,875", "11,250", "`clm-0.25-seed-0`"))
+    assert "clm-0.25-seed-0" in tree.leaves
+    grid, script = grid_of(study, tree), (folder / "run.sh").read_text()
+    assert grid is not None
+    assert (len(grid.model), len(grid.task)) == (15, 4)
+    for name in {file.parts[1] for task in grid.task for file in task.files.values()}:
+        assert re.search(rf"\b{name}\b", script), name
+    settings = load_run("pretrain.toml")
     assert settings.train.steps == settings.checkpoint.every == 750
 
 

@@ -71,6 +71,11 @@ def test_every_shipped_study_is_named_here():
     assert {"paper", "paper-base", "paper-continued", "paper-from-scratch"} <= set(shipped_studies())
 
 
+def test_shares_are_of_the_steps_of_the_base_and_a_schedule_in_steps_is_not(study):
+    models = models_of(study('[[models]]\naxes.schedule = ["clm 25% + mlm 75%", "clm 5"]'))
+    assert [[phase.stop for phase in model.run.plan.schedule.phases] for model in models] == [[2, 7], [5]]
+
+
 def test_axes_are_multiplied_out_inside_a_block_and_blocks_are_added(study):
     models = models_of(
         study(

@@ -176,7 +176,7 @@ class _Family:
     def _from_base(self, own: Mapping[str, Any]) -> dict[str, Any]:
         """The run file of a model that begins with the study's base."""
         base, given = copy.deepcopy(self._base), _with_phases(merged(self._study.set, own))
-        if "schedule" in given:
+        if "schedule" in given and not _has_shares(given["schedule"]):
             # Of the schedule that is replaced.
             base.get("train", {}).pop("steps", None)
         return merged(base, given)
@@ -240,3 +240,8 @@ def _with_phases(given: Mapping[str, Any]) -> dict[str, Any]:
     """Keys of a run file, with a schedule that is a text as phases."""
     schedule = given.get("schedule")
     return {**given, "schedule": parse_schedule(schedule)} if isinstance(schedule, str) else dict(given)
+
+
+def _has_shares(schedule: Any) -> bool:
+    """True of a schedule with lengths that are shares of `train.steps`."""
+    return isinstance(schedule, list) and any(isinstance(phase, dict) and "fraction" in phase for phase in schedule)
