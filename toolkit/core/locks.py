@@ -54,7 +54,7 @@ def locked_folder(
         timeout: seconds to wait for another process.
         in_use: message of the SettingsError where another process still holds it; which one is added where the system
             does not know.
-    unwritable: message of the SettingsError where the folder cannot be written, from the system's reason.
+        unwritable: message of the SettingsError where the folder cannot be written, from the system's reason.
     """
     try:
         lock = try_lock(folder / name, timeout=timeout)

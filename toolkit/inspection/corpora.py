@@ -36,9 +36,8 @@ _CHUNK = 1 << 20
 class DocumentLengths:
     """Lengths of the documents of a corpus, in tokens.
 
-    Attributes:
-        counts: number of documents of each length; the last entry counts those of 65,536 tokens and more.
-        powers: number of documents of 2^(k-1) to 2^k - 1 tokens at entry k.
+    `counts` has the number of documents of each length, its last entry those of 65,536 tokens and more; `powers`, at
+    entry k, the number of those of 2^(k-1) to 2^k - 1 tokens.
     """
 
     shortest: int

@@ -65,12 +65,7 @@ MODEL_PRESETS: dict[str, ModelSettings] = {
 
 
 def model_settings(preset: str, **changes: Any) -> ModelSettings:
-    """A preset with some fields changed.
-
-    Raises:
-        SettingsError: no preset has that name.
-        pydantic.ValidationError: the changed fields do not make a model.
-    """
+    """A preset with some fields changed; a SettingsError where there is none, pydantic's where they make no model."""
     if preset not in MODEL_PRESETS:
         raise SettingsError(
             f"model.preset={preset!r} is not a preset. Choose one of {', '.join(MODEL_PRESETS)}, "

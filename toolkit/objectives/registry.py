@@ -71,9 +71,5 @@ def declare(name: str, given: Mapping[str, Any]) -> DeclaredObjective:
 
 
 def build(kind: str, settings: Mapping[str, Any], vocabulary: Vocabulary) -> Objective:
-    """Make an objective from the fields of its settings class, as a run file gives them (without `kind`).
-
-    Raises:
-        SettingsError: an unknown kind, or settings that are invalid for it.
-    """
+    """Make an objective of a kind from its settings, as run files give them; a SettingsError where they are wrong."""
     return declare(kind, settings).build(vocabulary)

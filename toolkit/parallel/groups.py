@@ -11,11 +11,9 @@ from toolkit.parallel.topology import Topology
 class ProcessGroups:
     """The groups that this rank is in, with the names by which DeepSpeed asks for them (Megatron's `mpu`).
 
-    Made by all ranks at once. A process group lives as long as the process: use `process_groups`, which keeps them.
-
-    Attributes:
-        data: ranks with the same part of each copy of the model.
-        tensor: ranks with the shares of one layer of one copy.
+    `data` are ranks with the same part of each copy of the model, `tensor` those with the shares of a layer of one
+    copy. Made by all ranks at once. A process group lives as long as the process: use `process_groups`, which keeps
+    them.
     """
 
     def __init__(self, topology: Topology) -> None:

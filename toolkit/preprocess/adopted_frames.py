@@ -18,12 +18,9 @@ _Int64s = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class FrameIds:
-    """The ids that may stand around documents.
+    """The ids that may stand in front of documents and behind them (`back`).
 
-    Attributes:
-        front: in front of them.
-        back: behind them.
-        last: behind a document that ends with none of these; it is the last alone, since texts may have others.
+    `last` are behind a document that ends with none of these: the last id alone, since texts may have others.
     """
 
     front: tuple[int, ...]

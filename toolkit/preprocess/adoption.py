@@ -101,10 +101,6 @@ def adopt(
         eod: token that ends a document; by default the tokenizer's own.
         mask_token: as for `tokenization.load`.
         overwrite: an adopted corpus in the folder may be replaced.
-
-    Raises:
-        UserError: a pair or the folder cannot be used.
-        TokenizationError: the tokenizer cannot be used.
     """
     prefixes = _find_shards(named)
     loaded = tokenization.load(tokenizer, mask_token=mask_token, eod=eod, cache_folder=cache_folder())

@@ -43,14 +43,7 @@ class TokenizerTraining:
 def train_tokenizer(sources: Sequence[str], output: Path, *, settings: TokenizerTrainingSettings) -> TokenizerTraining:
     """Train a byte-level BPE on the texts of sources; equal texts give equal files.
 
-    Memory holds the counts of all distinct words, not the text.
-
-    Args:
-        sources: files, folders, globs and data sets on the hub, as for `preprocess`.
-        output: folder of the tokenizer; made if it is missing.
-
-    Raises:
-        UserError: a source or the folder cannot be used, or there is no text.
+    Memory holds the counts of all distinct words, not the text. Sources are as for `preprocess`; the folder is made.
     """
     files = find_sources(sources, subset=settings.subset, output=output)
     _prepare(output, overwrite=settings.overwrite)

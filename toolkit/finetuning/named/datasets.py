@@ -50,9 +50,8 @@ SettingsT = TypeVar("SettingsT", bound=FinetuningSettings)
 class NamedDataset:
     """A data set that is known by name.
 
-    Attributes:
-        forms: what each split is read from, by protocol: `standard`, and `paper` where it differs.
-        paper_settings: settings of the paper's runs on this set, where they differ from the family's.
+    `forms` are what each split is read from, by protocol: `standard`, and `paper` where it differs; `paper_settings`
+    those of the paper's runs on this set, where they differ from the family's.
     """
 
     name: str

@@ -23,11 +23,9 @@ _OWN_FILES = "The repository has changed; give files of your own (--train and --
 
 @dataclass(frozen=True)
 class PublishedForm(ABC):
-    """Files of one data set.
+    """Files of one data set, in a folder of its name.
 
-    Attributes:
-        name: of the folder that holds them.
-        rows: of the hub, by split, and `corpus` and `queries` of retrieval.
+    `rows` of the hub are by split; retrieval has `corpus` and `queries` too.
     """
 
     name: str

@@ -24,11 +24,6 @@ class ShardSequence:
     """Writes the shards of a corpus and its holdout. Where one ends depends on the documents alone, not on the spans.
 
     It continues after what the ledger says is finished, and calls `on_step` whenever a shard is.
-
-    Attributes:
-        kept: the corpus.
-        held_out: the holdout.
-        tally: counts so far.
     """
 
     def __init__(
