@@ -512,7 +512,7 @@ _STUDIES = (
     ),
     _study("study", "--show", "x", found=("no model is called 'x'",), remedy="Models: run-clm-6"),
     _study("study", "--why", "run-clm-6", "run-clm-6", found=("run-clm-6 twice",), remedy="Name two models"),
-    _study("study", "--tflops", "0", found=("'--tflops'",), remedy="at least 0.001"),
+    _study("study", "--device", "h200", found=("--device is for planning",), remedy="Add --dry-run"),
 )
 
 _TOKENIZERS = (

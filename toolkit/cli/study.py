@@ -10,6 +10,7 @@ from toolkit.core.errors import SettingsError
 
 EXAMPLES = (
     "toolkit study paper-from-scratch --dry-run",
+    "toolkit study paper-from-scratch --dry-run --device h100 --mfu 0.4",
     "toolkit study shares.toml",
     "toolkit study shares.toml --show clm-50-seed-0",
     "toolkit study shares.toml --why clm-50-seed-0 clm-50-seed-1",
@@ -31,12 +32,12 @@ def command(
     only: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="This model, and those that it begins from; repeatable.")
     ] = None,
-    tflops: Annotated[
-        float | None,
-        typer.Option(
-            metavar="X", min=0.001, help="TFLOP/s that a device reaches, for GPU hours (default: the study's)."
-        ),
+    device: Annotated[
+        str | None, typer.Option(metavar="a100|h100|h200|b200", help="With --dry-run: say how long it takes on these.")
     ] = None,
+    mfu: Annotated[
+        float, typer.Option(metavar="SHARE", min=0.01, max=1.0, help="The share of --device's peak to expect.")
+    ] = 0.4,
     show: Annotated[
         str | None, typer.Option(metavar="NAME", help="Print the run file of a model trained alone.")
     ] = None,
@@ -53,12 +54,17 @@ def command(
 
     given = {"--show": show, "--tidy": tidy, "--why": why, "--dry-run": dry_run}
     modes = [option for option, value in given.items() if value]
-    unread = {} if modes in ([], ["--dry-run"]) else {"--only": only, "--json": as_json, "--tflops": tflops}
+    unread = {} if modes in ([], ["--dry-run"]) else {"--only": only, "--json": as_json, "--device": device}
     if clashing := [*modes[1:], *(option for option, value in unread.items() if value)]:
         raise SettingsError(f"{modes[0]} does not go with {clashing[0]}. Leave one of them out.")
-    if tflops and not (dry_run or as_json):
-        raise SettingsError("--tflops is for an estimate. Add --dry-run or --json, or leave it out.")
+    if device and not (dry_run or as_json):
+        raise SettingsError("--device is for an estimate. Add --dry-run or --json, or leave it out.")
     program.check_executor(executor)
+    tflops = None
+    if device:
+        from toolkit.run.forecast import Machines
+
+        tflops = Machines(device, mfu, num_ranks=1).tflops
     if show is not None:
         program.show_model(study, show)
     elif tidy:

@@ -48,12 +48,17 @@ class Machines:
         if self.device not in DEVICES:
             raise SettingsError(f"unknown --device {self.device!r}. Known devices: {', '.join(DEVICES)}.")
 
-    def describe(self, flops: float) -> str:
-        """Time that model FLOPs take."""
+    @property
+    def tflops(self) -> float:
+        """What is expected of one, in TFLOP/s of model FLOPs."""
         peak = peak_flops(DEVICES[self.device])
         assert peak is not None
-        hours = flops / (self.mfu * peak) / 3600
-        text = f"{hours:,.3g} GPU hours at {self.mfu:.0%} of {peak / 1e12:,.0f} TFLOP/s ({self.device})"
+        return self.mfu * peak / 1e12
+
+    def describe(self, flops: float) -> str:
+        """Time that model FLOPs take."""
+        hours = flops / (self.tflops * 1e12) / 3600
+        text = f"{hours:,.3g} GPU hours at {self.mfu:.0%} of {self.tflops / self.mfu:,.0f} TFLOP/s ({self.device})"
         text += f", {hours / self.num_ranks:,.3g} hours on {counted(self.num_ranks, 'rank')}"
         if self.job_hours is None:
             return text

@@ -21,6 +21,26 @@ def test_the_papers_comparison_in_figures(capsys):
     for figure in ("15 models", "380,000 steps", "206,000 steps", "46 %", "896.5 B tokens", "GPU hours", "12 of them"):
         assert figure in printed
     assert "├ 610m-clm-3k-mlm40-12k " in printed
+    command("paper-from-scratch", dry_run=True, device="h200", mfu=0.4)
+    again = capsys.readouterr().out
+    assert "GPU hours at 395.6 TFLOP/s a device" in again
+    assert " hours of one run" not in again
+
+
+def test_hours_are_those_that_runs_of_the_study_have_measured(tmp_path, capsys):
+    write_run(tmp_path, phase_steps=4)
+    source = write_study(tmp_path, ["clm 8", "clm 6"])
+    folder = tmp_path / "study" / "runs" / "run-clm-8"
+    folder.mkdir(parents=True)
+    # Half of its 1,024 positions are filled, and eight steps of the two make an hour.
+    line = {"step": 2, "loss": 4.0, "tokens": 512, "tokens_per_second": 8 * 256 / 3600}
+    (folder / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    show_plan(source)
+    printed = capsys.readouterr().out
+    # 14 steps, and 10 as the first four are common.
+    assert "   1.75 hours\n" in printed
+    assert "   1.25 hours   29 % less\n" in printed
+    assert json.loads(study_json(source))["hours"] == pytest.approx(1.25)
 
 
 def test_the_same_as_json():

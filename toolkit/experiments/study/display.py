@@ -20,21 +20,26 @@ def show_study(screen: Console, study: Study, tree: Tree, estimate: StudyEstimat
     """Print what a study takes, alone and shared, and its tree."""
     found = summary(tree, estimate, tflops=tflops)
     screen.print(f"{counted(len(tree.leaves), 'model')} in {study.study.dir}")
+    hours = estimate.hours or (None, None)
     rows = [
-        ("trained one by one", tree.alone, estimate.alone),
-        ("shared", tree.shared, estimate.shared),
+        ("trained one by one", tree.alone, estimate.alone, hours[0]),
+        ("shared", tree.shared, estimate.shared, hours[1]),
     ]
-    for name, steps, taken in rows:
+    for name, steps, taken, measured in rows:
         cells = [f"{name:<20}{steps:>13,} steps", f"{_tokens(taken.positions)} tokens"]
         if taken.flops is not None:
             cells.append(f"{taken.flops:.3g} FLOPs")
             if tflops is not None:
                 cells.append(f"{taken.flops / (tflops * 1e12) / 3600:,.0f} GPU hours")
+        if measured is not None:
+            cells.append(f"{measured:,.2f} hours")
         if steps == tree.shared < tree.alone:
             cells.append(f"{100 * (1 - tree.shared / tree.alone):.0f} % less")
         screen.print("   ".join(cells))
     if tflops is not None:
         screen.print(f"GPU hours at {tflops:,.4g} TFLOP/s a device")
+    if estimate.hours is not None:
+        screen.print("hours of one run at a time, at the speed that runs of this study have had")
     forks = sum(len(leaf.cuts) for leaf in tree.leaves.values())
     disk = "" if found["disk_bytes"] is None else f"disk {found['disk_bytes'] / 1e9:,.0f} GB: "
     screen.print(f"{disk}{counted(found['checkpoints'], 'checkpoint')} kept, {forks:,} of them to fork from")

@@ -20,12 +20,14 @@ class StudyEstimate:
         shared: with common steps trained once.
         kept: checkpoints that stay: (model, step).
         disk_bytes: of these.
+        hours: alone and shared, of one run at a time at the speed that runs of the study have had; None before one has.
     """
 
     alone: Arithmetic
     shared: Arithmetic
     kept: tuple[tuple[str, int], ...]
     disk_bytes: int | None
+    hours: tuple[float, float] | None
 
     @classmethod
     def of(cls, tree: Tree, keep: Iterable[int]) -> "StudyEstimate":
@@ -45,6 +47,7 @@ class StudyEstimate:
             ),
             kept=kept,
             disk_bytes=sum(known) if len(known) == len(kept) else None,
+            hours=Speed(tree).hours(leaves),
         )
 
 
@@ -81,6 +84,12 @@ class Speed:
         plan, speed = leaf.model.run.plan, self._measured.get(leaf.name) or mean(self._measured.values())
         return (plan.positions(leaf.model.total_steps) - plan.positions(first)) * self._work[leaf.name] / speed
 
+    def hours(self, leaves: Iterable[Leaf]) -> tuple[float, float] | None:
+        """Hours of models that are trained one after another: each by itself, and with common steps once."""
+        taken = [(self.seconds(leaf, 0) or 0.0, self.seconds(leaf, leaf.fork) or 0.0) for leaf in leaves]
+        alone, shared = (sum(each) / 3600 for each in zip(*taken, strict=True))
+        return (alone, shared) if self._measured else None
+
 
 def kept_steps(leaf: Leaf, keep: Iterable[int]) -> tuple[int, ...]:
     """Steps of a model whose checkpoints stay: its end, those that others begin from, and those of `study.keep`.
@@ -114,4 +123,6 @@ def summary(tree: Tree, estimate: StudyEstimate, *, tflops: float | None) -> dic
     }
     if tflops is not None and estimate.shared.flops is not None:
         found["gpu_hours"] = estimate.shared.flops / (tflops * 1e12) / 3600
+    if estimate.hours is not None:
+        found["hours"] = estimate.hours[1]
     return found
