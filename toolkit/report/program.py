@@ -2,31 +2,37 @@
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 from toolkit.core.console import console
-from toolkit.core.errors import SettingsError
+from toolkit.core.errors import SettingsError, UserError
 from toolkit.core.machine import machine_facts
-from toolkit.core.text import counted, home_hint
+from toolkit.core.text import counted, first_few, home_hint, quoted
 from toolkit.experiments.grid.folder import GridFolder
+from toolkit.experiments.study.folder import StudyFolder
 from toolkit.report.compare.comparisons import comparison_table, difference_tables
 from toolkit.report.compare.formats import comma_separated, latex, latex_document, markdown
 from toolkit.report.compare.levels import Level, configuration_level, configuration_members, model_level
 from toolkit.report.compare.score_tables import score_tables
+from toolkit.report.compare.study_table import study_table
 from toolkit.report.compare.tables import IntervalKind, Table, missing_table, rates_table, scores_csv
 from toolkit.report.figures.drawing import draw
 from toolkit.report.figures.label_pictures import label_pictures
 from toolkit.report.figures.pictures import Picture, loss_picture
 from toolkit.report.figures.rate_pictures import rate_pictures
+from toolkit.report.figures.study_picture import study_picture
 from toolkit.report.output_folder import check_output_folder, replace_report
 from toolkit.report.pages.figure import Figure
 from toolkit.report.pages.model_index import model_indexes, mteb_results
-from toolkit.report.pages.page import Contents, render
+from toolkit.report.pages.page import Contents, StudySection, render
 from toolkit.report.read.completeness import missing_summary
 from toolkit.report.read.manifests import with_manifest_labels
 from toolkit.report.read.results import Results, read_results
 from toolkit.report.read.runs import RunCurves, is_run, read_runs
+from toolkit.report.read.study import is_study, read_study
+from toolkit.run.folder import RunFolder
 
 PAGE = "report.html"
 _PACKAGES = ("torch", "transformers", "numpy", "scipy", "matplotlib")
@@ -41,7 +47,7 @@ def write_report(folders: Sequence[Path], *, output: Path | None = None, baselin
     What an earlier report wrote there, and this one does not, is removed.
 
     Args:
-        folders: of grids and of runs, at least one.
+        folders: of grids, of runs and of studies, at least one; a study is its grid and its runs.
         output: folder to write to; None: `report` in the first of `folders`. Nothing else is written.
         baseline: name of a model, or of a configuration, to compare all others with.
 
@@ -49,11 +55,12 @@ def write_report(folders: Sequence[Path], *, output: Path | None = None, baselin
         UserError: a folder is neither, a file is missing or damaged, there is no such baseline, or the output folder
             cannot be written.
     """
-    grids, run_folders = _sorted_folders(folders)
+    studies = [folder for folder in folders if is_study(folder)]
+    grids, run_folders = _sorted_folders([part for folder in folders for part in _parts(folder)])
     output = folders[0] / _DEFAULT_OUTPUT if output is None else output
     check_output_folder(output)
     results = with_manifest_labels(read_results(grids)) if grids else None
-    runs = tuple(read_runs(run_folders))
+    runs, left_out = _curves(run_folders, are_all=not (grids or studies))
     levels, members = _levels(results)
     names = [row.name for level in levels for row in level.rows]
     if baseline is not None and baseline not in names:
@@ -61,10 +68,35 @@ def write_report(folders: Sequence[Path], *, output: Path | None = None, baselin
         raise SettingsError(f"--baseline {baseline!r} is not in the report. Available: {available}.")
     words = ["toolkit", "report", *map(str, folders), "--output", str(output)]
     command = shlex.join([*words, *([] if baseline is None else ["--baseline", baseline])])
-    texts, contents = _compose(results, runs, levels, members, baseline=baseline, command=command)
-    replace_report(output, {**texts, PAGE: render(contents, output=output)})
+    texts, contents = _compose(results, runs, levels, members, studies, baseline=baseline, command=command)
+    replace_report(output, {**texts, PAGE: render(replace(contents, left_out=left_out), output=output)})
+    if left_out:
+        console().print(left_out)
     _say(results, output)
     return output
+
+
+def _curves(folders: Sequence[Path], *, are_all: bool) -> tuple[tuple[RunCurves, ...], str]:
+    """Curves of runs, and words on those that have none; `are_all`: there is nothing to report but these."""
+    runs = tuple(read_runs(folders))
+    left_out = [RunFolder(folder) for folder in folders if folder not in {run.folder for run in runs}]
+    if not left_out:
+        return runs, ""
+    if are_all and not runs:
+        raise UserError(
+            f"{left_out[0].metrics_file} has no logged step, so there is no loss curve to draw. Train the run further "
+            f"(toolkit train {quoted(left_out[0].settings_file)}), or leave it out."
+        )
+    return runs, f"no loss curve, as no step is logged: {first_few([run.path.name for run in left_out])}"
+
+
+def _parts(folder: Path) -> list[Path]:
+    """A folder; of a study its grid, if there is one, and its runs."""
+    if not is_study(folder):
+        return [folder]
+    study = StudyFolder(folder)
+    found = [folder / "grid", *(study.runs / model.name for model in read_study(folder))]
+    return [part for part in found if GridFolder(part).is_grid() or is_run(part)]
 
 
 def _sorted_folders(folders: Sequence[Path]) -> tuple[list[Path], list[Path]]:
@@ -88,7 +120,7 @@ def _sorted_folders(folders: Sequence[Path]) -> tuple[list[Path], list[Path]]:
         else:
             raise SettingsError(
                 f"{folder} is neither a grid (it has no results.jsonl) nor a run (it has no metrics.jsonl). Give a "
-                "folder that `toolkit grid` or `toolkit train` wrote."
+                "folder that `toolkit grid`, `toolkit train` or `toolkit study` wrote."
             )
     return grids, runs
 
@@ -98,6 +130,7 @@ def _compose(
     runs: tuple[RunCurves, ...],
     levels: tuple[Level, ...],
     members: Members,
+    studies: Sequence[Path],
     *,
     baseline: str | None,
     command: str,
@@ -107,17 +140,20 @@ def _compose(
     tests = tuple(table for level in levels if (table := comparison_table(level, baseline)) is not None)
     rates = None if results is None else rates_table(results, levels[-1])
     missing = None if results is None else missing_table(results)
+    sections = tuple(_study_section(folder, number, levels) for number, folder in enumerate(studies))
     tables = [*scores, *tests, *(table for table in (rates, missing) if table is not None)]
+    tables += [section.table for section in sections]
     if results is not None:
         texts["tables/scores.csv"] = scores_csv(results)
+    if tables:
         texts |= _table_files(tables)
+    if results is not None:
         texts |= {f"model-index/{name}": text for name, text in model_indexes(results).items()}
         texts |= {f"mteb/{name}": text for name, text in mteb_results(results).items()}
-    figures = []
-    for picture in _pictures(results, levels, members, runs):
-        figures.append(Figure.of(picture))
-        texts[f"figures/{picture.name}.svg"] = figures[-1].wide
-        texts[f"figures/{picture.name}.pdf"] = draw(picture, "pdf")
+    figures = [Figure.of(picture) for picture in _pictures(results, levels, members, runs)]
+    for figure in (*figures, *(section.figure for section in sections)):
+        texts[f"figures/{figure.picture.name}.svg"] = figure.wide
+        texts[f"figures/{figure.picture.name}.pdf"] = draw(figure.picture, "pdf")
     contents = Contents(
         results=results,
         levels=levels,
@@ -132,6 +168,7 @@ def _compose(
         rates=rates,
         missing=missing,
         figures=tuple(figures),
+        studies=sections,
         runs=runs,
         written=tuple(texts),
         machine=machine_facts(_PACKAGES),
@@ -139,6 +176,14 @@ def _compose(
         date=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
     )
     return texts, contents
+
+
+def _study_section(folder: Path, number: int, levels: Sequence[Level]) -> StudySection:
+    models, name = read_study(folder), f"study-{number + 1}" if number else "study"
+    title = f"Study {folder.resolve().name}"
+    picture = study_picture(models, name=name, title=title)
+    table = study_table(models, levels[-1] if levels else None, name=name, title=title)
+    return StudySection(folder.resolve().name, Figure.of(picture), table)
 
 
 def _levels(results: Results | None) -> tuple[tuple[Level, ...], Members]:

@@ -1,6 +1,6 @@
 """A study on the terminal: its cost, and its tree as bars over the steps."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from rich.console import Console
 from rich.text import Text
@@ -60,7 +60,7 @@ def tree_rows(tree: Tree, width: int, *, ends: Mapping[str, Text] | None = None)
 
     With `ends`, which stand behind the bars, bars that have no room are left out.
     """
-    guided = list(_guided(tree, None, ""))
+    guided = list(tree.walk())
     names = max(len(guide) + len(leaf.name) for guide, leaf in guided) + 2
     longest = max(leaf.model.total_steps for _, leaf in guided)
     digits = len(f"{longest:,}")
@@ -101,13 +101,3 @@ def _bar(leaf: Leaf, columns_per_step: float, styles: dict[str, tuple[str, str]]
         glyph, colour = styles.setdefault(objective, _STYLES[len(styles) % len(_STYLES)])
         bar.append(_DECAY if plan.has_decayed(step + 1) else glyph, style=colour)
     return bar
-
-
-def _guided(tree: Tree, name: str | None, indent: str) -> Iterator[tuple[str, Leaf]]:
-    """Leaves from the roots on, each with the lines that lead to it."""
-    children = tree.children(name)
-    for number, leaf in enumerate(children, start=1):
-        is_last = number == len(children)
-        yield ("" if name is None else f"{indent}{'└ ' if is_last else '├ '}"), leaf
-        below = "" if name is None else f"{indent}{'  ' if is_last else '│ '}"
-        yield from _guided(tree, leaf.name, below)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import mean
 from typing import Any
 
@@ -112,8 +113,11 @@ def summary(tree: Tree, estimate: StudyEstimate, *, tflops: float | None) -> dic
                 "own_steps": leaf.own_steps,
                 "from": leaf.giver,
                 "step": leaf.fork,
+                "tokens": leaf.model.run.plan.positions(leaf.model.total_steps),
+                "segments": _segments(leaf),
+                "kept": [step for name, step in estimate.kept if name == leaf.name],
             }
-            for leaf in tree.leaves.values()
+            for _, leaf in tree.walk()
         ],
         "steps": {"alone": tree.alone, "shared": tree.shared},
         "tokens": estimate.shared.positions,
@@ -126,3 +130,22 @@ def summary(tree: Tree, estimate: StudyEstimate, *, tflops: float | None) -> dic
     if estimate.hours is not None:
         found["hours"] = estimate.hours[1]
     return found
+
+
+def _segments(leaf: Leaf) -> list[dict[str, Any]]:
+    """A model's own steps, cut where the objective changes and where the learning rate begins to fall."""
+    plan, last = leaf.model.run.plan, leaf.model.total_steps
+    cuts = {phase.stop for phase in plan.schedule.phases}
+    cuts |= {
+        stretch.stop - fall for stretch in plan.stretches for fall in (0, stretch.settings.ramps(stretch.num_steps)[1])
+    }
+    steps = sorted({leaf.fork, last, *(step for step in cuts if leaf.fork < step < last)})
+    return [
+        {
+            "objective": plan.schedule.phase_at(start).objective,
+            "start": start,
+            "stop": stop,
+            "decays": plan.has_decayed(start + 1),
+        }
+        for start, stop in pairwise(steps)
+    ]

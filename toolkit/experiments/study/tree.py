@@ -2,7 +2,7 @@
 
 import copy
 import itertools
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from toolkit.core.errors import SettingsError
@@ -89,6 +89,15 @@ class Tree:
     def children(self, name: str | None) -> list[Leaf]:
         """Models that begin from one, by step; of None: those that begin at the first."""
         return sorted((leaf for leaf in self.leaves.values() if leaf.giver == name), key=lambda leaf: leaf.fork)
+
+    def walk(self, name: str | None = None, indent: str = "") -> Iterator[tuple[str, Leaf]]:
+        """Leaves from the roots on, each with the lines that lead to it."""
+        children = self.children(name)
+        for number, leaf in enumerate(children, start=1):
+            is_last = number == len(children)
+            yield ("" if name is None else f"{indent}{'└ ' if is_last else '├ '}"), leaf
+            below = "" if name is None else f"{indent}{'  ' if is_last else '│ '}"
+            yield from self.walk(leaf.name, below)
 
     @property
     def alone(self) -> int:

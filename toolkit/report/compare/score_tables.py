@@ -74,7 +74,7 @@ def _tables(level: Level, kind: IntervalKind, size: Label | None = None) -> Iter
 
 def _score_table(level: Level, columns: Sequence[Column], kind: IntervalKind, name: str, title: str) -> Table:
     table = replace(
-        table_of_rows(level, level.rows, columns, lambda row, column: _score(level, row, column.tasks)),
+        table_of_rows(level, level.rows, columns, lambda row, column: mean_score(level, row, column.tasks)),
         name=name,
         title=title,
         note=_note(level, kind),
@@ -109,7 +109,8 @@ def table_of_rows(
     return Table("", "", "", (*names, *(column.heading for column in columns)), tuple(cells), num_names=len(names))
 
 
-def _score(level: Level, row: Row, tasks: Sequence[TaskInfo]) -> MeanScore | None:
+def mean_score(level: Level, row: Row, tasks: Sequence[TaskInfo]) -> MeanScore | None:
+    """Mean of a row over tasks; None unless it has scores of each."""
     found = row.estimate(tasks)
     if found is None:
         return None

@@ -38,7 +38,7 @@ _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "pdf.fonttype": 42,
 }
-_PANEL_HEIGHT, _LEGEND_LINE, _MARGIN = 2.5, 0.2, 0.35
+_PANEL_HEIGHT, _ROW_HEIGHT, _LEGEND_LINE, _MARGIN = 2.5, 0.17, 0.2, 0.35
 _LONGEST_AXIS_LIST = 6
 _SIGNS_ON_AN_AXIS = 42
 
@@ -61,10 +61,13 @@ def draw(picture: Picture, file_format: str, shape: Shape = Shape.WIDE) -> bytes
     labels = list(dict.fromkeys(series.label for panel in picture.panels for series in panel.series if series.label))
     legend_columns = _legend_columns(labels, width)
     legend = _LEGEND_LINE * math.ceil(len(labels) / legend_columns) + 0.1 if labels != [] and len(labels) > 1 else 0.0
-    height = lines * _PANEL_HEIGHT + legend + _MARGIN
+    rows = max(len(panel.rows or ()) for panel in picture.panels)
+    height = lines * ((rows + 3) * _ROW_HEIGHT if rows else _PANEL_HEIGHT) + legend + _MARGIN
     # The salt makes the ids in the file depend on nothing but the picture.
     with matplotlib.rc_context({**_STYLE, "svg.hashsalt": f"{picture.name}-{shape.name}"}):
-        figure = Figure(figsize=(width if columns > 1 or most == 1 else 0.72 * width, height), layout="constrained")
+        figure = Figure(
+            figsize=(width if columns > 1 or most == 1 or rows else 0.72 * width, height), layout="constrained"
+        )
         grid = figure.subplots(lines, columns, squeeze=False)
         handles: dict[str, Any] = {}
         for index, axes in enumerate(grid.flat):
@@ -109,6 +112,10 @@ def _draw_panel(axes: "Axes", picture: Picture, panel: Panel) -> dict[str, Any]:
     # Farther below it would leave less than half of the height to the scores.
     if panel.floor is not None and panel.floor >= bottom - (top - bottom):
         axes.axhline(panel.floor, color="#5b6675", linewidth=1.0, linestyle=(0, (5, 3)))
+    if panel.rows is not None:
+        axes.set_yticks(
+            [place for place, _ in panel.rows], [name for _, name in panel.rows], fontsize=8, parse_math=False
+        )
     values = sorted({point.x for series in panel.series for point in series.points})
     if picture.ticks is not None:
         _name_ticks(axes, picture.ticks)
@@ -132,8 +139,9 @@ def _draw_series(axes: "Axes", picture: Picture, series: Series) -> Any:
     # Past the palette, another line style tells lines of one colour apart.
     style = ("-", "--", ":", "-.")[series.color // len(_COLORS) % 4] if series.is_line else "none"
     marker = _MARKERS[(series.color + series.color // len(_COLORS)) % len(_MARKERS)] if picture.has_points else None
+    marker = marker if series.is_line else marker or "."
     xs, ys = [point.x for point in series.points], [point.y for point in series.points]
-    (line,) = axes.plot(xs, ys, color=color, linestyle=style, marker=marker)
+    (line,) = axes.plot(xs, ys, color=color, linestyle=style, marker=marker, linewidth=series.width)
     bars = [point for point in series.points if point.low is not None and point.high is not None]
     if bars:
         below = [point.y - (point.low or 0.0) for point in bars]

@@ -35,6 +35,8 @@ class Series:
     points: tuple[Point, ...]
     color: int
     is_line: bool = True
+    width: float | None = None
+    """Of the line; None: as other lines."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,8 @@ class Panel:
     marks: tuple[float, ...] = ()
     floor: float | None = None
     """Value of the best answer that reads no text: a dashed line, unless it is far below all others."""
+    rows: Ticks | None = None
+    """Names on the y axis, each with room for its text; None: numbers."""
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,15 @@ _MOST_TESTS = 1000
 
 
 @dataclass(frozen=True)
+class StudySection:
+    """A study: its tree, and its models as a table."""
+
+    name: str
+    figure: Figure
+    table: Table
+
+
+@dataclass(frozen=True)
 class Contents:
     """Contents of the page."""
 
@@ -34,18 +43,21 @@ class Contents:
     rates: Table | None
     missing: Table | None
     figures: tuple[Figure, ...]
+    studies: tuple[StudySection, ...]
     runs: tuple[RunCurves, ...]
     written: tuple[str, ...]
     """Files beside the page, relative to it."""
     machine: Mapping[str, str]
     command: str
     date: str
+    left_out: str = ""
+    """Words on runs without a curve."""
 
 
 def render(contents: Contents, *, output: Path) -> str:
     """The page; `output` is its folder, to which links to the cells' files are relative."""
     package = files("toolkit.report.pages")
-    sections = [_head(contents), _tables(contents), _figures(contents), _tests(contents)]
+    sections = [_head(contents), _studies(contents), _tables(contents), _figures(contents), _tests(contents)]
     sections += [_with_note(contents.rates, "rates"), _with_note(contents.missing, "missing")]
     if contents.results is not None:
         sections.append(runs_section(contents.results, contents.members, output=output))
@@ -59,13 +71,15 @@ def render(contents: Contents, *, output: Path) -> str:
 
 
 def _names(contents: Contents) -> list[str]:
+    if contents.studies:
+        return [study.name for study in contents.studies]
     folders = [] if contents.results is None else [folder.resolve().name for folder in contents.results.folders]
     return [*folders, *(run.name for run in contents.runs)]
 
 
 def _head(contents: Contents) -> str:
     results = contents.results
-    parts = []
+    parts = [f"a study of {counted(len(study.table.rows), 'model')}" for study in contents.studies]
     if results is not None:
         models = next(level for level in contents.levels if level.name == "models")
         parts = [
@@ -75,9 +89,11 @@ def _head(contents: Contents) -> str:
         ]
     if contents.runs:
         parts.append(counted(len(contents.runs), "pretraining run"))
-    sentences = () if results is None else filter(None, (missing_summary(results.missing), results.omission))
-    lacking = "".join(f"<p><strong>{escape(_sentence(text))}</strong></p>" for text in sentences)
+    sentences = () if results is None else (missing_summary(results.missing), results.omission)
+    told = filter(None, (*sentences, contents.left_out))
+    lacking = "".join(f"<p><strong>{escape(_sentence(text))}</strong></p>" for text in told)
     links: list[tuple[str, str, object]] = [
+        ("study", "Study", contents.studies),
         ("tables", "Scores", contents.tables),
         ("figures", "Figures", contents.figures),
     ]
@@ -93,6 +109,19 @@ def _head(contents: Contents) -> str:
 
 def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
+
+
+def _studies(contents: Contents) -> str:
+    if not contents.studies:
+        return ""
+    anchors = {} if contents.results is None else row_anchors(contents.results, contents.members)
+    losses = ' Their losses are below, in <a href="#figures">Figures</a>.' if contents.runs else ""
+    parts = (
+        f"<h3>{escape(study.name)}</h3>{study.figure.html()}"
+        f"<p>{escape(study.table.note)}{losses}</p>{_table(study.table, anchors)}"
+        for study in contents.studies
+    )
+    return '<h2 id="study">Study</h2>' + "".join(parts)
 
 
 def _tables(contents: Contents) -> str:

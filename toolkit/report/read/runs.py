@@ -9,7 +9,6 @@ from typing import Any
 
 from toolkit.checkpoint.manifest import CheckpointManifest
 from toolkit.core.errors import CheckpointError, UserError
-from toolkit.core.text import quoted
 from toolkit.report.read.manifests import start_of
 from toolkit.run.folder import RunFolder
 from toolkit.run.identity import settings_in
@@ -48,12 +47,13 @@ def is_run(folder: Path) -> bool:
 
 
 def read_runs(folders: Sequence[Path]) -> list[RunCurves]:
-    """Curves of runs, named after their folders."""
+    """Curves of runs that have some, named after their folders."""
     names = [folder.resolve().name for folder in folders]
-    return [
+    runs = [
         _read_run(folder, name if names.count(name) == 1 else str(folder), {one.resolve() for one in folders})
         for folder, name in zip(folders, names, strict=True)
     ]
+    return [run for run in runs if run.training or run.held_out]
 
 
 def _read_run(folder: Path, name: str, drawn: set[Path]) -> RunCurves:
@@ -65,11 +65,6 @@ def _read_run(folder: Path, name: str, drawn: set[Path]) -> RunCurves:
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"could not read the run {folder}: {error}. Make its files readable.") from error
     curves = curves_of(lines, name=name, folder=folder, settings=settings)
-    if not curves.training and not curves.held_out:
-        raise UserError(
-            f"{run.metrics_file} has no logged step, so there is no loss curve to draw. Train the run further "
-            f"(toolkit train {quoted(run.settings_file)}), or leave it out."
-        )
     trained = [line for line in lines if "loss" in line]
     start, switches = None, curves.switches
     # Losses are drawn without a checkpoint too.
