@@ -87,6 +87,13 @@ FAULTS = (
         tests=("tests/experiments/study/test_pieces.py",),
     ),
     Fault(
+        name="study: the tree on the terminal is taller than it",
+        path="toolkit/experiments/study/live.py",
+        old="order.index(states[name].kind))[:room]",
+        new="order.index(states[name].kind))",
+        tests=("tests/experiments/study/test_live.py",),
+    ),
+    Fault(
         name="study: a damaged checkpoint is begun from",
         path="toolkit/experiments/study/plan.py",
         old="            except CheckpointError:\n                continue\n",

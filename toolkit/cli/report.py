@@ -10,12 +10,13 @@ EXAMPLES = (
     "toolkit report grids/clm-share runs/clm-0 runs/clm-50 --output report",
     "toolkit report grids/clm-share --baseline bert-base",
     "toolkit report runs/mine",
+    "toolkit report studies/shares",
 )
 
 
 def command(
     folders: Annotated[
-        list[Path], typer.Argument(metavar="DIR", help="Folders of grids, and of runs for their losses.")
+        list[Path], typer.Argument(metavar="DIR", help="Folders of grids, of runs for their losses, and of studies.")
     ],
     output: Annotated[
         Path | None,

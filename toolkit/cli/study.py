@@ -1,7 +1,9 @@
 """`toolkit study`: train a family of runs from one file, every common prefix once."""
 
 import sys
+from collections.abc import Sequence
 from contextlib import redirect_stdout
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -78,7 +80,14 @@ def command(
     else:
         # Standard output is the object's alone.
         with redirect_stdout(sys.stderr if as_json else sys.stdout):
-            code = program.run_study(study, only=only or [], executor=executor)
+            code = program.run_study(study, only=only or [], executor=executor, report=_report)
         if as_json:
             print(program.study_json(study, only=only or [], tflops=tflops))
         raise typer.Exit(code)
+
+
+def _report(folders: Sequence[Path]) -> None:
+    # What it imports takes seconds.
+    from toolkit.report import write_report
+
+    write_report(folders)

@@ -63,6 +63,12 @@ def test_the_same_as_json():
         "own_steps": 22_000,
         "from": "610m-clm-42k",
         "step": 42_000,
+        "tokens": 64_000 * 1152 * 2048,
+        "segments": [
+            {"objective": "mlm", "start": 42_000, "stop": 62_000, "decays": False},
+            {"objective": "mlm", "start": 62_000, "stop": 64_000, "decays": True},
+        ],
+        "kept": [52_000, 64_000],
     }
     # Eight ends, and two checkpoints in each of the two trunks that others begin from.
     assert found["checkpoints"] == 10
@@ -113,7 +119,7 @@ def test_a_model_that_is_trained_first_keeps_what_the_others_begin_from():
 
 
 def test_json_is_all_that_a_study_prints_on_standard_output(monkeypatch, capsys):
-    def run_study(source, *, only, executor):
+    def run_study(source, *, only, executor, report):
         print("4 pieces to train")
         return 1
 
@@ -124,6 +130,23 @@ def test_json_is_all_that_a_study_prints_on_standard_output(monkeypatch, capsys)
     assert ended.value.exit_code == 1
     assert json.loads(printed.out)["steps"]["shared"] == 136_000
     assert printed.err == "4 pieces to train\n"
+
+
+def test_the_report_is_that_of_a_finished_study(tmp_path, monkeypatch):
+    def train(plan, folder, executor):
+        for name in made:
+            plan.folder(name).checkpoint(8).mkdir(parents=True)
+        return 0
+
+    made, reported = ["run-clm-8"], []
+    monkeypatch.setattr("toolkit.experiments.study.program._train", train)
+    write_run(tmp_path, phase_steps=4)
+    source = write_study(tmp_path, ["clm 8", "mlm 8"])
+    assert run_study(source, report=reported.append) == 0
+    assert reported == []
+    made[:] = ["run-mlm40-8"]
+    assert run_study(source, report=reported.append) == 0
+    assert reported == [[tmp_path / "study"]]
 
 
 def test_a_run_folder_that_cannot_be_written_is_named(tmp_path):

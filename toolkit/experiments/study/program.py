@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import tomli_w
@@ -69,10 +69,18 @@ def show_why(source: str, one: str, other: str) -> None:
     console().print(f"{one} and {other} share {counted(parting.step, 'step')}: {end}")
 
 
-def run_study(source: str, *, only: Sequence[str] = (), executor: str = "local") -> int:
+def run_study(
+    source: str,
+    *,
+    only: Sequence[str] = (),
+    executor: str = "local",
+    report: Callable[[Sequence[Path]], object] = lambda folders: None,
+) -> int:
     """Train what is missing of a study, fine-tune its models on its tasks, and return the exit code: 1 where a model or
     a cell failed, 3 where all models that failed met a non-finite loss; 0 also where it was asked to stop, and where
     Slurm has the jobs.
+
+    `report` gets the folders of a study that is finished, and of its grid.
 
     Raises:
         UserError: the file does not fit, a run on disk was trained otherwise, or another command runs the study.
@@ -100,13 +108,16 @@ def run_study(source: str, *, only: Sequence[str] = (), executor: str = "local")
                 return 0
     screen.print(f"all of {counted(len(tree.leaves), 'model')} trained in {folder.path}")
     if grid is None:
+        report([folder.path])
         return 0
     if executor == SLURM:
         screen.print("its tasks are fine-tuned by the same command with --executor local or ray")
         return 0
     from toolkit.experiments.grid.program import run_grid
 
-    return run_grid(grid, executor=ExecutorKind(executor))
+    if (code := run_grid(grid, executor=ExecutorKind(executor))) == 0:
+        report([folder.path, Path(grid.grid.dir)])
+    return code
 
 
 def check_executor(name: str) -> None:
