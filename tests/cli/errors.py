@@ -512,7 +512,7 @@ _STUDIES = (
     ),
     _study("study", "--show", "x", found=("no model is called 'x'",), remedy="Models: run-clm-6"),
     _study("study", "--why", "run-clm-6", "run-clm-6", found=("run-clm-6 twice",), remedy="Name two models"),
-    _study("study", "--device", "h200", found=("--device is for planning",), remedy="Add --dry-run"),
+    _study("study", "--device", "h200", found=("--device is for an estimate",), remedy="Add --dry-run"),
 )
 
 _TOKENIZERS = (
@@ -784,7 +784,7 @@ _AGAIN = "Run `toolkit grid` again"
 _REPORTS = (
     Case(("report", "nowhere"), ("'nowhere' does not exist",), "Give the folder of a grid or of a run"),
     Case(("report", "{text}"), ("is not a directory",), "Give the folder of a grid or of a run"),
-    Case(("report", "{empty}"), ("is neither a grid", "nor a run"), "`toolkit grid` or `toolkit train` wrote"),
+    Case(("report", "{empty}"), ("is neither a grid", "nor a run"), "`toolkit train` or `toolkit study` wrote"),
     _report("whole", "{empty}", found=("is neither a grid", "nor a run"), remedy="Give a folder"),
     _report("whole", "--output", "{text}", found=("output folder", "is a file"), remedy="Choose another one"),
     _report("whole", "--output", "{tokenizer_only}", found=("is that of a model",), remedy="Choose another one"),
