@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 from pydantic import ValidationError
@@ -11,6 +11,12 @@ from toolkit.core.errors import SettingsError
 from toolkit.core.settings import Settings, explain, invalid_value, meaning
 
 _Settings = TypeVar("_Settings", bound=Settings)
+Device = Annotated[
+    str | None, typer.Option(metavar="a100|h100|h200|b200", help="With --dry-run: say how long it takes on these.")
+]
+"""Option of commands that plan."""
+Mfu = Annotated[float, typer.Option(metavar="SHARE", min=0.01, max=1.0, help="The share of --device's peak to expect.")]
+"""Option beside it."""
 
 
 def option_of(settings: type[Settings], key: str, metavar: str | None = None) -> Any:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from toolkit.cli.options import Device, Mfu
 from toolkit.core.errors import SettingsError
 
 EXAMPLES = (
@@ -34,12 +35,8 @@ def command(
     only: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="This model, and those that it begins from; repeatable.")
     ] = None,
-    device: Annotated[
-        str | None, typer.Option(metavar="a100|h100|h200|b200", help="With --dry-run: say how long it takes on these.")
-    ] = None,
-    mfu: Annotated[
-        float, typer.Option(metavar="SHARE", min=0.01, max=1.0, help="The share of --device's peak to expect.")
-    ] = 0.4,
+    device: Device = None,
+    mfu: Mfu = 0.4,
     show: Annotated[
         str | None, typer.Option(metavar="NAME", help="Print the run file of a model trained alone.")
     ] = None,

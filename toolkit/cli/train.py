@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from toolkit.cli.options import Device, Mfu
 from toolkit.core.errors import SettingsError
 
 # Not `run_presets()`: what it imports would make `--help` slow.
@@ -42,12 +43,8 @@ def command(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the resolved settings and what the run will take; start nothing.")
     ] = False,
-    device: Annotated[
-        str | None, typer.Option(metavar="a100|h100|h200|b200", help="With --dry-run: say how long it takes on these.")
-    ] = None,
-    mfu: Annotated[
-        float, typer.Option(metavar="SHARE", min=0.01, max=1.0, help="The share of --device's peak to expect.")
-    ] = 0.4,
+    device: Device = None,
+    mfu: Mfu = 0.4,
     job_hours: Annotated[
         float | None, typer.Option(metavar="HOURS", min=0.1, help="With --device: say how many jobs as long as this.")
     ] = None,
