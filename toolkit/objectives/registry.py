@@ -27,7 +27,6 @@ def _complaints(candidate: object) -> list[str]:
 
 
 KINDS: Plugins[ObjectiveClass] = Plugins("toolkit.objectives", "objective kind", _complaints)
-known = KINDS.known
 
 
 def register(objective_class: ClassT) -> ClassT:
@@ -38,6 +37,11 @@ def register(objective_class: ClassT) -> ClassT:
     """
     KINDS.register(objective_class)
     return objective_class
+
+
+def known() -> tuple[str, ...]:
+    """All kinds, sorted; nothing is imported."""
+    return KINDS.known()
 
 
 def get(kind: str) -> ObjectiveClass:
