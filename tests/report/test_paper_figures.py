@@ -132,18 +132,20 @@ def test_9_score_by_steps_of_continued_pretraining(pictures: dict[str, Picture])
 
 
 def test_checkpoints_by_step_a_line_for_each_objective(tmp_path: Path) -> None:
-    """Figures 4 and 10: tokens say what steps say, FLOPs differ."""
+    """Figures 4 and 10: tokens say what steps say, FLOPs differ; behind a switch the share falls along the line."""
+    kept = [(kind, share, step) for kind, share in ((CLM, 1.0), (MLM, 0.0)) for step in (1, 2, 40)]
+    kept += [(BOTH, 1 / step, step) for step in (2, 40)]
     labels: dict[str, dict[str, Any]] = {
         f"{kind}-{step}k": {"objective": kind, "clm_share": share, "training_step": 1000 * step}
         | {"training_tokens": 10**6 * step, "training_flops": (1 + share) * 1e15 * step}
-        for kind, share in ((CLM, 1.0), (MLM, 0.0))
-        for step in (1, 2, 40)
+        for kind, share, step in kept
     }
     rows = [row(name, "sst2", seed, 0.5) for name in labels for seed in (0, 1)]
     level = model_level(read_results([write_finished_grid(tmp_path, rows, labels=labels)]))
     steps, flops = label_pictures(level)[-2:]
     assert (steps.name, flops.name) == ("models-by-training-step", "models-by-training-flops")
-    assert _lines(steps) == {f"objective {kind}": [(1000, 50), (2000, 50), (40_000, 50)] for kind in (CLM, MLM)}
+    whole = {f"objective {kind}": [(1000, 50), (2000, 50), (40_000, 50)] for kind in (CLM, MLM)}
+    assert _lines(steps) == whole | {f"objective {BOTH}": [(2000, 50), (40_000, 50)]}
     assert _lines(flops)["objective clm"] == [(2e15, 50), (4e15, 50), (8e16, 50)]
 
 

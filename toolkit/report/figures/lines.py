@@ -9,6 +9,7 @@ from toolkit.report.read.labels import (
     BUDGET,
     CLM_SHARE,
     DERIVED,
+    FLOPS,
     OBJECTIVE,
     PARAMETERS,
     SEED,
@@ -79,8 +80,9 @@ def _group(rows: Sequence[Row], axis: str) -> dict[_Key, list[Row]]:
     A row without a label that others have (a pure CLM model has no mask ratio) is on every line that it fits. Labels
     that follow from others are dropped, and then further ones, as long as no line would have two points.
     """
-    # The objectives follow from their shares.
-    derived = (*DERIVED, OBJECTIVE) if axis == CLM_SHARE else DERIVED
+    # The objectives follow from their shares, and along a run the share from the step.
+    follows = {CLM_SHARE: OBJECTIVE, STEP: CLM_SHARE, FLOPS: CLM_SHARE}.get(axis)
+    derived = DERIVED if follows is None else (*DERIVED, follows)
     others = [name for name in varying_labels(rows) if name not in (axis, SEED)]
     # Least telling first.
     others.sort(key=lambda name: derived.index(name) if name in derived else len(derived))
