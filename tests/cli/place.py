@@ -491,6 +491,7 @@ _CIRCUMSTANCES: dict[str, Callable[[Place], object]] = {
     "full disk": _full_disk,
     "plugin": _plugin,
     "no ray": _without_ray,
+    "no slurm": lambda place: patch.dict(os.environ, {"PATH": place.names["empty"]}),
     "dead cluster": lambda place: patch.dict(os.environ, {"RAY_ADDRESS": "127.0.0.1:9"}),
     "clusterless address": lambda place: patch.dict(os.environ, {"RAY_ADDRESS": "ray://127.0.0.1:9"}),
 }

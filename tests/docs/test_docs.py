@@ -51,6 +51,7 @@ _OTHERS_OPTIONS = {
     "--node_rank",
     "--launcher",
     "--requeue",
+    "--partition=gpu",
     "--signal",
     "--ds_config",
     "--config",

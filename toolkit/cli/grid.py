@@ -8,6 +8,7 @@ import typer
 EXAMPLES = (
     "toolkit grid grid.toml --dry-run",
     "toolkit grid grid.toml --workers 8",
+    "toolkit grid grid.toml --executor slurm --workers 8",
     "toolkit grid grid.toml --executor ray",
 )
 
@@ -22,7 +23,7 @@ def command(
         str,
         typer.Option(
             metavar="NAME",
-            help="Where workers run: local, processes of this machine, or ray, the machines of a Ray cluster.",
+            help="Where workers run: local, this machine; slurm, N jobs that share the grid; ray, a Ray cluster.",
         ),
     ] = "local",
     dry_run: Annotated[
@@ -30,14 +31,12 @@ def command(
     ] = False,
 ) -> None:
     """Fine-tune models on tasks at several learning rates and seeds; run again, it does what is missing."""
-    from toolkit.core.errors import SettingsError
     from toolkit.execution.work import ExecutorKind
 
-    if executor not in set(ExecutorKind):
-        raise SettingsError(f"unknown executor {executor!r}. Choose local (the default) or ray.")
+    kind = ExecutorKind.named(executor)
     from toolkit.experiments.grid.program import run_grid, show_grid
 
     if dry_run:
         show_grid(grid)
         return
-    raise typer.Exit(run_grid(grid, num_workers=workers, executor=ExecutorKind(executor)))
+    raise typer.Exit(run_grid(grid, num_workers=workers, executor=kind))

@@ -49,6 +49,7 @@ def command(
     ] = None,
 ) -> None:
     """Train a family of runs from one file, every common prefix once; run again, it does what is missing."""
+    from toolkit.execution.work import ExecutorKind
     from toolkit.experiments.study import program
 
     given = {"--show": show, "--tidy": tidy, "--why": why, "--dry-run": dry_run}
@@ -58,7 +59,7 @@ def command(
         raise SettingsError(f"{modes[0]} does not go with {clashing[0]}. Leave one of them out.")
     if device and not (dry_run or as_json):
         raise SettingsError("--device is for an estimate. Add --dry-run or --json, or leave it out.")
-    program.check_executor(executor)
+    ExecutorKind.named(executor)
     tflops = None
     if device:
         from toolkit.run.forecast import Machines

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
+from toolkit.core.errors import SettingsError
+
 Key = Any
 """Hashable; logs show its text."""
 NOBODY = -1
@@ -73,12 +75,21 @@ Event = Finished | Failed | Lost
 
 
 class ExecutorKind(StrEnum):
-    """Place where workers run."""
+    """Place where work runs."""
 
     LOCAL = "local"
     """Processes of this machine."""
     RAY = "ray"
     """Actors of a Ray cluster."""
+    SLURM = "slurm"
+    """Jobs of Slurm, which outlive the command."""
+
+    @classmethod
+    def named(cls, name: str) -> "ExecutorKind":
+        """The kind of a name; a SettingsError where there is none."""
+        if name not in set(cls):
+            raise SettingsError(f"unknown executor {name!r}. Choose one of {', '.join(cls)}.")
+        return cls(name)
 
 
 class Executor(Protocol):

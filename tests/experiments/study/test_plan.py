@@ -307,3 +307,12 @@ def test_short_jobs_are_joined(tmp_path):
     assert found[THREE, 8] == replace(next(p for p in plan.pieces if p.name == THREE), needs=(CLM, 5))
     assert plan.run_file(THREE).fork.step == 3
     assert plan.run_file(CLM).checkpoint.keep_at == (3, 5, 8)
+
+
+def test_a_queued_job_stays_a_piece_however_much_of_it_is_done(tmp_path):
+    write_run(tmp_path, phase_steps=4)
+    pieces = planned(write_study(tmp_path, SHARES)).pieces
+    # Step 3 is made: from there on the cut at 5 would be too short.
+    rest = [replace(pieces[1], needs=None), *pieces[2:]]
+    assert (CLM, 5) not in {piece.key for piece in joined(rest, shortest=4)}
+    assert joined(rest, shortest=4, queued=[f"{CLM}@5"])[0].key == (CLM, 5)

@@ -12,6 +12,7 @@ from pydantic import ConfigDict, Field, ValidationError, field_validator, model_
 from toolkit.core.errors import SettingsError
 from toolkit.core.settings import Settings, explain
 from toolkit.core.text import home_hint
+from toolkit.execution.slurm import SlurmSettings
 from toolkit.run.toml_files import toml_problem
 
 PAPER_RATES = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4)
@@ -131,6 +132,8 @@ class Grid(Settings):
     """The models."""
     task: tuple[TaskEntry, ...] = Field(min_length=1, strict=False)
     """The tasks."""
+    slurm: SlurmSettings = SlurmSettings()
+    """Jobs of `--executor slurm`."""
 
     @model_validator(mode="after")
     def _check(self) -> "Grid":
@@ -183,14 +186,16 @@ class Grid(Settings):
             )
 
 
-def make_grid(settings: GridSettings, models: Sequence[ModelEntry], tasks: Sequence[TaskEntry]) -> Grid:
+def make_grid(
+    settings: GridSettings, models: Sequence[ModelEntry], tasks: Sequence[TaskEntry], *, slurm: SlurmSettings
+) -> Grid:
     """A grid of parts that are valid each.
 
     Raises:
         SettingsError: together they are not; names each mistake.
     """
     try:
-        return Grid(grid=settings, model=tuple(models), task=tuple(tasks))
+        return Grid(grid=settings, model=tuple(models), task=tuple(tasks), slurm=slurm)
     except ValidationError as error:
         raise SettingsError(explain(error, Grid)) from None
 

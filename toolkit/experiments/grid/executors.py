@@ -1,7 +1,9 @@
 """Workers for a grid's cells: how many, with how many threads or which GPU, and where their output goes."""
 
 import os
-from collections.abc import Iterator, Sequence
+import shlex
+import sys
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -11,7 +13,9 @@ from toolkit.engine import gpus
 from toolkit.execution.local import LocalExecutor
 from toolkit.execution.ray_actors import RayExecutor
 from toolkit.execution.ray_cluster import Cluster
+from toolkit.execution.slurm import SlurmJobs, SlurmSettings
 from toolkit.execution.work import Executor, ExecutorKind, Resources, Work
+from toolkit.experiments.grid.folder import GridFolder
 
 RUNNER = "toolkit.experiments.grid.worker:CellRunner"
 """Name of what runs cells, as `LocalExecutor` takes it."""
@@ -63,3 +67,14 @@ def _ray(cluster: Cluster, items: Sequence[Work], num_workers: int | None, logs:
         shared="grid.dir, data, models and the working directory",
         cpus_setting="grid.threads",
     )
+
+
+def submit_commands(folder: GridFolder, settings: SlurmSettings, *, most: int, behind: Collection[str] = ()) -> None:
+    """Submit jobs to Slurm, each a command that runs what is declared in the folder, until so many are in the queue."""
+    jobs = SlurmJobs(folder.jobs_file)
+    command = shlex.join([sys.executable, "-m", "toolkit.cli", "grid", str(folder.declaration_file)])
+    names = [f"{folder.path.name}-{number}" for number in range(1, most + 1)]
+    for name in [*dict.fromkeys([*jobs.live, *names])][: max(most, len(jobs.live))]:
+        log = folder.path / f"{name}.log"
+        jobs.keep(name, ["--wrap", command], log=log, options=["--requeue", *settings.options], behind=behind)
+    jobs.print_counts()

@@ -53,6 +53,7 @@ class GridFolder:
         exports: encoders that are made from checkpoints; needed while the grid runs, as the next two.
         locks: locks that commands and cells hold.
         trainings: trained weights that several cells answer with.
+        jobs_file: jobs.json, the jobs of the grid under Slurm.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -65,6 +66,7 @@ class GridFolder:
         self.exports = self.path / ".encoders"
         self.locks = self.path / ".locks"
         self.trainings = self.path / ".trainings"
+        self.jobs_file = self.path / "jobs.json"
 
     def __str__(self) -> str:
         return str(self.path)

@@ -41,7 +41,7 @@ class GridPlan:
             model for entry in grid.model for model in resolve_models(entry, self.folder.exports, hub=hub, known=known)
         ]
         entries = tuple(model.entry for model in models)
-        self.grid = grid if entries == grid.model else make_grid(grid.grid, entries, grid.task)
+        self.grid = grid if entries == grid.model else make_grid(grid.grid, entries, grid.task, slurm=grid.slurm)
         self._models = {model.entry.name: model for model in models}
         self.cells = grid_cells(self.grid)
         if hub is HubAccess.FETCHED:

@@ -1,6 +1,7 @@
 """`toolkit grid`: resolve -> leave out what is finished -> workers run the rest -> results and the chosen rates."""
 
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 import tomli_w
@@ -21,7 +22,7 @@ from toolkit.experiments.grid.choice import (
 )
 from toolkit.experiments.grid.declaration import Grid, load_grid
 from toolkit.experiments.grid.display import GridTally, shown
-from toolkit.experiments.grid.executors import open_executor
+from toolkit.experiments.grid.executors import open_executor, submit_commands
 from toolkit.experiments.grid.inputs import HubAccess
 from toolkit.experiments.grid.plan import GridPlan
 from toolkit.experiments.grid.sharing import GridShare, logs_folder
@@ -32,7 +33,8 @@ _SECONDS_TO_SEE, _SECONDS_BETWEEN_LOOKS = 90.0, 0.5
 def run_grid(
     source: Path | Grid, *, num_workers: int | None = None, executor: ExecutorKind = ExecutorKind.LOCAL
 ) -> int:
-    """Run the cells of a grid that have not finished, and return the exit code: 1 where one failed.
+    """Run the cells of a grid that have not finished, and return the exit code: 1 where one failed; 0 also where Slurm
+    has jobs that do.
 
     Several commands may run one grid at the same time: each takes cells that are free, and ends when all have.
 
@@ -47,6 +49,8 @@ def run_grid(
         tally = _begin(plan, share, executor)
         if missing := _next_round(plan, tally):
             plan.check_models(missing)
+            if executor is ExecutorKind.SLURM:
+                return _submit(plan, share, most=min(num_workers or 1, len({*map(plan.training, missing)})))
             plan.choose_precisions()
             items, logs = [plan.work(cell) for cell in missing], logs_folder(plan)
             opened = open_executor(executor, items, num_workers=num_workers, logs=logs)
@@ -55,6 +59,18 @@ def run_grid(
         _end(plan, share, tally)
     print_outcome(plan, tally)
     return 1 if tally.failed else 0
+
+
+def submit_grid(grid: Grid, *, behind: Collection[str]) -> None:
+    """Submit a grid whose models are still to be made, as a job of Slurm behind those with these ids.
+
+    Raises:
+        SettingsError: there is no Slurm, or it refuses the job; or another command runs another grid in the folder.
+    """
+    plan = GridPlan(grid.model_copy(update={"model": ()}), hub=HubAccess.CACHED)
+    with GridShare(plan) as share, share.locked():
+        _declare(grid, plan, share)
+        submit_commands(plan.folder, grid.slurm, most=1, behind=behind)
 
 
 def show_grid(path: Path) -> None:
@@ -85,17 +101,27 @@ def show_grid(path: Path) -> None:
         screen.print(f"would be fetched from the Hugging Face hub first: {', '.join(plan.unfetched)}")
 
 
+def _submit(plan: GridPlan, share: GridShare, *, most: int) -> int:
+    with share.locked():
+        submit_commands(plan.folder, plan.grid.slurm, most=most)
+    return 0
+
+
 def _begin(plan: GridPlan, share: GridShare, executor: ExecutorKind) -> GridTally:
-    declaration = tomli_w.dumps(plan.grid.model_dump(mode="json", exclude_none=True))
     with share.locked():
         outcomes = plan.finished()
-        share.join(declaration)
-        plan.folder.write_declaration(declaration)
+        _declare(plan.grid, plan, share)
         tally = GridTally(plan.cells, outcomes, settle=lambda event: _settle(plan, share, event))
         # Also before: where this command is killed, no rate stands there that was chosen for fewer seeds.
         _write_results(plan, tally)
         print_start(plan, outcomes, share.others(), executor)
     return tally
+
+
+def _declare(grid: Grid, plan: GridPlan, share: GridShare) -> None:
+    declaration = tomli_w.dumps(grid.model_dump(mode="json", exclude_none=True))
+    share.join(declaration)
+    plan.folder.write_declaration(declaration)
 
 
 def _end(plan: GridPlan, share: GridShare, tally: GridTally) -> None:

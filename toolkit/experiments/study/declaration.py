@@ -7,6 +7,7 @@ from pydantic import Field, ValidationError
 
 from toolkit.core.errors import SettingsError
 from toolkit.core.settings import Settings, explain, nearest
+from toolkit.execution.slurm import SlurmSettings
 from toolkit.experiments.grid.declaration import GridSettings, PathText, TaskEntry
 from toolkit.run.toml_files import read_toml
 
@@ -79,11 +80,9 @@ class MachineSettings(Settings):
     """What a device is known to reach, in TFLOP/s of model FLOPs, for estimates of hours."""
 
 
-class SlurmSettings(Settings):
-    """Jobs of `--executor slurm`."""
+class PieceJobSettings(SlurmSettings):
+    """Jobs of `--executor slurm`, each of which trains a part of a run."""
 
-    options: tuple[str, ...] = Field((), strict=False)
-    """Options of each `sbatch`, such as `--partition=gpu`."""
     shortest_steps: int = Field(0, ge=0)
     """A job that would have fewer steps is not cut off from the one before it."""
 
@@ -99,12 +98,18 @@ class Study(Settings):
     """Blocks of models."""
     machine: MachineSettings = MachineSettings()
     """Where one model trains."""
-    slurm: SlurmSettings = SlurmSettings()
+    slurm: PieceJobSettings = PieceJobSettings()
     """Jobs of `--executor slurm`."""
     grid: GridSettings = GridSettings()
     """What all cells of its grid share, as in a grid file; `grid.dir` is by default `grid` in the study's folder."""
     task: tuple[TaskEntry, ...] = Field((), strict=False)
     """Tasks that all models are fine-tuned on, as in a grid file."""
+
+    @property
+    def job_options(self) -> tuple[str, ...]:
+        """Options of each `sbatch`: the machine's GPUs, and those of the file, which win."""
+        gpus = () if self.machine.gpus is None else (f"--gpus-per-node={self.machine.gpus}",)
+        return (*gpus, *self.slurm.options)
 
 
 def shipped_studies() -> tuple[str, ...]:

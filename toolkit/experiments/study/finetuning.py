@@ -1,5 +1,6 @@
 """The grid of a study: every model, and every checkpoint that `study.keep` names, on its tasks."""
 
+from toolkit.execution.slurm import SlurmSettings
 from toolkit.experiments.grid.declaration import Grid, ModelEntry, make_grid
 from toolkit.experiments.study.declaration import Study
 from toolkit.experiments.study.estimate import kept_steps
@@ -18,7 +19,9 @@ def grid_of(study: Study, tree: Tree) -> Grid | None:
     if not study.task:
         return None
     entries = [entry for leaf in tree.leaves.values() for entry in _entries(study, leaf)]
-    return make_grid(study.grid, entries, study.task)
+    # A whole node, as `launchers/slurm.sbatch` takes for a model.
+    slurm = SlurmSettings(options=("--exclusive", "--mem=0", *study.job_options))
+    return make_grid(study.grid, entries, study.task, slurm=slurm)
 
 
 def _entries(study: Study, leaf: Leaf) -> list[ModelEntry]:

@@ -13,8 +13,10 @@ from toolkit.core.console import console
 from toolkit.core.errors import SettingsError
 from toolkit.core.files import atomic_directory, atomic_write
 from toolkit.core.settings import nearest
-from toolkit.core.text import counted
+from toolkit.core.text import counted, first_few
+from toolkit.execution.slurm import SlurmJobs
 from toolkit.execution.work import ExecutorKind
+from toolkit.experiments.grid.declaration import Grid
 from toolkit.experiments.study.declaration import Study, load_study
 from toolkit.experiments.study.display import show_study
 from toolkit.experiments.study.estimate import StudyEstimate, kept_steps, summary
@@ -26,9 +28,6 @@ from toolkit.experiments.study.tree import Tree
 from toolkit.run.folder import RunFolder
 from toolkit.run.load import to_toml
 from toolkit.run.metrics import read_lines
-
-SLURM = "slurm"
-"""Executor whose jobs outlive this command."""
 
 
 def study_json(source: str, *, only: Sequence[str] = (), tflops: float | None = None) -> str:
@@ -85,7 +84,7 @@ def run_study(
     Raises:
         UserError: the file does not fit, a run on disk was trained otherwise, or another command runs the study.
     """
-    check_executor(executor)
+    kind = ExecutorKind.named(executor)
     study, tree = open_study(source, only=only)
     grid, folder, screen = grid_of(study, tree), StudyFolder(study.study.dir), console()
     if grid is not None:
@@ -98,32 +97,28 @@ def run_study(
         plan = StudyPlan(study, tree)
         for note in plan.notes:
             screen.print(note)
+        if plan.pieces and kind is not ExecutorKind.SLURM:
+            _check_jobs(folder)
         _write(plan, folder)
         if plan.pieces:
             screen.print(f"{counted(len(plan.pieces), 'piece')} to train in {folder.path}")
-            if code := _train(plan, folder, executor):
+            folder.logs.mkdir(exist_ok=True)
+            code = _train(plan, folder, kind, grid)
+            if code or StudyPlan(study, tree).pieces:
+                # 0 where it was asked to stop, or Slurm trains them.
                 return code
-            if StudyPlan(study, tree).pieces:
-                # It was asked to stop, or Slurm trains them.
-                return 0
     screen.print(f"all of {counted(len(tree.leaves), 'model')} trained in {folder.path}")
     if grid is None:
         report([folder.path])
         return 0
-    if executor == SLURM:
-        screen.print("its tasks are fine-tuned by the same command with --executor local or ray")
-        return 0
+    from toolkit.experiments.grid.folder import GridFolder
     from toolkit.experiments.grid.program import run_grid
 
-    if (code := run_grid(grid, executor=ExecutorKind(executor))) == 0:
+    code = run_grid(grid, executor=kind)
+    # Jobs of Slurm have not begun, or are at it.
+    if code == 0 and not (kind is ExecutorKind.SLURM and SlurmJobs(GridFolder(grid.grid.dir).jobs_file).live):
         report([folder.path, Path(grid.grid.dir)])
     return code
-
-
-def check_executor(name: str) -> None:
-    """Refuse an executor that there is not."""
-    if name not in (known := [*ExecutorKind, SLURM]):
-        raise SettingsError(f"unknown executor {name!r}. Choose one of {', '.join(known)}.")
 
 
 def tidy_study(source: str) -> None:
@@ -185,16 +180,25 @@ def _take_over(last: Path, run: RunFolder, step: int) -> None:
     atomic_write(run.checkpoints / LATEST_NAME, f"{place.name}\n")
 
 
-def _train(plan: StudyPlan, folder: StudyFolder, executor: str) -> int:
-    folder.logs.mkdir(exist_ok=True)
-    if executor == SLURM:
-        from toolkit.experiments.study.slurm import submit_pieces
+def _train(plan: StudyPlan, folder: StudyFolder, executor: ExecutorKind, grid: Grid | None) -> int:
+    if executor is ExecutorKind.SLURM:
+        from toolkit.experiments.study.slurm import submit_study
 
-        submit_pieces(plan, folder)
+        submit_study(plan, folder, grid)
         return 0
     from toolkit.experiments.study.pieces import train_pieces
 
-    return train_pieces(plan, folder, executor=ExecutorKind(executor))
+    return train_pieces(plan, folder, executor=executor)
+
+
+def _check_jobs(folder: StudyFolder) -> None:
+    """Refuse to train beside jobs of Slurm that train the same models, or will."""
+    if live := SlurmJobs(folder.jobs_file).live:
+        raise SettingsError(
+            f"Slurm has {counted(len(live), 'job')} of the study in {folder.path} in its queue, and only one may train "
+            f"a model: {first_few([f'{name} ({number})' for name, number in live.items()])}. Wait for them, or end "
+            f"them (scancel {' '.join(live.values())}), or take --executor slurm."
+        )
 
 
 def open_study(source: str, *, only: Sequence[str] = ()) -> tuple[Study, Tree]:

@@ -1,0 +1,47 @@
+"""Jobs of Slurm by name: which are submitted, and which are in the queue."""
+
+import pytest
+
+from tests.support.slurm import Slurm
+from toolkit.core.errors import SettingsError
+from toolkit.execution.slurm import SlurmJobs
+
+
+def keep(folder, *names, behind=()):
+    jobs = SlurmJobs(folder / "jobs.json")
+    for name in names:
+        jobs.keep(name, ["--wrap", "true"], log=folder / name, behind=behind)
+    return jobs.num_submitted
+
+
+def test_a_job_in_the_queue_is_submitted_once(tmp_path, monkeypatch, capsys):
+    slurm = Slurm(tmp_path, monkeypatch)
+    assert keep(tmp_path, "a", "b") == 2
+    assert keep(tmp_path, "a", "b") == 0
+    slurm.end(1)
+    assert keep(tmp_path, "a", "b", behind=("2",)) == 1
+    assert slurm.jobs == {"1": ("a", ""), "2": ("b", ""), "3": ("a", "2")}
+    assert capsys.readouterr().out.splitlines()[-2:] == ["a: job 3, submitted, behind job 2", "b: job 2, pending"]
+
+
+def test_another_job_with_its_number_is_not_it(tmp_path, monkeypatch):
+    slurm = Slurm(tmp_path, monkeypatch)
+    keep(tmp_path, "a")
+    slurm.end_all()
+    slurm.add("1|RUNNING|None|b")
+    assert SlurmJobs(tmp_path / "jobs.json").live == {}
+
+
+def test_what_slurm_refuses_is_told_with_the_command(tmp_path, monkeypatch):
+    Slurm(tmp_path, monkeypatch)
+    (tmp_path / "slurm" / "bin" / "sbatch").write_text("#!/bin/bash\necho invalid partition >&2; exit 1\n")
+    with pytest.raises(SettingsError, match=r"Slurm refuses a: invalid partition\nThe command was: sbatch --parsable"):
+        keep(tmp_path, "a")
+
+
+def test_a_machine_without_slurm_has_no_job_and_takes_none(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "jobs.json").write_text('{"a": "1"}')
+    assert SlurmJobs(tmp_path / "jobs.json").live == {}
+    with pytest.raises(SettingsError, match="needs sbatch, which is not on the path"):
+        keep(tmp_path, "a")

@@ -1,0 +1,108 @@
+"""Jobs of Slurm, which outlive the command that submits them.
+
+A command that runs again asks which of its jobs are in the queue, and submits only the others. A dependency is no
+proof: Slurm takes that on a job it has forgotten for fulfilled, so a job looks itself for what it needs.
+"""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from pydantic import Field
+
+from toolkit.core.console import console
+from toolkit.core.errors import SettingsError
+from toolkit.core.files import atomic_write
+from toolkit.core.settings import Settings
+from toolkit.core.text import counted, first_few
+
+_SECONDS = 60
+
+
+class SlurmSettings(Settings):
+    """Jobs of `--executor slurm`."""
+
+    options: tuple[str, ...] = Field((), strict=False)
+    """Options of each `sbatch`, such as `--partition=gpu`."""
+
+
+class SlurmJobs:
+    """Jobs by name; a file keeps the id that each had last.
+
+    Attributes:
+        live: ids of those in the queue; none on a machine without Slurm.
+        num_submitted: those that this command has submitted.
+
+    Raises:
+        SettingsError: Slurm does not say what is in its queue.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file, self._ids, self.num_submitted = file, dict[str, str](), 0
+        if file.exists():
+            self._ids = json.loads(file.read_text(encoding="utf-8"))
+        self._states = _states(self._ids) if self._ids else {}
+        self.live = {name: self._ids[name] for name in self._states}
+
+    def keep(
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        log: Path,
+        options: Iterable[str] = (),
+        behind: Collection[str] = (),
+    ) -> None:
+        """Submit a job unless it is in the queue, and print where it is.
+
+        `command` is a script with its arguments, or `--wrap` with a line; `behind` the ids of jobs that have to end
+        well before it begins: where one does not, Slurm removes it.
+
+        Raises:
+            SettingsError: there is no Slurm, or it refuses the job; what was submitted before stays.
+        """
+        if name not in self.live:
+            waits = [f"--dependency=afterok:{':'.join(behind)}"] if behind else []
+            own = ("--job-name", name, "--output", str(log), "--open-mode=append", "--kill-on-invalid-dep=yes")
+            self._submit(name, ["sbatch", "--parsable", *own, *waits, *options, *command])
+            self._states[name] = "submitted" + (f", behind job {first_few([*behind])}" if behind else "")
+        console().print(f"{name}: job {self._ids[name]}, {self._states[name]}")
+
+    def print_counts(self) -> None:
+        """Print how many jobs were submitted, and how many were in the queue."""
+        num_before = len(self.live) - self.num_submitted
+        console().print(f"{counted(self.num_submitted, 'job')} submitted, {num_before:,} in the queue")
+
+    def _submit(self, name: str, command: Sequence[str]) -> None:
+        if shutil.which("sbatch") is None:
+            raise SettingsError(
+                "--executor slurm needs sbatch, which is not on the path. Run it on a machine of a cluster."
+            )
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SECONDS)
+        if done.returncode:
+            raise SettingsError(
+                f"Slurm refuses {name}: {done.stderr.strip()}\nThe command was: {' '.join(command)}\n"
+                "Correct slurm.options or [machine] of the file; the same command goes on."
+            )
+        self._ids[name] = self.live[name] = done.stdout.strip().partition(";")[0]
+        self.num_submitted += 1
+        # After each: what is in the queue is known however this command ends.
+        atomic_write(self._file, json.dumps(self._ids, indent=2) + "\n")
+
+
+def _states(ids: Mapping[str, str]) -> dict[str, str]:
+    """States of this user's jobs in the queue, by name; another job that got an id later has another name."""
+    if shutil.which("squeue") is None:
+        return {}
+    command = ["squeue", "--me", "--noheader", "--format=%i|%T|%r|%j"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SECONDS)
+    if done.returncode:
+        raise SettingsError(f"Slurm does not say what is in its queue: {done.stderr.strip()}. Try again later.")
+    found = dict[str, str]()
+    for line in done.stdout.splitlines():
+        number, state, reason, name = line.split("|", 3)
+        if ids.get(name) == number:
+            found[name] = state.lower() if reason in ("None", "") else f"{state.lower()} ({reason})"
+    return found
