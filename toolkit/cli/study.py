@@ -10,6 +10,7 @@ import typer
 
 from toolkit.cli.options import Device, Mfu
 from toolkit.core.errors import SettingsError
+from toolkit.execution.work import ExecutorKind
 
 EXAMPLES = (
     "toolkit study paper-from-scratch --dry-run",
@@ -49,7 +50,6 @@ def command(
     ] = None,
 ) -> None:
     """Train a family of runs from one file, every common prefix once; run again, it does what is missing."""
-    from toolkit.execution.work import ExecutorKind
     from toolkit.experiments.study import program
 
     given = {"--show": show, "--tidy": tidy, "--why": why, "--dry-run": dry_run}
