@@ -143,7 +143,7 @@ def test_the_report_is_that_of_a_finished_study(tmp_path, monkeypatch):
 
     left, reported = 1, []
     monkeypatch.setattr("toolkit.experiments.study.program.StudyPlan", Plan)
-    monkeypatch.setattr("toolkit.experiments.study.program._train", lambda plan, folder, executor: 0)
+    monkeypatch.setattr("toolkit.experiments.study.program._train", lambda plan, folder, executor, grid: 0)
     write_run(tmp_path, phase_steps=4)
     source = write_study(tmp_path, ["clm 8", "mlm 8"])
     assert run_study(source, report=reported.append) == 0
