@@ -491,7 +491,11 @@ def _study(name: str, *options: str, found: tuple[str, ...], remedy: str) -> Cas
 
 
 _STUDIES = (
-    Case(("study", "labtop"), ("no study of that name is shipped",), "Did you mean 'laptop'?"),
+    Case(
+        ("study", "labtop"),
+        ("study file 'labtop' does not exist, and no preset has that name",),
+        "Did you mean 'laptop'?",
+    ),
     Case(("study", "{empty}"), ("{empty} is a directory",), "Give the .toml file"),
     _study("broken_toml", found=("is not valid TOML",), remedy="Correct it there"),
     _study(

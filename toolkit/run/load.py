@@ -25,7 +25,7 @@ from toolkit.run.old_branches import as_fork
 from toolkit.run.settings import RunSettings
 from toolkit.run.start import fill_model_from_checkpoint
 from toolkit.run.step_plan import StepPlan
-from toolkit.run.toml_files import apply_override, read_toml
+from toolkit.run.toml_files import apply_override, find_toml, presets_in, read_toml
 
 _GROUPS_OF_STEPS = {"schedule", "train", "data", "lr"}
 _PRESETS = Path(__file__).parent / "presets"
@@ -46,7 +46,7 @@ _STAND_INS: dict[str, Any] = {
 
 def run_presets() -> tuple[str, ...]:
     """Names of the run files that travel with the package."""
-    return tuple(sorted(path.stem for path in _PRESETS.glob("*.toml")))
+    return presets_in(_PRESETS)
 
 
 def preset_data(name: str) -> DataSettings:
@@ -137,17 +137,7 @@ def _collected(mistakes: list[UserError], raw: dict[str, Any] | None = None) -> 
 
 def find_run_file(source: str) -> Path:
     """The path of a run file, or of that of a shipped preset; a SettingsError where there is neither."""
-    path = Path(source)
-    if path.is_file():
-        return path
-    if source in run_presets():
-        return _PRESETS / f"{source}.toml"
-    if source and path.is_dir():
-        raise SettingsError(f"{source} is a directory, not a run file. Give the .toml file in it.")
-    raise SettingsError(
-        f"run file {source!r} does not exist, and no preset has that name.{nearest(source, run_presets())}\n"
-        f"Give a .toml file or a preset. Available presets: {', '.join(run_presets())}."
-    )
+    return find_toml(source, _PRESETS, what="run file")
 
 
 def _expand_model_preset(raw: dict[str, Any]) -> None:

@@ -1,14 +1,48 @@
-"""TOML files of settings: read, and changed by `--set a.b=value`."""
+"""TOML files of settings: found, read, validated, and changed by `--set a.b=value`."""
 
 import re
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
 
 from toolkit.core.errors import SettingsError
+from toolkit.core.settings import Settings, explain, nearest
 
 # How the TOML reader writes the name of a table: ('a', 'b').
 _TABLE, _NAME = re.compile(r"\('[^)]*'[^)]*\)"), re.compile(r"'([^']*)'")
+_Settings = TypeVar("_Settings", bound=Settings)
+
+
+def presets_in(folder: Path) -> tuple[str, ...]:
+    """Names of the files of a folder of the package."""
+    return tuple(sorted(path.stem for path in folder.glob("*.toml")))
+
+
+def find_toml(source: str, presets: Path, *, what: str) -> Path:
+    """The path of a file, or of that of a preset of the folder; `what` is what messages call the file."""
+    path, known = Path(source), presets_in(presets)
+    if path.is_file():
+        return path
+    if source in known:
+        return presets / f"{source}.toml"
+    if source and path.is_dir():
+        raise SettingsError(f"{source} is a directory, not a {what}. Give the .toml file in it.")
+    raise SettingsError(
+        f"{what} {source!r} does not exist, and no preset has that name.{nearest(source, known)}\n"
+        f"Give a .toml file or a preset. Available presets: {', '.join(known)}."
+    )
+
+
+def validated(path: Path, raw: Mapping[str, Any], root: type[_Settings], *, needed: Mapping[str, str]) -> _Settings:
+    """The settings of a file's content; one message names each key that is wrong."""
+    try:
+        return root.model_validate(raw)
+    except ValidationError as error:
+        findings = explain(error, root, needed=needed)
+        raise SettingsError(f"{path}:\n  {findings}" if "\n" in findings else f"{path}: {findings}") from None
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -19,22 +53,18 @@ def read_toml(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise SettingsError(f"{path} is not valid UTF-8 at byte {error.start:,}. Save it as UTF-8.") from None
     except OSError as error:
-        raise SettingsError(f"could not read {path}: {error.strerror}. Give a run file that can be read.") from None
+        raise SettingsError(f"could not read {path}: {error.strerror}. Give a file that can be read.") from None
     try:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        reason = _TABLE.sub(lambda found: f"[{'.'.join(re.findall(_NAME, found[0]))}]", toml_problem(error, text))
+        *before, last = text.rstrip().split("\n")
+        end = f"at line {len(before) + 1:,}, column {len(last) + 1:,}, the end of the file"
+        reason = str(error).replace("at end of document", end)
+        reason = _TABLE.sub(lambda found: f"[{'.'.join(re.findall(_NAME, found[0]))}]", reason)
         raise SettingsError(
             f"{path} is not valid TOML: {reason}.\n"
             'Correct it there: tables are written in [brackets], strings in "quotes".'
         ) from None
-
-
-def toml_problem(error: Exception, text: str) -> str:
-    """Message of the TOML reader, always with line and column."""
-    *before, last = text.rstrip().split("\n")
-    place = f"at line {len(before) + 1:,}, column {len(last) + 1:,}, the end of the file"
-    return str(error).replace("at end of document", place)
 
 
 def apply_override(raw: dict[str, Any], override: str) -> None:

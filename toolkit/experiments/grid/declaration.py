@@ -2,7 +2,6 @@
 
 import re
 import sys
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,7 +12,7 @@ from toolkit.core.errors import SettingsError
 from toolkit.core.settings import Settings, explain
 from toolkit.core.text import home_hint
 from toolkit.execution.slurm import SlurmSettings
-from toolkit.run.toml_files import toml_problem
+from toolkit.run.toml_files import read_toml, validated
 
 PAPER_RATES = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4)
 _NEEDED = {
@@ -202,28 +201,14 @@ def make_grid(
 
 def load_grid(path: Path) -> Grid:
     """The grid of a file; `grid.dir` is `grids/<name of the file>` where it is not given."""
-    raw = _read(path)
-    if isinstance(raw.get("grid", {}), dict):
-        raw["grid"] = {"dir": f"grids/{path.stem}", **raw.get("grid", {})}
-    try:
-        return Grid.model_validate(raw)
-    except ValidationError as error:
-        findings = explain(error, Grid, needed=_NEEDED)
-        raise SettingsError(f"{path}:\n  {findings}" if "\n" in findings else f"{path}: {findings}") from None
-
-
-def _read(path: Path) -> dict[str, Any]:
     if not path.exists():
         raise SettingsError(f"grid file {str(path)!r} does not exist.{home_hint(path)} Check the path.")
     if path.is_dir():
         raise SettingsError(f"{path} is a directory. Give the .toml file of a grid.")
-    try:
-        text = path.read_text(encoding="utf-8")
-        return tomllib.loads(text)
-    except UnicodeDecodeError as error:
-        raise SettingsError(f"{path} is not valid UTF-8 (byte {error.start}). Save it as UTF-8.") from error
-    except tomllib.TOMLDecodeError as error:
-        raise SettingsError(f"{path} is not valid TOML: {toml_problem(error, text)}. Correct it.") from error
+    raw = read_toml(path)
+    if isinstance(raw.get("grid", {}), dict):
+        raw["grid"] = {"dir": f"grids/{path.stem}", **raw.get("grid", {})}
+    return validated(path, raw, Grid, needed=_NEEDED)
 
 
 def _range_of(steps: str) -> range | None:

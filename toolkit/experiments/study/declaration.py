@@ -3,13 +3,12 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from toolkit.core.errors import SettingsError
-from toolkit.core.settings import Settings, explain, nearest
+from toolkit.core.settings import Settings
 from toolkit.execution.slurm import SlurmSettings
 from toolkit.experiments.grid.declaration import GridSettings, PathText, TaskEntry
-from toolkit.run.toml_files import read_toml
+from toolkit.run.toml_files import find_toml, presets_in, read_toml, validated
 
 PUBLISHED = "published"
 """Names of models as the paper's authors gave them; see `toolkit.experiments.study.names`."""
@@ -114,16 +113,12 @@ class Study(Settings):
 
 def shipped_studies() -> tuple[str, ...]:
     """Names of the studies that travel with the package."""
-    return tuple(sorted(path.stem for path in _PRESETS.glob("*.toml")))
+    return presets_in(_PRESETS)
 
 
 def load_study(source: str) -> Study:
-    """The study of a file, or of a shipped name; `study.dir` is `studies/<name>` where it is not given.
-
-    Raises:
-        SettingsError: the file cannot be read, or a key is wrong; names each.
-    """
-    path = _find(source)
+    """The study of a file, or of a shipped name; `study.dir` is `studies/<name>` where it is not given."""
+    path = find_toml(source, _PRESETS, what="study file")
     raw = read_toml(path)
     if isinstance(raw.get("study"), dict):
         raw["study"] = {"dir": f"studies/{path.stem}", **raw["study"]}
@@ -134,22 +129,4 @@ def load_study(source: str) -> Study:
         # One model may be named without a list.
         if isinstance(block, dict) and isinstance(block.get("from"), str):
             block["from"] = [block["from"]]
-    try:
-        return Study.model_validate(raw)
-    except ValidationError as error:
-        findings = explain(error, Study, needed=_NEEDED)
-        raise SettingsError(f"{path}:\n  {findings}" if "\n" in findings else f"{path}: {findings}") from None
-
-
-def _find(source: str) -> Path:
-    path = Path(source)
-    if path.is_file():
-        return path
-    if source in shipped_studies():
-        return _PRESETS / f"{source}.toml"
-    if source and path.is_dir():
-        raise SettingsError(f"{source} is a directory, not a study file. Give the .toml file.")
-    raise SettingsError(
-        f"study file {source!r} does not exist, and no study of that name is shipped."
-        f"{nearest(source, shipped_studies())}\nGive a .toml file or one of {', '.join(shipped_studies())}."
-    )
+    return validated(path, raw, Study, needed=_NEEDED)
