@@ -14,13 +14,7 @@ Record = Mapping[str, Any]
 
 
 class CellFolder:
-    """The files of a cell; the folder need not exist.
-
-    Attributes:
-        result_file: scores, written last: a cell that has it is finished.
-        declared_file: identity that the cell had when it ran.
-        diverged_file: outcome of a cell without a result: how its training diverged.
-    """
+    """The files of a cell; the folder need not exist. The result is written last: a cell that has it is finished."""
 
     def __init__(self, path: Path, cell: Cell) -> None:
         self.path, self.cell = path, cell

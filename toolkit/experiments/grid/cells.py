@@ -83,11 +83,7 @@ class Score(BaseModel):
 
     @classmethod
     def read(cls, record: object) -> Self:
-        """The scores of a record.
-
-        Raises:
-            ValueError: what is wrong with it, such as "has no 'seed'".
-        """
+        """The scores of a record; a ValueError says what is wrong with it, such as "has no 'seed'"."""
         if not isinstance(record, dict):
             raise ValueError(f"is {json_kind(record)}, expected an object")
         try:

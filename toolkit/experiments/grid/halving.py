@@ -11,20 +11,15 @@ from toolkit.experiments.grid.selection import best_rate, validation_score
 
 @dataclass(frozen=True)
 class Dropped:
-    """A learning rate that is not run on further seeds.
-
-    Attributes:
-        group: model and task.
-        num_seeds: number of those that were run.
-        mean: mean of their validation scores; None where one failed or diverged.
-        kept: the lowest mean of a rate that stayed.
-    """
+    """A learning rate of a model and task that is not run on further seeds."""
 
     group: tuple[str, str]
     learning_rate: float
     num_seeds: int
     mean: float | None
+    """Of their validation scores; None where one failed or diverged."""
     kept: float | None
+    """The lowest mean of a rate that stayed."""
 
 
 @dataclass(frozen=True)

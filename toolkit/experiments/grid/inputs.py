@@ -41,20 +41,16 @@ class HubAccess(Enum):
 
 @dataclass(frozen=True)
 class ResolvedTask:
-    """A task, with the settings of its kind.
-
-    Attributes:
-        settings: of its kind, with those of the grid.
-        files: by split; none before they are fetched.
-        hashes: SHA-256 of each file that is read, by split; None before they are fetched.
-        form: name of what a data set's training split is read from; None for files.
-    """
+    """A task, with the settings of its kind and of the grid."""
 
     entry: TaskEntry
     settings: FinetuningSettings
     files: dict[Split, Path]
+    """None before they are fetched."""
     hashes: Mapping[str, Mapping[str, str]] | None
+    """SHA-256 of each file that is read, by split; None before they are fetched."""
     form: str | None = None
+    """Name of what a data set's training split is read from; None for files."""
 
     @property
     def training_data(self) -> list[Any]:
@@ -67,18 +63,15 @@ class ResolvedTask:
 
 @dataclass(frozen=True)
 class ResolvedModel:
-    """A model: where its encoder is, and what it consists of.
-
-    Attributes:
-        encoder: folder or hub id; of a checkpoint the folder that the first worker that needs it exports to.
-        contents: hashes of files, or the commit of a hub id; None before the model is fetched.
-        checkpoint: of this toolkit; None of another encoder.
-    """
+    """A model: where its encoder is, and what it consists of."""
 
     entry: ModelEntry
     encoder: str
+    """Folder or hub id; of a checkpoint the folder that the first worker that needs it exports to."""
     contents: Mapping[str, str] | None
+    """Hashes of files, or the commit of a hub id; None before the model is fetched."""
     checkpoint: Path | None = None
+    """Of this toolkit; None of another encoder."""
 
     def open(self, *, max_length: int | None) -> EncoderSource:
         """The encoder, exported first where no other worker has."""

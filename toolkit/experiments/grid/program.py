@@ -39,10 +39,6 @@ def run_grid(
     Several commands may run one grid at the same time: each takes cells that are free, and ends when all have.
 
     Without a number of workers there is one per GPU, or as many as the cores hold at the cells' number of threads.
-
-    Raises:
-        UserError: the grid file does not fit, a finished cell was declared otherwise, a model is broken, another
-            command runs another grid in the folder, or workers cannot be started.
     """
     plan = GridPlan(source if isinstance(source, Grid) else load_grid(source))
     with GridShare(plan) as share:

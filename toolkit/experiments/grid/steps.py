@@ -8,11 +8,7 @@ _NEAREST = 8
 
 
 def at_steps(entry: ModelEntry) -> list[ModelEntry]:
-    """The models of an entry: itself, or one for each checkpoint of its run that `steps` names, by step.
-
-    Raises:
-        SettingsError: its path is not the folder of a run with checkpoints, or has none of a step that is asked for.
-    """
+    """The models of an entry: itself, or one for each checkpoint of its run that `steps` names, by step."""
     if entry.steps is None:
         return [entry]
     folder, asked = RunFolder(entry.path), f"[[model]] {entry.name}: steps = {_written(entry.steps)}"

@@ -24,24 +24,21 @@ _SECONDS_TO_END = 120.0
 
 @dataclass(frozen=True)
 class CellTask:
-    """Everything that running a cell takes.
-
-    Attributes:
-        task: its settings have the seed and the learning rate of the cell.
-        lock: file that is locked while the cell runs; cells of one training have the same.
-        training: folder of trained weights that other cells answer with too; None where no other cell does.
-        groups: model and task of all cells of this training.
-        cpu_precision: compute dtype on a CPU, where the command has measured it.
-    """
+    """Everything that running a cell takes."""
 
     folder: CellFolder
     task: ResolvedTask
+    """Its settings have the seed and the learning rate of the cell."""
     model: ResolvedModel
     keep: Keep
     lock: Path
+    """Locked while the cell runs; cells of one training have the same."""
     training: Path | None
+    """Folder of trained weights that other cells answer with too; None where no other cell does."""
     groups: frozenset[tuple[str, str]]
+    """Model and task of all cells of this training."""
     cpu_precision: Precision | None
+    """Compute dtype on a CPU, where the command has measured it."""
 
     @property
     def record(self) -> dict[str, Any]:

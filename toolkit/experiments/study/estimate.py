@@ -14,21 +14,17 @@ from toolkit.run.metrics import last_trained_line, positions_per_second
 
 @dataclass(frozen=True)
 class StudyEstimate:
-    """What a tree takes; None where the size of the vocabulary is not known yet.
-
-    Attributes:
-        alone: arithmetic of all models, each trained by itself.
-        shared: with common steps trained once.
-        kept: checkpoints that stay: (model, step).
-        disk_bytes: of these.
-        hours: alone and shared, of one run at a time at the speed that runs of the study have had; None before one has.
-    """
+    """What a tree takes; None where the size of the vocabulary is not known yet."""
 
     alone: Arithmetic
+    """Of all models, each trained by itself."""
     shared: Arithmetic
+    """With common steps trained once."""
     kept: tuple[tuple[str, int], ...]
+    """Checkpoints that stay: (model, step)."""
     disk_bytes: int | None
     hours: tuple[float, float] | None
+    """Alone and shared, of one run at a time at the speed that runs of the study have had; None before one has."""
 
     @classmethod
     def of(cls, tree: Tree, keep: Iterable[int]) -> "StudyEstimate":

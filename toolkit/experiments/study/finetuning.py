@@ -11,11 +11,7 @@ _OF_THE_CHECKPOINT = {"objective", "clm_share", "mask_ratio", "budget_steps", "s
 
 
 def grid_of(study: Study, tree: Tree) -> Grid | None:
-    """The grid of a study; None where it has no task.
-
-    Raises:
-        SettingsError: its tasks do not fit; names each mistake.
-    """
+    """The grid of a study; None where it has no task."""
     if not study.task:
         return None
     entries = [entry for leaf in tree.leaves.values() for entry in _entries(study, leaf)]

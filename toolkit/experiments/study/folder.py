@@ -1,23 +1,13 @@
 """The folder of a study: where each of its files is."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from toolkit.core.locks import locked_folder
 
 
 class StudyFolder:
-    """The files of one study.
-
-    Attributes:
-        path: the folder itself, `study.dir`.
-        runs: a run folder for each model.
-        logs: what `toolkit train` printed, a file for each piece.
-        declaration_file: study.toml, the study file with its defaults.
-        summary_file: study.json, the plan as `--json` prints it.
-        jobs_file: jobs.json, the job of each piece under Slurm.
-    """
+    """The files of one study: the study file with its defaults, the plan as `--json` prints it, runs, and logs."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
@@ -40,18 +30,12 @@ class StudyFolder:
         except (OSError, ValueError):
             return None
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """The folder, for one command at a time.
-
-        Raises:
-            SettingsError: another command runs the study, or it cannot be written.
-        """
-        with locked_folder(
+    def locked(self) -> AbstractContextManager[None]:
+        """The folder, for one command at a time."""
+        return locked_folder(
             self.path,
             ".lock",
             timeout=0,
             in_use=f"another command runs the study in {self.path}. Wait for it, or stop it.",
             unwritable=lambda reason: f"could not write to {self.path}: {reason}. Set study.dir to another folder.",
-        ):
-            yield
+        )

@@ -29,21 +29,16 @@ _CHOSEN = {"run.dir": "Each model has a folder of its name; set study.dir", "che
 
 @dataclass(frozen=True)
 class Model:
-    """A model of a study: the run that trains it alone, in its folder of the study.
-
-    Attributes:
-        name: in results, and of its folder below `runs/`.
-        place: in the study file, in words.
-        run: from its first step on.
-        labels: what reports draw scores against.
-        raw: its run file, before presets and defaults.
-    """
+    """A model of a study: the run that trains it alone, in its folder of the study."""
 
     name: str
     place: str
+    """In the study file, in words."""
     run: DeclaredRun
     labels: Mapping[str, Label]
+    """What reports draw scores against."""
     raw: Mapping[str, Any]
+    """Its run file, before presets and defaults."""
 
     @property
     def total_steps(self) -> int:
@@ -52,11 +47,7 @@ class Model:
 
 
 def models_of(study: Study) -> tuple[Model, ...]:
-    """All models, in the order of the file; those with `from` behind the ones that it names.
-
-    Raises:
-        SettingsError: models that are no runs, or have one name; every mistake is in the message.
-    """
+    """All models, in the order of the file; those with `from` behind the ones that it names. All mistakes are told."""
     family, waiting = _Family(study), list(enumerate(study.models, start=1))
     while ready := [(number, block) for number, block in waiting if all(map(family.knows, block.sources))]:
         for number, block in ready:

@@ -54,11 +54,7 @@ def published_name(run: DeclaredRun, *, size: str) -> str:
 
 
 def model_name(template: str, labels: Mapping[str, Label], run: DeclaredRun, *, size: str) -> str:
-    """The name of a model.
-
-    Raises:
-        SettingsError: the template has a field that the model does not, or makes no name of a folder.
-    """
+    """The name of a model, which can be that of a folder."""
     if template == PUBLISHED:
         return published_name(run, size=size)
     try:

@@ -32,9 +32,6 @@ def train_pieces(plan: StudyPlan, folder: StudyFolder, *, executor: ExecutorKind
     """Train all pieces, and return the exit code: 1 where one failed, 3 where all that failed met a non-finite loss.
 
     A stop (SIGTERM, SIGUSR1, SIGHUP) is passed on to what trains on this machine, which saves; it ends with 0, too.
-
-    Raises:
-        SettingsError: there is no cluster, or it has no room.
     """
     if (nodes := plan.study.machine.nodes) > 1:
         raise SettingsError(

@@ -10,11 +10,7 @@ _TIMES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
 
 
 def parse_schedule(text: str) -> list[dict[str, Any]]:
-    """`[[schedule]]` of a text: lengths are steps, `12k`, `5B tokens`, or `25%` of `train.steps`.
-
-    Raises:
-        SettingsError: a phase has another form.
-    """
+    """`[[schedule]]` of a text: lengths are steps, `12k`, `5B tokens`, or `25%` of `train.steps`."""
     return [_phase(part.strip(), text) for part in text.split("+")]
 
 

@@ -21,13 +21,7 @@ class ModelState:
 
 
 class StudyState:
-    """The pieces of a study that train, have ended and have failed, and the steps that each model has made.
-
-    Attributes:
-        begun: pieces that a worker has had.
-        running: those that it has.
-        steps: updates by model, its giver's included.
-    """
+    """The pieces of a study that train, have ended and have failed, and the steps of each model, with its giver's."""
 
     def __init__(self, plan: StudyPlan, folder: StudyFolder) -> None:
         self.tree, self.begun, self.running = plan.tree, set[PieceKey](), set[PieceKey]()

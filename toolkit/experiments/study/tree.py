@@ -13,19 +13,15 @@ from toolkit.run.parting import Course, Parting, parting
 
 @dataclass(frozen=True)
 class Leaf:
-    """A model in the tree.
-
-    Attributes:
-        model: its run, from the first step on.
-        giver: name of the model from whose checkpoint it begins; None: from its first weights.
-        fork: updates that the giver, and those before it, have made by then.
-        cuts: steps of its own at which others begin, ascending.
-    """
+    """A model in the tree."""
 
     model: Model
     giver: str | None
+    """Name of the model from whose checkpoint it begins; None: from its first weights."""
     fork: int
+    """Updates that the giver, and those before it, have made by then."""
     cuts: tuple[int, ...] = ()
+    """Steps of its own at which others begin, ascending."""
 
     @property
     def name(self) -> str:
@@ -44,14 +40,7 @@ class Leaf:
 
 
 class Tree:
-    """The models of a study, each with its place.
-
-    Attributes:
-        leaves: by name, in an order in which givers come first.
-
-    Raises:
-        SettingsError: two models are one.
-    """
+    """The models of a study, none twice, each with its place; givers come first in `leaves`."""
 
     def __init__(self, models: Sequence[Model]) -> None:
         courses = {model.name: Course(model.run) for model in models}

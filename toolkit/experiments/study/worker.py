@@ -44,11 +44,7 @@ class PieceRunner:
             signal.signal(number, self._stop)
 
     def __call__(self, work: Work) -> None:
-        """Train a piece.
-
-        Raises:
-            ToolkitError: it ended otherwise than well, or was stopped before the piece was done.
-        """
+        """Train a piece; a ToolkitError where it ended otherwise than well, or was stopped before it was done."""
         task: PieceTask = work.payload
         task.code.unlink(missing_ok=True)
         command = [*_PROGRAM, str(os.getpid()), *_TOOLKIT, *task.arguments]
