@@ -113,15 +113,26 @@ def test_every_model_is_the_one_trained_alone(trained):
 
 
 def test_steps_that_are_kept_are_models_of_the_grid(trained):
-    """Each where it is trained: step 5 of `THREE`, which forks at 3; the last two of 8 steps decay."""
+    """Each where it is trained: step 5 of `THREE`, which forks at 3; the last two of 8 steps decay. Runs that were past
+    a step before it was to be kept do without.
+    """
     study = load_study(str(trained[0] / "shares.toml"))
     files = {"train": "a.tsv", "validation": "b.tsv", "test": "c.tsv"}
     task = TaskEntry.model_validate({"name": "t", "kind": "sc", **files})
-    kept = study.model_copy(update={"task": (task,), "study": study.study.model_copy(update={"keep": (3, 5, 8)})})
-    entries = grid_of(kept, Tree(models_of(kept))).model
-    assert {entry.name: entry.steps for entry in entries if entry.steps} == {CLM: (3, 5), THREE: (5,), MLM: (3, 5)}
-    assert {entry.name for entry in entries if not entry.steps} == {CLM, THREE, FIVE, MLM, SHORT}
-    (clm,) = (entry for entry in entries if entry.name == CLM and entry.steps)
+    settings = study.study.model_copy(update={"keep": (3, 5, 8)})
+    begun = study.model_copy(update={"task": (task,), "study": settings})
+    new = begun.model_copy(update={"study": settings.model_copy(update={"dir": str(trained[0] / "new")})})
+    tree = Tree(models_of(begun))
+    of_begun, of_new = grid_of(begun, tree).model, grid_of(new, Tree(models_of(new))).model
+    assert {entry.name: entry.steps for entry in of_new if entry.steps} == {CLM: (3, 5), THREE: (5,), MLM: (3, 5)}
+    for entries in (of_begun, of_new):
+        assert {entry.name for entry in entries if not entry.steps} == {CLM, THREE, FIVE, MLM, SHORT}
+    entries = [entry for entry in of_begun if entry.steps]
+    assert [(entry.name, entry.steps) for entry in entries] == [(CLM, (3, 5))]
+    notes = [note.partition(";")[0] for note in StudyPlan(begun, tree).notes]
+    assert f"{THREE}: it has no checkpoint of step 5, which study.keep names, and is at 8" in notes
+    assert [note.partition(":")[0] for note in notes] == [THREE, MLM, MLM]
+    (clm,) = entries
     runs = trained[0] / "study" / "runs"
     assert [(model.name, model.path, model.labels) for model in at_steps(clm)] == [
         (f"{CLM}@{step}", str(RunFolder(runs / CLM).checkpoint(step)), {"size": "run", "training_step": step})

@@ -13,6 +13,7 @@ from toolkit.cli.study import command
 from toolkit.core.errors import SettingsError
 from toolkit.experiments.study.plan import StudyPlan
 from toolkit.experiments.study.program import open_study, run_study, show_model, show_plan, show_why, study_json
+from toolkit.report.read.study import read_study
 from toolkit.run.load import declare_run
 
 
@@ -151,6 +152,14 @@ def test_the_report_is_that_of_a_finished_study(tmp_path, monkeypatch):
     left = 0
     assert run_study(source, report=reported.append) == 0
     assert reported == [[tmp_path / "study"]]
+
+
+def test_what_is_on_disk_of_a_study_is_the_whole_of_it_where_some_models_are_trained(tmp_path, monkeypatch):
+    monkeypatch.setattr("toolkit.experiments.study.program._train", lambda plan, folder, executor, grid: 0)
+    write_run(tmp_path, phase_steps=4)
+    run_study(write_study(tmp_path, ["clm 8", "mlm 8"]), only=["run-mlm40-8"])
+    assert [path.name for path in (tmp_path / "study" / "runs").iterdir()] == ["run-mlm40-8"]
+    assert [model.name for model in read_study(tmp_path / "study")] == ["run-clm-8", "run-mlm40-8"]
 
 
 def test_a_run_folder_that_cannot_be_written_is_named(tmp_path):

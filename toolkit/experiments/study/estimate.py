@@ -98,6 +98,13 @@ def kept_steps(leaf: Leaf, keep: Iterable[int]) -> tuple[int, ...]:
     return tuple(sorted({*leaf.kept, *own}))
 
 
+def missed_steps(leaf: Leaf, keep: Iterable[int]) -> list[int]:
+    """Steps of `study.keep` that a run is past, and whose checkpoints it does not have: it began without them."""
+    folder, keep = leaf.model.run.folder, {*keep}
+    newest, there = folder.newest_step(), {step for step, _ in folder.steps()}
+    return [step for step in kept_steps(leaf, keep) if step in keep - there and step < newest]
+
+
 def summary(tree: Tree, estimate: StudyEstimate, *, tflops: float | None) -> dict[str, Any]:
     """The study as one JSON object."""
     found: dict[str, Any] = {

@@ -3,7 +3,7 @@
 from toolkit.execution.slurm import SlurmSettings
 from toolkit.experiments.grid.declaration import Grid, ModelEntry, make_grid
 from toolkit.experiments.study.declaration import Study
-from toolkit.experiments.study.estimate import kept_steps
+from toolkit.experiments.study.estimate import kept_steps, missed_steps
 from toolkit.experiments.study.tree import Leaf, Tree
 
 # Labels that a report reads off the checkpoint itself.
@@ -26,6 +26,7 @@ def _entries(study: Study, leaf: Leaf) -> list[ModelEntry]:
     folder = leaf.model.run.folder
     # Its folder would mean an earlier checkpoint where the last is damaged.
     last = ModelEntry(name=leaf.name, path=str(folder.checkpoint(leaf.model.total_steps)), labels=labels)
-    own = kept_steps(leaf, study.study.keep)
-    steps = tuple(step for step in own if step in study.study.keep and step < leaf.model.total_steps)
+    named = {*study.study.keep}.difference(missed_steps(leaf, study.study.keep))
+    own = kept_steps(leaf, named)
+    steps = tuple(step for step in own if step in named and step < leaf.model.total_steps)
     return [last, *([last.model_copy(update={"path": str(folder.path), "steps": steps})] if steps else [])]

@@ -13,7 +13,7 @@ from toolkit.core.errors import CheckpointError, SettingsError, UserError
 from toolkit.core.text import counted
 from toolkit.engine.gpus import num_devices
 from toolkit.experiments.study.declaration import Study
-from toolkit.experiments.study.estimate import kept_steps
+from toolkit.experiments.study.estimate import kept_steps, missed_steps
 from toolkit.experiments.study.tree import Leaf, Tree
 from toolkit.run.folder import RunFolder
 from toolkit.run.identity import check_same_run, saved_settings
@@ -80,6 +80,7 @@ class StudyPlan:
             source = self._sources[name] = None if done else self._source_of(leaf)
             self._first[name] = done or (source.step if source else 0)
         self.pieces = tuple(piece for leaf in tree.leaves.values() for piece in self._pieces_of(leaf))
+        self._tell_missed_steps()
         self._tell_other_ranks()
 
     @property
@@ -176,6 +177,14 @@ class StudyPlan:
             except CheckpointError:
                 continue
             yield source
+
+    def _tell_missed_steps(self) -> None:
+        for name, leaf in self.tree.leaves.items():
+            for step in missed_steps(leaf, self.study.study.keep):
+                self.notes.append(
+                    f"{name}: it has no checkpoint of step {step:,}, which study.keep names, and is at "
+                    f"{self.done(name):,}; it is left out. To have it, remove {self.folder(name).path}"
+                )
 
     def _tell_other_ranks(self) -> None:
         """Note runs that go on from a checkpoint of other ranks than they are to have."""

@@ -99,7 +99,7 @@ def run_study(
             screen.print(note)
         if plan.pieces and kind is not ExecutorKind.SLURM:
             _check_jobs(folder)
-        _write(plan, folder)
+        _write(plan, folder, open_study(source)[1] if only else tree)
         if plan.pieces:
             screen.print(f"{counted(len(plan.pieces), 'piece')} to train in {folder.path}")
             folder.logs.mkdir(exist_ok=True)
@@ -141,10 +141,12 @@ def tidy_study(source: str) -> None:
     screen.print(f"{freed / 1e9:,.3g} GB freed in {folder.path}")
 
 
-def _write(plan: StudyPlan, folder: StudyFolder) -> None:
-    """Write what the study is, the run files of its models, and the last checkpoints that other runs have of them."""
+def _write(plan: StudyPlan, folder: StudyFolder, whole: Tree) -> None:
+    """Write what the whole study is; and of the plan's models the run files, and the last checkpoints that other runs
+    have of them.
+    """
     study, tree = plan.study, plan.tree
-    atomic_write(folder.summary_file, json.dumps(_summary(study, tree, study.machine.tflops), indent=2) + "\n")
+    atomic_write(folder.summary_file, json.dumps(_summary(study, whole, study.machine.tflops), indent=2) + "\n")
     atomic_write(
         folder.declaration_file, tomli_w.dumps(study.model_dump(mode="json", by_alias=True, exclude_none=True))
     )
