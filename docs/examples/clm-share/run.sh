@@ -20,4 +20,3 @@ test -f corpus/corpus.json || toolkit preprocess "$text" --tokenizer "$tokenizer
 cp "$here/pretrain.toml" "$here/study.toml" .
 
 toolkit study study.toml
-toolkit report study/grid study/runs/* --output report

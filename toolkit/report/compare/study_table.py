@@ -24,7 +24,7 @@ def study_table(models: Sequence[StudyModel], level: Level | None, *, name: str,
     return Table(
         name,
         title,
-        f"{own:,} steps were trained in place of {total:,}. Tokens are those of all steps, padding included; "
+        f"{own:,} steps are trained in place of {total:,}. Tokens are those of all steps, padding included; "
         "hours those of the own steps.",
         ("model", "forked from", "total steps", "own steps", "tokens (billions)", "hours", *map(family_name, families)),
         tuple(cells),
