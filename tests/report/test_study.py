@@ -48,7 +48,7 @@ def test_what_a_plan_tells(study: Path) -> None:
     # The leaf has made steps 4 and 5.
     assert (trunk.hours, leaf.hours, alone.hours) == (4.0, 1.0, None)
     (study / "study.json").write_text('{"models": [{"name": "a"}]}')
-    with pytest.raises(UserError, match=r"could not read .*study\.json: KeyError\('total_steps'\)\. The study's own"):
+    with pytest.raises(UserError, match=r"could not read .*study\.json: total_steps is missing; it is required\. The"):
         read_study(study)
 
 
@@ -77,7 +77,7 @@ def test_the_tree_as_a_picture(study: Path) -> None:
 def test_a_row_of_its_own_for_each_name_however_many(study: Path) -> None:
     def height(number: int) -> float:
         models = [*read_study(study)] * number
-        named = [model.__class__(**{**vars(model), "name": f"{model.name}-{at}"}) for at, model in enumerate(models)]
+        named = [model.model_copy(update={"name": f"{model.name}-{at}"}) for at, model in enumerate(models)]
         svg = ET.fromstring(draw(study_picture(named, name="study", title="Study"), "svg"))
         return float(svg.get("height", "").removesuffix("pt"))
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Mapping
 
-from toolkit.execution.work import NOBODY, Event, Failed, Finished, Key
+from toolkit.execution.work import NOBODY, Event, Failed, Finished, Key, WorkShare
 
 
-class Share:
+class Share(WorkShare):
     """Of items that other commands may run too.
 
     Args:

@@ -23,13 +23,10 @@ _SECONDS_TO_END = 5.0
 
 
 class LocalExecutor:
-    """Processes that are started when they get their first item.
+    """Processes that are started when they get their first item, each with one of the environments beside ours.
 
-    Args:
-        runner: "module:name" of a callable; called once in each worker, it returns what runs an item, and raises where
-            that fails. A name, so that it is imported when the worker's environment and output are in place.
-        environments: what each worker has in its environment beside ours; one per worker.
-        logs: folder of what the workers print.
+    `runner` is "module:name" of a callable; called once in each worker, it returns what runs an item, and raises where
+    that fails. A name, so that it is imported when the worker's environment and output are in place.
     """
 
     def __init__(self, runner: str, *, environments: Sequence[Mapping[str, str]], logs: Path) -> None:

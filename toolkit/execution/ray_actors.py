@@ -35,17 +35,10 @@ class _Place:
 
 
 class RayExecutor:
-    """Actors that are started as machines have room for them.
+    """Actors that are started as machines of the cluster, which stays open, have room for them; `most` at once.
 
-    Args:
-        cluster: stays open.
-        runner: "module:name" of a callable; called once in each worker, it returns what runs an item, and raises where
-            that fails.
-        most: workers.
-        resources: of each; 0 or 1 GPU.
-        logs: folder of what the workers print; all machines see it.
-        shared: what else all machines have to see, for messages.
-        cpus_setting: name of the setting that gives a worker its CPUs, for messages.
+    `runner` is as `LocalExecutor` takes it; a worker has 0 or 1 GPU. Messages name what is `shared`, besides logs, by
+    all machines, and the setting that gives a worker its CPUs.
     """
 
     def __init__(

@@ -43,21 +43,6 @@ def run_work(items: Sequence[Work], executor: Executor, *, share: WorkShare, obs
     return loop.failed
 
 
-class Unshared:
-    """Share of a command whose work no other command runs."""
-
-    def claim(self, name: str) -> bool:
-        """Nobody else claims anything."""
-        return True
-
-    def release(self, name: str) -> None:
-        """Nobody waits for it."""
-
-    def ended(self, key: Key) -> Event | None:
-        """Nobody else ends an item."""
-        return None
-
-
 class _Loop:
     """Items that wait, run and have failed, and the claim that each worker is at."""
 

@@ -29,15 +29,7 @@ class SlurmSettings(Settings):
 
 
 class SlurmJobs:
-    """Jobs by name; a file keeps the id that each had last.
-
-    Attributes:
-        live: ids of those in the queue; none on a machine without Slurm.
-        num_submitted: those that this command has submitted.
-
-    Raises:
-        SettingsError: Slurm does not say what is in its queue.
-    """
+    """Jobs by name; a file keeps the id that each had last. `live` are those in the queue; none where Slurm is not."""
 
     def __init__(self, file: Path) -> None:
         self._file, self._ids, self.num_submitted = file, dict[str, str](), 0
@@ -59,9 +51,6 @@ class SlurmJobs:
 
         `command` is a script with its arguments, or `--wrap` with a line; `behind` the ids of jobs that have to end
         well before it begins: where one does not, Slurm removes it.
-
-        Raises:
-            SettingsError: there is no Slurm, or it refuses the job; what was submitted before stays.
         """
         if name not in self.live:
             waits = [f"--dependency=afterok:{':'.join(behind)}"] if behind else []

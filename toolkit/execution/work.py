@@ -26,22 +26,17 @@ class Resources:
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """An item for a worker.
-
-    Attributes:
-        key: name of the item, different from all others.
-        payload: all that running it takes, as plain data.
-        group: what a worker keeps from one item to the next, such as loaded data.
-        claim: what a command has to own before it runs the item. One worker runs all items of a claim, one after
-            another. Empty: the item is claimed alone.
-        needs: keys of items that have to finish first. One that is not among the items has finished before.
-    """
+    """An item for a worker."""
 
     key: Key
     payload: Any
+    """All that running it takes, as plain data."""
     group: Key = None
+    """What a worker keeps from one item to the next, such as loaded data."""
     claim: str = ""
+    """What a command has to own before it runs the item; empty: the item alone. One worker has all items of a claim."""
     needs: tuple[Key, ...] = ()
+    """Keys of items that have to finish first. One that is not among the items has finished before."""
     resources: Resources = Resources()
 
 
@@ -109,17 +104,19 @@ class Executor(Protocol):
         """End all workers, in the middle of an item too."""
 
 
-class WorkShare(Protocol):
-    """Part that a command runs of work that other commands run too."""
+class WorkShare:
+    """Part that a command runs of work that other commands run too; as it is, all of it."""
 
     def claim(self, name: str) -> bool:
         """Make a claim this command's own; False where another command has it."""
+        return True
 
     def release(self, name: str) -> None:
         """Give up a claim."""
 
     def ended(self, key: Key) -> Event | None:
         """End of an item by another command since this one began; None where there is none."""
+        return None
 
 
 class Observer(Protocol):

@@ -84,7 +84,7 @@ def test_what_waits_for_a_failed_piece_says_for_which(tmp_path, monkeypatch, cap
 
 def test_a_piece_that_was_stopped_is_not_done(tmp_path, monkeypatch):
     monkeypatch.setattr("toolkit.experiments.study.worker.stop_signals", lambda: ())
-    task = PieceTask(("--version",), RunFolder(tmp_path / "run"), 8, tmp_path / "log", tmp_path / "code")
+    task = PieceTask(("--version",), RunFolder(tmp_path / "run"), 8, tmp_path / "log")
     with pytest.raises(ToolkitError, match=r"asked to stop and has saved step 0\. The same command goes on\."):
         PieceRunner()(Work(("run", 8), task, group="run"))
 

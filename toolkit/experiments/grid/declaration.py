@@ -188,11 +188,7 @@ class Grid(Settings):
 def make_grid(
     settings: GridSettings, models: Sequence[ModelEntry], tasks: Sequence[TaskEntry], *, slurm: SlurmSettings
 ) -> Grid:
-    """A grid of parts that are valid each.
-
-    Raises:
-        SettingsError: together they are not; names each mistake.
-    """
+    """A grid of parts that are valid each; refused, with each mistake, where together they are not."""
     try:
         return Grid(grid=settings, model=tuple(models), task=tuple(tasks), slurm=slurm)
     except ValidationError as error:

@@ -43,18 +43,7 @@ class Declaration:
 
 
 class GridFolder:
-    """The files of one grid.
-
-    Attributes:
-        path: the folder itself, `grid.dir`.
-        declaration_file: the grid file with its defaults.
-        results_file: a line for each cell with scores.
-        selected_file: the chosen learning rates.
-        exports: encoders that are made from checkpoints; needed while the grid runs, as the next two.
-        locks: locks that commands and cells hold.
-        trainings: trained weights that several cells answer with.
-        jobs_file: jobs.json, the jobs of the grid under Slurm.
-    """
+    """The files of one grid."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
@@ -63,6 +52,7 @@ class GridFolder:
         self.selected_file = self.path / "selected.json"
         self.cells = self.path / "cells"
         self.logs = self.path / "workers"
+        # Needed while the grid runs: encoders of checkpoints, locks, and weights that several cells answer with.
         self.exports = self.path / ".encoders"
         self.locks = self.path / ".locks"
         self.trainings = self.path / ".trainings"

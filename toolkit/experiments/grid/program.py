@@ -58,11 +58,7 @@ def run_grid(
 
 
 def submit_grid(grid: Grid, *, behind: Collection[str]) -> None:
-    """Submit a grid whose models are still to be made, as a job of Slurm behind those with these ids.
-
-    Raises:
-        SettingsError: there is no Slurm, or it refuses the job; or another command runs another grid in the folder.
-    """
+    """Submit a grid whose models are still to be made, as a job of Slurm behind those with these ids."""
     plan = GridPlan(grid.model_copy(update={"model": ()}), hub=HubAccess.CACHED)
     with GridShare(plan) as share, share.locked():
         _declare(grid, plan, share)

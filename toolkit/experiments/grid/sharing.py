@@ -20,7 +20,7 @@ from filelock import FileLock
 from toolkit.core.errors import SettingsError
 from toolkit.core.locks import SECONDS_UNTIL_SAID, holder_of, locked_folder, try_lock
 from toolkit.core.text import first_few
-from toolkit.execution.work import NOBODY, Event, Failed, Finished
+from toolkit.execution.work import NOBODY, Event, Failed, Finished, WorkShare
 from toolkit.experiments.grid.cells import Cell
 from toolkit.experiments.grid.plan import GridPlan
 
@@ -28,7 +28,7 @@ _PATIENCE_SECONDS = 600.0
 """Time that another command may take to read or write the results of a large grid."""
 
 
-class GridShare:
+class GridShare(WorkShare):
     """Part of a grid that this command runs, from `join` to the end of the block."""
 
     def __init__(self, plan: GridPlan) -> None:

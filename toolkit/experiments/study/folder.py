@@ -19,17 +19,6 @@ class StudyFolder:
         """Log of a piece."""
         return self.logs / f"{name}@{until}.log"
 
-    def code_file(self, name: str, until: int) -> Path:
-        """The exit code of a piece that failed."""
-        return self.logs / f"{name}@{until}.code"
-
-    def exit_code(self, name: str, until: int) -> int | None:
-        """The exit code of a piece; None where it did not fail, or was killed."""
-        try:
-            return int(self.code_file(name, until).read_text(encoding="ascii"))
-        except (OSError, ValueError):
-            return None
-
     def locked(self) -> AbstractContextManager[None]:
         """The folder, for one command at a time."""
         return locked_folder(

@@ -13,8 +13,8 @@ from toolkit.core.signals import stop_signals, stop_signals_kept
 from toolkit.core.text import counted, first_few
 from toolkit.engine.gpus import visible_gpus
 from toolkit.execution.local import LocalExecutor
-from toolkit.execution.scheduling import Unshared, run_work
-from toolkit.execution.work import NOBODY, Event, Executor, ExecutorKind, Failed, Lost, Resources, Work
+from toolkit.execution.scheduling import run_work
+from toolkit.execution.work import NOBODY, Event, Executor, ExecutorKind, Failed, Lost, Resources, Work, WorkShare
 from toolkit.experiments.study.declaration import MachineSettings
 from toolkit.experiments.study.folder import StudyFolder
 from toolkit.experiments.study.live import shown
@@ -26,6 +26,8 @@ RUNNER = "toolkit.experiments.study.worker:PieceRunner"
 """Name of what trains pieces, as `LocalExecutor` takes it."""
 
 _FAILED, _NON_FINITE = 1, 3
+# How a worker's message on such a run begins.
+_MET_NON_FINITE = f"exit code {_NON_FINITE};"
 
 
 def train_pieces(plan: StudyPlan, folder: StudyFolder, *, executor: ExecutorKind) -> int:
@@ -49,8 +51,8 @@ def train_pieces(plan: StudyPlan, folder: StudyFolder, *, executor: ExecutorKind
             return 0
     if not failed:
         return 0
-    codes = {folder.exit_code(*key) for key in failed if key in state.begun}
-    return _NON_FINITE if codes == {_NON_FINITE} else _FAILED
+    met_non_finite = {message.startswith(_MET_NON_FINITE) for key, message in failed.items() if key in state.begun}
+    return _NON_FINITE if met_non_finite == {True} else _FAILED
 
 
 @contextmanager
@@ -87,9 +89,7 @@ def _work(piece: RunPiece, plan: StudyPlan, folder: StudyFolder) -> Work:
         arguments += ["--num-procs", str(machine.gpus)]
     if machine.ds_config is not None:
         arguments += ["--ds_config", machine.ds_config]
-    task = PieceTask(
-        tuple(arguments), plan.folder(piece.name), piece.until, folder.log(*piece.key), folder.code_file(*piece.key)
-    )
+    task = PieceTask(tuple(arguments), plan.folder(piece.name), piece.until, folder.log(*piece.key))
     return Work(piece.key, task, group=piece.name, needs=() if piece.needs is None else (piece.needs,))
 
 
@@ -109,7 +109,7 @@ class _StoppedError(Exception):
     """What was training has saved and ended."""
 
 
-class _Reporter(Unshared):
+class _Reporter(WorkShare):
     """Says when a piece begins and ends, or draws the tree; once a stop was asked for, passes it on, and ends the loop
     with the last.
     """

@@ -53,18 +53,10 @@ class _Source:
 
 
 class StudyPlan:
-    """A study, its tree, and where it stands.
+    """A study, its tree, and where it stands: the pieces that are left, givers first, and notes on what is otherwise.
 
-    Args:
-        opened: opens a checkpoint that might be begun from. All of its files are hashed, which takes a minute where
-            they are large.
-
-    Attributes:
-        pieces: what is left to do; givers come first.
-        notes: steps that are made again, and other ranks, and why.
-
-    Raises:
-        SettingsError: runs on disk were trained with other settings; all of them are named.
+    `opened` opens a checkpoint that might be begun from; by default all of its files are hashed, which takes a minute
+    where they are large. Runs on disk that were trained with other settings are refused.
     """
 
     def __init__(self, study: Study, tree: Tree, *, opened: Callable[[Path], Checkpoint] = open_checkpoint) -> None:

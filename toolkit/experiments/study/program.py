@@ -80,9 +80,6 @@ def run_study(
     Slurm has the jobs.
 
     `report` gets the folders of a study that is finished, and of its grid.
-
-    Raises:
-        UserError: the file does not fit, a run on disk was trained otherwise, or another command runs the study.
     """
     kind = ExecutorKind.named(executor)
     study, tree = open_study(source, only=only)
@@ -125,9 +122,6 @@ def tidy_study(source: str) -> None:
     """Remove the checkpoints of a study that nobody begins from any more, and print each.
 
     A model that is added later, and would have begun from one, trains these steps again.
-
-    Raises:
-        UserError: as `run_study`; or a checkpoint cannot be removed.
     """
     study, tree = open_study(source)
     folder, screen = StudyFolder(study.study.dir), console()

@@ -19,9 +19,6 @@ from toolkit.experiments.study.plan import PieceKey, RunPiece, StudyPlan
 def submit_study(plan: StudyPlan, folder: StudyFolder, grid: Grid | None) -> None:
     """Submit all pieces that are not in the queue, and the study's grid behind the ends of all models; print where each
     job is. Where a model fails, Slurm removes the grid's job, as it does what waits for that model's checkpoints.
-
-    Raises:
-        SettingsError: there is no Slurm, or it refuses a job; what was submitted before stays, and is not repeated.
     """
     machine, jobs = plan.study.machine, SlurmJobs(folder.jobs_file)
     script = str(shipped_folder("launchers") / "slurm.sbatch")

@@ -31,8 +31,6 @@ class PieceTask:
     """Updates that the run has when the piece is done."""
     log: Path
     """What it prints goes to the end of this file."""
-    code: Path
-    """The exit code is written here where it is not 0."""
 
 
 class PieceRunner:
@@ -46,7 +44,6 @@ class PieceRunner:
     def __call__(self, work: Work) -> None:
         """Train a piece; a ToolkitError where it ended otherwise than well, or was stopped before it was done."""
         task: PieceTask = work.payload
-        task.code.unlink(missing_ok=True)
         command = [*_PROGRAM, str(os.getpid()), *_TOOLKIT, *task.arguments]
         with task.log.open("ab") as log:
             begin = log.tell()
@@ -54,7 +51,6 @@ class PieceRunner:
             code = self._training.wait()
             self._training = None
         if code:
-            task.code.write_text(f"{code}\n", encoding="ascii")
             with task.log.open("rb") as log:
                 log.seek(begin)
                 last = log.read().decode(errors="replace").strip().splitlines()[-_LINES_OF_AN_ERROR:]

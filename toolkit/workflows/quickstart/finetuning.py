@@ -11,8 +11,8 @@ from toolkit.core.console import Progress, progress
 from toolkit.core.errors import UserError
 from toolkit.engine import gpus
 from toolkit.execution.local import LocalExecutor
-from toolkit.execution.scheduling import Unshared, run_work
-from toolkit.execution.work import Event, Key, Lost, Work
+from toolkit.execution.scheduling import run_work
+from toolkit.execution.work import Event, Key, Lost, Work, WorkShare
 
 _TASK = "sc"
 _RUNNER = "toolkit.workflows.quickstart.finetuning:open_runner"
@@ -42,7 +42,7 @@ def finetune_side_by_side(runs: Sequence[FinetuningRun], *, logs: Path) -> None:
     executor = LocalExecutor(_RUNNER, environments=[environment] * at_once, logs=logs)
     with closing(executor), progress("fine-tuning", total=len(runs), unit="runs") as bar:
         items = [Work(key=run.name, payload=run) for run in runs]
-        failed = run_work(items, executor, share=Unshared(), observer=_Counted(bar))
+        failed = run_work(items, executor, share=WorkShare(), observer=_Counted(bar))
     for name, message in failed.items():
         raise UserError(f"the fine-tuning run {name} failed: {message}")
 
