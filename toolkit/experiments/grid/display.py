@@ -143,7 +143,8 @@ class Display:
             score = self._tally.scores.get(event.key)
             if score is None:
                 return f"{event.key} diverged: {self._tally.diverged[event.key].message}"
-            return f"{event.key}: {_score_text(score)}" + self._praise(score)
+            is_best = self._tally.best[score.cell.task] is score
+            return f"{event.key}: {_score_text(score)}" + f", best of {score.cell.task} so far" * is_best
         # A broken file fails all cells of its task.
         key = event.key.group, event.message
         # The traceback of a bug is in error.txt.
@@ -151,9 +152,6 @@ class Display:
         message = "failed as the one before" if key in self._messages else f"failed: {text}"
         self._messages.add(key)
         return f"{event.key} {message}"
-
-    def _praise(self, score: Score) -> str:
-        return f", best of {score.cell.task} so far" if self._tally.best[score.cell.task] is score else ""
 
 
 def tally_table(tally: GridTally) -> "Table":

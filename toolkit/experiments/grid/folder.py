@@ -69,10 +69,6 @@ class GridFolder:
         """The folder of a cell."""
         return CellFolder(self.cells / cell.path, cell)
 
-    def write_declaration(self, text: str) -> None:
-        """Keep the grid file."""
-        atomic_write(self.declaration_file, text)
-
     def write_results(self, scores: Iterable[Score], selected: Selected) -> None:
         """Write results.jsonl and selected.json."""
         atomic_write(self.selected_file, json.dumps(selected, indent=2, ensure_ascii=False) + "\n")

@@ -55,19 +55,14 @@ class GridPlan:
         models = {f"model {model.entry.path}" for model in self._models.values() if model.contents is None}
         return [*sorted(sets), *sorted(models)]
 
-    @cached_property
-    def thread_counts(self) -> list[int]:
-        """CPU threads of cells, each number once, ascending; empty on a GPU."""
-        found = {self._settings(cell).threads for cell in self.cells}
-        return sorted(number for number in found if number is not None)
-
     def choose_precisions(self) -> None:
         """Measure here, where it is not known yet, what cells compute in on a CPU.
 
         Workers that start together would measure beside one another, and those of other machines might decide
         otherwise.
         """
-        self._cpu_precisions = {number: choose_autocast(number) for number in self.thread_counts}
+        found = {threads for cell in self.cells if (threads := self._settings(cell).threads) is not None}
+        self._cpu_precisions = {threads: choose_autocast(threads) for threads in sorted(found)}
 
     def work(self, cell: Cell) -> Work:
         """Item for a worker; `choose_precisions` comes first."""
@@ -99,16 +94,13 @@ class GridPlan:
         """All cells, by the name of their training; those of one differ in what they answer alone."""
         alike: dict[str, list[Cell]] = {}
         for cell in self.cells:
-            alike.setdefault(self._training_key(cell), []).append(cell)
+            settings, data = self._settings(cell).model_dump(mode="json"), self._tasks[cell.task].training_data
+            alike.setdefault(json.dumps([cell.model, cell.kind, settings, data]), []).append(cell)
         return {cells[0].path: cells for cells in alike.values()}
 
     @cached_property
     def _names(self) -> dict[Cell, str]:
         return {cell: name for name, cells in self.cells_by_training.items() for cell in cells}
-
-    def _training_key(self, cell: Cell) -> str:
-        settings = self._settings(cell).model_dump(mode="json")
-        return json.dumps([cell.model, cell.kind, settings, self._tasks[cell.task].training_data])
 
     def outcome(self, cell: Cell) -> Outcome | None:
         """Outcome of a cell; None of one that is to be run.

@@ -11,7 +11,8 @@ def at_steps(entry: ModelEntry) -> list[ModelEntry]:
     """The models of an entry: itself, or one for each checkpoint of its run that `steps` names, by step."""
     if entry.steps is None:
         return [entry]
-    folder, asked = RunFolder(entry.path), f"[[model]] {entry.name}: steps = {_written(entry.steps)}"
+    written = f'"{entry.steps}"' if isinstance(entry.steps, str) else list(entry.steps)
+    folder, asked = RunFolder(entry.path), f"[[model]] {entry.name}: steps = {written}"
     kept = sorted(step for step, _ in folder.steps())
     if not kept:
         what = "is not the folder of a run that has saved one" if folder.path.is_dir() else "is not a directory"
@@ -39,7 +40,3 @@ def at_steps(entry: ModelEntry) -> list[ModelEntry]:
         )
         for step in wanted
     ]
-
-
-def _written(steps: tuple[int, ...] | str) -> str:
-    return f'"{steps}"' if isinstance(steps, str) else str(list(steps))

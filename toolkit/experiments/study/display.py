@@ -7,7 +7,7 @@ from rich.text import Text
 
 from toolkit.core.text import counted
 from toolkit.experiments.study.declaration import Study
-from toolkit.experiments.study.estimate import StudyEstimate, summary
+from toolkit.experiments.study.estimate import StudyEstimate
 from toolkit.experiments.study.tree import Leaf, Tree
 
 # Of objectives, in the order in which they come; and of steps in which the learning rate decays.
@@ -18,7 +18,6 @@ _FEWEST_COLUMNS, _MOST_COLUMNS, _END_COLUMNS = 20, 60, 40
 
 def show_study(screen: Console, study: Study, tree: Tree, estimate: StudyEstimate, *, tflops: float | None) -> None:
     """Print what a study takes, alone and shared, and its tree."""
-    found = summary(tree, estimate, tflops=tflops)
     screen.print(f"{counted(len(tree.leaves), 'model')} in {study.study.dir}")
     hours = estimate.hours or (None, None)
     rows = [
@@ -41,8 +40,8 @@ def show_study(screen: Console, study: Study, tree: Tree, estimate: StudyEstimat
     if estimate.hours is not None:
         screen.print("hours of one run at a time, at the speed that runs of this study have had")
     forks = sum(len(leaf.cuts) for leaf in tree.leaves.values())
-    disk = "" if found["disk_bytes"] is None else f"disk {found['disk_bytes'] / 1e9:,.0f} GB: "
-    screen.print(f"{disk}{counted(found['checkpoints'], 'checkpoint')} kept, {forks:,} of them to fork from")
+    disk = "" if estimate.disk_bytes is None else f"disk {estimate.disk_bytes / 1e9:,.0f} GB: "
+    screen.print(f"{disk}{counted(len(estimate.kept), 'checkpoint')} kept, {forks:,} of them to fork from")
     if reason := tree.why_nothing_is_shared():
         screen.print(f"nothing is shared: {reason}")
     screen.print()

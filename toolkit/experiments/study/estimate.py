@@ -32,16 +32,12 @@ class StudyEstimate:
         leaves, keep = tree.leaves.values(), tuple(keep)
         kept = tuple((leaf.name, step) for leaf in leaves for step in kept_steps(leaf, keep))
         sizes = {leaf.name: checkpoint_bytes(leaf.model.run.settings) for leaf in leaves}
+        alone = [arithmetic_of(leaf.model.run) for leaf in leaves]
+        shared = [arithmetic_of(leaf.model.run, start=leaf.fork) for leaf in leaves]
         known = [size for name, _ in kept if (size := sizes[name]) is not None]
         return cls(
-            alone=sum(
-                (arithmetic_of(leaf.model.run) for leaf in leaves),
-                start=Arithmetic(0, 0.0),
-            ),
-            shared=sum(
-                (arithmetic_of(leaf.model.run, start=leaf.fork) for leaf in leaves),
-                start=Arithmetic(0, 0.0),
-            ),
+            alone=sum(alone, start=Arithmetic(0, 0.0)),
+            shared=sum(shared, start=Arithmetic(0, 0.0)),
             kept=kept,
             disk_bytes=sum(known) if len(known) == len(kept) else None,
             hours=Speed(tree).hours(leaves),

@@ -49,7 +49,8 @@ def published_name(run: DeclaredRun, *, size: str) -> str:
         declared = run.settings.objectives[phase.objective]
         ratio = _in_percent(getattr(declared.settings, "mask_ratio", None))
         before = "dec" if phase.stop in decayed and phase.stop < total else ""
-        name += f"-{declared.kind}{ratio}-{before}{_in_thousands(phase.stop)}"
+        stop = f"{phase.stop // 1000}k" if phase.stop % 1000 == 0 else phase.stop
+        name += f"-{declared.kind}{ratio}-{before}{stop}"
     return name
 
 
@@ -82,7 +83,3 @@ def _in_percent(ratio: Any) -> str:
     if ratio is None:
         return ""
     return f"{100 * ratio:g}" if isinstance(ratio, float) else f"{100 * ratio.start:g}to{100 * ratio.stop:g}"
-
-
-def _in_thousands(step: int) -> str:
-    return f"{step // 1000}k" if step % 1000 == 0 else str(step)

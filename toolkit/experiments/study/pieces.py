@@ -13,6 +13,8 @@ from toolkit.core.signals import stop_signals, stop_signals_kept
 from toolkit.core.text import counted, first_few
 from toolkit.engine.gpus import visible_gpus
 from toolkit.execution.local import LocalExecutor
+from toolkit.execution.ray_actors import RayExecutor
+from toolkit.execution.ray_cluster import Cluster
 from toolkit.execution.scheduling import run_work
 from toolkit.execution.work import NOBODY, Event, Executor, ExecutorKind, Failed, Lost, Resources, Work, WorkShare
 from toolkit.experiments.study.declaration import MachineSettings
@@ -63,10 +65,6 @@ def _opened(
         with closing(LocalExecutor(RUNNER, environments=_places(machine), logs=folder.logs)) as executor:
             yield executor
         return
-    # Its package is an extra.
-    from toolkit.execution.ray_actors import RayExecutor
-    from toolkit.execution.ray_cluster import Cluster
-
     with closing(Cluster()) as cluster:
         resources = Resources(machine.threads or 1, gpus=machine.gpus or min(1, cluster.num_gpus))
         actors = RayExecutor(
