@@ -1250,8 +1250,8 @@ FAULTS = (
     Fault(
         name="grid: cells of different settings share a training",
         path="toolkit/experiments/grid/plan.py",
-        old="return json.dumps([cell.model, cell.kind, settings, self._tasks",
-        new="return json.dumps([cell.model, cell.kind, self._tasks",
+        old="json.dumps([cell.model, cell.kind, settings, data])",
+        new="json.dumps([cell.model, cell.kind, data])",
         tests=("tests/experiments/grid/test_plan.py::test_the_papers_grid_is_resolved_without_a_download",),
     ),
     Fault(
