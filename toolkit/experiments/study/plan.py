@@ -61,7 +61,10 @@ class StudyPlan:
 
     def __init__(self, study: Study, tree: Tree, *, opened: Callable[[Path], Checkpoint] = open_checkpoint) -> None:
         self.study, self.tree, self.notes, self._opened = study, tree, list[str](), opened
-        self._adopted = {folder: Course(read_resolved(folder.settings_file)) for folder in _adopted(study, tree)}
+        self._adopted = {
+            folder: (Course(read_resolved(folder.settings_file)), folder.newest_manifest())
+            for folder in _adopted(study, tree)
+        }
         # Settings of the runs that have begun.
         self._begun = dict[str, RunSettings]()
         self._check_runs()
@@ -152,11 +155,12 @@ class StudyPlan:
 
     def _intact(self, leaf: Leaf, *, first: int) -> Iterator[_Source]:
         """Checkpoints of other runs from a step on, up to where this one parts from them, that open; latest first."""
-        course = Course(leaf.model.run)
         limits = {
             self.folder(name): self.tree.parting(name, leaf.name).step for name in self.tree.leaves if name != leaf.name
         }
-        limits |= {folder: parting(other, course).step for folder, other in self._adopted.items()}
+        for folder, (other, manifest) in self._adopted.items():
+            # With what its start has chosen, as a fork of it would have.
+            limits[folder] = parting(other, Course(Start(own=manifest).keep_choices(leaf.model.run))).step
         kept = [
             _Source(path, step)
             for folder, limit in limits.items()
