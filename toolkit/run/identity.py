@@ -77,10 +77,7 @@ def check_same_corpora(saved: Mapping[str, str], found: Mapping[str, str]) -> No
 
 
 def check_fork_corpora(run: DeclaredRun, saved: Mapping[str, str], found: Mapping[str, str]) -> None:
-    """Refuse a fork if the corpora of a phase whose rows go on are not those of any phase of the run before.
-
-    `saved` are `RunCorpora.hashes` of that run, `found` those of the fork.
-    """
+    """Refuse a fork whose rows go on in a phase with other corpora than `saved`, the run's before; both are hashes."""
     settings, plan, fork = run.settings, run.plan, run.settings.fork
     assert fork is not None
     parents, forks, others = _corpora_of_phases(saved), _corpora_of_phases(found), dict[str, None]()
@@ -148,10 +145,7 @@ def _check_growth(settings: RunSettings, manifest: CheckpointManifest) -> tuple[
 
 
 def rope_differences(settings: RunSettings, manifest: CheckpointManifest) -> list[str]:
-    """Lines on keys of `[model]` with other rotary embeddings than those of the first weights.
-
-    That is how a context is made longer, and otherwise a mistake that no shape would show.
-    """
+    """Lines on keys of `[model]` with other rotary embeddings than those of the first weights: a longer context."""
     return [line for key, line in _model_differences(settings, manifest).items() if key.startswith(_ROPE)]
 
 
@@ -168,10 +162,7 @@ def _model_differences(settings: RunSettings, manifest: CheckpointManifest) -> d
 
 
 def saved_settings(manifest: CheckpointManifest) -> RunSettings:
-    """The settings of the run that wrote a checkpoint, with objectives, which may need a plugin.
-
-    A CheckpointError where it was not written by a run, or by one of another version of the toolkit.
-    """
+    """The settings of the run that wrote a checkpoint, with objectives, which may need a plugin."""
     with _set_up(manifest):
         return _validated(manifest.settings)
 

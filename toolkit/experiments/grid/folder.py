@@ -1,7 +1,6 @@
 """A grid's folder: where each of its files is, who writes them, and what a report reads from them."""
 
 import json
-import shutil
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -80,11 +79,6 @@ class GridFolder:
             file.seek(0)
             if (line := score.line()) not in file.readlines():
                 file.write(line)
-
-    def remove_temporary(self) -> None:
-        """Remove what is needed only while the grid runs."""
-        for folder in (self.exports, self.locks, self.trainings):
-            shutil.rmtree(folder, ignore_errors=True)
 
     def read_scores(self) -> list[Score]:
         """The finished cells, in the file's order."""

@@ -1,6 +1,7 @@
 """Tasks and models of a grid file, resolved: settings, files and encoders, and the hashes that tell them apart."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
@@ -177,8 +178,10 @@ def resolve_model(entry: ModelEntry, exports: Path, *, hub: HubAccess, known: Kn
         contents = {file.name: known.hash(file) for file in files if file.suffix != ".md"}
         return ResolvedModel(entry, entry.path, contents)
     if hub is HubAccess.CACHED and "@" not in entry.path and HubName.parse(entry.path):
-        commit = _cached_commit(entry.path)
-        return ResolvedModel(entry, entry.path, None if commit is None else {"commit": commit})
+        commit = None
+        with suppress(OSError, ValueError):
+            commit = AutoConfig.from_pretrained(entry.path, trust_remote_code=False, local_files_only=True)._commit_hash
+        return ResolvedModel(entry, entry.path, None if commit is None else {"commit": str(commit)})
     with model_loading(entry.path):
         commit = AutoConfig.from_pretrained(entry.path, trust_remote_code=False)._commit_hash
     return ResolvedModel(entry, entry.path, {"commit": str(commit)})
@@ -193,11 +196,3 @@ def check_weights(entry: ModelEntry) -> None:
             f"[[model]] {entry.name}: {folder} has no weights, such as model.safetensors. Put them there, or give "
             "another path."
         )
-
-
-def _cached_commit(name: str) -> str | None:
-    try:
-        commit = AutoConfig.from_pretrained(name, trust_remote_code=False, local_files_only=True)._commit_hash
-    except (OSError, ValueError):
-        return None
-    return None if commit is None else str(commit)

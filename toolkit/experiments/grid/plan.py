@@ -24,10 +24,7 @@ _MOST_SHOWN = 8
 
 
 class GridPlan:
-    """A grid file with everything that its cells need; `cells` are in the order in which a single worker runs them.
-
-    Its `grid` has a model for each checkpoint that `steps` of an entry found when the plan was made.
-    """
+    """A grid with everything that its cells need, and a model for each checkpoint that `steps` of an entry found."""
 
     def __init__(self, grid: Grid, *, hub: HubAccess = HubAccess.FETCHED) -> None:
         self.folder, self._hub = GridFolder(grid.grid.dir), hub
@@ -56,11 +53,7 @@ class GridPlan:
         return [*sorted(sets), *sorted(models)]
 
     def choose_precisions(self) -> None:
-        """Measure here, where it is not known yet, what cells compute in on a CPU.
-
-        Workers that start together would measure beside one another, and those of other machines might decide
-        otherwise.
-        """
+        """Measure here what cells compute in on a CPU; workers would measure side by side, or decide otherwise."""
         found = {threads for cell in self.cells if (threads := self._settings(cell).threads) is not None}
         self._cpu_precisions = {threads: choose_autocast(threads) for threads in sorted(found)}
 
@@ -103,10 +96,7 @@ class GridPlan:
         return {cell: name for name, cells in self.cells_by_training.items() for cell in cells}
 
     def outcome(self, cell: Cell) -> Outcome | None:
-        """Outcome of a cell; None of one that is to be run.
-
-        A training that diverged is tried again where it is declared otherwise now.
-        """
+        """Outcome of a cell; None of one that is to be run, as one that diverged and is declared otherwise now."""
         place = self.folder.place(cell)
         diverged = place.diverged if place.score is None else None
         return place.score if diverged is None or self._changes(cell) else diverged

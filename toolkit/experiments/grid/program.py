@@ -1,5 +1,6 @@
 """`toolkit grid`: resolve -> leave out what is finished -> workers run the rest -> results and the chosen rates."""
 
+import shutil
 import time
 from collections.abc import Collection
 from pathlib import Path
@@ -122,7 +123,9 @@ def _end(plan: GridPlan, share: GridShare, tally: GridTally) -> None:
         _take_finished(plan, tally)
         _write_results(plan, tally)
         if tally.num_left == len(tally.failed) == len(share.others()) == 0:
-            plan.folder.remove_temporary()
+            # Needed only while the grid runs.
+            for folder in (plan.folder.exports, plan.folder.locks, plan.folder.trainings):
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _run_rounds(plan: GridPlan, tally: GridTally, executor: Executor, *, share: GridShare, observer: Observer) -> None:

@@ -85,9 +85,8 @@ class Speed:
 
 
 def kept_steps(leaf: Leaf, keep: Iterable[int]) -> tuple[int, ...]:
-    """Steps of a model whose checkpoints stay: its end, those that others begin from, and those of `study.keep`.
-
-    Of the latter the ones that it trains itself, and before its learning rate decays.
+    """Steps of a model whose checkpoints stay: its end, those that others begin from, and of `study.keep` those that it
+    trains itself, before its learning rate decays.
     """
     plan = leaf.model.run.plan
     own = {step for step in keep if leaf.fork < step <= leaf.model.total_steps and not plan.has_decayed(step)}

@@ -75,13 +75,9 @@ class Tree:
         """The first step at which two models differ, and why."""
         return self._partings[frozenset({one, other})]
 
-    def children(self, name: str | None) -> list[Leaf]:
-        """Models that begin from one, by step; of None: those that begin at the first."""
-        return sorted((leaf for leaf in self.leaves.values() if leaf.giver == name), key=lambda leaf: leaf.fork)
-
     def walk(self, name: str | None = None, indent: str = "") -> Iterator[tuple[str, Leaf]]:
-        """Leaves from the roots on, each with the lines that lead to it."""
-        children = self.children(name)
+        """Leaves from the roots on, by the step at which they begin, each with the lines that lead to it."""
+        children = sorted((leaf for leaf in self.leaves.values() if leaf.giver == name), key=lambda leaf: leaf.fork)
         for number, leaf in enumerate(children, start=1):
             is_last = number == len(children)
             yield ("" if name is None else f"{indent}{'└ ' if is_last else '├ '}"), leaf

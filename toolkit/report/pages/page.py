@@ -137,23 +137,17 @@ def _tables(contents: Contents) -> str:
         for table in tables:
             # What is below the first heading holds for all tables of scores.
             own = table.remarks if table.note == tables[0].note else f"{table.note} {table.remarks}"
-            shown.append(f"<h3>{escape(_title(level, table))}</h3>{_table(table, anchors)}{_fine(own)}")
+            title = f"{table.title}, by {'model' if level.name == 'models' else 'configuration'}"
+            fine = f'<p class="fine">{escape(own)}</p>' if own else ""
+            shown.append(f"<h3>{escape(title)}</h3>{_table(table, anchors)}{fine}")
         parts.append(_folded(f"Scores by {level.name.removesuffix('s')}", shown, is_open=level is contents.levels[0]))
     return "\n".join(parts)
-
-
-def _fine(text: str) -> str:
-    return f'<p class="fine">{escape(text)}</p>' if text else ""
 
 
 def _folded(title: str, parts: Sequence[str], *, is_open: bool) -> str:
     """A section that a reader can fold; what a first look needs stays open."""
     body = "\n".join(parts)
     return body if is_open else f"<details><summary>{escape(title)}</summary>\n{body}</details>"
-
-
-def _title(level: Level, table: Table) -> str:
-    return f"{table.title}, by {'model' if level.name == 'models' else 'configuration'}"
 
 
 def _table(table: Table, anchors: Anchors, *, css: str = "data filterable") -> str:
