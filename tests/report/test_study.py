@@ -87,7 +87,11 @@ def test_a_row_of_its_own_for_each_name_however_many(study: Path) -> None:
 
 def test_a_studys_folder_is_its_tree_its_grid_and_all_its_runs(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [row(model, "sst2", seed, 0.5 + seed / 100) for model in (TRUNK, LEAF) for seed in (0, 1)]
+    # The grid of an earlier file is not the one that is declared now.
     write_finished_grid(study / "grid", rows)
+    write_finished_grid(study / "scores", rows)
+    declared = f'[study]\ndir = "{study}"\n[grid]\ndir = "{study}/scores"\n'
+    (study / "study.toml").write_text(declared)
     output = write_report([study])
     assert output == study / "report"
     assert "no loss curve, as no step is logged: run-mlm40-6" in capsys.readouterr().out

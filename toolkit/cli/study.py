@@ -1,7 +1,6 @@
 """`toolkit study`: train a family of runs from one file, every common prefix once."""
 
 import sys
-from collections.abc import Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated
@@ -84,8 +83,8 @@ def command(
         raise typer.Exit(code)
 
 
-def _report(folders: Sequence[Path]) -> None:
+def _report(folder: Path) -> None:
     # What it imports takes seconds.
     from toolkit.report import write_report
 
-    write_report(folders)
+    write_report([folder])

@@ -95,7 +95,7 @@ def _parts(folder: Path) -> list[Path]:
     if not is_study(folder):
         return [folder]
     study = StudyFolder(folder)
-    found = [folder / "grid", *(study.runs / model.name for model in read_study(folder))]
+    found = [study.grid, *(study.runs / model.name for model in read_study(folder))]
     return [part for part in found if GridFolder(part).is_grid() or is_run(part)]
 
 

@@ -151,7 +151,7 @@ def test_the_report_is_that_of_a_finished_study(tmp_path, monkeypatch):
     assert reported == []
     left = 0
     assert run_study(source, report=reported.append) == 0
-    assert reported == [[tmp_path / "study"]]
+    assert reported == [tmp_path / "study"]
 
 
 def test_what_is_on_disk_of_a_study_is_the_whole_of_it_where_some_models_are_trained(tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from toolkit.core.locks import locked_folder
+from toolkit.run.toml_files import read_toml
 
 
 class StudyFolder:
@@ -14,6 +15,16 @@ class StudyFolder:
         self.runs, self.logs = self.path / "runs", self.path / "logs"
         self.declaration_file, self.summary_file = self.path / "study.toml", self.path / "study.json"
         self.jobs_file = self.path / "jobs.json"
+
+    @property
+    def grid(self) -> Path:
+        """Folder of its grid: below it, wherever it was moved to, or where the study file says."""
+        below = self.path / "grid"
+        if not self.declaration_file.is_file():
+            return below
+        declared = read_toml(self.declaration_file)
+        given = Path(declared["grid"]["dir"])
+        return below if given == Path(declared["study"]["dir"]) / "grid" else given
 
     def log(self, name: str, until: int) -> Path:
         """Log of a piece."""

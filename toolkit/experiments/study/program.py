@@ -73,13 +73,13 @@ def run_study(
     *,
     only: Sequence[str] = (),
     executor: str = "local",
-    report: Callable[[Sequence[Path]], object] = lambda folders: None,
+    report: Callable[[Path], object] = lambda folder: None,
 ) -> int:
     """Train what is missing of a study, fine-tune its models on its tasks, and return the exit code: 1 where a model or
     a cell failed, 3 where all models that failed met a non-finite loss; 0 also where it was asked to stop, and where
     Slurm has the jobs.
 
-    `report` gets the folders of a study that is finished, and of its grid.
+    `report` gets the folder of a study that is finished.
     """
     kind = ExecutorKind.named(executor)
     study, tree = open_study(source, only=only)
@@ -106,7 +106,7 @@ def run_study(
                 return code
     screen.print(f"all of {counted(len(tree.leaves), 'model')} trained in {folder.path}")
     if grid is None:
-        report([folder.path])
+        report(folder.path)
         return 0
     from toolkit.experiments.grid.folder import GridFolder
     from toolkit.experiments.grid.program import run_grid
@@ -114,7 +114,7 @@ def run_study(
     code = run_grid(grid, executor=kind)
     # Jobs of Slurm have not begun, or are at it.
     if code == 0 and not (kind is ExecutorKind.SLURM and SlurmJobs(GridFolder(grid.grid.dir).jobs_file).live):
-        report([folder.path, Path(grid.grid.dir)])
+        report(folder.path)
     return code
 
 
