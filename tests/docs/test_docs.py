@@ -142,6 +142,19 @@ def test_the_study_in_miniature_has_the_models_and_the_data_that_its_page_says(m
     assert settings.train.steps == settings.checkpoint.every == 750
 
 
+def test_the_studies_of_the_results_are_declared_as_their_page_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = ROOT / "docs/examples/studies"
+    monkeypatch.chdir(folder)
+    page = _page("docs/results.md").text
+    for path in folder.glob("*.toml"):
+        if path.stem != "nano":
+            assert load_study(path.name).study.base == "nano.toml"
+            assert f"`{path.name}`" in page
+    tree = Tree(models_of(load_study("shares.toml")))
+    assert (len(tree.leaves), tree.alone, tree.shared) == (30, 45_000, 28_620)
+    assert "30 models, 28,620 steps in place of 45,000" in page
+
+
 def test_the_context_extension_is_declared_as_its_script_runs_it() -> None:
     folder = ROOT / "docs/examples/context-extension"
     short, tail = load_run(str(folder / "short.toml")), tomllib.loads((folder / "long.toml").read_text())
