@@ -93,6 +93,7 @@ def test_hours_and_jobs_by_hand():
     assert planned.describe(40 * 989e12 * 0.4 * 3600) == (
         "40 GPU hours at 40% of 989 TFLOP/s (h100), 10 hours on 4 ranks: 2 jobs of at most 5 hours"
     )
+    assert planned.describe(2607 * 989e12 * 0.4 * 3600).startswith("2,607 GPU hours at 40%")
 
 
 def test_the_share_of_each_phase_is_told(tmp_path, capsys):
