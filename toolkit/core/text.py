@@ -18,6 +18,11 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
 
 
+def rounded(number: float) -> str:
+    """A number with three digits, or all of a large one, which would be written as 2.61e+03."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:,.3g}"
+
+
 def first_few(names: Sequence[str]) -> str:
     """The first three names, and how many more there are."""
     return ", ".join(names[:3]) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")

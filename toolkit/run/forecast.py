@@ -10,7 +10,7 @@ import numpy as np
 
 from toolkit.core.draws import Draws
 from toolkit.core.errors import SettingsError
-from toolkit.core.text import counted
+from toolkit.core.text import counted, rounded
 from toolkit.core.types import AttentionKind
 from toolkit.data import Rows
 from toolkit.engine.ds_config import zero_stage
@@ -58,8 +58,8 @@ class Machines:
     def describe(self, flops: float) -> str:
         """Time that model FLOPs take."""
         hours = flops / (self.tflops * 1e12) / 3600
-        text = f"{_rounded(hours)} GPU hours at {self.mfu:.0%} of {self.tflops / self.mfu:,.0f} TFLOP/s ({self.device})"
-        text += f", {_rounded(hours / self.num_ranks)} hours on {counted(self.num_ranks, 'rank')}"
+        text = f"{rounded(hours)} GPU hours at {self.mfu:.0%} of {self.tflops / self.mfu:,.0f} TFLOP/s ({self.device})"
+        text += f", {rounded(hours / self.num_ranks)} hours on {counted(self.num_ranks, 'rank')}"
         if self.job_hours is None:
             return text
         jobs = max(1, math.ceil(hours / self.num_ranks / self.job_hours))
@@ -177,9 +177,4 @@ def _sampled_flops(settings: RunSettings, objective: Objective, made: Rows) -> f
 
 
 def _gigabytes(size: float) -> str:
-    return f"{_rounded(size / 1e9)} GB"
-
-
-def _rounded(number: float) -> str:
-    """A number with three digits, or all of a large one, which would be written as 2.61e+03."""
-    return f"{number:,.0f}" if number >= 100 else f"{number:,.3g}"
+    return f"{rounded(size / 1e9)} GB"

@@ -13,7 +13,7 @@ from toolkit.core.console import console
 from toolkit.core.errors import SettingsError
 from toolkit.core.files import atomic_directory, atomic_write
 from toolkit.core.settings import nearest
-from toolkit.core.text import counted, first_few
+from toolkit.core.text import counted, first_few, rounded
 from toolkit.execution.slurm import SlurmJobs
 from toolkit.execution.work import ExecutorKind
 from toolkit.experiments.grid.declaration import Grid
@@ -131,8 +131,8 @@ def tidy_study(source: str) -> None:
             size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
             remove_folder(path)
             freed += size
-            screen.print(f"removed {path} ({size / 1e9:,.3g} GB)")
-    screen.print(f"{freed / 1e9:,.3g} GB freed in {folder.path}")
+            screen.print(f"removed {path} ({rounded(size / 1e9)} GB)")
+    screen.print(f"{rounded(freed / 1e9)} GB freed in {folder.path}")
 
 
 def _write(plan: StudyPlan, folder: StudyFolder, whole: Tree) -> None:
