@@ -596,7 +596,7 @@ FAULTS = (
     Fault(
         name="stopping: the signal handlers are not given back",
         path="toolkit/core/signals.py",
-        old="for number, handler in self._previous.items():",
+        old="for number, handler in handlers.items():",
         new="for number, handler in ():",
         tests=("tests/training/test_stopping.py",),
     ),

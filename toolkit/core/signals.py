@@ -3,9 +3,9 @@
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import Self
 
 
 def stop_signals() -> tuple[signal.Signals, ...]:
@@ -31,28 +31,28 @@ def stop_signals_kept() -> Iterator[None]:
         yield
     finally:
         for number, handler in handlers.items():
-            signal.signal(number, handler)
+            # None: the handler was not set from Python, which cannot set it again.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 class StopSignals:
     """Stop signals that came inside a `with`; the handlers before it are restored after it."""
 
     def __init__(self) -> None:
-        self._is_signalled = False
-        self._previous: dict[signal.Signals, Any] = {}
+        self._is_signalled, self._kept = False, ExitStack()
 
     def __enter__(self) -> Self:
         # Python lets no other thread set a handler.
         if threading.current_thread() is threading.main_thread():
-            self._previous = {number: signal.signal(number, self._on_signal) for number in stop_signals()}
+            self._kept.enter_context(stop_signals_kept())
+            for number in stop_signals():
+                signal.signal(number, self._on_signal)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        for number, handler in self._previous.items():
-            # None: the handler was not set from Python, which cannot set it again.
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        self._kept.close()
 
     def __call__(self) -> bool:
         """True once a stop was requested."""

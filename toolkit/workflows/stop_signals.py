@@ -6,7 +6,7 @@ Imports nothing that takes long: until the signals are in hand, one of them ends
 import signal
 from types import FrameType
 
-from toolkit.core.signals import StopSignals, is_insisting
+from toolkit.core.signals import StopSignals, is_insisting, stop_signals
 
 
 def nothing_saved(before: str = "step") -> str:
@@ -24,5 +24,5 @@ class EarlyStop(StopSignals):
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._is_signalled = True
         if is_insisting(number):
-            for other in filter(is_insisting, self._previous):
+            for other in filter(is_insisting, stop_signals()):
                 signal.signal(other, signal.SIG_DFL)
