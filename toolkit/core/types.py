@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 IntArray = npt.NDArray[np.integer]
 BoolArray = npt.NDArray[np.bool_]
+FloatArray = npt.NDArray[np.float32]
 
 
 class AttentionKind(StrEnum):
@@ -42,9 +43,10 @@ class Targets:
     """A supervised problem: inputs of shape (B, S), and what to predict at N of its positions.
 
     `positions_N` are flat positions in the micro-batch (row * S + column), ascending and unique; `labels_N` are the
-    token ids expected there.
+    token ids expected there. `weights_N`, finite and not negative, say what each counts in the mean; None: all alike.
     """
 
     input_ids_BS: IntArray
     positions_N: IntArray
     labels_N: IntArray
+    weights_N: FloatArray | None = None

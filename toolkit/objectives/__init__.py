@@ -6,7 +6,7 @@ which one is running. `schedule` says which objective trains at which step.
 
 from toolkit.core.draws import Draws
 from toolkit.core.settings import Settings
-from toolkit.core.types import AttentionKind, IntArray, Targets, Vocabulary
+from toolkit.core.types import AttentionKind, FloatArray, IntArray, Targets, Vocabulary
 from toolkit.objectives.base import Objective, ObjectiveClass
 from toolkit.objectives.registry import build, get, known, register
 from toolkit.objectives.schedule import Phase, PhaseSettings, Schedule
@@ -14,6 +14,7 @@ from toolkit.objectives.schedule import Phase, PhaseSettings, Schedule
 __all__ = [
     "AttentionKind",
     "Draws",
+    "FloatArray",
     "IntArray",
     "Objective",
     "ObjectiveClass",
