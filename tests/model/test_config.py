@@ -48,8 +48,20 @@ def test_nano_has_the_size_its_page_says() -> None:
     assert parameter_counts(model_settings("nano", vocab_size=8192)).total == 3_146_880
 
 
+@pytest.mark.parametrize(
+    ("preset", "total"), [("17m", 16_797_440), ("32m", 31_883_136), ("68m", 68_144_640), ("150m", 149_014_272)]
+)
+def test_small_presets_have_the_sizes_that_they_are_named_after(preset: str, total: int) -> None:
+    """Ettin's depths, widths and vocabulary; embedding and head are one matrix."""
+    settings = MODEL_PRESETS[preset]
+    with torch.device("meta"):
+        encoder = Encoder(settings)
+    assert sum(parameter.numel() for parameter in encoder.parameters()) == parameter_counts(settings).total == total
+    assert total == pytest.approx(int(preset.removesuffix("m")) * 1e6, rel=0.02)
+
+
 def test_unknown_preset_names_the_known_ones() -> None:
-    with pytest.raises(SettingsError, match=r"'300m' is not a preset.*nano, 210m"):
+    with pytest.raises(SettingsError, match=r"'300m' is not a preset.*nano, 17m, 32m"):
         model_settings("300m")
 
 

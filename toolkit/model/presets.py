@@ -1,7 +1,7 @@
 """Shapes with a name; parameters of a shape, and the model FLOPs of a training step, counted without building it.
 
-`210m`, `610m` and `1b` are the sizes of arXiv 2507.00994, `3b` is that of Llama 3.2 3B; `nano` learns something on a
-laptop within minutes; `test` is for tests.
+`210m`, `610m` and `1b` are the sizes of arXiv 2507.00994, `17m` to `150m` those of Ettin (arXiv 2507.11412), `3b` is
+that of Llama 3.2 3B; `nano` learns something on a laptop within minutes; `test` is for tests.
 """
 
 from collections.abc import Mapping
@@ -15,6 +15,19 @@ _FLOPS_PER_WEIGHT = 6
 # Scores and mixed values: two products of H x E numbers for each pair.
 _FLOPS_PER_PAIR_AND_NUMBER = 12
 
+
+def _ettin(width: int, num_layers: int) -> ModelSettings:
+    """Depth, width, vocabulary and tied head of an Ettin model, in blocks of this project: heads of 64, F = 1.5 D."""
+    return ModelSettings(
+        vocab_size=50_368,
+        hidden_size=width,
+        intermediate_size=width * 3 // 2,
+        num_hidden_layers=num_layers,
+        num_attention_heads=width // 64,
+        tie_word_embeddings=True,
+    )
+
+
 MODEL_PRESETS: dict[str, ModelSettings] = {
     "test": ModelSettings(
         hidden_size=64,
@@ -24,6 +37,10 @@ MODEL_PRESETS: dict[str, ModelSettings] = {
         num_key_value_heads=2,
     ),
     "nano": ModelSettings(hidden_size=128, intermediate_size=512, num_hidden_layers=4, num_attention_heads=4),
+    "17m": _ettin(256, 7),
+    "32m": _ettin(384, 10),
+    "68m": _ettin(512, 19),
+    "150m": _ettin(768, 22),
     "210m": ModelSettings(
         vocab_size=128_256,
         hidden_size=768,
