@@ -178,6 +178,27 @@ FAULTS = (
         tests=("tests/objectives/test_clm.py",),
     ),
     Fault(
+        name="mntp: a hidden token is predicted where it stands",
+        path="toolkit/objectives/mlm.py",
+        old="positions_N=hidden_N - self.label_offset",
+        new="positions_N=hidden_N",
+        tests=("tests/objectives/test_mntp.py",),
+    ),
+    Fault(
+        name="span: every row begins with a whole gap",
+        path="toolkit/objectives/span.py",
+        old="np.searchsorted(first_gap, gap_BS[:, :1]",
+        new="np.searchsorted(1 - goes_on, gap_BS[:, :1]",
+        tests=("tests/objectives/test_span.py",),
+    ),
+    Fault(
+        name="diffusion: the weights of a row's targets are those of the first row",
+        path="toolkit/objectives/diffusion.py",
+        old="ratio_B1[rows_N, 0]",
+        new="ratio_B1[rows_N * 0, 0]",
+        tests=("tests/contracts/test_objectives.py",),
+    ),
+    Fault(
         name="mlm: special tokens are masked",
         path="toolkit/objectives/mlm.py",
         old="self._is_ordinary_V[list(vocabulary.special_ids)] = False",

@@ -35,5 +35,42 @@ class TestMlmWithRampAndFewestTargets(ObjectiveContract):
     }
 
 
-def test_clm_and_mlm_are_registered() -> None:
-    assert {"clm", "mlm"} <= set(known())
+class TestMntpWithSplitAndFewestTargets(ObjectiveContract):
+    kind = "mntp"
+    settings: ClassVar = {"min_targets": 3, "mask_fraction": 0.5, "random_fraction": 0.3, "keep_fraction": 0.2}
+
+
+class TestMntpHidingEverything(ObjectiveContract):
+    kind = "mntp"
+    settings: ClassVar = {"mask_ratio": 1.0}
+
+
+class TestSpanWithRampAndSplit(ObjectiveContract):
+    kind = "span"
+    settings: ClassVar = {
+        "mask_ratio": {"start": 0.9, "stop": 0.3},
+        "geometric_p": 0.5,
+        "max_length": 3,
+        "mask_fraction": 0.5,
+        "random_fraction": 0.3,
+        "keep_fraction": 0.2,
+    }
+
+
+class TestSpanWithFewestTargets(ObjectiveContract):
+    kind = "span"
+    settings: ClassVar = {"mask_ratio": 0.15, "min_targets": 3}
+
+
+class TestSpanHidingEverything(ObjectiveContract):
+    kind = "span"
+    settings: ClassVar = {"mask_ratio": 1.0, "geometric_p": 1.0}
+
+
+class TestDiffusionOfHighRatios(ObjectiveContract):
+    kind = "diffusion"
+    settings: ClassVar = {"min_ratio": 0.5}
+
+
+def test_ours_are_registered() -> None:
+    assert {"clm", "diffusion", "mlm", "mntp", "span"} <= set(known())

@@ -21,9 +21,11 @@ from toolkit.finetuning import FinetuningSettings
 from toolkit.finetuning.ir.task import RetrievalSettings
 from toolkit.finetuning.qa.task import QuestionAnsweringSettings
 from toolkit.finetuning.sc.task import SequenceClassificationSettings
+from toolkit.objectives.diffusion import DiffusionSettings
 from toolkit.objectives.mlm import MaskRatioRamp, MlmSettings
 from toolkit.objectives.schedule import PhaseSettings
 from toolkit.objectives.schedulers import AlternateSettings
+from toolkit.objectives.span import SpanSettings
 from toolkit.run.settings import RunSettings
 
 __all__ = ["TABLES", "filled", "keys", "table"]
@@ -34,6 +36,8 @@ TABLES: dict[str, type[BaseModel]] = {
     "alternate": AlternateSettings,
     "mlm": MlmSettings,
     "ramp": MaskRatioRamp,
+    "span": SpanSettings,
+    "diffusion": DiffusionSettings,
     "finetuning": FinetuningSettings,
     "grid": Grid,
     "ir": RetrievalSettings,
@@ -69,10 +73,11 @@ def keys(group: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldI
 def table(name: str) -> str:
     """One table as Markdown."""
     group = TABLES[name]
-    # A family's table has what it adds to the settings of all.
-    shared = FinetuningSettings.model_fields if group is not FinetuningSettings else {}
-    adds = set(group.model_fields) - set(shared) if issubclass(group, FinetuningSettings) else None
-    rows = [_row(key, field) for key, field in keys(group) if adds is None or key in adds]
+    # The table of a class that adds to another one's settings has what it adds.
+    shared = next(
+        (one for one in (FinetuningSettings, MlmSettings) if group is not one and issubclass(group, one)), None
+    )
+    rows = [_row(key, field) for key, field in keys(group) if shared is None or key not in shared.model_fields]
     if name == "run":
         for before, row_of_none in (("model.", _PRESET), ("train.", _SCHEDULER)):
             place = next(number for number, row in enumerate(rows) if row.startswith(f"| `{before}"))

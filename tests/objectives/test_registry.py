@@ -170,7 +170,7 @@ def test_register_refuses_a_taken_name() -> None:
 
 def test_an_unknown_kind_gets_a_suggestion() -> None:
     with pytest.raises(
-        SettingsError, match=r"unknown objective kind 'mln'\. Did you mean 'mlm'\? Available kinds: clm, mlm"
+        SettingsError, match=r"unknown objective kind 'mln'\. Did you mean 'mlm'\? Available kinds: clm, diffusion, mlm"
     ):
         get("mln")
 

@@ -51,6 +51,8 @@ def test_a_ramp_counts_with_its_mean(tmp_path):
     half = declare_run(str(write_run(tmp_path)), [*overrides, "objectives.mlm.mask_ratio=0.5"])
     stairs = declare_run(str(tmp_path / "run.toml"), [*overrides, ramp])
     assert stairs.targets_per_position("mlm") == half.targets_per_position("mlm") == 0.5
+    rows = declare_run(str(tmp_path / "run.toml"), [*overrides, "schedule.0.objective=diffusion"])
+    assert rows.targets_per_position("diffusion") == 0.5005
     per_token = [
         float(re.search(r"model FLOPs: (\S+) per token", forecast(data.run, data=data)[1])[1])
         for data in map(open_run_data, (half, stairs))

@@ -1,20 +1,19 @@
-"""Masked language modeling: hide a share of the tokens and predict them."""
+"""Masked language modeling, where the hidden token stands or at the position before it.
+
+`hide` is also how `span` and `diffusion` make targets: they differ in what chooses the tokens.
+"""
 
 import copy
 import math
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
-import numpy.typing as npt
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import BaseModel, Discriminator, Field, Tag, model_validator
 
 from toolkit.core.draws import Draws
 from toolkit.core.errors import SettingsError
 from toolkit.core.settings import NUMBER, TABLE, Settings
-from toolkit.core.types import AttentionKind, BoolArray, IntArray, Targets, Vocabulary
-
-# Names of the random streams. They are part of a run's identity: another name gives other masks.
-_CHOICE, _REPLACEMENT, _TREATMENT = "mlm.choice", "mlm.replacement", "mlm.treatment"
+from toolkit.core.types import AttentionKind, BoolArray, FloatArray, IntArray, Targets, Vocabulary
 
 
 class MaskRatioRamp(Settings):
@@ -91,25 +90,35 @@ class MlmSettings(Settings):
             )
         return self
 
+    @property
+    def targets_per_position(self) -> float:
+        """As far as settings tell; of a ramp its mean."""
+        return self.mask_ratio.mean if isinstance(self.mask_ratio, MaskRatioRamp) else self.mask_ratio
+
 
 class MaskedLanguageModeling:
     """Each ordinary token becomes a target independently; padding and special tokens never do.
 
     The label is the original token. The input has the mask token, a random ordinary token or the token itself in its
     place, by the shares in the settings.
+
+    Random streams are named after the kind. Their names are part of a run's identity: another gives other masks.
     """
 
     name: ClassVar[str] = "mlm"
     attention: ClassVar[AttentionKind] = AttentionKind.BIDIRECTIONAL
-    Settings: ClassVar[type[MlmSettings]] = MlmSettings
+    Settings: ClassVar[type[BaseModel]] = MlmSettings
+    label_offset: ClassVar[int] = 0
+    """Positions from where a token is predicted to where it stands, 0 or 1."""
 
     def __init__(self, settings: MlmSettings, vocabulary: Vocabulary) -> None:
         """Raises SettingsError if tokens are to be masked and the vocabulary has no mask token."""
         if settings.mask_fraction > 0 and vocabulary.mask_id is None:
+            instead = ", or set mask_fraction to 0 and random_fraction to 1"
             raise SettingsError(
-                f"the objective mlm replaces {settings.mask_fraction:.0%} of its targets with a mask token, but the "
-                f"corpus's tokenizer has none. Prepare the corpus with `toolkit preprocess --mask-token token:TEXT` "
-                f"(or id:N), or set mask_fraction to 0 and random_fraction to 1."
+                f"the objective {self.name} replaces {settings.mask_fraction:.0%} of its targets with a mask token, "
+                f"but the corpus's tokenizer has none. Prepare the corpus with `toolkit preprocess --mask-token "
+                f"token:TEXT` (or id:N){instead if 'mask_fraction' in self.Settings.model_fields else ''}."
             )
         self._settings = settings
         ratio = settings.mask_ratio
@@ -122,7 +131,7 @@ class MaskedLanguageModeling:
             self._is_ordinary_V[vocabulary.mask_id] = False
         self._ordinary_ids = np.flatnonzero(self._is_ordinary_V)
 
-    def at(self, progress: float) -> "MaskedLanguageModeling":
+    def at(self, progress: float) -> Self:
         """The objective at a share of the phase, see `Objective`; evaluation has the end's mask ratio."""
         ratio = self._settings.mask_ratio
         if not isinstance(ratio, MaskRatioRamp):
@@ -133,55 +142,70 @@ class MaskedLanguageModeling:
 
     def build(self, tokens_BS: IntArray, segments_BS: IntArray, draws: Draws) -> Targets:
         """Draw the targets and hide them; see `Objective.build`."""
-        choice_BS = draws.uniform_BS(_CHOICE)
+        return self.hide(tokens_BS, segments_BS, draws.uniform_BS(f"{self.name}.choice"), draws)
+
+    def hide(self, tokens_BS: IntArray, segments_BS: IntArray, choice_BS: FloatArray, draws: Draws) -> Targets:
+        """Hide the ordinary tokens whose choice, uniform on [0, 1), is below the mask ratio; what is shown in their
+        place follows it too, so that tokens of one choice are treated alike.
+        """
         is_target_BS = choice_BS < self._mask_ratio
         is_ordinary_BS = self._is_ordinary_V.take(tokens_BS)
         is_ordinary_BS &= segments_BS != 0
+        if self.label_offset:
+            # Nothing stands before the first token of a segment that could predict it.
+            is_ordinary_BS[:, :1] = False
+            is_ordinary_BS[:, 1:] &= segments_BS[:, 1:] == segments_BS[:, :-1]
         is_target_BS &= is_ordinary_BS
         if self._settings.min_targets:
             _add_closest(is_target_BS, is_ordinary_BS, choice_BS, segments_BS, at_least=self._settings.min_targets)
-        positions_N = np.flatnonzero(is_target_BS)
-        labels_N = tokens_BS.reshape(-1).take(positions_N)
+        hidden_N = np.flatnonzero(is_target_BS)
+        labels_N = tokens_BS.reshape(-1).take(hidden_N)
         input_ids_BS = tokens_BS.copy()
         inputs_T = input_ids_BS.reshape(-1)
         if self._settings.mask_fraction == 1:
-            inputs_T[positions_N] = self._mask_id
+            inputs_T[hidden_N] = self._mask_id
         else:
-            self._replace(inputs_T, positions_N, self._treatment(choice_BS, positions_N, draws), draws)
-        return Targets(input_ids_BS=input_ids_BS, positions_N=positions_N, labels_N=labels_N)
+            self._replace(inputs_T, hidden_N, self._treatment(choice_BS, hidden_N, draws), draws)
+        return Targets(input_ids_BS=input_ids_BS, positions_N=hidden_N - self.label_offset, labels_N=labels_N)
 
-    def _treatment(
-        self, choice_BS: npt.NDArray[np.float32], positions_N: IntArray, draws: Draws
-    ) -> npt.NDArray[np.float32]:
+    def _treatment(self, choice_BS: FloatArray, hidden_N: IntArray, draws: Draws) -> FloatArray:
         """A uniform number on [0, 1) for each target, (N,)."""
-        choice_N = choice_BS.reshape(-1).take(positions_N)
+        choice_N = choice_BS.reshape(-1).take(hidden_N)
         # Below the ratio, choice / ratio is again uniform on [0, 1): no second draw is needed.
         share_N = choice_N / np.float32(self._mask_ratio)
         if self._settings.min_targets:
             is_added_N = ~(choice_N < self._mask_ratio)
-            share_N[is_added_N] = draws.uniform_BS(_TREATMENT).reshape(-1).take(positions_N[is_added_N])
+            share_N[is_added_N] = draws.uniform_BS(f"{self.name}.treatment").reshape(-1).take(hidden_N[is_added_N])
         return share_N
 
-    def _replace(
-        self, inputs_T: IntArray, positions_N: IntArray, share_N: npt.NDArray[np.float32], draws: Draws
-    ) -> None:
+    def _replace(self, inputs_T: IntArray, hidden_N: IntArray, share_N: FloatArray, draws: Draws) -> None:
         """Write into `inputs_T`. The three treatments lie one after another on [0, 1): mask, random, keep."""
         mask_end = self._settings.mask_fraction
         random_end = mask_end + self._settings.random_fraction
         if mask_end > 0:
-            inputs_T[positions_N[share_N < mask_end]] = self._mask_id
+            inputs_T[hidden_N[share_N < mask_end]] = self._mask_id
         if random_end > mask_end:
-            random_positions = positions_N[(share_N >= mask_end) & (share_N < random_end)]
-            drawn = draws.uniform_BS(_REPLACEMENT).reshape(-1).take(random_positions)
+            random_positions = hidden_N[(share_N >= mask_end) & (share_N < random_end)]
+            drawn = draws.uniform_BS(f"{self.name}.replacement").reshape(-1).take(random_positions)
             # In float64, where drawn x size cannot round up to size.
             index = (drawn.astype(np.float64) * len(self._ordinary_ids)).astype(np.int64)
             inputs_T[random_positions] = self._ordinary_ids.take(index)
 
 
+class MaskedNextTokenPrediction(MaskedLanguageModeling):
+    """MLM whose hidden tokens are predicted at the position before: the head of a decoder goes on as it was trained.
+
+    The first token of a segment is never hidden. LLM2Vec (arXiv 2404.05961), section 2.1.
+    """
+
+    name: ClassVar[str] = "mntp"
+    label_offset: ClassVar[int] = 1
+
+
 def _add_closest(
     is_target_BS: BoolArray,
     is_ordinary_BS: BoolArray,
-    choice_BS: npt.NDArray[np.float32],
+    choice_BS: FloatArray,
     segments_BS: IntArray,
     *,
     at_least: int,

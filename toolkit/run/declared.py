@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from functools import cached_property
 
-from toolkit.objectives.mlm import MaskRatioRamp
 from toolkit.parallel.division import stage_blocks
 from toolkit.run.folder import RunFolder
 from toolkit.run.settings import RunSettings
@@ -37,9 +36,9 @@ class DeclaredRun:
         return targets / schedule.total_steps
 
     def targets_per_position(self, objective: str) -> float:
-        """Targets of an objective over positions, as far as settings tell: 1 without a mask ratio, a ramp's mean."""
-        ratio = getattr(self.settings.objectives[objective].settings, "mask_ratio", 1.0)
-        return ratio.mean if isinstance(ratio, MaskRatioRamp) else float(ratio)
+        """Targets of an objective over positions, as far as its settings tell: what they say, a mask ratio, or 1."""
+        settings = self.settings.objectives[objective].settings
+        return float(getattr(settings, "targets_per_position", getattr(settings, "mask_ratio", 1.0)))
 
     def is_probed(self, step: int) -> bool:
         """True where the checkpoint of a step is probed."""

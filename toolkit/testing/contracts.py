@@ -14,12 +14,12 @@ A package that adds one checks it so:
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 import pydantic
 
+from toolkit.core.types import BoolArray
 from toolkit.objectives import (
     AttentionKind,
     Draws,
@@ -73,6 +73,20 @@ def _assert_equal(left: Targets, right: Targets) -> None:
     np.testing.assert_array_equal(left.input_ids_BS, right.input_ids_BS)
     np.testing.assert_array_equal(left.positions_N, right.positions_N)
     np.testing.assert_array_equal(left.labels_N, right.labels_N)
+    assert (left.weights_N is None) == (right.weights_N is None)
+    if left.weights_N is not None and right.weights_N is not None:
+        np.testing.assert_array_equal(left.weights_N, right.weights_N)
+
+
+def _part(targets: Targets, is_part_T: BoolArray) -> Targets:
+    """What the targets say of some of the positions, in flat arrays; positions count within the part."""
+    is_part_N = is_part_T[targets.positions_N]
+    return Targets(
+        input_ids_BS=targets.input_ids_BS.reshape(-1)[is_part_T],
+        positions_N=(np.cumsum(is_part_T) - 1)[targets.positions_N[is_part_N]],
+        labels_N=targets.labels_N[is_part_N],
+        weights_N=None if targets.weights_N is None else targets.weights_N[is_part_N],
+    )
 
 
 def _assert_settings_are_sound(settings_class: type[pydantic.BaseModel], settings: Mapping[str, Any]) -> None:
@@ -121,6 +135,10 @@ class ObjectiveContract:
         assert ((targets.positions_N >= 0) & (targets.positions_N < tokens_BS.size)).all()
         for ids in (targets.labels_N, targets.input_ids_BS):
             assert ((ids >= 0) & (ids < CONTRACT_VOCABULARY.size)).all()
+        if (weights_N := targets.weights_N) is not None:
+            assert weights_N.dtype == np.float32
+            assert weights_N.shape == targets.labels_N.shape
+            assert (np.isfinite(weights_N) & (weights_N >= 0)).all()
 
     def test_padding_is_left_alone(self) -> None:
         """No target on padding, told by its segment; a row without a token asks nothing."""
@@ -163,10 +181,8 @@ class ObjectiveContract:
         together = objective.build(tokens_BS, segments_BS, _draws(range(6)))
         for row in reversed(range(6)):
             alone = objective.build(tokens_BS[row : row + 1], segments_BS[row : row + 1], _draws([row]))
-            of_row = together.positions_N // 16 == row
-            np.testing.assert_array_equal(alone.input_ids_BS[0], together.input_ids_BS[row])
-            np.testing.assert_array_equal(alone.positions_N, together.positions_N[of_row] - 16 * row)
-            np.testing.assert_array_equal(alone.labels_N, together.labels_N[of_row])
+            is_of_row_T = np.arange(tokens_BS.size) // 16 == row
+            _assert_equal(_part(alone, np.ones(16, dtype=bool)), _part(together, is_of_row_T))
 
     def test_segments_do_not_touch(self) -> None:
         """Other tokens in one segment change nothing in the others."""
@@ -177,18 +193,7 @@ class ObjectiveContract:
         changed_BS[segments_BS == 2] = 49
         after = objective.build(changed_BS, segments_BS, _draws(range(6)))
         elsewhere_T = (segments_BS != 2).reshape(-1)
-        kept = []
-        for targets in (before, after):
-            is_kept_N = elsewhere_T[targets.positions_N]
-            kept.append(
-                replace(
-                    targets,
-                    input_ids_BS=targets.input_ids_BS.reshape(-1)[elsewhere_T],
-                    positions_N=targets.positions_N[is_kept_N],
-                    labels_N=targets.labels_N[is_kept_N],
-                )
-            )
-        _assert_equal(*kept)
+        _assert_equal(_part(before, elsewhere_T), _part(after, elsewhere_T))
 
     def test_an_empty_micro_batch_is_legal(self) -> None:
         """No row, no target."""
