@@ -129,6 +129,8 @@ def _word(kind: Any, limits: list[Any]) -> str:
         kind, *more = get_args(kind)
         for extra in more:
             limits += getattr(extra, "metadata", [])
+    if get_origin(kind) in (Union, types.UnionType):
+        return " or ".join(_word(part, limits) for part in get_args(kind))
     if get_origin(kind) is Literal:
         return ", ".join(f'`"{value}"`' for value in get_args(kind))
     origin = get_origin(kind) or kind

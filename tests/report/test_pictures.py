@@ -232,6 +232,29 @@ def test_losses_of_runs_and_the_switch(tmp_path: Path) -> None:
     assert loss_picture([]) is None
 
 
+def test_losses_of_named_corpora_stand_beside_one_another(tmp_path: Path) -> None:
+    """Those of one run in one panel; those of several runs in one panel for each corpus, as the runs' lines."""
+    runs = [_run(tmp_path / name) for name in ("one", "two")]
+    with (runs[0] / "metrics.jsonl").open("a") as file:
+        losses = {"mlm": 4.5, "web": {"mlm": 4.0}, "code": {"mlm": 5.0}}
+        file.write(json.dumps({"step": 4, "objective": "mlm", "eval_loss": losses}) + "\n")
+    picture = loss_picture(read_runs(runs[:1]))
+    assert picture is not None
+    *overall, parts = picture.panels
+    assert [panel.title for panel in overall] == ["training batches", "held out: CLM", "held out: MLM"]
+    assert overall[2].series[0].points == (Point(3.0, 5.0), Point(4.0, 4.5))
+    assert parts.title == "held out: MLM, by corpus"
+    assert [(line.label, line.points, line.color) for line in parts.series] == [
+        ("one, web", (Point(4.0, 4.0),), 1),
+        ("one, code", (Point(4.0, 5.0),), 2),
+    ]
+    both = loss_picture(read_runs(runs))
+    assert both is not None
+    web, code = both.panels[3:]
+    assert (web.title, code.title) == ("held out: MLM, web", "held out: MLM, code")
+    assert [(line.label, line.points, line.color) for line in code.series] == [("one", (Point(4.0, 5.0),), 0)]
+
+
 def test_a_continued_run_says_what_it_began_with(tmp_path: Path) -> None:
     run = _run(tmp_path / "cpt")
     tokenizer = tmp_path / "tokenizer"

@@ -11,7 +11,7 @@ _PARENT = {
     "data.train.0.path": "a",
     "data.train.1.path": "b",
     "schedule.1.data.train": "c",
-    "data.validation": "v",
+    "data.validation.train": "v",
 }
 
 
@@ -35,7 +35,7 @@ def branch(tmp_path):
     ("found", "named"),
     [
         ({}, None),
-        ({"data.validation": "w"}, None),
+        ({"data.validation.train": "w"}, None),
         ({"data.train.1.path": "e"}, r"others: data\.train\."),
         ({"data.train.0.path": "b", "data.train.1.path": "a"}, r"others: data\.train\."),
         ({"schedule.2.data.train": "v"}, r"others: schedule\.2\.data\.train\."),

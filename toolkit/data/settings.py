@@ -1,10 +1,11 @@
 """Settings of a run's data."""
 
+import re
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
-from toolkit.core.settings import Settings
+from toolkit.core.settings import TABLE, Settings
 from toolkit.core.text import counted
 
 _SMALLEST_SHARE = 1e-9
@@ -15,6 +16,10 @@ _FOLDER, _BLEND = "str", "list[any]"
 def _kind_of_train(value: Any) -> str:
     """The kind that it is meant to be, so that a message is about that one."""
     return _BLEND if isinstance(value, list | tuple) else _FOLDER
+
+
+def _kind_of_validation(value: Any) -> str:
+    return TABLE if isinstance(value, dict) else _FOLDER
 
 
 class BlendEntry(Settings):
@@ -35,8 +40,15 @@ class DataSettings(Settings):
         Discriminator(_kind_of_train),
     ]
     """Folder of the training corpus, or a blend: a list of {path, weight}."""
-    validation: str | None = Field(None, min_length=1)
-    """Folder of the corpus that is evaluated; none: no evaluation."""
+    validation: (
+        Annotated[
+            Annotated[str, Field(min_length=1), Tag(_FOLDER)]
+            | Annotated[dict[str, Annotated[str, Field(min_length=1)]], Tag(TABLE)],
+            Discriminator(_kind_of_validation),
+        ]
+        | None
+    ) = None
+    """Folder of the corpus that is evaluated, or a table of names to folders; none: no evaluation."""
     sequence_length: Annotated[int, Field(ge=2, le=2**20)] = 2048
     """S, positions in a row."""
     windows: Literal["documents", "random-cut", "blocks"] = "documents"
@@ -63,6 +75,22 @@ class DataSettings(Settings):
                     f"{1 / _SMALLEST_SHARE:,.0f}: leave that corpus out, or make its weight larger"
                 )
         return train
+
+    @field_validator("validation")
+    @classmethod
+    def _names_are_plain(cls, validation: str | dict[str, str] | None) -> str | dict[str, str] | None:
+        if validation == {}:
+            raise ValueError("a table needs a corpus: give a folder, or NAME = folder")
+        for name in validation if isinstance(validation, dict) else ():
+            if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
+                raise ValueError(f"{name!r} cannot name a corpus: use letters, digits, - and _")
+        return validation
+
+    @property
+    def validation_folders(self) -> dict[str, str]:
+        """Folders of the corpora that are evaluated, by name; a single folder has an empty one."""
+        given = self.validation or {}
+        return given if isinstance(given, dict) else {"": given}
 
     @model_validator(mode="after")
     def _row_holds_its_segments(self) -> Self:

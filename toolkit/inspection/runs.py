@@ -20,7 +20,7 @@ from toolkit.objectives.schedule import Schedule
 from toolkit.run.folder import RunFolder
 from toolkit.run.identity import settings_in, snapshot
 from toolkit.run.load import read_without_objectives
-from toolkit.run.metrics import history, read_lines
+from toolkit.run.metrics import by_corpus, history, read_lines
 from toolkit.run.settings import RunSettings
 from toolkit.run.step_plan import StepPlan
 
@@ -104,8 +104,9 @@ def _run_facts(
     data = settings.data
     named = data.train if isinstance(data.train, str) else ", ".join(f"{p.path} x {p.weight:g}" for p in data.train)
     table.add_row("data", f"{named}, rows of {data.sequence_length:,} ({data.windows})")
-    if data.validation is not None:
-        table.add_row("validation", data.validation)
+    if folders := data.validation_folders:
+        listed = ", ".join(f"{name} {path}".strip() for name, path in folders.items())
+        table.add_row("validation", listed)
     rows = train.global_batch_rows
     table.add_row("step size", f"{rows:,} rows, {rows * data.sequence_length:,} positions")
     table.add_row("learning rate", plan.describe_learning_rate())
@@ -137,18 +138,21 @@ def _phases(plan: StepPlan, lines: Sequence[dict[str, Any]], step: int) -> "Tabl
 
 
 def _validation(schedule: Schedule, lines: Sequence[dict[str, Any]]) -> "Table":
-    """One line for the start, and one for the last evaluation in each phase."""
-    evaluated = [line for line in lines if "eval_loss" in line]
-    names = sorted({name for line in evaluated for name in line["eval_loss"]})
-    table = columns("Validation loss", "step", "after", *names)
-    chosen = {"before the first": [line for line in evaluated if line["step"] == 0]}
+    """The start, and the last evaluation in each phase: one line, and one more for each corpus that has a name."""
+    evaluated = [(line["step"], by_corpus(line["eval_loss"])) for line in lines if "eval_loss" in line]
+    names = sorted({name for _, found in evaluated for losses in found.values() for name in losses})
+    named = ["corpus"] if any(len(found) > 1 for _, found in evaluated) else []
+    table = columns("Validation loss", "step", "after", *named, *names)
+    chosen = {"before the first": [(step, found) for step, found in evaluated if step == 0]}
     for phase in schedule.phases:
-        inside = [line for line in evaluated if phase.start < line["step"] <= phase.stop]
+        inside = [(step, found) for step, found in evaluated if phase.start < step <= phase.stop]
         chosen[f"phase {phase.index + 1}, {phase.objective}"] = inside[-1:]
-    for when, found in chosen.items():
-        for line in found:
-            losses = [f"{line['eval_loss'][name]:.4f}" if name in line["eval_loss"] else "-" for name in names]
-            table.add_row(f"{line['step']:,}", when, *losses)
+    for when, last in chosen.items():
+        for step, found in last:
+            for corpus, losses in found.items():
+                which = [corpus or "all"] if named else []
+                shown = [f"{losses[name]:.4f}" if name in losses else "-" for name in names]
+                table.add_row(f"{step:,}", when, *which, *shown)
     return table
 
 

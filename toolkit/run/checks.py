@@ -50,6 +50,15 @@ def _check_evaluation(settings: RunSettings) -> None:
         )
 
 
+def _check_validation_names(settings: RunSettings) -> None:
+    for name in settings.data.validation_folders:
+        if name in {"clm", "mlm", *settings.objectives}:
+            raise SettingsError(
+                f"data.validation.{name}: eval_loss has the losses of the objective {name!r} under that name.\n"
+                "Give the corpus another name."
+            )
+
+
 def _check_probed_steps(settings: RunSettings) -> None:
     saved, every = settings.checkpoint, None if settings.probe is None else settings.probe.every
     intervals = {"checkpoint.every": saved.every, "checkpoint.keep_every": saved.keep_every}
@@ -164,6 +173,7 @@ def _check_recomputation(settings: RunSettings, ds_config: Mapping[str, Any], so
 CHECKS = Checks(
     settings=(
         ({"eval", "data"}, _check_evaluation),
+        ({"data", "objectives"}, _check_validation_names),
         ({"probe", "checkpoint"}, _check_probed_steps),
         ({"train", "parallel"}, _check_spikes),
     ),

@@ -1,6 +1,7 @@
-"""The corpora of a run, opened: those of each phase, and the one of `data.validation`."""
+"""The corpora of a run, opened: those of each phase, and those of `data.validation`."""
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,7 +30,8 @@ class RunCorpora:
 
     training: tuple[tuple[NamedCorpus, ...], ...]
     """For each phase: one, or those of a blend; phases with equal data have the same."""
-    validation: NamedCorpus | None
+    validation: Mapping[str, NamedCorpus]
+    """By name, as `DataSettings.validation_folders`."""
     first: NamedCorpus
     """The training corpus; the first of several, all of which have its tokenizer."""
     named: tuple[NamedCorpus, ...]
@@ -68,8 +70,8 @@ class RunCorpora:
 
 
 def open_corpora(run: DeclaredRun) -> RunCorpora:
-    """Open the corpora of each phase and the one of `data.validation`."""
-    path, phases = run.settings.data.validation, run.plan.data
+    """Open the corpora of each phase and those of `data.validation`."""
+    phases = run.plan.data
     opened, training = dict[str, Corpus](), list[tuple[NamedCorpus, ...]]()
     for number, data in enumerate(phases):
         if data in phases[:number]:
@@ -79,8 +81,11 @@ def open_corpora(run: DeclaredRun) -> RunCorpora:
         training.append(
             _open_training(data, f"schedule.{number}.data.train" if "train" in own else "data.train", opened)
         )
-    validation = None if path is None else NamedCorpus("data.validation", Corpus(path))
-    named = [*itertools.chain(*training), *([] if validation is None else [validation])]
+    validation = {
+        name: NamedCorpus(f"data.validation.{name}".removesuffix("."), Corpus(path))
+        for name, path in run.settings.data.validation_folders.items()
+    }
+    named = [*itertools.chain(*training), *validation.values()]
     return RunCorpora(tuple(training), validation, named[0], tuple(dict.fromkeys(named)))
 
 

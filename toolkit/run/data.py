@@ -1,6 +1,6 @@
 """The data of a run: packing plans made or found, rows and objectives built."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from toolkit.data import Blend, Corpus, DataSettings, Order, Rows, RowStream, open_rows, tokens_left_out
@@ -45,7 +45,8 @@ class RunData:
     corpora: RunCorpora
     training: tuple[TrainingRows, ...]
     """For each phase; phases with equal data have the same."""
-    validation_rows: Rows | None
+    validation_rows: Mapping[str, Rows]
+    """By name of the corpus, as `DataSettings.validation_folders`."""
     objectives: dict[str, Objective]
     """Every scheduled objective, by the run's name for it."""
     evaluated: dict[str, Objective]
@@ -111,7 +112,7 @@ def open_run_data(run: DeclaredRun) -> RunData:
 
 def read_rows(run: DeclaredRun, corpora: RunCorpora) -> RunData:
     """Make or find packing plans of checked corpora, and build objectives."""
-    settings, vocabulary, validation = run.settings, corpora.first.corpus.vocabulary, corpora.validation
+    settings, vocabulary = run.settings, corpora.first.corpus.vocabulary
     scheduled = {phase.objective for phase in settings.schedule}
     evaluated = {"clm"} | scheduled | ({"mlm"} if vocabulary.mask_id is not None else set())
     built = {
@@ -122,9 +123,10 @@ def read_rows(run: DeclaredRun, corpora: RunCorpora) -> RunData:
         run=run,
         corpora=corpora,
         training=_training_rows(run, corpora.training),
-        validation_rows=None
-        if validation is None
-        else open_rows(validation.corpus, settings.data, seed=settings.run.seed),
+        validation_rows={
+            name: open_rows(named.corpus, settings.data, seed=settings.run.seed)
+            for name, named in corpora.validation.items()
+        },
         objectives={name: built[name] for name in sorted(scheduled)},
         evaluated={name: built[name] for name in sorted(evaluated)},
     )

@@ -101,7 +101,7 @@ def _corpora_of_phases(hashes: Mapping[str, str]) -> dict[str, list[str]]:
     groups: dict[str, list[str]] = {}
     for key in sorted(hashes):
         group, is_training, _ = key.partition(".train")
-        if is_training:
+        if is_training and not key.startswith("data.validation"):
             groups.setdefault(group, []).append(hashes[key])
     return groups
 

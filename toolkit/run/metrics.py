@@ -17,6 +17,10 @@ from toolkit.run.step_plan import StepPlan
 _TAIL_BYTES = 1 << 14
 
 
+Losses = Mapping[str, float | Mapping[str, float]]
+"""Validation losses: by objective, over all corpora; and by objective for each corpus that has a name."""
+
+
 class Rates(TypedDict, total=False):
     """Speed since the previous line; `mfu` only if the peak of the devices is known."""
 
@@ -38,7 +42,7 @@ class MetricsLine(Rates, total=False):
     learning_rate: float
     grad_norm: float
     data_digest: str
-    eval_loss: Mapping[str, float]
+    eval_loss: Losses
     probe: Mapping[str, float]
     spike: Literal["told", "skipped"]
 
@@ -53,7 +57,15 @@ def scalars(line: MetricsLine) -> dict[str, float]:
         named[f"loss/{line['objective']}"] = line["loss"]
     values = cast("dict[str, float]", line)
     named |= {name: values[name] for name in _CURVES if name in values}
-    return named | {f"validation/{name}": loss for name, loss in line.get("eval_loss", {}).items()}
+    for corpus, losses in by_corpus(line.get("eval_loss", {})).items():
+        named |= {"/".join(filter(None, ("validation", corpus, name))): loss for name, loss in losses.items()}
+    return named
+
+
+def by_corpus(losses: Losses) -> dict[str, Mapping[str, float]]:
+    """Validation losses by objective for each corpus; the first, without a name, are those over all."""
+    corpora = {name: found for name, found in losses.items() if isinstance(found, Mapping)}
+    return {"": {name: loss for name, loss in losses.items() if not isinstance(loss, Mapping)}, **corpora}
 
 
 def probe_scalars(scores: Mapping[str, float]) -> dict[str, float]:

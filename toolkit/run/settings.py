@@ -115,7 +115,7 @@ class EvaluationSettings(Settings):
     every: int | None = Field(None, gt=0)
     """Steps between evaluations; unset: before the first step and after each phase only."""
     rows: int | None = Field(None, gt=0)
-    """How many of the first validation rows are used; unset: all."""
+    """How many of the first validation rows are used, of each corpus; unset: all."""
 
 
 class ProbeSettings(Settings):

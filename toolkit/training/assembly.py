@@ -27,7 +27,7 @@ def assemble(
     is_stop_requested: Callable[[], bool],
 ) -> Run:
     """The run as the loop wants it, from a state on; manifests name the origin of the weights."""
-    settings, data, plan, ranks, rows = run.settings, run.data, run.plan, engine.ranks, run.data.validation_rows
+    settings, data, plan, ranks = run.settings, run.data, run.plan, engine.ranks
     parts, batches = list(dict.fromkeys(data.training)), run.division.batches
     streams = [part.stream() for part in parts]
     is_static = run.division.is_compiled or ranks.device.type == "cuda"
@@ -37,8 +37,8 @@ def assemble(
         number = parts.index(data.training[plan.schedule.phase_at(step).index])
         return StepRows(streams[number], parts[number].paths, plan.position(step), batches.at(step))
 
-    if rows is not None:
-        evaluated = EvaluationBatches(
+    evaluated = {
+        name: EvaluationBatches(
             rows,
             num_rows=min(settings.eval.rows or rows.num_rows, rows.num_rows),
             micro_batch_rows=run.division.batch.micro_batch_rows,
@@ -48,6 +48,9 @@ def assemble(
             device=ranks.device,
             targets_multiple=multiple,
         )
+        for name, rows in data.validation_rows.items()
+    }
+    if evaluated:
         evaluator = Evaluator(engine, evaluated, data.evaluated, every=settings.eval.every)
     return Run(
         engine=engine,

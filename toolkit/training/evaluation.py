@@ -1,7 +1,7 @@
 """Validation losses during a run."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from toolkit.core.errors import NonFiniteError
 from toolkit.engine.engine import Engine, MicroBatch
@@ -12,13 +12,18 @@ from toolkit.training.run_state import StepInfo
 
 
 class Evaluator:
-    """Takes validation losses of a model in training, of each objective; collective.
+    """Takes validation losses of a model in training, of each objective on each corpus; collective.
 
     They are taken before the first step, at the end of each phase and, unless it is None, `every` so many steps.
     """
 
     def __init__(
-        self, engine: Engine, batches: EvaluationBatches, objectives: Mapping[str, Objective], *, every: int | None
+        self,
+        engine: Engine,
+        batches: Mapping[str, EvaluationBatches],
+        objectives: Mapping[str, Objective],
+        *,
+        every: int | None,
     ) -> None:
         self._engine, self._batches, self._objectives, self._every = engine, batches, objectives, every
 
@@ -26,17 +31,26 @@ class Evaluator:
         """True where validation losses are taken after this step."""
         return info.is_start or info.is_phase_end or (self._every is not None and info.step % self._every == 0)
 
-    def losses(self, step: int, errors: RankErrors) -> dict[str, float]:
-        """Token means over the validation rows by name of the objective; one that is not finite ends the run."""
-        return {name: self._loss(name, step, errors) for name in self._objectives}
+    def losses(self, step: int, errors: RankErrors) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
+        """Token means by name of the objective, over the rows of all corpora and for each that has a name; one that is
+        not finite ends the run.
+        """
+        sums = {
+            name: {corpus: self._sum(name, corpus, step, errors) for corpus in self._batches}
+            for name in self._objectives
+        }
+        return {name: _mean(found.values()) for name, found in sums.items()}, {
+            corpus: {name: _mean([found[corpus]]) for name, found in sums.items()} for corpus in self._batches if corpus
+        }
 
-    def _loss(self, name: str, step: int, errors: RankErrors) -> float:
-        objective, num_targets = self._objectives[name], 0
+    def _sum(self, name: str, corpus: str, step: int, errors: RankErrors) -> tuple[float, int]:
+        """Sum of the losses of all targets, and their number."""
+        objective, batches, num_targets = self._objectives[name], self._batches[corpus], 0
 
         def micro_batches() -> Iterator[MicroBatch]:
             nonlocal num_targets
-            built = self._batches.of(objective)
-            for _ in range(self._batches.num_batches):
+            built = batches.of(objective)
+            for _ in range(batches.num_batches):
                 count = 0
                 with errors.kept():
                     batch, count = next(built)
@@ -45,10 +59,14 @@ class Evaluator:
                 yield batch
 
         loss_sum = self._engine.loss_sum(micro_batches(), attention=objective.attention)
-        loss = loss_sum / max(num_targets, 1)
-        if not math.isfinite(loss):
+        if not math.isfinite(loss_sum):
+            where = f" on {corpus}" if corpus else ""
             raise NonFiniteError(
-                f"step {step}: the validation loss of {name} is not finite: the weights have diverged.\n"
+                f"step {step}: the validation loss of {name}{where} is not finite: the weights have diverged.\n"
                 "Nothing of this step was saved; the last checkpoint is intact. Try a smaller lr.peak."
             )
-        return loss
+        return loss_sum, num_targets
+
+
+def _mean(sums: Collection[tuple[float, int]]) -> float:
+    return sum(loss for loss, _ in sums) / max(sum(count for _, count in sums), 1)

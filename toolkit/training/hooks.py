@@ -9,6 +9,7 @@ from toolkit.checkpoint.retention import CheckpointSettings, retain
 from toolkit.core.console import progress
 from toolkit.objectives.base import Objective
 from toolkit.objectives.schedule import Phase
+from toolkit.run.metrics import Losses, by_corpus
 from toolkit.run.step_plan import StepPlan
 from toolkit.training.rank_errors import RankErrors
 from toolkit.training.run_state import RunState, StepInfo, StepMetrics
@@ -28,8 +29,8 @@ class Hook:
     def on_start(self, info: StepInfo) -> None:
         """Called before the first step of this process."""
 
-    def after_evaluation(self, info: StepInfo, losses: Mapping[str, float]) -> None:
-        """Called with an evaluation's losses by objective: at step 0 after `on_start`, else before `after_step`."""
+    def after_evaluation(self, info: StepInfo, losses: Losses) -> None:
+        """Called with an evaluation's losses: at step 0 after `on_start`, else before `after_step`."""
 
     def after_step(self, info: StepInfo, metrics: StepMetrics) -> None:
         """Called after each update, and after its evaluation where one is due."""
@@ -57,7 +58,7 @@ class HookList(Hook):
         """Call each hook."""
         self._run(lambda hook: hook.on_start(info))
 
-    def after_evaluation(self, info: StepInfo, losses: Mapping[str, float]) -> None:
+    def after_evaluation(self, info: StepInfo, losses: Losses) -> None:
         """Call each hook."""
         self._run(lambda hook: hook.after_evaluation(info, losses))
 
@@ -109,9 +110,12 @@ class ConsoleHook(Hook):
         self._progress = self._stack.enter_context(steps)
         self._say_phase(info.phase)
 
-    def after_evaluation(self, info: StepInfo, losses: Mapping[str, float]) -> None:
+    def after_evaluation(self, info: StepInfo, losses: Losses) -> None:
         """Show validation losses."""
-        shown = ", ".join(f"{name} {loss:.3f}" for name, loss in losses.items())
+        shown = "; ".join(
+            f"{corpus}: ".removeprefix(": ") + ", ".join(f"{name} {loss:.3f}" for name, loss in found.items())
+            for corpus, found in by_corpus(losses).items()
+        )
         self._progress.say(f"step {info.step:,}: validation loss {shown}")
 
     def after_step(self, info: StepInfo, metrics: StepMetrics) -> None:

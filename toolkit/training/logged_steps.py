@@ -13,7 +13,7 @@ from typing import Protocol, cast
 from toolkit.core.errors import UserError, is_out_of_room
 from toolkit.run.declared import DeclaredRun
 from toolkit.run.identity import snapshot
-from toolkit.run.metrics import MetricsFile, MetricsLine, probe_scalars, scalars
+from toolkit.run.metrics import Losses, MetricsFile, MetricsLine, probe_scalars, scalars
 from toolkit.training.hooks import Hook
 from toolkit.training.run_state import StepInfo, StepMetrics
 from toolkit.training.speed import Speed
@@ -53,9 +53,9 @@ class LogHook(Hook):
     ) -> None:
         self._writers, self._every, self._speed, self._is_probed = writers, every, speed, is_probed
         self._waiting: list[deque[MetricsLine]] = [deque() for _ in writers]
-        self._eval_losses: Mapping[str, float] = {}
+        self._eval_losses: Losses = {}
 
-    def after_evaluation(self, info: StepInfo, losses: Mapping[str, float]) -> None:
+    def after_evaluation(self, info: StepInfo, losses: Losses) -> None:
         """Keep the losses for the line of the step; before the first step, write one."""
         self._eval_losses = losses
         if info.is_start:

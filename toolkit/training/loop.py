@@ -140,6 +140,6 @@ def _evaluate_if_due(run: Run, info: StepInfo, hooks: HookList) -> RunState:
     if run.evaluator is None or not run.evaluator.is_due(info):
         return info.state
     # What a hook met before does not cost the step its evaluation.
-    losses = run.evaluator.losses(info.step, RankErrors(run.engine.ranks))
-    hooks.after_evaluation(info, losses)
+    losses, of_corpora = run.evaluator.losses(info.step, RankErrors(run.engine.ranks))
+    hooks.after_evaluation(info, {**losses, **of_corpora})
     return info.state.with_losses({f"validation/{name}": loss for name, loss in losses.items()})

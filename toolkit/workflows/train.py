@@ -120,7 +120,7 @@ def prepare_if_named(data: DataSettings) -> None:
     Both, and the training corpus first: the other lies inside its folder.
     """
     shipped = preset_data("quickstart")
-    if any(getattr(data, split) == getattr(shipped, split) for split in _SPLITS):
+    if data.train == shipped.train or shipped.validation in data.validation_folders.values():
         prepare_bundled_corpus(shipped)
 
 
@@ -131,8 +131,7 @@ def _missing(settings: RunSettings) -> list[tuple[str, str]]:
         named = [("data.train", data.train)]
     else:
         named = [(f"data.train.{number}.path", entry.path) for number, entry in enumerate(data.train)]
-    if data.validation is not None:
-        named.append(("data.validation", data.validation))
+    named += [(f"data.validation.{name}".removesuffix("."), path) for name, path in data.validation_folders.items()]
     if settings.init is not None:
         named.append(("init.from", settings.init.source))
     return [(key, path) for key, path in named if not Path(path).exists()]

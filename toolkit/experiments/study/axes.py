@@ -48,7 +48,7 @@ def _axes_of_keys(path: tuple[str, ...], given: Any) -> Iterator[list[Choice]]:
     if not isinstance(given, list) or not given:
         raise SettingsError(f"axes.{axis}: expected a list of values, got {given!r}.")
     # Validation belongs to a run's identity, and no step reads it.
-    if is_free(axis) or axis == "data.validation":
+    if is_free(axis) or axis.startswith("data.validation"):
         raise SettingsError(
             f"axes.{axis}: it changes no weight, so all its models would be the same. Give it in [set]."
         )

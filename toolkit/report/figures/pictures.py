@@ -1,5 +1,6 @@
 """Contents of figures, as values: panels of series. `drawing` makes SVG and PDF of them."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -91,15 +92,20 @@ def loss_picture(runs: Sequence[RunCurves], *, unigram: Mapping[str, float] | No
     training = tuple(
         Series(run.title, tuple(Point(*pair) for pair in run.training), color) for color, run in enumerate(runs)
     )
-    names = list(dict.fromkeys(name for run in runs for name in run.held_out))
     panels = [Panel("training batches", tuple(line for line in training if line.points), _NATS, marks)]
-    for name in names:
-        lines = tuple(
-            Series(run.title, tuple(Point(*pair) for pair in run.held_out[name]), color)
-            for color, run in enumerate(runs)
-            if name in run.held_out
-        )
-        panels.append(Panel(f"held out: {name.upper()}", lines, _NATS, marks, floor=(unigram or {}).get(name)))
+    found = [key for run in runs for key in run.held_out]
+    names = dict.fromkeys(name for name, _ in found)
+    corpora = list(dict.fromkeys(corpus for _, corpus in found if corpus))
+    # Those of one run in one panel, to compare them; of several runs one in each, to compare the runs.
+    shares_panel = len(runs) == 1 < len(corpora)
+    groups = {"": [""]} | (
+        {", by corpus": corpora} if shares_panel else {f", {corpus}": [corpus] for corpus in corpora}
+    )
+    for which, group in groups.items():
+        for name in names:
+            floor = None if which else (unigram or {}).get(name)
+            lines = _held_out(runs, name, group)
+            panels.append(Panel(f"held out: {name.upper()}{which}", lines, _NATS, marks, floor=floor))
     return Picture(
         name="losses",
         title="Pretraining losses",
@@ -108,6 +114,20 @@ def loss_picture(runs: Sequence[RunCurves], *, unigram: Mapping[str, float] | No
         x_label="training step",
         panels=tuple(panel for panel in panels if panel.series),
         has_points=False,
+    )
+
+
+def _held_out(runs: Sequence[RunCurves], name: str, corpora: Sequence[str]) -> tuple[Series, ...]:
+    """A line for each run and corpus; those of several corpora have names and colours of their own."""
+    is_one = len(corpora) == 1
+    return tuple(
+        Series(
+            run.title if is_one else f"{run.title}, {corpus}",
+            tuple(Point(*pair) for pair in run.held_out[name, corpus]),
+            number if is_one else number + len(runs),
+        )
+        for number, (run, corpus) in enumerate(itertools.product(runs, corpora))
+        if (name, corpus) in run.held_out
     )
 
 

@@ -12,7 +12,7 @@ from toolkit.core.errors import CheckpointError, UserError
 from toolkit.report.read.manifests import start_of
 from toolkit.run.folder import RunFolder
 from toolkit.run.identity import settings_in
-from toolkit.run.metrics import history, read_lines
+from toolkit.run.metrics import by_corpus, history, read_lines
 from toolkit.run.step_plan import schedule_of
 
 Curve = tuple[tuple[float, float], ...]
@@ -26,8 +26,8 @@ class RunCurves:
     name: str
     folder: Path
     training: Curve
-    held_out: Mapping[str, Curve]
-    """By objective."""
+    held_out: Mapping[tuple[str, str], Curve]
+    """By objective and corpus; those over all corpora have an empty name."""
     switches: tuple[int, ...]
     settings: str | None
     """run.toml."""
@@ -93,10 +93,11 @@ def curves_of(lines: Sequence[Mapping[str, Any]], *, name: str, folder: Path, se
     switches = [
         before["step"] for before, after in pairwise(trained) if before.get("objective") != after.get("objective")
     ]
+    evaluated = [(line["step"], _evaluation(line)) for line in lines]
     held_out = {
-        objective: curve
-        for objective in dict.fromkeys(key for line in lines for key in _evaluation(line))
-        if (curve := _curve((line["step"], _evaluation(line).get(objective)) for line in lines))
+        key: curve
+        for key in dict.fromkeys(key for _, losses in evaluated for key in losses)
+        if (curve := _curve((step, losses.get(key)) for step, losses in evaluated))
     }
     training = _curve((line["step"], line.get("loss")) for line in lines)
     return RunCurves(name, folder, training, held_out, tuple(switches), settings)
@@ -107,9 +108,10 @@ def _kind(manifest: CheckpointManifest, name: object) -> object:
     return manifest.settings.get("objectives", {}).get(name, {}).get("kind", name)
 
 
-def _evaluation(line: Mapping[str, Any]) -> Mapping[str, Any]:
+def _evaluation(line: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
     found = line.get("eval_loss")
-    return found if isinstance(found, dict) else {}
+    losses = by_corpus(found if isinstance(found, dict) else {})
+    return {(name, corpus): loss for corpus, found in losses.items() for name, loss in found.items()}
 
 
 def _curve(pairs: Any) -> Curve:

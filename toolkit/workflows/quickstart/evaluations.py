@@ -50,11 +50,9 @@ def unigram_losses(data: RunData) -> dict[str, float]:
     Frequencies are counted over the training corpus, with one added to each count.
     """
     log_frequency_V = torch.from_numpy(_log_frequencies(data.corpus))
-    assert data.validation_rows is not None
-    num_rows = min(data.run.settings.eval.rows or data.validation_rows.num_rows, data.validation_rows.num_rows)
-    batches = EvaluationBatches(
-        data.validation_rows, num_rows=num_rows, micro_batch_rows=8, seed=data.run.settings.run.seed
-    )
+    (rows,) = data.validation_rows.values()
+    num_rows = min(data.run.settings.eval.rows or rows.num_rows, rows.num_rows)
+    batches = EvaluationBatches(rows, num_rows=num_rows, micro_batch_rows=8, seed=data.run.settings.run.seed)
     losses = {}
     for name, objective in data.evaluated.items():
         labels_N = torch.cat([batch.labels_N for batch, _ in batches.of(objective)])
