@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -31,7 +31,8 @@ def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make_checkpoint(tmp_path: Path, tokenizer_folder: Path) -> Callable[..., Path]:
     """Writes a checkpoint of a toy model with random weights, of a size at which a wrong detail shows.
 
-    Keywords change the model's settings. Norm weights are drawn too: at 1 a norm left out would go unnoticed.
+    `run` has tables of the run's settings; other keywords change the model's. Norm weights are drawn too: at 1 a norm
+    left out would go unnoticed.
     """
 
     def make(
@@ -39,6 +40,7 @@ def make_checkpoint(tmp_path: Path, tokenizer_folder: Path) -> Callable[..., Pat
         *,
         tokenizer: Path = tokenizer_folder,
         vocabulary: Vocabulary = TINY_VOCABULARY,
+        run: Mapping[str, object] | None = None,
         **changes: object,
     ) -> Path:
         settings: ModelSettings = model_settings("test", **({"vocab_size": 384, "initializer_range": 0.15} | changes))
@@ -57,7 +59,7 @@ def make_checkpoint(tmp_path: Path, tokenizer_folder: Path) -> Callable[..., Pat
             model=settings,
             vocabulary=vocabulary,
             num_parts=2,
-            settings=SETTINGS,
+            settings={**SETTINGS, **(run or {})},
         )
 
     return make

@@ -1,6 +1,9 @@
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pytest
+import torch
 import transformers
 
 from toolkit.checkpoint.read import open_checkpoint
@@ -59,6 +62,55 @@ def test_the_example_in_the_card_runs(make_checkpoint: Callable[..., Path], tmp_
         names: dict[str, object] = {}
         exec(code.replace(f'"{form}"', repr(str(out))), names)
         assert names[result].shape[0] == 1  # type: ignore[attr-defined]
+
+
+def _run_of(kind: str) -> dict[str, object]:
+    """CLM for 10 steps, then an objective of a kind, under a name of its own."""
+    schedule = [{"objective": "clm", "steps": 10}, {"objective": "both-sides", "steps": 30}]
+    return {"objectives": {"clm": {"kind": "clm"}, "both-sides": {"kind": kind}}, "schedule": schedule}
+
+
+def test_an_encoder_that_mntp_trained_last_says_that_fill_mask_is_off_by_one(
+    make_checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    from toolkit.conversion import to_hf
+
+    report = to_hf(make_checkpoint(run=_run_of("mntp")), tmp_path / "out", dtype="fp32")
+    assert report.architecture == "EuroBertForMaskedLM"
+    (note,) = [note for note in report.notes if "fill-mask" in note]
+    assert "behind it, so the fill-mask pipeline is off by one" in note
+    card = (tmp_path / "out/README.md").read_text()
+    assert "pipeline_tag: feature-extraction\n" in card
+    assert "with a head that predicts a masked token at the position before it, as `EuroBertForMaskedLM`" in card
+    assert "(`mntp`): its logits at a position are those of the token\nbehind it" in card
+    names: dict[str, Any] = {}
+    exec(card.split("```python\n")[1].split("```")[0].replace('"out"', repr(str(tmp_path / "out"))), names)
+    plain = names["model"](**names["inputs"]).logits
+    assert torch.equal(names["logits"][:, 1:], plain[:, :-1])
+
+
+@pytest.mark.parametrize(
+    ("kind", "step", "options"),
+    [
+        ("mntp", 10, {}),
+        ("mntp", 20, {"form": "causal"}),
+        ("mntp", 20, {"sentence_transformers": True}),
+        ("span", 20, {}),
+        ("diffusion", 20, {}),
+    ],
+)
+def test_other_heads_are_where_their_class_expects_them(
+    make_checkpoint: Callable[..., Path], tmp_path: Path, kind: str, step: int, options: dict[str, Any]
+) -> None:
+    """One from before its first step of mntp, a decoder, an encoder without its head, and those that look like MLM."""
+    from toolkit.conversion import to_hf
+
+    report = to_hf(make_checkpoint(step, run=_run_of(kind)), tmp_path / "out", **options)
+    assert not [note for note in report.notes if "off by one" in note]
+    card = (tmp_path / "out/README.md").read_text()
+    assert ("pipeline_tag: fill-mask\n" in card) is (not options)
+    assert "`mntp`" not in card
+    assert "roll" not in card
 
 
 def test_a_manifest_of_a_checkpoint_without_a_run_still_has_a_card(make_checkpoint: Callable[..., Path]) -> None:

@@ -8,7 +8,12 @@ from typing import Any, Literal
 
 from toolkit.checkpoint.manifest import CheckpointManifest
 from toolkit.conversion.forms import ExportForm, exported_pad_id
+from toolkit.conversion.weights import HEAD
+from toolkit.core.errors import CheckpointError, SettingsError
+from toolkit.objectives.mlm import MaskedNextTokenPrediction
+from toolkit.run.identity import settings_in
 from toolkit.run.old_branches import as_fork
+from toolkit.run.step_plan import schedule_of
 
 _PIPELINE_TAG = {ExportForm.BIDIRECTIONAL: "fill-mask", ExportForm.CAUSAL: "text-generation"}
 _ABOUT = {
@@ -33,6 +38,14 @@ inputs = tokenizer("The cat sat on", return_tensors="pt")
 tokens = model.generate(**inputs, max_new_tokens=20)
 """,
 }
+_SHIFTED_ABOUT = (
+    "A text encoder (bidirectional attention) with a head that predicts a masked token at the position before it"
+)
+_SHIFTED = """\
+The head was trained last by masked next-token prediction (`mntp`): its logits at a position are those of the token
+behind it, and the first token of a text has none. The `fill-mask` pipeline reads the mask's own position, and would
+name the token behind the mask.
+"""
 _EMBEDDING = """\
 from sentence_transformers import SentenceTransformer
 
@@ -83,15 +96,18 @@ def model_card(
     The folder does not have the parameters `left_out`: a head of its own, where it is for sentence-transformers.
     """
     manifest = manifest.model_copy(update={"settings": as_fork(manifest.settings)})
+    is_shifted = has_shifted_head(manifest, form, left_out=left_out)
     has_own_class = form is ExportForm.CAUSAL or architecture == "EuroBertForMaskedLM"
-    tag = _PIPELINE_TAG[form] if has_own_class else "feature-extraction"
-    about = _ABOUT[form]
+    tag = _PIPELINE_TAG[form] if has_own_class and not is_shifted else "feature-extraction"
+    about = _SHIFTED_ABOUT if is_shifted else _ABOUT[form]
     base = manifest.origin.get("model", "")
     # Only an id of the hub says something to readers of the page.
     based_on = f"base_model: {base}\n" if "/" in base else ""
     loading = (
         _LOADING[form] if has_own_class else _LOADING[form].replace("AutoModelForMaskedLM", "AutoModelForCausalLM")
     )
+    if is_shifted:
+        loading = loading.replace(".logits\n", ".logits.roll(1, dims=1)  # to the token that they are of\n")
     places = "the head loads through `AutoModelForCausalLM` and the encoder through `AutoModel`"
     if library == "sentence-transformers":
         tag, loading = "sentence-similarity", _EMBEDDING
@@ -107,6 +123,7 @@ def model_card(
         f"# {name}\n",
         f"{about}, as `{architecture}` of stock {since}, without remote code.\n",
         f"## Use\n\n```python\n{loading.format(name=name)}```\n",
+        _SHIFTED if is_shifted else "",
         notes.format(
             pad_id=exported_pad_id(manifest.vocabulary.vocabulary()),
             version=version,
@@ -118,6 +135,21 @@ def model_card(
         f"Written by encoder-pretraining-toolkit {manifest.toolkit_version}.\n",
     ]
     return "\n".join(part for part in parts if part)
+
+
+def has_shifted_head(manifest: CheckpointManifest, form: ExportForm, *, left_out: frozenset[str]) -> bool:
+    """True where an encoder's head was trained last to predict a hidden token at the position before it."""
+    if form is ExportForm.CAUSAL or HEAD in left_out or manifest.step == 0:
+        return False
+    try:
+        schedule = schedule_of(settings_in(manifest))
+    except (CheckpointError, SettingsError):
+        return False
+    settings = as_fork(manifest.settings)
+    phase = settings["schedule"][schedule.phase_at(min(manifest.step, schedule.total_steps) - 1).index]
+    names = [entry["objective"] for entry in phase.get("mix") or [phase]]
+    declared = settings.get("objectives", {})
+    return MaskedNextTokenPrediction.name in {declared.get(name, {}).get("kind", name) for name in names}
 
 
 def _facts(manifest: CheckpointManifest) -> Iterator[tuple[str, str]]:

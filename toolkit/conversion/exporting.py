@@ -20,7 +20,7 @@ from toolkit.checkpoint.durable import stream_safetensors
 from toolkit.checkpoint.manifest import COPY_AGAIN
 from toolkit.checkpoint.read import Checkpoint, open_checkpoint
 from toolkit.checkpoint.write import split_into_files
-from toolkit.conversion.card import model_card
+from toolkit.conversion.card import has_shifted_head, model_card
 from toolkit.conversion.exported_tokenizer import write_tokenizer
 from toolkit.conversion.folders import check_output, output_directory
 from toolkit.conversion.forms import (
@@ -39,7 +39,6 @@ from toolkit.conversion.tokenizer import update_json, write_json
 from toolkit.conversion.weights import HEAD
 from toolkit.core.errors import CheckpointError, ToolkitError, UserError
 from toolkit.core.settings import explain
-from toolkit.core.types import Vocabulary
 from toolkit.model.config import ModelSettings
 
 if TYPE_CHECKING:
@@ -149,7 +148,7 @@ def to_hf(
         form=form,
         dtype=dtype,
         architecture=class_name,
-        notes=(*_notes(form, class_name, settings, vocabulary, left_out=left_out), *differences),
+        notes=(*_notes(form, class_name, settings, source, left_out=left_out), *differences),
         max_difference=parity.max_difference,
         max_logit=parity.max_logit,
         files=files,
@@ -241,9 +240,9 @@ def _write_modules(folder: Path, settings: ModelSettings, *, row_length: object)
 
 
 def _notes(
-    form: ExportForm, class_name: str, settings: ModelSettings, vocabulary: Vocabulary, *, left_out: frozenset[str]
+    form: ExportForm, class_name: str, settings: ModelSettings, source: Checkpoint, *, left_out: frozenset[str]
 ) -> tuple[str, ...]:
-    notes = []
+    notes, vocabulary = [], source.manifest.vocabulary.vocabulary()
     if left_out:
         notes.append("the head is left out; fill-mask needs an export without --sentence-transformers")
     if (pad_id := exported_pad_id(vocabulary)) != vocabulary.pad_id:
@@ -258,6 +257,11 @@ def _notes(
         notes.append(
             f"{why}load {head}the encoder through AutoModel; is_causal: false in config.json makes attention "
             "bidirectional, from transformers 5.2 on"
+        )
+    if has_shifted_head(source.manifest, form, left_out=left_out):
+        notes.append(
+            "trained last by mntp: logits at a position are those of the token behind it, so the fill-mask pipeline is "
+            "off by one; the model card shows how to read them"
         )
     if settings.qkv_bias:
         notes.append("attention_bias: true; the class has biases at the output of attention too, which are zero")
