@@ -184,7 +184,10 @@ def test_a_blend_of_one_corpus_is_that_corpus(parts: list[tuple[Rows, Order]]) -
         ([{"path": "a", "weight": 0}], "greater than 0"),
         ([{"path": "a", "weight": -1.0}], "greater than 0"),
         ([{"path": "a", "weight": float("inf")}], "finite"),
-        ([{"path": "a"}], "weight"),
+        (
+            [{"path": "a"}, {"path": "b", "weight": 1}],
+            r"a has no weight in data.train. Give .* data.weights.temperature",
+        ),
         ([{"path": "a", "weight": 1, "wieght": 2}], "wieght"),
         ([{"path": "a", "weight": 1}, {"path": "b", "weight": 1e-12}], "less than one row in 1,000,000,000"),
     ],
@@ -192,3 +195,40 @@ def test_a_blend_of_one_corpus_is_that_corpus(parts: list[tuple[Rows, Order]]) -
 def test_weights_that_cannot_be(train: list[dict[str, object]], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         DataSettings(train=train)
+
+
+_BOTH = [{"path": "a"}, {"path": "b"}]
+
+
+@pytest.mark.parametrize(
+    ("train", "temperature", "message"),
+    [
+        (_BOTH, 5.0, "less than or equal to 1"),
+        (_BOTH, -0.1, "greater than or equal to 0"),
+        (_BOTH, float("nan"), "less than or equal to 1"),
+        ("a", 0.7, "data.weights is for corpora of a blend"),
+        ([{"path": "a", "weight": 1}, {"path": "b", "weight": 1}], 0.7, "data.weights is for corpora of a blend"),
+        ([{"path": "a"}, {"path": "b", "weight": 1}], 0.7, "Leave weight out of data.train"),
+    ],
+)
+def test_temperatures_that_cannot_be(train: object, temperature: float, message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        DataSettings(train=train, weights={"temperature": temperature})
+
+
+@pytest.mark.parametrize(
+    ("temperature", "weights", "second"),
+    [
+        (1.0, [1e6, 1e4], 1 / 101),
+        (0.5, [1e3, 1e2], 1 / 11),
+        (0.0, [1.0, 1.0], 1 / 2),
+        (0.7, [15848.9, 630.957], 0.0383),
+    ],
+)
+def test_weights_by_temperature(temperature: float, weights: list[float], second: float) -> None:
+    """n^t: of a million tokens and ten thousand."""
+    settings = DataSettings(train=_BOTH, weights={"temperature": temperature})
+    assert isinstance(settings.train, tuple)
+    found = [settings.weight_of(entry, size) for entry, size in zip(settings.train, (10**6, 10**4), strict=True)]
+    assert found == weights
+    assert float(Blend(found, seed=1).shares[1]) == pytest.approx(second, rel=1e-3)

@@ -195,6 +195,22 @@ def test_rows_go_on_where_a_phase_names_the_corpus_of_the_run_again(tmp_path: Pa
     ]
 
 
+@pytest.mark.parametrize("tail", ["folder", "blend", "weights"])
+def test_weights_by_temperature_are_of_blends_without_weights(tmp_path: Path, tail: str) -> None:
+    paths = [f'path = "{tmp_path / name}"' for name in ("corpus", "validation")]
+    blend = f"data.train=[{{{paths[0]}}}, {{{paths[1]}}}]"
+    overrides = (blend, "data.weights.temperature=0.7", "checkpoint.every=4")
+    run_distributed([RunCase(str(write_run(tmp_path, phase_steps=4)), "zero0", overrides)], world_size=1)
+    train, temperature = {
+        "folder": (f'"{tmp_path / "corpus"}"', None),
+        "blend": (f"[{{{paths[1]}}}, {{{paths[0]}}}]", 0.7),
+        "weights": (f"[{{{paths[1]}, weight = 2}}, {{{paths[0]}, weight = 1}}]", None),
+    }[tail]
+    plan = StepPlan(load_run(str(_branch(tmp_path / "run", tmp_path, f"{_MLM}[data]\ntrain = {train}\n"))))
+    found = [None if data.weights is None else data.weights.temperature for data in plan.data]
+    assert found == [0.7, temperature]
+
+
 def test_a_later_phase_goes_on_in_the_trunks_data_behind_one_on_new_data(trunk: Path, tmp_path: Path) -> None:
     """Step 4 has read 32 rows of the trunk's corpus; two steps on another one, and then two on the trunk's."""
     new = f'{{objective="mlm", steps=2, data={{train="{trunk.parent / "validation"}"}}}}'

@@ -8,7 +8,7 @@ from toolkit.core.errors import CorpusError, SettingsError
 from toolkit.data import EncodingEntry, FrameEntry, read_manifest, write_manifest
 from toolkit.run.data import open_run_data
 from toolkit.run.identity import snapshot
-from toolkit.run.load import declare_run
+from toolkit.run.load import declare_run, read_resolved, to_toml
 from toolkit.run.resolve import resolve_run
 from toolkit.testing.corpora import random_documents, write_token_corpus
 
@@ -120,6 +120,29 @@ def test_one_corpus_twice_in_a_blend_is_refused(tmp_path):
     again = f"{tmp_path}/validation/../corpus/"
     with pytest.raises(SettingsError, match=r"data.train.0.path and data.train.2.path both name"):
         open_run_data(declare_run(str(run_file), [_blend(tmp_path / "corpus", tmp_path / "validation", again)]))
+
+
+def test_weights_by_temperature_follow_from_the_tokens(tmp_path):
+    run_file = str(write_run(tmp_path))
+    both = f"data.train=[{{path='{tmp_path / 'corpus'}'}}, {{path='{tmp_path / 'validation'}'}}]"
+    phases = (
+        '{objective="clm", steps=4}, {objective="mlm", steps=2, data={weights={temperature=0.0}}}, '
+        f'{{objective="mlm", steps=2, data={{train="{tmp_path / "validation"}"}}}}'
+    )
+    declared = declare_run(run_file, [both, "data.weights.temperature=0.7", f"schedule=[{phases}]"])
+    data = open_run_data(declared)
+    first, second, last = (part.corpora for part in data.training)
+    large, small = (named.corpus.num_tokens for named in first)
+    assert large > 5 * small
+    assert [named.weight for named in first] == pytest.approx([large**0.7, small**0.7], rel=1e-5)
+    assert [named.weight for named in second] == [1.0, 1.0]
+    assert [named.weight for named in last] == [1.0]
+    assert "a blend of 2 corpora in shares of their tokens ^ 0.7, 32 rows in phase 1:" in data.describe()
+    assert f"{100 / (1 + (small / large) ** 0.7):.2f}% of phase 1 takes" in data.describe()
+    assert declared.plan.describe_changes(declared.plan.schedule.phases[1]).endswith(", temperature 0")
+    (tmp_path / "resolved.toml").write_text(to_toml(declared.settings))
+    resolved = read_resolved(tmp_path / "resolved.toml")
+    assert (resolved.settings.data, resolved.plan.data) == (declared.settings.data, declared.plan.data)
 
 
 def test_a_missing_corpus_of_a_blend_is_named(tmp_path):

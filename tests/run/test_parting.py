@@ -280,6 +280,13 @@ def test_other_data_at_the_same_position_part() -> None:
     assert (parting(a, b).step, parting(a, b).reason) == (4, "data.train: b there, c here")
 
 
+def test_other_temperatures_part_at_once() -> None:
+    data = {"train": [{"path": "a"}, {"path": "b"}], "sequence_length": 64}
+    a, b = (_run(data=data | {"weights": {"temperature": value}}) for value in (0.5, 0.7))
+    assert parting(a, a) == Parting(12)
+    assert parting(a, b).reason == "data.weights.temperature: 0.5 there, 0.7 here"
+
+
 def test_a_batch_warm_up_is_shared_up_to_the_next_phase() -> None:
     first = {"objective": "clm", "steps": 6, "batch_warmup_rows": 2, "batch_warmup_tokens": 768}
     a, b = (_run(schedule=[first, *_schedule(f"{kind} 6")]) for kind in ("clm", "mlm"))

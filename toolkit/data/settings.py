@@ -27,8 +27,15 @@ class BlendEntry(Settings):
 
     path: Annotated[str, Field(min_length=1)]
     """Folder of the corpus."""
-    weight: Annotated[float, Field(gt=0, allow_inf_nan=False)]
-    """Its share of the rows, relative to the other weights."""
+    weight: float | None = Field(None, gt=0, allow_inf_nan=False)
+    """Its share of the rows, relative to the other weights; unset: `weights` says it."""
+
+
+class BlendWeights(Settings):
+    """Weights of the corpora of a blend that follow from their sizes."""
+
+    temperature: Annotated[float, Field(ge=0, le=1)]
+    """Exponent t: a corpus of n tokens has weight n^t. 1: rows in proportion to tokens; 0: as many of each."""
 
 
 class DataSettings(Settings):
@@ -40,6 +47,8 @@ class DataSettings(Settings):
         Discriminator(_kind_of_train),
     ]
     """Folder of the training corpus, or a blend: a list of {path, weight}."""
+    weights: BlendWeights | None = None
+    """A table; unset: each corpus of a blend has its own weight."""
     validation: (
         Annotated[
             Annotated[str, Field(min_length=1), Tag(_FOLDER)]
@@ -67,14 +76,33 @@ class DataSettings(Settings):
             return train
         if not train:
             raise ValueError("a blend needs a corpus: give a folder, or a list of {path, weight}")
-        total = sum(entry.weight for entry in train)
-        for entry in train:
-            if entry.weight < total * _SMALLEST_SHARE:
+        weights = {entry.path: entry.weight for entry in train if entry.weight is not None}
+        total = sum(weights.values())
+        for path, weight in weights.items():
+            if weight < total * _SMALLEST_SHARE:
                 raise ValueError(
-                    f"{entry.path} has a weight of {entry.weight:g} in {total:g}, less than one row in "
+                    f"{path} has a weight of {weight:g} in {total:g}, less than one row in "
                     f"{1 / _SMALLEST_SHARE:,.0f}: leave that corpus out, or make its weight larger"
                 )
         return train
+
+    @model_validator(mode="after")
+    def _each_corpus_has_one_weight(self) -> Self:
+        entries = () if isinstance(self.train, str) else self.train
+        without = [entry.path for entry in entries if entry.weight is None]
+        if self.weights is None and without:
+            raise ValueError(
+                f"{without[0]} has no weight in data.train. Give each corpus of the blend one, or set "
+                "data.weights.temperature, by which weights follow from the numbers of tokens."
+            )
+        if self.weights is not None and not without:
+            raise ValueError(
+                "data.weights is for corpora of a blend without weights: give data.train a list of {path}, or leave "
+                "data.weights out."
+            )
+        if self.weights is not None and len(without) < len(entries):
+            raise ValueError("data.weights gives every corpus of the blend its weight. Leave weight out of data.train.")
+        return self
 
     @field_validator("validation")
     @classmethod
@@ -85,6 +113,13 @@ class DataSettings(Settings):
             if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
                 raise ValueError(f"{name!r} cannot name a corpus: use letters, digits, - and _")
         return validation
+
+    def weight_of(self, entry: BlendEntry, num_tokens: int) -> float:
+        """Weight of a corpus of the blend; by temperature to six digits, as the last ones depend on the machine."""
+        if self.weights is not None:
+            return float(f"{num_tokens**self.weights.temperature:.6g}")
+        assert entry.weight is not None
+        return entry.weight
 
     @property
     def validation_folders(self) -> dict[str, str]:

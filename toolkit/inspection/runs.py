@@ -102,11 +102,12 @@ def _run_facts(
         where = "" if settings.fork is None else f", a fork at step {settings.fork.step:,}"
         table.add_row("first weights", f"{first.source}{where}; the optimizer was {kept}")
     data = settings.data
-    named = data.train if isinstance(data.train, str) else ", ".join(f"{p.path} x {p.weight:g}" for p in data.train)
-    table.add_row("data", f"{named}, rows of {data.sequence_length:,} ({data.windows})")
+    entries = () if isinstance(data.train, str) else data.train
+    listed = ", ".join(entry.path + (f" x {entry.weight:g}" if entry.weight else "") for entry in entries)
+    named = listed + (f", temperature {data.weights.temperature:g}" if data.weights else "")
+    table.add_row("data", f"{named or data.train}, rows of {data.sequence_length:,} ({data.windows})")
     if folders := data.validation_folders:
-        listed = ", ".join(f"{name} {path}".strip() for name, path in folders.items())
-        table.add_row("validation", listed)
+        table.add_row("validation", ", ".join(f"{name} {path}".strip() for name, path in folders.items()))
     rows = train.global_batch_rows
     table.add_row("step size", f"{rows:,} rows, {rows * data.sequence_length:,} positions")
     table.add_row("learning rate", plan.describe_learning_rate())

@@ -29,6 +29,7 @@ from toolkit.run.identity import saved_settings
 from toolkit.run.load import complete_run, declare_settings, to_plain, to_toml
 from toolkit.run.parting import Course, parting
 from toolkit.run.start import Start
+from toolkit.run.step_plan import changed_data
 from toolkit.run.toml_files import apply_override, read_toml
 
 # What a tail does not take from its parent.
@@ -131,7 +132,7 @@ def _merged(parent: Mapping[str, Any], tail: Mapping[str, Any], *, tail_file: Pa
             raw[key] |= {name: _objective(raw[key].get(name), given) for name, given in value.items()}
         else:
             before = _without_other_decay(raw[key], value) if key == "lr" else raw[key]
-            raw[key] = {**before, **value}
+            raw[key] = changed_data(before, value) if key == "data" else {**before, **value}
     run = raw["run"]
     if isinstance(tail.get("run"), Mapping) and tail["run"].get("dir", str(output)) != str(output):
         raise SettingsError(

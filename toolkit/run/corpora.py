@@ -104,9 +104,9 @@ def _open_training(data: DataSettings, key: str, opened: dict[str, Corpus]) -> t
         if first != entry_key:
             raise SettingsError(
                 f"{first} and {entry_key} both name {entry.path}: a blend takes a corpus once.\n"
-                "Leave one entry out and give the other the sum of their weights."
+                "Leave one entry out, and add its weight, if it has one, to the other's."
             )
     return tuple(
-        NamedCorpus(entry_key, corpus(entry.path), entry.weight)
+        NamedCorpus(entry_key, corpus(entry.path), data.weight_of(entry, corpus(entry.path).num_tokens))
         for entry_key, entry in zip(named.values(), data.train, strict=True)
     )

@@ -87,7 +87,9 @@ class RunData:
 def _describe_part(part: TrainingRows, needed: int, reader: str) -> list[str]:
     lines = []
     if len(part.corpora) > 1:
-        lines.append(f"a blend of {len(part.corpora):,} corpora, {needed:,} rows in {reader}:")
+        given = part.settings.weights
+        shares = "" if given is None else f" in shares of their tokens ^ {given.temperature:g}"
+        lines.append(f"a blend of {len(part.corpora):,} corpora{shares}, {needed:,} rows in {reader}:")
     for named, rows, share in zip(part.corpora, part.rows, part.blend().shares, strict=True):
         corpus, taken = named.corpus, round(needed * share)
         takes = f"{reader} takes" if share == 1 else f"{float(share):.2%} of {reader} takes"

@@ -1,5 +1,6 @@
 """Plan of the steps of a run, as pure functions of the step: phase, rows, learning rate."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -28,13 +29,21 @@ def schedule_of(settings: RunSettings) -> Schedule:
     )
 
 
+def changed_data(shared: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """`[data]` with other keys on top; its `weights` stay behind where another `train` does not take any."""
+    train = given.get("train", ())
+    entries = train if isinstance(train, list | tuple) else [{"weight": 1.0}]
+    takes_weights = all(isinstance(entry, dict) and entry.get("weight") is None for entry in entries)
+    return {**shared, **({} if takes_weights else {"weights": None}), **given}
+
+
 def _data_of(phase: PhaseSettings, shared: dict[str, object], number: int) -> DataSettings:
     """`[data]` as a phase has it: its own keys win."""
     group = f"schedule.{number}.data"
     if phase.data is not None and "validation" in phase.data:
         raise SettingsError(f"{group}.validation: validation rows are one set for the whole run. Set data.validation.")
     try:
-        return DataSettings.model_validate(shared | (phase.data or {}))
+        return DataSettings.model_validate(changed_data(shared, phase.data or {}))
     except ValidationError as error:
         raise SettingsError(explain(error, DataSettings, group=group)) from None
 
@@ -144,6 +153,8 @@ class StepPlan:
             changes.append(f"over {steps} from {rows.sizes[0]:,} to {rows.full:,} rows a step")
         if "train" in (entry.data or {}):
             changes.append(f"on {data.train if isinstance(data.train, str) else 'a blend of its own'}")
+        if data.weights is not None and "weights" in (entry.data or {}):
+            changes.append(f"temperature {data.weights.temperature:g}")
         changes += [f"{key} {value}" for key, value in (entry.model or {}).items()]
         if entry.lr == "rewarm":
             changes.append("the learning rate warms up again")
