@@ -188,7 +188,7 @@ FAULTS = (
         name="span: every row begins with a whole gap",
         path="toolkit/objectives/span.py",
         old="np.searchsorted(first_gap, gap_BS[:, :1]",
-        new="np.searchsorted(1 - goes_on, gap_BS[:, :1]",
+        new="np.searchsorted(1 - gap_at_least, gap_BS[:, :1]",
         tests=("tests/objectives/test_span.py",),
     ),
     Fault(

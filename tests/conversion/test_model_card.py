@@ -78,11 +78,11 @@ def test_an_encoder_that_mntp_trained_last_says_that_fill_mask_is_off_by_one(
     report = to_hf(make_checkpoint(run=_run_of("mntp")), tmp_path / "out", dtype="fp32")
     assert report.architecture == "EuroBertForMaskedLM"
     (note,) = [note for note in report.notes if "fill-mask" in note]
-    assert "behind it, so the fill-mask pipeline is off by one" in note
+    assert "after it, so the fill-mask pipeline is off by one" in note
     card = (tmp_path / "out/README.md").read_text()
     assert "pipeline_tag: feature-extraction\n" in card
     assert "with a head that predicts a masked token at the position before it, as `EuroBertForMaskedLM`" in card
-    assert "(`mntp`): its logits at a position are those of the token\nbehind it" in card
+    assert "(`mntp`): its logits at a position are those of the token\nafter it" in card
     names: dict[str, Any] = {}
     exec(card.split("```python\n")[1].split("```")[0].replace('"out"', repr(str(tmp_path / "out"))), names)
     plain = names["model"](**names["inputs"]).logits

@@ -43,8 +43,8 @@ _SHIFTED_ABOUT = (
 )
 _SHIFTED = """\
 The head was trained last by masked next-token prediction (`mntp`): its logits at a position are those of the token
-behind it, and the first token of a text has none. The `fill-mask` pipeline reads the mask's own position, and would
-name the token behind the mask.
+after it, and the first token of a text has none. The `fill-mask` pipeline reads the mask's own position, and would
+predict the token after the mask.
 """
 _EMBEDDING = """\
 from sentence_transformers import SentenceTransformer
@@ -107,7 +107,7 @@ def model_card(
         _LOADING[form] if has_own_class else _LOADING[form].replace("AutoModelForMaskedLM", "AutoModelForCausalLM")
     )
     if is_shifted:
-        loading = loading.replace(".logits\n", ".logits.roll(1, dims=1)  # to the token that they are of\n")
+        loading = loading.replace(".logits\n", ".logits.roll(1, dims=1)  # each moved to the token it predicts\n")
     places = "the head loads through `AutoModelForCausalLM` and the encoder through `AutoModel`"
     if library == "sentence-transformers":
         tag, loading = "sentence-similarity", _EMBEDDING

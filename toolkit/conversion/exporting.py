@@ -260,7 +260,7 @@ def _notes(
         )
     if has_shifted_head(source.manifest, form, left_out=left_out):
         notes.append(
-            "trained last by mntp: logits at a position are those of the token behind it, so the fill-mask pipeline is "
+            "trained last by mntp: logits at a position are those of the token after it, so the fill-mask pipeline is "
             "off by one; the model card shows how to read them"
         )
     if settings.qkv_bias:

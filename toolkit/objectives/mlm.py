@@ -193,7 +193,7 @@ class MaskedLanguageModeling:
 
 
 class MaskedNextTokenPrediction(MaskedLanguageModeling):
-    """MLM whose hidden tokens are predicted at the position before: the head of a decoder goes on as it was trained.
+    """MLM that predicts a hidden token at the position before it, as a decoder's head predicts the next token.
 
     The first token of a segment is never hidden. LLM2Vec (arXiv 2404.05961), section 2.1.
     """

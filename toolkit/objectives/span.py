@@ -23,9 +23,8 @@ class SpanSettings(MlmSettings):
 class SpanMasking(MaskedLanguageModeling):
     """Spans of ordinary tokens become targets, a whole span treated alike.
 
-    Visible and hidden runs alternate along a row, a renewal process that is in its steady state from the first column
-    on: each ordinary token is hidden with a probability of exactly the mask ratio. Spans are cut at the ends of
-    segments and around special tokens.
+    Gaps and spans alternate along a row, a renewal process that is stationary from the first column on: each ordinary
+    token is hidden with a probability of exactly the mask ratio. Ends of segments and special tokens cut a span in two.
     """
 
     name: ClassVar[str] = "span"
@@ -35,44 +34,45 @@ class SpanMasking(MaskedLanguageModeling):
         """Raises SettingsError if tokens are to be masked and the vocabulary has no mask token."""
         super().__init__(settings, vocabulary)
         weights = np.cumprod([1.0, *[1 - settings.geometric_p] * (settings.max_length - 1)])
-        self._at_least = np.cumsum(weights[::-1])[::-1] / weights.sum()
+        self._length_at_least = np.cumsum(weights[::-1])[::-1] / weights.sum()
         """Probability that a span has at least 1, 2, ... tokens."""
 
     def build(self, tokens_BS: IntArray, segments_BS: IntArray, draws: Draws) -> Targets:
         """Lay the spans and hide them; see `Objective.build`."""
         num_rows, num_columns = tokens_BS.shape
         ratio = np.float32(self._mask_ratio)
-        runs = self._runs(draws, num_columns)
-        choices = np.ones(runs.shape, dtype=np.float32)
-        shows_mask_alone, num_spans = self._settings.mask_fraction == 1, runs.shape[1] // 2
+        lengths = self._stretches(draws, num_columns)
+        choices = np.ones(lengths.shape, dtype=np.float32)
+        shows_mask_alone, num_spans = self._settings.mask_fraction == 1, lengths.shape[1] // 2
         choices[:, 1::2] = 0 if shows_mask_alone else draws.uniform_BS("span.shown")[:, :num_spans] * ratio
-        choice_BS = np.repeat(choices.reshape(-1), runs.reshape(-1)).reshape(num_rows, num_columns)
+        choice_BS = np.repeat(choices.reshape(-1), lengths.reshape(-1)).reshape(num_rows, num_columns)
         if self._settings.min_targets:
             closeness_BS = ratio + (1 - ratio) * draws.uniform_BS("span.choice")
             choice_BS = np.where(choice_BS < ratio, choice_BS, closeness_BS)
         return self.hide(tokens_BS, segments_BS, choice_BS, draws)
 
-    def _runs(self, draws: Draws, num_columns: int) -> IntArray:
-        """Lengths of the runs of each row, visible and hidden in turn, which fill it: (B, an even number)."""
-        mean_length = self._at_least.sum()
+    def _stretches(self, draws: Draws, num_columns: int) -> IntArray:
+        """Lengths of gap, span, gap, span ... of each row, which fill it: (B, an even number)."""
+        mean_length = self._length_at_least.sum()
         mean_gap = mean_length * (1 - self._mask_ratio) / self._mask_ratio
         gap_BS, length_BS = draws.uniform_BS("span.gap"), draws.uniform_BS("span.length")
-        # A gap has 0, 1, ... tokens: each ends it with the same probability. Tables of products, since logarithms
-        # may differ from machine to machine in the last bit.
-        goes_on = np.cumprod(np.full(num_columns, mean_gap / (1 + mean_gap)))
-        first_gap = 1 - (1 - self._mask_ratio) * np.concatenate([[1.0], goes_on])
-        # Enough for nearly every row; what lies behind its end does not matter.
+        # A gap has 0, 1, ... tokens, and is geometric too. Tables of products, since logarithms may differ from machine
+        # to machine in the last bit.
+        gap_at_least = np.cumprod(np.full(num_columns, mean_gap / (1 + mean_gap)))
+        first_gap = 1 - (1 - self._mask_ratio) * np.concatenate([[1.0], gap_at_least])
+        rest_below = np.cumsum(self._length_at_least) / mean_length
+        # First as many as nearly every row needs; those past its end change nothing.
         for count in (math.ceil(1.3 * num_columns / (mean_length + mean_gap)) + 10, num_columns):
-            gaps = np.searchsorted(1 - goes_on, gap_BS[:, :count], side="right")
-            lengths = 1 + np.searchsorted(1 - self._at_least[1:], length_BS[:, :count], side="right")
-            # The row begins anywhere in a gap or in a span.
+            gaps = np.searchsorted(1 - gap_at_least, gap_BS[:, :count], side="right")
+            lengths = 1 + np.searchsorted(1 - self._length_at_least[1:], length_BS[:, :count], side="right")
+            # The first column may lie anywhere in a gap or a span.
             gaps[:, :1] = np.searchsorted(first_gap, gap_BS[:, :1], side="right")
-            rest = 1 + np.searchsorted(np.cumsum(self._at_least[:-1]) / mean_length, length_BS[:, :1], side="right")
+            rest = 1 + np.searchsorted(rest_below[:-1], length_BS[:, :1], side="right")
             lengths[:, :1] = np.where(gaps[:, :1] == 0, rest, lengths[:, :1])
             ends = np.zeros((len(gaps), 2 * gaps.shape[1]), dtype=np.int64)
             ends[:, 0::2], ends[:, 1::2] = gaps, lengths
             np.minimum(np.cumsum(ends, axis=1), num_columns, out=ends)
             if (ends[:, -1:] == num_columns).all():
                 break
-        runs: IntArray = np.diff(ends, axis=1, prepend=0)
-        return runs
+        stretches: IntArray = np.diff(ends, axis=1, prepend=0)
+        return stretches
