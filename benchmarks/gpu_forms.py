@@ -8,27 +8,27 @@ import torch
 from torch import Tensor
 
 from toolkit.model import compiled_blocks, layers
-from toolkit.model.kernels import cross_entropy
+from toolkit.model.kernels import cross_entropy_forms
 
 
 @contextmanager
 def plain_forms() -> Iterator[None]:
     """The softmax by torch's own function, rotation by `cat`, and the compiler's own way with a `cat`; within."""
-    cross_entropy.compiled_parts.cache_clear()
+    cross_entropy_forms.compiled_parts.cache_clear()
     with (
-        mock.patch.object(cross_entropy, "losses_and_normaliser", _losses_and_normaliser),
+        mock.patch.object(cross_entropy_forms, "losses_and_normaliser", _losses_and_normaliser),
         mock.patch.object(layers, "_rotate", _rotate),
         mock.patch.object(compiled_blocks, "_compiler_options", dict),
     ):
         yield
-    cross_entropy.compiled_parts.cache_clear()
+    cross_entropy_forms.compiled_parts.cache_clear()
 
 
 def _losses_and_normaliser(logits_NV: Tensor, labels_N: Tensor) -> tuple[Tensor, Tensor]:
-    wide_NV = logits_NV.to(cross_entropy.sum_dtype(logits_NV))
+    wide_NV = logits_NV.to(cross_entropy_forms.sum_dtype(logits_NV))
     log_z_N = torch.logsumexp(wide_NV, dim=-1)
     label_N = logits_NV.gather(1, labels_N.clamp(min=0)[:, None]).squeeze(1).to(wide_NV.dtype)
-    return torch.where(labels_N >= 0, log_z_N - label_N, 0).sum(), log_z_N
+    return torch.where(labels_N >= 0, log_z_N - label_N, 0), log_z_N
 
 
 def _rotate(tensor_THE: Tensor, cos_T1E: Tensor, sin_T1E: Tensor) -> Tensor:

@@ -21,7 +21,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, silu
 
 from toolkit.model import ModelSettings
-from toolkit.model.kernels.cross_entropy import Compiled, cross_entropy_sum
+from toolkit.model.kernels.cross_entropy import cross_entropy_sum
+from toolkit.model.kernels.cross_entropy_forms import Compiled
 from toolkit.model.layers import apply_rope, rms_norm, rope_cos_sin
 
 _BF16 = 2

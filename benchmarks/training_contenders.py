@@ -102,12 +102,14 @@ def micro_batch(targets: Any, segments: Any) -> Any:
     """Micro-batch that the training loop makes of an objective's targets."""
     import torch
 
-    from toolkit.engine.engine import MicroBatch
+    from toolkit.core.types import AttentionKind
+    from toolkit.engine.step import MicroBatch
     from toolkit.model import SegmentLayout
 
     return MicroBatch(
         input_ids_BS=torch.from_numpy(targets.input_ids_BS.astype(np.int64)),
         layout=SegmentLayout.from_segments(segments),
+        attention=AttentionKind.BIDIRECTIONAL,
         positions_N=torch.from_numpy(targets.positions_N.astype(np.int64)),
         labels_N=torch.from_numpy(targets.labels_N.astype(np.int64)),
     )
@@ -115,11 +117,11 @@ def micro_batch(targets: Any, segments: Any) -> Any:
 
 def run_ours(contender: Contender, say: Callable[[float], None], gate: Gate) -> None:
     """Steps through the toolkit's engine with the shipped zero2."""
-    from toolkit.core.types import AttentionKind
     from toolkit.engine.ds_config import read_ds_config, resolve_ds_config
     from toolkit.engine.engine import Engine
     from toolkit.engine.optimizer import OptimizerSettings
     from toolkit.engine.ranks import join_ranks
+    from toolkit.engine.step import LossTerm
     from toolkit.model import compile_blocks_
     from toolkit.parallel.topology import batch_plan
 
@@ -137,14 +139,12 @@ def run_ours(contender: Contender, say: Callable[[float], None], gate: Gate) -> 
     )
     engine = Engine(encoder, config=config, optimizer=OptimizerSettings(), ranks=ranks)
     first = micro_batch(*supervised(contender, 0))
-    say(engine.loss_sum([first], attention=AttentionKind.BIDIRECTIONAL) / len(first.labels_N))
+    say(engine.loss_sum([first])[0] / len(first.labels_N))
     for step in range(contender.steps):
         rows = supervised(contender, step)
         gate()
         batch = micro_batch(*rows)
-        engine.train_step(
-            [batch], attention=AttentionKind.BIDIRECTIONAL, num_targets=len(batch.labels_N), learning_rate=5e-4
-        )
+        engine.train_step([batch], terms=[LossTerm(len(batch.labels_N))], learning_rate=5e-4)
     gate()
     engine.close()
 

@@ -264,15 +264,15 @@ FAULTS = (
     Fault(
         name="loss: padding of the target list has a gradient",
         path="toolkit/model/kernels/cross_entropy.py",
-        old="_wide_product(d_logits_NV.T, hidden_ND * is_target_N1)",
+        old="_wide_product(d_logits_NV.T, (hidden_ND * factor_N[:, None]).to(hidden_ND.dtype))",
         new="_wide_product(d_logits_NV.T, hidden_ND)",
         tests=("tests/model/test_loss.py",),
     ),
     Fault(
         name="loss: the logits of a chunk outlive it",
-        path="toolkit/model/kernels/cross_entropy.py",
+        path="toolkit/model/kernels/cross_entropy_forms.py",
         old="d_logits_NV = log_probs_NV.exp_()",
-        new="d_logits_NV = _chunk.kept = log_probs_NV.exp_()",
+        new="d_logits_NV = _losses_of.kept = log_probs_NV.exp_()",
         tests=("tests/model/test_loss.py",),
     ),
     Fault(
@@ -386,15 +386,15 @@ FAULTS = (
     Fault(
         name="engine: accumulation is forgotten in the divisor",
         path="toolkit/engine/engine.py",
-        old="scale = self._accumulation * self.ranks.data_parallel_size / max(num_targets, 1)",
-        new="scale = self.ranks.data_parallel_size / max(num_targets, 1)",
+        old="scales = [num_scaled / (term.targets or 1)",
+        new="scales = [self.ranks.data_parallel_size / (term.targets or 1)",
         tests=("tests/equivalence/test_topologies.py",),
     ),
     Fault(
         name="loop: the divisor counts the targets of one rank",
-        path="toolkit/training/loop.py",
-        old="num_targets=counts.targets,",
-        new="num_targets=local.counts.targets * run.engine.ranks.data_parallel_size,",
+        path="toolkit/training/steps_ahead.py",
+        old="StepCounts.summed(by_copy[:, : len(counts)])",
+        new="StepCounts.summed(by_copy[:1, : len(counts)])",
         tests=("tests/equivalence/test_topologies.py",),
     ),
     Fault(
@@ -630,7 +630,7 @@ FAULTS = (
     ),
     Fault(
         name="batching: an objective may write into its input",
-        path="toolkit/training/batching.py",
+        path="toolkit/training/problem.py",
         old="rows.tokens_BS.flags.writeable = rows.segments_BS.flags.writeable = False",
         new="pass",
         tests=("tests/training/test_batching.py",),
@@ -898,8 +898,8 @@ FAULTS = (
     Fault(
         name="report: a continued run tells a share of its own steps",
         path="toolkit/report/read/manifests.py",
-        old="        if not manifest.origin:\n            clm",
-        new="        if True:\n            clm",
+        old="        if not manifest.origin:\n            labels[CLM_SHARE]",
+        new="        if True:\n            labels[CLM_SHARE]",
         tests=("tests/report/test_manifests.py",),
     ),
     Fault(
@@ -1045,9 +1045,37 @@ FAULTS = (
     Fault(
         name="parting: where a phase ends says nothing of a ramp in it",
         path="toolkit/run/parting.py",
-        old="if _changes(objective):",
-        new="if False:",
+        old="any(map(_changes, objectives))",
+        new="False",
         tests=("tests/run/test_parting.py",),
+    ),
+    Fault(
+        name="mixtures: rows are dealt in turn",
+        path="toolkit/training/problem.py",
+        old="np.cumsum(rows_P), places_G,",
+        new="np.cumsum(rows_P), np.arange(num_rows),",
+        tests=("tests/training/test_batching.py",),
+    ),
+    Fault(
+        name="mixtures: an objective with a rest gets no row of it",
+        path="toolkit/objectives/mixture.py",
+        old="owed = [before + part % unit for",
+        new="owed = [part % unit for",
+        tests=("tests/objectives/test_mixture.py",),
+    ),
+    Fault(
+        name="mixtures: the weights of targets are rounded to the dtype of hidden states",
+        path="toolkit/model/kernels/cross_entropy.py",
+        old="torch.where(labels_N >= 0, weights_N, 0)",
+        new="torch.where(labels_N >= 0, weights_N, 0).to(hidden_ND.dtype)",
+        tests=("tests/model/test_loss.py",),
+    ),
+    Fault(
+        name="mixtures: causal rows see what follows",
+        path="toolkit/model/attention.py",
+        old="attend(query[0], key[0], value[0], AttentionKind.CAUSAL, causal)",
+        new="attend(query[0], key[0], value[0], AttentionKind.BIDIRECTIONAL, causal)",
+        tests=("tests/model/test_attention.py",),
     ),
     Fault(
         name="forks: one step too late is taken for the same run",

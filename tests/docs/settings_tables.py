@@ -22,8 +22,9 @@ from toolkit.finetuning.ir.task import RetrievalSettings
 from toolkit.finetuning.qa.task import QuestionAnsweringSettings
 from toolkit.finetuning.sc.task import SequenceClassificationSettings
 from toolkit.objectives.diffusion import DiffusionSettings
+from toolkit.objectives.mixture import MixEntry
 from toolkit.objectives.mlm import MaskRatioRamp, MlmSettings
-from toolkit.objectives.schedule import PhaseSettings
+from toolkit.objectives.phase_settings import PhaseSettings
 from toolkit.objectives.schedulers import AlternateSettings
 from toolkit.objectives.span import SpanSettings
 from toolkit.run.settings import RunSettings
@@ -33,6 +34,7 @@ __all__ = ["TABLES", "filled", "keys", "table"]
 TABLES: dict[str, type[BaseModel]] = {
     "run": RunSettings,
     "schedule": PhaseSettings,
+    "mix": MixEntry,
     "alternate": AlternateSettings,
     "mlm": MlmSettings,
     "ramp": MaskRatioRamp,
@@ -48,6 +50,7 @@ TABLES: dict[str, type[BaseModel]] = {
 _PLACE = re.compile(r"(<!-- settings: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _HEAD = "| setting | values | default | meaning |\n|---|---|---|---|\n"
 _WORDS = {int: "integer", float: "number", bool: "true, false", str: "string", dict: "table"}
+_TABLES_IN_LISTS = {BlendEntry: "{path, weight}", MixEntry: "{objective, share, weight}"}
 _SIGNS = {Gt: ("gt", ">"), Ge: ("ge", ">="), Lt: ("lt", "<"), Le: ("le", "<=")}
 # Decided before the class sees them, so that the class cannot say it.
 _DEFAULTS = {"run.dir": "`runs/<name of the run file>`", "grid.dir": "`grids/<name of the grid file>`"}
@@ -137,7 +140,7 @@ def _word(kind: Any, limits: list[Any]) -> str:
     if origin is tuple:
         inside = get_args(kind)[0]
         inside = get_args(inside)[0] if get_origin(inside) is Annotated else inside
-        return "list of {path, weight}" if inside is BlendEntry else f"list of {_WORDS.get(inside, 'string')}s"
+        return f"list of {_TABLES_IN_LISTS.get(inside) or _WORDS.get(inside, 'string') + 's'}"
     return "table" if issubclass(origin, BaseModel) else _WORDS[origin]
 
 

@@ -25,7 +25,7 @@ class Exchanges:
         ranks = join_ranks()
         return {
             "counts": ranks.sum_counts(ranks.rank + 1, 10),
-            "flags": ranks.sum_with_flags(torch.tensor(0.5 + ranks.rank), [ranks.rank == 1, False, True]),
+            "flags": ranks.sum_with_flags([torch.tensor(0.5 + ranks.rank)], [ranks.rank == 1, False, True]),
             "numbers": _numbers(ranks),
             "objects": ranks.gather(f"rank {ranks.rank}"),
             "broadcast": ranks.broadcast("from 0" if ranks.rank == 0 else None),
@@ -78,7 +78,7 @@ def test_exchanges_and_shared_failures():
     exchanges, ours, other = run_distributed([Exchanges(), FailsOnOneRank(True), FailsOnOneRank(False)], world_size=2)
     expected = {
         "counts": (3, 20),
-        "flags": (2.0, (True, False, True)),
+        "flags": ([2.0], (True, False, True)),
         "numbers": [[0] * 3, [1] * 3],
         "objects": ["rank 0", "rank 1"],
         "broadcast": "from 0",

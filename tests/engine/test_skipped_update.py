@@ -9,10 +9,11 @@ import torch
 
 from toolkit.core.types import AttentionKind
 from toolkit.engine.ds_config import resolve_ds_config
-from toolkit.engine.engine import Engine, MicroBatch, StepResult
+from toolkit.engine.engine import Engine
 from toolkit.engine.optimizer import OptimizerSettings
 from toolkit.engine.optimizer_state import collect
 from toolkit.engine.ranks import join_ranks
+from toolkit.engine.step import LossTerm, MicroBatch, StepResult
 from toolkit.model.segments import SegmentLayout
 from toolkit.parallel.topology import batch_plan
 from toolkit.testing.distributed import run_distributed
@@ -26,7 +27,14 @@ def _micro_batches(step: int, rank: int) -> list[MicroBatch]:
     layout = SegmentLayout.from_segments(np.ones((1, _LENGTH), dtype=np.int32), device=torch.device("cpu"))
     ids = generator.integers(3, 90, (_ACCUMULATION, 1, _LENGTH))
     return [
-        MicroBatch(torch.from_numpy(row), layout, torch.arange(_LENGTH), torch.from_numpy(row[0].copy())) for row in ids
+        MicroBatch(
+            torch.from_numpy(row),
+            layout,
+            AttentionKind.BIDIRECTIONAL,
+            torch.arange(_LENGTH),
+            torch.from_numpy(row[0].copy()),
+        )
+        for row in ids
     ]
 
 
@@ -56,8 +64,7 @@ class Trained:
                 results.append(
                     engine.train_step(
                         _micro_batches(step, ranks.rank),
-                        attention=AttentionKind.BIDIRECTIONAL,
-                        num_targets=_ACCUMULATION * _LENGTH * ranks.world_size,
+                        terms=[LossTerm(_ACCUMULATION * _LENGTH * ranks.world_size)],
                         learning_rate=1e-2,
                         largest_loss=largest,
                     )

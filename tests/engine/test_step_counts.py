@@ -10,9 +10,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from toolkit.core.types import AttentionKind
 from toolkit.engine.ds_config import resolve_ds_config
-from toolkit.engine.engine import Engine, MicroBatch
+from toolkit.engine.engine import Engine
 from toolkit.engine.optimizer import OptimizerSettings
 from toolkit.engine.ranks import join_ranks
+from toolkit.engine.step import LossTerm, MicroBatch
 from toolkit.model.segments import SegmentLayout
 from toolkit.parallel.topology import batch_plan
 from toolkit.testing.distributed import run_distributed
@@ -62,8 +63,7 @@ class Counted:
             with _Reads() as reads:
                 result = engine.train_step(
                     batches,
-                    attention=AttentionKind.BIDIRECTIONAL,
-                    num_targets=self.accumulation * _LENGTH * ranks.world_size,
+                    terms=[LossTerm(self.accumulation * _LENGTH * ranks.world_size)],
                     learning_rate=1e-2,
                 )
             losses.append(result.loss)
@@ -77,7 +77,13 @@ class Counted:
         layout = SegmentLayout.from_segments(np.ones((1, _LENGTH), dtype=np.int32), device=torch.device("cpu"))
         ids = generator.integers(3, 90, (self.accumulation, 1, _LENGTH))
         return [
-            MicroBatch(torch.from_numpy(row), layout, torch.arange(_LENGTH), torch.from_numpy(row[0].copy()))
+            MicroBatch(
+                torch.from_numpy(row),
+                layout,
+                AttentionKind.BIDIRECTIONAL,
+                torch.arange(_LENGTH),
+                torch.from_numpy(row[0].copy()),
+            )
             for row in ids
         ]
 

@@ -4,6 +4,7 @@ With clipping off, beta1 = 0 and the learning rate 0, the first moment after one
 saw, and a checkpoint holds it whole, by parameter name, in fp32.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
@@ -20,15 +21,17 @@ from torch.nn.functional import cross_entropy
 from tests.support.kernels import plain_flash, traced_flash
 from toolkit.core.types import AttentionKind
 from toolkit.engine.ds_config import resolve_ds_config
-from toolkit.engine.engine import Engine, MicroBatch
+from toolkit.engine.engine import Engine
 from toolkit.engine.optimizer import OptimizerSettings
 from toolkit.engine.optimizer_state import collect
 from toolkit.engine.pipeline import PipelinedEngine
 from toolkit.engine.ranks import Ranks, join_ranks
+from toolkit.engine.step import LossTerm, MicroBatch
 from toolkit.model import Encoder, SegmentLayout, compile_blocks_
 from toolkit.model.kernels.choice import Kernels
 from toolkit.model.kernels.flash import FlashKernel
 from toolkit.model.layers import Products, joined_products, separate_products
+from toolkit.model.segments import MixedRows
 from toolkit.parallel.division import stage_blocks
 from toolkit.parallel.stages import Stage
 from toolkit.parallel.tensor_parallel import share_weights_
@@ -42,6 +45,7 @@ pytestmark = pytest.mark.costs(10)
 
 FloatArray = npt.NDArray[np.float32]
 _ROWS, _COLUMNS = 8, 64
+_CAUSAL = (1, 2, 6, 7)
 _ALONE = ParallelSettings(tp=1, pp=1)
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _LAYOUTS = (("zero0", "fp32"), *((f"zero{stage}", precision) for stage in (1, 2, 3) for precision in _DTYPES))
@@ -64,6 +68,8 @@ class OneStep:
     z_loss: float = 0.0
     products: Products = separate_products
     kernel: FlashKernel | None = None
+    is_mixed: bool = False
+    """Rows of `_CAUSAL` are of a causal objective, others of `kind`, and targets carry weights."""
     is_compiled: bool = False
     """Traced as for a GPU, without code of its own; a break of a graph is an error."""
 
@@ -75,20 +81,23 @@ class OneStep:
         with mock.patch("torch.compile", partial(torch.compile, backend="aot_eager")):
             result = self._step()
         assert counters["stats"]["unique_graphs"] > 0
-        assert not counters["graph_break"]
+        assert self.is_mixed or not counters["graph_break"]
         return result
 
     def _step(self) -> tuple[float, float, dict[str, FloatArray]]:
-        engine, batches, num_targets = self.prepared()
-        evaluated = engine.loss_sum(batches, attention=self.kind) / num_targets
-        result = engine.train_step(batches, attention=self.kind, num_targets=num_targets, learning_rate=0.0)
+        engine, batches, terms = self.prepared()
+        loss_sum, weight = engine.loss_sum(batches)
+        result = engine.train_step(batches, terms=terms, learning_rate=0.0)
         gradients = {state.name: state.exp_avg.numpy() for state in collect(engine, is_mine=lambda name: True)}
         engine.close()
-        assert evaluated == pytest.approx(result.loss, rel=1e-6)
+        by_hand = sum(term.coefficient * mean for term, mean in zip(terms, result.means, strict=True))
+        assert by_hand == pytest.approx(result.loss, rel=1e-6)
+        sums = sum(term.targets * mean for term, mean in zip(terms, result.means, strict=True))
+        assert (loss_sum, weight) == pytest.approx((sums, sum(term.targets for term in terms)), rel=1e-6)
         return result.loss, result.grad_norm, gradients
 
-    def prepared(self) -> tuple[Engine, list[MicroBatch], int]:
-        """This rank's engine and micro-batches, and the number of targets in all."""
+    def prepared(self) -> tuple[Engine, list[MicroBatch], list[LossTerm]]:
+        """This rank's engine and micro-batches, and the terms of the loss."""
         ranks = join_ranks(self.parallel)
         stage, precision = self.layout
         plan = batch_plan(_ROWS, self.micro_batch_rows, data_parallel=ranks.data_parallel_size)
@@ -97,9 +106,33 @@ class OneStep:
             {"zero_optimization": zero}, batch=plan, grad_clip=0.0, precision=precision, source=stage
         )
         settings = OptimizerSettings(beta1=0.0, decay_norms_and_embeddings=self.decays_all)
-        batches = [_micro_batch(rows, self.first_row) for rows in plan.row_numbers(ranks.data_rank)]
-        num_targets = len(_micro_batch(range(_ROWS), self.first_row).labels_N)
-        return self._engine(config, settings, ranks), batches, num_targets
+        batches = [self.batch(rows.tolist()) for rows in plan.row_numbers(ranks.data_rank)]
+        return self._engine(config, settings, ranks), batches, self.terms()
+
+    def batch(self, numbers: Sequence[int]) -> MicroBatch:
+        """Those rows; causal ones first in a mixture."""
+        if not self.is_mixed:
+            return _micro_batch(numbers, self.first_row, self.kind)
+        causal, others = ([row for row in numbers if (row in _CAUSAL) == wanted] for wanted in (True, False))
+        batch = _micro_batch([*causal, *others], self.first_row, self.kind if others else AttentionKind.CAUSAL)
+        rows = batch.positions_N // _COLUMNS
+        mixed = replace(
+            batch,
+            weights_N=1 / (0.2 + 0.1 * torch.tensor([*causal, *others])[rows]),
+            objective_N=(rows >= len(causal)).long(),
+        )
+        if not (causal and others):
+            return mixed
+        parts = (torch.stack([_rows()[row][1] for row in part]) for part in (causal, others))
+        return replace(mixed, attention=MixedRows(*map(SegmentLayout.from_segments, parts)))
+
+    def terms(self) -> list[LossTerm]:
+        """Of the objectives of the step."""
+        batch = self.batch(range(_ROWS))
+        if batch.objective_N is None:
+            return [LossTerm(len(batch.labels_N))]
+        sums = torch.zeros(2).index_add(0, batch.objective_N, batch.weights_N).tolist()
+        return [LossTerm(weight, coefficient) for weight, coefficient in zip(sums, (0.3 * 1.5, 0.7), strict=True)]
 
     def _engine(self, config: dict[str, Any], optimizer: OptimizerSettings, ranks: Ranks) -> Engine:
         encoder = self.encoder()
@@ -140,7 +173,7 @@ def _rows() -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
     return rows
 
 
-def _micro_batch(numbers: object, first_row: int) -> MicroBatch:
+def _micro_batch(numbers: object, first_row: int, kind: AttentionKind) -> MicroBatch:
     chosen = [(number, _rows()[number]) for number in np.asarray(numbers).tolist()]
     none = torch.zeros(0, dtype=torch.int64)
     chosen_rows = [row if number >= first_row else (*row[:2], none, none) for number, row in chosen]
@@ -148,17 +181,29 @@ def _micro_batch(numbers: object, first_row: int) -> MicroBatch:
     positions = [row * _COLUMNS + part for row, part in enumerate(columns)]
     positions_N = torch.cat(positions)
     layout = SegmentLayout.from_segments(torch.stack(segments), positions_N=positions_N.numpy())
-    return MicroBatch(torch.stack(ids), layout, positions_N, torch.cat(labels))
+    return MicroBatch(torch.stack(ids), layout, kind, positions_N, torch.cat(labels))
 
 
 def _expected(case: OneStep) -> tuple[float, dict[str, Tensor]]:
-    """Loss and gradients by one fp32 pass over all rows, on the weights that the run has."""
+    """Loss and gradients by one fp32 pass over all rows, on the weights that the run has; in a mixture by one for each
+    objective, weighted by hand.
+    """
     encoder = case.encoder().to(_DTYPES[case.layout[1]]).float()
-    batch = _micro_batch(range(_ROWS), case.first_row)
-    logits_NV = encoder.logits(batch.input_ids_BS, batch.layout, case.kind, positions_N=batch.positions_N)
-    loss = cross_entropy(logits_NV, batch.labels_N)
-    (loss + case.z_loss * (torch.logsumexp(logits_NV, dim=-1) ** 2).mean()).backward()
-    return loss.item(), {name: parameter.grad for name, parameter in encoder.named_parameters()}
+    passes = [(range(_ROWS), case.kind, 1.0)]
+    if case.is_mixed:
+        others = [row for row in range(_ROWS) if row not in _CAUSAL]
+        passes = [(_CAUSAL, AttentionKind.CAUSAL, 0.3 * 1.5), (others, case.kind, 0.7)]
+    whole = 0.0
+    for rows, kind, coefficient in passes:
+        batch = _micro_batch(rows, case.first_row, kind)
+        row_N = torch.tensor(list(rows))[batch.positions_N // _COLUMNS]
+        weights_N = 1 / (0.2 + 0.1 * row_N) if case.is_mixed else torch.ones(len(row_N))
+        logits_NV = encoder.logits(batch.input_ids_BS, batch.layout, kind, positions_N=batch.positions_N)
+        losses_N, z_N = cross_entropy(logits_NV, batch.labels_N, reduction="none"), logits_NV.logsumexp(dim=-1) ** 2
+        loss, z_loss = ((part_N * weights_N).sum() / weights_N.sum() for part_N in (losses_N, case.z_loss * z_N))
+        (coefficient * (loss + z_loss)).backward()
+        whole += coefficient * loss.item()
+    return whole, {name: parameter.grad for name, parameter in encoder.named_parameters()}
 
 
 def _cases() -> list[OneStep]:
@@ -262,6 +307,32 @@ def test_every_gradient_of_queries_at_targets_alone(parallel: ParallelSettings, 
         for name in ("biases", "head norms, wide heads")
     ]  # fmt: skip
     _check(cases, 2)
+
+
+@pytest.mark.parametrize(
+    ("world_size", "parallel"),
+    [
+        (1, _ALONE),
+        (2, _ALONE),
+        (2, ParallelSettings(tp=2)),
+        (2, ParallelSettings(pp=2)),
+        (4, ParallelSettings(tp=2, pp=2)),
+    ],
+    ids=["alone", "dp2", "tp2", "pp2", "pp2 tp2"],
+)
+def test_every_gradient_of_a_mixture_is_the_weighted_sum_of_two_plain_steps(
+    world_size: int, parallel: ParallelSettings
+) -> None:
+    """Micro-batches of both kinds and of one; rows without a target; every ZeRO stage, bf16, tied weights, z-loss."""
+    layouts = _LAYOUTS if parallel == _ALONE else [("zero1", "fp32"), ("zero1", "bf16")]
+    cases = [
+        OneStep(layout, rows, AttentionKind.BIDIRECTIONAL, rows > 2, parallel=parallel, is_mixed=True,
+                z_loss=0.02 * (rows > 2), first_row=2)
+        for layout in layouts
+        for rows in (1, 2, 4)
+    ]  # fmt: skip
+    compiled = [replace(case, is_compiled=True) for case in cases[:2]] if parallel == _ALONE else []
+    _check([*cases, *compiled], world_size)
 
 
 def test_every_gradient_with_stages_that_are_told() -> None:

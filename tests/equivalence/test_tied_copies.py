@@ -31,9 +31,9 @@ class TiedCopies:
     def __call__(self) -> dict[str, bool]:
         from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
 
-        engine, batches, num_targets = self.step.prepared()
+        engine, batches, terms = self.step.prepared()
         for _ in range(_STEPS):
-            engine.train_step(batches, attention=self.step.kind, num_targets=num_targets, learning_rate=0.05)
+            engine.train_step(batches, terms=terms, learning_rate=0.05)
         _link_moments(engine.deepspeed.optimizer)
         weight = engine.named_parameters()["model.embed_tokens.weight"]
         own = {

@@ -11,15 +11,30 @@ from toolkit.testing.distributed import run_distributed
 from toolkit.testing.tolerances import gradient_tolerance
 
 _PHASE = 3
+_RAMP = f"""
+[[schedule]]
+mix = [
+    {{objective = "clm", share = {{from = 0.75, to = 0.25}}, weight = 1.5}},
+    {{objective = "mlm", share = {{from = 0.25, to = 0.75}}}},
+]
+steps = {_PHASE}
+"""
 _PIPELINED = ("parallel.pp=2",)
 _FP32, _BF16 = gradient_tolerance(torch.float32), gradient_tolerance(torch.bfloat16)
+
+
+def _write_run(folder: Path) -> Path:
+    """Three phases: CLM, MLM, and from the one to the other in a ramp."""
+    run_file = write_run(folder, phase_steps=_PHASE)
+    run_file.write_text(run_file.read_text() + _RAMP)
+    return run_file
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, object]]]:
     """Metrics of every variant by a readable name; the first is the one to equal."""
     folder = tmp_path_factory.mktemp("topologies")
-    run_file = write_run(folder, phase_steps=_PHASE)
+    run_file = _write_run(folder)
     found = {}
     for world_size, micro_batches in ((1, (1, 2, 4)), (2, (1, 2, 4)), (4, ())):
         variants = [("zero0", (f"train.micro_batch_rows={rows}",)) for rows in micro_batches]
@@ -45,18 +60,22 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, o
 
 def test_losses_are_equal(runs):
     (first, reference), *others = runs.items()
-    assert len(reference) == 2 * _PHASE + 1
+    assert len(reference) == 3 * _PHASE + 1
     for name, lines in others:
-        assert [line["step"] for line in lines] == list(range(2 * _PHASE + 1)), name
+        assert [line["step"] for line in lines] == list(range(3 * _PHASE + 1)), name
         for expected, found in zip(reference[1:], lines[1:], strict=True):
             assert found["loss"] == pytest.approx(expected["loss"], rel=_FP32), (first, name, found["step"])
             assert found["targets"] == expected["targets"]
+            assert found.get("losses", {}) == pytest.approx(expected.get("losses", {}), rel=_FP32), (
+                name,
+                found["step"],
+            )
             assert found["grad_norm"] == pytest.approx(expected["grad_norm"], rel=2e-3), (first, name, found["step"])
 
 
 def test_bf16_losses_are_those_of_fp32_within_rounding(runs, tmp_path):
     """Each stage that has fp32 master weights, on 1 and 2 ranks; later steps carry on the rounding of the first."""
-    run_file = write_run(tmp_path, phase_steps=_PHASE)
+    run_file = _write_run(tmp_path)
     (_, reference), *_ = runs.items()
     stages = ("zero1", "zero2", stage3(tmp_path))
     for world_size in (1, 2):
@@ -75,7 +94,7 @@ def test_bf16_losses_are_those_of_fp32_within_rounding(runs, tmp_path):
 
 
 def test_a_z_loss_is_the_same_on_any_layout_and_in_no_logged_loss(runs, tmp_path):
-    run_file = write_run(tmp_path, phase_steps=_PHASE)
+    run_file = _write_run(tmp_path)
     (_, without), *_ = runs.items()
     found = []
     for ranks, stage, overrides in ((1, "zero1", ()), (2, "zero1", ("parallel.tp=2",)), (2, "pipeline", _PIPELINED)):

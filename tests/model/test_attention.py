@@ -9,9 +9,9 @@ from torch import Tensor
 from tests.support.kernels import plain_flash
 from toolkit.core.types import AttentionKind
 from toolkit.model import attention as module
-from toolkit.model.attention import attend, attend_by_bmm, attend_by_flash, attend_by_sdpa
+from toolkit.model.attention import MixedAttention, attend, attend_by_bmm, attend_by_flash, attend_by_sdpa
 from toolkit.model.kernels.flash import suits_flash
-from toolkit.model.segments import SegmentLayout
+from toolkit.model.segments import MixedRows, SegmentLayout
 from toolkit.testing.models import dense_visibility
 from toolkit.testing.tolerances import tolerance
 
@@ -92,6 +92,27 @@ def test_kernels_equal_the_definition(
     (expected * weights).sum().backward()
     for our, their in zip(ours, theirs, strict=True):
         torch.testing.assert_close(our.grad, their.grad.nan_to_num(), **tolerance(dtype))
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_rows_of_both_kinds_equal_the_definition_of_each(name: str) -> None:
+    """The layout's rows as causal ones, and then the same as bidirectional ones."""
+    segments_BS = LAYOUTS[name]
+    layout = SegmentLayout.from_segments(segments_BS)
+    ours, theirs = (_inputs(segments_BS.repeat(2, 1), 4, 2, dtype=torch.float64) for _ in range(2))
+    output = MixedAttention(MixedRows(layout, layout))(*ours, None)
+    parts = [torch.split(part, segments_BS.numel()) for part in theirs]
+    expected = torch.cat(
+        [
+            _dense(*(part[number] for part in parts), kind, segments_BS)
+            for number, kind in enumerate((AttentionKind.CAUSAL, AttentionKind.BIDIRECTIONAL))
+        ]
+    )
+    torch.testing.assert_close(output, expected, **tolerance(torch.float64))
+    (output * output.detach()).sum().backward()
+    (expected * expected.detach()).sum().backward()
+    for our, their in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(our.grad, their.grad.nan_to_num(), **tolerance(torch.float64))
 
 
 @pytest.mark.parametrize("kind", AttentionKind)

@@ -20,7 +20,7 @@ from toolkit.core.types import AttentionKind
 from toolkit.model import Encoder, SegmentLayout, checkpoint_blocks_, compile_blocks_
 from toolkit.model.config import ActivationCheckpointing
 from toolkit.model.kernels.choice import Kernels
-from toolkit.model.kernels.cross_entropy import EAGER
+from toolkit.model.kernels.cross_entropy_forms import EAGER
 from toolkit.model.kernels.flash import FlashKernel, torch_flash
 from toolkit.model.layers import joined_products
 from toolkit.testing.models import MODEL_OPTIONS, tiny_encoder

@@ -11,8 +11,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.support.memory import allocated_by
-from toolkit.model.kernels import cross_entropy as module
-from toolkit.model.kernels.cross_entropy import EAGER, Compiled, CrossEntropyForm, cross_entropy_sum
+from toolkit.model.kernels import cross_entropy_forms as module
+from toolkit.model.kernels.cross_entropy import cross_entropy_sum, weighted_cross_entropy_sum
+from toolkit.model.kernels.cross_entropy_forms import EAGER, Compiled, CrossEntropyForm
 from toolkit.testing.tolerances import tolerance
 
 NUM_TARGETS, WIDTH, VOCABULARY = 11, 6, 13
@@ -33,7 +34,7 @@ def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Cro
     if request.param == "eager":
         return EAGER
     torch._dynamo.reset()
-    parts = (module.sum_of_losses, module.sum_of_losses_and_gradient_)
+    parts = (module.losses_of_targets, module.losses_and_gradient_)
     compiled = tuple(torch.compile(part, backend="aot_eager", fullgraph=True) for part in parts)
     monkeypatch.setattr(module, "compiled_parts", lambda: compiled)
     return Compiled()
@@ -58,6 +59,38 @@ def test_loss_and_gradients_equal_torchs(
     torch.testing.assert_close(ours, theirs, **tolerance(dtype))
     for our, their in zip(our_gradients, their_gradients, strict=True):
         torch.testing.assert_close(our, their, **tolerance(dtype))
+
+
+@pytest.mark.parametrize("chunk_rows", [1, 4, 100])
+def test_weights_are_in_value_and_gradient(
+    chunk_rows: int, form: CrossEntropyForm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of the z-loss; losses come back without weights, 0 where there is no label."""
+    _set_chunk_rows(monkeypatch, chunk_rows)
+    hidden, weight, labels = _problem(torch.float64)
+    weights = torch.linspace(0.0, 3.0, len(labels), dtype=torch.float64)
+    ours, losses = weighted_cross_entropy_sum(hidden, weight, labels, weights, z_loss=0.03, form=form)
+    our_gradients = torch.autograd.grad(ours * 0.37, (hidden, weight))
+    logits = linear(hidden, weight)
+    plain = cross_entropy(logits, labels, ignore_index=-1, reduction="none")
+    squares = torch.where(labels >= 0, torch.logsumexp(logits, dim=-1) ** 2, 0)
+    their_gradients = torch.autograd.grad(((plain + 0.03 * squares) * weights).sum() * 0.37, (hidden, weight))
+    torch.testing.assert_close(ours, (plain * weights).sum(), **tolerance(torch.float64))
+    torch.testing.assert_close(losses, plain.detach(), **tolerance(torch.float64))
+    assert not losses.requires_grad
+    for our, their in zip(our_gradients, their_gradients, strict=True):
+        torch.testing.assert_close(our, their, **tolerance(torch.float64))
+
+
+def test_a_weight_of_all_targets_scales_bf16_gradients_without_a_systematic_error() -> None:
+    """1.003 rounded to bf16 is 1: hidden states are rounded one by one behind the product with it."""
+    hidden, weight, labels = _problem(torch.bfloat16, num_targets=2000)
+    found = []
+    for factor in (1.0, 1.003):
+        loss, _ = weighted_cross_entropy_sum(hidden, weight, labels, torch.full((2000,), factor))
+        (gradient,) = torch.autograd.grad(loss, hidden)
+        found.append(gradient.double().abs().sum())
+    assert float(found[1] / found[0]) == pytest.approx(1.003, abs=2e-4)
 
 
 @pytest.mark.parametrize("chunk_rows", [1, 4, 100])
@@ -182,7 +215,7 @@ def test_one_graph_serves_any_number_of_targets(monkeypatch: pytest.MonkeyPatch)
     """With gradients and without, over five numbers of targets in up to three chunks: nothing is compiled again."""
     torch._dynamo.reset()
     graphs = CompileCounterWithBackend("aot_eager")
-    parts = (module.sum_of_losses, module.sum_of_losses_and_gradient_)
+    parts = (module.losses_of_targets, module.losses_and_gradient_)
     compiled = tuple(torch.compile(part, backend=graphs, fullgraph=True) for part in parts)
     monkeypatch.setattr(module, "compiled_parts", lambda: compiled)
     _set_chunk_rows(monkeypatch, 512)
@@ -207,13 +240,13 @@ def test_logits_become_their_gradient_in_place() -> None:
     _, compiled = module.compiled_parts()
     columns = module.VocabularyColumns()
     compiled(logits[1].clone(), labels, 1e-4)
-    expected_loss, expected = EAGER.loss_and_gradient(logits[0].clone(), labels, columns, 1e-4)
+    expected_loss, expected = EAGER.losses_and_gradient(logits[0].clone(), labels, columns, 1e-4)
     taken = logits[0].clone()
     found = allocated_by(lambda: compiled(taken, labels, 1e-4))
     torch.testing.assert_close(found.result, expected_loss, rtol=1e-6, atol=0)
     torch.testing.assert_close(taken[4:], expected[4:], rtol=2**-7, atol=1e-8)
     assert found.peak < logits[0].nbytes / 10
-    eager = allocated_by(lambda: EAGER.loss_and_gradient(logits[0].clone(), labels, columns, 1e-4))
+    eager = allocated_by(lambda: EAGER.losses_and_gradient(logits[0].clone(), labels, columns, 1e-4))
     assert eager.peak > 4 * logits[0].nbytes
 
 

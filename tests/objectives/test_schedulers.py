@@ -9,7 +9,8 @@ import pytest
 
 from tests.support.packages import lay_down_entry_points
 from toolkit.core.errors import SettingsError
-from toolkit.objectives.schedule import PhaseSettings, Schedule
+from toolkit.objectives.phase_settings import PhaseSettings
+from toolkit.objectives.schedule import Schedule
 from toolkit.objectives.schedulers import declare
 
 _CLM, _MLM = {"objective": "clm", "steps": 3}, {"objective": "mlm", "tokens": 640}

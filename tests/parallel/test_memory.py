@@ -10,10 +10,10 @@ import torch
 from tests.support.memory import allocated_by
 from toolkit.core.types import AttentionKind
 from toolkit.engine.ds_config import read_ds_config, resolve_ds_config
-from toolkit.engine.engine import MicroBatch
 from toolkit.engine.ranks import join_ranks
+from toolkit.engine.step import LossTerm, MicroBatch
 from toolkit.model import Encoder, ModelSettings, SegmentLayout, model_settings
-from toolkit.model.kernels.cross_entropy import EAGER, Compiled
+from toolkit.model.kernels.cross_entropy_forms import EAGER, Compiled
 from toolkit.parallel.memory import RankMemory, rank_memory, shapes_of_stages
 from toolkit.parallel.topology import batch_plan
 from toolkit.run.declared import DeclaredRun
@@ -113,14 +113,13 @@ class _Steps:
         ids_BS = torch.randint(0, 16_000, (1, _LENGTH), generator=torch.Generator().manual_seed(ranks.data_rank))
         positions_N = torch.arange(_LENGTH - 1)
         layout = SegmentLayout.from_segments(torch.ones_like(ids_BS))
-        batch = MicroBatch(ids_BS, layout, positions_N, ids_BS.flatten()[1:])
+        batch = MicroBatch(ids_BS, layout, AttentionKind.CAUSAL, positions_N, ids_BS.flatten()[1:])
 
         def two_steps() -> None:
             for _ in range(2):
                 engine.train_step(
                     [batch] * _ACCUMULATION,
-                    attention=AttentionKind.CAUSAL,
-                    num_targets=len(positions_N) * _ACCUMULATION * dp,
+                    terms=[LossTerm(len(positions_N) * _ACCUMULATION * dp)],
                     learning_rate=1e-4,
                 )
 

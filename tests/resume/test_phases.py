@@ -18,15 +18,17 @@ _SAME = ("loss", "targets", "learning_rate", "grad_norm", "objective", "attentio
 
 
 def _phases(folder: Path) -> str:
-    """CLM as in the run; MLM by other angles on the validation corpus, rows of 256, half as many; MLM on the first data
-    again, with steps of 8, 8 and 16 rows."""
+    """CLM as in the run; MLM by other angles on the validation corpus, rows of 256, half as many; from CLM to MLM
+    in a ramp on the first data again, with steps of 8, 8 and 16 rows."""
     other = folder / "validation"
     return (
         'schedule=[{objective="clm", steps=4}, '
         f'{{objective="mlm", steps=3, global_batch_rows=4, data={{train="{other}", sequence_length=256}}, '
         "model={rope_theta=40000.0, max_position_embeddings=256}, "
         'lr="rewarm", lr_peak=5e-3, optimizer="reset"}, '
-        '{objective="mlm", steps=3, global_batch_rows=16, batch_warmup_rows=8, batch_warmup_tokens=1000}]'
+        '{mix=[{objective="clm", share={from=1.0, to=0.25}}, '
+        '{objective="mlm", share={from=0.0, to=0.75}, weight=2.0}], '
+        "steps=3, global_batch_rows=16, batch_warmup_rows=8, batch_warmup_tokens=1000}]"
     )
 
 

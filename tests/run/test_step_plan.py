@@ -7,7 +7,8 @@ import pytest
 
 from tests.support.runs import write_run
 from toolkit.core.errors import SettingsError
-from toolkit.objectives.schedule import PhaseSettings, rows_of_phases
+from toolkit.objectives.phase_settings import PhaseSettings
+from toolkit.objectives.schedule import rows_of_phases
 from toolkit.run import load_run
 from toolkit.run.load import declare_run
 from toolkit.run.resolve import resolve_run

@@ -36,7 +36,7 @@ from toolkit.core.types import AttentionKind
 from toolkit.model import SegmentLayout, compile_blocks_, model_settings
 from toolkit.model.encoder import Encoder, ForwardContext
 from toolkit.model.kernels.choice import Kernels
-from toolkit.model.kernels.cross_entropy import Compiled, VocabularyColumns, compiled_parts
+from toolkit.model.kernels.cross_entropy_forms import Compiled, VocabularyColumns, compiled_parts
 from toolkit.model.kernels.flash import torch_flash
 from toolkit.model.layers import joined_products
 
@@ -226,9 +226,9 @@ def generate_loss(vocabulary: int) -> list[Graph]:
         logits_NV = torch.empty(_TARGETS, vocabulary, dtype=torch.bfloat16)
         labels_N = torch.empty(_TARGETS, dtype=torch.int64)
         for generator.title, z_loss in (("loss", 0.0), ("loss, z-loss", 1e-4)):
-            Compiled().loss_and_gradient(logits_NV, labels_N, VocabularyColumns(), z_loss)
+            Compiled().losses_and_gradient(logits_NV, labels_N, VocabularyColumns(), z_loss)
         generator.title = "loss, evaluation"
-        Compiled().loss(logits_NV, labels_N, VocabularyColumns())
+        Compiled().losses(logits_NV, labels_N, VocabularyColumns())
     return generator.graphs
 
 

@@ -6,6 +6,7 @@ Beyond 8 entries for a function, Dynamo runs it uncompiled for good and says so 
 from collections import Counter
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from torch._dynamo.eval_frame import _debug_get_cache_entry_list
@@ -16,6 +17,7 @@ from toolkit.model.compiled_blocks import compile_blocks_
 from toolkit.model.encoder import Encoder
 from toolkit.model.initialization import initialize_
 from toolkit.objectives import registry
+from toolkit.objectives.mixture import StepMix
 from toolkit.parallel.topology import batch_plan
 from toolkit.run import load_run
 from toolkit.testing.models import tiny_settings
@@ -52,13 +54,13 @@ def compiled(monkeypatch):
 
 
 def test_evaluation_leaves_the_cache_to_training(corpus_rows, compiled):
-    """All ranks' shares of 9 rows: full, partly filled and spare batches; both kinds; then steps of both phases."""
+    """All ranks' shares of 9 rows: full, partly filled and spare batches; both kinds; then steps of both phases, and of a mixture."""
     (corpus, rows), (encoder, entries) = corpus_rows, compiled
     objectives = {name: registry.build(name, {}, corpus.vocabulary) for name in ("clm", "mlm")}
 
-    def loss(batch, objective):
+    def loss(batch):
         return encoder(
-            batch.input_ids_BS, batch.layout, objective.attention,
+            batch.input_ids_BS, batch.layout, batch.attention,
             positions_N=batch.positions_N, labels_N=batch.labels_N, scale=1.0,
         )  # fmt: skip
 
@@ -69,20 +71,25 @@ def test_evaluation_leaves_the_cache_to_training(corpus_rows, compiled):
                     rows, num_rows=9, micro_batch_rows=_MICRO_BATCH_ROWS, seed=7, data_rank=rank, data_parallel_size=4,
                     targets_multiple=STATIC_TARGETS_MULTIPLE,
                 )  # fmt: skip
-                for batch, _ in batches.of(objective):
-                    loss(batch, objective)
+                for batch in batches.of(objective):
+                    loss(batch)
     assert entries().most_common(1)[0][1] >= 2, "nothing was compiled"
     stream = RowStream(rows, Order(rows.num_rows, seed=7, shuffle="global"))
     layout = batch_plan(8, _MICRO_BATCH_ROWS, data_parallel=1)
+    mixes = {name: StepMix((name,), (objective,), (1.0,)) for name, objective in objectives.items()}
+    mixes["both"] = StepMix(("clm", "mlm"), tuple(objectives.values()), (0.5, 0.5))
+    schedule = ["clm", "clm", "mlm", "mlm", *["both"] * 8]
     batcher = Batcher(
-        lambda step: StepRows(stream, ["corpus"], 8 * step, layout),
+        lambda step: StepRows(
+            stream, ["corpus"], 8 * step, layout, np.array([4, 4] if schedule[step] == "both" else [8])
+        ),
         data_rank=0,
         seed=7,
         device=torch.device("cpu"),
         targets_multiple=STATIC_TARGETS_MULTIPLE,
     )
-    for step, name in enumerate(["clm", "clm", "mlm", "mlm"]):
-        for batch in batcher.step(step, objectives[name]).micro_batches:
-            loss(batch, objectives[name]).backward()
+    for step, name in enumerate(schedule):
+        for batch in batcher.step(step, mixes[name]).micro_batches:
+            loss(batch).backward()
     most = entries().most_common(1)[0]
     assert most[1] <= _MOST_ENTRIES, entries()

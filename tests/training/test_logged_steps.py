@@ -10,9 +10,9 @@ import torch
 
 from tests.support.runs import write_run
 from toolkit.core.errors import UserError
-from toolkit.core.types import AttentionKind
 from toolkit.engine.gpus import peak_flops
 from toolkit.model import training_flops
+from toolkit.objectives.mixture import alone
 from toolkit.objectives.schedule import Phase
 from toolkit.run import load_run
 from toolkit.run.load import declare_run
@@ -38,7 +38,7 @@ class _Kept:
 
 def _info(step, *, stop=100):
     state = RunState(step, 100 * step, bytes(16))
-    return StepInfo(state, Phase(0, "mlm", 0, stop), AttentionKind.BIDIRECTIONAL, is_start=step == 0)
+    return StepInfo(state, Phase(0, alone("mlm"), 0, stop), "bidirectional", is_start=step == 0)
 
 
 def _trained(hook, step, *, seconds=0.5, stop=100, losses=None):
@@ -46,7 +46,7 @@ def _trained(hook, step, *, seconds=0.5, stop=100, losses=None):
     info = _info(step, stop=stop)
     if losses is not None:
         hook.after_evaluation(info, losses)
-    metrics = StepMetrics(2.0, 1.0, 1e-3, StepCounts(targets=40, tokens=100, attended_pairs=900), seconds)
+    metrics = StepMetrics(2.0, 1.0, 1e-3, StepCounts((40,), (40.0,), tokens=100, attended_pairs=900), seconds)
     hook.after_step(info, metrics)
 
 

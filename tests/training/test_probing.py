@@ -12,7 +12,7 @@ import pytest
 from tests.support.checkpoints import states_of, write_checkpoint
 from tests.support.runs import RunCase, read_metrics, write_run
 from toolkit.checkpoint.folders import step_folders
-from toolkit.core.types import AttentionKind
+from toolkit.objectives.mixture import alone
 from toolkit.objectives.schedule import Phase
 from toolkit.run.load import declare_run
 from toolkit.run.metrics import missing_probes
@@ -44,8 +44,8 @@ class Watched(ProbeHook):
 
     def step(self, step, *, saved=False):
         state = RunState(step)
-        metrics = StepMetrics(2.0, 1.0, 1e-3, StepCounts(), 0.1)
-        self.after_step(StepInfo(state, Phase(0, "clm", 0, 20), AttentionKind.CAUSAL), metrics)
+        metrics = StepMetrics(2.0, 1.0, 1e-3, StepCounts((0,), (0.0,)), 0.1)
+        self.after_step(StepInfo(state, Phase(0, alone("clm"), 0, 20), "causal"), metrics)
         if saved:
             self.on_checkpoint(step)
 

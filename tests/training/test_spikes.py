@@ -13,6 +13,7 @@ from tests.support.layouts import Layout
 from tests.support.runs import RunCase, read_metrics, write_run
 from toolkit.checkpoint.read import open_checkpoint
 from toolkit.core.errors import LossSpikeError, SettingsError
+from toolkit.objectives.mixture import alone
 from toolkit.objectives.schedule import Phase
 from toolkit.run import RunFolder, load_run
 from toolkit.testing.distributed import run_distributed
@@ -39,15 +40,18 @@ def test_what_is_told_is_applied():
 
 
 def test_the_window_holds_the_last_steps_of_its_phase_that_had_targets():
-    phases, hashes = (Phase(0, "clm", 0, 150), Phase(1, "mlm", 150, 300)), np.zeros((1, 8), dtype=np.uint8)
+    phases, hashes = (
+        (Phase(0, alone("clm"), 0, 150), Phase(1, alone("mlm"), 150, 300)),
+        np.zeros((1, 8), dtype=np.uint8),
+    )
     state = RunState()
     for step in range(150):
-        counts = StepCounts(targets=int(step != 140), tokens=1)
-        state = state.after_step(phases[0], counts, hashes, loss=float(step))
+        counts = StepCounts((int(step != 140),), (1.0,), tokens=1)
+        state = state.after_step(phases[0], counts, hashes, loss=float(step), means={})
     assert state.recent_losses == (*map(float, range(49, 140)), *map(float, range(141, 150)))
     assert state.losses_in(phases[0]) == state.recent_losses
     assert state.losses_in(phases[1]) == ()
-    assert state.after_step(phases[1], StepCounts(targets=1), hashes, loss=9.0).recent_losses == (9.0,)
+    assert state.after_step(phases[1], StepCounts((1,), (1.0,)), hashes, loss=9.0, means={}).recent_losses == (9.0,)
 
 
 def _expected(lines):

@@ -14,6 +14,7 @@ from tests.support.runs import RunCase, write_run
 from toolkit.core.errors import CorpusError, ToolkitError
 from toolkit.data import Corpus, Order, RowStream, open_rows
 from toolkit.objectives import registry
+from toolkit.objectives.mixture import StepMix
 from toolkit.parallel.topology import batch_plan
 from toolkit.run import load_run
 from toolkit.testing.distributed import run_distributed
@@ -55,13 +56,13 @@ def parts(tmp_path):
     stream = RowStream(rows, Order(rows.num_rows, seed=7, shuffle="global"))
     layout = batch_plan(8, 4, data_parallel=1)
     batcher = Batcher(
-        lambda step: StepRows(stream, ["corpus"], 8 * step, layout),
+        lambda step: StepRows(stream, ["corpus"], 8 * step, layout, np.array([8])),
         data_rank=0,
         seed=7,
         device=_CPU,
         targets_multiple=1,
     )
-    return batcher, registry.build("mlm", {}, corpus.vocabulary)
+    return batcher, StepMix(("mlm",), (registry.build("mlm", {}, corpus.vocabulary),), (1.0,))
 
 
 def test_they_are_what_each_step_alone_gives(parts):

@@ -199,9 +199,11 @@ def _group(manifest: CheckpointManifest, key: str) -> dict[str, Any]:
 def _phases(manifest: CheckpointManifest) -> Iterator[str]:
     objectives = _group(manifest, "objectives")
     for phase in manifest.settings.get("schedule", ()):
-        name = phase.get("objective")
+        mix = phase.get("mix") or [{"objective": phase.get("objective")}]
+        name = "+".join(str(entry.get("objective")) for entry in mix)
         length = [f"{phase[unit]} {unit}" for unit in ("steps", "tokens", "fraction") if phase.get(unit)]
-        own = objectives.get(name) or {}
+        own = {} if len(mix) > 1 else objectives.get(name) or {}
+        length += [f"share {_plain(entry['share'])} of {entry['objective']}" for entry in mix if len(mix) > 1]
         length += [
             f"{key} {phase[key]}"
             for key in ("global_batch_rows", "batch_warmup_rows", "batch_warmup_tokens", "lr_peak")

@@ -3,7 +3,8 @@
 The loss is exact: N, the number of targets over all micro-batches and data-parallel ranks, is known before the first
 forward pass. A micro-batch's loss is its sum of cross-entropies times gas x dp / N, which undoes the engine's two
 divisions (by accumulation steps in backward, by ranks in the all-reduce), so gradient and reported loss are the mean
-over target tokens whatever the micro-batch, the accumulation and the number of ranks. It is computed inside the
+over target tokens whatever the micro-batch, the accumulation and the number of ranks. Where a step has several
+objectives, each has its own N and coefficient, which become weights of its targets. It is computed inside the
 module's forward, because a head used outside loses its gradient under DeepSpeed's bf16 optimizer without a word.
 
 A value that is not finite never reaches a checkpoint: the reduced loss is tested before the update; the gradient norm
@@ -13,61 +14,27 @@ and the engine's skipped steps after it, or before it at stage 0, where the engi
 import gc
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
-from toolkit.core.types import AttentionKind
 from toolkit.engine.ds_config import zero_stage
 from toolkit.engine.initialization import count_once_, initialize_deepspeed
 from toolkit.engine.optimizer import OptimizerSettings, build_optimizer
 from toolkit.engine.ranks import Ranks
+from toolkit.engine.step import LossTerm, MicroBatch, NonFiniteStep, StepResult
 from toolkit.model.config import ModelSettings
-from toolkit.model.encoder import Encoder
-from toolkit.model.segments import SegmentLayout
+from toolkit.model.encoder import Encoder, Head
+from toolkit.model.segments import to_device
 from toolkit.parallel.stages import Stage
 
 _NORM_PIECE = 1 << 22
 
 
-@dataclass(frozen=True)
-class MicroBatch:
-    """Inputs (B, S) and targets (N,) of one forward pass on one rank, int64, and the layout of the segments."""
-
-    input_ids_BS: torch.Tensor
-    layout: SegmentLayout
-    positions_N: torch.Tensor
-    labels_N: torch.Tensor
-
-
 _STEPS_TO_COLLECTION = 50
 """Between garbage collections, which DeepSpeed holds back: the same steps on all ranks, so that none waits for another.
 """
-
-
-@dataclass(frozen=True)
-class StepResult:
-    """Exact token mean of the loss before the update, and the global gradient norm before clipping."""
-
-    loss: float
-    grad_norm: float
-    is_applied: bool = True
-    """Weights and moments were updated."""
-    flags: tuple[bool, ...] = ()
-    """Of each flag whether any rank raised it."""
-
-
-class NonFiniteStep(Exception):
-    """The loss or the gradient of a step is not finite.
-
-    `micro_batches` are those of this rank with a non-finite loss, possibly none; None if unknown.
-    """
-
-    def __init__(self, what: str, micro_batches: tuple[int, ...] | None) -> None:
-        super().__init__(what)
-        self.what = what
-        self.micro_batches = micro_batches
 
 
 class Engine:
@@ -124,8 +91,7 @@ class Engine:
         self,
         micro_batches: Sequence[MicroBatch],
         *,
-        attention: AttentionKind,
-        num_targets: int,
+        terms: Sequence[LossTerm],
         learning_rate: float,
         largest_loss: float = math.inf,
         flags: Callable[[], Sequence[bool]] = tuple,
@@ -134,7 +100,7 @@ class Engine:
 
         Args:
             micro_batches: of this rank, one per accumulation step.
-            num_targets: N over all micro-batches and ranks; may be 0, which gives loss 0.
+            terms: of the objectives of the step, in the order of their numbers.
             largest_loss: with which the update is applied; not looked at under a pipeline, where it comes first.
             flags: of this rank, asked for when the gradients are there; all ranks learn of them with the loss.
 
@@ -144,11 +110,14 @@ class Engine:
         for group in self.deepspeed.optimizer.param_groups:
             group["lr"] = learning_rate
         self._expect(micro_batches)
-        scale = self._accumulation * self.ranks.data_parallel_size / max(num_targets, 1)
-        skipped_before = self.deepspeed.skipped_steps
-        losses = self._accumulate(micro_batches, attention, scale)
         num_scaled = self._accumulation * self.ranks.data_parallel_size
-        loss_sum, raised = self.ranks.sum_with_flags(losses.double().sum(), flags())
+        scales = [num_scaled / (term.targets or 1) * term.coefficient for term in terms]
+        skipped_before = self.deepspeed.skipped_steps
+        if len(terms) == 1:
+            losses, sums_P = self._accumulate(micro_batches, scales[0]), torch.zeros(0)
+        else:
+            losses, sums_P = self._accumulate_mixed(micro_batches, scales)
+        (loss_sum, *of_objectives), raised = self.ranks.sum_with_flags([losses.double().sum(), *sums_P], flags())
         loss_mean = loss_sum / num_scaled
         is_applied = loss_mean <= largest_loss
         if not math.isfinite(loss_mean):
@@ -160,19 +129,28 @@ class Engine:
         self._steps_here += 1
         if self._steps_here % _STEPS_TO_COLLECTION == 0:
             self.deepspeed.collect_python_gc()
-        return StepResult(loss=loss_mean, grad_norm=norm, is_applied=is_applied, flags=raised)
+        means = [part / (term.targets or 1) for part, term in zip(of_objectives, terms, strict=False)]
+        return StepResult(
+            loss=loss_mean,
+            grad_norm=norm,
+            means=tuple(means or [loss_mean / terms[0].coefficient]),
+            is_applied=is_applied,
+            flags=raised,
+        )
 
     @torch.no_grad()
-    def loss_sum(self, micro_batches: Iterable[MicroBatch], *, attention: AttentionKind) -> float:
-        """Sum of cross-entropies over the micro-batches of all ranks, without a gradient.
+    def loss_sum(self, micro_batches: Iterable[MicroBatch]) -> tuple[float, float]:
+        """Sums of cross-entropies, each by its weight, and of weights, over the micro-batches of all ranks.
 
+        There is no gradient. The weights of targets that count alike are 1.
         All ranks need the same number of micro-batches, since ZeRO-3 gathers weights in every forward pass.
         """
         self.deepspeed.eval()
-        total = torch.zeros((), dtype=torch.float64, device=self.ranks.device)
+        total = torch.zeros(2, dtype=torch.float64, device=self.ranks.device)
         for batch in micro_batches:
-            total += self._forward(batch, attention, 1.0)
-        return self.ranks.sum_on_device(total)
+            total += torch.stack([self._forward(batch, 1.0).double(), batch.weight])
+        loss_sum, weight = self.ranks.sum_with_flags(list(total), ())[0]
+        return loss_sum, weight
 
     @property
     def optimizer_step(self) -> int:
@@ -213,26 +191,48 @@ class Engine:
         if hasattr(engine.optimizer, "gradient_accumulation_steps"):
             engine.optimizer.gradient_accumulation_steps = number
 
-    def _accumulate(self, micro_batches: Sequence[MicroBatch], attention: AttentionKind, scale: float) -> torch.Tensor:
+    def _accumulate_mixed(
+        self, micro_batches: Sequence[MicroBatch], scales: Sequence[float]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """`_accumulate` with a scale for each objective; also the sums of their cross-entropies, 0 where not known."""
+        scale_P = to_device(np.array(scales, dtype=np.float32), self.ranks.device)
+        head: Head | None = getattr(self.module, "lm_head", None)
+        kept: list[torch.Tensor] = []
+        if head is not None:
+            head.losses = kept
+        try:
+            losses = self._accumulate([batch.weighted(scale_P) for batch in micro_batches], 1.0)
+        finally:
+            if head is not None:
+                head.losses = None
+        sums_P = torch.zeros(len(scales), dtype=torch.float64, device=self.ranks.device)
+        for batch, losses_N in zip(micro_batches, kept, strict=False):
+            own_N = losses_N if batch.weights_N is None else losses_N * batch.weights_N
+            assert batch.objective_N is not None
+            sums_P.index_add_(0, batch.objective_N, own_N.double())
+        return losses, sums_P
+
+    def _accumulate(self, micro_batches: Sequence[MicroBatch], scale: float) -> torch.Tensor:
         """Gradients of all micro-batches; returns their losses, (micro-batches,)."""
         self.deepspeed.train()
         losses = []
         for number, batch in enumerate(micro_batches):
-            loss = self._forward(batch, attention, scale)
+            loss = self._forward(batch, scale)
             self.deepspeed.backward(loss)
             losses.append(loss.detach())
             if number < len(micro_batches) - 1:
                 self.deepspeed.step()
         return torch.stack(losses)
 
-    def _forward(self, batch: MicroBatch, attention: AttentionKind, scale: float) -> torch.Tensor:
+    def _forward(self, batch: MicroBatch, scale: float) -> torch.Tensor:
         loss: torch.Tensor = self.deepspeed(
             batch.input_ids_BS,
             batch.layout,
-            attention,
+            batch.attention,
             positions_N=batch.positions_N,
             labels_N=batch.labels_N,
             scale=scale,
+            weights_N=batch.weights_N,
         )
         return loss
 

@@ -18,11 +18,11 @@ from deepspeed.pipe import PipelineModule
 from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
 from torch import nn
 
-from toolkit.core.types import AttentionKind
-from toolkit.engine.engine import Engine, MicroBatch
+from toolkit.engine.engine import Engine
 from toolkit.engine.initialization import count_once_, initialize_deepspeed
 from toolkit.engine.optimizer import OptimizerSettings, build_optimizer
 from toolkit.engine.ranks import Ranks
+from toolkit.engine.step import MicroBatch
 from toolkit.model.encoder import ForwardContext
 from toolkit.parallel.stages import Stage
 from toolkit.parallel.topology import Topology
@@ -79,18 +79,20 @@ class PipelinedEngine(Engine):
         return self._names
 
     @torch.no_grad()
-    def loss_sum(self, micro_batches: Iterable[MicroBatch], *, attention: AttentionKind) -> float:
+    def loss_sum(self, micro_batches: Iterable[MicroBatch]) -> tuple[float, float]:
         """See `Engine.loss_sum`."""
-        total = torch.zeros((), dtype=torch.float64, device=self.ranks.device)
+        total = torch.zeros(2, dtype=torch.float64, device=self.ranks.device)
         coming = iter(micro_batches)
         while batches := tuple(islice(coming, _EVALUATED_TOGETHER)):
-            self.deepspeed.eval_batch(self._fed(batches, attention, 1.0), num_micro_batches=len(batches))
-            total += self._losses().double().sum()
-        return self.ranks.sum_on_device(total)
+            self.deepspeed.eval_batch(self._fed(batches, 1.0), num_micro_batches=len(batches))
+            weight = torch.stack([batch.weight for batch in batches]).sum()
+            total += torch.stack([self._losses().double().sum(), weight])
+        loss_sum, weight_sum = self.ranks.sum_with_flags(list(total), ())[0]
+        return loss_sum, weight_sum
 
-    def _accumulate(self, micro_batches: Sequence[MicroBatch], attention: AttentionKind, scale: float) -> torch.Tensor:
+    def _accumulate(self, micro_batches: Sequence[MicroBatch], scale: float) -> torch.Tensor:
         """The whole step; returns the losses of all micro-batches, none where they are not known."""
-        self.deepspeed.train_batch(self._fed(micro_batches, attention, scale))
+        self.deepspeed.train_batch(self._fed(micro_batches, scale))
         return self._losses()
 
     def _update(self) -> float:
@@ -102,9 +104,7 @@ class PipelinedEngine(Engine):
         losses: list[torch.Tensor] = self.deepspeed.fwd_outputs
         return torch.stack(losses) if losses else torch.zeros(0, device=self.ranks.device)
 
-    def _fed(
-        self, micro_batches: Sequence[MicroBatch], attention: AttentionKind, scale: float
-    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def _fed(self, micro_batches: Sequence[MicroBatch], scale: float) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Items that DeepSpeed reads for each micro-batch, at both ends of the pipeline; the stage is told the rest."""
         settings = self._stage.settings
         shape = micro_batches[0].input_ids_BS.shape
@@ -113,7 +113,11 @@ class PipelinedEngine(Engine):
             self.deepspeed.reset_activation_shape()
             self._shape = shape
         self._stage.expect(
-            (ForwardContext.of(settings, batch.layout, attention, batch.positions_N), batch.labels_N)
+            (
+                ForwardContext.of(settings, batch.layout, batch.attention, batch.positions_N),
+                batch.labels_N,
+                batch.weights_N,
+            )
             for batch in micro_batches
         )
         scale_tensor = torch.tensor(scale, device=self.ranks.device)

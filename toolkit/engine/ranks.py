@@ -68,20 +68,21 @@ class Ranks:
         ranks_per_copy = self.world_size // self.data_parallel_size
         return tuple(-(-int(count) // ranks_per_copy) for count in total)
 
-    def sum_on_device(self, value: torch.Tensor) -> float:
-        """Sum of a scalar that lives on the device, over copies of the model, in fp64.
+    def sum_with_flags(
+        self, values: Sequence[torch.Tensor], flags: Sequence[bool]
+    ) -> tuple[list[float], tuple[bool, ...]]:
+        """Sums of scalars that live on the device, over copies of the model, in fp64; and of each flag whether any rank
+        raises it, in one exchange and with one wait.
 
         Of a copy, the first rank of the last stage is asked: with the head it knows the loss.
         """
-        return self.sum_with_flags(value, ())[0]
-
-    def sum_with_flags(self, value: torch.Tensor, flags: Sequence[bool]) -> tuple[float, tuple[bool, ...]]:
-        """`sum_on_device`, and of each flag whether any rank raises it, in one exchange and with one wait."""
-        mine = value.detach().double() if self.topology.has_loss else torch.zeros_like(value, dtype=torch.float64)
-        sent = torch.cat([mine.view(1), to_device(np.array(flags, dtype=np.float64), self.device)])
+        mine = torch.stack([value.detach().double() for value in values])
+        if not self.topology.has_loss:
+            mine = torch.zeros_like(mine)
+        sent = torch.cat([mine, to_device(np.array(flags, dtype=np.float64), self.device)])
         dist.all_reduce(sent)
-        total, *raised = sent.tolist()
-        return total, tuple(count > 0 for count in raised)
+        sums = sent.tolist()
+        return sums[: len(values)], tuple(count > 0 for count in sums[len(values) :])
 
     @contextmanager
     def gathering(self) -> Iterator[GatherNumbers]:

@@ -13,7 +13,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from toolkit.core.types import AttentionKind
 from toolkit.model.kernels.flash import FlashKernel, flash_kernel, suits_flash
-from toolkit.model.segments import SegmentLayout, Span
+from toolkit.model.segments import MixedRows, SegmentLayout, Span
 
 _LONGEST_FOR_BMM = 1024
 _CAUSAL_CHUNK = 128
@@ -60,6 +60,41 @@ class SegmentAttention:
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _attend_uncompiled(self, query_THE: Tensor, key_TKE: Tensor, value_TKE: Tensor) -> Tensor:
         return attend(query_THE, key_TKE, value_TKE, self.kind, self.layout)
+
+
+@dataclass(frozen=True, eq=False)
+class MixedAttention:
+    """The same for a micro-batch of both kinds."""
+
+    rows: MixedRows
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def __call__(
+        self,
+        query_THE: Tensor,
+        key_TKE: Tensor,
+        value_TKE: Tensor,
+        kernel: FlashKernel | None,
+        positions_N: Tensor | None = None,
+    ) -> Tensor:
+        """See `SegmentAttention`; outside of every graph, which would be another one for each number of causal rows.
+
+        So the kernel is whichever suits the tensors, and queries are never those of the targets alone.
+        """
+        causal, bidirectional = self.rows.causal, self.rows.bidirectional
+        sizes = [causal.is_real_T.numel(), bidirectional.is_real_T.numel()]
+        # One split and one cat, as in `attend_by_sdpa`.
+        query, key, value = (torch.split(part, sizes) for part in (query_THE, key_TKE, value_TKE))
+        return torch.cat(
+            [
+                attend(query[0], key[0], value[0], AttentionKind.CAUSAL, causal),
+                attend(query[1], key[1], value[1], AttentionKind.BIDIRECTIONAL, bidirectional),
+            ]
+        )
+
+    def takes_targets(self, kernel: FlashKernel | None) -> bool:
+        """Never: see `__call__`."""
+        return False
 
 
 def attend(query_THE: Tensor, key_TKE: Tensor, value_TKE: Tensor, kind: AttentionKind, layout: SegmentLayout) -> Tensor:

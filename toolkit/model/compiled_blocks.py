@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from toolkit.model.kernels.cross_entropy import Compiled, VocabularyColumns
+from toolkit.model.attention import SegmentAttention
+from toolkit.model.kernels.cross_entropy_forms import Compiled, VocabularyColumns
 
 if TYPE_CHECKING:
     from toolkit.model.encoder import Encoder, ForwardContext
@@ -44,9 +45,10 @@ def _compiler_options() -> dict[str, Any]:
 def _mark_dynamic(_: nn.Module, arguments: "tuple[Tensor, ForwardContext]") -> None:
     """Say what differs between micro-batches of one shape: how many stretches they have, and how many targets."""
     context = arguments[1]
-    layout = context.attention.layout
-    torch._dynamo.maybe_mark_dynamic(layout.bounds_M, 0)
-    if layout.targets is not None:
-        torch._dynamo.maybe_mark_dynamic(layout.targets.bounds_M, 0)
+    if isinstance(context.attention, SegmentAttention):
+        layout = context.attention.layout
+        torch._dynamo.maybe_mark_dynamic(layout.bounds_M, 0)
+        if layout.targets is not None:
+            torch._dynamo.maybe_mark_dynamic(layout.targets.bounds_M, 0)
     if context.positions_N is not None:
         torch._dynamo.maybe_mark_dynamic(context.positions_N, 0)

@@ -21,9 +21,10 @@ from torch.nn.functional import silu
 
 from toolkit.core.errors import SettingsError
 from toolkit.core.types import AttentionKind
-from toolkit.model.attention import SegmentAttention
+from toolkit.model.attention import MixedAttention, SegmentAttention
 from toolkit.model.config import ModelSettings
-from toolkit.model.kernels.cross_entropy import EAGER, CrossEntropyForm, VocabularyColumns, cross_entropy_sum
+from toolkit.model.kernels.cross_entropy import weighted_cross_entropy_sum
+from toolkit.model.kernels.cross_entropy_forms import EAGER, CrossEntropyForm, VocabularyColumns
 from toolkit.model.kernels.flash import FlashKernel
 from toolkit.model.layers import (
     Embedding,
@@ -36,7 +37,7 @@ from toolkit.model.layers import (
     rope_cos_sin,
     separate_products,
 )
-from toolkit.model.segments import SegmentLayout
+from toolkit.model.segments import MixedRows, SegmentLayout
 
 
 class Encoder(nn.Module):
@@ -62,11 +63,12 @@ class Encoder(nn.Module):
         self,
         input_ids_BS: Tensor,
         segments_BS: Tensor | SegmentLayout,
-        attention: AttentionKind,
+        attention: AttentionKind | MixedRows,
         *,
         positions_N: Tensor,
         labels_N: Tensor,
         scale: float | Tensor,
+        weights_N: Tensor | None = None,
     ) -> Tensor:
         """The loss: `scale` x the sum of the cross-entropies at the targets, a 0-dim fp32 tensor.
 
@@ -74,14 +76,15 @@ class Encoder(nn.Module):
             input_ids_BS: (B, S) int64.
             segments_BS: (B, S), 0 is padding; or their layout, made beforehand, which on a GPU saves waiting for it. If
                 it knows the targets, they are those at `positions_N`.
-            attention: the kind.
+            attention: the kind of all rows, or the layouts of those of either kind.
             positions_N: (N,) int64, flat positions in the micro-batch (row * S + column). N = 0 is legal: the loss
                 is 0 and every gradient is zero.
             labels_N: (N,) int64, what is expected there; a negative one weighs nothing.
             scale: a number, or a 0-dim tensor.
+            weights_N: (N,) fp32, the factor of each cross-entropy in the sum; None: 1.
         """
         hidden_ND = self.model(input_ids_BS, segments_BS, attention, positions_N)
-        loss: Tensor = self.lm_head(hidden_ND, labels_N)
+        loss: Tensor = self.lm_head(hidden_ND, labels_N, weights_N)
         return loss * scale
 
     def set_rope(self, settings: ModelSettings) -> None:
@@ -117,7 +120,7 @@ class Body(nn.Module):
         self,
         input_ids_BS: Tensor,
         segments_BS: Tensor | SegmentLayout,
-        attention: AttentionKind,
+        attention: AttentionKind | MixedRows,
         positions_N: Tensor | None,
     ) -> Tensor:
         """Hidden states after the final norm at `positions_N`, (N, D); at all T positions if None."""
@@ -135,18 +138,24 @@ class ForwardContext:
     """Inputs of the blocks of one forward pass besides hidden states."""
 
     rope: RopeCosSin
-    attention: SegmentAttention
+    attention: SegmentAttention | MixedAttention
     positions_N: Tensor | None
     """Where hidden states are wanted after the last block; None: at all T positions."""
 
     @classmethod
     def of(
-        cls, settings: ModelSettings, layout: SegmentLayout, attention: AttentionKind, positions_N: Tensor | None
+        cls,
+        settings: ModelSettings,
+        layout: SegmentLayout,
+        attention: AttentionKind | MixedRows,
+        positions_N: Tensor | None,
     ) -> "ForwardContext":
         """The context of a micro-batch: it depends on segments, kind and targets alone."""
         rope = rope_cos_sin(
             layout.rope_positions_T, settings.head_size, theta=settings.rope_theta, scaling=settings.rope_scaling
         )
+        if isinstance(attention, MixedRows):
+            return cls(rope, MixedAttention(attention), positions_N)
         return cls(rope, SegmentAttention(attention, layout), positions_N)
 
 
@@ -254,9 +263,14 @@ class Head(nn.Module):
         self.form: CrossEntropyForm = EAGER
         self.z_loss = 0.0
         """Coefficient of the z-loss, which is in the gradient alone."""
+        self.losses: list[Tensor] | None = None
+        """Takes the cross-entropies of targets, (N,), of forward passes with weights; None: they are not kept."""
 
-    def forward(self, hidden_ND: Tensor, labels_N: Tensor) -> Tensor:
-        """Sum of the cross-entropies, 0-dim fp32."""
-        return cross_entropy_sum(
-            hidden_ND, self.weight, labels_N, columns=self.columns, z_loss=self.z_loss, form=self.form
+    def forward(self, hidden_ND: Tensor, labels_N: Tensor, weights_N: Tensor | None = None) -> Tensor:
+        """Sum of the cross-entropies, 0-dim fp32; times `weights_N` where there are some."""
+        loss, losses_N = weighted_cross_entropy_sum(
+            hidden_ND, self.weight, labels_N, weights_N, columns=self.columns, z_loss=self.z_loss, form=self.form
         )
+        if self.losses is not None and losses_N is not None:
+            self.losses.append(losses_N)
+        return loss

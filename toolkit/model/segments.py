@@ -116,6 +116,20 @@ class SegmentLayout:
         return sum(span.count * span.length * (span.length + 1) // 2 for span in self.spans if not span.is_padding)
 
 
+@dataclass(frozen=True, eq=False)
+class MixedRows:
+    """Layouts of a micro-batch of both attention kinds: of its first rows, which are causal, and of the others."""
+
+    causal: SegmentLayout
+    bidirectional: SegmentLayout
+
+    @property
+    def attended_pairs(self) -> int:
+        """See `SegmentLayout.attended_pairs`."""
+        causal = self.causal.attended_pairs(AttentionKind.CAUSAL)
+        return causal + self.bidirectional.attended_pairs(AttentionKind.BIDIRECTIONAL)
+
+
 def to_device(array: npt.NDArray[np.generic], device: torch.device | str) -> Tensor:
     """The array as a tensor on the device; on a CPU it shares the array's memory."""
     tensor = torch.from_numpy(array)

@@ -8,8 +8,9 @@ from toolkit.core.draws import Draws
 from toolkit.core.settings import Settings
 from toolkit.core.types import AttentionKind, FloatArray, IntArray, Targets, Vocabulary
 from toolkit.objectives.base import Objective, ObjectiveClass
+from toolkit.objectives.phase_settings import PhaseSettings
 from toolkit.objectives.registry import build, get, known, register
-from toolkit.objectives.schedule import Phase, PhaseSettings, Schedule
+from toolkit.objectives.schedule import Phase, Schedule
 
 __all__ = [
     "AttentionKind",

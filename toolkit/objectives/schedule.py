@@ -9,97 +9,11 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Literal, Self
-
-from pydantic import Field, model_validator
 
 from toolkit.core.errors import SettingsError
-from toolkit.core.settings import Settings
 from toolkit.core.text import counted
-
-
-class PhaseSettings(Settings):
-    """A phase of the schedule: an objective, exactly one length, and what changes from there on."""
-
-    objective: str = Field(min_length=1)
-    """Name of an objective: a key of `objectives`, or a kind such as `clm` or `mlm`."""
-    steps: int | None = Field(default=None, gt=0)
-    """Length in updates."""
-    tokens: int | None = Field(default=None, gt=0)
-    """Length in positions (global_batch_rows x sequence_length a step), rounded up to whole steps."""
-    fraction: float | None = Field(default=None, gt=0, le=1)
-    """Length as a share of `train.steps`; if one phase has it, all have."""
-    global_batch_rows: int | None = Field(default=None, gt=0)
-    """Rows of a step in this phase; unset: `train.global_batch_rows`."""
-    batch_warmup_rows: int | None = Field(default=None, gt=0)
-    """Rows of the first steps of this phase, which then grow by as many at a time; unset: no batch-size warm-up."""
-    batch_warmup_tokens: int | None = Field(default=None, gt=0)
-    """Positions until steps are full, shared evenly by the smaller sizes."""
-    data: dict[str, Any] | None = None
-    """Keys of `[data]` that differ in this phase, such as `train` or `sequence_length`."""
-    model: dict[str, Any] | None = None
-    """Keys of `[model]` that differ in this phase: `rope_theta`, `rope_scaling`, `max_position_embeddings`."""
-    lr: Literal["keep", "rewarm"] = "keep"
-    """`rewarm`: the learning rate begins another warm-up, stable part and decay here, up to the next such phase."""
-    lr_peak: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """With `lr = "rewarm"`: its peak; unset: `lr.peak`."""
-    lr_warmup_steps: int | None = Field(default=None, ge=0)
-    """With `lr = "rewarm"`: steps of that warm-up; unset: `lr.warmup_steps`."""
-    lr_decay_steps: int | None = Field(default=None, ge=0)
-    """With `lr = "rewarm"`: steps of that decay, of kind `wsd` alone; unset: `lr.decay_steps`."""
-    optimizer: Literal["keep", "reset"] = "keep"
-    """`reset`: the optimizer's moments are set to zero before the first step of this phase."""
-
-    @model_validator(mode="after")
-    def _can_be_written_to_a_run_file(self) -> Self:
-        for name, given in (("data", self.data), ("model", self.model)):
-            if (found := _unwritable(given or {})) is not None:
-                raise ValueError(
-                    f"{name} of the phase {self.objective!r} holds {found}, which a run file cannot say. Give strings, "
-                    "numbers, true or false, lists and tables of them, and leave a key without a value out"
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _has_a_rate_of_its_own_only_with_a_rise(self) -> Self:
-        for name, own in (("lr_peak", "peak"), ("lr_warmup_steps", "warm-up"), ("lr_decay_steps", "decay")):
-            if (given := getattr(self, name)) is not None and self.lr != "rewarm":
-                raise ValueError(
-                    f"the phase {self.objective!r} has {name} = {given:g} and lr = {self.lr!r}: only a phase that "
-                    f'warms up again has a {own} of its own. Set lr = "rewarm", or leave {name} out'
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _has_rows_and_length_of_its_batch_warmup(self) -> Self:
-        if (self.batch_warmup_rows is None) != (self.batch_warmup_tokens is None):
-            raise ValueError(
-                f"the phase {self.objective!r} has batch_warmup_rows = {self.batch_warmup_rows} and "
-                f"batch_warmup_tokens = {self.batch_warmup_tokens}. Give both, or leave both out"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _has_one_length(self) -> Self:
-        given = [name for name in ("steps", "tokens", "fraction") if getattr(self, name) is not None]
-        if len(given) != 1:
-            found = " and ".join(f"{name} = {getattr(self, name)}" for name in given) or "no length"
-            raise ValueError(
-                f"the phase {self.objective!r} has {found}. Give it exactly one of steps, tokens and fraction."
-            )
-        return self
-
-    def of_steps(self, steps: int) -> Self:
-        """The phase with another length."""
-        return self.model_copy(update={"steps": steps, "tokens": None, "fraction": None})
-
-
-def _unwritable(value: object) -> str | None:
-    """The first value, in keys of a phase that a scheduler may have made, which is no TOML; None if all are."""
-    if isinstance(value, dict | list | tuple):
-        parts = value.values() if isinstance(value, dict) else value
-        return next((found for part in parts if (found := _unwritable(part)) is not None), None)
-    return None if isinstance(value, str | int | float) else repr(value)
+from toolkit.objectives.mixture import MixEntry
+from toolkit.objectives.phase_settings import PhaseSettings
 
 
 @dataclass(frozen=True)
@@ -148,12 +62,27 @@ class PhaseRows:
 
 @dataclass(frozen=True)
 class Phase:
-    """A stretch of steps with one objective: updates `start` to `stop` - 1, counted from 0 over the run."""
+    """A stretch of steps with one mix of objectives: updates `start` to `stop` - 1, counted from 0 over the run."""
 
     index: int
-    objective: str
+    mix: tuple[MixEntry, ...]
     start: int
     stop: int
+
+    @property
+    def objective(self) -> str:
+        """Names of its objectives, joined by +."""
+        return "+".join(self.objectives)
+
+    @property
+    def shares(self) -> str:
+        """Its objectives in words, with their shares and weights where there are several."""
+        return self.objective if len(self.mix) == 1 else " + ".join(str(entry) for entry in self.mix)
+
+    @property
+    def objectives(self) -> tuple[str, ...]:
+        """Name of each of its objectives."""
+        return tuple(entry.objective for entry in self.mix)
 
     def progress_at(self, step: int) -> float:
         """Progress of update `step` in the phase: 0 at the first and 1 at the last; 1 where there is one."""
@@ -190,7 +119,7 @@ class Schedule:
             stops = _stops_of_lengths(phases, total_steps, rows, lengths)
         if (first := phases[0]).lr == "rewarm" or first.optimizer == "reset":
             raise SettingsError(
-                f"phase 1 of the schedule ({first.objective}) has lr = {first.lr!r} and optimizer = "
+                f"phase 1 of the schedule ({first.name}) has lr = {first.lr!r} and optimizer = "
                 f"{first.optimizer!r}: nothing comes before it.\nLeave both out; what happens to other weights is said "
                 "by init.optimizer, or by [branch] of a tail."
             )
@@ -198,18 +127,18 @@ class Schedule:
         for number, (phase, start, stop) in enumerate(zip(phases, starts, stops, strict=True), start=1):
             if start == stop:
                 raise SettingsError(
-                    f"phase {number} of the schedule ({phase.objective}, fraction {phase.fraction}) gets none of "
+                    f"phase {number} of the schedule ({phase.name}, fraction {phase.fraction}) gets none of "
                     f"train.steps = {total_steps}. Raise its fraction or train.steps."
                 )
             if stop - start < (ramp := rows[number - 1].warmup_steps):
                 raise SettingsError(
-                    f"phase {number} of the schedule ({phase.objective}) has {counted(stop - start, 'step')}, and its "
+                    f"phase {number} of the schedule ({phase.name}) has {counted(stop - start, 'step')}, and its "
                     f"batch-size warm-up takes {counted(ramp, 'step')}.\nLower batch_warmup_tokens, or make the phase "
                     "longer."
                 )
         return cls(
             phases=tuple(
-                Phase(index=index, objective=phase.objective, start=start, stop=stop)
+                Phase(index=index, mix=phase.entries, start=start, stop=stop)
                 for index, (phase, start, stop) in enumerate(zip(phases, starts, stops, strict=True))
             )
         )
@@ -241,7 +170,7 @@ def _rows_of(phase: PhaseSettings, number: int, full: int, sequence_length: int)
         return PhaseRows(full)
     if first >= full or full % first:
         raise SettingsError(
-            f"phase {number} of the schedule ({phase.objective}) has batch_warmup_rows = {first:,}, which does not "
+            f"phase {number} of the schedule ({phase.name}) has batch_warmup_rows = {first:,}, which does not "
             f"lead to its {full:,} rows a step in equal additions.\nGive a smaller number that divides {full:,}."
         )
     sizes = range(first, full, first)
@@ -253,7 +182,7 @@ def _stops_of_fractions(phases: Sequence[PhaseSettings], total_steps: int | None
     without = [number for number, phase in enumerate(phases, start=1) if phase.fraction is None]
     if without:
         raise SettingsError(
-            f"some phases of the schedule have a fraction, but phase {without[0]} ({phases[without[0] - 1].objective}) "
+            f"some phases of the schedule have a fraction, but phase {without[0]} ({phases[without[0] - 1].name}) "
             f"has none. Give a fraction to every phase, or to none."
         )
     if total_steps is None:
@@ -282,7 +211,7 @@ def _stops_of_lengths(
     ]
     stops = list(accumulate(lengths))
     if total_steps is not None and total_steps != stops[-1]:
-        arithmetic = " + ".join(f"{length} ({phase.objective})" for length, phase in zip(lengths, phases, strict=True))
+        arithmetic = " + ".join(f"{length} ({phase.name})" for length, phase in zip(lengths, phases, strict=True))
         raise SettingsError(
             f"train.steps={total_steps}, but the phases of the schedule sum to {arithmetic} = {stops[-1]} steps. "
             f"Leave train.steps out, or make the two equal."

@@ -28,7 +28,7 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from toolkit.core.errors import SettingsError
 from toolkit.core.plugins import Plugins, class_path
 from toolkit.core.settings import Settings, explain
-from toolkit.objectives.schedule import PhaseSettings
+from toolkit.objectives.phase_settings import PhaseSettings
 
 PhaseEntry = dict[str, Any]
 """A `[[schedule]]` entry: the keys that the run file gives it."""

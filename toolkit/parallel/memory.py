@@ -26,7 +26,7 @@ from toolkit.model.config import ActivationCheckpointing, ModelSettings
 from toolkit.model.presets import parameter_counts
 
 if TYPE_CHECKING:
-    from toolkit.model.kernels.cross_entropy import CrossEntropyForm
+    from toolkit.model.kernels.cross_entropy_forms import CrossEntropyForm
 
 GradientReduction = Literal["in place", "copied"]
 

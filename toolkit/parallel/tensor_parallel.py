@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from toolkit.model.encoder import Encoder, FeedForward, Head, SelfAttention
-from toolkit.model.kernels.cross_entropy import VocabularyColumns
+from toolkit.model.kernels.cross_entropy_forms import VocabularyColumns
 from toolkit.model.layers import Embedding, Linear, RMSNorm, embed, linear, rms_norm
 from toolkit.parallel.shares import Share, needed_share_of
 

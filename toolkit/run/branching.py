@@ -20,7 +20,7 @@ from toolkit.core.errors import SettingsError
 from toolkit.core.files import atomic_write
 from toolkit.core.settings import Settings, explain
 from toolkit.core.text import counted, quoted
-from toolkit.objectives.schedule import PhaseSettings
+from toolkit.objectives.phase_settings import PhaseSettings
 from toolkit.run.checks import CHECKS
 from toolkit.run.corpora import open_corpora
 from toolkit.run.declared import DeclaredRun
@@ -174,8 +174,9 @@ def _whole(
     alone = complete_run(deepcopy(merged) | {"lr": {"warmup_steps": 0, "decay_steps": 0}}, [], origin=origin)
     rate, declared = tail.get("lr"), to_plain(before.settings)
     past = _past(before, step, given=rate if isinstance(rate, Mapping) else {})
-    names = {entry.objective: _old_name(entry.objective, merged, declared, step) for entry in past}
-    past = [entry.model_copy(update={"objective": names[entry.objective]}) for entry in past]
+    scheduled = {entry.objective for phase in past for entry in phase.entries}
+    names = {name: _old_name(name, merged, declared, step) for name in scheduled}
+    past = [phase.renamed(names) for phase in past]
     # Data and rows of the run stay those of the steps before; the tail's are its phases' own.
     given = {key: value for key, value in tail.get("data", {}).items() if key != "validation"}
     before_rows, tail_rows = (group["train"]["global_batch_rows"] for group in (declared, merged))
@@ -194,7 +195,7 @@ def _whole(
         "train": train | {"global_batch_rows": before_rows},
         "objectives": merged["objectives"]
         | {new: declared["objectives"][old] for old, new in names.items() if old != new},
-        "schedule": [entry.model_dump(exclude_none=True) for entry in (*past, *phases)],
+        "schedule": [entry.model_dump(by_alias=True, exclude_none=True) for entry in (*past, *phases)],
     }
 
 

@@ -115,7 +115,7 @@ def open_run_data(run: DeclaredRun) -> RunData:
 def read_rows(run: DeclaredRun, corpora: RunCorpora) -> RunData:
     """Make or find packing plans of checked corpora, and build objectives."""
     settings, vocabulary = run.settings, corpora.first.corpus.vocabulary
-    scheduled = {phase.objective for phase in settings.schedule}
+    scheduled = {entry.objective for phase in settings.schedule for entry in phase.entries}
     evaluated = {"clm"} | scheduled | ({"mlm"} if vocabulary.mask_id is not None else set())
     built = {
         name: (settings.objectives.get(name) or declare(name, {})).build(vocabulary)

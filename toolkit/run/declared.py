@@ -31,7 +31,9 @@ class DeclaredRun:
         """Targets per position over the whole schedule."""
         schedule = self.plan.schedule
         targets = sum(
-            (phase.stop - phase.start) * self.targets_per_position(phase.objective) for phase in schedule.phases
+            (phase.stop - phase.start) * entry.mean_share * self.targets_per_position(entry.objective)
+            for phase in schedule.phases
+            for entry in phase.mix
         )
         return targets / schedule.total_steps
 

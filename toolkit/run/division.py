@@ -156,7 +156,7 @@ def rank_memories(run: DeclaredRun, division: Division) -> list[RankMemory]:
     The vocabulary size is known; without a precision, bf16 is assumed.
     """
     # It needs torch, which a run without a GPU is resolved without.
-    from toolkit.model.kernels.cross_entropy import EAGER, Compiled
+    from toolkit.model.kernels.cross_entropy_forms import EAGER, Compiled
 
     settings, batch, config = run.settings, division.batch, division.ds_config
     stages = tuple(len(blocks) for blocks in run.stages)

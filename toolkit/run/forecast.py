@@ -107,7 +107,7 @@ def forecast(run: DeclaredRun, *, data: RunData | None, machines: Machines | Non
     own = counted(schedule.total_steps - plan.first_step, "step")
     lines = [f"tokens: {whole.positions:,} positions in {own}, {each} a step"]
     lines += [
-        f"steps {phase.start + 1:,} to {phase.stop:,}: {phase.objective}, {counted(phase.stop - phase.start, 'step')}"
+        f"steps {phase.start + 1:,} to {phase.stop:,}: {phase.shares}, {counted(phase.stop - phase.start, 'step')}"
         f"{plan.describe_changes(phase)}"
         for phase in schedule.phases
         if phase.stop > plan.first_step
@@ -152,7 +152,11 @@ def forecast_memory(run: DeclaredRun, division: Division) -> list[str]:
 
 def _flops_per_position(run: DeclaredRun, phase: Phase, data: RunData | None) -> float:
     """Mean over the positions of rows, padding included."""
-    settings, name, length = run.settings, phase.objective, run.plan.data[phase.index].sequence_length
+    return sum(entry.mean_share * _flops_of(run, phase, entry.objective, data) for entry in phase.mix)
+
+
+def _flops_of(run: DeclaredRun, phase: Phase, name: str, data: RunData | None) -> float:
+    settings, length = run.settings, run.plan.data[phase.index].sequence_length
     if data is not None:
         return _sampled_flops(settings, data.objectives[name], data.training[phase.index].rows[0])
     declared = settings.objectives[name]

@@ -195,14 +195,20 @@ def _validate(raw: dict[str, Any], origin: str, mistakes: list[UserError]) -> De
     return DeclaredRun(settings, *plans)
 
 
+def _tables(given: object) -> list[dict[str, Any]]:
+    """Those of a list that are tables; the rest is told elsewhere."""
+    return [entry for entry in given if isinstance(entry, dict)] if isinstance(given, list | tuple) else []
+
+
 def _declared(raw: Mapping[str, Any], mistakes: list[UserError]) -> dict[str, DeclaredObjective]:
     """The objectives that the run declares or schedules, validated by the classes of their kinds."""
     given, schedule = raw.get("objectives", {}), raw.get("schedule", ())
     if not isinstance(given, dict):
         mistakes.append(SettingsError(f"invalid value for objectives: expected a table, got {given!r}."))
         return {}
-    phases = [phase for phase in schedule if isinstance(phase, dict)] if isinstance(schedule, list | tuple) else []
-    scheduled = [phase["objective"] for phase in phases if isinstance(phase.get("objective"), str)]
+    phases = _tables(schedule)
+    entries = [*phases, *(entry for phase in phases for entry in _tables(phase.get("mix")))]
+    scheduled = [entry["objective"] for entry in entries if isinstance(entry.get("objective"), str)]
     declared = {}
     for name in sorted({*given, *filter(None, scheduled)}):
         keys = given.get(name, {})

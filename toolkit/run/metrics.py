@@ -30,14 +30,18 @@ class Rates(TypedDict, total=False):
 
 
 class MetricsLine(Rates, total=False):
-    """The fields of a line. At step 0 there is an evaluation and no training."""
+    """The fields of a line. At step 0 there is an evaluation and no training.
+
+    In a mixture, `losses` are the token means of its objectives, and `targets` are by objective too.
+    """
 
     step: int
     phase: int
     objective: str
     attention: str
     loss: float
-    targets: int
+    targets: int | Mapping[str, int]
+    losses: Mapping[str, float]
     tokens: int
     learning_rate: float
     grad_norm: float
@@ -55,6 +59,7 @@ def scalars(line: MetricsLine) -> dict[str, float]:
     named: dict[str, float] = {}
     if "loss" in line:
         named[f"loss/{line['objective']}"] = line["loss"]
+    named |= {f"loss/{name}": loss for name, loss in line.get("losses", {}).items()}
     values = cast("dict[str, float]", line)
     named |= {name: values[name] for name in _CURVES if name in values}
     for corpus, losses in by_corpus(line.get("eval_loss", {})).items():

@@ -12,7 +12,8 @@ from pydantic import TypeAdapter, ValidationError
 from toolkit.core.errors import SettingsError
 from toolkit.core.settings import explain
 from toolkit.data import DataSettings
-from toolkit.objectives.schedule import PhaseSettings, Schedule
+from toolkit.objectives.phase_settings import PhaseSettings
+from toolkit.objectives.schedule import Schedule
 from toolkit.run.settings import EVERYTHING, TrainSettings
 
 

@@ -87,12 +87,17 @@ class Course:
     def at(self, step: int) -> dict[str, Held]:
         """What holds from the update with 0-based index `step`, which is a bend, up to the next one."""
         plan, phase = self.run.plan, self.run.plan.schedule.phase_at(step)
-        objective = self.run.settings.objectives.get(phase.objective) or declare(phase.objective, {})
-        found = {"objective": Held(objective.kind, objective.kind)}
-        found |= _plain(objective.settings.model_dump(mode="json"), f"objectives.{objective.kind}.")
+        objectives = [self.run.settings.objectives.get(name) or declare(name, {}) for name in phase.objectives]
+        kinds = "+".join(objective.kind for objective in objectives)
+        found = {"objective": Held(kinds, kinds)}
+        for objective in objectives:
+            found |= _plain(objective.settings.model_dump(mode="json"), f"objectives.{objective.kind}.")
+        if len(objectives) > 1:
+            # Rows are dealt from the first step of the phase on.
+            found["mix"] = Held((phase.start, *((*entry.ends, entry.weight) for entry in phase.mix)), phase.shares)
         if self.run.settings.train.on_spike == "skip":
             found["phase.start"] = Held(phase.start, f"begins behind step {phase.start:,}")
-        if _changes(objective):
+        if any(entry.is_ramp for entry in phase.mix) or any(map(_changes, objectives)):
             found["phase"] = Held((phase.start, phase.stop), f"steps {phase.start + 1:,} to {phase.stop:,}")
         model = _plain(plan.model_at(step).model_dump(), "model.")
         found |= {key: held for key, held in model.items() if key.startswith(_ROPE)}

@@ -11,8 +11,8 @@ from toolkit.data import DataSettings
 from toolkit.engine.lr import LearningRateSettings
 from toolkit.engine.optimizer import OptimizerSettings
 from toolkit.model.config import ActivationCheckpointing, AttentionKernel, ModelSettings
+from toolkit.objectives.phase_settings import PhaseSettings
 from toolkit.objectives.registry import DeclaredObjective
-from toolkit.objectives.schedule import PhaseSettings
 from toolkit.parallel.topology import ParallelSettings
 
 _Declared = Annotated[InstanceOf[DeclaredObjective], PlainSerializer(DeclaredObjective.plain)]

@@ -10,10 +10,13 @@ from pydantic import ValidationError
 from toolkit.core.errors import SettingsError
 from toolkit.core.settings import explain
 from toolkit.core.text import counted
+from toolkit.core.types import IntArray
 from toolkit.data import DataSettings
 from toolkit.engine.lr import LearningRateSettings, learning_rate_at
 from toolkit.model.config import ModelSettings
-from toolkit.objectives.schedule import Phase, PhaseSettings, Schedule, rows_of_phases
+from toolkit.objectives.mixture import dealt_rows
+from toolkit.objectives.phase_settings import PhaseSettings
+from toolkit.objectives.schedule import Phase, Schedule, rows_of_phases
 from toolkit.run.settings import EVERYTHING, RunSettings
 
 _FREE_IN_PHASES = ("rope_theta", "rope_scaling", "max_position_embeddings")
@@ -104,6 +107,7 @@ class StepPlan:
             global_batch_rows=settings.train.global_batch_rows,
             sequence_lengths=[data.sequence_length for data in self.data],
         )
+        self._dealt: dict[int, IntArray] = {}
         self.sequence_length = settings.data.sequence_length
         self._phases = settings.schedule
         fork = settings.fork
@@ -141,6 +145,16 @@ class StepPlan:
         """Rows of the update with 0-based index `step`."""
         phase = self.schedule.phase_at(step)
         return self.rows[phase.index].at(step - phase.start)
+
+    def dealt(self, step: int) -> IntArray:
+        """Rows of each objective in the update with 0-based index `step`."""
+        phase = self.schedule.phase_at(step)
+        if phase.index not in self._dealt:
+            rows = self.rows[phase.index]
+            sizes = [rows.at(number) for number in range(phase.stop - phase.start)]
+            self._dealt[phase.index] = dealt_rows(phase.mix, sizes)
+        rows_P: IntArray = self._dealt[phase.index][step - phase.start]
+        return rows_P
 
     def describe_changes(self, phase: Phase) -> str:
         """Words that follow the name of a phase, on what it has otherwise than the run; empty where that is nothing."""

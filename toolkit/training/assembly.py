@@ -35,7 +35,7 @@ def assemble(
 
     def rows_at(step: int) -> StepRows:
         number = parts.index(data.training[plan.schedule.phase_at(step).index])
-        return StepRows(streams[number], parts[number].paths, plan.position(step), batches.at(step))
+        return StepRows(streams[number], parts[number].paths, plan.position(step), batches.at(step), plan.dealt(step))
 
     evaluated = {
         name: EvaluationBatches(

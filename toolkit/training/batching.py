@@ -4,20 +4,22 @@ Shapes: B rows in a micro-batch, S positions in a row, N targets.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from toolkit.core.draws import Draws, keyed_uint64
-from toolkit.core.errors import SettingsError
-from toolkit.core.types import IntArray, Targets
-from toolkit.data import Rows, RowStream, TokenRows, row_hashes
-from toolkit.engine.engine import MicroBatch
-from toolkit.model.segments import SegmentLayout, to_device
+from toolkit.core.types import AttentionKind, IntArray
+from toolkit.data import Rows, RowStream, row_hashes
+from toolkit.engine.step import MicroBatch
+from toolkit.model.segments import MixedRows, SegmentLayout, to_device
 from toolkit.objectives.base import Objective
+from toolkit.objectives.mixture import StepMix
 from toolkit.parallel.topology import BatchPlan
+from toolkit.training.problem import Problem, deal
 from toolkit.training.run_state import StepCounts
 
 _CPU = torch.device("cpu")
@@ -45,10 +47,12 @@ class StepRows:
     position: int
     """Sample index of the first."""
     layout: BatchPlan
+    dealt_P: IntArray
+    """Rows of each objective of the step."""
 
 
 class Batcher:
-    """Builds the micro-batches of one rank; a pure function of (step, objective), with draws keyed by the run's seed.
+    """Builds the micro-batches of one rank; a pure function of (step, mix), with draws keyed by the run's seed.
 
     `rows_at` takes the 0-based index of an update. Lists of targets are padded to a multiple of `targets_multiple`: 1,
     or `STATIC_TARGETS_MULTIPLE`.
@@ -66,20 +70,24 @@ class Batcher:
         self._rows_at, self._data_rank, self._seed = rows_at, data_rank, seed
         self._device, self._targets_multiple = device, targets_multiple
 
-    def step(self, step: int, objective: Objective) -> LocalStep:
+    def step(self, step: int, mix: StepMix) -> LocalStep:
         """Share of this rank of the update with 0-based index `step`."""
-        micro_batches, hashes, counts = [], [], np.zeros(3, dtype=np.int64)
-        stream = self._rows_at(step).stream
-        for samples_B in self.samples(step):
-            rows = stream.at(samples_B)
-            draws = Draws(self._seed, samples_B, num_columns=rows.tokens_BS.shape[1])
-            targets = _build(objective, rows, draws)
-            batch = _make_micro_batch(targets, rows.segments_BS, self._device, self._targets_multiple)
+        micro_batches, hashes, counts = [], [], []
+        rows_of_step, samples = self._rows_at(step), self.samples(step)
+        objectives = deal(rows_of_step.dealt_P, seed=self._seed, step=step)[samples - rows_of_step.position]
+        for samples_B, objective_B in zip(samples, objectives, strict=True):
+            rows = rows_of_step.stream.at(samples_B)
+            problem = Problem.pose(mix, rows, objective_B, samples_B, seed=self._seed)
+            batch = _make_micro_batch(problem, len(mix.names), self._device, self._targets_multiple)
             micro_batches.append(batch)
             hashes.append(row_hashes(rows.tokens_BS, rows.segments_BS))
             num_tokens = int(np.count_nonzero(rows.segments_BS))
-            counts += targets.labels_N.size, num_tokens, batch.layout.attended_pairs(objective.attention)
-        return LocalStep(tuple(micro_batches), StepCounts(*counts.tolist()), np.concatenate(hashes))
+            counts.append(StepCounts(*problem.counts(len(mix.names)), num_tokens, batch.attended_pairs).packed())
+        return LocalStep(tuple(micro_batches), StepCounts.summed(np.stack(counts)), np.concatenate(hashes))
+
+    def num_objectives(self, step: int) -> int:
+        """Objectives among which the rows of the step are dealt."""
+        return len(self._rows_at(step).dealt_P)
 
     def samples(self, step: int) -> npt.NDArray[np.int64]:
         """Global sample indices of this rank's rows: (accumulation, micro-batch rows)."""
@@ -124,8 +132,8 @@ class EvaluationBatches:
         """Micro-batches of each rank."""
         return -(-self.num_rows // (self.micro_batch_rows * self.data_parallel_size))
 
-    def of(self, objective: Objective) -> Iterator[tuple[MicroBatch, int]]:
-        """Micro-batches, and how many targets each has."""
+    def of(self, objective: Objective) -> Iterator[MicroBatch]:
+        """Micro-batches."""
         evaluation_seed = keyed_uint64(self.seed, "evaluation")
         size, length = self.micro_batch_rows, self.rows.sequence_length
         for number in range(self.num_batches):
@@ -133,55 +141,46 @@ class EvaluationBatches:
             rows_B = np.arange(first, min(first + size, self.num_rows), dtype=np.int64)
             segments_BS = np.zeros((size, length), dtype=np.int32)
             input_ids_BS = np.zeros((size, length), dtype=np.int64)
-            nothing = np.zeros(0, dtype=np.int64)
-            targets = Targets(input_ids_BS=input_ids_BS, positions_N=nothing, labels_N=nothing)
-            if rows_B.size:
-                rows = self.rows.read(rows_B, np.zeros_like(rows_B))
-                built = _build(objective, rows, Draws(evaluation_seed, rows_B, num_columns=length))
-                segments_BS[: rows_B.size], input_ids_BS[: rows_B.size] = rows.segments_BS, built.input_ids_BS
-                targets = Targets(input_ids_BS=input_ids_BS, positions_N=built.positions_N, labels_N=built.labels_N)
-            batch = _make_micro_batch(targets, segments_BS, self.device, self.targets_multiple)
-            yield batch, targets.labels_N.size
+            rows = self.rows.read(rows_B, np.zeros_like(rows_B))
+            draws = Draws(evaluation_seed, rows_B, num_columns=length)
+            made = Problem.of_one(objective, rows, draws)
+            segments_BS[: rows_B.size], input_ids_BS[: rows_B.size] = rows.segments_BS, made.targets.input_ids_BS
+            targets = replace(made.targets, input_ids_BS=input_ids_BS)
+            num_causal = size if objective.attention is AttentionKind.CAUSAL else 0
+            problem = replace(made, targets=targets, segments_BS=segments_BS, num_causal=num_causal)
+            yield _make_micro_batch(problem, 1, self.device, self.targets_multiple)
 
 
-def _build(objective: Objective, rows: TokenRows, draws: Draws) -> Targets:
-    """Inputs and targets that the objective makes of rows, which stay as they are: they are hashed later."""
-    rows.tokens_BS.flags.writeable = rows.segments_BS.flags.writeable = False
-    named = f"the objective {objective.name} ({type(objective).__module__}.{type(objective).__qualname__})"
-    try:
-        targets = objective.build(rows.tokens_BS, rows.segments_BS, draws)
-    except ValueError as error:
-        if "read-only" not in str(error):
-            raise
-        raise SettingsError(
-            f"{named} writes into its input: {error}.\nbuild() may change copies only: tokens_BS.copy(), "
-            "segments_BS.copy()."
-        ) from error
-    if not (np.diff(targets.positions_N.astype(np.int64)) > 0).all():
-        raise SettingsError(
-            f"{named} gives positions_N that do not ascend, or one of them twice.\nbuild() has to sort them, and their "
-            "labels with them, as np.flatnonzero gives them."
-        )
-    return targets
-
-
-def _make_micro_batch(
-    targets: Targets, segments_BS: IntArray, device: torch.device, targets_multiple: int
-) -> MicroBatch:
+def _make_micro_batch(problem: Problem, num_objectives: int, device: torch.device, targets_multiple: int) -> MicroBatch:
     """Inputs and targets on the device; the lists of targets are filled up to a multiple, never to none of several."""
+    targets, segments_BS = problem.targets, problem.segments_BS
     count = targets.labels_N.size
     padding = -count % targets_multiple
     if count == 0 and targets_multiple > 1:
         padding = targets_multiple
+
+    def filled(array_N: npt.NDArray[Any], value: int) -> torch.Tensor:
+        return to_device(np.pad(array_N, (0, padding), constant_values=value), device)
+
     # Filled up with the last position, so that they still ascend.
     positions_N = np.pad(targets.positions_N.astype(np.int64), (0, padding), constant_values=segments_BS.size - 1)
     layout = SegmentLayout.from_segments(
         segments_BS, device=device, positions_N=positions_N, most_repeats=targets_multiple
     )
+    causal = problem.num_causal
+    attention: AttentionKind | MixedRows = AttentionKind.BIDIRECTIONAL
+    if causal == len(segments_BS):
+        attention = AttentionKind.CAUSAL
+    elif causal:
+        parts = (SegmentLayout.from_segments(part, device=device) for part in np.split(segments_BS, [causal]))
+        attention = MixedRows(*parts)
     return MicroBatch(
         input_ids_BS=to_device(targets.input_ids_BS.astype(np.int64), device),
         layout=layout,
+        attention=attention,
         positions_N=to_device(positions_N, device),
         # A negative label weighs nothing.
-        labels_N=to_device(np.pad(targets.labels_N.astype(np.int64), (0, padding), constant_values=-1), device),
+        labels_N=filled(targets.labels_N.astype(np.int64), -1),
+        weights_N=None if targets.weights_N is None else filled(targets.weights_N.astype(np.float32), 0),
+        objective_N=filled(problem.objective_N.astype(np.int64), 0) if num_objectives > 1 else None,
     )

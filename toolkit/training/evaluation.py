@@ -4,7 +4,8 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 
 from toolkit.core.errors import NonFiniteError
-from toolkit.engine.engine import Engine, MicroBatch
+from toolkit.engine.engine import Engine
+from toolkit.engine.step import MicroBatch
 from toolkit.objectives.base import Objective
 from toolkit.training.batching import EvaluationBatches
 from toolkit.training.rank_errors import RankErrors
@@ -43,30 +44,30 @@ class Evaluator:
             corpus: {name: _mean([found[corpus]]) for name, found in sums.items()} for corpus in self._batches if corpus
         }
 
-    def _sum(self, name: str, corpus: str, step: int, errors: RankErrors) -> tuple[float, int]:
-        """Sum of the losses of all targets, and their number."""
-        objective, batches, num_targets = self._objectives[name], self._batches[corpus], 0
+    def _sum(self, name: str, corpus: str, step: int, errors: RankErrors) -> tuple[float, float]:
+        """Sum of the losses of all targets, each by its weight, and of the weights."""
+        batches = self._batches[corpus]
+        built = batches.of(self._objectives[name])
 
         def micro_batches() -> Iterator[MicroBatch]:
-            nonlocal num_targets
-            built = batches.of(objective)
             for _ in range(batches.num_batches):
-                count = 0
+                batch = None
                 with errors.kept():
-                    batch, count = next(built)
+                    batch = next(built)
                 # Before every forward pass, since with ZeRO-3 a rank that failed alone would leave the others in it.
-                num_targets += errors.sum_counts(count)[0]
+                errors.sum_counts()
+                assert batch is not None
                 yield batch
 
-        loss_sum = self._engine.loss_sum(micro_batches(), attention=objective.attention)
+        loss_sum, weight = self._engine.loss_sum(micro_batches())
         if not math.isfinite(loss_sum):
             where = f" on {corpus}" if corpus else ""
             raise NonFiniteError(
                 f"step {step}: the validation loss of {name}{where} is not finite: the weights have diverged.\n"
                 "Nothing of this step was saved; the last checkpoint is intact. Try a smaller lr.peak."
             )
-        return loss_sum, num_targets
+        return loss_sum, weight
 
 
-def _mean(sums: Collection[tuple[float, int]]) -> float:
-    return sum(loss for loss, _ in sums) / max(sum(count for _, count in sums), 1)
+def _mean(sums: Collection[tuple[float, float]]) -> float:
+    return sum(loss for loss, _ in sums) / (sum(weight for _, weight in sums) or 1)

@@ -8,6 +8,7 @@ from pathlib import Path
 from toolkit.checkpoint.retention import CheckpointSettings, retain
 from toolkit.core.console import progress
 from toolkit.objectives.base import Objective
+from toolkit.objectives.mixture import attention_of
 from toolkit.objectives.schedule import Phase
 from toolkit.run.metrics import Losses, by_corpus
 from toolkit.run.step_plan import StepPlan
@@ -137,10 +138,10 @@ class ConsoleHook(Hook):
         self._stack.close()
 
     def _say_phase(self, phase: Phase) -> None:
+        attention = attention_of([self._objectives[name] for name in phase.objectives])
         self._progress.say(
-            f"phase {phase.index + 1} of {len(self._schedule.phases)}: {phase.objective}, "
-            f"{self._objectives[phase.objective].attention} attention, up to step {phase.stop:,}"
-            f"{self._plan.describe_changes(phase)}"
+            f"phase {phase.index + 1} of {len(self._schedule.phases)}: {phase.shares}, {attention} attention, "
+            f"up to step {phase.stop:,}{self._plan.describe_changes(phase)}"
         )
 
 

@@ -74,6 +74,9 @@ class LogHook(Hook):
             "learning_rate": metrics.learning_rate,
             "grad_norm": metrics.grad_norm,
         }
+        if len(names := info.phase.objectives) > 1:
+            measured["losses"] = dict(metrics.means)
+            measured["targets"] = dict(zip(names, metrics.counts.targets_P, strict=True))
         if metrics.spike:
             measured["spike"] = "told" if metrics.is_applied else "skipped"
         measured.update(cast(MetricsLine, self._speed.take()))

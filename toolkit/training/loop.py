@@ -10,8 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from toolkit.engine.engine import Engine, NonFiniteStep
+from toolkit.engine.engine import Engine
+from toolkit.engine.step import LossTerm, NonFiniteStep
 from toolkit.objectives.base import Objective, at_progress
+from toolkit.objectives.mixture import StepMix
 from toolkit.run.division import BatchPlans
 from toolkit.run.step_plan import StepPlan
 from toolkit.training.batching import Batcher
@@ -41,15 +43,20 @@ class Run:
     hooks: Sequence[Hook]
     is_stop_requested: Callable[[], bool]
 
-    def objective_at(self, step: int) -> Objective:
-        """The objective of the update with 0-based index `step`."""
+    def mix_at(self, step: int) -> StepMix:
+        """The objectives of the update with 0-based index `step`."""
         phase = self.plan.schedule.phase_at(step)
-        return at_progress(self.objectives[phase.objective], phase.progress_at(step))
+        progress = phase.progress_at(step)
+        return StepMix(
+            phase.objectives,
+            tuple(at_progress(self.objectives[name], progress) for name in phase.objectives),
+            tuple(entry.weight * entry.share_at(progress) for entry in phase.mix),
+        )
 
     def coming(self, state: RunState) -> StepsAhead:
         """The steps after a state."""
         ranks = self.engine.ranks
-        return steps_ahead(self.batcher, ranks, self.objective_at, start=state.step, stop=self.stop)
+        return steps_ahead(self.batcher, ranks, self.mix_at, start=state.step, stop=self.stop)
 
     def is_plain(self, info: StepInfo) -> bool:
         """True where a step is neither evaluated nor saved, which take so long that a request to stop may come."""
@@ -87,7 +94,7 @@ def _train(run: Run, state: RunState, coming: StepsAhead, hooks: HookList, error
     if errors.should_stop(run.is_stop_requested):
         return state
     schedule = run.plan.schedule
-    attention, is_start = run.objective_at(state.step).attention, state.step == run.plan.first_step
+    attention, is_start = run.mix_at(state.step).attention, state.step == run.plan.first_step
     info = StepInfo(state, schedule.phase_at(state.step), attention, is_start)
     hooks.on_start(info)
     run.engine.set_rope(run.plan.model_at(state.step))
@@ -97,7 +104,7 @@ def _train(run: Run, state: RunState, coming: StepsAhead, hooks: HookList, error
     while state.step < run.stop and not is_stopping:
         started = time.perf_counter()
         step = next(coming)
-        counts, phase, objective = step.counts, schedule.phase_at(state.step), run.objective_at(state.step)
+        counts, phase, mix = step.counts, schedule.phase_at(state.step), run.mix_at(state.step)
         lr = run.plan.learning_rate(state.step)
         threshold = run.spikes.threshold(state.losses_in(phase))
         run.engine.set_rope(run.plan.model_at(state.step))
@@ -106,8 +113,7 @@ def _train(run: Run, state: RunState, coming: StepsAhead, hooks: HookList, error
         try:
             result = run.engine.train_step(
                 step.micro_batches,
-                attention=objective.attention,
-                num_targets=counts.targets,
+                terms=[LossTerm(*term) for term in zip(counts.weights_P, mix.coefficients, strict=True)],
                 learning_rate=lr,
                 largest_loss=run.spikes.largest_applied(threshold),
                 flags=lambda: (errors.has_one or run.is_stop_requested(), run.saver.is_writing),
@@ -121,10 +127,13 @@ def _train(run: Run, state: RunState, coming: StepsAhead, hooks: HookList, error
             rows = errors.name_rows(run.batcher.name_rows(state.step, None))
             spike = run.spikes.report(state.step + 1, result.loss, threshold, rows)
         hashes_G8 = run.layouts.at(state.step).in_step_order(step.row_hashes_RL8)
-        state = state.after_step(phase, counts, hashes_G8, loss=result.loss)
-        info = StepInfo(state, phase, objective.attention)
+        means = {
+            name: mean for name, mean, targets in zip(mix.names, result.means, counts.targets_P, strict=True) if targets
+        }
+        state = state.after_step(phase, counts, hashes_G8, loss=result.loss, means=means)
+        info = StepInfo(state, phase, mix.attention)
         seconds = time.perf_counter() - started
-        metrics = StepMetrics(result.loss, result.grad_norm, lr, counts, seconds, spike, result.is_applied)
+        metrics = StepMetrics(result.loss, result.grad_norm, lr, counts, seconds, spike, result.is_applied, means)
         state = _evaluate_if_due(run, info, hooks)
         hooks.after_step(info, metrics)
         if not is_writing:

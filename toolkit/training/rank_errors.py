@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 from toolkit.core.errors import NonFiniteError
-from toolkit.engine.engine import NonFiniteStep
 from toolkit.engine.ranks import Ranks
+from toolkit.engine.step import NonFiniteStep
 
 
 class RankErrors:

@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from toolkit.core.types import AttentionKind
 from toolkit.data import DIGEST_START, advance_digest
 from toolkit.objectives.schedule import Phase
 from toolkit.training.spikes import WINDOW
@@ -32,9 +31,18 @@ class RunState:
     """Of the last steps, at most `WINDOW`, of the phase of the last one, but for steps without a target."""
 
     def after_step(
-        self, phase: Phase, counts: "StepCounts", hashes_G8: npt.NDArray[np.uint8], *, loss: float
+        self,
+        phase: Phase,
+        counts: "StepCounts",
+        hashes_G8: npt.NDArray[np.uint8],
+        *,
+        loss: float,
+        means: Mapping[str, float],
     ) -> "RunState":
-        """The state after one more update on rows with these hashes, in the order of the global batch."""
+        """The state after one more update on rows with these hashes, in the order of the global batch.
+
+        `means` are those of the objectives that had a target, by name.
+        """
         recent = (*self.losses_in(phase), loss)[-WINDOW:] if counts.targets else self.losses_in(phase)
         return replace(
             self,
@@ -42,7 +50,7 @@ class RunState:
             tokens=self.tokens + counts.tokens,
             digest=advance_digest(self.digest, hashes_G8),
             recent_losses=recent,
-        ).with_losses({f"train/{phase.objective}": loss})
+        ).with_losses({f"train/{name}": mean for name, mean in means.items()})
 
     def losses_in(self, phase: Phase) -> tuple[float, ...]:
         """`recent_losses` where the next step belongs to the phase; none where it begins it."""
@@ -54,13 +62,34 @@ class RunState:
 
 
 class StepCounts(NamedTuple):
-    """What a step contains, on one rank or summed over all of them."""
+    """What a step of P objectives contains, on one rank or summed over all of them."""
 
-    targets: int = 0
+    targets_P: tuple[int, ...]
+    """By objective."""
+    weights_P: tuple[float, ...]
+    """Sums of what they count in their means; the same numbers where all count alike."""
     tokens: int = 0
     """Non-padding tokens."""
     attended_pairs: int = 0
     """(Query, key) pairs that attention looks at."""
+
+    @property
+    def targets(self) -> int:
+        """Of all objectives."""
+        return sum(self.targets_P)
+
+    def packed(self) -> npt.NDArray[np.int64]:
+        """All numbers as one list, which is as long on all ranks."""
+        weights_P = np.array(self.weights_P, dtype=np.float64).view(np.int64)
+        return np.array([self.tokens, self.attended_pairs, *self.targets_P, *weights_P], dtype=np.int64)
+
+    @classmethod
+    def summed(cls, packed_R: npt.NDArray[np.int64]) -> "StepCounts":
+        """The counts of all ranks, from those of each, (R, numbers)."""
+        num_objectives = packed_R.shape[1] // 2 - 1
+        tokens, pairs, *targets_P = packed_R[:, : 2 + num_objectives].sum(axis=0).tolist()
+        weights_RP = np.ascontiguousarray(packed_R[:, 2 + num_objectives :]).view(np.float64)
+        return cls(tuple(targets_P), tuple(weights_RP.sum(axis=0).tolist()), tokens, pairs)
 
 
 @dataclass(frozen=True)
@@ -69,7 +98,8 @@ class StepInfo:
 
     state: RunState
     phase: Phase
-    attention: AttentionKind
+    attention: str
+    """Attention kind of the rows of the step, or "mixed"."""
     is_start: bool = False
     """True while the run has not made a step."""
 
@@ -89,7 +119,8 @@ class StepMetrics:
     """What was measured in one step, over all ranks."""
 
     loss: float
-    """Exact mean over target tokens, before the update."""
+    """Exact, before the update: the mean over target tokens, or in a mixture the sum of those of its objectives, each
+    times weight and share."""
     grad_norm: float
     """Before clipping."""
     learning_rate: float
@@ -100,3 +131,5 @@ class StepMetrics:
     """What there is to say of a spike of the loss; empty if there is none."""
     is_applied: bool = True
     """True where weights and moments were updated."""
+    means: Mapping[str, float] = field(default_factory=dict)
+    """Exact means over target tokens of the objectives of a mixture that had one, by name."""

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from toolkit.engine.engine import MicroBatch
 from toolkit.engine.ranks import GatherNumbers, Ranks
-from toolkit.objectives.base import Objective
+from toolkit.engine.step import MicroBatch
+from toolkit.objectives.mixture import StepMix
 from toolkit.training.batching import Batcher
 from toolkit.training.run_state import StepCounts
 
@@ -44,7 +44,7 @@ StepsAhead = Generator[AgreedStep, None, None]
 
 
 def steps_ahead(
-    batcher: Batcher, ranks: Ranks, objective_at: Callable[[int], Objective], *, start: int, stop: int
+    batcher: Batcher, ranks: Ranks, mix_at: Callable[[int], StepMix], *, start: int, stop: int
 ) -> StepsAhead:
     """The updates `start` to `stop` - 1; collective where it begins.
 
@@ -57,7 +57,7 @@ def steps_ahead(
             torch.cuda.set_device(ranks.device)
 
     with ranks.gathering() as gather, ThreadPoolExecutor(max_workers=1, initializer=enter_thread) as thread:
-        begun = (thread.submit(_agree, batcher, ranks, gather, step, objective_at) for step in range(start, stop))
+        begun = (thread.submit(_agree, batcher, ranks, gather, step, mix_at) for step in range(start, stop))
         awaited = next(begun, None)
         while awaited is not None:
             agreed = awaited.result()
@@ -75,20 +75,21 @@ def _raise_everywhere(failure: _Failure, ranks: Ranks) -> None:
 
 
 def _agree(
-    batcher: Batcher, ranks: Ranks, gather: GatherNumbers, step: int, objective_at: Callable[[int], Objective]
+    batcher: Batcher, ranks: Ranks, gather: GatherNumbers, step: int, mix_at: Callable[[int], StepMix]
 ) -> AgreedStep | _Failure:
     """Build this rank's part, and take part in the exchange whether that failed or not: the others wait in it."""
     local, error = None, None
     try:
-        local = batcher.step(step, objective_at(step))
+        local = batcher.step(step, mix_at(step))
     except Exception as raised:
         error = raised
-    counts = local.counts if local else StepCounts()
+    nothing = (0,) * batcher.num_objectives(step)
+    counts = (local.counts if local else StepCounts(nothing, nothing)).packed()
     hashes_L8 = local.row_hashes if local else np.zeros((batcher.samples(step).size, 8), dtype=np.uint8)
-    gathered = gather(np.concatenate([[error is not None, *counts], hashes_L8.view(np.int64).ravel()]))
+    gathered = gather(np.concatenate([[error is not None], counts, hashes_L8.view(np.int64).ravel()]))
     if local is None or gathered[:, 0].any():
         return _Failure(error)
     by_copy = ranks.one_of_each_copy(gathered[:, 1:])
-    summed = StepCounts(*by_copy[:, : len(counts)].sum(axis=0).tolist())
+    summed = StepCounts.summed(by_copy[:, : len(counts)])
     hashes_RL8 = np.ascontiguousarray(by_copy[:, len(counts) :]).view(np.uint8).reshape(len(by_copy), -1, 8)
     return AgreedStep(local.micro_batches, summed, hashes_RL8)

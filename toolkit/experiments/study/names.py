@@ -16,17 +16,20 @@ _NAME = re.compile(r"\w[\w.+-]{0,199}")
 
 def labels_of(run: DeclaredRun, *, size: str) -> dict[str, Label]:
     """Labels that a run's settings tell: size, objectives, share of CLM, budget, seed, mask ratio if there is one."""
-    steps: dict[str, int] = {}
+    steps, names = dict[str, float](), dict[str, None]()
     ratios = dict[Label, None]()
     for phase in run.plan.schedule.phases:
-        declared = run.settings.objectives[phase.objective]
-        steps[declared.kind] = steps.get(declared.kind, 0) + phase.stop - phase.start
-        if (ratio := getattr(declared.settings, "mask_ratio", None)) is not None:
-            ratios[ratio if isinstance(ratio, float) else str(ratio)] = None
+        for entry in phase.mix:
+            declared = run.settings.objectives[entry.objective]
+            made = (phase.stop - phase.start) * entry.mean_share
+            steps[declared.kind] = steps.get(declared.kind, 0) + made
+            if (ratio := getattr(declared.settings, "mask_ratio", None)) is not None:
+                ratios[ratio if isinstance(ratio, float) else str(ratio)] = None
+        names[".".join(run.settings.objectives[name].kind for name in phase.objectives)] = None
     total = run.plan.schedule.total_steps
     labels: dict[str, Label] = {
         "size": size,
-        "objective": "+".join(steps),
+        "objective": "+".join(names),
         "clm_share": round(steps.get("clm", 0) / total, 6),
         "budget_steps": total,
         "seed": run.settings.run.seed,
@@ -46,11 +49,11 @@ def published_name(run: DeclaredRun, *, size: str) -> str:
     total = plan.schedule.total_steps
     decayed = {stretch.stop for stretch in plan.stretches if stretch.settings.ramps(stretch.num_steps)[1]}
     for phase in plan.schedule.phases:
-        declared = run.settings.objectives[phase.objective]
-        ratio = _in_percent(getattr(declared.settings, "mask_ratio", None))
+        declared = [run.settings.objectives[objective] for objective in phase.objectives]
+        kinds = [f"{one.kind}{_in_percent(getattr(one.settings, 'mask_ratio', None))}" for one in declared]
         before = "dec" if phase.stop in decayed and phase.stop < total else ""
         stop = f"{phase.stop // 1000}k" if phase.stop % 1000 == 0 else phase.stop
-        name += f"-{declared.kind}{ratio}-{before}{stop}"
+        name += f"-{'+'.join(kinds)}-{before}{stop}"
     return name
 
 

@@ -102,18 +102,20 @@ def _schedule_labels(manifest: CheckpointManifest) -> dict[str, Label]:
     except (CheckpointError, SettingsError):
         return {}
     declared: Mapping[str, Any] = manifest.settings.get("objectives", {})
-    done, scheduled = list[tuple[str, int]](), set()
+    done, scheduled, clm = dict[str, None](), set[str](), 0.0
     for phase in schedule.phases:
         steps = min(phase.stop, manifest.step) - phase.start
         if steps > 0:
-            done.append((str(declared.get(phase.objective, {}).get("kind", phase.objective)), steps))
-            scheduled.add(phase.objective)
+            kinds = [str(declared.get(name, {}).get("kind", name)) for name in phase.objectives]
+            done[".".join(kinds)] = None
+            scheduled.update(phase.objectives)
+            # Of a phase that is not over, as if its shares were those of all of it.
+            clm += sum(steps * part.mean_share for part, kind in zip(phase.mix, kinds, strict=True) if kind == "clm")
     labels: dict[str, Label] = {}
     if done:
-        labels[OBJECTIVE] = "+".join(dict.fromkeys(kind for kind, _ in done))
+        labels[OBJECTIVE] = "+".join(done)
         if not manifest.origin:
-            clm = sum(steps for kind, steps in done if kind == "clm")
-            labels[CLM_SHARE] = round(clm / sum(steps for _, steps in done), 6)
+            labels[CLM_SHARE] = round(clm / min(manifest.step, schedule.total_steps), 6)
     ratios = {_mask_ratio(declared.get(name, {}).get(MASK_RATIO)) for name in scheduled} - {None}
     if len(ratios) == 1 and (ratio := ratios.pop()) is not None:
         labels[MASK_RATIO] = ratio

@@ -55,7 +55,7 @@ def unigram_losses(data: RunData) -> dict[str, float]:
     batches = EvaluationBatches(rows, num_rows=num_rows, micro_batch_rows=8, seed=data.run.settings.run.seed)
     losses = {}
     for name, objective in data.evaluated.items():
-        labels_N = torch.cat([batch.labels_N for batch, _ in batches.of(objective)])
+        labels_N = torch.cat([batch.labels_N for batch in batches.of(objective)])
         losses[name] = -float(log_frequency_V[labels_N].mean())
     return losses
 

@@ -1,0 +1,174 @@
+"""Forms of the cross-entropy: what lies between the products of a chunk of the head.
+
+`Eager` makes fp32 copies of a chunk's logits, small chunks keep them cheap; `Compiled` is one function that reads the
+logits for loss and normaliser, and reads and overwrites them with their gradient, in fp32 inside, so that a chunk may
+be as large as indices of 32 bits allow.
+
+N may be the targets of one chunk.
+"""
+
+from functools import cache
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+# Large enough for products at full speed; a chunk's logits in fp32 are V x this x 4 bytes.
+_EAGER_ROWS = 1024
+_LARGEST_ROWS = 16_384
+_ROWS_MULTIPLE = 256
+_LARGEST_INDEX = 2**31 - 1
+
+
+class VocabularyColumns:
+    """Columns of the logits that are here: all of them. One who holds a part of the vocabulary says otherwise."""
+
+    def log_softmax(self, logits_NV: Tensor) -> Tensor:
+        """Log-probabilities of the columns that are here, normalised over all there are; may overwrite the logits."""
+        return torch.log_softmax(logits_NV, dim=-1)
+
+    def logsumexp(self, logits_NV: Tensor) -> Tensor:
+        """Logarithm of the sum of the exponentials over all columns there are, (N,)."""
+        return torch.logsumexp(logits_NV, dim=-1)
+
+    def of_labels(self, labels_N: Tensor) -> Tensor:
+        """The column of each label, (N,); negative where it is not here, or the label is negative."""
+        return labels_N
+
+    def sum(self, loss: Tensor) -> Tensor:
+        """The loss over all columns, from that over those that are here."""
+        return loss
+
+
+class CrossEntropyForm(Protocol):
+    """Method that turns a chunk's logits into its loss and their gradient."""
+
+    def rows(self, vocabulary: int) -> int:
+        """Targets of a chunk, with logits of so many columns."""
+        ...
+
+    def bytes_per_logit(self, width: int) -> int:
+        """Held at most for each of a chunk's logits, where those have so many bytes."""
+        ...
+
+    def losses(self, logits_NV: Tensor, labels_N: Tensor, columns: VocabularyColumns) -> Tensor:
+        """The cross-entropies, (N,), 0 where the label's column is not here; may overwrite the logits."""
+        ...
+
+    def losses_and_gradient(
+        self, logits_NV: Tensor, labels_N: Tensor, columns: VocabularyColumns, z_loss: float
+    ) -> tuple[Tensor, Tensor]:
+        """The same, and the gradient of the logits in their dtype; may overwrite them. What it says of targets with a
+        negative label is left out by the caller.
+        """
+        ...
+
+
+class Eager:
+    """One operation of torch after another."""
+
+    def rows(self, vocabulary: int) -> int:
+        """See `CrossEntropyForm`."""
+        return _EAGER_ROWS
+
+    def bytes_per_logit(self, width: int) -> int:
+        """See `CrossEntropyForm`: twice fp32."""
+        return 8
+
+    def losses(self, logits_NV: Tensor, labels_N: Tensor, columns: VocabularyColumns) -> Tensor:
+        """See `CrossEntropyForm`."""
+        wide_NV = logits_NV.to(sum_dtype(logits_NV))
+        del logits_NV
+        return _losses_of(columns.log_softmax(wide_NV), columns.of_labels(labels_N))
+
+    def losses_and_gradient(
+        self, logits_NV: Tensor, labels_N: Tensor, columns: VocabularyColumns, z_loss: float
+    ) -> tuple[Tensor, Tensor]:
+        """See `CrossEntropyForm`."""
+        dtype, column_N = logits_NV.dtype, columns.of_labels(labels_N)
+        wide_NV = logits_NV.to(sum_dtype(logits_NV))
+        del logits_NV
+        log_z_N = columns.logsumexp(wide_NV) if z_loss else None
+        log_probs_NV = columns.log_softmax(wide_NV) if log_z_N is None else wide_NV.sub_(log_z_N[:, None])
+        del wide_NV
+        losses_N = _losses_of(log_probs_NV, column_N)
+        d_logits_NV = log_probs_NV.exp_()
+        if log_z_N is not None:
+            d_logits_NV *= 1 + 2 * z_loss * log_z_N[:, None]
+        is_here_N1 = (column_N >= 0)[:, None]
+        d_logits_NV.scatter_add_(1, column_N.clamp(min=0)[:, None], -is_here_N1.to(d_logits_NV.dtype))
+        return losses_N, d_logits_NV.to(dtype)
+
+
+class Compiled:
+    """One compiled function, for logits of the whole vocabulary."""
+
+    def rows(self, vocabulary: int) -> int:
+        """See `CrossEntropyForm`: logits of a chunk have fewer than 2^31 numbers, beyond which indices are slower."""
+        return min(_LARGEST_ROWS, _LARGEST_INDEX // vocabulary // _ROWS_MULTIPLE * _ROWS_MULTIPLE)
+
+    def bytes_per_logit(self, width: int) -> int:
+        """See `CrossEntropyForm`: the logits alone."""
+        return width
+
+    def losses(self, logits_NV: Tensor, labels_N: Tensor, columns: VocabularyColumns) -> Tensor:
+        """See `CrossEntropyForm`."""
+        losses_N: Tensor = compiled_parts()[0](_of_any_number(logits_NV), _of_any_number(labels_N))
+        return losses_N
+
+    def losses_and_gradient(
+        self, logits_NV: Tensor, labels_N: Tensor, columns: VocabularyColumns, z_loss: float
+    ) -> tuple[Tensor, Tensor]:
+        """See `CrossEntropyForm`."""
+        return compiled_parts()[1](_of_any_number(logits_NV), _of_any_number(labels_N), z_loss), logits_NV
+
+
+EAGER = Eager()
+
+
+def sum_dtype(tensor: Tensor) -> torch.dtype:
+    """Dtype of sums and of the softmax: fp32, or fp64 where the weights are."""
+    return torch.promote_types(tensor.dtype, torch.float32)
+
+
+def _losses_of(log_probs_NV: Tensor, column_N: Tensor) -> Tensor:
+    losses_N = -log_probs_NV.gather(1, column_N.clamp(min=0)[:, None]).squeeze(1)
+    return torch.where(column_N >= 0, losses_N, 0)
+
+
+def losses_and_normaliser(logits_NV: Tensor, labels_N: Tensor) -> tuple[Tensor, Tensor]:
+    """The losses, and the logarithms of the normalisers, both (N,), of logits of any dtype."""
+    wide_NV = logits_NV.to(sum_dtype(logits_NV))
+    # As the compiler knows a softmax: it then takes largest and sum in one read. Of `torch.logsumexp` it makes two.
+    largest_N1 = wide_NV.amax(dim=-1, keepdim=True)
+    log_z_N = (largest_N1 + (wide_NV - largest_N1).exp().sum(dim=-1, keepdim=True).log()).squeeze(-1)
+    label_N = logits_NV.gather(1, labels_N.clamp(min=0)[:, None]).squeeze(1).to(wide_NV.dtype)
+    return torch.where(labels_N >= 0, log_z_N - label_N, 0), log_z_N
+
+
+def losses_of_targets(logits_NV: Tensor, labels_N: Tensor) -> Tensor:
+    """The cross-entropies; what `Compiled` compiles for evaluation."""
+    return losses_and_normaliser(logits_NV, labels_N)[0]
+
+
+def losses_and_gradient_(logits_NV: Tensor, labels_N: Tensor, z_loss: float) -> Tensor:
+    """The cross-entropies; the logits become their gradient. What `Compiled` compiles for training."""
+    losses_N, log_z_N = losses_and_normaliser(logits_NV, labels_N)
+    d_logits_NV = torch.exp(logits_NV.to(log_z_N.dtype) - log_z_N[:, None])
+    if z_loss:
+        d_logits_NV = d_logits_NV * (1 + 2 * z_loss * log_z_N[:, None])
+    column_V = torch.arange(logits_NV.shape[1], device=logits_NV.device)
+    logits_NV.copy_(d_logits_NV - (column_V == labels_N[:, None]).to(d_logits_NV.dtype))
+    return losses_N
+
+
+@cache
+def compiled_parts() -> tuple[Any, Any]:
+    """`losses_of_targets` and `losses_and_gradient_`, compiled; one graph each for any number of targets."""
+    return torch.compile(losses_of_targets), torch.compile(losses_and_gradient_)
+
+
+def _of_any_number(tensor: Tensor) -> Tensor:
+    """The tensor, told to the compiler to have another number of rows each time."""
+    torch._dynamo.maybe_mark_dynamic(tensor, 0)
+    return tensor

@@ -1,0 +1,148 @@
+"""Mixtures: several objectives in every step of a phase.
+
+Each row of a step belongs to one objective. What is minimised is the sum over objectives of weight x share x its token
+mean: a mean over all targets would weigh a CLM row 2.5 times an MLM row at 40 %. Phases of one objective are the case
+of one entry, with a share of 1.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import Discriminator, Field, Tag
+
+from toolkit.core.settings import NUMBER, TABLE, Settings
+from toolkit.core.types import AttentionKind, IntArray
+from toolkit.objectives.base import Objective
+
+
+class ShareRamp(Settings):
+    """A share that goes in a straight line from one value to another over the phase."""
+
+    first: float = Field(alias="from", ge=0, le=1)
+    """Share of the first step of the phase."""
+    last: float = Field(alias="to", ge=0, le=1)
+    """Share of its last step."""
+
+
+def _member(value: Any) -> str:
+    return TABLE if isinstance(value, dict | ShareRamp) else NUMBER
+
+
+class MixEntry(Settings):
+    """An objective of a mixture."""
+
+    objective: str = Field(min_length=1)
+    """Name of the objective."""
+    share: Annotated[
+        Annotated[float, Field(gt=0, le=1), Tag(NUMBER)] | Annotated[ShareRamp, Tag(TABLE)], Discriminator(_member)
+    ]
+    """Share of the rows of a step; or a table {from, to}: from the first step of the phase to its last."""
+    weight: float = Field(1.0, gt=0, allow_inf_nan=False)
+    """Factor of its token mean in the loss, besides its share."""
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Shares of the first and the last step."""
+        return (self.share, self.share) if isinstance(self.share, float) else (self.share.first, self.share.last)
+
+    @property
+    def mean_share(self) -> float:
+        """Share over the whole phase."""
+        return sum(self.ends) / 2
+
+    @property
+    def is_ramp(self) -> bool:
+        """True where the share is another one in the course of the phase."""
+        return len(set(self.ends)) > 1
+
+    def share_at(self, progress: float) -> float:
+        """Share at a progress in the phase: 0 at its first step, 1 at its last; there to the last bit as given."""
+        first, last = self.ends
+        return first if not self.is_ramp else first * (1 - progress) + last * progress
+
+    def __str__(self) -> str:
+        shares = "to ".join(f"{share:.4g} " for share in dict.fromkeys(self.ends))
+        return f"{shares}{self.objective}" + (f" (weight {self.weight:g})" if self.weight != 1 else "")
+
+
+def alone(objective: str) -> tuple[MixEntry, ...]:
+    """The mixture of one objective."""
+    return (MixEntry(objective=objective, share=1.0),)
+
+
+def mixture_complaint(mix: Sequence[MixEntry]) -> str | None:
+    """Reason why entries are no mixture; None where they are one."""
+    names = [entry.objective for entry in mix]
+    if not names:
+        return "an empty mix. Give it {objective, share} entries"
+    if twice := {name for name in names if names.count(name) > 1}:
+        return f"{min(twice)!r} twice in its mix. Give that objective one entry, with the sum of the shares"
+    for when, number in (("first", 0), ("last", 1)):
+        total = sum(entry.ends[number] for entry in mix)
+        if abs(total - 1) > 1e-6:
+            arithmetic = " + ".join(f"{entry.ends[number]:g}" for entry in mix)
+            return (
+                f"shares that sum to {arithmetic} = {total:g} at its {when} step, expected 1. Change them so that "
+                "they do"
+            )
+    return None
+
+
+def dealt_rows(mix: Sequence[MixEntry], sizes: Sequence[int]) -> IntArray:
+    """Rows of each of P objectives in each of the steps of a phase, which have so many rows: (steps, P).
+
+    The sums from the first step on are the sums of the shares, exact, within one row where there are two objectives.
+    """
+    firsts, lasts = (_exact([entry.ends[number] for entry in mix]) for number in (0, 1))
+    rises = [(last - first) / max(len(sizes) - 1, 1) for first, last in zip(firsts, lasts, strict=True)]
+    unit = np.lcm.reduce([part.denominator for part in (*firsts, *rises)], dtype=object)
+    starts, steepness = ([int(part * unit) for part in parts] for parts in (firsts, rises))
+    owed, dealt = [0] * len(mix), []
+    for step, rows in enumerate(sizes):
+        due = [rows * (start + step * rise) for start, rise in zip(starts, steepness, strict=True)]
+        counts = [part // unit for part in due]
+        owed = [before + part % unit for before, part in zip(owed, due, strict=True)]
+        for _ in range(rows - sum(counts)):
+            number = owed.index(max(owed))
+            counts[number] += 1
+            owed[number] -= unit
+        dealt.append(counts)
+    return np.array(dealt, dtype=np.int64)
+
+
+def _exact(shares: Sequence[float]) -> list[Fraction]:
+    """Shares as they are written, 0.1 one tenth and not its nearest binary fraction, with a sum of exactly 1."""
+    written = [Fraction(str(share)) for share in shares]
+    return [share / sum(written) for share in written]
+
+
+def attention_of(objectives: Sequence[Objective]) -> str:
+    """Attention kind of objectives, or "mixed" where they differ in it."""
+    kinds = {objective.attention for objective in objectives}
+    return str(kinds.pop()) if len(kinds) == 1 else "mixed"
+
+
+@dataclass(frozen=True)
+class StepMix:
+    """Objectives of one step, and what each counts in its loss."""
+
+    names: tuple[str, ...]
+    objectives: tuple[Objective, ...]
+    coefficients: tuple[float, ...]
+    """Weight x share."""
+
+    @property
+    def attention(self) -> str:
+        """See `attention_of`."""
+        return attention_of(self.objectives)
+
+    @property
+    def causal_first(self) -> list[int]:
+        """Numbers of the objectives in the order of their rows in a micro-batch."""
+        return sorted(
+            range(len(self.objectives)),
+            key=lambda number: self.objectives[number].attention is not AttentionKind.CAUSAL,
+        )

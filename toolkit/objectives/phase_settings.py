@@ -1,0 +1,120 @@
+"""Settings of a phase of the schedule."""
+
+from collections.abc import Mapping
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from toolkit.core.settings import Settings
+from toolkit.objectives.mixture import MixEntry, alone, mixture_complaint
+
+
+class PhaseSettings(Settings):
+    """A phase of the schedule: an objective or a mix, exactly one length, and what changes from there on."""
+
+    objective: str | None = Field(None, min_length=1)
+    """Name of an objective: a key of `objectives`, or a kind such as `clm` or `mlm`; needed without `mix`."""
+    mix: tuple[MixEntry, ...] | None = Field(None, strict=False)
+    """In place of `objective`: the objectives among which the rows of each step are dealt, {objective, share, weight}.
+    """
+    steps: int | None = Field(default=None, gt=0)
+    """Length in updates."""
+    tokens: int | None = Field(default=None, gt=0)
+    """Length in positions (global_batch_rows x sequence_length a step), rounded up to whole steps."""
+    fraction: float | None = Field(default=None, gt=0, le=1)
+    """Length as a share of `train.steps`; if one phase has it, all have."""
+    global_batch_rows: int | None = Field(default=None, gt=0)
+    """Rows of a step in this phase; unset: `train.global_batch_rows`."""
+    batch_warmup_rows: int | None = Field(default=None, gt=0)
+    """Rows of the first steps of this phase, which then grow by as many at a time; unset: no batch-size warm-up."""
+    batch_warmup_tokens: int | None = Field(default=None, gt=0)
+    """Positions until steps are full, shared evenly by the smaller sizes."""
+    data: dict[str, Any] | None = None
+    """Keys of `[data]` that differ in this phase, such as `train` or `sequence_length`."""
+    model: dict[str, Any] | None = None
+    """Keys of `[model]` that differ in this phase: `rope_theta`, `rope_scaling`, `max_position_embeddings`."""
+    lr: Literal["keep", "rewarm"] = "keep"
+    """`rewarm`: the learning rate begins another warm-up, stable part and decay here, up to the next such phase."""
+    lr_peak: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """With `lr = "rewarm"`: its peak; unset: `lr.peak`."""
+    lr_warmup_steps: int | None = Field(default=None, ge=0)
+    """With `lr = "rewarm"`: steps of that warm-up; unset: `lr.warmup_steps`."""
+    lr_decay_steps: int | None = Field(default=None, ge=0)
+    """With `lr = "rewarm"`: steps of that decay, of kind `wsd` alone; unset: `lr.decay_steps`."""
+    optimizer: Literal["keep", "reset"] = "keep"
+    """`reset`: the optimizer's moments are set to zero before the first step of this phase."""
+
+    @model_validator(mode="after")
+    def _has_an_objective_or_a_mix(self) -> Self:
+        if (self.objective is None) == (self.mix is None):
+            found = "neither" if self.mix is None else f"objective = {self.objective!r} and a mix"
+            raise ValueError(f"a phase has {found}. Give it exactly one of objective and mix.")
+        if (complaint := mixture_complaint(self.entries)) is not None:
+            raise ValueError(f"a phase has {complaint}")
+        return self
+
+    @model_validator(mode="after")
+    def _can_be_written_to_a_run_file(self) -> Self:
+        for name, given in (("data", self.data), ("model", self.model)):
+            if (found := _unwritable(given or {})) is not None:
+                raise ValueError(
+                    f"{name} of the phase {self.name!r} holds {found}, which a run file cannot say. Give strings, "
+                    "numbers, true or false, lists and tables of them, and leave a key without a value out"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _has_a_rate_of_its_own_only_with_a_rise(self) -> Self:
+        for name, own in (("lr_peak", "peak"), ("lr_warmup_steps", "warm-up"), ("lr_decay_steps", "decay")):
+            if (given := getattr(self, name)) is not None and self.lr != "rewarm":
+                raise ValueError(
+                    f"the phase {self.name!r} has {name} = {given:g} and lr = {self.lr!r}: only a phase that "
+                    f'warms up again has a {own} of its own. Set lr = "rewarm", or leave {name} out'
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _has_rows_and_length_of_its_batch_warmup(self) -> Self:
+        if (self.batch_warmup_rows is None) != (self.batch_warmup_tokens is None):
+            raise ValueError(
+                f"the phase {self.name!r} has batch_warmup_rows = {self.batch_warmup_rows} and "
+                f"batch_warmup_tokens = {self.batch_warmup_tokens}. Give both, or leave both out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _has_one_length(self) -> Self:
+        given = [name for name in ("steps", "tokens", "fraction") if getattr(self, name) is not None]
+        if len(given) != 1:
+            found = " and ".join(f"{name} = {getattr(self, name)}" for name in given) or "no length"
+            raise ValueError(f"the phase {self.name!r} has {found}. Give it exactly one of steps, tokens and fraction.")
+        return self
+
+    @property
+    def entries(self) -> tuple[MixEntry, ...]:
+        """Its mix; that of one objective where it has no other."""
+        return alone(self.objective) if self.objective is not None else self.mix or ()
+
+    @property
+    def name(self) -> str:
+        """Names of its objectives."""
+        return "+".join(entry.objective for entry in self.entries)
+
+    def renamed(self, names: Mapping[str, str]) -> Self:
+        """The phase with other names of its objectives."""
+        if self.objective is not None:
+            return self.model_copy(update={"objective": names[self.objective]})
+        mix = tuple(entry.model_copy(update={"objective": names[entry.objective]}) for entry in self.entries)
+        return self.model_copy(update={"mix": mix})
+
+    def of_steps(self, steps: int) -> Self:
+        """The phase with another length."""
+        return self.model_copy(update={"steps": steps, "tokens": None, "fraction": None})
+
+
+def _unwritable(value: object) -> str | None:
+    """The first value, in keys of a phase that a scheduler may have made, which is no TOML; None if all are."""
+    if isinstance(value, dict | list | tuple):
+        parts = value.values() if isinstance(value, dict) else value
+        return next((found for part in parts if (found := _unwritable(part)) is not None), None)
+    return None if isinstance(value, str | int | float) else repr(value)
