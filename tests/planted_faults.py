@@ -638,7 +638,7 @@ FAULTS = (
     Fault(
         name="evaluation: the mean over all corpora is one of their means",
         path="toolkit/training/evaluation.py",
-        old="return sum(loss for loss, _ in sums) / max(sum(count for _, count in sums), 1)",
+        old="return sum(loss for loss, _ in sums) / (sum(weight for _, weight in sums) or 1)",
         new="return sum(loss / max(count, 1) for loss, count in sums) / len(sums)",
         tests=("tests/training/test_evaluation.py::test_the_mean_over_all_counts_every_target_once",),
     ),

@@ -23,7 +23,7 @@ from toolkit.run import load_run
 from toolkit.testing.models import tiny_settings
 from toolkit.training.batching import STATIC_TARGETS_MULTIPLE, Batcher, EvaluationBatches, StepRows
 
-_MOST_ENTRIES = 5
+_MOST_ENTRIES = 6
 _MICRO_BATCH_ROWS = 4
 
 
@@ -54,7 +54,8 @@ def compiled(monkeypatch):
 
 
 def test_evaluation_leaves_the_cache_to_training(corpus_rows, compiled):
-    """All ranks' shares of 9 rows: full, partly filled and spare batches; both kinds; then steps of both phases, and of a mixture."""
+    """All ranks' shares of 9 rows: full, partly filled and spare batches; both kinds; then steps of both phases, and of a
+    mixture, whose micro-batches have any number of causal rows."""
     (corpus, rows), (encoder, entries) = corpus_rows, compiled
     objectives = {name: registry.build(name, {}, corpus.vocabulary) for name in ("clm", "mlm")}
 

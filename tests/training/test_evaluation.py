@@ -20,7 +20,7 @@ _CLM = SimpleNamespace(attention=AttentionKind.CAUSAL)
 
 
 class _Batches:
-    """Micro-batches that are their loss sums, with their numbers of targets."""
+    """Micro-batches that are their loss sums, and what their targets count."""
 
     def __init__(self, *built):
         self._built, self.num_batches = built, len(built)
@@ -30,7 +30,7 @@ class _Batches:
 
 
 def _losses(batches):
-    engine = SimpleNamespace(loss_sum=lambda micro_batches, attention: float(sum(micro_batches)))
+    engine = SimpleNamespace(loss_sum=lambda micro_batches: tuple(map(sum, zip(*micro_batches, strict=True))))
     ranks = SimpleNamespace(sum_counts=lambda *counts: counts)
     return Evaluator(engine, batches, {"clm": _CLM}, every=None).losses(7, RankErrors(ranks))
 
