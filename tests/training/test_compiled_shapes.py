@@ -54,8 +54,9 @@ def compiled(monkeypatch):
 
 
 def test_evaluation_leaves_the_cache_to_training(corpus_rows, compiled):
-    """All ranks' shares of 9 rows: full, partly filled and spare batches; both kinds; then steps of both phases, and of a
-    mixture, whose micro-batches have any number of causal rows."""
+    """All ranks' shares of 9 rows: full, partly filled and spare batches; both kinds; then steps of both phases,
+    and of a mixture, whose micro-batches have any number of causal rows.
+    """
     (corpus, rows), (encoder, entries) = corpus_rows, compiled
     objectives = {name: registry.build(name, {}, corpus.vocabulary) for name in ("clm", "mlm")}
 
