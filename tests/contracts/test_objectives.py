@@ -72,5 +72,17 @@ class TestDiffusionOfHighRatios(ObjectiveContract):
     settings: ClassVar = {"min_ratio": 0.5}
 
 
+class TestWholeWords(ObjectiveContract):
+    settings: ClassVar = {"unit": "word"}
+
+    @pytest.fixture(params=["mlm", "mntp", "span"], autouse=True)
+    def _choose(self, request: pytest.FixtureRequest) -> None:
+        self.kind = request.param
+
+
+class TestMlmOfWordsWithRampAndFewestTargets(TestMlmWithRampAndFewestTargets):
+    settings: ClassVar = {**TestMlmWithRampAndFewestTargets.settings, "unit": "word"}
+
+
 def test_ours_are_registered() -> None:
     assert {"clm", "diffusion", "mlm", "mntp", "span"} <= set(known())

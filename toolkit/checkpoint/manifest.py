@@ -7,7 +7,6 @@ changed byte anywhere in the manifest, white space included, is found.
 
 import hashlib
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -69,7 +68,8 @@ class VocabularyEntry(_Entry):
     @classmethod
     def of(cls, vocabulary: Vocabulary, fingerprint: str) -> "VocabularyEntry":
         """The entry that describes `vocabulary`."""
-        return cls(**asdict(vocabulary), fingerprint=fingerprint)
+        known = {name: value for name, value in vars(vocabulary).items() if name in cls.model_fields}
+        return cls(**known, fingerprint=fingerprint)
 
     def vocabulary(self) -> Vocabulary:
         """The ids without the fingerprint, as objectives know them."""

@@ -4,7 +4,8 @@ Letters at the end of array names are shapes: B rows in a micro-batch, S positio
 G rows in a step. `toolkit.model` has those of the model.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 import numpy as np
@@ -22,12 +23,33 @@ class AttentionKind(StrEnum):
     BIDIRECTIONAL = "bidirectional"
 
 
+@dataclass(frozen=True, eq=False)
+class WordEdges:
+    """Edges of words as ids tell them: with which ids a word begins, and behind which one ends, (V,) each.
+
+    Special ids have both. `rule` is the version of what decides them (`tokenization.words` states it).
+    """
+
+    begins_V: BoolArray
+    ends_V: BoolArray
+    rule: int = 1
+
+    def first_BS(self, tokens_BS: IntArray, segments_BS: IntArray) -> IntArray:
+        """Flat position of the first token of each token's word, (B, S); no word crosses a row or a segment."""
+        is_first_BS = self.begins_V.take(tokens_BS)
+        is_first_BS[:, :1] = True
+        is_first_BS[:, 1:] |= self.ends_V.take(tokens_BS[:, :-1]) | (segments_BS[:, 1:] != segments_BS[:, :-1])
+        flat_T = np.where(is_first_BS.reshape(-1), np.arange(is_first_BS.size), 0)
+        return np.maximum.accumulate(flat_T).reshape(tokens_BS.shape)
+
+
 @dataclass(frozen=True)
 class Vocabulary:
     """The ids an objective may need to know.
 
     `size` counts every id, the mask token included. `special_ids` are the ids the tokenizer declares special,
-    ascending; an objective that hides tokens leaves them alone.
+    ascending; an objective that hides tokens leaves them alone. `words` finds the edges of words, which may read the
+    tokenizer (and raise a UserError); None: unknown.
     """
 
     size: int
@@ -36,6 +58,7 @@ class Vocabulary:
     bos_id: int | None
     eos_id: int | None
     special_ids: tuple[int, ...]
+    words: Callable[[], WordEdges] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)

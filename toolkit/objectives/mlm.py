@@ -13,7 +13,7 @@ from pydantic import BaseModel, Discriminator, Field, Tag, model_validator
 from toolkit.core.draws import Draws
 from toolkit.core.errors import SettingsError
 from toolkit.core.settings import NUMBER, TABLE, Settings
-from toolkit.core.types import AttentionKind, BoolArray, FloatArray, IntArray, Targets, Vocabulary
+from toolkit.core.types import AttentionKind, BoolArray, FloatArray, IntArray, Targets, Vocabulary, WordEdges
 
 
 class MaskRatioRamp(Settings):
@@ -70,8 +70,13 @@ class MlmSettings(Settings):
     ] = 0.4
     """Probability with which each ordinary token becomes a target, above 0 and at most 1 (0.4 is 40 %); or a table: a
     ramp over each phase of this objective."""
+    unit: Literal["token", "word"] = "token"
+    """What is hidden or not: each token by itself, or each word whole; the tokenizer's ids tell words."""
+    word_rule: int = Field(default=1, ge=1)
+    """Version of the rule by which ids tell words; a run keeps the one it began with."""
     min_targets: int = Field(default=0, ge=0)
-    """Targets that a segment has at least: where fewer are drawn, its ordinary tokens that came closest are added."""
+    """Targets that a segment has at least: where fewer are drawn, its ordinary tokens that came closest are added, with
+    unit `word` whole words."""
     mask_fraction: float = Field(default=1.0, ge=0, le=1)
     """Share of the targets replaced by the mask token; the three shares sum to 1 (BERT: 0.8, 0.1, 0.1)."""
     random_fraction: float = Field(default=0.0, ge=0, le=1)
@@ -97,7 +102,7 @@ class MlmSettings(Settings):
 
 
 class MaskedLanguageModeling:
-    """Each ordinary token becomes a target independently; padding and special tokens never do.
+    """Each ordinary token, or word of them, becomes a target independently; padding and special tokens never do.
 
     The label is the original token. The input has the mask token, a random ordinary token or the token itself in its
     place, by the shares in the settings.
@@ -110,6 +115,8 @@ class MaskedLanguageModeling:
     Settings: ClassVar[type[BaseModel]] = MlmSettings
     label_offset: ClassVar[int] = 0
     """Positions from where a token is predicted to where it stands, 0 or 1."""
+    treats_words_by_token: ClassVar[bool] = True
+    """Each token of a hidden word is masked, replaced or kept for itself, as by BERT's whole word masking."""
 
     def __init__(self, settings: MlmSettings, vocabulary: Vocabulary) -> None:
         """Raises SettingsError if tokens are to be masked and the vocabulary has no mask token."""
@@ -121,6 +128,7 @@ class MaskedLanguageModeling:
                 f"token:TEXT` (or id:N){instead if 'mask_fraction' in self.Settings.model_fields else ''}."
             )
         self._settings = settings
+        self._words = _word_edges(settings, vocabulary) if settings.unit == "word" else None
         ratio = settings.mask_ratio
         self._mask_ratio = ratio.stop if isinstance(ratio, MaskRatioRamp) else ratio
         # Without a mask token the mask share is 0 and the id is never written.
@@ -148,6 +156,10 @@ class MaskedLanguageModeling:
         """Hide the ordinary tokens whose choice, uniform on [0, 1), is below the mask ratio; what is shown in their
         place follows it too, so that tokens of one choice are treated alike.
         """
+        if self._words is not None:
+            # All tokens of a word have the choice of its first.
+            first_BS = self._words.first_BS(tokens_BS, segments_BS)
+            choice_BS = choice_BS.reshape(-1).take(first_BS)
         is_target_BS = choice_BS < self._mask_ratio
         is_ordinary_BS = self._is_ordinary_V.take(tokens_BS)
         is_ordinary_BS &= segments_BS != 0
@@ -158,6 +170,8 @@ class MaskedLanguageModeling:
         is_target_BS &= is_ordinary_BS
         if self._settings.min_targets:
             _add_closest(is_target_BS, is_ordinary_BS, choice_BS, segments_BS, at_least=self._settings.min_targets)
+            if self._words is not None:
+                is_target_BS |= np.isin(first_BS, first_BS[is_target_BS]) & is_ordinary_BS
         hidden_N = np.flatnonzero(is_target_BS)
         labels_N = tokens_BS.reshape(-1).take(hidden_N)
         input_ids_BS = tokens_BS.copy()
@@ -170,6 +184,8 @@ class MaskedLanguageModeling:
 
     def _treatment(self, choice_BS: FloatArray, hidden_N: IntArray, draws: Draws) -> FloatArray:
         """A uniform number on [0, 1) for each target, (N,)."""
+        if self._words is not None and self.treats_words_by_token:
+            return draws.uniform_BS(f"{self.name}.treatment").reshape(-1).take(hidden_N)
         choice_N = choice_BS.reshape(-1).take(hidden_N)
         # Below the ratio, choice / ratio is again uniform on [0, 1): no second draw is needed.
         share_N = choice_N / np.float32(self._mask_ratio)
@@ -200,6 +216,21 @@ class MaskedNextTokenPrediction(MaskedLanguageModeling):
 
     name: ClassVar[str] = "mntp"
     label_offset: ClassVar[int] = 1
+
+
+def _word_edges(settings: MlmSettings, vocabulary: Vocabulary) -> WordEdges:
+    if vocabulary.words is None:
+        raise SettingsError(
+            'unit = "word" hides whole words, but this vocabulary does not say which ids begin one. '
+            'Take the vocabulary of a corpus, or set unit = "token".'
+        )
+    edges = vocabulary.words()
+    if edges.rule != settings.word_rule:
+        raise SettingsError(
+            f"word_rule = {settings.word_rule}: this version tells words by rule {edges.rule} alone. Leave word_rule "
+            "out, or go on with the version of the toolkit that began the run."
+        )
+    return edges
 
 
 def _add_closest(

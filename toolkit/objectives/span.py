@@ -28,6 +28,7 @@ class SpanMasking(MaskedLanguageModeling):
     """
 
     name: ClassVar[str] = "span"
+    treats_words_by_token: ClassVar[bool] = False
     Settings: ClassVar[type[BaseModel]] = SpanSettings
 
     def __init__(self, settings: SpanSettings, vocabulary: Vocabulary) -> None:

@@ -8,9 +8,11 @@ from typing import overload
 
 import numpy as np
 
+from toolkit.core.cache import CachedResult
 from toolkit.core.errors import CorpusError
+from toolkit.core.files import hash_file
 from toolkit.core.text import counted
-from toolkit.core.types import Vocabulary
+from toolkit.core.types import Vocabulary, WordEdges
 from toolkit.data.corpus.files import kept_open, open_folder
 from toolkit.data.corpus.manifest import CorpusManifest, read_manifest
 from toolkit.data.corpus.shards import Shard, file_names
@@ -64,7 +66,34 @@ class Corpus:
             bos_id=named.bos,
             eos_id=named.eos,
             special_ids=tokenizer.all_special_ids,
+            words=self._words,
         )
+
+    def _words(self) -> WordEdges:
+        """Edges of words, from the tokenizer; kept from one command to the next, since large ones take a second."""
+        path = self.tokenizer_folder / "tokenizer.json"
+        if not path.is_file():
+            raise CorpusError(
+                f"{self.path} has no tokenizer/tokenizer.json, which says where words begin. "
+                'Copy the corpus again, with that folder, or hide tokens instead (unit = "token").'
+            )
+        from tokenization.loading import load
+        from tokenization.words import WORD_RULE, word_edges
+
+        kept = CachedResult("words", [WORD_RULE, self.fingerprint, hash_file(path)])
+        packed = kept.read()
+        if packed is None:
+            tokenizer = load(self.tokenizer_folder)
+            if tokenizer.fingerprint != self.fingerprint:
+                raise CorpusError(
+                    f"{self.tokenizer_folder} is not the tokenizer of this corpus: its fingerprint is "
+                    f"{tokenizer.fingerprint[:12]}, corpus.json says {self.fingerprint[:12]}. Copy the corpus again."
+                )
+            packed = [np.packbits(flags_V).tobytes().hex() for flags_V in word_edges(tokenizer)]
+            kept.write(packed)
+        size = self.vocabulary.size
+        begins_V, ends_V = (np.unpackbits(np.frombuffer(bytes.fromhex(one), np.uint8), count=size) for one in packed)
+        return WordEdges(begins_V.astype(bool), ends_V.astype(bool), rule=WORD_RULE)
 
 
 class _Shards(Sequence[Shard]):
