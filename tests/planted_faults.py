@@ -199,6 +199,27 @@ FAULTS = (
         tests=("tests/contracts/test_objectives.py",),
     ),
     Fault(
+        name="words: a word goes on over the end of its segment",
+        path="toolkit/core/types.py",
+        old="self.ends_V.take(tokens_BS[:, :-1]) | (segments_BS[:, 1:] != segments_BS[:, :-1])",
+        new="self.ends_V.take(tokens_BS[:, :-1])",
+        tests=("tests/objectives/test_whole_words.py",),
+    ),
+    Fault(
+        name="words: nothing stands apart from what is behind it",
+        path="tokenization/word_boundaries.py",
+        old='ends_V[token_id] = last != " " and not _is_letter(last)',
+        new="ends_V[token_id] = False",
+        tests=("tests/tokenization/test_word_boundaries.py",),
+    ),
+    Fault(
+        name="words: the draw of a word is that of its last token",
+        path="toolkit/objectives/mlm.py",
+        old="choice_BS = choice_BS.reshape(-1).take(first_BS)",
+        new="choice_BS = choice_BS.reshape(-1).take(np.searchsorted(first_BS.reshape(-1), first_BS, side='right') - 1)",
+        tests=("tests/objectives/test_whole_words.py",),
+    ),
+    Fault(
         name="mlm: special tokens are masked",
         path="toolkit/objectives/mlm.py",
         old="self._is_ordinary_V[list(vocabulary.special_ids)] = False",

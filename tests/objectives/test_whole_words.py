@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from toolkit.core.errors import SettingsError
-from toolkit.objectives import Draws, IntArray, Targets, Vocabulary, WordEdges, build
+from toolkit.objectives import Draws, IntArray, Targets, Vocabulary, WordBoundaries, build
 from toolkit.objectives.base import at_progress
 
 # A word begins with each third ordinary id; one ends behind each eleventh.
 _IDS = np.arange(1000)
 _IS_SPECIAL = _IDS <= 4
-EDGES = WordEdges(begins_V=(_IDS % 3 == 0) | _IS_SPECIAL, ends_V=(_IDS % 11 == 0) | _IS_SPECIAL)
+EDGES = WordBoundaries(begins_V=(_IDS % 3 == 0) | _IS_SPECIAL, ends_V=(_IDS % 11 == 0) | _IS_SPECIAL)
 VOCABULARY = Vocabulary(
     size=1000, mask_id=4, pad_id=2, bos_id=1, eos_id=2, special_ids=(0, 1, 2, 3), words=lambda: EDGES
 )
@@ -124,7 +124,7 @@ def test_a_ramp_draws_words_at_its_ratio() -> None:
 
 
 def test_a_vocabulary_without_words_is_refused() -> None:
-    with pytest.raises(SettingsError, match=r'does not say which ids begin one.*set unit = "token"'):
+    with pytest.raises(SettingsError, match=r'which ids begin a word.*set unit = "token"'):
         build("mlm", {"unit": "word"}, replace(VOCABULARY, words=None))
 
 
@@ -132,12 +132,14 @@ def test_another_rule_than_the_run_began_with_is_refused() -> None:
     """A later version of the toolkit has another rule, or a run file of a later version comes to this one."""
     later = replace(VOCABULARY, words=lambda: replace(EDGES, rule=2))
     for vocabulary, rule in ((later, 1), (VOCABULARY, 2)):
-        with pytest.raises(SettingsError, match=rf"word_rule = {rule}: this version tells words by rule {3 - rule}"):
+        with pytest.raises(
+            SettingsError, match=rf"word_rule = {rule} is not available: .* finds words by rule {3 - rule}"
+        ):
             build("mlm", {"unit": "word", "word_rule": rule}, vocabulary)
 
 
 def test_words_are_not_asked_for_where_tokens_are_hidden() -> None:
-    def read() -> WordEdges:
+    def read() -> WordBoundaries:
         raise AssertionError("the tokenizer was read")
 
     build("mlm", {}, replace(VOCABULARY, words=read))

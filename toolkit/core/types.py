@@ -24,10 +24,10 @@ class AttentionKind(StrEnum):
 
 
 @dataclass(frozen=True, eq=False)
-class WordEdges:
-    """Edges of words as ids tell them: with which ids a word begins, and behind which one ends, (V,) each.
+class WordBoundaries:
+    """Word boundaries by id: ids that begin a word whatever precedes them, and ids that end one, (V,) each.
 
-    Special ids have both. `rule` is the version of what decides them (`tokenization.words` states it).
+    Special ids do both. `rule` is the version of the rule that says so, see `tokenization.word_boundaries`.
     """
 
     begins_V: BoolArray
@@ -48,8 +48,8 @@ class Vocabulary:
     """The ids an objective may need to know.
 
     `size` counts every id, the mask token included. `special_ids` are the ids the tokenizer declares special,
-    ascending; an objective that hides tokens leaves them alone. `words` finds the edges of words, which may read the
-    tokenizer (and raise a UserError); None: unknown.
+    ascending; an objective that hides tokens leaves them alone. `words` finds the word boundaries, which may read the
+    tokenizer; None if unknown.
     """
 
     size: int
@@ -58,7 +58,7 @@ class Vocabulary:
     bos_id: int | None
     eos_id: int | None
     special_ids: tuple[int, ...]
-    words: Callable[[], WordEdges] | None = field(default=None, compare=False, repr=False)
+    words: Callable[[], WordBoundaries] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ which one is running. `schedule` says which objective trains at which step.
 
 from toolkit.core.draws import Draws
 from toolkit.core.settings import Settings
-from toolkit.core.types import AttentionKind, FloatArray, IntArray, Targets, Vocabulary, WordEdges
+from toolkit.core.types import AttentionKind, FloatArray, IntArray, Targets, Vocabulary, WordBoundaries
 from toolkit.objectives.base import Objective, ObjectiveClass
 from toolkit.objectives.phase_settings import PhaseSettings
 from toolkit.objectives.registry import build, get, known, register
@@ -25,7 +25,7 @@ __all__ = [
     "Settings",
     "Targets",
     "Vocabulary",
-    "WordEdges",
+    "WordBoundaries",
     "build",
     "get",
     "known",

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Discriminator, Field, Tag, model_validator
 from toolkit.core.draws import Draws
 from toolkit.core.errors import SettingsError
 from toolkit.core.settings import NUMBER, TABLE, Settings
-from toolkit.core.types import AttentionKind, BoolArray, FloatArray, IntArray, Targets, Vocabulary, WordEdges
+from toolkit.core.types import AttentionKind, BoolArray, FloatArray, IntArray, Targets, Vocabulary, WordBoundaries
 
 
 class MaskRatioRamp(Settings):
@@ -71,12 +71,12 @@ class MlmSettings(Settings):
     """Probability with which each ordinary token becomes a target, above 0 and at most 1 (0.4 is 40 %); or a table: a
     ramp over each phase of this objective."""
     unit: Literal["token", "word"] = "token"
-    """What is hidden or not: each token by itself, or each word whole; the tokenizer's ids tell words."""
+    """What is drawn: tokens, or words, whose tokens are hidden together."""
     word_rule: int = Field(default=1, ge=1)
-    """Version of the rule by which ids tell words; a run keeps the one it began with."""
+    """Version of the rule that finds words; a run keeps the one it was started with."""
     min_targets: int = Field(default=0, ge=0)
-    """Targets that a segment has at least: where fewer are drawn, its ordinary tokens that came closest are added, with
-    unit `word` whole words."""
+    """Targets that a segment has at least: where fewer are drawn, its ordinary tokens that came closest are added
+    (words, if `unit` is word)."""
     mask_fraction: float = Field(default=1.0, ge=0, le=1)
     """Share of the targets replaced by the mask token; the three shares sum to 1 (BERT: 0.8, 0.1, 0.1)."""
     random_fraction: float = Field(default=0.0, ge=0, le=1)
@@ -116,7 +116,7 @@ class MaskedLanguageModeling:
     label_offset: ClassVar[int] = 0
     """Positions from where a token is predicted to where it stands, 0 or 1."""
     treats_words_by_token: ClassVar[bool] = True
-    """Each token of a hidden word is masked, replaced or kept for itself, as by BERT's whole word masking."""
+    """Each token of a hidden word is masked, replaced or kept on its own, as in BERT's whole word masking."""
 
     def __init__(self, settings: MlmSettings, vocabulary: Vocabulary) -> None:
         """Raises SettingsError if tokens are to be masked and the vocabulary has no mask token."""
@@ -128,7 +128,7 @@ class MaskedLanguageModeling:
                 f"token:TEXT` (or id:N){instead if 'mask_fraction' in self.Settings.model_fields else ''}."
             )
         self._settings = settings
-        self._words = _word_edges(settings, vocabulary) if settings.unit == "word" else None
+        self._words = _find_words(settings, vocabulary) if settings.unit == "word" else None
         ratio = settings.mask_ratio
         self._mask_ratio = ratio.stop if isinstance(ratio, MaskRatioRamp) else ratio
         # Without a mask token the mask share is 0 and the id is never written.
@@ -157,7 +157,6 @@ class MaskedLanguageModeling:
         place follows it too, so that tokens of one choice are treated alike.
         """
         if self._words is not None:
-            # All tokens of a word have the choice of its first.
             first_BS = self._words.first_BS(tokens_BS, segments_BS)
             choice_BS = choice_BS.reshape(-1).take(first_BS)
         is_target_BS = choice_BS < self._mask_ratio
@@ -218,19 +217,19 @@ class MaskedNextTokenPrediction(MaskedLanguageModeling):
     label_offset: ClassVar[int] = 1
 
 
-def _word_edges(settings: MlmSettings, vocabulary: Vocabulary) -> WordEdges:
+def _find_words(settings: MlmSettings, vocabulary: Vocabulary) -> WordBoundaries:
     if vocabulary.words is None:
         raise SettingsError(
-            'unit = "word" hides whole words, but this vocabulary does not say which ids begin one. '
-            'Take the vocabulary of a corpus, or set unit = "token".'
+            'unit = "word" needs to know which ids begin a word, and this vocabulary does not say. Use the vocabulary '
+            'of a corpus, or set unit = "token".'
         )
-    edges = vocabulary.words()
-    if edges.rule != settings.word_rule:
+    words = vocabulary.words()
+    if words.rule != settings.word_rule:
         raise SettingsError(
-            f"word_rule = {settings.word_rule}: this version tells words by rule {edges.rule} alone. Leave word_rule "
-            "out, or go on with the version of the toolkit that began the run."
+            f"word_rule = {settings.word_rule} is not available: this version of the toolkit finds words by rule "
+            f"{words.rule}. Leave word_rule out, or use the version that started the run."
         )
-    return edges
+    return words
 
 
 def _add_closest(

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from toolkit.core.errors import SettingsError
-from toolkit.core.types import Vocabulary, WordEdges
+from toolkit.core.types import Vocabulary, WordBoundaries
 from toolkit.objectives.base import at_progress
 from toolkit.objectives.registry import DeclaredObjective, declare, get
 from toolkit.run.declared import DeclaredRun
@@ -26,7 +26,7 @@ _WHOLE = ("run.", "precision", "init", "model.", "train.")
 _ROPE = "model.rope_"
 _OF_STEPS = ("train.steps", "train.global_batch_rows", _ROPE)
 # Some vocabulary, to build an objective with, and shares of a phase at which it might change.
-_WORDS = WordEdges(begins_V=np.ones(8, dtype=bool), ends_V=np.ones(8, dtype=bool))
+_WORDS = WordBoundaries(*np.ones((2, 8), dtype=bool))
 _ANY = Vocabulary(size=8, mask_id=3, pad_id=1, bos_id=0, eos_id=2, special_ids=(0, 1, 2, 3), words=lambda: _WORDS)
 _SHARES = [step / 16 for step in range(17)]
 

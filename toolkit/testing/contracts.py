@@ -29,7 +29,7 @@ from toolkit.objectives import (
     Schedule,
     Targets,
     Vocabulary,
-    WordEdges,
+    WordBoundaries,
     build,
     get,
 )
@@ -39,8 +39,6 @@ from toolkit.objectives.schedulers import KINDS, declare
 _PAD, _BOS, _MASK = 2, 1, 4
 
 _IDS = np.arange(50)
-# Both of special ids, as it has to be.
-_EDGES = WordEdges(begins_V=_IDS % 3 == 1, ends_V=np.isin(_IDS % 7, (_BOS, _MASK)))
 
 CONTRACT_VOCABULARY = Vocabulary(
     size=50,
@@ -49,7 +47,7 @@ CONTRACT_VOCABULARY = Vocabulary(
     bos_id=_BOS,
     eos_id=_PAD,
     special_ids=(_BOS, _MASK),
-    words=lambda: _EDGES,
+    words=lambda: WordBoundaries(begins_V=_IDS % 3 == 1, ends_V=np.isin(_IDS % 7, (_BOS, _MASK))),
 )
 """Its pad is its end-of-text and not declared special, as in the recipe: padding is told by the segment alone."""
 

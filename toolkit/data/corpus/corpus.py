@@ -12,7 +12,7 @@ from toolkit.core.cache import CachedResult
 from toolkit.core.errors import CorpusError
 from toolkit.core.files import hash_file
 from toolkit.core.text import counted
-from toolkit.core.types import Vocabulary, WordEdges
+from toolkit.core.types import Vocabulary, WordBoundaries
 from toolkit.data.corpus.files import kept_open, open_folder
 from toolkit.data.corpus.manifest import CorpusManifest, read_manifest
 from toolkit.data.corpus.shards import Shard, file_names
@@ -69,31 +69,31 @@ class Corpus:
             words=self._words,
         )
 
-    def _words(self) -> WordEdges:
-        """Edges of words, from the tokenizer; kept from one command to the next, since large ones take a second."""
-        path = self.tokenizer_folder / "tokenizer.json"
+    def _words(self) -> WordBoundaries:
+        """Word boundaries by id, from the tokenizer; cached, since a large vocabulary takes a second."""
+        from tokenization.loading import load
+        from tokenization.word_boundaries import WORD_RULE, word_boundaries
+
+        path, vocabulary = self.tokenizer_folder / "tokenizer.json", self.vocabulary
         if not path.is_file():
             raise CorpusError(
-                f"{self.path} has no tokenizer/tokenizer.json, which says where words begin. "
-                'Copy the corpus again, with that folder, or hide tokens instead (unit = "token").'
+                f"{path}, which shows where words begin, does not exist. Copy the corpus again, with its folder "
+                'tokenizer/, or mask tokens instead (unit = "token").'
             )
-        from tokenization.loading import load
-        from tokenization.words import WORD_RULE, word_edges
-
-        kept = CachedResult("words", [WORD_RULE, self.fingerprint, hash_file(path)])
-        packed = kept.read()
+        cached = CachedResult("word-boundaries", [WORD_RULE, self.fingerprint, hash_file(path)])
+        packed = cached.read()
         if packed is None:
             tokenizer = load(self.tokenizer_folder)
-            if tokenizer.fingerprint != self.fingerprint:
+            if (tokenizer.vocabulary_size, tokenizer.all_special_ids) != (vocabulary.size, vocabulary.special_ids):
                 raise CorpusError(
-                    f"{self.tokenizer_folder} is not the tokenizer of this corpus: its fingerprint is "
-                    f"{tokenizer.fingerprint[:12]}, corpus.json says {self.fingerprint[:12]}. Copy the corpus again."
+                    f"{self.tokenizer_folder} is not the tokenizer of this corpus: its ids or special ids differ from "
+                    "those in corpus.json. Copy the corpus again."
                 )
-            packed = [np.packbits(flags_V).tobytes().hex() for flags_V in word_edges(tokenizer)]
-            kept.write(packed)
-        size = self.vocabulary.size
-        begins_V, ends_V = (np.unpackbits(np.frombuffer(bytes.fromhex(one), np.uint8), count=size) for one in packed)
-        return WordEdges(begins_V.astype(bool), ends_V.astype(bool), rule=WORD_RULE)
+            packed = np.packbits(word_boundaries(tokenizer), axis=1).tobytes().hex()
+            cached.write(packed)
+        bytes_2 = np.frombuffer(bytes.fromhex(packed), np.uint8).reshape(2, -1)
+        begins_V, ends_V = np.unpackbits(bytes_2, axis=1, count=vocabulary.size).astype(bool)
+        return WordBoundaries(begins_V, ends_V, rule=WORD_RULE)
 
 
 class _Shards(Sequence[Shard]):

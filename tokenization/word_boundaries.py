@@ -1,14 +1,14 @@
-"""Words told by token ids: with which ids a word begins whatever stands before, and behind which ids one ends.
+"""Word boundaries from token ids: which ids begin a word whatever precedes them, and which ids end one.
 
-A word is a run of letters, digits and their marks, with the space in front of it. All other characters stand apart from
-their neighbours: punctuation, symbols, other blanks, and the characters of scripts written without blanks (Han, kana,
-Thai...), where each token is a word. So a border between two characters parts words unless a letter is behind it and a
-letter or a space before it; and the border between two tokens is told by the last character of one and the first of the
-other, hence by ids. BERT's tokenizer cuts text so, but for symbols outside ASCII and scripts without blanks.
+A word is a run of letters, digits and combining marks, with the space in front of it. Every other character stands
+alone: punctuation, symbols, other white space, and the characters of scripts written without spaces (Han, kana,
+Thai...), where each token is a word. So two neighbouring characters belong to one word if the second is a letter and
+the first a letter or a space; and two neighbouring tokens, by the last character of one and the first of the other.
+BERT's tokenizer splits text in the same way, except for symbols outside ASCII and scripts without spaces.
 
-A character that the vocabulary writes in pieces (bytes) is never parted. To its left it counts as the last character
-that its first piece could begin, nearly always one of its script; to its right as a letter. A WordPiece token that is
-not written as a part begins a word: it says no more of what stands before it.
+A character whose bytes are several tokens is never split. On its left it counts as the last character that its first
+token could begin, nearly always one of its script; on its right as a letter. A WordPiece token without the prefix of a
+continuation begins a word.
 """
 
 import unicodedata
@@ -23,16 +23,15 @@ from tokenization.pieces import Pieces
 from tokenization.tokenizer import Tokenizer
 
 WORD_RULE = 1
-"""Version of the rule above; what answers differently for any id is another version."""
+"""Version of the rule above; a change for any id is another version."""
 
-# Scripts without blanks, and symbols younger than the table of categories: that of Unicode 3.2, since it is the same in
-# every Python.
-_APART = (
+# Scripts without spaces, and symbols younger than Unicode 3.2, whose categories are the same in every Python.
+_ALONE = (
     *((0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x1950, 0x19FF), (0x1A20, 0x1AAF), (0x20A0, 0x20CF)),
     *((0x2190, 0x245F), (0x2500, 0x2BFF), (0x2E00, 0x312F), (0x31A0, 0x31FF), (0x3400, 0xA4CF), (0xA9E0, 0xA9FF)),
     *((0xAA60, 0xAADF), (0xF900, 0xFAFF), (0xFF66, 0xFF9F), (0x1AFF0, 0x1B16F), (0x1F000, 0x3FFFF)),
 )
-_TRIED = (
+_SAMPLES = (
     "The miller's geese (all 1987 of them) sleep, don't they? Äcker, naïve Œuvres.",
     "Слово и дело: Ένας μυλωνάς μετράει, סיפור ומשפט.",
     "كلمة وجملة جديدة, शब्द और वाक्य, हिन्दी में.",
@@ -41,13 +40,11 @@ _TRIED = (
 )
 
 
-def word_edges(tokenizer: Tokenizer) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Flags of every id, (V,) each: a word begins with it whatever stands before; one ends behind it.
-
-    Special ids and those without a token have both. The flags are compared with the offsets of a few texts.
+def word_boundaries(tokenizer: Tokenizer) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Flags of each id, (V,): it begins a word whatever precedes it; it ends one. Special and unused ids do both.
 
     Raises:
-        UnsupportedTokenizerError: tokens do not say where words begin, as those of a BPE that drops blanks.
+        UnsupportedTokenizerError: on sample texts, tokens and their offsets disagree, as with a BPE that drops spaces.
     """
     begins_V = np.ones(tokenizer.vocabulary_size, dtype=np.bool_)
     ends_V = begins_V.copy()
@@ -66,22 +63,21 @@ def word_edges(tokenizer: Tokenizer) -> tuple[npt.NDArray[np.bool_], npt.NDArray
 
 @cache
 def _is_letter(character: str) -> bool:
-    if any(first <= ord(character) <= last for first, last in _APART):
+    if any(first <= ord(character) <= last for first, last in _ALONE):
         return False
     return not unicodedata.ucd_3_2_0.category(character).startswith(("P", "S", "Z", "Cc"))
 
 
 def _check(tokenizer: Tokenizer, begins_V: npt.NDArray[np.bool_], ends_V: npt.NDArray[np.bool_]) -> None:
     special = set(tokenizer.all_special_ids)
-    for text in _TRIED:
+    for text in _SAMPLES:
         encoding = tokenizer.backend.encode(text, add_special_tokens=False)
         for (before, (_, stop)), (token, (start, _)) in pairwise(zip(encoding.ids, encoding.offsets, strict=True)):
             borders = pairwise(text[max(stop - 1, 0) : start + 1])
-            is_parted = not all(_is_letter(right) and (left == " " or _is_letter(left)) for left, right in borders)
-            if special.isdisjoint((before, token)) and is_parted != (begins_V[token] or ends_V[before]):
+            is_split = not all(_is_letter(right) and (left == " " or _is_letter(left)) for left, right in borders)
+            if special.isdisjoint((before, token)) and is_split != (begins_V[token] or ends_V[before]):
                 names = " and ".join(repr(tokenizer.backend.id_to_token(token_id)) for token_id in (before, token))
                 raise UnsupportedTokenizerError(
-                    f"the tokens of this tokenizer do not say where words begin: in {text!r}, {names} are "
-                    f"{'two words' if is_parted else 'one word'}, and cannot be told to be. Hide tokens instead "
-                    '(unit = "token").'
+                    f"the tokens of this tokenizer do not show where words begin: in {text!r}, {names} are "
+                    f'{"two words" if is_split else "one word"}. Mask tokens instead (unit = "token").'
                 )

@@ -18,7 +18,7 @@ import tokenization
 from tests.support.scripts import mixed_texts
 from tokenization import Tokenizer, TokenizerKind, UnsupportedTokenizerError
 from tokenization.backend import byte_level_bytes
-from tokenization.words import WORD_RULE, _is_letter, word_edges
+from tokenization.word_boundaries import WORD_RULE, _is_letter, word_boundaries
 
 KINDS = ("byte-level BPE", "tiktoken", "SentencePiece unigram", "SentencePiece BPE", "WordPiece", "WordPiece uncased")
 # Of today's Unicode, by names; the product has code points, and the categories of Unicode 3.2.
@@ -45,7 +45,7 @@ def disagreements(tokenizer: Tokenizer, texts: Iterable[str]) -> tuple[Counter[s
     `whole`: a character of one token on either side; `inside` one character; `piece`: a character in pieces, by what it
     counts as; `differing`: those of `piece` that a whole character would part otherwise.
     """
-    begins_V, ends_V = word_edges(tokenizer)
+    begins_V, ends_V = word_boundaries(tokenizer)
     special, counts, found = set(tokenizer.all_special_ids), Counter[str](), list[str]()
     for raw in texts:
         # SentencePiece makes line ends and joiners blanks: what is a word there, the text as it leaves it says.
@@ -53,12 +53,12 @@ def disagreements(tokenizer: Tokenizer, texts: Iterable[str]) -> tuple[Counter[s
         text = raw if is_plain else tokenizer.backend.normalizer.normalize_str(raw).replace("▁", " ").strip(" ")
         encoding = tokenizer.backend.encode(text, add_special_tokens=False)
         ids, spans = encoding.ids, encoding.offsets
-        pieces = Counter(place for start, stop in spans for place in range(start, stop))
+        # An inserted blank in front of the text has the offsets of what is behind it.
+        first = int(len(ids) > 1 and spans[0][1] > spans[1][0] and encoding.tokens[0] == "▁")
+        pieces = Counter(place for start, stop in spans[first:] for place in range(start, stop))
         if type(tokenizer.backend.model).__name__ == "WordPiece":
             # Characters that it normalises into several, such as Korean syllables, are no bytes.
             pieces.clear()
-        # An inserted blank in front of the text has the offsets of what is behind it.
-        first = int(len(ids) > 1 and spans[0][1] > spans[1][0] and encoding.tokens[0] == "▁")
         for number in range(first, len(ids) - 1):
             (_, stop), (start, _) = spans[number], spans[number + 1]
             if not special.isdisjoint(ids[number : number + 2]):
@@ -157,7 +157,7 @@ def test_ids_of_real_vocabularies_part_words_where_offsets_do(shared_data: Path,
 
 
 def _words(tokenizer: Tokenizer, text: str) -> list[list[str]]:
-    begins_V, ends_V = word_edges(tokenizer)
+    begins_V, ends_V = word_boundaries(tokenizer)
     encoding, words, before = tokenizer.backend.encode(text, add_special_tokens=False), list[list[str]](), None
     for token_id, token in zip(encoding.ids, encoding.tokens, strict=True):
         if before is None or begins_V[token_id] or ends_V[before]:
@@ -182,7 +182,7 @@ def test_words_by_hand(make: Make) -> None:
 def test_special_ids_and_ids_without_a_token_are_words_of_their_own(make: Make) -> None:
     for kind in KINDS:
         tokenizer = make(kind)
-        begins_V, ends_V = word_edges(tokenizer)
+        begins_V, ends_V = word_boundaries(tokenizer)
         assert len(begins_V) == len(ends_V) == tokenizer.vocabulary_size
         special = list(tokenizer.all_special_ids)
         assert tokenizer.mask.id in special
@@ -205,8 +205,8 @@ def test_a_vocabulary_that_drops_blanks_is_refused_unless_its_tokens_are_words(
     if is_of_words:
         assert [len(word) for word in _words(tokenizer, "The miller geese sleep")] == [1, 1, 1, 1]
         return
-    with pytest.raises(UnsupportedTokenizerError, match=r"do not say where words begin.*unit = \"token\""):
-        word_edges(tokenizer)
+    with pytest.raises(UnsupportedTokenizerError, match=r"do not show where words begin.*unit = \"token\""):
+        word_boundaries(tokenizer)
 
 
 def test_the_rule_is_the_first() -> None:
