@@ -111,6 +111,9 @@ _SETTINGS = (
     _set("train.sequence_length=64", found=("unknown key 'train.sequence_length'",), remedy="'data.sequence_length'"),
     _set("objectives.clm.mask_ratio=0.4", found=("unknown key 'objectives.clm.mask_ratio'",), remedy="remove it"),
     _set("objectives.mlm.mask_fraction=0.3", found=("invalid value for objectives.mlm", "0.3 + "), remedy="Set all"),
+    _set(
+        "objectives.mlm.unit=word", "objectives.mlm.word_rule=2", found=("word_rule = 2",), remedy="Leave word_rule out"
+    ),
     _set("objectives.mlm.kind=3", found=("objectives.mlm.kind", "got 3"), remedy="clm, mlm"),
     _set("schedule.0.steps=0", found=("for schedule.0.steps:", "got 0"), remedy="above 0"),
     _set("schedule=3", found=("for schedule:", "got 3"), remedy="a list"),
