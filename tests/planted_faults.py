@@ -52,6 +52,34 @@ class Fault:
 
 FAULTS = (
     Fault(
+        name="merge: the mean is summed in fp32",
+        path="toolkit/conversion/merging.py",
+        old="total = first.double().mul_(numbers[0])",
+        new="total = first.mul_(numbers[0])",
+        tests=("tests/conversion/test_merging.py",),
+    ),
+    Fault(
+        name="merge: the weights of 1-sqrt are a 1-sqrt themselves",
+        path="toolkit/conversion/merging.py",
+        old="lambda place: sqrt(place + 1) - sqrt(place)",
+        new="lambda place: 1 / sqrt(place + 1)",
+        tests=("tests/conversion/test_merging.py",),
+    ),
+    Fault(
+        name="merge: blocks of all checkpoints stay in memory",
+        path="toolkit/checkpoint/tensor_files.py",
+        old="        yield _block(place, first, min(first + rows_per_block, num_rows))",
+        new="        block = _block(place, first, min(first + rows_per_block, num_rows))\n        yield block",
+        tests=("tests/conversion/test_merging.py",),
+    ),
+    Fault(
+        name="merge: a run is resumed from weights alone",
+        path="toolkit/run/start.py",
+        old="if not self.own.has_moments:",
+        new="if False:",
+        tests=("tests/training/test_initial_weights.py",),
+    ),
+    Fault(
         name="study: of two givers with equal parts the last placed is taken",
         path="toolkit/experiments/study/tree.py",
         old="giver = max(order, key=",

@@ -61,6 +61,10 @@ def _named(*words: str, found: tuple[str, ...], remedy: str, under: str = "") ->
     return Case(("finetune", "sc", "{checkpoint}", *words, "--output", "out"), found, remedy, under)
 
 
+def _merge(*words: str, found: tuple[str, ...], remedy: str) -> Case:
+    return Case(("merge", *words, *(() if "--output" in words else ("--output", "merged"))), found, remedy)
+
+
 _SETTINGS = (
     Case(("train", "no-such.toml"), ("run file 'no-such.toml' does not exist",), "Available presets: 1b, 210m"),
     Case(("train",), ("missing argument 'RUN.toml|PRESET'",), "For example: toolkit train run.toml"),
@@ -869,6 +873,18 @@ _FORKS = (
     _train("--until", "5", "--dry-run", found=("--until", "--dry-run trains nothing"), remedy="Leave one"),
 )
 
+_MERGES = (
+    Case(("merge", "{checkpoint}"), ("missing option '--output'",), "For example: toolkit merge"),
+    _merge("{checkpoint}", found=("two checkpoints or more", "{checkpoint}"), remedy="with --steps A..B"),
+    _merge("{checkpoint}", "no/such", found=("no/such is not a directory",), remedy="Give a checkpoint"),
+    _merge("{checkpoint}", "{damaged_checkpoint}", found=("weights-", "is damaged"), remedy="Copy the checkpoint"),
+    _merge("{checkpoint}", "{started}", found=("{started}", "model.vocab_size: 384 and 97"), remedy="in common"),
+    _merge("{started}", "--steps", "11..20", found=("keeps none of them", "are 10."), remedy="Give some of the kept"),
+    _merge("{checkpoint}", "--steps", "all", found=("{checkpoint} is not the",), remedy="or leave --steps out"),
+    _merge("{started}", "--steps", "9..2", found=("invalid value for --steps", "'9..2'"), remedy="expected A..B"),
+    _merge("{checkpoint}", "{started}", "--output", "{prepared}", found=("already exists",), remedy="Name a new"),
+)
+
 _WRITTEN = (
     _set("run.dir={text}/run", found=("the run folder", "is not writable"), remedy="Set run.dir"),
     _set("run.dir=out", found=("could not write out/", "File too large"), remedy="Free space", under="full disk"),
@@ -919,6 +935,7 @@ CASES = (
     *_TAGGED,
     *_INITIAL,
     *_FORKS,
+    *_MERGES,
     *_WRITTEN,
     *_RESUMED,
     *_NOT_YET,
@@ -940,6 +957,8 @@ ELSEWHERE = (
     ("resume/test_fork.py", "test_a_run_that_parted_earlier_is_refused"),
     ("workflows/quickstart/test_stages.py", "test_a_second_quickstart_in_the_folder_is_refused"),
     ("checkpoint/test_checkpoint_errors.py", "test_a_full_disk_at_any_block_leaves_nothing_and_says_so"),
+    ("conversion/test_merging.py", "test_what_makes_no_mean_is_refused"),
+    ("training/test_initial_weights.py", "test_a_run_starts_from_a_merge_and_resumes_from_none"),
     ("conversion/test_to_hf_refusals.py", "test_a_full_disk_is_told_and_nothing_is_left"),
     ("preprocess/test_preprocess_restart.py", "test_a_full_disk_is_said_and_then_it_goes_on"),
     ("preprocess/test_preprocess_hub.py", "test_the_command_leaves_with_2_and_one_message"),

@@ -59,7 +59,10 @@ def test_help_lists_what_is_built_and_loads_nothing_heavy():
     lines = done.stdout.splitlines()
     assert lines[-1] == "[]"
     listed = [line.split()[0] for line in lines[lines.index("Commands:") + 1 : -1]]
-    data, training = ["tokenizer", "preprocess", "adopt", "inspect", "verify"], ["train", "branch", "study", "convert"]
+    data, training = (
+        ["tokenizer", "preprocess", "adopt", "inspect", "verify"],
+        ["train", "branch", "merge", "study", "convert"],
+    )
     assert listed == ["quickstart", *data, *training, "finetune", "grid", "report"]
 
 

@@ -14,14 +14,18 @@ pytestmark = pytest.mark.long
 
 # A small conversion first, so that imports and the sizes of buffers are not counted.
 _CONVERT = """
-import sys, threading, time
+import shutil, sys, threading, time
+from pathlib import Path
 import psutil
 from toolkit.conversion import from_hf, to_hf
+from toolkit.conversion.merging import merge
 
 def convert(name):
     from_hf(f"{name}", f"{name}-imported")
     to_hf(f"{name}-imported", f"{name}-bidirectional")
     to_hf(f"{name}-imported", f"{name}-causal", form="causal", dtype="bf16")
+    copies = [Path(shutil.copytree(f"{name}-imported", f"{name}-{number}")) for number in range(3)]
+    merge(copies, Path(f"{name}-merged"))
 
 convert("small")
 process, peak, done = psutil.Process(), 0, threading.Event()
@@ -66,7 +70,7 @@ def test_memory_follows_the_largest_tensor_and_not_the_model(tmp_path: Path) -> 
     )
     assert done.returncode == 0, done.stderr[-2000:]
     peak = int(done.stdout.split()[-1])
-    # Blocks of 16 MB, their copies, hashing, and logits of all texts.
+    # Blocks of 4 MB, their copies, hashing, and logits of all texts.
     buffers = 64 << 20
     assert sum(sizes) > 3 * (2 * max(sizes) + buffers)
     assert peak <= 2 * max(sizes) + buffers

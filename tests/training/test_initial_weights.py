@@ -12,6 +12,7 @@ from tests.support.runs import RunCase, write_run
 from toolkit.checkpoint.manifest import CheckpointManifest, manifest_bytes
 from toolkit.checkpoint.read import open_checkpoint
 from toolkit.conversion import from_hf, to_hf
+from toolkit.conversion.merging import merge
 from toolkit.core.errors import CheckpointError, SettingsError
 from toolkit.model import ModelSettings
 from toolkit.model.growth import Growth
@@ -290,6 +291,31 @@ def test_an_imported_decoder_is_adapted_and_exported(tmp_path: Path) -> None:
     report = to_hf(tmp_path / "run", tmp_path / "out")
     assert report.architecture == "Qwen3ForCausalLM"
     assert "first weights | model (qwen3)" in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_a_run_starts_from_a_merge_and_resumes_from_none(
+    first: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file, merged = str(tmp_path / "second.toml"), tmp_path / "merged"
+    overrides = _second(first, tmp_path)
+    pretrain(load_run(file, overrides), ds_config="zero0")
+    merge([tmp_path / "second"], merged, steps="1..2")
+    third = [*overrides, f"init.from={merged}", f"run.dir={tmp_path / 'third'}", "lr.peak=1e-30"]
+    with pytest.raises(SettingsError, match=r'init.optimizer="keep", but .*: it is a merge of checkpoints.\nSet init'):
+        pretrain(load_run(file, [*third, "init.optimizer=keep"]), ds_config="zero0")
+    pretrain(load_run(file, third), ds_config="zero0")
+    weights, trained = open_checkpoint(merged), open_checkpoint(_checkpoint(tmp_path / "third", 1))
+    assert all(torch.equal(weights.weight(name), trained.weight(name)) for name in weights.names)
+    assert trained.manifest.origin == {"run": "second", "step": "2", "merged": "2"}
+    assert trained.manifest.first_weights == "a merge of 2 checkpoints up to step 2 of the run second"
+    # That of the next run names no merge.
+    fourth = [*overrides, f"init.from={tmp_path / 'third'}", f"run.dir={tmp_path / 'fourth'}"]
+    pretrain(load_run(file, fourth), ds_config="zero0")
+    assert open_checkpoint(tmp_path / "fourth").manifest.origin == {"run": "third", "step": "2"}
+    shutil.rmtree(tmp_path / "second/checkpoints")
+    shutil.copytree(merged, _checkpoint(tmp_path / "second", 2))
+    with pytest.raises(CheckpointError, match=r"step 2 in .* has no optimizer state.*\nMove it elsewhere"):
+        pretrain(load_run(file, overrides), ds_config="zero0")
 
 
 def test_a_larger_model_begins_as_a_smaller_one_tiled(

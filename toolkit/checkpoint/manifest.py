@@ -54,6 +54,15 @@ class LayoutEntry(_Entry):
     pp: int = 1
 
 
+class ParentEntry(_Entry):
+    """A checkpoint that a merge took its weights from: SHA-256 of its manifest file, and its share of the mean."""
+
+    path: str
+    step: int
+    sha256: str
+    weight: float
+
+
 class VocabularyEntry(_Entry):
     """The ids of the tokenizer, and its fingerprint."""
 
@@ -132,13 +141,16 @@ class CheckpointManifest(_Entry):
     """Losses of the last steps of the phase, which later ones are compared with. Written only if there are any."""
 
     has_moments: bool = True
-    """AdamW's moments are there; an imported model has none. Written only if false."""
+    """AdamW's moments are there; an imported model and a merge have none. Written only if false."""
+
+    merged: tuple[ParentEntry, ...] = ()
+    """The checkpoints whose weighted mean the weights are; all else is the last one's. Written only by `merge`."""
 
     origin: dict[str, str] = {}
     """Where the weights come from if the run did not initialize them: `run` and `step` name the run they were taken
     from, `model` and `family` the imported model that came first, `tokenizer` and `rows` the tokenizer that was put in
-    the place of its own and what its rows were made of, `grown` how a smaller model became the first weights. Written
-    only in that case."""
+    the place of its own and what its rows were made of, `grown` how a smaller model became the first weights, `merged`
+    how many checkpoints were merged, of which the last was that of `run` and `step`. Written only in that case."""
 
     def table(self, name: str) -> dict[str, Any]:
         """A table of the settings as the phase of the last step has it, such as `model`; empty if there is none."""
@@ -155,6 +167,7 @@ class CheckpointManifest(_Entry):
         if "run" not in origin:
             return imported
         run = f"step {origin['step']} of the run {origin['run']}"
+        run = f"a merge of {origin['merged']} checkpoints up to {run}" if "merged" in origin else run
         return f"{run}, which started from {imported}" if imported else run
 
 
@@ -172,6 +185,7 @@ def manifest_bytes(manifest: CheckpointManifest) -> bytes:
         ("kernels", {}),
         ("recent_losses", []),
         ("has_moments", True),
+        ("merged", []),
         ("origin", {}),
     ):
         if content[key] == usual:

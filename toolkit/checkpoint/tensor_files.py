@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from toolkit.core.errors import CheckpointError
 from toolkit.core.text import first_few
 
-_BLOCK_BYTES = 1 << 24
+_BLOCK_BYTES = 1 << 22
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _LONGEST_HEADER = 1 << 28
 _DOWNLOAD_AGAIN = "\nDownload the model again."
@@ -41,17 +41,20 @@ def read_rows(place: TensorPlace) -> Iterator[torch.Tensor]:
     num_rows = place.shape[0] if place.shape else 1
     rows_per_block = max(1, _BLOCK_BYTES // max(1, row_bytes))
     for first in range(0, num_rows, rows_per_block):
-        stop = min(first + rows_per_block, num_rows)
-        try:
-            # Opened for each block: the library maps the file, and what was read of it stays in memory until closed.
-            with safe_open(place.path, framework="pt") as file:
-                block = file.get_slice(place.name)[first:stop] if place.shape else file.get_tensor(place.name)
-                block = block.to(torch.float32, copy=True)
-        except OSError as error:
-            raise CheckpointError(f"{place.path}: {place.name} cannot be read: {error.strerror or error}.") from error
-        except SafetensorError as error:
-            raise CheckpointError(f"{place.path}: {place.name} cannot be read: {error}.{_DOWNLOAD_AGAIN}") from error
-        yield block
+        # Without a name here, which would hold it while the reader is at other files.
+        yield _block(place, first, min(first + rows_per_block, num_rows))
+
+
+def _block(place: TensorPlace, first: int, stop: int) -> torch.Tensor:
+    try:
+        # Opened for each block: the library maps the file, and what was read of it stays in memory until closed.
+        with safe_open(place.path, framework="pt") as file:
+            block = file.get_slice(place.name)[first:stop] if place.shape else file.get_tensor(place.name)
+            return torch.as_tensor(block).to(torch.float32, copy=True)
+    except OSError as error:
+        raise CheckpointError(f"{place.path}: {place.name} cannot be read: {error.strerror or error}.") from error
+    except SafetensorError as error:
+        raise CheckpointError(f"{place.path}: {place.name} cannot be read: {error}.{_DOWNLOAD_AGAIN}") from error
 
 
 def read_header(path: Path) -> dict[str, TensorPlace]:

@@ -23,6 +23,7 @@ _COMMANDS = {
     "verify": "Check the hashes of a corpus, a run or a checkpoint",
     "train": "Pretrain an encoder, objective after objective",
     "branch": "Start a new run at a step of another one",
+    "merge": "Average the weights of checkpoints",
     "study": "Train a family of runs, common prefixes once",
     "convert": "Export to or import from Hugging Face",
     "finetune": "Fine-tune an encoder and evaluate it",

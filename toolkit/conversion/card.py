@@ -156,6 +156,8 @@ def _facts(manifest: CheckpointManifest) -> Iterator[tuple[str, str]]:
     model = manifest.table("model")
     if manifest.first_weights:
         yield "first weights", manifest.first_weights
+    if manifest.merged:
+        yield "merged", "; ".join(f"step {parent.step:,} x {parent.weight:.4g}" for parent in manifest.merged)
     parameters = sum(math.prod(entry.shape) for entry in manifest.tensors.values())
     yield "parameters", f"{parameters:,}"
     yield "layers x width", f"{model.get('num_hidden_layers')} x {model.get('hidden_size')}"

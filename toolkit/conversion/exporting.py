@@ -13,11 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
-from pydantic import ValidationError
 from torch import Tensor
 
 from toolkit.checkpoint.durable import stream_safetensors
-from toolkit.checkpoint.manifest import COPY_AGAIN
 from toolkit.checkpoint.read import Checkpoint, open_checkpoint
 from toolkit.checkpoint.write import split_into_files
 from toolkit.conversion.card import has_shifted_head, model_card
@@ -34,11 +32,10 @@ from toolkit.conversion.forms import (
     exported_pad_id,
     rope_scaling,
 )
-from toolkit.conversion.parity import USE_WHOLE, NativeModel, Parity, compare_logits, open_native, open_stock
+from toolkit.conversion.parity import NativeModel, Parity, compare_logits, open_native, open_stock
 from toolkit.conversion.tokenizer import update_json, write_json
-from toolkit.conversion.weights import HEAD
-from toolkit.core.errors import CheckpointError, ToolkitError, UserError
-from toolkit.core.settings import explain
+from toolkit.conversion.weights import HEAD, settings_of
+from toolkit.core.errors import ToolkitError, UserError
 from toolkit.model.config import ModelSettings
 
 if TYPE_CHECKING:
@@ -112,7 +109,7 @@ def to_hf(
         )
     check_output(out)
     source = open_checkpoint(checkpoint)
-    settings, vocabulary = _model_settings(source), source.manifest.vocabulary.vocabulary()
+    settings, vocabulary = settings_of(source), source.manifest.vocabulary.vocabulary()
     config = configuration(form, settings, vocabulary=vocabulary, dtype=dtype, architecture=architecture)
     class_name = exported_class(form, architecture, settings)
     # A tied head is the embedding, so a folder without it does not exist.
@@ -266,26 +263,6 @@ def _notes(
     if settings.qkv_bias:
         notes.append("attention_bias: true; the class has biases at the output of attention too, which are zero")
     return tuple(notes)
-
-
-def _model_settings(source: Checkpoint) -> ModelSettings:
-    try:
-        settings = ModelSettings.model_validate(source.manifest.table("model"))
-    except ValidationError as error:
-        found = explain(error, ModelSettings, group="settings.model")
-        raise CheckpointError(
-            f"{source.path}/manifest.json does not describe a model: {found.splitlines()[0]} {USE_WHOLE}"
-        ) from error
-    if settings.vocab_size is None:
-        raise CheckpointError(f"{source.path}/manifest.json does not say settings.model.vocab_size. {USE_WHOLE}")
-    named = source.manifest.vocabulary.model_dump(include={"mask_id", "pad_id", "bos_id", "eos_id"})
-    for role, token_id in named.items():
-        if token_id is not None and token_id >= settings.vocab_size:
-            raise CheckpointError(
-                f"{source.path}/manifest.json gives {role}={token_id:,}, and the model has {settings.vocab_size:,} "
-                f"entries: the two do not belong together. {COPY_AGAIN}"
-            )
-    return settings
 
 
 def _member(kind: type[_Word], value: str) -> _Word:

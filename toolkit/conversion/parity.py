@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from toolkit.checkpoint.read import Checkpoint
-from toolkit.conversion.weights import EMBEDDING, HEAD, HubWeights
+from toolkit.conversion.weights import EMBEDDING, HEAD, USE_WHOLE, HubWeights
 from toolkit.core.console import quiet_transformers
 from toolkit.core.errors import CheckpointError, UserError
 from toolkit.core.types import AttentionKind
@@ -26,7 +26,6 @@ from toolkit.model.config import ModelSettings
 from toolkit.model.encoder import Encoder
 from toolkit.model.layers import linear
 
-USE_WHOLE = "Use a checkpoint that a run or an import wrote."
 """What to do about one whose manifest and tensors do not belong together."""
 _TOLERANCE = 2e-5
 # Our logits and theirs were at most 2.5 times as far apart as theirs in fp32 and fp64, over random models whose

@@ -1,19 +1,26 @@
-"""Weights of a Hugging Face folder, in one safetensors file or several, and their check against its configuration."""
+"""Weights of a Hugging Face folder, in one safetensors file or several, and their check against its configuration; and
+the model that a checkpoint of ours describes.
+"""
 
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+from pydantic import ValidationError
 
+from toolkit.checkpoint.manifest import COPY_AGAIN
+from toolkit.checkpoint.read import Checkpoint
 from toolkit.checkpoint.tensor_files import TensorPlace, read_header, read_rows
 from toolkit.core.errors import CheckpointError, UserError
+from toolkit.core.settings import explain
 from toolkit.core.text import first_few
 from toolkit.model.config import ModelSettings
 from toolkit.model.encoder import Encoder
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 """Names of the two matrices that are one where a model ties them."""
+USE_WHOLE = "Use a checkpoint that a run or an import wrote."
 _ANGLES = "rotary_emb.inv_freq"
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 
@@ -99,6 +106,27 @@ def _listed(folder: Path) -> dict[str, Path]:
             f"{index} is damaged: {reason}. It should name files of its own folder.\nDownload the model again."
         )
     return {name: folder / file for name, file in files.items()}
+
+
+def settings_of(source: Checkpoint) -> ModelSettings:
+    """The shape of a checkpoint's model, as its manifest describes it, with ids of the tokenizer that it has."""
+    try:
+        settings = ModelSettings.model_validate(source.manifest.table("model"))
+    except ValidationError as error:
+        found = explain(error, ModelSettings, group="settings.model")
+        raise CheckpointError(
+            f"{source.path}/manifest.json does not describe a model: {found.splitlines()[0]} {USE_WHOLE}"
+        ) from error
+    if settings.vocab_size is None:
+        raise CheckpointError(f"{source.path}/manifest.json does not say settings.model.vocab_size. {USE_WHOLE}")
+    named = source.manifest.vocabulary.model_dump(include={"mask_id", "pad_id", "bos_id", "eos_id"})
+    for role, token_id in named.items():
+        if token_id is not None and token_id >= settings.vocab_size:
+            raise CheckpointError(
+                f"{source.path}/manifest.json gives {role}={token_id:,}, and the model has {settings.vocab_size:,} "
+                f"entries: the two do not belong together. {COPY_AGAIN}"
+            )
+    return settings
 
 
 def shapes_of(settings: ModelSettings) -> dict[str, tuple[int, ...]]:

@@ -60,7 +60,9 @@ def checkpoint_views(checkpoint: Checkpoint) -> Iterator["Table"]:
     manifest = checkpoint.manifest
     table = facts()
     table.add_row("checkpoint", str(checkpoint.path))
-    table.add_row("step", f"{manifest.step:,}{_of_schedule(manifest)}")
+    table.add_row("step", f"{manifest.step:,}{'' if manifest.merged else _of_schedule(manifest)}")
+    for parent in manifest.merged:
+        table.add_row("merged from", f"{parent.path} (step {parent.step:,}), weight {parent.weight:.4g}")
     if manifest.first_weights:
         table.add_row("first weights", manifest.first_weights)
     if fork := manifest.settings.get("fork") or manifest.settings.get("branch"):

@@ -1,8 +1,10 @@
 """A run folder: where each of its files is, who may write to it, and its checkpoints."""
 
 import json
+import re
 import shutil
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +20,8 @@ from toolkit.core.text import quoted
 if TYPE_CHECKING:
     from toolkit.checkpoint.read import Checkpoint
 
+_NEAREST = 8
+_RANGE = re.compile(r"(\d+)\.\.(\d+)(?::([1-9]\d*))?")
 _LOCK, _STARTER_LOCK = ".lock", ".starter.lock"
 # Ranks notice that their starter is gone, and then give back their memory. What a dead starter held is free at once.
 _SECONDS_FOR_DYING_RANKS = 15.0
@@ -148,6 +152,40 @@ def newest_manifest(folder: Path) -> CheckpointManifest | None:
     if damage is not None:
         raise damage
     return None
+
+
+def range_of(steps: str) -> range | None:
+    """The steps of `all`, or of `A..B:EVERY`, B among them; None of any other text."""
+    found = _RANGE.fullmatch(steps)
+    if found is None:
+        return range(sys.maxsize) if steps == "all" else None
+    return range(int(found[1]), int(found[2]) + 1, int(found[3] or 1))
+
+
+def kept_checkpoints(run: Path, steps: Sequence[int], *, asked: str, option: str) -> list[tuple[int, Path]]:
+    """Steps and folders of the kept checkpoints among `steps`, by step; of a list each has to be there, of a range one.
+
+    `asked` begins the messages, and `option` is what names the steps.
+    """
+    folder = RunFolder(run)
+    kept = sorted(step for step, _ in folder.steps())
+    if not kept:
+        what = "is not the folder of a run that has saved one" if run.is_dir() else "is not a directory"
+        raise SettingsError(
+            f"{asked} stands for checkpoints of a run, and {run} {what}. Give the folder of a run, or leave "
+            f"{option} out."
+        )
+    wanted = [step for step in kept if step in steps]
+    missing = [] if isinstance(steps, range) else [step for step in steps if step not in kept]
+    if missing or not wanted:
+        first = missing[0] if missing else steps[0]
+        near = sorted(sorted(kept, key=lambda step: abs(step - first))[:_NEAREST])
+        what = f"step {first} of {run} is not a kept checkpoint" if missing else f"{run} keeps none of them"
+        raise SettingsError(
+            f"{asked}: {what}; the nearest kept ones are {', '.join(map(str, near))}. Give some of the kept steps; "
+            "checkpoint.keep_at in a run's file keeps others."
+        )
+    return [(step, folder.checkpoint(step)) for step in wanted]
 
 
 def check_own_folder(named: RunFolder, file: Path) -> None:

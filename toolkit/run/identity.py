@@ -113,7 +113,8 @@ def check_same_model(settings: RunSettings, manifest: CheckpointManifest) -> Non
     if first.optimizer == "keep" and not manifest.has_moments:
         key = first.key.replace("from", "optimizer")
         raise SettingsError(
-            f'{key}="keep", but {first.source} has no optimizer state: it is an imported model.\nSet {key} = "reset".'
+            f'{key}="keep", but {first.source} has no optimizer state: it is '
+            f'{"a merge of checkpoints" if manifest.merged else "an imported model"}.\nSet {key} = "reset".'
         )
     changed = _model_differences(settings, manifest)
     growing = () if first.grow is None else _check_growth(settings, manifest)

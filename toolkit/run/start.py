@@ -77,6 +77,11 @@ class Start:
         """Refuse a run, completed, and corpora that do not fit it; messages name every key that differs."""
         settings = run.settings
         if self.own is not None:
+            if not self.own.has_moments:
+                raise CheckpointError(
+                    f"step {self.own.step:,} in {settings.run.dir} has no optimizer state, so the run cannot be "
+                    "resumed from it.\nMove it elsewhere; init.from starts a new run from it."
+                )
             check_same_run(self.own.settings, settings)
             check_same_corpora(self.own.corpora, corpora.hashes())
         first = settings.first_weights

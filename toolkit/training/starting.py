@@ -121,7 +121,9 @@ class Beginning:
             return manifest.origin | grown
         folder = Path(run["dir"]).name if isinstance(run, dict) else ""
         name = folder or self.checkpoint.path.absolute().name
-        return manifest.origin | {"run": name, "step": str(manifest.step)} | grown
+        merged = {"merged": str(len(manifest.merged))} if manifest.merged else {}
+        before = {key: value for key, value in manifest.origin.items() if key != "merged"}
+        return before | {"run": name, "step": str(manifest.step)} | merged | grown
 
 
 def find_beginning(run: ResolvedRun, own: Checkpoint | None, ranks: Ranks) -> Beginning:

@@ -1,7 +1,5 @@
 """GRID.toml: models x tasks x learning rates x seeds, read and validated."""
 
-import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -12,6 +10,7 @@ from toolkit.core.errors import SettingsError
 from toolkit.core.settings import Settings, explain
 from toolkit.core.text import home_hint
 from toolkit.execution.slurm import SlurmSettings
+from toolkit.run.folder import range_of
 from toolkit.run.toml_files import read_toml, validated
 
 PAPER_RATES = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4)
@@ -27,7 +26,6 @@ Seed = Annotated[int, Field(ge=0, lt=2**32)]
 PathText = Annotated[str, Field(min_length=1)]
 Label = str | int | float | bool
 Labels = Mapping[str, Label]
-_RANGE = re.compile(r"(\d+)\.\.(\d+)(?::([1-9]\d*))?")
 
 
 class GridSettings(Settings):
@@ -78,14 +76,14 @@ class ModelEntry(Settings):
     @classmethod
     def _check_steps(cls, value: object) -> object:
         are_steps = isinstance(value, list | tuple) and all(type(step) is int and step >= 0 for step in value)
-        if value is not None and not (_range_of(value) if isinstance(value, str) else are_steps and value):
+        if value is not None and not (range_of(value) if isinstance(value, str) else are_steps and value):
             raise ValueError('expected "all", a list of steps, or a range "A..B" or "A..B:EVERY" with A up to B')
         return value
 
     @property
     def chosen(self) -> Sequence[int]:
         """Steps that `steps` stands for."""
-        return (_range_of(self.steps) if isinstance(self.steps, str) else self.steps) or ()
+        return (range_of(self.steps) if isinstance(self.steps, str) else self.steps) or ()
 
 
 class TaskEntry(Settings):
@@ -205,14 +203,6 @@ def load_grid(path: Path) -> Grid:
     if isinstance(raw.get("grid", {}), dict):
         raw["grid"] = {"dir": f"grids/{path.stem}", **raw.get("grid", {})}
     return validated(path, raw, Grid, needed=_NEEDED)
-
-
-def _range_of(steps: str) -> range | None:
-    """The steps of `all`, or of `A..B:EVERY`; None of any other text."""
-    found = _RANGE.fullmatch(steps)
-    if found is None:
-        return range(sys.maxsize) if steps == "all" else None
-    return range(int(found[1]), int(found[2]) + 1, int(found[3] or 1))
 
 
 def _repeated(place: str, values: Iterable[object]) -> list[str]:

@@ -91,7 +91,8 @@ def start_of(manifest: CheckpointManifest) -> str:
     """The start of a run: "random", "clm-42k step 42000" (another run's checkpoint), or the name of a model."""
     origin = manifest.origin
     if "run" in origin:
-        return f"{origin['run']} step {origin.get('step', '?')}"
+        merged = f"{origin['merged']} merged up to " if "merged" in origin else ""
+        return f"{merged}{origin['run']} step {origin.get('step', '?')}"
     return origin.get("model", "") if origin else "random"
 
 
