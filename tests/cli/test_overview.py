@@ -63,7 +63,7 @@ def test_help_lists_what_is_built_and_loads_nothing_heavy():
         ["tokenizer", "preprocess", "adopt", "inspect", "verify"],
         ["train", "branch", "merge", "study", "convert"],
     )
-    assert listed == ["quickstart", *data, *training, "finetune", "grid", "report"]
+    assert listed == ["quickstart", *data, *training, "finetune", "score", "grid", "report"]
 
 
 def _commands():
@@ -110,7 +110,12 @@ def test_a_shell_completes_commands_and_options(monkeypatch, capsys, line, numbe
     assert capsys.readouterr().out.split() == completions
 
 
-@pytest.mark.parametrize("words", ["preprocess", "tokenizer train", "convert", "train", "finetune", "grid", "inspect"])
+COMMANDS = ["preprocess", "tokenizer train", "convert", "train", "finetune", "score", "grid", "inspect"]
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+    "words", ["preprocess", "tokenizer train", "convert", "train", "finetune", "score", "grid", "inspect"]
+)
 def test_help_of_a_command_loads_no_program(words):
     """It needs the settings' texts alone: under 0.3 s."""
     script = (

@@ -19,6 +19,7 @@ from toolkit.data import BlendEntry
 from toolkit.experiments.grid.declaration import Grid, ModelEntry, TaskEntry
 from toolkit.finetuning import FinetuningSettings
 from toolkit.finetuning.ir.task import RetrievalSettings
+from toolkit.finetuning.pairs.settings import MinimalPairsSettings
 from toolkit.finetuning.qa.task import QuestionAnsweringSettings
 from toolkit.finetuning.sc.task import SequenceClassificationSettings
 from toolkit.objectives.diffusion import DiffusionSettings
@@ -43,6 +44,7 @@ TABLES: dict[str, type[BaseModel]] = {
     "finetuning": FinetuningSettings,
     "grid": Grid,
     "ir": RetrievalSettings,
+    "pairs": MinimalPairsSettings,
     "qa": QuestionAnsweringSettings,
     "sc": SequenceClassificationSettings,
 }

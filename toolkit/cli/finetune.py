@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from toolkit.cli.options import help_rows, option_of, settings_from
-from toolkit.finetuning.settings import FinetuningSettings
+from toolkit.core.errors import SettingsError
+from toolkit.finetuning.settings import UNTRAINED, FinetuningSettings
 from toolkit.finetuning.tables import ENDINGS
 
 if TYPE_CHECKING:
@@ -77,6 +78,8 @@ def command(
     from toolkit.finetuning import get_task
     from toolkit.workflows.finetune import finetune, next_lines
 
+    if task in UNTRAINED:
+        raise SettingsError(f"{task} trains nothing. Score the model: toolkit score {model} --pairs FILE --output DIR")
     family = get_task(task).Settings
     settings = settings_from(family, given, overrides=overrides or (), options={"learning_rate": "--lr"})
     result = finetune(

@@ -27,6 +27,7 @@ _COMMANDS = {
     "study": "Train a family of runs, common prefixes once",
     "convert": "Export to or import from Hugging Face",
     "finetune": "Fine-tune an encoder and evaluate it",
+    "score": "Score minimal pairs, zero-shot",
     "grid": "Fine-tune models on tasks, rates and seeds",
     "report": "Tables, tests and figures from grids and runs",
 }

@@ -6,6 +6,7 @@ from safetensors import safe_open
 
 from toolkit.checkpoint.folders import holds_checkpoints
 from toolkit.checkpoint.read import open_checkpoint
+from toolkit.core.types import AttentionKind
 from toolkit.finetuning import open_source
 from toolkit.finetuning.source import model_loading
 
@@ -15,12 +16,12 @@ def needs_export(model: str | Path) -> bool:
     return holds_checkpoints(Path(model)) and not (Path(model) / "config.json").exists()
 
 
-def check_model(model: str | Path) -> None:
+def check_model(model: str | Path, *, attention: AttentionKind | None = AttentionKind.BIDIRECTIONAL) -> None:
     """Find what is wrong with a model without loading it, before data are fetched for it or many cells run."""
     if needs_export(model):
         open_checkpoint(model)
         return
-    open_source(str(model))
+    open_source(str(model), attention=attention)
     for file in sorted(Path(model).glob("*.safetensors")):
         with model_loading(str(model)), safe_open(file, "pt"):
             pass

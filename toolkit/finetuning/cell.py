@@ -67,6 +67,10 @@ class FinetuningResult(Settings):
     made_by: dict[str, str] = Field(default_factory=dict)
     """Versions, device and compute dtype, on which the last digits of scores depend; empty where an older version has
     written the file."""
+    form: str | None = None
+    """Of minimal pairs: `causal` or `masked`; others have no such field."""
+    pairs: int | None = None
+    """Of minimal pairs: their number."""
 
 
 class Keep(StrEnum):
@@ -165,7 +169,8 @@ def _run(
         validation=scores.get(Split.VALIDATION),
         test=scores[Split.TEST],
         majority=task.baseline(data),
-        made_by=made_by(torch.get_num_threads()),
+        made_by=made_by(torch.get_num_threads(), task.dtype),
+        **task.result_fields(data, source),
     )
     if keep is Keep.MODEL:
         _save_model(prepared, network, unfinished / _MODEL)
@@ -175,7 +180,7 @@ def _run(
     if keep is Keep.MODEL:
         (unfinished / _MODEL).rename(output / _MODEL)
     _write_predictions(map(task.row, predictions[Split.TEST]), output / _PREDICTIONS)
-    atomic_write(output / _RESULT, result.model_dump_json(indent=2) + "\n")
+    atomic_write(output / _RESULT, result.model_dump_json(indent=2, exclude_unset=True) + "\n")
     shutil.rmtree(unfinished, ignore_errors=True)
     return result
 

@@ -9,6 +9,8 @@ from pydantic import Field, model_validator
 from toolkit.core.settings import Settings
 
 _LARGE_MODEL = 100_000_000
+UNTRAINED = frozenset({"pairs"})
+"""Kinds of tasks that train nothing: they have one file, and neither learning rates nor seeds."""
 
 
 class Split(StrEnum):

@@ -25,6 +25,7 @@ from transformers.models.auto.modeling_auto import (
 
 from toolkit.core.console import console, quiet_transformers
 from toolkit.core.errors import UserError
+from toolkit.core.types import AttentionKind
 from toolkit.finetuning.settings import Initialization
 
 _NO_LIMIT = 10**6
@@ -35,7 +36,7 @@ class EncoderSource:
     """MODEL, opened: what a task needs to know before weights are loaded.
 
     Attributes:
-        config: its configuration, with bidirectional attention.
+        config: its configuration, with bidirectional attention unless that was not asked for.
         max_length: tokens of an input that model, tokenizer and settings accept, special tokens included.
         accepted: names of the arguments that the encoder's forward takes.
         initialization: whether the encoder's weights are read or drawn.
@@ -58,10 +59,12 @@ def open_source(
     initialization: Initialization = Initialization.PRETRAINED,
     max_length: int | None = None,
     origin: Path | None = None,
+    attention: AttentionKind | None = AttentionKind.BIDIRECTIONAL,
 ) -> EncoderSource:
     """Configuration and tokenizer of a local folder or a hub id.
 
     `max_length` is by default what model and tokenizer accept; `origin` is the checkpoint that `model` was made from.
+    With `attention` None decoders stay as they are.
     """
     if not model:
         raise UserError(
@@ -74,7 +77,7 @@ def open_source(
         )
     with model_loading(model):
         config = AutoConfig.from_pretrained(model, trust_remote_code=False)
-        _check_encoder(model, config)
+        _check_encoder(model, config, attention)
         tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
         with torch.device("meta"):
             shape = AutoModel.from_config(config)  # type: ignore[no-untyped-call]
@@ -106,14 +109,13 @@ def model_loading(model: str) -> Iterator[None]:
         ) from error
 
 
-def _check_encoder(model: str, config: PretrainedConfig) -> None:
+def _check_encoder(model: str, config: PretrainedConfig, attention: AttentionKind | None) -> None:
     kind = config.model_type
     if getattr(config, "is_encoder_decoder", False):
         raise UserError(f"{model} is an encoder-decoder ({kind}). Give an encoder, such as BERT or EuroBERT.")
-    is_decoder_only = kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and kind not in MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    if is_decoder_only and getattr(config, "is_causal", True) is not False:
+    if attention is not None and is_decoder(config) and getattr(config, "is_causal", True) is not False:
         config.is_causal = False
-        if not _looks_ahead(config):
+        if not looks_ahead(config):
             raise UserError(
                 f"{model} is a decoder ({kind}), and transformers cannot give it bidirectional attention; fine-tuning "
                 "needs an encoder. Give one, or a run or checkpoint of this toolkit."
@@ -143,9 +145,16 @@ def _check_tokenizer(model: str, config: PretrainedConfig, tokenizer: PreTrained
         )
 
 
-def _looks_ahead(config: PretrainedConfig) -> bool:
+def is_decoder(config: PretrainedConfig) -> bool:
+    """True of the kinds of models that transformers has as causal language models alone."""
+    kind = config.model_type
+    return kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and kind not in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+
+def looks_ahead(config: PretrainedConfig) -> bool:
     """Try a small random model of this kind, whose configuration says so: does a token see later ones?"""
     small = copy.deepcopy(config)
+    small.is_causal = False
     small.num_hidden_layers, small.vocab_size, small.pad_token_id = 1, 8, None
     if getattr(small, "layer_types", None):
         small.layer_types = small.layer_types[:1]

@@ -18,6 +18,8 @@ from torch import nn
 from toolkit.core.errors import SettingsError
 from toolkit.core.plugins import Plugins
 from toolkit.core.settings import nearest
+from toolkit.core.types import AttentionKind
+from toolkit.engine.precision import Precision
 from toolkit.finetuning.protocol import PROTOCOLS
 from toolkit.finetuning.settings import FinetuningSettings, Split
 from toolkit.finetuning.source import EncoderSource
@@ -48,6 +50,10 @@ class Task(ABC, Generic[DataT]):
     metrics: ClassVar[Mapping[str, str]]
     other_metrics: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     Settings: ClassVar[type[FinetuningSettings]] = FinetuningSettings
+    attention: ClassVar[AttentionKind | None] = AttentionKind.BIDIRECTIONAL
+    """Given to decoders too; None leaves them as they are."""
+    dtype: ClassVar[Precision | None] = None
+    """Compute dtype; None: what training is fastest in."""
 
     def __init__(self, settings: FinetuningSettings) -> None:
         self.settings = settings
@@ -124,7 +130,7 @@ class Task(ABC, Generic[DataT]):
 
     def dataset(self, files: Mapping[Split, Path]) -> str:
         """Name of the data in results: the training file's, or its folder's where the file is called train."""
-        train = files[Split.TRAIN]
+        train = files.get(Split.TRAIN, files[Split.TEST])
         return train.resolve().parent.name if train.stem == Split.TRAIN else train.stem
 
     def files_of(self, split: Split, path: Path) -> list[Path]:
@@ -138,6 +144,10 @@ class Task(ABC, Generic[DataT]):
     def baseline(self, data: DataT) -> float | None:
         """The main metric on the test split of the best answer that reads no text; None where there is none."""
         return None
+
+    def result_fields(self, data: DataT, source: EncoderSource) -> dict[str, Any]:
+        """Fields of the result that the family alone has."""
+        return {}
 
     def num_targets(self, labels: torch.Tensor) -> int:
         """Number of losses in the mean of `loss`: rows, or what else a family counts. It weighs parts of a batch."""

@@ -1,7 +1,7 @@
 """Fine-tuning of MODEL: a run or a checkpoint is converted first, an encoder is used as it is."""
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from toolkit.finetuning import (
     FinetuningResult,
     FinetuningSettings,
     Initialization,
+    Keep,
     Split,
     get_task,
     open_source,
@@ -18,6 +19,7 @@ from toolkit.finetuning import (
     run_cell,
 )
 from toolkit.finetuning.named.datasets import DATASETS, named_dataset
+from toolkit.finetuning.settings import UNTRAINED
 
 
 def finetune(
@@ -53,22 +55,28 @@ def finetune(
     settings = family.Settings() if settings is None else settings
     given = {Split.TRAIN: train, Split.VALIDATION: validation, Split.TEST: test}
     files = {split: path for split, path in given.items() if path is not None}
-    _check_data(files, dataset)
+    _check_data(files, dataset, needed=(Split.TEST,) if task in UNTRAINED else (Split.TRAIN, Split.TEST))
     # It finds what does not fit the family.
     family(settings)
     if dataset is not None:
         named_dataset(dataset, task=task)
     # Before data are read or fetched; without a data set, a checkpoint is read only when it is exported.
     if dataset is not None or not needs_export(model):
-        check_model(model)
+        check_model(model, attention=family.attention)
     settings, files = resolve_data(settings, files, task=task, dataset=dataset)
     chosen = family(settings)
     data = chosen.read(files)
     with _as_encoder(model) as (encoder, origin):
         source = open_source(
-            str(encoder), initialization=initialization, max_length=chosen.settings.max_length, origin=origin
+            str(encoder),
+            initialization=initialization,
+            max_length=chosen.settings.max_length,
+            origin=origin,
+            attention=family.attention,
         )
-        return run_cell(prepare(chosen, files, data, source, dataset_name=dataset), output, model_name=str(model))
+        prepared = prepare(chosen, files, data, source, dataset_name=dataset)
+        keep = Keep.SCORES if task in UNTRAINED else Keep.MODEL
+        return run_cell(prepared, output, model_name=str(model), keep=keep)
 
 
 def resolve_data(
@@ -94,14 +102,14 @@ def next_lines(result: FinetuningResult, output: Path) -> list[str]:
     ]
 
 
-def _check_data(files: Mapping[Split, Path], dataset: str | None) -> None:
+def _check_data(files: Mapping[Split, Path], dataset: str | None, *, needed: Sequence[Split]) -> None:
     if dataset is not None and files:
         options = " and ".join(f"--{split}" for split in files)
         raise SettingsError(
             f"--dataset {dataset} has files of its own, but {options} {'is' if len(files) == 1 else 'are'} given too. "
             f"Leave out {options}, or leave out --dataset."
         )
-    missing = [f"--{split}" for split in (Split.TRAIN, Split.TEST) if split not in files]
+    missing = [f"--{split}" for split in needed if split not in files]
     if dataset is None and missing:
         raise SettingsError(
             f"no data to fine-tune on: {' and '.join(missing)} missing. Give --train and --test, or --dataset with the "

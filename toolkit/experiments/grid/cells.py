@@ -62,7 +62,8 @@ class Score(BaseModel):
     task: str
     kind: str
     seed: int
-    learning_rate: Number = Field(gt=0)
+    learning_rate: Number = Field(ge=0)
+    """0 where nothing is trained."""
     metric: str
     """The main one."""
     validation: dict[str, Number] | None = None

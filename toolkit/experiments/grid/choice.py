@@ -13,6 +13,7 @@ from toolkit.experiments.grid.halving import Dropped, Halving, halve
 from toolkit.experiments.grid.plan import GridPlan
 from toolkit.experiments.grid.selection import Selected, select
 from toolkit.finetuning.made_by import versions_and_device
+from toolkit.finetuning.settings import UNTRAINED
 
 _MOST_NAMED = 20
 
@@ -133,7 +134,7 @@ def _print_dropped(plan: GridPlan, tally: GridTally, dropped: Sequence[Dropped])
 def _print_missing_models(plan: GridPlan, tally: GridTally, selected: Selected) -> None:
     keep = plan.grid.grid.keep_models
     wanted = [cell for cell in tally.scores if keep == "all" or (keep == "chosen" and _is_chosen(cell, selected))]
-    missing = [cell for cell in wanted if not plan.folder.place(cell).model.is_dir()]
+    missing = [cell for cell in wanted if cell.kind not in UNTRAINED and not plan.folder.place(cell).model.is_dir()]
     if missing:
         console().print(
             f"keep_models = '{keep}', but {counted(len(missing), 'cell')} finished without keeping its model: "

@@ -10,6 +10,7 @@ from toolkit.core.errors import SettingsError
 from toolkit.core.settings import Settings, explain
 from toolkit.core.text import home_hint
 from toolkit.execution.slurm import SlurmSettings
+from toolkit.finetuning.settings import UNTRAINED
 from toolkit.run.folder import range_of
 from toolkit.run.toml_files import read_toml, validated
 
@@ -94,7 +95,7 @@ class TaskEntry(Settings):
     name: Name
     """In results, and of its folder below `cells/MODEL/`."""
     kind: str
-    """`sc`, `tc`, `qa` or `ir`."""
+    """`sc`, `tc`, `qa`, `ir` or `pairs`."""
     train: PathText | None = None
     """Training file, as `toolkit finetune` takes it."""
     validation: PathText | None = None
@@ -146,23 +147,36 @@ class Grid(Settings):
         return self
 
     def rates(self, task: TaskEntry) -> tuple[float, ...]:
-        """Learning rates of a task, ascending."""
+        """Learning rates of a task, ascending; 0 where nothing is trained."""
+        if task.kind in UNTRAINED:
+            return (0.0,)
         return tuple(sorted(self.grid.learning_rates if task.learning_rates is None else task.learning_rates))
 
     def seeds(self, task: TaskEntry) -> tuple[int, ...]:
         """Seeds of a task, ascending."""
+        if task.kind in UNTRAINED:
+            return (0,)
         return tuple(sorted(self.grid.seeds if task.seeds is None else task.seeds))
 
     def options(self, task: TaskEntry) -> dict[str, Any]:
         """Settings of a task's kind, with the grid's where the task has none of its own."""
         shared = {"protocol": self.grid.protocol, "steps": self.grid.steps, "threads": self.grid.threads}
         given = task.options
-        if "epochs" in given:
+        if task.kind in UNTRAINED:
+            shared = {"threads": self.grid.threads}
+        elif "epochs" in given:
             del shared["steps"]
         return {key: value for key, value in shared.items() if value is not None} | given
 
     def _mistakes_of(self, task: TaskEntry) -> Iterator[str]:
         place, rates = f"[[task]] {task.name}", self.rates(task)
+        if task.kind in UNTRAINED:
+            keys = ("train", "validation", "dataset", "learning_rates", "seeds", "learning_rate", "lr", "seed")
+            if given := [key for key in keys if key in task.model_fields_set | task.options.keys()]:
+                yield f"{place}: {task.kind!r} trains nothing, so {', '.join(given)} cannot be set. Leave it out."
+            if task.test is None:
+                yield f"{place}: test missing. Give the file or folder of the pairs."
+            return
         yield from _repeated(f"{place}: learning_rates", rates)
         yield from _repeated(f"{place}: seeds", self.seeds(task))
         for key, plural in (("learning_rate", "learning_rates"), ("lr", "learning_rates"), ("seed", "seeds")):

@@ -21,6 +21,7 @@ from toolkit.core.known_hashes import KnownHashes
 from toolkit.core.locks import locked_file
 from toolkit.core.settings import explain
 from toolkit.core.text import counted, home_hint
+from toolkit.core.types import AttentionKind
 from toolkit.engine.gpus import has_gpu
 from toolkit.experiments.encoders import check_model, export_encoder, needs_export
 from toolkit.experiments.grid.declaration import ModelEntry, TaskEntry
@@ -59,7 +60,7 @@ class ResolvedTask:
         if self.hashes is None:
             return [self.form]
         # Without a file for validation, a part of the training file may be held out for it.
-        return [self.hashes[Split.TRAIN], Split.VALIDATION in self.hashes]
+        return [self.hashes.get(Split.TRAIN, self.hashes), Split.VALIDATION in self.hashes]
 
 
 @dataclass(frozen=True)
@@ -74,14 +75,14 @@ class ResolvedModel:
     checkpoint: Path | None = None
     """Of this toolkit; None of another encoder."""
 
-    def open(self, *, max_length: int | None) -> EncoderSource:
+    def open(self, *, max_length: int | None, attention: AttentionKind | None) -> EncoderSource:
         """The encoder, exported first where no other worker has."""
         if self.checkpoint is not None:
             folder = Path(self.encoder)
             with locked_file(folder.with_name(f".{folder.name}.lock")):
                 if not folder.is_dir():
                     export_encoder(self.checkpoint, folder)
-        return open_source(self.encoder, max_length=max_length, origin=self.checkpoint)
+        return open_source(self.encoder, max_length=max_length, origin=self.checkpoint, attention=attention)
 
 
 def resolve_task(
@@ -187,9 +188,9 @@ def resolve_model(entry: ModelEntry, exports: Path, *, hub: HubAccess, known: Kn
     return ResolvedModel(entry, entry.path, {"commit": str(commit)})
 
 
-def check_weights(entry: ModelEntry) -> None:
+def check_weights(entry: ModelEntry, *, attention: AttentionKind | None) -> None:
     """Find what is wrong with a model before its first cell runs: all of its cells would fail."""
-    check_model(entry.path)
+    check_model(entry.path, attention=attention)
     folder = Path(entry.path)
     if folder.is_dir() and not needs_export(folder) and not [*folder.glob("*.safetensors"), *folder.glob("*.bin")]:
         raise SettingsError(

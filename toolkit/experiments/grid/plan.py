@@ -9,6 +9,7 @@ from pathlib import Path
 from toolkit.core.errors import SettingsError
 from toolkit.core.known_hashes import KnownHashes
 from toolkit.core.text import counted, first_few
+from toolkit.core.types import AttentionKind
 from toolkit.engine.precision import Precision
 from toolkit.execution.work import Resources, Work
 from toolkit.experiments.grid.cell_folder import record_differences
@@ -19,6 +20,7 @@ from toolkit.experiments.grid.inputs import HubAccess, check_weights, resolve_mo
 from toolkit.experiments.grid.worker import CellTask
 from toolkit.finetuning import FinetuningSettings, Keep, get_task
 from toolkit.finetuning.precision import choose_autocast
+from toolkit.finetuning.settings import UNTRAINED
 
 _MOST_SHOWN = 8
 
@@ -71,7 +73,7 @@ class GridPlan:
             folder=self.folder.place(cell),
             task=replace(self._tasks[cell.task], settings=settings),
             model=self._models[cell.model],
-            keep=Keep.SCORES if self.grid.grid.keep_models == "none" else Keep.MODEL,
+            keep=Keep.SCORES if self.grid.grid.keep_models == "none" or cell.kind in UNTRAINED else Keep.MODEL,
             lock=self.folder.locks / f"{training}.lock",
             training=self.folder.trainings / training if len(alike) > 1 else None,
             groups=frozenset(other.group for other in alike),
@@ -118,9 +120,12 @@ class GridPlan:
 
     def check_models(self, cells: Iterable[Cell]) -> None:
         """Find what is wrong with the models of these cells before the first of them runs."""
-        for name in dict.fromkeys(cell.model for cell in cells):
+        attention: dict[str, AttentionKind | None] = {}
+        for cell in cells:
+            attention[cell.model] = get_task(cell.kind).attention or attention.get(cell.model)
+        for name in attention:
             if self._hub is HubAccess.FETCHED or Path(self._models[name].entry.path).exists():
-                check_weights(self._models[name].entry)
+                check_weights(self._models[name].entry, attention=attention[name])
 
     def _changes(self, cell: Cell) -> list[str]:
         was = self.folder.place(cell).declared

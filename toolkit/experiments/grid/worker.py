@@ -106,5 +106,6 @@ def _only_writer(cell: CellTask) -> AbstractContextManager[None]:
 
 def _prepare(task: ResolvedTask, model: ResolvedModel) -> PreparedTask:
     family = get_task(task.entry.kind)(task.settings)
-    data, source = family.read(task.files), model.open(max_length=task.settings.max_length)
+    data = family.read(task.files)
+    source = model.open(max_length=task.settings.max_length, attention=family.attention)
     return prepare(family, task.files, data, source, dataset_name=task.entry.dataset)

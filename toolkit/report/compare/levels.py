@@ -24,6 +24,7 @@ FAMILY_NAMES = {
     "tc": "Token classification",
     "qa": "Question answering",
     "ir": "Retrieval",
+    "pairs": "Minimal pairs",
 }
 
 

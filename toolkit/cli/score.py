@@ -1,0 +1,47 @@
+"""`toolkit score`: how often a language model finds the acceptable sentence of a minimal pair the likelier one."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from toolkit.cli.options import option_of, settings_from
+from toolkit.finetuning.pairs.settings import MinimalPairsSettings
+
+EXAMPLES = (
+    "toolkit score runs/mine --pairs blimp/data --output runs/blimp",
+    "toolkit score runs/mine --pairs adjunct_island.jsonl --form causal --output runs/blimp-causal",
+)
+
+
+def command(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="A Hugging Face folder or hub id, or a run or checkpoint of this toolkit, with its head.",
+        ),
+    ],
+    pairs: Annotated[
+        Path,
+        typer.Option(metavar="FILE|DIR", help="Pairs: sentence_good, sentence_bad and UID; BLiMP's files as they are."),
+    ],
+    output: Annotated[Path, typer.Option(metavar="DIR", help="Folder for result.json and predictions.jsonl.")],
+    form: Annotated[str | None, option_of(MinimalPairsSettings, "form", "causal|masked")] = None,
+    threads: Annotated[int | None, option_of(MinimalPairsSettings, "threads", "N")] = None,
+) -> None:
+    """Score minimal pairs, zero-shot: accuracy of a language model, in all and of each paradigm."""
+    settings = settings_from(MinimalPairsSettings, {"form": form, "threads": threads})
+    from rich.table import Table
+
+    from toolkit.core.console import console
+    from toolkit.workflows.finetune import finetune
+
+    result = finetune("pairs", model, test=pairs, output=output, settings=settings)
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    table.add_column(f"{result.pairs:,} pairs, {result.form}", no_wrap=True)
+    table.add_column("accuracy", justify="right")
+    for metric, score in result.test.items():
+        table.add_row("all" if metric == result.metric else metric.removeprefix("accuracy_"), f"{score:.4f}")
+    console().print(table)
+    console().print(f"written to {output}: result.json, predictions.jsonl")

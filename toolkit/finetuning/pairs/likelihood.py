@@ -1,0 +1,124 @@
+"""(Pseudo-)log-likelihoods of sentences under a language model, causal or masked.
+
+Shapes: B sentences or masked copies of them, S positions, N scored tokens, V vocabulary.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.nn.utils.rnn import pad_sequence
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, LlamaConfig, PreTrainedModel
+
+from toolkit.checkpoint.manifest import MANIFEST_NAME, CheckpointManifest, read_manifest
+from toolkit.core.console import progress
+from toolkit.core.errors import CheckpointError, SettingsError
+from toolkit.core.types import AttentionKind
+from toolkit.engine.gpus import has_gpu
+from toolkit.finetuning.heads import load_network
+from toolkit.finetuning.pairs.settings import Form
+from toolkit.finetuning.source import EncoderSource, is_decoder, looks_ahead
+from toolkit.finetuning.trainer import Features
+from toolkit.objectives import get
+from toolkit.run.identity import settings_in
+from toolkit.run.step_plan import schedule_of
+
+_MOST_TOKENS_ON_CPU, _MOST_TOKENS_ON_GPU, _MOST_LOGITS = 2**11, 2**15, 2**28
+"""Of a forward pass; measured on one core, where more are slower."""
+
+
+def own_form(source: EncoderSource) -> Form:
+    """What a model is; of a checkpoint, what its manifest tells."""
+    if source.origin is not None and (source.origin / MANIFEST_NAME).is_file():
+        is_causal = _is_causal(read_manifest(source.origin))
+    else:
+        is_causal = is_decoder(source.config) and getattr(source.config, "is_causal", True) is not False
+    return "causal" if is_causal else "masked"
+
+
+def _is_causal(manifest: CheckpointManifest) -> bool:
+    """True if the last update had causal attention, or if an import has had none and is a decoder."""
+    if not manifest.step:
+        return manifest.origin.get("family", "eurobert") != "eurobert"
+    try:
+        schedule = schedule_of(settings_in(manifest))
+        name = schedule.phase_at(min(manifest.step, schedule.total_steps) - 1).objective
+        return get(manifest.settings["objectives"].get(name, {}).get("kind", name)).attention is AttentionKind.CAUSAL
+    except (CheckpointError, SettingsError, KeyError):
+        return False
+
+
+def check_form(source: EncoderSource, form: Form) -> None:
+    """Refuse a form that a model does not have."""
+    config, has_mask = source.config, source.tokenizer.mask_token_id is not None
+    if form == "causal" and not (is_decoder(config) or config.model_type == "eurobert"):
+        raise SettingsError(f"{source.model} ({config.model_type}) has no causal form. Leave form out.")
+    if form == "masked" and not (has_mask and (not is_decoder(config) or looks_ahead(config))):
+        raise SettingsError(
+            f"{source.model} ({config.model_type}) has no masked form: it needs a mask token, and bidirectional "
+            "attention, which transformers does not give to every decoder. Choose form = 'causal'."
+        )
+
+
+def load_language_model(source: EncoderSource, form: Form) -> PreTrainedModel:
+    """The model with its head, in fp32; an encoder pretrained here has the tensors and the names of a Llama."""
+    if is_decoder(source.config):
+        return load_network(AutoModelForCausalLM, source, is_causal=form == "causal", use_cache=False)
+    if form == "masked":
+        return load_network(AutoModelForMaskedLM, source)
+    llama = replace(source, config=LlamaConfig.from_dict(source.config.to_dict()))
+    return load_network(AutoModelForCausalLM, llama, use_cache=False)
+
+
+@torch.inference_mode()
+def log_likelihoods(network: Any, inputs: Features, *, mask_id: int | None, pad_id: int) -> list[npt.NDArray[Any]]:
+    """Sum over the `targets` of each input of the log-probability of the token there, (1,).
+
+    Without a mask id by the chain rule; with one each is predicted where it alone is masked (Salazar et al. 2020,
+    "Masked Language Model Scoring", section 2).
+    """
+    network.eval().to("cuda" if has_gpu() else "cpu")
+    copies = [
+        (number, targets)
+        for number, row in enumerate(inputs)
+        for targets in ([row["targets"]] if mask_id is None else [[target] for target in row["targets"]])
+    ]
+    # The longest first: it decides the width of a batch, and whether there is memory for one.
+    copies.sort(key=lambda copy: -len(inputs[copy[0]]["input_ids"]))
+    most = min(_MOST_TOKENS_ON_GPU if has_gpu() else _MOST_TOKENS_ON_CPU, _MOST_LOGITS // network.config.vocab_size)
+    totals, start = np.zeros((len(inputs), 1)), 0
+    with progress("scoring", total=len(copies), unit="inputs") as bar:
+        while start < len(copies):
+            chosen = copies[start : start + max(1, most // len(inputs[copies[start][0]]["input_ids"]))]
+            rows = [torch.tensor(inputs[number]["input_ids"]) for number, _ in chosen]
+            scores_N = _target_scores(network, rows, [targets for _, targets in chosen], mask_id, pad_id)
+            owners_N = [number for number, targets in chosen for _ in targets]
+            np.add.at(totals[:, 0], owners_N, scores_N.double().cpu().numpy())
+            start += len(chosen)
+            bar.update(start)
+    return list(totals)
+
+
+def _target_scores(
+    network: Any, rows: list[torch.Tensor], targets: Sequence[list[int]], mask_id: int | None, pad_id: int
+) -> torch.Tensor:
+    """Log-probability of each target, (N,); the head is computed where they are predicted alone."""
+    ids_BS = pad_sequence(rows, batch_first=True, padding_value=pad_id)
+    is_real_BS = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
+    row_N = torch.repeat_interleave(torch.tensor([len(own) for own in targets]))
+    column_N = torch.tensor([target for own in targets for target in own])
+    labels_N = ids_BS[row_N, column_N]
+    if mask_id is None:
+        column_N -= 1
+    else:
+        ids_BS[row_N, column_N] = mask_id
+    hook = network.get_output_embeddings().register_forward_pre_hook(lambda _, given: (given[0][row_N, column_N],))
+    try:
+        outputs = network(input_ids=ids_BS.to(network.device), attention_mask=is_real_BS.to(network.device))
+    finally:
+        hook.remove()
+    scores_NV: torch.Tensor = outputs.logits.float().log_softmax(dim=-1)
+    return scores_NV.gather(1, labels_N.to(network.device)[:, None])[:, 0]

@@ -1,0 +1,151 @@
+"""Minimal pairs (`pairs`): two sentences, one of them acceptable, as BLiMP's files have them; nothing is trained."""
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from toolkit.core.errors import UserError
+from toolkit.core.types import AttentionKind
+from toolkit.engine.precision import Precision
+from toolkit.finetuning.pairs.likelihood import check_form, load_language_model, log_likelihoods, own_form
+from toolkit.finetuning.pairs.settings import Form, MinimalPairsSettings
+from toolkit.finetuning.settings import FinetuningSettings, Split
+from toolkit.finetuning.source import EncoderSource
+from toolkit.finetuning.tables import read_table
+from toolkit.finetuning.task import Outputs, Prediction, Task
+from toolkit.finetuning.trainer import Features, right_padding
+
+_UID, _GOOD, _BAD = "UID", "sentence_good", "sentence_bad"
+_IN_FOLDERS = (".jsonl", ".parquet")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """An acceptable sentence and one that is not, their paradigm, and where they stand."""
+
+    uid: str
+    sentences: tuple[str, str]
+    place: str
+
+
+class MinimalPairs(Task[list[Pair]]):
+    """Share of the pairs whose acceptable sentence has the higher (pseudo-)log-likelihood."""
+
+    name: ClassVar[str] = "pairs"
+    metrics: ClassVar[Mapping[str, str]] = {"standard": "accuracy"}
+    Settings: ClassVar[type[FinetuningSettings]] = MinimalPairsSettings
+    attention: ClassVar[AttentionKind | None] = None
+    dtype: ClassVar[Precision | None] = "fp32"
+    settings: MinimalPairsSettings
+
+    def read(self, files: Mapping[Split, Path]) -> list[Pair]:
+        """Pairs of a file, or of all files of a folder; other columns are not read."""
+        places: dict[tuple[str, ...], str] = {}
+        pairs = []
+        for file in self.files_of(Split.TEST, files[Split.TEST]):
+            for number, row in enumerate(read_table(file).rows, start=1):
+                place = f"{file}, row {number}"
+                uid = file.stem if row.get(_UID) is None else _text(row, _UID, place)
+                pair = Pair(uid, (_text(row, _GOOD, place), _text(row, _BAD, place)), place)
+                if (first := places.setdefault((uid, *pair.sentences), place)) != place:
+                    raise UserError(f"{place}: the same pair as in {first}. Remove one of the two.")
+                pairs.append(pair)
+        return pairs
+
+    def files_of(self, split: Split, path: Path) -> list[Path]:
+        """The file itself, or all tables in a folder, of the formats in which BLiMP is distributed."""
+        if not path.is_dir():
+            return [path]
+        found = sorted(file for file in path.rglob("*") if file.suffix in _IN_FOLDERS and file.is_file())
+        if not found:
+            raise UserError(f"{path}: no {' or '.join(_IN_FOLDERS)} file in this folder. Give the folder of the pairs.")
+        return found
+
+    def form(self, source: EncoderSource) -> Form:
+        """The form that the model is scored in."""
+        return self.settings.form or own_form(source)
+
+    def encode(self, data: list[Pair], source: EncoderSource) -> Mapping[Split, Features]:
+        """Ids as the tokenizer frames texts, the good sentence of each pair before the bad one, and scored positions.
+
+        The frame itself is not scored, nor by a causal model a first token, which nothing predicts.
+        """
+        form = self.form(source)
+        check_form(source, form)
+        sentences = [sentence for pair in data for sentence in pair.sentences]
+        encoded = source.tokenizer(sentences, return_special_tokens_mask=True, verbose=False)
+        inputs = []
+        for number, (ids, frame) in enumerate(zip(encoded.input_ids, encoded.special_tokens_mask, strict=True)):
+            targets = [position for position in range(form == "causal", len(ids)) if not frame[position]]
+            if not targets or len(ids) > source.max_length:
+                problem = (
+                    f"has {len(ids):,} tokens, and {source.model} takes {source.max_length:,}"
+                    if targets
+                    else ("has no token to score")
+                )
+                place = f"{data[number // 2].place}: {(_GOOD, _BAD)[number % 2]!r}"
+                raise UserError(f"{place} {problem}. Correct or remove the row.")
+            inputs.append({"input_ids": list(ids), "targets": targets})
+        return {Split.TRAIN: [], Split.TEST: inputs}
+
+    def network(self, data: list[Pair], source: EncoderSource) -> nn.Module:
+        """The language model with its own head."""
+        return load_language_model(source, self.form(source))
+
+    def fit(self, network: nn.Module, features: Features, source: EncoderSource, *, folder: Path) -> None:
+        """Leave the model as it is."""
+
+    def answer(self, network: nn.Module, features: Features, source: EncoderSource) -> Outputs:
+        """(Pseudo-)log-likelihood of each sentence."""
+        mask_id = source.tokenizer.mask_token_id if self.form(source) == "masked" else None
+        return log_likelihoods(network, features, mask_id=mask_id, pad_id=right_padding(source.tokenizer).pad_token_id)
+
+    def decode(
+        self, data: list[Pair], features: Mapping[Split, Features], outputs: Mapping[Split, Outputs]
+    ) -> Mapping[Split, list[Prediction]]:
+        """Both likelihoods of each pair; equal ones are wrong."""
+        found = [float(total[0]) for total in outputs[Split.TEST]]
+        rows = [
+            {_UID: pair.uid, "good": good, "bad": bad, "is_correct": good > bad}
+            for pair, good, bad in zip(data, found[::2], found[1::2], strict=True)
+        ]
+        return {Split.TEST: rows}
+
+    def score(
+        self, data: list[Pair], predictions: Mapping[Split, list[Prediction]]
+    ) -> Mapping[Split, dict[str, float]]:
+        """`accuracy` over all pairs, and `accuracy_UID` of each paradigm."""
+        groups: dict[str, list[float]] = {}
+        for row in predictions[Split.TEST]:
+            for group in (self.metric, f"{self.metric}_{row[_UID]}"):
+                groups.setdefault(group, []).append(float(row["is_correct"]))
+        return {Split.TEST: {name: statistics.fmean(correct) for name, correct in groups.items()}}
+
+    def baseline(self, data: list[Pair]) -> float:
+        """Accuracy of a guess."""
+        return 0.5
+
+    def result_fields(self, data: list[Pair], source: EncoderSource) -> dict[str, Any]:
+        """The form that the model was scored in, and the number of pairs."""
+        return {"form": self.form(source), "pairs": len(data)}
+
+    def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Refuse: nothing is trained."""
+        raise NotImplementedError
+
+    def save(self, network: nn.Module, folder: Path, data: list[Pair]) -> None:
+        """Refuse: the model is as it was."""
+        raise NotImplementedError
+
+
+def _text(row: Mapping[str, object], key: str, place: str) -> str:
+    value = row.get(key)
+    if not isinstance(value, str) or not value.strip():
+        shown = f"{value!r}" if key in row else f"only {', '.join(map(repr, row))}"
+        raise UserError(f"{place}: expected a string with text in {key!r}, found {shown}. Correct or remove the row.")
+    return value
