@@ -80,6 +80,27 @@ FAULTS = (
         tests=("tests/training/test_initial_weights.py",),
     ),
     Fault(
+        name="pairs: a causal model is read at the token itself",
+        path="toolkit/finetuning/pairs/likelihood.py",
+        old="        return form, 1\n",
+        new="        return form, 0\n",
+        tests=("tests/finetuning/pairs/test_pairs.py",),
+    ),
+    Fault(
+        name="pairs: the frame of a text is scored",
+        path="toolkit/finetuning/pairs/task.py",
+        old="if not frame[position]]",
+        new="]",
+        tests=("tests/finetuning/pairs/test_pairs.py",),
+    ),
+    Fault(
+        name="pairs: the grid's steps make a scored cell another one",
+        path="toolkit/experiments/grid/declaration.py",
+        old='shared = {"threads": self.grid.threads}',
+        new='shared = {"threads": self.grid.threads, "steps": self.grid.steps}',
+        tests=("tests/finetuning/pairs/test_pairs.py",),
+    ),
+    Fault(
         name="study: of two givers with equal parts the last placed is taken",
         path="toolkit/experiments/study/tree.py",
         old="giver = max(order, key=",

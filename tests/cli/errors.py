@@ -53,6 +53,10 @@ def _finetune(*words: str, found: tuple[str, ...], remedy: str, under: str = "",
     return Case(("finetune", *words, *given, "--test", test, *output), found, remedy, under)
 
 
+def _score(*words: str, found: tuple[str, ...], remedy: str) -> Case:
+    return Case(("score", *words, "--output", "out"), found, remedy)
+
+
 def _on_ray(under: str, *, found: tuple[str, ...], remedy: str) -> Case:
     return Case(("grid", "{whole_grid}", "--executor", "ray"), found, remedy, under)
 
@@ -713,6 +717,23 @@ _FINETUNED = (
     _finetune("sc", "{checkpoint}", test="{other_label}", found=("'maybe'", "'no', 'yes'"), remedy="Remove the row"),
 )
 
+_SCORES = (
+    _score("{checkpoint}", found=("missing option '--pairs'",), remedy="For example: toolkit score"),
+    _score("{checkpoint}", "--pairs", "no.jsonl", found=("no.jsonl: no such file",), remedy="Give a .tsv"),
+    _score("{checkpoint}", "--pairs", "{empty}", found=("no .jsonl or .parquet file",), remedy="Give the folder of"),
+    _score("{checkpoint}", "--pairs", "{table}", found=("{table}, row 1", "'sentence_good'"), remedy="remove the row"),
+    _score(
+        "{checkpoint}",
+        "--pairs",
+        "{table}",
+        "--form",
+        "both",
+        found=("--form", "got both"),
+        remedy="'causal' or 'masked'",
+    ),
+    Case(("finetune", "pairs", "{checkpoint}", "--output", "out"), ("pairs trains nothing",), "toolkit score"),
+)
+
 _DATASETS_BY_NAME = (
     _named(found=("no data to fine-tune on: --train and --test missing",), remedy="name of a data set: sst2, qqp"),
     _named("--train", "{table}", found=("--test missing",), remedy="Give --train and --test, or --dataset"),
@@ -928,6 +949,7 @@ CASES = (
     *_EXPORTS,
     *_IMPORTS,
     *_FINETUNED,
+    *_SCORES,
     *_DATASETS_BY_NAME,
     *_GRIDS,
     *_STUDIES,

@@ -110,10 +110,7 @@ def test_a_shell_completes_commands_and_options(monkeypatch, capsys, line, numbe
     assert capsys.readouterr().out.split() == completions
 
 
-COMMANDS = ["preprocess", "tokenizer train", "convert", "train", "finetune", "score", "grid", "inspect"]
-
-
-@pytest.mark.parametrize("words", COMMANDS)
+@pytest.mark.parametrize(
     "words", ["preprocess", "tokenizer train", "convert", "train", "finetune", "score", "grid", "inspect"]
 )
 def test_help_of_a_command_loads_no_program(words):

@@ -9,11 +9,9 @@ from typing import Any, Literal
 from toolkit.checkpoint.manifest import CheckpointManifest
 from toolkit.conversion.forms import ExportForm, exported_pad_id
 from toolkit.conversion.weights import HEAD
-from toolkit.core.errors import CheckpointError, SettingsError
 from toolkit.objectives.mlm import MaskedNextTokenPrediction
-from toolkit.run.identity import settings_in
+from toolkit.run.identity import last_kinds
 from toolkit.run.old_branches import as_fork
-from toolkit.run.step_plan import schedule_of
 
 _PIPELINE_TAG = {ExportForm.BIDIRECTIONAL: "fill-mask", ExportForm.CAUSAL: "text-generation"}
 _ABOUT = {
@@ -139,17 +137,8 @@ def model_card(
 
 def has_shifted_head(manifest: CheckpointManifest, form: ExportForm, *, left_out: frozenset[str]) -> bool:
     """True where an encoder's head was trained last to predict a hidden token at the position before it."""
-    if form is ExportForm.CAUSAL or HEAD in left_out or manifest.step == 0:
-        return False
-    try:
-        schedule = schedule_of(settings_in(manifest))
-    except (CheckpointError, SettingsError):
-        return False
-    settings = as_fork(manifest.settings)
-    phase = settings["schedule"][schedule.phase_at(min(manifest.step, schedule.total_steps) - 1).index]
-    names = [entry["objective"] for entry in phase.get("mix") or [phase]]
-    declared = settings.get("objectives", {})
-    return MaskedNextTokenPrediction.name in {declared.get(name, {}).get("kind", name) for name in names}
+    is_read = form is ExportForm.BIDIRECTIONAL and HEAD not in left_out
+    return is_read and MaskedNextTokenPrediction.name in last_kinds(manifest)
 
 
 def _facts(manifest: CheckpointManifest) -> Iterator[tuple[str, str]]:

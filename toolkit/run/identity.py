@@ -17,6 +17,7 @@ from toolkit.run.declared import DeclaredRun
 from toolkit.run.folder import RunFolder
 from toolkit.run.old_branches import as_fork
 from toolkit.run.settings import RunSettings
+from toolkit.run.step_plan import schedule_of
 
 # What no weight depends on.
 _FREE_IN_MODEL = ("initializer_range", "max_position_embeddings", "rope_")
@@ -172,6 +173,20 @@ def settings_in(manifest: CheckpointManifest) -> RunSettings:
     """The same without objectives."""
     with _set_up(manifest):
         return RunSettings.model_validate(as_fork(manifest.settings) | {"objectives": {}})
+
+
+def last_kinds(manifest: CheckpointManifest) -> frozenset[str]:
+    """Kinds of the objectives of a checkpoint's last update; none where its manifest does not tell."""
+    settings = as_fork(manifest.settings)
+    try:
+        schedule = schedule_of(settings_in(manifest))
+    except (CheckpointError, SettingsError):
+        return frozenset()
+    if not manifest.step:
+        return frozenset()
+    phase = settings["schedule"][schedule.phase_at(min(manifest.step, schedule.total_steps) - 1).index]
+    names, declared = [entry["objective"] for entry in phase.get("mix") or [phase]], settings.get("objectives", {})
+    return frozenset(declared.get(name, {}).get("kind", name) for name in names)
 
 
 @contextmanager

@@ -89,11 +89,11 @@ def slow_causal(model, ids, frame):
 
 
 @torch.no_grad()
-def slow_masked(model, ids, frame, mask_id):
+def slow_masked(model, ids, frame, mask_id, offset=0):
     total = 0.0
-    for place in (place for place in range(len(ids)) if not frame[place]):
+    for place in (place for place in range(offset, len(ids)) if not frame[place]):
         masked = torch.tensor([[*ids[:place], mask_id, *ids[place + 1 :]]])
-        total += float(model(input_ids=masked).logits[0, place].log_softmax(-1)[ids[place]])
+        total += float(model(input_ids=masked).logits[0, place - offset].log_softmax(-1)[ids[place]])
     return total
 
 
@@ -141,14 +141,10 @@ def trained(tmp_path_factory):
     encoder = Encoder(model)
     initialize_(encoder, 1)
     settings = {**snapshot(load_run(str(write_run(folder)))), "model": model.model_dump(mode="json")}
-    for step in (10, 20):
-        write_checkpoint(
-            folder / "run/checkpoints",
-            step,
-            states=model_states(encoder),
-            tokenizer_folder=tokenizer,
-            settings=settings,
-        )
+    mntp = {**settings, "schedule": [settings["schedule"][0], {**settings["schedule"][1], "objective": "mntp"}]}
+    for run, step, own in (("run", 10, settings), ("run", 20, settings), ("mntp", 20, mntp)):
+        states = model_states(encoder)
+        write_checkpoint(folder / run / "checkpoints", step, states=states, tokenizer_folder=tokenizer, settings=own)
     return folder / "run"
 
 
@@ -157,27 +153,33 @@ def texts(number):
 
 
 @pytest.mark.parametrize(
-    ("step", "form", "expected"),
-    [(10, None, "causal"), (20, None, "masked"), (20, "causal", "causal"), (10, "masked", "masked")],
+    ("name", "form", "expected"),
+    [
+        ("run/checkpoints/step-00000010", None, "causal"),
+        ("run", None, "masked"),
+        ("run", "causal", "causal"),
+        ("run/checkpoints/step-00000010", "masked", "masked"),
+        ("mntp", None, "masked"),
+    ],
 )
-def test_a_checkpoint_is_scored_as_it_was_last_trained_or_as_is_asked(tmp_path, trained, step, form, expected):
+def test_a_checkpoint_is_scored_as_it_was_last_trained_or_as_is_asked(tmp_path, trained, name, form, expected):
     """Against the exported model of either form, on ids framed as documents were."""
     settings = get_task("pairs").Settings(form=form)
-    model = trained if step == 20 else trained / f"checkpoints/step-{step:08}"
+    model = trained.parent / name
     pairs = texts(3)
     file = write_pairs(tmp_path / "pairs.jsonl", pairs, UID="a")
     result = finetune("pairs", model, test=file, output=tmp_path / "out", settings=settings)
     assert (result.form, result.model, set(result.test)) == (expected, str(model), {"accuracy", "accuracy_a"})
-    for name in ("bidirectional", "causal"):
-        to_hf(model, tmp_path / name, form=name)
+    for exported in ("bidirectional", "causal"):
+        to_hf(model, tmp_path / exported, form=exported)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "bidirectional")
     assert tokenizer("a").input_ids[-1] == TINY_VOCABULARY.eos_id
     if expected == "causal":
         stock = AutoModelForCausalLM.from_pretrained(tmp_path / "causal").eval()
         check_scores(tmp_path / "out", tokenizer, pairs, lambda *row: slow_causal(stock, *row))
     else:
-        stock = AutoModelForMaskedLM.from_pretrained(tmp_path / "bidirectional").eval()
-        check_scores(tmp_path / "out", tokenizer, pairs, lambda *row: slow_masked(stock, *row, 2))
+        stock, offset = AutoModelForMaskedLM.from_pretrained(tmp_path / "bidirectional").eval(), int(name == "mntp")
+        check_scores(tmp_path / "out", tokenizer, pairs, lambda *row: slow_masked(stock, *row, 2, offset))
 
 
 def test_an_encoder_exported_for_llama_is_scored_in_both_forms(tmp_path, trained):

@@ -13,9 +13,9 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, LlamaConfig, PreTrainedModel
 
-from toolkit.checkpoint.manifest import MANIFEST_NAME, CheckpointManifest, read_manifest
+from toolkit.checkpoint.manifest import MANIFEST_NAME, read_manifest
 from toolkit.core.console import progress
-from toolkit.core.errors import CheckpointError, SettingsError
+from toolkit.core.errors import SettingsError
 from toolkit.core.types import AttentionKind
 from toolkit.engine.gpus import has_gpu
 from toolkit.finetuning.heads import load_network
@@ -23,44 +23,37 @@ from toolkit.finetuning.pairs.settings import Form
 from toolkit.finetuning.source import EncoderSource, is_decoder, looks_ahead
 from toolkit.finetuning.trainer import Features
 from toolkit.objectives import get
-from toolkit.run.identity import settings_in
-from toolkit.run.step_plan import schedule_of
+from toolkit.run.identity import last_kinds
 
 _MOST_TOKENS_ON_CPU, _MOST_TOKENS_ON_GPU, _MOST_LOGITS = 2**11, 2**15, 2**28
 """Of a forward pass; measured on one core, where more are slower."""
 
 
-def own_form(source: EncoderSource) -> Form:
-    """What a model is; of a checkpoint, what its manifest tells."""
+def choose_form(source: EncoderSource, asked: Form | None) -> tuple[Form, int]:
+    """The form that a model is scored in, and how many positions before a token its head predicts it.
+
+    Raises:
+        SettingsError: the model does not have the form that is asked for.
+    """
+    config, is_generator = source.config, is_decoder(source.config)
+    is_causal, offset = is_generator and getattr(config, "is_causal", True) is not False, 0
     if source.origin is not None and (source.origin / MANIFEST_NAME).is_file():
-        is_causal = _is_causal(read_manifest(source.origin))
-    else:
-        is_causal = is_decoder(source.config) and getattr(source.config, "is_causal", True) is not False
-    return "causal" if is_causal else "masked"
-
-
-def _is_causal(manifest: CheckpointManifest) -> bool:
-    """True if the last update had causal attention, or if an import has had none and is a decoder."""
-    if not manifest.step:
-        return manifest.origin.get("family", "eurobert") != "eurobert"
-    try:
-        schedule = schedule_of(settings_in(manifest))
-        name = schedule.phase_at(min(manifest.step, schedule.total_steps) - 1).objective
-        return get(manifest.settings["objectives"].get(name, {}).get("kind", name)).attention is AttentionKind.CAUSAL
-    except (CheckpointError, SettingsError, KeyError):
-        return False
-
-
-def check_form(source: EncoderSource, form: Form) -> None:
-    """Refuse a form that a model does not have."""
-    config, has_mask = source.config, source.tokenizer.mask_token_id is not None
-    if form == "causal" and not (is_decoder(config) or config.model_type == "eurobert"):
-        raise SettingsError(f"{source.model} ({config.model_type}) has no causal form. Leave form out.")
-    if form == "masked" and not (has_mask and (not is_decoder(config) or looks_ahead(config))):
+        manifest = read_manifest(source.origin)
+        kinds = [get(kind) for kind in last_kinds(manifest)]
+        is_imported_decoder = not manifest.step and manifest.origin.get("family", "eurobert") != "eurobert"
+        is_causal = all(kind.attention is AttentionKind.CAUSAL for kind in kinds) if kinds else is_imported_decoder
+        offset = max((getattr(kind, "label_offset", 0) for kind in kinds), default=0)
+    form: Form = asked or ("causal" if is_causal else "masked")
+    if form == "causal":
+        if not (is_generator or config.model_type == "eurobert"):
+            raise SettingsError(f"{source.model} ({config.model_type}) has no causal form. Leave form out.")
+        return form, 1
+    if source.tokenizer.mask_token_id is None or (is_generator and not looks_ahead(config)):
         raise SettingsError(
             f"{source.model} ({config.model_type}) has no masked form: it needs a mask token, and bidirectional "
             "attention, which transformers does not give to every decoder. Choose form = 'causal'."
         )
+    return form, offset
 
 
 def load_language_model(source: EncoderSource, form: Form) -> PreTrainedModel:
@@ -74,11 +67,13 @@ def load_language_model(source: EncoderSource, form: Form) -> PreTrainedModel:
 
 
 @torch.inference_mode()
-def log_likelihoods(network: Any, inputs: Features, *, mask_id: int | None, pad_id: int) -> list[npt.NDArray[Any]]:
+def log_likelihoods(
+    network: Any, inputs: Features, *, mask_id: int | None, pad_id: int, offset: int
+) -> list[npt.NDArray[Any]]:
     """Sum over the `targets` of each input of the log-probability of the token there, (1,).
 
-    Without a mask id by the chain rule; with one each is predicted where it alone is masked (Salazar et al. 2020,
-    "Masked Language Model Scoring", section 2).
+    A token is predicted `offset` positions before its own. Without a mask id by the chain rule; with one where it alone
+    is masked (Salazar et al. 2020, "Masked Language Model Scoring", section 2).
     """
     network.eval().to("cuda" if has_gpu() else "cpu")
     copies = [
@@ -94,7 +89,7 @@ def log_likelihoods(network: Any, inputs: Features, *, mask_id: int | None, pad_
         while start < len(copies):
             chosen = copies[start : start + max(1, most // len(inputs[copies[start][0]]["input_ids"]))]
             rows = [torch.tensor(inputs[number]["input_ids"]) for number, _ in chosen]
-            scores_N = _target_scores(network, rows, [targets for _, targets in chosen], mask_id, pad_id)
+            scores_N = _target_scores(network, rows, [targets for _, targets in chosen], mask_id, pad_id, offset)
             owners_N = [number for number, targets in chosen for _ in targets]
             np.add.at(totals[:, 0], owners_N, scores_N.double().cpu().numpy())
             start += len(chosen)
@@ -103,7 +98,12 @@ def log_likelihoods(network: Any, inputs: Features, *, mask_id: int | None, pad_
 
 
 def _target_scores(
-    network: Any, rows: list[torch.Tensor], targets: Sequence[list[int]], mask_id: int | None, pad_id: int
+    network: Any,
+    rows: list[torch.Tensor],
+    targets: Sequence[list[int]],
+    mask_id: int | None,
+    pad_id: int,
+    offset: int,
 ) -> torch.Tensor:
     """Log-probability of each target, (N,); the head is computed where they are predicted alone."""
     ids_BS = pad_sequence(rows, batch_first=True, padding_value=pad_id)
@@ -111,10 +111,9 @@ def _target_scores(
     row_N = torch.repeat_interleave(torch.tensor([len(own) for own in targets]))
     column_N = torch.tensor([target for own in targets for target in own])
     labels_N = ids_BS[row_N, column_N]
-    if mask_id is None:
-        column_N -= 1
-    else:
+    if mask_id is not None:
         ids_BS[row_N, column_N] = mask_id
+    column_N -= offset
     hook = network.get_output_embeddings().register_forward_pre_hook(lambda _, given: (given[0][row_N, column_N],))
     try:
         outputs = network(input_ids=ids_BS.to(network.device), attention_mask=is_real_BS.to(network.device))

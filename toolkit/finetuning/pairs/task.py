@@ -12,8 +12,8 @@ from torch import nn
 from toolkit.core.errors import UserError
 from toolkit.core.types import AttentionKind
 from toolkit.engine.precision import Precision
-from toolkit.finetuning.pairs.likelihood import check_form, load_language_model, log_likelihoods, own_form
-from toolkit.finetuning.pairs.settings import Form, MinimalPairsSettings
+from toolkit.finetuning.pairs.likelihood import choose_form, load_language_model, log_likelihoods
+from toolkit.finetuning.pairs.settings import MinimalPairsSettings
 from toolkit.finetuning.settings import FinetuningSettings, Split
 from toolkit.finetuning.source import EncoderSource
 from toolkit.finetuning.tables import read_table
@@ -66,22 +66,17 @@ class MinimalPairs(Task[list[Pair]]):
             raise UserError(f"{path}: no {' or '.join(_IN_FOLDERS)} file in this folder. Give the folder of the pairs.")
         return found
 
-    def form(self, source: EncoderSource) -> Form:
-        """The form that the model is scored in."""
-        return self.settings.form or own_form(source)
-
     def encode(self, data: list[Pair], source: EncoderSource) -> Mapping[Split, Features]:
         """Ids as the tokenizer frames texts, the good sentence of each pair before the bad one, and scored positions.
 
-        The frame itself is not scored, nor by a causal model a first token, which nothing predicts.
+        The frame itself is not scored, nor a first token where it would be predicted at the position before.
         """
-        form = self.form(source)
-        check_form(source, form)
+        _, offset = choose_form(source, self.settings.form)
         sentences = [sentence for pair in data for sentence in pair.sentences]
         encoded = source.tokenizer(sentences, return_special_tokens_mask=True, verbose=False)
         inputs = []
         for number, (ids, frame) in enumerate(zip(encoded.input_ids, encoded.special_tokens_mask, strict=True)):
-            targets = [position for position in range(form == "causal", len(ids)) if not frame[position]]
+            targets = [position for position in range(offset, len(ids)) if not frame[position]]
             if not targets or len(ids) > source.max_length:
                 problem = (
                     f"has {len(ids):,} tokens, and {source.model} takes {source.max_length:,}"
@@ -95,15 +90,17 @@ class MinimalPairs(Task[list[Pair]]):
 
     def network(self, data: list[Pair], source: EncoderSource) -> nn.Module:
         """The language model with its own head."""
-        return load_language_model(source, self.form(source))
+        return load_language_model(source, choose_form(source, self.settings.form)[0])
 
     def fit(self, network: nn.Module, features: Features, source: EncoderSource, *, folder: Path) -> None:
         """Leave the model as it is."""
 
     def answer(self, network: nn.Module, features: Features, source: EncoderSource) -> Outputs:
         """(Pseudo-)log-likelihood of each sentence."""
-        mask_id = source.tokenizer.mask_token_id if self.form(source) == "masked" else None
-        return log_likelihoods(network, features, mask_id=mask_id, pad_id=right_padding(source.tokenizer).pad_token_id)
+        form, offset = choose_form(source, self.settings.form)
+        mask_id = source.tokenizer.mask_token_id if form == "masked" else None
+        pad_id = right_padding(source.tokenizer).pad_token_id
+        return log_likelihoods(network, features, mask_id=mask_id, pad_id=pad_id, offset=offset)
 
     def decode(
         self, data: list[Pair], features: Mapping[Split, Features], outputs: Mapping[Split, Outputs]
@@ -132,7 +129,7 @@ class MinimalPairs(Task[list[Pair]]):
 
     def result_fields(self, data: list[Pair], source: EncoderSource) -> dict[str, Any]:
         """The form that the model was scored in, and the number of pairs."""
-        return {"form": self.form(source), "pairs": len(data)}
+        return {"form": choose_form(source, self.settings.form)[0], "pairs": len(data)}
 
     def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Refuse: nothing is trained."""
