@@ -13,7 +13,9 @@ class MinimalPairsSettings(FinetuningSettings):
     """Scoring of minimal pairs; nothing is trained."""
 
     learning_rate: float | None = 0.0
+    """0: nothing is trained."""
     steps: int = 0
+    """0."""
     form: Form | None = Field(default=None)
     """`causal`: log-likelihood by the chain rule. `masked`: pseudo-log-likelihood, one token masked at a time. Unset:
     what the model is; of a run or a checkpoint, the attention of the phase that it was last trained in."""
