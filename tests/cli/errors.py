@@ -122,7 +122,7 @@ _SETTINGS = (
     _set(
         "objectives.mlm.unit=word", "objectives.mlm.word_rule=2", found=("word_rule = 2",), remedy="Leave word_rule out"
     ),
-    _set("objectives.mlm.kind=3", found=("objectives.mlm.kind", "got 3"), remedy="clm, mlm"),
+    _set("objectives.mlm.kind=3", found=("objectives.mlm.kind", "got 3"), remedy="clm, diffusion, mlm"),
     _set("schedule.0.steps=0", found=("for schedule.0.steps:", "got 0"), remedy="above 0"),
     _set("schedule=3", found=("for schedule:", "got 3"), remedy="a list"),
     _set("schedule=[3]", found=("for schedule.0:", "got 3"), remedy="Its keys: objective"),
@@ -263,7 +263,7 @@ _CORPORA = (
         remedy="same --eod, --no-eod and --no-bos",
     ),
     Case(("train", "{no_validation}", "--set", "data.train={maskless}"), ("mlm", "mask"), "--mask-token"),
-    _set('data.train=[{path="a"}]', found=("run.toml",), remedy="it is required"),
+    _set('data.train=[{path="a"}]', found=("run.toml", "a has no weight"), remedy="Give each corpus"),
     _set('data.train=[{path="a",weight=0}]', found=("data.train.0.weight",), remedy="above 0"),
     _set("data.train={damaged_manifest}", found=("corpus.json", "damaged"), remedy="again"),
     _set("data.train={short_shard}", found=("shard-00000.bin",), remedy="again"),

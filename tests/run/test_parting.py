@@ -256,11 +256,12 @@ def test_what_holds_from_the_first_step_parts_there(groups: dict[str, Any], reas
         ({"schedule": _schedule("clm 4, mlm 9")}, 10, "lr"),
         # Where phases end matters to what changes in their course.
         ({"schedule": _schedule("clm 4, mlm 9"), "objectives": {"mlm": {"mask_ratio": _RAMP}}}, 4, "phase"),
+        ({"schedule": _schedule("clm 4, mlm 9"), "objectives": {"mlm": {"unit": "word"}}}, 10, "lr"),
         ({"train": {"global_batch_rows": 8, "on_spike": "skip"}}, 0, "train.on_spike"),
     ],
 )
 def test_what_holds_later_parts_later(groups: dict[str, Any], step: int, key: str) -> None:
-    before = {"objectives": groups["objectives"]} if key == "phase" else {}
+    before = {"objectives": groups["objectives"]} if "schedule" in groups and "objectives" in groups else {}
     found = parting(_run(**before), _run(**groups))
     assert found.step == step
     assert key in found.keys
