@@ -93,7 +93,7 @@ def test_stages_one_after_the_other_are_the_encoder(kind, is_tied):
     passed = ids_BS
     for blocks in (range(1), range(1, 3), range(3, 4)):
         stage = Stage(encoder, blocks)
-        stage.expect(iter([(context, labels_N)]))
+        stage.expect(iter([(context, labels_N, None)]))
         passed = stage(passed)
     assert torch.equal(passed, expected)
 

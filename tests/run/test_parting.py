@@ -248,6 +248,32 @@ def test_what_holds_from_the_first_step_parts_there(groups: dict[str, Any], reas
     assert parting(_run(), _run(**groups)).reason == reason
 
 
+def _entry(objective: str, share: Any) -> dict[str, Any]:
+    return {"objective": objective, "share": share}
+
+
+def _mixed(*mix: dict[str, Any], first: int = 4, steps: int = 8) -> Course:
+    lr = {"peak": 1e-2, "warmup_steps": 2, "decay_steps": 1}
+    return _run(schedule=[{"objective": "clm", "steps": first}, {"mix": mix, "steps": steps}], lr=lr)
+
+
+def test_mixtures_part_where_rows_are_dealt_otherwise() -> None:
+    """Shares, weights, order and first step; the last step where shares are ramps, and else not."""
+    half = (_entry("clm", 0.5), _entry("mlm", 0.5))
+    ramp = (_entry("clm", {"from": 1.0, "to": 0.0}), _entry("mlm", {"from": 0.0, "to": 1.0}))
+    for other, key in (
+        (_mixed(_entry("clm", 0.25), _entry("mlm", 0.75)), "mix"),
+        (_mixed(half[0] | {"weight": 2.0}, half[1]), "mix"),
+        (_mixed(*reversed(half)), "objective"),
+        (_mixed(*ramp), "mix"),
+    ):
+        assert parting(_mixed(*half), other).step == 4
+        assert key in parting(_mixed(*half), other).keys
+    assert parting(_mixed(*half), _mixed(*half, steps=9)).step == 12
+    assert parting(_mixed(*ramp), _mixed(*ramp, steps=9)).step == 4
+    assert parting(_mixed(*half), _mixed(*half, first=3)).step == 3
+
+
 @pytest.mark.parametrize(
     ("groups", "step", "key"),
     [
@@ -258,6 +284,7 @@ def test_what_holds_from_the_first_step_parts_there(groups: dict[str, Any], reas
         ({"schedule": _schedule("clm 4, mlm 9"), "objectives": {"mlm": {"mask_ratio": _RAMP}}}, 4, "phase"),
         ({"schedule": _schedule("clm 4, mlm 9"), "objectives": {"mlm": {"unit": "word"}}}, 10, "lr"),
         ({"train": {"global_batch_rows": 8, "on_spike": "skip"}}, 0, "train.on_spike"),
+        ({"schedule": [*_schedule("clm 4"), {"mix": [_entry("mlm", 0.5), _entry("clm", 0.5)], "steps": 8}]}, 4, "mix"),
     ],
 )
 def test_what_holds_later_parts_later(groups: dict[str, Any], step: int, key: str) -> None:
