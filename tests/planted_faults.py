@@ -52,6 +52,27 @@ class Fault:
 
 FAULTS = (
     Fault(
+        name="switches: a loss that is once below has caught up",
+        path="toolkit/run/switches.py",
+        old="if all(gaps[later] <= 0 for later in gaps if later >= step)",
+        new="if gaps[step] <= 0",
+        tests=("tests/run/test_switches.py",),
+    ),
+    Fault(
+        name="switches: runs are compared at equal steps, whatever their batches",
+        path="toolkit/run/switches.py",
+        old="places = [other.plan.positions(step) for step in theirs]",
+        new="places = [run.plan.positions(step) for step in theirs]",
+        tests=("tests/run/test_switches.py",),
+    ),
+    Fault(
+        name="switches: the slope is that of the whole phase",
+        path="toolkit/run/switches.py",
+        old="first = phase.start + (phase.stop - phase.start) // 2",
+        new="first = phase.start",
+        tests=("tests/run/test_switches.py",),
+    ),
+    Fault(
         name="merge: the mean is summed in fp32",
         path="toolkit/conversion/merging.py",
         old="total = first.double().mul_(numbers[0])",

@@ -283,6 +283,8 @@ _CORPORA = (
     Case(("inspect", "no/such"), ("no/such", "does not exist"), "Give the folder of a corpus"),
     Case(("inspect", "{prepared}", "--watch"), ("{prepared} is a corpus",), "give the folder above"),
     Case(("inspect", ".", "--watch", "--set", "data=3"), ("--watch shows runs",), "Leave one of them out"),
+    Case(("inspect", ".", "--watch", "--against", "a"), ("--watch shows runs",), "Leave one of them out"),
+    Case(("inspect", "{prepared}", "--against", "a"), ("--against is about", "{prepared} is a corpus"), "Leave it out"),
     Case(("inspect", "{prepared}", "--set", "lr.peak=1"), ("--set lr.peak=1",), "--set data.windows=blocks"),
     Case(("inspect", "{prepared}", "--set", "data=3"), ("--set data=3",), "--set data.windows=blocks"),
     Case(("inspect", "{prepared}", "--set", "data.window=x"), ("unknown key 'data.window'",), "'windows'"),

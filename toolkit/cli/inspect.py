@@ -8,6 +8,7 @@ import typer
 EXAMPLES = (
     "toolkit inspect data/corpus --rows 5 --set data.sequence_length=512",
     "toolkit inspect runs/mine",
+    "toolkit inspect runs/clm-mlm --against runs/mlm",
     "toolkit inspect runs/mine/checkpoints/step-00001000",
     "toolkit inspect runs --watch",
 )
@@ -20,14 +21,20 @@ def command(
         list[str] | None,
         typer.Option("--set", metavar="data.KEY=VALUE", help="How rows are made, for example data.windows=blocks."),
     ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN", help="A run of one objective: when did a run that switches to it catch up?"),
+    ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Show the table of runs until Ctrl-C.")] = False,
 ) -> None:
     """Show what a corpus holds (statistics, lengths, rows), where a run or many stand, or what is in a checkpoint."""
     from toolkit import inspection
 
-    if watch and overrides:
-        raise typer.BadParameter("it is about the rows of a corpus, and --watch shows runs. Leave one of them out.")
+    if watch and (overrides or against):
+        raise typer.BadParameter(
+            "--set or --against is about one folder, and --watch shows runs. Leave one of them out."
+        )
     if watch:
         inspection.watch(folder)
     else:
-        inspection.inspect(folder, num_rows=rows, overrides=overrides or [])
+        inspection.inspect(folder, num_rows=rows, overrides=overrides or [], against=against)

@@ -27,19 +27,22 @@ from toolkit.run import RunFolder
 _CHECKPOINT, _CORPUS, _RUN, _RUNS = "is a checkpoint", "is a corpus", "is a run", "holds runs"
 
 
-def inspect(folder: Path, *, num_rows: int, overrides: Sequence[str] = ()) -> None:
+def inspect(folder: Path, *, num_rows: int, overrides: Sequence[str] = (), against: Path | None = None) -> None:
     """Print what a corpus holds, where a run stands, what is in a checkpoint, or a table over all runs below a folder.
 
-    Of a corpus `num_rows` rows are decoded; overrides, `data.key=value`, say how they are made.
+    Of a corpus `num_rows` rows are decoded; overrides, `data.key=value`, say how they are made. A run's switches of
+    objective are compared with the run `against`.
     """
     what = _what_is(folder)
     if overrides and what != _CORPUS:
         raise SettingsError(f"--set is about the rows of a corpus, and {folder} {what}. Leave it out.")
+    if against is not None and what != _RUN:
+        raise SettingsError(f"--against is about the switches of a run, and {folder} {what}. Leave it out.")
     if what == _CHECKPOINT:
         _show_checkpoint(folder)
     elif what == _RUN:
         screen = console()
-        for view in run_views(RunFolder(folder)):
+        for view in run_views(RunFolder(folder), None if against is None else RunFolder(against)):
             screen.print(view)
             screen.print()
     elif what == _RUNS:

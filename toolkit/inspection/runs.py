@@ -23,6 +23,7 @@ from toolkit.run.load import read_without_objectives
 from toolkit.run.metrics import by_corpus, history, read_lines
 from toolkit.run.settings import RunSettings
 from toolkit.run.step_plan import StepPlan
+from toolkit.run.switches import evaluated_run, switch_lines
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -32,8 +33,11 @@ _MOST_TENSORS = 8
 _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 
-def run_views(folder: RunFolder) -> Iterator["Table | Tree"]:
-    """Tables of what a run is, where it stands, its family, its losses by phase, and its checkpoints."""
+def run_views(folder: RunFolder, against: RunFolder | None = None) -> Iterator["Table | Tree | str"]:
+    """Tables of what a run is, where it stands, its family, its losses by phase, and its checkpoints.
+
+    Its switches of objective are compared with the run `against`, of one objective alone.
+    """
     if not folder.settings_file.is_file():
         raise SettingsError(
             f"{folder.settings_file}, which a run writes before its first step, does not exist. "
@@ -41,6 +45,12 @@ def run_views(folder: RunFolder) -> Iterator["Table | Tree"]:
         )
     settings = read_without_objectives(folder.settings_file)
     plan, lines = StepPlan(settings), read_lines(folder)
+    others = [] if against is None else [evaluated_run(against)]
+    if others and not any(others[0].has_only(phase.objective) for phase in plan.schedule.phases[1:]):
+        raise SettingsError(
+            f"--against {others[0].name}: it is no run of one objective to which {folder.path} switches. Give one that "
+            f"has nothing but {' or '.join(phase.objective for phase in plan.schedule.phases[1:]) or 'that'}."
+        )
     checkpoints = folder.steps()
     reached = [line["step"] for line in lines[-1:]] + [step for step, _ in checkpoints]
     step = max(reached, default=plan.first_step)
@@ -51,6 +61,8 @@ def run_views(folder: RunFolder) -> Iterator["Table | Tree"]:
     yield _phases(plan, lines, step)
     if any("eval_loss" in line for line in lines):
         yield _validation(plan.schedule, lines)
+    if switches := list(switch_lines(evaluated_run(folder), others)):
+        yield "\n".join(switches)
     if checkpoints:
         yield _checkpoints(checkpoints, settings)
 

@@ -33,6 +33,7 @@ from toolkit.report.read.results import Results, read_results
 from toolkit.report.read.runs import RunCurves, is_run, read_runs
 from toolkit.report.read.study import is_study, read_study
 from toolkit.run.folder import RunFolder
+from toolkit.run.switches import switches_of_runs
 
 PAGE = "report.html"
 _PACKAGES = ("torch", "transformers", "numpy", "scipy", "matplotlib")
@@ -170,6 +171,7 @@ def _compose(
         figures=tuple(figures),
         studies=sections,
         runs=runs,
+        switches=tuple(switches_of_runs([RunFolder(run.folder) for run in runs])),
         written=tuple(texts),
         machine=machine_facts(_PACKAGES),
         command=command,

@@ -50,6 +50,8 @@ class Contents:
     machine: Mapping[str, str]
     command: str
     date: str
+    switches: tuple[str, ...] = ()
+    """Lines on the runs' switches of objective."""
     left_out: str = ""
     """Words on runs without a curve."""
 
@@ -196,7 +198,10 @@ def _intervals(score: MeanScore, table: Table) -> str:
 def _figures(contents: Contents) -> str:
     if not contents.figures:
         return ""
-    parts = (f"<h3>{escape(figure.picture.title)}</h3>{figure.html()}" for figure in contents.figures)
+    parts = [f"<h3>{escape(figure.picture.title)}</h3>{figure.html()}" for figure in contents.figures]
+    if contents.switches:
+        lines = "".join(f"<li>{escape(line)}</li>" for line in contents.switches)
+        parts.append(f"<h3>Switches of objective</h3><ul>{lines}</ul>")
     return '<h2 id="figures">Figures</h2>' + "".join(parts)
 
 
