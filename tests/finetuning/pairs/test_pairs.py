@@ -30,6 +30,8 @@ from toolkit.cli import main
 from toolkit.conversion import to_hf
 from toolkit.core.errors import SettingsError, UserError
 from toolkit.experiments.grid import program
+from toolkit.experiments.grid.declaration import load_grid
+from toolkit.experiments.grid.plan import GridPlan
 from toolkit.experiments.grid.program import run_grid
 from toolkit.finetuning import get_task, open_source
 from toolkit.finetuning.pairs import likelihood
@@ -111,7 +113,7 @@ def check_scores(output, tokenizer, pairs, slow):
 @pytest.fixture
 def small_batches(monkeypatch):
     """Batches of a few copies, some of them padded."""
-    monkeypatch.setattr(likelihood, "_MOST_TOKENS_ON_CPU", 16)
+    monkeypatch.setattr(likelihood, "_MOST_ON_CPU", (16, 2**20))
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
@@ -346,3 +348,14 @@ def test_a_decoder_keeps_its_attention_unless_it_is_to_be_trained(tmp_path, caps
     source = open_source(str(save_decoder("gpt_neo", tmp_path / "m")), attention=None)
     assert getattr(source.config, "is_causal", True) is not False
     assert capsys.readouterr().out == ""
+    data, grid = write_data(tmp_path / "data"), tmp_path / "grid.toml"
+    grid.write_text(
+        f"[grid]\ndir = '{tmp_path / 'out'}'\nlearning_rates = [1e-3]\n[[model]]\nname = 'm'\npath = '{source.model}'\n"
+        f"[[task]]\nname = 'p'\nkind = 'pairs'\ntest = '{write_pairs(tmp_path / 'pairs.jsonl')}'\n"
+    )
+    plan = GridPlan(load_grid(grid))
+    plan.check_models(plan.cells)
+    grid.write_text(f"{grid.read_text()}[[task]]\nname = 'sc'\nkind = 'sc'\n{data['sc']}\n")
+    plan = GridPlan(load_grid(grid))
+    with pytest.raises(UserError, match=r"is a decoder .* and transformers cannot give it bidirectional attention"):
+        plan.check_models(plan.cells)

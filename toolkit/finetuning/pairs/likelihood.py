@@ -25,8 +25,8 @@ from toolkit.finetuning.trainer import Features
 from toolkit.objectives import get
 from toolkit.run.identity import last_kinds
 
-_MOST_TOKENS_ON_CPU, _MOST_TOKENS_ON_GPU, _MOST_LOGITS = 2**11, 2**15, 2**28
-"""Of a forward pass; measured on one core, where more are slower."""
+_MOST_ON_CPU, _MOST_ON_GPU = (2**11, 2**22), (2**15, 2**28)
+"""Tokens and logits of a forward pass; on one core more were slower."""
 
 
 def choose_form(source: EncoderSource, asked: Form | None) -> tuple[Form, int]:
@@ -83,11 +83,16 @@ def log_likelihoods(
     ]
     # The longest first: it decides the width of a batch, and whether there is memory for one.
     copies.sort(key=lambda copy: -len(inputs[copy[0]]["input_ids"]))
-    most = min(_MOST_TOKENS_ON_GPU if has_gpu() else _MOST_TOKENS_ON_CPU, _MOST_LOGITS // network.config.vocab_size)
+    most_tokens, most_logits = _MOST_ON_GPU if has_gpu() else _MOST_ON_CPU
     totals, start = np.zeros((len(inputs), 1)), 0
     with progress("scoring", total=len(copies), unit="inputs") as bar:
         while start < len(copies):
-            chosen = copies[start : start + max(1, most // len(inputs[copies[start][0]]["input_ids"]))]
+            number, targets = copies[start]
+            most_rows = min(
+                most_tokens // len(inputs[number]["input_ids"]),
+                most_logits // (len(targets) * network.config.vocab_size),
+            )
+            chosen = copies[start : start + max(1, most_rows)]
             rows = [torch.tensor(inputs[number]["input_ids"]) for number, _ in chosen]
             scores_N = _target_scores(network, rows, [targets for _, targets in chosen], mask_id, pad_id, offset)
             owners_N = [number for number, targets in chosen for _ in targets]
