@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from toolkit.cli.options import help_rows, option_of, settings_from
+from toolkit.cli.options import Model, help_rows, option_of, settings_from
 from toolkit.core.errors import SettingsError
 from toolkit.finetuning.settings import UNTRAINED, FinetuningSettings
 from toolkit.finetuning.tables import ENDINGS
@@ -40,12 +40,7 @@ _option = partial(option_of, FinetuningSettings)
 
 def command(
     task: Annotated[str, typer.Argument(metavar="TASK", help=_TASKS)],
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL", help="An encoder: a Hugging Face folder or hub id, or a run or checkpoint of this toolkit."
-        ),
-    ],
+    model: Model,
     output: Annotated[Path, typer.Option(metavar="DIR", help="Folder for result.json, predictions.jsonl and model/.")],
     train: Annotated[Path | None, typer.Option(metavar="FILE", help=_TRAINING_FILE)] = None,
     validation: Annotated[Path | None, typer.Option(metavar="FILE", help="A second file to evaluate on.")] = None,

@@ -11,6 +11,13 @@ from toolkit.core.errors import SettingsError
 from toolkit.core.settings import Settings, explain, invalid_value, meaning
 
 _Settings = TypeVar("_Settings", bound=Settings)
+Model = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL", help="A model: a Hugging Face folder or hub id, or a run or checkpoint of this toolkit."
+    ),
+]
+"""Argument of commands that evaluate."""
 Device = Annotated[
     str | None, typer.Option(metavar="a100|h100|h200|b200", help="With --dry-run: say how long it takes on these.")
 ]

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from toolkit.cli.options import option_of, settings_from
+from toolkit.cli.options import Model, option_of, settings_from
 from toolkit.finetuning.pairs.settings import MinimalPairsSettings
 
 EXAMPLES = (
@@ -15,13 +15,7 @@ EXAMPLES = (
 
 
 def command(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="A Hugging Face folder or hub id, or a run or checkpoint of this toolkit, with its head.",
-        ),
-    ],
+    model: Model,
     pairs: Annotated[
         Path,
         typer.Option(metavar="FILE|DIR", help="Pairs: sentence_good, sentence_bad and UID; BLiMP's files as they are."),

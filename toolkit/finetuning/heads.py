@@ -15,13 +15,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers import (
-    AutoModel,
-    AutoModelForCausalLM,
-    AutoModelForMaskedLM,
-    AutoModelForSequenceClassification,
-    PreTrainedModel,
-)
+from transformers import AutoModel, AutoModelForSequenceClassification, PreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from toolkit.core.errors import UserError
@@ -30,8 +24,6 @@ from toolkit.finetuning.settings import Initialization
 from toolkit.finetuning.source import EncoderSource, model_loading
 
 _HEAD_FILE = "head.safetensors"
-_LANGUAGE_MODELS = (AutoModelForCausalLM, AutoModelForMaskedLM)
-"""Their heads are not new."""
 
 
 class MeanPoolingClassifier(nn.Module):
@@ -82,8 +74,9 @@ def load_network(auto_class: Any, source: EncoderSource, **config_changes: Any) 
                 source.model, config=config, dtype=torch.float32, output_loading_info=True, trust_remote_code=False
             )
             missing = set(report["missing_keys"])
-    is_whole = network.base_model is network or auto_class in _LANGUAGE_MODELS
-    prefix = "" if is_whole else f"{network.base_model_prefix}."
+    # The head of a language model is not new.
+    is_old = network.base_model is network or network.get_output_embeddings() is not None  # type: ignore[no-untyped-call]
+    prefix = "" if is_old else f"{network.base_model_prefix}."
     # Masked-language models are saved without the pooler that some encoders have, and nothing here uses one.
     lacking = sorted(name for name in missing if name.startswith(prefix) and ".pooler." not in f".{name}")
     if lacking:
