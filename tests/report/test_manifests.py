@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.checkpoints import states_of, write_checkpoint
 from tests.support.finished_grids import row, write_finished_grid
-from toolkit.checkpoint.manifest import read_manifest
+from toolkit.checkpoint.manifest import ParentEntry, read_manifest
 from toolkit.report.read.manifests import flops_up_to, manifest_labels, with_manifest_labels
 from toolkit.report.read.results import read_results
 from toolkit.run.folder import RunFolder
@@ -76,6 +76,16 @@ def test_what_a_manifest_tells(tmp_path: Path) -> None:
         "mask_ratio": 0.3,
         "budget_steps": 40,
     }
+
+
+def test_a_merge_has_the_labels_of_its_last_checkpoint_and_is_told_apart(tmp_path: Path) -> None:
+    manifest = read_manifest(_checkpoint(tmp_path / "run", 40))
+    parents = tuple(ParentEntry(path="p", step=step, sha256="0", weight=0.5) for step in (20, 40))
+    folder = RunFolder(tmp_path)
+    merged = manifest_labels(manifest.model_copy(update={"merged": parents}), folder)
+    assert merged == {**manifest_labels(manifest, folder), "merged": 2}
+    begun = manifest.model_copy(update={"origin": {"run": "trunk", "step": "40", "merged": "2"}})
+    assert manifest_labels(begun, folder)["start"] == "2 merged up to trunk step 40"
 
 
 def test_a_ramp_of_the_mask_ratio_is_a_label_in_words(tmp_path: Path) -> None:

@@ -72,6 +72,9 @@ def manifest_labels(manifest: CheckpointManifest, folder: RunFolder) -> dict[str
     # An imported model that was not trained here would look like an untrained one.
     if manifest.step or not manifest.origin:
         labels |= {STEP: manifest.step, TOKENS: manifest.tokens}
+    # Else a merge would look like its last checkpoint.
+    if manifest.merged:
+        labels["merged"] = len(manifest.merged)
     if start := start_of(manifest):
         labels[START] = start
     seed = settings.get("run", {}).get("seed")
