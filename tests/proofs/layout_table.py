@@ -1,8 +1,9 @@
 """One run in every layout against one process: `python -m tests.proofs.layout_table [--write docs/parallelism.md]`.
 
-Every layout trains the run of `write_run`: 20 steps, the switch from CLM to MLM at step 10. Compared with the run on
-one rank are, in fp32, the loss and the gradient norm of every step, and the gradient of every parameter at step 1. In
-bf16 the measure is what one process shows when only its micro-batch changes, from 1 row to 4.
+Every layout trains the run of `write_run` for 20 steps: CLM, MLM, and a ramp from the one to the other. Compared with
+the run on one rank are, in fp32, the loss and the gradient norm of every step, and the gradient of every parameter in a
+step of both objectives. In bf16 the measure is what one process shows when only its micro-batch changes, from 1 row to
+4.
 """
 
 import argparse
@@ -34,9 +35,14 @@ _MODELS = {
     "untied MHA": ("model.num_key_value_heads=4",),
     "tied MHA": ("model.tie_word_embeddings=true", "model.num_key_value_heads=4"),
 }
-# One step whose first moment is the gradient.
+_PHASES = (
+    'schedule=[{objective="clm", steps=7}, {objective="mlm", steps=7}, '
+    '{mix=[{objective="clm", share={from=1.0, to=0.0}}, {objective="mlm", share={from=0.0, to=1.0}, weight=1.5}], '
+    "steps=6}]",
+)
+# One step, half of each objective, whose first moment is the gradient.
 _ONE_STEP = (
-    'schedule=[{objective="clm", steps=1}]',
+    'schedule=[{mix=[{objective="clm", share=0.5}, {objective="mlm", share=0.5, weight=1.5}], steps=1}]',
     "train.beta1=0.0",
     "train.grad_clip=0.0",
     "lr.warmup_steps=0",
@@ -52,7 +58,7 @@ class Row:
     loss: float
     norm: float
     gradient: float
-    """Of one parameter at step 1, |difference| / |gradient|."""
+    """Of one parameter in a step of both objectives, |difference| / |gradient|."""
     bf16_loss: float | None
     """None at stage 0, which has no bf16."""
 
@@ -123,13 +129,13 @@ class Runs:
 def measure(folder: Path, layouts: Sequence[Layout], models: Sequence[str]) -> tuple[list[Row], float]:
     """Rows of the table, and the spread of bf16 losses in one process."""
     runs = Runs(folder)
-    runs.want(_REFERENCE, "bf16 four rows", (_FOUR_ROWS, 'precision="bf16"'))
+    runs.want(_REFERENCE, "bf16 four rows", (*_PHASES, _FOUR_ROWS, 'precision="bf16"'))
     for layout in dict.fromkeys((_REFERENCE, *layouts)):
         for model in models:
-            runs.want(layout, model, _MODELS[model])
+            runs.want(layout, model, (*_PHASES, *_MODELS[model]))
             runs.want(layout, f"{model} one step", (*_MODELS[model], *_ONE_STEP))
         if layout.ds_config != "zero0":
-            runs.want(layout, "bf16", ("train.micro_batch_rows=1", 'precision="bf16"'))
+            runs.want(layout, "bf16", (*_PHASES, "train.micro_batch_rows=1", 'precision="bf16"'))
     runs.make()
     spread = runs.difference("loss", _REFERENCE, "bf16 four rows", reference="bf16")
     rows = [
@@ -148,11 +154,13 @@ def measure(folder: Path, layouts: Sequence[Layout], models: Sequence[str]) -> t
 def table(rows: Sequence[Row], spread: float) -> str:
     """The table in Markdown."""
     lines = [
-        f"{made_by('tests.proofs.layout_table', packages=('deepspeed', 'torch'))}: 20 steps, CLM to step 10, then MLM; "
-        "tied and untied embeddings, grouped and full key-value heads, the largest difference of all. In bf16 one "
-        f"process differs from itself by {spread:.1e} when its micro-batch goes from 1 row to 4.",
+        f"{made_by('tests.proofs.layout_table', packages=('deepspeed', 'torch'))}: 20 steps, CLM to step 7, MLM to "
+        "step 14, then a ramp of shares from CLM to MLM; tied and untied embeddings, grouped and full key-value heads, the "
+        f"largest difference of all. In bf16 one process differs from itself by {spread:.1e} when its micro-batch goes "
+        "from 1 row to 4.",
         "",
-        "| layout | ranks | loss, fp32 | gradient norm, fp32 | gradient of a parameter, step 1 | loss, bf16 |",
+        "| layout | ranks | loss, fp32 | gradient norm, fp32 | gradient of a parameter in a step of both objectives | "
+        "loss, bf16 |",
         "|---|---|---|---|---|---|",
     ]
     for row in rows:
