@@ -22,7 +22,7 @@ from torch.nn.functional import cross_entropy, silu
 
 from toolkit.model import ModelSettings
 from toolkit.model.kernels.cross_entropy import cross_entropy_sum
-from toolkit.model.kernels.cross_entropy_forms import Compiled
+from toolkit.model.kernels.cross_entropy_forms import EAGER, Compiled, CrossEntropyForm
 from toolkit.model.layers import apply_rope, rms_norm, rope_cos_sin
 
 _BF16 = 2
@@ -64,15 +64,19 @@ def head_contenders(job: Job) -> Iterator[tuple[str, HeadLoss]]:
     """The toolkit's head in both forms and at other chunk sizes, whole logits, and Liger's where it is installed."""
     yield from toolkit_heads()
     for chunk_rows in job.scale.head_chunks:
-        yield f"compiled, {chunk_rows} rows a chunk", partial(cross_entropy_sum, form=_CompiledChunks(chunk_rows))
+        yield f"compiled, {chunk_rows} rows a chunk", partial(_ours, form=_CompiledChunks(chunk_rows))
     yield "logits whole, compiled", torch.compile(_whole, backend=job.scale.compile_backend)
     yield "Liger", _liger
 
 
 def toolkit_heads() -> Iterator[tuple[str, HeadLoss]]:
     """The toolkit's head in both forms."""
-    yield "the toolkit's, compiled", partial(cross_entropy_sum, form=Compiled())
-    yield "the toolkit's, eager", cross_entropy_sum
+    yield "the toolkit's, compiled", partial(_ours, form=Compiled())
+    yield "the toolkit's, eager", _ours
+
+
+def _ours(hidden_ND: Tensor, weight_VD: Tensor, labels_N: Tensor, form: CrossEntropyForm = EAGER) -> Tensor:
+    return cross_entropy_sum(hidden_ND, weight_VD, labels_N, form=form)[0]
 
 
 class _CompiledChunks(Compiled):

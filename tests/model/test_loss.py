@@ -1,6 +1,7 @@
 """The chunked cross-entropy against torch's own, on whole logits."""
 
 import weakref
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tests.support.memory import allocated_by
 from toolkit.model.kernels import cross_entropy_forms as module
-from toolkit.model.kernels.cross_entropy import cross_entropy_sum, weighted_cross_entropy_sum
+from toolkit.model.kernels.cross_entropy import cross_entropy_sum
 from toolkit.model.kernels.cross_entropy_forms import EAGER, Compiled, CrossEntropyForm
 from toolkit.testing.tolerances import tolerance
 
@@ -26,6 +27,13 @@ def _problem(dtype: torch.dtype, *, num_targets: int = NUM_TARGETS) -> tuple[Ten
     labels = torch.randint(0, VOCABULARY, (num_targets,), generator=generator)
     labels[2:4] = -1
     return hidden, weight, labels
+
+
+def _sum(*arguments: Any, **named: Any) -> Tensor:
+    """Without weights."""
+    loss, losses = cross_entropy_sum(*arguments, **named)
+    assert losses is None
+    return loss
 
 
 @pytest.fixture(params=["eager", "compiled"])
@@ -52,7 +60,7 @@ def test_loss_and_gradients_equal_torchs(
 ) -> None:
     _set_chunk_rows(monkeypatch, chunk_rows)
     hidden, weight, labels = _problem(dtype)
-    ours = cross_entropy_sum(hidden, weight, labels, form=form) * 0.37
+    ours = _sum(hidden, weight, labels, form=form) * 0.37
     our_gradients = torch.autograd.grad(ours, (hidden, weight))
     theirs = cross_entropy(linear(hidden, weight), labels, ignore_index=-1, reduction="sum") * 0.37
     their_gradients = torch.autograd.grad(theirs, (hidden, weight))
@@ -69,7 +77,7 @@ def test_weights_are_in_value_and_gradient(
     _set_chunk_rows(monkeypatch, chunk_rows)
     hidden, weight, labels = _problem(torch.float64)
     weights = torch.linspace(0.0, 3.0, len(labels), dtype=torch.float64)
-    ours, losses = weighted_cross_entropy_sum(hidden, weight, labels, weights, z_loss=0.03, form=form)
+    ours, losses = cross_entropy_sum(hidden, weight, labels, weights, z_loss=0.03, form=form)
     our_gradients = torch.autograd.grad(ours * 0.37, (hidden, weight))
     logits = linear(hidden, weight)
     plain = cross_entropy(logits, labels, ignore_index=-1, reduction="none")
@@ -87,7 +95,7 @@ def test_a_weight_of_all_targets_scales_bf16_gradients_without_a_systematic_erro
     hidden, weight, labels = _problem(torch.bfloat16, num_targets=2000)
     found = []
     for factor in (1.0, 1.003):
-        loss, _ = weighted_cross_entropy_sum(hidden, weight, labels, torch.full((2000,), factor))
+        loss, _ = cross_entropy_sum(hidden, weight, labels, torch.full((2000,), factor))
         (gradient,) = torch.autograd.grad(loss, hidden)
         found.append(gradient.double().abs().sum())
     assert float(found[1] / found[0]) == pytest.approx(1.003, abs=2e-4)
@@ -99,7 +107,7 @@ def test_a_z_loss_is_in_the_gradient_and_not_in_the_value(
 ) -> None:
     _set_chunk_rows(monkeypatch, chunk_rows)
     hidden, weight, labels = _problem(torch.float64)
-    ours = cross_entropy_sum(hidden, weight, labels, z_loss=0.03, form=form) * 0.37
+    ours = _sum(hidden, weight, labels, z_loss=0.03, form=form) * 0.37
     our_gradients = torch.autograd.grad(ours, (hidden, weight))
     logits = linear(hidden, weight)
     plain = cross_entropy(logits, labels, ignore_index=-1, reduction="sum") * 0.37
@@ -115,7 +123,7 @@ def test_a_z_loss_is_in_the_gradient_and_not_in_the_value(
 def test_without_gradients_a_z_loss_changes_nothing() -> None:
     hidden, weight, labels = (part.detach() for part in _problem(torch.float64))
     with torch.no_grad():
-        values = [cross_entropy_sum(hidden, weight, labels, z_loss=z_loss).item() for z_loss in (0.0, 0.1)]
+        values = [_sum(hidden, weight, labels, z_loss=z_loss).item() for z_loss in (0.0, 0.1)]
     assert values[0] == pytest.approx(values[1], rel=1e-14)
 
 
@@ -123,7 +131,7 @@ def test_bf16_loss_is_summed_in_fp32(form: CrossEntropyForm, monkeypatch: pytest
     """The weights are rounded, the sum is not: it stays within rounding of the logits, however many terms it has."""
     _set_chunk_rows(monkeypatch, 64)
     hidden, weight, labels = _problem(torch.bfloat16, num_targets=3000)
-    ours = cross_entropy_sum(hidden, weight, labels, form=form)
+    ours = _sum(hidden, weight, labels, form=form)
     our_gradients = torch.autograd.grad(ours, (hidden, weight))
     wide_hidden, wide_weight = (part.detach().double().requires_grad_() for part in (hidden, weight))
     exact = cross_entropy(linear(wide_hidden, wide_weight), labels, ignore_index=-1, reduction="sum")
@@ -142,13 +150,13 @@ def test_softmax_of_bf16_logits_is_taken_in_fp32(form: CrossEntropyForm) -> None
     for number in range(4, NUM_TARGETS):
         rows = slice(number, number + 1)
         exact = cross_entropy(logits[rows], labels[rows]).item()
-        assert cross_entropy_sum(hidden[rows], weight, labels[rows], form=form).item() == pytest.approx(exact, rel=1e-5)
+        assert _sum(hidden[rows], weight, labels[rows], form=form).item() == pytest.approx(exact, rel=1e-5)
 
 
 def test_large_logits_do_not_overflow(form: CrossEntropyForm) -> None:
     hidden = torch.tensor([[1000.0, -1000.0]], requires_grad=True)
     weight = torch.eye(2, requires_grad=True)
-    loss = cross_entropy_sum(hidden, weight, torch.tensor([1]), form=form)
+    loss = _sum(hidden, weight, torch.tensor([1]), form=form)
     (d_hidden,) = torch.autograd.grad(loss, hidden)
     assert loss.item() == 2000.0
     assert d_hidden.tolist() == [[1.0, -1.0]]
@@ -159,7 +167,7 @@ def test_no_target_gives_zero_and_zero_gradients(num_targets: int, form: CrossEn
     """An empty list, and a list of padding."""
     hidden = torch.randn(num_targets, WIDTH, requires_grad=True)
     weight = torch.randn(VOCABULARY, WIDTH, requires_grad=True)
-    loss = cross_entropy_sum(hidden, weight, torch.full((num_targets,), -1), form=form)
+    loss = _sum(hidden, weight, torch.full((num_targets,), -1), form=form)
     loss.backward()
     assert loss.item() == 0.0
     assert hidden.grad.shape == (num_targets, WIDTH)
@@ -182,9 +190,9 @@ def test_no_gradient_is_computed_without_need() -> None:
     """One product for the logits; with gradients, two more. In fp64, whose products are all one operation."""
     hidden, weight, labels = _problem(torch.float64)
     with torch.no_grad(), _ProductCounter() as without:
-        loss = cross_entropy_sum(hidden, weight, labels)
+        loss = _sum(hidden, weight, labels)
     with _ProductCounter() as with_gradients:
-        same = cross_entropy_sum(hidden, weight, labels)
+        same = _sum(hidden, weight, labels)
     assert (without.count, with_gradients.count) == (1, 3)
     assert not loss.requires_grad
     assert loss.item() == same.item()
@@ -193,7 +201,7 @@ def test_no_gradient_is_computed_without_need() -> None:
 def test_frozen_weights_get_no_gradient() -> None:
     hidden, weight, labels = _problem(torch.float64)
     weight.requires_grad_(False)
-    cross_entropy_sum(hidden, weight, labels).backward()
+    _sum(hidden, weight, labels).backward()
     assert weight.grad is None
     expected = cross_entropy(linear(hidden, weight), labels, ignore_index=-1, reduction="sum")
     torch.testing.assert_close(hidden.grad, *torch.autograd.grad(expected, hidden), **tolerance(torch.float64))
@@ -207,7 +215,7 @@ def test_the_work_is_three_products(dtype: torch.dtype) -> None:
     weight = torch.empty(vocabulary, width, dtype=dtype, device="meta", requires_grad=True)
     labels = torch.zeros(num_targets, dtype=torch.int64, device="meta")
     with FlopCounterMode(display=False) as counter:
-        cross_entropy_sum(hidden, weight, labels).backward()
+        _sum(hidden, weight, labels).backward()
     assert counter.get_total_flops() == 3 * 2 * num_targets * vocabulary * width
 
 
@@ -222,9 +230,9 @@ def test_one_graph_serves_any_number_of_targets(monkeypatch: pytest.MonkeyPatch)
     with torch._dynamo.config.patch(error_on_recompile=True):
         for num_targets in (256, 512, 768, 1024, 1280):
             hidden, weight, labels = _problem(torch.bfloat16, num_targets=num_targets)
-            cross_entropy_sum(hidden, weight, labels, form=Compiled())
+            _sum(hidden, weight, labels, form=Compiled())
             with torch.no_grad():
-                cross_entropy_sum(hidden, weight, labels, form=Compiled())
+                _sum(hidden, weight, labels, form=Compiled())
     assert graphs.frame_count == 2
 
 
@@ -284,7 +292,7 @@ def test_a_chunk_is_gone_before_the_next_one_is_made(monkeypatch: pytest.MonkeyP
             hidden = torch.randn(8 * num_chunks, WIDTH).bfloat16().requires_grad_()
             labels = torch.arange(8 * num_chunks)
             with _LargeTensors(8 * vocabulary) as tensors:
-                cross_entropy_sum(hidden, weight, labels, z_loss=z_loss)
+                _sum(hidden, weight, labels, z_loss=z_loss)
             peaks.append(tensors.peak)
         assert peaks[0] > 8 * vocabulary * 4
         assert peaks[1:] == peaks[:1] * 2

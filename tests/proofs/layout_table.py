@@ -155,9 +155,9 @@ def table(rows: Sequence[Row], spread: float) -> str:
     """The table in Markdown."""
     lines = [
         f"{made_by('tests.proofs.layout_table', packages=('deepspeed', 'torch'))}: 20 steps, CLM to step 7, MLM to "
-        "step 14, then a ramp of shares from CLM to MLM; tied and untied embeddings, grouped and full key-value heads, the "
-        f"largest difference of all. In bf16 one process differs from itself by {spread:.1e} when its micro-batch goes "
-        "from 1 row to 4.",
+        "step 14, then a ramp of shares from CLM to MLM; tied and untied embeddings, grouped and full key-value heads, "
+        f"the largest difference of all. In bf16 one process differs from itself by {spread:.1e} when its micro-batch "
+        "goes from 1 row to 4.",
         "",
         "| layout | ranks | loss, fp32 | gradient norm, fp32 | gradient of a parameter in a step of both objectives | "
         "loss, bf16 |",

@@ -23,7 +23,7 @@ from toolkit.core.errors import SettingsError
 from toolkit.core.types import AttentionKind
 from toolkit.model.attention import MixedAttention, SegmentAttention
 from toolkit.model.config import ModelSettings
-from toolkit.model.kernels.cross_entropy import weighted_cross_entropy_sum
+from toolkit.model.kernels.cross_entropy import cross_entropy_sum
 from toolkit.model.kernels.cross_entropy_forms import EAGER, CrossEntropyForm, VocabularyColumns
 from toolkit.model.kernels.flash import FlashKernel
 from toolkit.model.layers import (
@@ -268,7 +268,7 @@ class Head(nn.Module):
 
     def forward(self, hidden_ND: Tensor, labels_N: Tensor, weights_N: Tensor | None = None) -> Tensor:
         """Sum of the cross-entropies, 0-dim fp32; times `weights_N` where there are some."""
-        loss, losses_N = weighted_cross_entropy_sum(
+        loss, losses_N = cross_entropy_sum(
             hidden_ND, self.weight, labels_N, weights_N, columns=self.columns, z_loss=self.z_loss, form=self.form
         )
         if self.losses is not None and losses_N is not None:

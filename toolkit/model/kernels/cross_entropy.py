@@ -23,25 +23,7 @@ def cross_entropy_sum(
     hidden_ND: Tensor,
     weight_VD: Tensor,
     labels_N: Tensor,
-    *,
-    columns: VocabularyColumns = _ALL_COLUMNS,
-    z_loss: float = 0.0,
-    form: CrossEntropyForm = EAGER,
-) -> Tensor:
-    """Sum of the cross-entropies of `hidden_ND @ weight_VD.T` against `labels_N`, as a 0-dim fp32 tensor.
-
-    See `weighted_cross_entropy_sum`, of which it is the case without weights.
-    """
-    return weighted_cross_entropy_sum(hidden_ND, weight_VD, labels_N, None, columns=columns, z_loss=z_loss, form=form)[
-        0
-    ]
-
-
-def weighted_cross_entropy_sum(
-    hidden_ND: Tensor,
-    weight_VD: Tensor,
-    labels_N: Tensor,
-    weights_N: Tensor | None,
+    weights_N: Tensor | None = None,
     *,
     columns: VocabularyColumns = _ALL_COLUMNS,
     z_loss: float = 0.0,
