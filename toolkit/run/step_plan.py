@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 from pydantic import ValidationError
 
 from toolkit.core.errors import SettingsError
@@ -149,6 +150,8 @@ class StepPlan:
     def dealt(self, step: int) -> IntArray:
         """Rows of each objective in the update with 0-based index `step`."""
         phase = self.schedule.phase_at(step)
+        if len(phase.mix) == 1:
+            return np.array([self.rows_at(step)])
         if phase.index not in self._dealt:
             rows = self.rows[phase.index]
             sizes = [rows.at(number) for number in range(phase.stop - phase.start)]
