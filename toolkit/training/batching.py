@@ -4,7 +4,7 @@ Shapes: B rows in a micro-batch, S positions in a row, N targets.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import torch
 
 from toolkit.core.draws import Draws, keyed_uint64
 from toolkit.core.types import AttentionKind, IntArray
-from toolkit.data import Rows, RowStream, row_hashes
+from toolkit.data import Rows, RowStream, TokenRows, row_hashes
 from toolkit.engine.step import MicroBatch
 from toolkit.model.segments import MixedRows, SegmentLayout, to_device
 from toolkit.objectives.base import Objective
@@ -139,15 +139,12 @@ class EvaluationBatches:
         for number in range(self.num_batches):
             first = (number * self.data_parallel_size + self.data_rank) * size
             rows_B = np.arange(first, min(first + size, self.num_rows), dtype=np.int64)
-            segments_BS = np.zeros((size, length), dtype=np.int32)
-            input_ids_BS = np.zeros((size, length), dtype=np.int64)
-            rows = self.rows.read(rows_B, np.zeros_like(rows_B))
-            draws = Draws(evaluation_seed, rows_B, num_columns=length)
-            made = Problem.of_one(objective, rows, draws)
-            segments_BS[: rows_B.size], input_ids_BS[: rows_B.size] = rows.segments_BS, made.targets.input_ids_BS
-            targets = replace(made.targets, input_ids_BS=input_ids_BS)
-            num_causal = size if objective.attention is AttentionKind.CAUSAL else 0
-            problem = replace(made, targets=targets, segments_BS=segments_BS, num_causal=num_causal)
+            read = self.rows.read(rows_B, np.zeros_like(rows_B))
+            missing = ((0, size - rows_B.size), (0, 0))
+            rows = TokenRows(np.pad(read.tokens_BS, missing), np.pad(read.segments_BS, missing))
+            problem = Problem.of_one(
+                objective, rows, Draws(evaluation_seed, first + np.arange(size), num_columns=length)
+            )
             yield _make_micro_batch(problem, 1, self.device, self.targets_multiple)
 
 
