@@ -736,8 +736,8 @@ FAULTS = (
     Fault(
         name="evaluation: the last batch has fewer rows, another shape to compile",
         path="toolkit/training/batching.py",
-        old="segments_BS = np.zeros((size, length), dtype=np.int32)",
-        new="size = max(1, rows_B.size)\n            segments_BS = np.zeros((size, length), dtype=np.int32)",
+        old="missing = ((0, size - rows_B.size), (0, 0))",
+        new="size = max(1, rows_B.size)\n            missing = ((0, size - rows_B.size), (0, 0))",
         tests=("tests/training/test_batching.py",),
     ),
     Fault(
