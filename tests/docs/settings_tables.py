@@ -19,9 +19,9 @@ from toolkit.data import BlendEntry
 from toolkit.experiments.grid.declaration import Grid, ModelEntry, TaskEntry
 from toolkit.finetuning import FinetuningSettings
 from toolkit.finetuning.ir.task import RetrievalSettings
-from toolkit.finetuning.pairs.settings import MinimalPairsSettings
 from toolkit.finetuning.qa.task import QuestionAnsweringSettings
 from toolkit.finetuning.sc.task import SequenceClassificationSettings
+from toolkit.finetuning.settings import MinimalPairsSettings
 from toolkit.objectives.diffusion import DiffusionSettings
 from toolkit.objectives.mixture import MixEntry
 from toolkit.objectives.mlm import MaskRatioRamp, MlmSettings

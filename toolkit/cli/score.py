@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from toolkit.cli.options import Model, option_of, settings_from
-from toolkit.finetuning.pairs.settings import MinimalPairsSettings
+from toolkit.finetuning.settings import MinimalPairsSettings
 
 EXAMPLES = (
     "toolkit score runs/mine --pairs blimp/data --output runs/blimp",

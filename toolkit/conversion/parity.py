@@ -26,7 +26,6 @@ from toolkit.model.config import ModelSettings
 from toolkit.model.encoder import Encoder
 from toolkit.model.layers import linear
 
-"""What to do about one whose manifest and tensors do not belong together."""
 _TOLERANCE = 2e-5
 # Our logits and theirs were at most 2.5 times as far apart as theirs in fp32 and fp64, over random models whose
 # rounding error spans four decades; a fault in a tensor or an angle moves logits by a good part of themselves.

@@ -154,12 +154,15 @@ def _list_folder(folder: Path, survey: _Survey, *, visited: set[Path]) -> None:
     known = {f"{name}{ending}" for name in places.get(folder, {}) for ending in (".bin", ".idx")}
     known |= {CORPUS_MANIFEST, _TOKENIZER_FOLDER}
     for path in _listed(folder):
-        if path.name in known or _is_plan(path.name, places.get(folder, {})) or _is_lock(path):
+        # Processes hold a lock while they write; there is nothing in it.
+        is_lock = _LOCK.fullmatch(path.name) and path.is_file() and path.stat().st_size == 0
+        if path.name in known or _is_plan(path.name, places.get(folder, {})) or is_lock:
             continue
+        summary = _SUMMARY.fullmatch(path.name)
         is_corpus = path.name == _HOLDOUT_FOLDER or (path / CORPUS_MANIFEST).exists()
         if path.is_dir() and is_corpus and path.resolve() not in visited:
             _list_folder(path, survey, visited=visited)
-        elif _is_summary(path.name, manifest):
+        elif summary and manifest.manifest_sha256[:16] == summary["manifest_sha256"]:
             survey.files.append(_self_checked_file(path, is_summary_whole, _SUMMARY_FAULT))
         else:
             survey.unexpected_files.append(path)
@@ -245,16 +248,6 @@ def _is_plan(name: str, shards: dict[str, str]) -> bool:
     """Name of a plan of one of these shards, as its index is now."""
     found = _PLAN.fullmatch(name)
     return found is not None and shards.get(found["shard"], "")[:16] == found["sha256_idx"]
-
-
-def _is_summary(name: str, manifest: CorpusManifest) -> bool:
-    found = _SUMMARY.fullmatch(name)
-    return found is not None and manifest.manifest_sha256[:16] == found["manifest_sha256"]
-
-
-def _is_lock(path: Path) -> bool:
-    """Files that processes hold while they write; there is nothing in them."""
-    return _LOCK.fullmatch(path.name) is not None and path.is_file() and path.stat().st_size == 0
 
 
 def _listed(folder: Path) -> list[Path]:

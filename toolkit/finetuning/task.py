@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy.typing as npt
 import torch
 from torch import nn
+from transformers import PreTrainedModel
 
 from toolkit.core.errors import SettingsError
 from toolkit.core.plugins import Plugins
@@ -27,6 +28,8 @@ from toolkit.finetuning.trainer import Features, predict, train
 
 _LOWER_IS_BETTER = re.compile(r"^(?!neg_)(.*_)?(loss|error|perplexity|mse|rmse|mae|wer|cer)(_|@|$)")
 
+IGNORED = -100
+"""In place of a label: the loss leaves it out."""
 DataT = TypeVar("DataT")
 Prediction = dict[str, Any]
 """A row of predictions.jsonl, and what else `score` needs (see `Task.row`)."""
@@ -179,6 +182,27 @@ class Task(ABC, Generic[DataT]):
     ) -> Mapping[Split, Outputs]:
         """`answer` for each split but the training split; a family may share work between them."""
         return {split: self.answer(network, inputs, source) for split, inputs in features.items()}
+
+
+class ClassesOfTokens(Task[DataT]):
+    """A family with a class for each token, or none (`IGNORED`)."""
+
+    def collate_labels(self, labels: Sequence[Any], *, width: int) -> torch.Tensor:
+        """Labels (B, S); padding has none."""
+        return torch.tensor([[*row, *[IGNORED] * (width - len(row))] for row in labels])
+
+    def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Mean cross-entropy of the tokens that have a class."""
+        return nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED)
+
+    def num_targets(self, labels: torch.Tensor) -> int:
+        """Tokens that have a class."""
+        return int((labels != IGNORED).sum())
+
+    def save(self, network: nn.Module, folder: Path, data: DataT) -> None:
+        """The folder of the stock class."""
+        assert isinstance(network, PreTrainedModel)
+        network.save_pretrained(folder)
 
 
 def _complaints(candidate: object) -> list[str]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from toolkit.core.console import columns, console
 from toolkit.core.errors import SettingsError
@@ -125,7 +125,8 @@ def _row(folder: RunFolder, name: str) -> RunRow:
         age = max(time.time() - folder.metrics_file.stat().st_mtime, 0.0)
     except OSError:
         age = None
-    left = _seconds_left(plan, line) if state == "training" else None
+    speed = positions_per_second(plan, line) if state == "training" else None
+    left = speed and (plan.positions(schedule.total_steps) - plan.positions(line["step"])) / speed
     return RunRow(name, state, step, schedule.total_steps, line["loss"], line.get("tokens_per_second"), left, age)
 
 
@@ -137,12 +138,6 @@ def _state(step: int, saved: int, first: int, total: int, *, is_in_use: bool) ->
     if step == first:
         return "not started"
     return "stopped" if step == saved else "failed"
-
-
-def _seconds_left(plan: StepPlan, line: dict[str, Any]) -> float | None:
-    """What the positions to come take at the speed of the newest line."""
-    speed = positions_per_second(plan, line)
-    return None if speed is None else (plan.positions(plan.schedule.total_steps) - plan.positions(line["step"])) / speed
 
 
 @lru_cache(maxsize=4096)

@@ -72,6 +72,7 @@ def probe_checkpoint(run_dir: str, step: int) -> dict[str, Any]:
 
     from toolkit.checkpoint.read import open_unverified
     from toolkit.finetuning.linear_probe import probe_scores
+    from toolkit.model.config import ModelSettings
     from toolkit.run.folder import RunFolder
     from toolkit.run.load import read_without_objectives
 
@@ -84,7 +85,7 @@ def probe_checkpoint(run_dir: str, step: int) -> dict[str, Any]:
     checkpoint = open_unverified(folder.checkpoint(step))
     task = _task(settings)
     data = task.read(_files(settings))
-    model = _model_settings(checkpoint)
+    model = ModelSettings.model_validate(checkpoint.manifest.table("model"))
     features = task.encode(data, _source(checkpoint, model))
     scores = probe_scores(task, data, features, _hidden_states(checkpoint, model), steps=settings.steps)
     return {"score": scores[task.metric], **scores}
@@ -101,12 +102,6 @@ def _files(settings: ProbeSettings) -> dict[Any, Path]:
     from toolkit.finetuning import Split
 
     return {Split.TRAIN: Path(settings.train), Split.TEST: Path(settings.test)}
-
-
-def _model_settings(checkpoint: "Checkpoint") -> "ModelSettings":
-    from toolkit.model.config import ModelSettings
-
-    return ModelSettings.model_validate(checkpoint.manifest.table("model"))
 
 
 def _source(checkpoint: "Checkpoint", model: "ModelSettings") -> "EncoderSource":

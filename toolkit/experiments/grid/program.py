@@ -12,7 +12,7 @@ from toolkit.core.errors import UserError
 from toolkit.core.files import atomic_write
 from toolkit.core.text import counted
 from toolkit.execution.scheduling import run_work
-from toolkit.execution.work import NOBODY, Executor, ExecutorKind, Failed, Finished, Observer
+from toolkit.execution.work import NOBODY, ExecutorKind, Failed, Finished
 from toolkit.experiments.grid.cells import Cell, Outcome, Score
 from toolkit.experiments.grid.choice import (
     counted_cells,
@@ -53,7 +53,8 @@ def run_grid(
             items, logs = [plan.work(cell) for cell in missing], logs_folder(plan)
             opened = open_executor(executor, items, num_workers=num_workers, logs=logs)
             with opened as workers, shown(tally) as display:
-                _run_rounds(plan, tally, workers, share=share, observer=display)
+                while missing := _next_round(plan, tally):
+                    run_work([plan.work(cell) for cell in missing], workers, share=share, observer=display)
         _end(plan, share, tally)
     print_outcome(plan, tally)
     return 1 if tally.failed else 0
@@ -120,17 +121,15 @@ def _declare(grid: Grid, plan: GridPlan, share: GridShare) -> None:
 
 def _end(plan: GridPlan, share: GridShare, tally: GridTally) -> None:
     with share.locked():
-        _take_finished(plan, tally)
+        # Cells that failed here, and that another command has finished since.
+        for cell in [cell for cell in tally.failed if plan.outcome(cell) is not None]:
+            del tally.failed[cell]
+            tally.add(Finished(NOBODY, cell))
         _write_results(plan, tally)
         if tally.num_left == len(tally.failed) == len(share.others()) == 0:
             # Needed only while the grid runs.
             for folder in (plan.folder.exports, plan.folder.locks, plan.folder.trainings):
                 shutil.rmtree(folder, ignore_errors=True)
-
-
-def _run_rounds(plan: GridPlan, tally: GridTally, executor: Executor, *, share: GridShare, observer: Observer) -> None:
-    while missing := _next_round(plan, tally):
-        run_work([plan.work(cell) for cell in missing], executor, share=share, observer=observer)
 
 
 def _next_round(plan: GridPlan, tally: GridTally) -> list[Cell]:
@@ -167,14 +166,6 @@ def _outcome(plan: GridPlan, cell: Cell) -> Outcome:
             f"{_SECONDS_TO_SEE:.0f} seconds later. All machines need one file system; the same command goes on."
         )
     return outcome
-
-
-def _take_finished(plan: GridPlan, tally: GridTally) -> None:
-    """Cells that failed here, and that another command has finished since."""
-    for cell in list(tally.failed):
-        if plan.outcome(cell) is not None:
-            del tally.failed[cell]
-            tally.add(Finished(NOBODY, cell))
 
 
 def _write_results(plan: GridPlan, tally: GridTally) -> None:

@@ -19,7 +19,7 @@ from toolkit.core.errors import SettingsError
 from toolkit.core.types import AttentionKind
 from toolkit.engine.gpus import has_gpu
 from toolkit.finetuning.heads import load_network
-from toolkit.finetuning.pairs.settings import Form
+from toolkit.finetuning.settings import Form
 from toolkit.finetuning.source import EncoderSource, is_decoder, looks_ahead
 from toolkit.finetuning.trainer import Features
 from toolkit.objectives import get

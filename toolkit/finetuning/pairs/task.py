@@ -13,8 +13,7 @@ from toolkit.core.errors import UserError
 from toolkit.core.types import AttentionKind
 from toolkit.engine.precision import Precision
 from toolkit.finetuning.pairs.likelihood import choose_form, load_language_model, log_likelihoods
-from toolkit.finetuning.pairs.settings import MinimalPairsSettings
-from toolkit.finetuning.settings import FinetuningSettings, Split
+from toolkit.finetuning.settings import FinetuningSettings, MinimalPairsSettings, Split
 from toolkit.finetuning.source import EncoderSource
 from toolkit.finetuning.tables import read_table
 from toolkit.finetuning.task import Outputs, Prediction, Task

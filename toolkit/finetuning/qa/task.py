@@ -36,10 +36,8 @@ from toolkit.finetuning.qa.squad import Question, read_questions
 from toolkit.finetuning.qa.windows import WindowBuilder
 from toolkit.finetuning.settings import FinetuningSettings, Split
 from toolkit.finetuning.source import EncoderSource
-from toolkit.finetuning.task import Outputs, Prediction, Task
+from toolkit.finetuning.task import ClassesOfTokens, Outputs, Prediction, Task
 from toolkit.finetuning.trainer import Features
-
-_IGNORED = -100
 
 
 class QuestionAnsweringSettings(FinetuningSettings):
@@ -193,7 +191,7 @@ class QuestionAnswering(Task[Questions]):
         return sum(not question.answers for question in test) / len(test)
 
 
-class PaperQuestionAnswering(QuestionAnswering):
+class PaperQuestionAnswering(ClassesOfTokens[Questions], QuestionAnswering):
     """Answers by the tokens that are tagged as theirs, with token classification."""
 
     _labels: ClassVar[Mapping[int, str]] = {0: "outside", 1: "answer"}
@@ -205,18 +203,6 @@ class PaperQuestionAnswering(QuestionAnswering):
     def network(self, data: Questions, source: EncoderSource) -> nn.Module:
         """The stock class for token classification."""
         return self._load(AutoModelForTokenClassification, source)
-
-    def collate_labels(self, labels: Sequence[Any], *, width: int) -> torch.Tensor:
-        """The class of each token, (B, S); padding has none."""
-        return torch.tensor([[*classes, *[_IGNORED] * (width - len(classes))] for classes in labels])
-
-    def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Mean cross-entropy of the batch's tokens."""
-        return nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=_IGNORED)
-
-    def num_targets(self, labels: torch.Tensor) -> int:
-        """Tokens without padding."""
-        return int((labels != _IGNORED).sum())
 
     def decode(
         self, data: Questions, features: Mapping[Split, Features], outputs: Mapping[Split, Outputs]
@@ -242,11 +228,6 @@ class PaperQuestionAnswering(QuestionAnswering):
             for split, rows in predictions.items()
         }
         return {split: {"paper_f1": float(np.mean(of_split))} for split, of_split in scores.items()}
-
-    def save(self, network: nn.Module, folder: Path, data: Questions) -> None:
-        """The stock class."""
-        assert isinstance(network, PreTrainedModel)
-        network.save_pretrained(folder)
 
 
 _OF_PROTOCOL: Mapping[str, type[QuestionAnswering]] = {"standard": QuestionAnswering, "paper": PaperQuestionAnswering}

@@ -7,22 +7,19 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from torch import nn
-from transformers import AutoModelForTokenClassification, PreTrainedModel
+from transformers import AutoModelForTokenClassification
 from transformers.models.auto.modeling_auto import MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING
 
 from toolkit.core.errors import UserError
 from toolkit.finetuning.heads import load_network
 from toolkit.finetuning.settings import Split
 from toolkit.finetuning.source import EncoderSource
-from toolkit.finetuning.task import Outputs, Prediction, Task
+from toolkit.finetuning.task import IGNORED, ClassesOfTokens, Outputs, Prediction
 from toolkit.finetuning.tc.conll import TaggedFile, TaggedSentence, read_conll
 from toolkit.finetuning.tc.tag_schemes import OUTSIDE, TagScheme, entity_scores, rewritten, sentence_macro_f1
 from toolkit.finetuning.tc.word_inputs import NO_WORD, WordInputs, paper_word_inputs, word_inputs
 from toolkit.finetuning.trainer import Features
-
-_IGNORED = -100
 
 
 @dataclass(frozen=True)
@@ -40,7 +37,7 @@ class TaggedText:
         return [[index[tag] for tag in rewritten(row.tags, TagScheme.IOB2)] for row in self.sentences[split]]
 
 
-class TokenClassification(Task[TaggedText]):
+class TokenClassification(ClassesOfTokens[TaggedText]):
     """A tag for each word, by a linear layer over its first token (`paper`: over each of its tokens)."""
 
     name: ClassVar[str] = "tc"
@@ -88,18 +85,6 @@ class TokenClassification(Task[TaggedText]):
         }
         return load_network(AutoModelForTokenClassification, source, **named)
 
-    def collate_labels(self, labels: Sequence[list[int]], *, width: int) -> torch.Tensor:
-        """Labels (B, S), padded with what the loss ignores."""
-        return torch.tensor([[*row, *[_IGNORED] * (width - len(row))] for row in labels])
-
-    def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Cross-entropy, averaged over the tokens that answer for a word."""
-        return nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=_IGNORED)
-
-    def num_targets(self, labels: torch.Tensor) -> int:
-        """Tokens that answer for a word."""
-        return int((labels != _IGNORED).sum())
-
     def decode(
         self, data: TaggedText, features: Mapping[Split, Features], outputs: Mapping[Split, Outputs]
     ) -> Mapping[Split, list[Prediction]]:
@@ -119,11 +104,6 @@ class TokenClassification(Task[TaggedText]):
     def row(self, prediction: Prediction) -> Prediction:
         """The tags alone."""
         return {"prediction": prediction["prediction"]}
-
-    def save(self, network: nn.Module, folder: Path, data: TaggedText) -> None:
-        """The folder of the stock class; its configuration has the tags."""
-        assert isinstance(network, PreTrainedModel)
-        network.save_pretrained(folder)
 
     @staticmethod
     def usage(model: Path) -> str:
@@ -163,7 +143,7 @@ def _labels(data: TaggedText, words: Sequence[int], blanks: Sequence[int], class
 
     Without a label, whatever is predicted for a blank would reach those who use the model through `pipeline`.
     """
-    labels = [_IGNORED if word == NO_WORD else classes[word] for word in words]
+    labels = [IGNORED if word == NO_WORD else classes[word] for word in words]
     for place, word in enumerate(blanks):
         if word != NO_WORD:
             labels[place] = classes[word] if data.tags[classes[word]].startswith("I-") else 0

@@ -83,7 +83,8 @@ def markdown(table: Table) -> str:
 def latex(table: Table) -> str:
     r"""A `table` environment for `\input`, or a `longtable` where it needs several pages; needs booktabs."""
     text = _environment(table)
-    if signs := "".join(sign for sign in _foreign_signs(text) if not _is_common(sign)):
+    common = {*range(_LATIN_END), *range(_PUNCTUATION, _ARROWS_END)}
+    if signs := "".join(sign for sign in _foreign_signs(text) if ord(sign) not in common):
         return (
             f"% pdfLaTeX may not know these signs: {signs}\n% Use XeLaTeX or LuaLaTeX with a font that has them, or "
             f"declare each, as tables.tex does.\n{text}"
@@ -126,10 +127,6 @@ def latex_document(tables: Mapping[str, str]) -> str:
 
 def _foreign_signs(text: str) -> list[str]:
     return sorted({sign for sign in text if not sign.isascii()})
-
-
-def _is_common(sign: str) -> bool:
-    return ord(sign) < _LATIN_END or _PUNCTUATION <= ord(sign) < _ARROWS_END
 
 
 def comma_separated(table: Table) -> str:

@@ -137,17 +137,13 @@ def missing_table(results: Results) -> Table | None:
         groups.setdefault(key, []).append((one.cell.seed, one.message))
     if not groups:
         return None
-    rows = tuple(
-        (model, task, rate, ", ".join(str(seed) for seed, _ in found), reason.value, _shortened(found[0][1]))
-        for (model, task, rate, reason), found in groups.items()
-    )
+    rows = list[tuple[TableCell, ...]]()
+    for (model, task, rate, reason), found in groups.items():
+        message = textwrap.shorten(found[0][1], _LONGEST_MESSAGE, placeholder=" ...")
+        rows.append((model, task, rate, ", ".join(str(seed) for seed, _ in found), reason.value, message))
     note = f"{missing_summary(results.missing)}. A learning rate can be chosen where all its seeds have a result."
     head = ("model", "data set", "learning rate", "seeds", "reason", "message")
-    return Table("missing-runs", "Runs without a result", note, head, rows, num_names=len(head))
-
-
-def _shortened(message: str) -> str:
-    return textwrap.shorten(message, _LONGEST_MESSAGE, placeholder=" ...")
+    return Table("missing-runs", "Runs without a result", note, head, tuple(rows), num_names=len(head))
 
 
 def slug(text: str) -> str:

@@ -1,6 +1,6 @@
 """Figures of scores against labels of models: numbers such as the CLM share, sizes such as `610m`, and texts."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from toolkit.core.text import counted, first_few
@@ -42,7 +42,7 @@ def _pictures(level: Level, axis: Axis, file: str) -> Iterator[Picture]:
         caption += f" Not drawn, as they have no {title}: {first_few(without)}."
     if any(row.seeds is Seeds.NONE for members in lines.rows.values() for row in members):
         caption += f" Without a bar: a single {level.seeds.removesuffix('s')}, or none known."
-    panels = tuple(_panels(level, axis, lines))
+    panels = tuple(_panels(level, axis, lines, varied=False))
     picture = Picture(
         name=f"{level.name}-by-{file}",
         title=f"Score by {title}",
@@ -60,25 +60,20 @@ def _pictures(level: Level, axis: Axis, file: str) -> Iterator[Picture]:
             name=f"{level.name}-variation-by-{file}",
             title=f"Variation of the score with the {title}",
             caption=f"Score minus the mean of its line, seed by seed; {caption}",
-            panels=tuple(_variation_panels(level, axis, lines)),
+            panels=tuple(_panels(level, axis, lines, varied=True)),
         )
 
 
-def _panels(level: Level, axis: Axis, lines: Lines) -> Iterator[Panel]:
+def _panels(level: Level, axis: Axis, lines: Lines, *, varied: bool) -> Iterator[Panel]:
+    """A panel for each family: of its scores, or of their differences from the mean of each line."""
+    make_points, y_label = (_variation_points, "difference (points)") if varied else (_score_points, "test score (%)")
     for kind, tasks in level.families.items():
-        points = {name: list(_score_points(rows, tasks, axis)) for name, rows in lines.rows.items()}
+        points = {name: list(make_points(rows, tasks, axis)) for name, rows in lines.rows.items()}
         if series := _series(points, axis):
-            yield Panel(family_name(kind), series, y_label="test score (%)", floor=floor_of(tasks))
+            yield Panel(family_name(kind), series, y_label, floor=None if varied else floor_of(tasks))
 
 
-def _variation_panels(level: Level, axis: Axis, lines: Lines) -> Iterator[Panel]:
-    for kind, tasks in level.families.items():
-        points = {name: list(_variation_points(rows, tasks, axis)) for name, rows in lines.rows.items()}
-        if series := _series(points, axis):
-            yield Panel(family_name(kind), series, y_label="difference (points)")
-
-
-def _score_points(rows: Iterable[Row], tasks: Sequence[TaskInfo], axis: Axis) -> Iterator[Point]:
+def _score_points(rows: Sequence[Row], tasks: Sequence[TaskInfo], axis: Axis) -> Iterator[Point]:
     for row in rows:
         if (found := row.estimate(tasks)) is not None:
             yield Point.of(axis.places[row.labels[axis.name]], found)

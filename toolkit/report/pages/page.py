@@ -153,17 +153,13 @@ def _folded(title: str, parts: Sequence[str], *, is_open: bool) -> str:
 
 
 def _table(table: Table, anchors: Anchors, *, css: str = "data filterable") -> str:
+    # Names of labels may break after an underscore, so that scores have room.
     head = "".join(
-        f"<th{'' if index < table.num_names else ' class=right'}>{_heading(heading)}</th>"
+        f"<th{'' if index < table.num_names else ' class=right'}>{escape(heading).replace('_', '_<wbr>')}</th>"
         for index, heading in enumerate(table.head)
     )
     rows = "".join(f"<tr>{''.join(_cells(table, row, anchors))}</tr>" for row in table.rows)
     return f'<div class="scroll"><table class="{css}"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
-
-
-def _heading(text: str) -> str:
-    """Names of labels may break after an underscore, so that scores have room."""
-    return escape(text).replace("_", "_<wbr>")
 
 
 def _cells(table: Table, row: Sequence[TableCell], anchors: Anchors) -> Iterator[str]:

@@ -74,7 +74,8 @@ class Results:
     @property
     def makers(self) -> dict[str, int]:
         """Numbers of runs by the versions, device and dtype that made them; empty where no run tells."""
-        found = Counter("unknown" if cell.made_by is None else _maker(cell.made_by) for cell in self.cells)
+        makers = ({"unknown": ""} if cell.made_by is None else cell.made_by for cell in self.cells)
+        found = Counter(", ".join(f"{name} {value}".strip() for name, value in maker.items()) for maker in makers)
         return {} if found.keys() == {"unknown"} else dict(found)
 
     @property
@@ -98,10 +99,6 @@ class Results:
         for cell in self.cells:
             found.setdefault((cell.model, cell.task), []).append(cell)
         return found
-
-
-def _maker(made_by: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in made_by.items())
 
 
 def read_results(folders: Iterable[Path]) -> Results:
