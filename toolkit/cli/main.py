@@ -31,10 +31,9 @@ _COMMANDS = {
     "grid": "Fine-tune models on tasks, rates and seeds",
     "report": "Tables, tests and figures from grids and runs",
 }
-_NOT_BUILT = {"plan"}
 _BELOW = {"tokenizer": "train"}
 """Commands that are groups, with the one command in each."""
-_RESERVED = {"adapt", "estimate", "doctor", "launch", "watch"}
+_RESERVED = {"plan", "adapt", "estimate", "doctor", "launch", "watch"}
 
 
 # The library has its own copy of click, whose names it does not export.
@@ -83,7 +82,7 @@ class _LazyGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name = args[0]
-        if name in _NOT_BUILT | _RESERVED:
+        if name in _RESERVED:
             anything = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
             command = TyperCommand(name, callback=lambda: _refuse(name), hidden=True, context_settings=anything)
             return name, command, args[1:]

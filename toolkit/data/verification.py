@@ -147,7 +147,11 @@ def _list_folder(folder: Path, survey: _Survey, *, visited: set[Path]) -> None:
         return
     survey.files += _shard_files(folder, manifest)
     survey.files += _tokenizer_files(folder / _TOKENIZER_FOLDER, manifest, survey)
-    places = _shards_by_place(folder, manifest)
+    # By folder that holds shards, the hash of each one's index by the shard's name there.
+    places: dict[Path, dict[str, str]] = {}
+    for number, name in enumerate(manifest.table.names):
+        prefix = folder / name
+        places.setdefault(prefix.parent, {})[prefix.name] = manifest.table.sha256_idx(number)
     for place, shards in places.items():
         plans = (path for path in _listed(place) if _is_plan(path.name, shards))
         survey.files += [_self_checked_file(path, is_whole, _PLAN_FAULT) for path in plans]
@@ -233,15 +237,6 @@ def _self_checked_file(path: Path, is_intact: Callable[[Path], bool], fault: str
         return found
 
     return _CorpusFile(path, examine)
-
-
-def _shards_by_place(folder: Path, manifest: CorpusManifest) -> dict[Path, dict[str, str]]:
-    """Hashes by folder that holds shards: the hash of each one's index, by the shard's name there."""
-    places: dict[Path, dict[str, str]] = {}
-    for number, name in enumerate(manifest.table.names):
-        prefix = folder / name
-        places.setdefault(prefix.parent, {})[prefix.name] = manifest.table.sha256_idx(number)
-    return places
 
 
 def _is_plan(name: str, shards: dict[str, str]) -> bool:

@@ -72,6 +72,11 @@ class Task(ABC, Generic[DataT]):
             )
 
     @property
+    def is_paper(self) -> bool:
+        """True where inputs and metrics are those of the paper's authors."""
+        return self.settings.protocol == "paper"
+
+    @property
     def metric(self) -> str:
         """The main metric."""
         return self.metric_names[0] if self.settings.metric is None else self.settings.metric

@@ -136,11 +136,9 @@ def read_rows(run: DeclaredRun, corpora: RunCorpora) -> RunData:
 
 def _training_rows(run: DeclaredRun, corpora: Sequence[tuple[NamedCorpus, ...]]) -> tuple[TrainingRows, ...]:
     """The rows of each phase; made once for equal data."""
-    seed, phases, parts = run.settings.run.seed, run.plan.data, list[TrainingRows]()
-    for number, data in enumerate(phases):
-        if data in phases[:number]:
-            parts.append(parts[phases.index(data)])
-        else:
-            rows = tuple(open_rows(named.corpus, data, seed=seed) for named in corpora[number])
-            parts.append(TrainingRows(data, corpora[number], rows, seed))
-    return tuple(parts)
+    seed, firsts, made = run.settings.run.seed, [run.plan.data.index(data) for data in run.plan.data], {}
+    for number in dict.fromkeys(firsts):
+        data = run.plan.data[number]
+        rows = tuple(open_rows(named.corpus, data, seed=seed) for named in corpora[number])
+        made[number] = TrainingRows(data, corpora[number], rows, seed)
+    return tuple(made[number] for number in firsts)

@@ -11,7 +11,7 @@ from toolkit.checkpoint.read import open_checkpoint
 from toolkit.core.errors import SettingsError
 from toolkit.core.files import atomic_write
 from toolkit.experiments.grid.declaration import TaskEntry
-from toolkit.experiments.grid.steps import at_steps
+from toolkit.experiments.grid.inputs import at_steps
 from toolkit.experiments.study.declaration import load_study
 from toolkit.experiments.study.finetuning import grid_of
 from toolkit.experiments.study.models import models_of

@@ -25,11 +25,10 @@ from toolkit.core.types import AttentionKind
 from toolkit.engine.gpus import has_gpu
 from toolkit.experiments.encoders import check_model, export_encoder, needs_export
 from toolkit.experiments.grid.declaration import ModelEntry, TaskEntry
-from toolkit.experiments.grid.steps import at_steps
 from toolkit.finetuning import EncoderSource, FinetuningSettings, Split, get_task, open_source
 from toolkit.finetuning.named.datasets import NamedDataset, named_dataset
 from toolkit.finetuning.source import model_loading
-from toolkit.run.folder import RunFolder
+from toolkit.run.folder import RunFolder, kept_checkpoints
 
 
 class HubAccess(Enum):
@@ -144,6 +143,22 @@ def _hash_files(files: list[Path], given: Path, known: KnownHashes) -> dict[str,
         file.relative_to(root).as_posix() if file.is_relative_to(root) else file.name: known.hash(file)
         for file in files
     }
+
+
+def at_steps(entry: ModelEntry) -> list[ModelEntry]:
+    """The models of an entry: itself, or one for each checkpoint of its run that `steps` names, by step."""
+    if entry.steps is None:
+        return [entry]
+    written = f'"{entry.steps}"' if isinstance(entry.steps, str) else list(entry.steps)
+    asked = f"[[model]] {entry.name}: steps = {written}"
+    return [
+        ModelEntry(
+            name=f"{entry.name}@{step}",
+            path=str(path),
+            labels={**entry.labels, "training_step": step},
+        )
+        for step, path in kept_checkpoints(Path(entry.path), entry.chosen, asked=asked, option="steps")
+    ]
 
 
 def resolve_models(entry: ModelEntry, exports: Path, *, hub: HubAccess, known: KnownHashes) -> list[ResolvedModel]:

@@ -144,18 +144,15 @@ class _Reporter(WorkShare):
             # Before a worker that was lost is replaced.
             self.on_look()
         elif isinstance(event, Failed):
-            self._screen.print(f"{name}: {self._why_not(event)}")
+            needs = self._pieces[event.key].needs
+            why = f"failed on the way to step {until:,}: {event.message}"
+            if event.worker == NOBODY and needs is not None:
+                why = f"not started on the way to step {until:,}: it needs step {needs[1]:,} of {needs[0]}"
+            self._screen.print(f"{name}: {why}")
         elif isinstance(event, Lost):
             self._screen.print(f"{name}: lost on the way to step {until:,} ({event.reason}); it is started again")
         elif self._live is None:
             self._screen.print(f"{name}: done up to step {until:,}")
-
-    def _why_not(self, event: Failed) -> str:
-        _, until = event.key
-        needs = self._pieces[event.key].needs
-        if event.worker == NOBODY and needs is not None:
-            return f"not started on the way to step {until:,}: it needs step {needs[1]:,} of {needs[0]}"
-        return f"failed on the way to step {until:,}: {event.message}"
 
     def on_look(self) -> None:
         if self._live is not None:

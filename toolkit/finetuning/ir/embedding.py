@@ -46,7 +46,7 @@ def new_embedder(
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
     encoder = load_network(AutoModel, source)
-    tokenizer = _TOKENIZERS[protocol](source)
+    tokenizer = _tokenizer(source, protocol=protocol)
     check_room(tokenizer.model_max_length, tokenizer.num_special_tokens_to_add())
     # The module reads a folder only; the encoder itself is the one that was loaded and checked.
     with TemporaryDirectory(prefix="toolkit-embedding-") as folder, quiet_transformers():
@@ -66,21 +66,16 @@ def new_embedder(
     )
 
 
-def _standard_tokenizer(source: EncoderSource) -> PreTrainedTokenizerBase:
+def _tokenizer(source: EncoderSource, *, protocol: str) -> PreTrainedTokenizerBase:
     tokenizer = source.tokenizer
+    if protocol == "paper":
+        back = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+        return _limited(_framed(source, front=[], back=back), paper_length(source))
     end_id = missing_end_id(tokenizer)
     if end_id is None:
         return _limited(tokenizer, source.max_length)
     frame = post_processor_frame(_backend(source))
     return _limited(_framed(source, front=frame.front, back=[*frame.back, end_id]), source.max_length)
-
-
-def _paper_tokenizer(source: EncoderSource) -> PreTrainedTokenizerBase:
-    end_id = source.tokenizer.eos_token_id
-    return _limited(_framed(source, front=[], back=[] if end_id is None else [end_id]), paper_length(source))
-
-
-_TOKENIZERS = {"standard": _standard_tokenizer, "paper": _paper_tokenizer}
 
 
 def _framed(source: EncoderSource, *, front: Sequence[int], back: Sequence[int]) -> PreTrainedTokenizerBase:

@@ -1,6 +1,6 @@
 """Retrieval (`ir`): a SentenceTransformer that finds the documents which answer a query."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -13,10 +13,10 @@ from toolkit.core.console import console
 from toolkit.core.errors import UserError
 from toolkit.core.text import counted
 from toolkit.finetuning.ir import beir
-from toolkit.finetuning.ir.beir import Collection, Grades, Judgements
+from toolkit.finetuning.ir.beir import Collection, Judgements
 from toolkit.finetuning.ir.contrastive import Pair, plan_batches, train_contrastively
 from toolkit.finetuning.ir.embedding import new_embedder, search
-from toolkit.finetuning.ir.ranking_metrics import Rankings, paper_ndcg, ranking_scores
+from toolkit.finetuning.ir.ranking_metrics import paper_ndcg, ranking_scores
 from toolkit.finetuning.settings import FinetuningSettings, Split
 from toolkit.finetuning.source import EncoderSource
 from toolkit.finetuning.task import Outputs, Prediction, Task
@@ -84,10 +84,6 @@ class Retrieval(Task[JudgedSplits]):
     Settings: ClassVar[type[FinetuningSettings]] = RetrievalSettings
     settings: RetrievalSettings
 
-    @property
-    def _form(self) -> "_Form":
-        return _FORMS[self.settings.protocol]
-
     def read(self, files: Mapping[Split, Path]) -> JudgedSplits:
         """BEIR folders, or one file of judgements in one of them."""
         read = _read_all(files)
@@ -98,9 +94,12 @@ class Retrieval(Task[JudgedSplits]):
         answered = {split: judged for split, judged in judgements.items() if split is not Split.TRAIN}
         searched: dict[Split, list[str]] = {}
         for split, judged in answered.items():
-            given = [answered[other] for other in answered if other in files and split in files] or [judged]
-            documents = judged.collection.documents
-            searched[split] = [one for one in self._form.searched(judged, given) if documents[one].joined(" ")]
+            documents, chosen = judged.collection.documents, {*judged.collection.documents}
+            if self.is_paper:
+                # What is judged, for validation or test.
+                given = [answered[other] for other in answered if other in files and split in files] or [judged]
+                chosen = {one for other in given if other.collection is judged.collection for one in other.documents}
+            searched[split] = [one for one in documents if one in chosen and documents[one].joined(" ")]
         return JudgedSplits(judgements, searched)
 
     def encode(self, data: JudgedSplits, source: EncoderSource) -> Mapping[Split, Features]:
@@ -117,7 +116,8 @@ class Retrieval(Task[JudgedSplits]):
         return features
 
     def _texts(self, collection: Collection) -> dict[str, str]:
-        return {identity: document.joined(self._form.separator) for identity, document in collection.documents.items()}
+        separator = ". " if self.is_paper else " "
+        return {identity: document.joined(separator) for identity, document in collection.documents.items()}
 
     def _pairs(self, judged: Judgements, texts: Mapping[str, str]) -> list[Pair]:
         pairs: list[Pair] = []
@@ -126,7 +126,7 @@ class Retrieval(Task[JudgedSplits]):
             relevant = [texts[document] for document, grade in grades.items() if grade > 0]
             others = [texts[document] for document, grade in grades.items() if grade <= 0]
             wanted = frozenset(relevant)
-            negatives = self._form.negatives(text for text in others if text and text not in wanted)
+            negatives = () if self.is_paper else tuple(text for text in others if text and text not in wanted)
             num_empty += relevant.count("")
             question = judged.collection.queries[query]
             pairs.extend(Pair(question, text, wanted, negatives) for text in relevant if text)
@@ -212,7 +212,10 @@ class Retrieval(Task[JudgedSplits]):
         scores: dict[Split, dict[str, float]] = {}
         for split, rows in predictions.items():
             grades, rankings = data.judgements[split].grades, {row["id"]: row["ranking"] for row in rows}
-            scores[split] = self._form.scores(grades, rankings)
+            if self.is_paper:
+                scores[split] = {"paper_ndcg@10": paper_ndcg(grades, rankings)}
+            else:
+                scores[split] = ranking_scores(grades, rankings)
         return scores
 
     def dataset(self, files: Mapping[Split, Path]) -> str:
@@ -255,37 +258,3 @@ def _read_all(files: Mapping[Split, Path]) -> dict[Split, Judgements]:
 
 
 _WHAT_TO_GIVE = "Give a BEIR folder (corpus.jsonl, queries.jsonl, qrels/), or a file of judgements in one."
-
-
-@dataclass(frozen=True)
-class _Form:
-    """Differences of the protocols.
-
-    `searched` are ids of documents, from a split's judgements and those that validation and test have; `negatives` are
-    learnt from, of the texts that are judged not relevant to a query.
-    """
-
-    separator: str
-    searched: Callable[[Judgements, Sequence[Judgements]], Iterable[str]]
-    negatives: Callable[[Iterable[str]], tuple[str, ...]]
-    scores: Callable[[Grades, Rankings], dict[str, float]]
-
-
-def _whole_collection(judged: Judgements, given: Sequence[Judgements]) -> Iterable[str]:
-    return judged.collection.documents
-
-
-def _what_is_judged(judged: Judgements, given: Sequence[Judgements]) -> list[str]:
-    union = {document for other in given if other.collection is judged.collection for document in other.documents}
-    return [document for document in judged.collection.documents if document in union]
-
-
-_FORMS: Mapping[str, _Form] = {
-    "standard": _Form(" ", _whole_collection, tuple, ranking_scores),
-    "paper": _Form(
-        ". ",
-        _what_is_judged,
-        lambda texts: (),
-        lambda grades, rankings: {"paper_ndcg@10": paper_ndcg(grades, rankings)},
-    ),
-}

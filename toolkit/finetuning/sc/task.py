@@ -1,8 +1,8 @@
 """Sequence classification (`sc`): a class, a number or a set of labels for a text or a pair of texts."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -12,7 +12,7 @@ from torch import nn
 
 from toolkit.core.console import console
 from toolkit.finetuning.heads import has_head_file, new_classifier, save_classifier
-from toolkit.finetuning.inputs import Encoded, InputBuilder, check_not_empty, paper_inputs
+from toolkit.finetuning.inputs import InputBuilder, check_not_empty, paper_inputs
 from toolkit.finetuning.sc.examples import Example, label_reader, text_columns_of, to_examples
 from toolkit.finetuning.sc.labels import LABEL_TYPES, LabelKind
 from toolkit.finetuning.settings import FinetuningSettings, Split
@@ -72,15 +72,11 @@ class SequenceClassification(Task[LabelledTexts]):
     @property
     def _scores(self) -> Mapping[str, str]:
         """Metrics, by name in results, as the label type calls them."""
-        return self._form.scores or {name: name for name in self._kind.metrics}
+        return {"paper_accuracy": "accuracy"} if self.is_paper else {name: name for name in self._kind.metrics}
 
     @property
     def _kind(self) -> type[LabelKind]:
         return LABEL_TYPES[self.settings.label_type]
-
-    @property
-    def _form(self) -> "_Form":
-        return _FORMS[self.settings.protocol]
 
     def read(self, files: Mapping[Split, Path]) -> LabelledTexts:
         """Rows of tables, whose labels fit those of the training file."""
@@ -104,7 +100,11 @@ class SequenceClassification(Task[LabelledTexts]):
         features: dict[Split, Features] = {}
         for split, path in data.files.items():
             examples = data.examples[split]
-            rows, num_cut = self._form.inputs(examples, self.pair_labels(data), source)
+            if self.is_paper:
+                rows, num_cut = paper_inputs(paper_texts(examples, self.pair_labels(data)), source)
+            else:
+                second = [example.text_pair for example in examples if example.text_pair is not None]
+                rows, num_cut = InputBuilder(source)([example.text for example in examples], second or None)
             check_not_empty(rows, str(path), [example.row for example in examples])
             if num_cut:
                 console().print(
@@ -178,28 +178,6 @@ class SequenceClassification(Task[LabelledTexts]):
         return self.score(data, {Split.TEST: rows})[Split.TEST][self.metric]
 
 
-@dataclass(frozen=True)
-class _Form:
-    """Differences of the protocols: inputs from a split's examples, and the label type's scores by another name."""
-
-    inputs: Callable[[Sequence[Example], Sequence[str], EncoderSource], tuple[list[Encoded], int]]
-    scores: Mapping[str, str] = field(default_factory=dict)
-    """Empty: all, by their own names."""
-
-
-def _standard_inputs(
-    examples: Sequence[Example], pair_labels: Sequence[str], source: EncoderSource
-) -> tuple[list[Encoded], int]:
-    second = [example.text_pair for example in examples if example.text_pair is not None]
-    return InputBuilder(source)([example.text for example in examples], second or None)
-
-
-def _paper_inputs(
-    examples: Sequence[Example], pair_labels: Sequence[str], source: EncoderSource
-) -> tuple[list[Encoded], int]:
-    return paper_inputs(paper_texts(examples, pair_labels), source)
-
-
 def paper_texts(examples: Sequence[Example], pair_labels: Sequence[str]) -> list[str]:
     """Each text as the paper's authors have it; the two of a pair are labelled lines of one string."""
     return [
@@ -208,9 +186,3 @@ def paper_texts(examples: Sequence[Example], pair_labels: Sequence[str]) -> list
         else f"{pair_labels[0]}: {example.text}\n{pair_labels[1]}: {example.text_pair}"
         for example in examples
     ]
-
-
-_FORMS: Mapping[str, _Form] = {
-    "standard": _Form(_standard_inputs),
-    "paper": _Form(_paper_inputs, scores={"paper_accuracy": "accuracy"}),
-}

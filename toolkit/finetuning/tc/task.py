@@ -1,8 +1,8 @@
 """Token classification (`tc`): entities in sentences of words, from CoNLL columns."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,7 +18,7 @@ from toolkit.finetuning.source import EncoderSource
 from toolkit.finetuning.task import IGNORED, ClassesOfTokens, Outputs, Prediction
 from toolkit.finetuning.tc.conll import TaggedFile, TaggedSentence, read_conll
 from toolkit.finetuning.tc.tag_schemes import OUTSIDE, TagScheme, entity_scores, rewritten, sentence_macro_f1
-from toolkit.finetuning.tc.word_inputs import NO_WORD, WordInputs, paper_word_inputs, word_inputs
+from toolkit.finetuning.tc.word_inputs import NO_WORD, paper_word_inputs, word_inputs
 from toolkit.finetuning.trainer import Features
 
 
@@ -44,10 +44,6 @@ class TokenClassification(ClassesOfTokens[TaggedText]):
     metrics: ClassVar[Mapping[str, str]] = {"standard": "f1", "paper": "paper_f1"}
     other_metrics: ClassVar[Mapping[str, tuple[str, ...]]] = {"standard": ("precision", "recall")}
 
-    @property
-    def _form(self) -> "_Form":
-        return _FORMS[self.settings.protocol]
-
     def read(self, files: Mapping[Split, Path]) -> TaggedText:
         """Sentences of CoNLL files, with entities of types that the training file has."""
         tagged = {split: read_conll(path) for split, path in files.items()}
@@ -61,7 +57,8 @@ class TokenClassification(ClassesOfTokens[TaggedText]):
         features: dict[Split, Features] = {}
         for split, sentences in data.sentences.items():
             classes = data.classes(split)
-            inputs = self._form.inputs([sentence.tokens for sentence in sentences], source)
+            build = paper_word_inputs if self.is_paper else word_inputs
+            inputs = build([sentence.tokens for sentence in sentences], source)
             for row in inputs:
                 row["labels"] = _labels(data, row["words"], row["blanks"], classes[row["sentence"]])
             features[split] = inputs
@@ -81,7 +78,7 @@ class TokenClassification(ClassesOfTokens[TaggedText]):
         named: dict[str, Any] = {
             "id2label": dict(enumerate(data.tags)),
             "label2id": {tag: number for number, tag in enumerate(data.tags)},
-            **self._form.config_changes,
+            **({"classifier_dropout": 0.0} if self.is_paper else {}),
         }
         return load_network(AutoModelForTokenClassification, source, **named)
 
@@ -99,7 +96,14 @@ class TokenClassification(ClassesOfTokens[TaggedText]):
         self, data: TaggedText, predictions: Mapping[Split, list[Prediction]]
     ) -> Mapping[Split, dict[str, float]]:
         """`precision`, `recall` and `f1` of entities, micro-averaged; under `paper`, `paper_f1`."""
-        return {split: self._form.scores(data, split, rows) for split, rows in predictions.items()}
+        scores = {}
+        for split, rows in predictions.items():
+            if self.is_paper:
+                scores[split] = {"paper_f1": sentence_macro_f1(data.classes(split), [row["classes"] for row in rows])}
+            else:
+                truth = [sentence.tags for sentence in data.sentences[split]]
+                scores[split] = entity_scores(truth, [row["prediction"] for row in rows])
+        return scores
 
     def row(self, prediction: Prediction) -> Prediction:
         """The tags alone."""
@@ -168,26 +172,3 @@ def _prediction(data: TaggedText, split: Split, classes: Sequence[int | None]) -
     tags = [OUTSIDE if number is None else data.tags[number] for number in classes]
     scheme = data.schemes[split]
     return {"prediction": tags if scheme is TagScheme.IOB2 else rewritten(tags, scheme), "classes": list(classes)}
-
-
-@dataclass(frozen=True)
-class _Form:
-    inputs: Callable[[Sequence[Sequence[str]], EncoderSource], WordInputs]
-    scores: Callable[[TaggedText, Split, Sequence[Prediction]], dict[str, float]]
-    config_changes: Mapping[str, Any] = field(default_factory=dict)
-    """Of the network's configuration."""
-
-
-def _standard_scores(data: TaggedText, split: Split, rows: Sequence[Prediction]) -> dict[str, float]:
-    truth = [sentence.tags for sentence in data.sentences[split]]
-    return entity_scores(truth, [row["prediction"] for row in rows])
-
-
-def _paper_scores(data: TaggedText, split: Split, rows: Sequence[Prediction]) -> dict[str, float]:
-    return {"paper_f1": sentence_macro_f1(data.classes(split), [row["classes"] for row in rows])}
-
-
-_FORMS: Mapping[str, _Form] = {
-    "standard": _Form(word_inputs, _standard_scores),
-    "paper": _Form(paper_word_inputs, _paper_scores, config_changes={"classifier_dropout": 0.0}),
-}

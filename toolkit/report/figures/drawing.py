@@ -7,7 +7,7 @@ import warnings
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from toolkit.report.figures.pictures import Panel, Picture, Series, Ticks
+from toolkit.report.figures.pictures import Panel, Picture, Series
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,7 +59,9 @@ def draw(picture: Picture, file_format: str, shape: Shape = Shape.WIDE) -> bytes
     columns = min(most, len(picture.panels))
     lines = math.ceil(len(picture.panels) / columns)
     labels = list(dict.fromkeys(series.label for panel in picture.panels for series in panel.series if series.label))
-    legend_columns = _legend_columns(labels, width)
+    # As many as fit: a letter is about 0.065 inches wide, a line's sample 0.5.
+    longest = max((len(label) for label in labels), default=1)
+    legend_columns = max(1, min(len(labels) or 1, int(width / (0.5 + 0.065 * longest))))
     legend = _LEGEND_LINE * math.ceil(len(labels) / legend_columns) + 0.1 if labels != [] and len(labels) > 1 else 0.0
     rows = max(len(panel.rows or ()) for panel in picture.panels)
     height = lines * ((rows + 3) * _ROW_HEIGHT if rows else _PANEL_HEIGHT) + legend + _MARGIN
@@ -118,20 +120,16 @@ def _draw_panel(axes: "Axes", picture: Picture, panel: Panel) -> dict[str, Any]:
         )
     values = sorted({point.x for series in panel.series for point in series.points})
     if picture.ticks is not None:
-        _name_ticks(axes, picture.ticks)
+        longest = max(_SIGNS_ON_AN_AXIS // max(len(picture.ticks), 1), 6)
+        names = ["\n".join(textwrap.wrap(name, longest)) for _, name in picture.ticks]
+        axes.set_xticks([place for place, _ in picture.ticks], names, parse_math=False)
+        axes.minorticks_off()
+        axes.margins(x=0.12)
     elif picture.has_points and len(values) <= _LONGEST_AXIS_LIST:
         axes.set_xticks(values, [_tick(value) for value in values])
         axes.minorticks_off()
         axes.margins(x=0.08)
     return handles
-
-
-def _name_ticks(axes: "Axes", ticks: Ticks) -> None:
-    longest = max(_SIGNS_ON_AN_AXIS // max(len(ticks), 1), 6)
-    names = ["\n".join(textwrap.wrap(name, longest)) for _, name in ticks]
-    axes.set_xticks([place for place, _ in ticks], names, parse_math=False)
-    axes.minorticks_off()
-    axes.margins(x=0.12)
 
 
 def _draw_series(axes: "Axes", picture: Picture, series: Series) -> Any:
@@ -149,12 +147,6 @@ def _draw_series(axes: "Axes", picture: Picture, series: Series) -> Any:
         xs, ys = [point.x for point in bars], [point.y for point in bars]
         axes.errorbar(xs, ys, yerr=[below, above], fmt="none", ecolor=color, elinewidth=1.0, capsize=2.5, alpha=0.75)
     return line
-
-
-def _legend_columns(labels: list[str], width: float) -> int:
-    """Number of columns that fit: a letter is about 0.065 inches wide, a line's sample 0.5."""
-    longest = max((len(label) for label in labels), default=1)
-    return max(1, min(len(labels) or 1, int(width / (0.5 + 0.065 * longest))))
 
 
 def _tick(value: float) -> str:

@@ -41,7 +41,8 @@ def runs_section(results: Results, members: Mapping[str, Sequence[str]], *, outp
     for model in results.models:
         where = "" if model.path is None else f'<p class="fine">Weights: <code>{escape(model.path)}</code></p>'
         parts.append(f'<section><h3 id="{anchors[model.name]}">{escape(model.name)}</h3>{where}')
-        parts.append(_labels_line(model.labels or {}))
+        labels = ", ".join(f"{name} {number_text(value)}" for name, value in (model.labels or {}).items())
+        parts.append(f'<p class="fine">{escape(labels)}</p>' if labels else "")
         for task in results.tasks:
             cells = results.of(model.name, task.name)
             if cells:
@@ -51,40 +52,24 @@ def runs_section(results: Results, members: Mapping[str, Sequence[str]], *, outp
     return "\n".join([*parts, "</div>"])
 
 
-def _labels_line(labels: Mapping[str, object]) -> str:
-    listed = ", ".join(
-        f"{name} {number_text(value)}" for name, value in labels.items() if isinstance(value, str | int | float)
-    )
-    return f'<p class="fine">{escape(listed)}</p>' if listed else ""
-
-
 def _run_table(title: str, anchor: str, cells: Sequence[Score], results: Results, output: Path) -> str:
     rate = results.rates.get((cells[0].model, cells[0].task))
     metrics = list(dict.fromkeys([cells[0].metric, *(name for cell in cells for name in cell.test)]))
     names = ["learning rate", "seed", "validation", *(f"test {name}" for name in metrics), "files"]
     head = "".join(f'<th class="right">{escape(name)}</th>' for name in names)
-    rows = "".join(
-        _run_row(
-            cell,
-            metrics,
-            _link(results.place(cell).result_file, output),
-            css=" class=chosen" if cell.learning_rate == rate else "",
+    rows = ""
+    for cell in cells:
+        css = " class=chosen" if cell.learning_rate == rate else ""
+        scores = [(cell.validation or {}).get(cell.metric), *(cell.test.get(name) for name in metrics)]
+        rows += (
+            f'<tr{css}><td class="right" data-value="{cell.learning_rate}">{cell.learning_rate:g}</td>'
+            f'<td class="right">{cell.seed}</td>{"".join(map(_number, scores))}'
+            f'<td class="right">{_link(results.place(cell).result_file, output)}</td></tr>'
         )
-        for cell in cells
-    )
     return (
         f"<details><summary>{escape(title)}</summary>"
         f'<div class="scroll"><table class="data" id="{anchor}"><thead><tr>{head}</tr></thead>'
         f"<tbody>{rows}</tbody></table></div></details>"
-    )
-
-
-def _run_row(cell: Score, metrics: Sequence[str], link: str, *, css: str) -> str:
-    scores = [(cell.validation or {}).get(cell.metric), *(cell.test.get(name) for name in metrics)]
-    numbers = "".join(map(_number, scores))
-    return (
-        f'<tr{css}><td class="right" data-value="{cell.learning_rate}">{cell.learning_rate:g}</td>'
-        f'<td class="right">{cell.seed}</td>{numbers}<td class="right">{link}</td></tr>'
     )
 
 
