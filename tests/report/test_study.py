@@ -12,10 +12,9 @@ from tests.support.runs import write_run
 from toolkit.core.errors import UserError
 from toolkit.experiments.study.program import study_json
 from toolkit.report import write_report
-from toolkit.report.compare.study_table import study_table
+from toolkit.report.compare.score_tables import study_table
 from toolkit.report.figures.drawing import draw
-from toolkit.report.figures.pictures import Point
-from toolkit.report.figures.study_picture import study_picture
+from toolkit.report.figures.pictures import Point, study_picture
 from toolkit.report.read.study import Segment, read_study
 
 TRUNK, LEAF, ALONE = "run-clm-8", "run-clm-3-mlm40-8", "run-mlm40-6"

@@ -15,14 +15,12 @@ from toolkit.experiments.study.folder import StudyFolder
 from toolkit.report.compare.comparisons import comparison_table, difference_tables
 from toolkit.report.compare.formats import comma_separated, latex, latex_document, markdown
 from toolkit.report.compare.levels import Level, configuration_level, configuration_members, model_level
-from toolkit.report.compare.score_tables import score_tables
-from toolkit.report.compare.study_table import study_table
+from toolkit.report.compare.score_tables import score_tables, study_table
 from toolkit.report.compare.tables import IntervalKind, Table, missing_table, rates_table, scores_csv
 from toolkit.report.figures.drawing import draw
 from toolkit.report.figures.label_pictures import label_pictures
-from toolkit.report.figures.pictures import Picture, loss_picture
+from toolkit.report.figures.pictures import Picture, loss_picture, study_picture
 from toolkit.report.figures.rate_pictures import rate_pictures
-from toolkit.report.figures.study_picture import study_picture
 from toolkit.report.output_folder import check_output_folder, replace_report
 from toolkit.report.pages.figure import Figure
 from toolkit.report.pages.model_index import model_indexes, mteb_results

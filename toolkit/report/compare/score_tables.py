@@ -1,4 +1,4 @@
-"""Tables of scores: averages of the families of tasks, and each family by data set."""
+"""Tables of scores: averages of the families of tasks, each family by data set, and the models of a study."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +20,7 @@ from toolkit.report.read.labels import (
     order_of,
     places_of,
 )
+from toolkit.report.read.study import StudyModel
 from toolkit.report.read.tasks import TaskInfo, majority_of
 
 _LABEL_ORDER = (SIZE, OBJECTIVE, START, BUDGET, STEP, MASK_RATIO, CLM_SHARE)
@@ -107,6 +108,31 @@ def table_of_rows(
         if any(score is not None for score in scores):
             cells.append((*((row.name,) if is_named else ()), *(row.labels.get(label) for label in labels), *scores))
     return Table("", "", "", (*names, *(column.heading for column in columns)), tuple(cells), num_names=len(names))
+
+
+def study_table(models: Sequence[StudyModel], level: Level | None, *, name: str, title: str) -> Table:
+    """A row for each model, in the order of the tree; `level` has the scores of models, where there are some."""
+    families = {} if level is None else level.families
+    rows = {} if level is None else {row.name: row for row in level.rows}
+    cells = []
+    for model in models:
+        begins = None if model.giver is None else f"{model.giver} at {model.fork:,}"
+        scores = [
+            None if level is None or model.name not in rows else mean_score(level, rows[model.name], tasks)
+            for tasks in families.values()
+        ]
+        cells.append((model.name, begins, model.total_steps, model.own_steps, model.tokens / 1e9, model.hours, *scores))
+    total, own = (sum(steps) for steps in zip(*((each.total_steps, each.own_steps) for each in models), strict=True))
+    return Table(
+        name,
+        title,
+        f"{own:,} steps are trained in place of {total:,}. Tokens are those of all steps, padding included; "
+        "hours those of the own steps.",
+        ("model", "forked from", "total steps", "own steps", "tokens (billions)", "hours", *map(family_name, families)),
+        tuple(cells),
+        num_names=2,
+        decimals={"hours": 2},
+    )
 
 
 def mean_score(level: Level, row: Row, tasks: Sequence[TaskInfo]) -> MeanScore | None:

@@ -6,8 +6,13 @@ from dataclasses import dataclass
 
 from toolkit.report.compare.statistics import Estimate
 from toolkit.report.read.runs import RunCurves
+from toolkit.report.read.study import StudyModel
 from toolkit.report.read.tasks import TaskInfo, majority_of
 
+_NATS = "loss (nats per token)"
+# Of a study's picture: widths of lines, and the colour of what belongs to no objective.
+_STABLE, _DECAY, _FORK = 4.0, 1.6, 0.8
+_GREY = 5
 Ticks = tuple[tuple[float, str], ...]
 """Places on an axis that have names."""
 
@@ -131,4 +136,28 @@ def _held_out(runs: Sequence[RunCurves], name: str, corpora: Sequence[str]) -> t
     )
 
 
-_NATS = "loss (nats per token)"
+def study_picture(models: Sequence[StudyModel], *, name: str, title: str) -> Picture:
+    """A line for each model from the checkpoint that it begins from, in the colour of its objective."""
+    places = {model.name: -float(row) for row, model in enumerate(models)}
+    objectives = list(dict.fromkeys(segment.objective for model in models for segment in model.segments))
+    forks, segments, kept = list[Series](), list[Series](), list[Point]()
+    for model in models:
+        place = places[model.name]
+        if model.giver in places:
+            ends = (Point(model.fork, places[model.giver]), Point(model.fork, place))
+            forks.append(Series("", ends, _GREY, width=_FORK))
+        for segment in model.segments:
+            ends, color = (Point(segment.start, place), Point(segment.stop, place)), objectives.index(segment.objective)
+            segments.append(Series(segment.objective, ends, color, width=_DECAY if segment.decays else _STABLE))
+        kept += [Point(step, place) for step in model.kept]
+    # Dots lie on top.
+    series = (*forks, *segments, Series("checkpoint", tuple(kept), _GREY, is_line=False))
+    return Picture(
+        name=name,
+        title=title,
+        caption="A line is the steps that a model trains itself, from the checkpoint that it begins from; thin: the "
+        "learning rate decays; dots: checkpoints that are kept.",
+        x_label="training step",
+        panels=(Panel("", series, "", rows=tuple((place, model) for model, place in places.items())),),
+        has_points=False,
+    )
