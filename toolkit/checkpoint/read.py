@@ -97,34 +97,25 @@ class Checkpoint:
     def verify(self) -> None:
         """Hash every file; a CheckpointError names the first in order that is missing, or not what was written."""
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-            problems = pool.map(self._problem, sorted(self.manifest.files.items()))
+            files = sorted(self.manifest.files.items())
+            problems = pool.map(lambda item: self._problem(*item, is_hashed=True), files)
         for problem in problems:
             if problem is not None:
                 raise CheckpointError(f"{problem} {COPY_AGAIN}")
 
     def check_sizes(self) -> None:
         """Check the size of every file, which takes no time; a changed byte is not found."""
-        for item in sorted(self.manifest.files.items()):
-            if problem := self._size_problem(item):
+        for name, expected in sorted(self.manifest.files.items()):
+            if problem := self._problem(name, expected, is_hashed=False):
                 raise CheckpointError(problem)
 
-    def _size_problem(self, item: tuple[str, FileEntry]) -> str | None:
-        path, expected = self.path / item[0], item[1]
+    def _problem(self, name: str, expected: FileEntry, *, is_hashed: bool) -> str | None:
+        path = self.path / name
         try:
-            size = path.stat().st_size
-        except OSError as error:
-            return f"{path} cannot be read: {error.strerror}."
-        if size != expected.bytes:
-            return f"{path} is damaged: expected {expected.bytes:,} bytes, found {size:,}."
-        return None
-
-    def _problem(self, item: tuple[str, FileEntry]) -> str | None:
-        # A wrong size is found without reading the file, and says more than a hash.
-        if problem := self._size_problem(item):
-            return problem
-        path, expected = self.path / item[0], item[1]
-        try:
-            found = hash_file(path)
+            # A wrong size is found without reading the file, and says more than a hash.
+            if (size := path.stat().st_size) != expected.bytes:
+                return f"{path} is damaged: expected {expected.bytes:,} bytes, found {size:,}."
+            found = hash_file(path) if is_hashed else expected.sha256
         except OSError as error:
             return f"{path} cannot be read: {error.strerror}."
         if found != expected.sha256:

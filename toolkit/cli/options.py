@@ -55,8 +55,12 @@ def settings_from(
 
     `overrides` are the `key=value` of `--set`; `options` has the option's name by key, where it is another one.
     """
+    from toolkit.run.toml_files import apply_override
+
     values = {key: value for key, value in given.items() if value is not None}
-    changed = _changed(overrides)
+    changed: dict[str, Any] = {}
+    for override in overrides:
+        apply_override(changed, override)
     names = {key: (options or {}).get(key, "--" + key.replace("_", "-")) for key in values}
     if both := sorted(values.keys() & changed.keys()):
         raise SettingsError(f"{names[both[0]]} and --set {both[0]} are both given. Leave one of the two out.")
@@ -72,12 +76,3 @@ def settings_from(
             raise SettingsError(f"{option} is not an option of this task. Leave it out.") from error
         shown = shlex.quote(",".join(value) if isinstance(value, tuple) else str(value))
         raise SettingsError(f"{invalid_value(option, shown, first)}{meaning(settings, (key,))}") from error
-
-
-def _changed(overrides: Sequence[str]) -> dict[str, Any]:
-    from toolkit.run.toml_files import apply_override
-
-    changed: dict[str, Any] = {}
-    for override in overrides:
-        apply_override(changed, override)
-    return changed

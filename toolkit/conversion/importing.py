@@ -58,21 +58,14 @@ class ImportReport:
 
 
 @dataclass(frozen=True)
-class _Mask:
-    """The vocabulary row that the mask token got, where it is a new one: `id`, and the rows of real tokens."""
-
-    id: int
-    num_tokens: int
-
-
-@dataclass(frozen=True)
 class _Vocabulary:
     """The vocabulary of the checkpoint: its tokenizer, and where the rows of embedding and head come from."""
 
     tokenizer: Tokenizer
     settings: ModelSettings
     """The model's shape with it."""
-    mask: _Mask | None = None
+    new_mask: int | None = None
+    """The row that the mask token got, where it is a new one."""
     change: VocabularyChange | None = None
     """From the model's own tokenizer to another one."""
 
@@ -182,11 +175,11 @@ def _with_mask(described: Described, tokenizer: Tokenizer, rows: int, changes: l
         changes.append(f"vocabulary: {rows - tokens:,} of the model's {rows:,} entries are padding behind the tokens")
     if tokenizer.mask.origin is not MaskOrigin.APPENDED:
         return _Vocabulary(tokenizer, described.settings)
-    mask = _Mask(tokenizer.mask.id, tokens)
-    where = "a padding entry" if mask.id < rows else f"a new one, the vocabulary has {mask.id + 1:,} entries now"
-    changes.append(f"embedding of {tokenizer.mask.text} (id {mask.id:,}, {where}): the mean of {tokens:,} embeddings")
-    size = max(rows, mask.id + 1)
-    return _Vocabulary(tokenizer, described.settings.model_copy(update={"vocab_size": size}), mask=mask)
+    mask = tokenizer.mask.id
+    where = "a padding entry" if mask < rows else f"a new one, the vocabulary has {mask + 1:,} entries now"
+    changes.append(f"embedding of {tokenizer.mask.text} (id {mask:,}, {where}): the mean of {tokens:,} embeddings")
+    size = max(rows, mask + 1)
+    return _Vocabulary(tokenizer, described.settings.model_copy(update={"vocab_size": size}), new_mask=mask)
 
 
 def _blocks(weights: HubWeights, name: str, vocabulary: _Vocabulary) -> Iterable[Tensor]:
@@ -194,12 +187,12 @@ def _blocks(weights: HubWeights, name: str, vocabulary: _Vocabulary) -> Iterable
 
     An unused entry of an untied head stays what it was: nothing is ever expected there, and all logits stay equal.
     """
-    mask, is_indexed = vocabulary.mask, name in (EMBEDDING, HEAD)
+    mask, is_indexed = vocabulary.new_mask, name in (EMBEDDING, HEAD)
     is_new = mask is not None and is_indexed
     is_grown = vocabulary.settings.vocab_size != weights.shape(EMBEDDING)[0]
     mean = None
     if mask is not None and is_new and (name == EMBEDDING or is_grown):
-        mean = _mean_row(weights, name, mask.num_tokens)
+        mean = _mean_row(weights, name, vocabulary.tokenizer.encoded_vocabulary_size)
     blocks = weights.rows(name)
     if vocabulary.change is not None and is_indexed:
         blocks = vocabulary.change.rows(weights.tensor(name))
@@ -209,8 +202,8 @@ def _blocks(weights: HubWeights, name: str, vocabulary: _Vocabulary) -> Iterable
             raise CheckpointError(
                 f"{weights.folder}: {name} holds non-finite values, so the model is damaged.\nDownload it again."
             )
-        if mask is not None and mean is not None and first <= mask.id < first + len(block):
-            block[mask.id - first] = mean
+        if mask is not None and mean is not None and first <= mask < first + len(block):
+            block[mask - first] = mean
         first += len(block)
         yield block
     if mean is not None and is_grown:
@@ -276,12 +269,12 @@ def _changed_origin(vocabulary: _Vocabulary, tokenizer: Path | str | None) -> di
 
 def _compare(folder: Path, imported: Path, described: Described, vocabulary: _Vocabulary, *, tokenizer: Path) -> Parity:
     """Compare with the model in transformers, whose own tokenizer lies in a folder."""
-    checkpoint, change, mask = open_unverified(imported), vocabulary.change, vocabulary.mask
+    checkpoint, change = open_unverified(imported), vocabulary.change
     return compare_logits(
         open_stock(folder, tokenizer=tokenizer, name=str(folder)),
         open_native(checkpoint, vocabulary.settings, rounded_to=torch.float32),
         attention=described.attention,
         pad_id=checkpoint.manifest.vocabulary.pad_id if change is None else 0,
-        without=None if mask is None else mask.id,
+        without=vocabulary.new_mask,
         shared=None if change is None else change.shared,
     )
