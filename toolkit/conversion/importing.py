@@ -223,15 +223,8 @@ def _mean_row(weights: HubWeights, name: str, num_rows: int) -> Tensor:
 def _manifest(imported: _Vocabulary, origin: dict[str, str]) -> CheckpointManifest:
     """A checkpoint at step 0 of no run: a model, a vocabulary, and where they come from."""
     tokenizer = imported.tokenizer
-    named = tokenizer.special_ids
-    pads = (named["pad"], named["eos"], 0)
-    vocabulary = Vocabulary(
-        size=tokenizer.vocabulary_size,
-        mask_id=named["mask"],
-        pad_id=next(pad_id for pad_id in pads if pad_id is not None),
-        bos_id=named["bos"],
-        eos_id=named["eos"],
-        special_ids=tokenizer.all_special_ids,
+    vocabulary = Vocabulary.by_role(
+        tokenizer.special_ids, size=tokenizer.vocabulary_size, special_ids=tokenizer.all_special_ids
     )
     return CheckpointManifest(
         toolkit_version=toolkit.__version__,

@@ -4,9 +4,10 @@ Letters at the end of array names are shapes: B rows in a micro-batch, S positio
 G rows in a step. `toolkit.model` has those of the model.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -59,6 +60,13 @@ class Vocabulary:
     eos_id: int | None
     special_ids: tuple[int, ...]
     words: Callable[[], WordBoundaries] | None = field(default=None, compare=False, repr=False)
+
+    @classmethod
+    def by_role(cls, ids: Mapping[str, int | None], **more: Any) -> "Vocabulary":
+        """That of a tokenizer's ids by role; padding is the eos id where the tokenizer names no pad, else 0."""
+        pads = (ids["pad"], ids["eos"], 0)
+        pad_id = next(pad_id for pad_id in pads if pad_id is not None)
+        return cls(mask_id=ids["mask"], pad_id=pad_id, bos_id=ids["bos"], eos_id=ids["eos"], **more)
 
 
 @dataclass(frozen=True)

@@ -55,16 +55,11 @@ class Corpus:
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
-        """The ids an objective may need; padding is the eos id where the tokenizer names no pad."""
+        """The ids an objective may need."""
         tokenizer = self.manifest.tokenizer
-        named = tokenizer.special_ids
-        pads = (named.pad, named.eos, 0)
-        return Vocabulary(
+        return Vocabulary.by_role(
+            vars(tokenizer.special_ids),
             size=tokenizer.vocab_size,
-            mask_id=named.mask,
-            pad_id=next(pad_id for pad_id in pads if pad_id is not None),
-            bos_id=named.bos,
-            eos_id=named.eos,
             special_ids=tokenizer.all_special_ids,
             words=self._words,
         )
