@@ -5,8 +5,7 @@ import torch
 
 from toolkit.core.machine import processor_name
 from toolkit.finetuning import precision as module
-from toolkit.finetuning.made_by import versions_and_device
-from toolkit.finetuning.precision import choose_autocast, cpu_autocast, time_autocast_steps
+from toolkit.finetuning.precision import choose_autocast, cpu_autocast, time_autocast_steps, versions_and_device
 
 
 def test_the_measurement_is_short_and_draws_nothing():

@@ -24,8 +24,7 @@ from toolkit.core.errors import NonFiniteError, UserError
 from toolkit.core.files import atomic_write
 from toolkit.core.settings import Settings
 from toolkit.engine.precision import cpu_threads
-from toolkit.finetuning.made_by import made_by
-from toolkit.finetuning.precision import choose_autocast
+from toolkit.finetuning.precision import choose_autocast, made_by
 from toolkit.finetuning.settings import Initialization, Split
 from toolkit.finetuning.source import EncoderSource
 from toolkit.finetuning.task import Prediction, Task

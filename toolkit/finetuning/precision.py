@@ -1,4 +1,4 @@
-"""The compute dtype of fine-tuning: bf16 autocast where it is faster.
+"""The compute dtype of fine-tuning, bf16 autocast where it is faster, and what else scores depend on.
 
 Weights stay fp32 and are cast at every use: on a CPU less is gained than by pretraining's bf16 weights, and so it is
 timed by itself.
@@ -11,7 +11,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 import torch
+import transformers
 
+import toolkit
+from toolkit.core.machine import processor_name
 from toolkit.engine.gpus import has_gpu
 from toolkit.engine.precision import Precision, faster_on_this_cpu, time_in_turns
 
@@ -36,6 +39,21 @@ def choose_autocast(threads: int) -> Precision:
     if given is not None:
         return given
     return faster_on_this_cpu(threads, step="fine-tuning", measure=time_autocast_steps)[0]
+
+
+def made_by(threads: int, dtype: Precision | None = None) -> dict[str, str]:
+    """Makers of this process's results; the compute dtype is the one on so many threads of a CPU, or on the GPU."""
+    return {**versions_and_device(), "dtype": dtype or choose_autocast(threads)}
+
+
+def versions_and_device() -> dict[str, str]:
+    """The same, as far as nothing has to be measured for it."""
+    return {
+        "toolkit": toolkit.__version__,
+        "torch": str(torch.__version__),
+        "transformers": transformers.__version__,
+        "device": torch.cuda.get_device_name() if has_gpu() else processor_name(),
+    }
 
 
 def time_autocast_steps(threads: int) -> dict[Precision, float]:

@@ -12,7 +12,7 @@ from toolkit.experiments.grid.display import GridTally
 from toolkit.experiments.grid.halving import Dropped, Halving, halve
 from toolkit.experiments.grid.plan import GridPlan
 from toolkit.experiments.grid.selection import Selected, select
-from toolkit.finetuning.made_by import versions_and_device
+from toolkit.finetuning.precision import versions_and_device
 from toolkit.finetuning.settings import UNTRAINED
 
 _MOST_NAMED = 20

@@ -15,8 +15,7 @@ from toolkit.execution.work import Work
 from toolkit.experiments.grid.cell_folder import CellFolder
 from toolkit.experiments.grid.inputs import ResolvedModel, ResolvedTask
 from toolkit.finetuning import Keep, PreparedTask, get_task, prepare, run_cell
-from toolkit.finetuning.made_by import made_by
-from toolkit.finetuning.precision import cpu_autocast
+from toolkit.finetuning.precision import cpu_autocast, made_by
 
 _SECONDS_TO_END = 120.0
 """Time in which another writer of a cell has to end; the lease of a lock on NFS is 90 s."""

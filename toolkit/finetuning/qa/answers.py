@@ -5,7 +5,7 @@ not, of "Question: ..." and "Context: ..." with the end-of-text token as a strin
 context truncated; two classes for each token, 1 on the tokens of the first answer.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,14 +84,8 @@ def best_span(window: Window, context: str, logits: npt.NDArray[np.float32], *, 
 
 def window_label(window: Window, question: Question) -> tuple[int, int]:
     """First and last token of the first answer that the window holds whole, else its null position."""
-    return next(_spans(window, question), (window.null_position, window.null_position))
-
-
-def _spans(window: Window, question: Question) -> Iterator[tuple[int, int]]:
-    for answer in question.answers:
-        span = window.span_of(answer.start, answer.end)
-        if span is not None:
-            yield span
+    spans = (window.span_of(answer.start, answer.end) for answer in question.answers)
+    return next(filter(None, spans), (window.null_position, window.null_position))
 
 
 def choose_threshold(
