@@ -34,9 +34,11 @@ _SCALES = ("attention_multiplier", "embedding_multiplier", "residual_multiplier"
 _REMEDY = "Download the model again, or repair the file."
 _SILU = ("silu", "swish")
 _FULL, _SLIDING = "full_attention", "sliding_attention"
-_ANGLES = ("default", "linear", "llama3")
-_LINEAR_KEYS = ("factor",)
-_LLAMA3_KEYS = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+_KEYS_OF_ANGLES = {
+    "default": (),
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+}
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,9 @@ def _settings(config: Any, family: str, name: str) -> ModelSettings:
         key: getattr(config, key)
         for key in ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "max_position_embeddings")
     }
-    shape |= {"rope_theta": angles.get("rope_theta"), "rope_scaling": _scaling(angles)}
+    kind = angles.get("rope_type", "default")
+    scaling = {key: angles.get(key) for key in ("rope_type", *_KEYS_OF_ANGLES[kind])} if kind != "default" else None
+    shape |= {"rope_theta": angles.get("rope_theta"), "rope_scaling": scaling}
     try:
         return ModelSettings(
             **shape,
@@ -134,14 +138,6 @@ def _settings(config: Any, family: str, name: str) -> ModelSettings:
     except ValidationError as error:
         found = explain(error, ModelSettings).splitlines()[0]
         raise UserError(f"{name}: config.json does not describe a model: {found} {_REMEDY}") from error
-
-
-def _scaling(angles: dict[str, Any]) -> dict[str, Any] | None:
-    kind = angles.get("rope_type", "default")
-    if kind == "default":
-        return None
-    keys = _LINEAR_KEYS if kind == "linear" else _LLAMA3_KEYS
-    return {"rope_type": kind} | {key: angles.get(key) for key in keys}
 
 
 def _unsupported_keys(raw: dict[str, Any]) -> Iterator[str]:
@@ -171,8 +167,8 @@ def _unsupported_values(config: Any) -> Iterator[str]:
     if by_layer := [key for key, value in angles.items() if isinstance(value, dict)]:
         yield f"rotary angles that differ from layer to layer (rope_parameters of {', '.join(by_layer)})"
     kind = angles.get("rope_type", "default")
-    if kind not in _ANGLES:
-        yield f"rotary angles of type {kind!r} (rope_scaling; supported: {', '.join(_ANGLES)})"
+    if kind not in _KEYS_OF_ANGLES:
+        yield f"rotary angles of type {kind!r} (rope_scaling; supported: {', '.join(_KEYS_OF_ANGLES)})"
     if (share := angles.get("partial_rotary_factor", getattr(config, "partial_rotary_factor", None))) not in (None, 1):
         yield f"heads that are rotated in part (partial_rotary_factor={share})"
     if config.hidden_act not in _SILU:

@@ -101,7 +101,10 @@ def from_hf(
     changes = [*described.notes, *check_tensors(weights, described.settings)]
     with TemporaryDirectory(prefix="toolkit-tokenizer-") as place:
         vocabulary = _vocabulary(described, weights, mask_token, tokenizer, Path(place), changes)
-        origin = {**_origin(name, folder), "family": described.family, **_changed_origin(vocabulary, tokenizer)}
+        origin = {**_origin(name, folder), "family": described.family}
+        if vocabulary.change is not None:
+            other = vocabulary.tokenizer.source or Path(str(tokenizer)).resolve().name
+            origin |= {"tokenizer": other, "rows": vocabulary.change.describe()}
         with output_directory(out) as unfinished:
             manifest = write_weights_only(
                 unfinished,
@@ -250,14 +253,6 @@ def _origin(name: str, folder: Path) -> dict[str, str]:
     hub_name = HubName.parse(name)
     assert hub_name is not None
     return {"model": hub_name.repository, "revision": folder.name}
-
-
-def _changed_origin(vocabulary: _Vocabulary, tokenizer: Path | str | None) -> dict[str, str]:
-    """Name of the other tokenizer, a file or folder by its name, and where its rows come from."""
-    if vocabulary.change is None:
-        return {}
-    name = vocabulary.tokenizer.source or Path(str(tokenizer)).resolve().name
-    return {"tokenizer": name, "rows": vocabulary.change.describe()}
 
 
 def _compare(folder: Path, imported: Path, described: Described, vocabulary: _Vocabulary, *, tokenizer: Path) -> Parity:

@@ -52,7 +52,11 @@ def lines_of(rows: Sequence[Row], axis: str) -> Lines:
     Where some lines have points of their own at several places, those that have not are left out: they would say
     nothing about the axis.
     """
-    groups = _sorted(_group(rows, axis))
+    groups = _group(rows, axis)
+    # By one label after the other; lines without it come last.
+    columns = [[value for _, value in column] for column in zip(*groups, strict=True)]
+    places = [places_of(value for value in column if value is not None) for column in columns]
+    groups = dict(sorted(groups.items(), key=lambda item: order_of([value for _, value in item[0]], places)))
     # Of all, since a line stands for its own rows alone even where others are left out.
     names = distinguishing([dict(key) for key in groups])
     num_lines = {id(row): sum(any(row is other for other in members) for members in groups.values()) for row in rows}
@@ -97,13 +101,6 @@ def _group(rows: Sequence[Row], axis: str) -> dict[_Key, list[Row]]:
         if all(len(_places(members, axis)) == len(members) for members in fewer.values()):
             lines, others = fewer, remaining
     return lines
-
-
-def _sorted(groups: Mapping[_Key, list[Row]]) -> dict[_Key, list[Row]]:
-    """Sort by one label after the other; lines without it come last."""
-    columns = [[value for _, value in column] for column in zip(*groups, strict=True)]
-    places = [places_of(value for value in column if value is not None) for column in columns]
-    return {key: groups[key] for key in sorted(groups, key=lambda key: order_of([value for _, value in key], places))}
 
 
 def _places(rows: Sequence[Row], axis: str) -> set[Label | None]:
