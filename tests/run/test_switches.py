@@ -160,6 +160,7 @@ def test_a_report_compares_with_runs_that_differ_in_the_schedule_alone(make: Mak
         ("like-b", "run.seed=9"),
         ("other-ratio", "objectives.mlm.mask_ratio=0.2"),
         ("other-rate", "lr.peak=0.5"),
+        ("other-rows", "eval.rows=7"),
     ):
         runs[name] = make(name, MLM, given, mlm=lambda step: 5.0, clm=lambda step: 9.0)
     runs["shorter"] = make("shorter", "[{objective='mlm', steps=1900}]", mlm=lambda step: 5.0)
@@ -184,3 +185,12 @@ def test_inspect_names_the_run_to_compare_with(make: Make) -> None:
     assert [line.split()[0] for line in shown[0].splitlines()] == ["switch", "mlm"]
     with pytest.raises(SettingsError, match=r"it is no run of one objective to which .* switches. Give one that has"):
         list(run_views(run, make("clm", "[{objective='clm', steps=2000}]")))
+
+
+def test_losses_of_other_rows_or_targets_are_told_as_such(make: Make) -> None:
+    run = make("run", CLM_MLM, "data.validation=held", clm=_falling(5, 1000), mlm=lambda step: 4.0)
+    given = ("eval.rows=7", "objectives.mlm.mask_ratio=0.2", "data.validation={web='held', code='other'}")
+    last = _lines(run, make("other", MLM, *given, mlm=lambda step: 5.0))[-1]
+    named = "data.validation, data.validation.code, data.validation.web, eval.rows, objectives.mlm.mask_ratio"
+    assert last.endswith(f"1.0000 lower (not of the same rows or targets: {named})")
+    assert "not of the same" not in _lines(run, make("like", MLM, "data.validation=held", mlm=lambda step: 5.0))[-1]

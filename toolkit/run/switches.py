@@ -24,6 +24,7 @@ from toolkit.run.toml_files import read_toml
 
 _FEWEST = 3
 _OF_THE_COURSE = ("schedule", "train.steps", "fork", "branch", "objectives")
+_OF_VALIDATION = ("data.validation", "data.sequence_length", "data.windows", "data.min_length", "eval.rows")
 
 
 class EvaluatedRun(NamedTuple):
@@ -50,7 +51,13 @@ class EvaluatedRun(NamedTuple):
             key: value for key, value in self.settings.items() if not (is_free(key) or key.startswith(_OF_THE_COURSE))
         }
         own |= {key: value for key, value in self.settings.items() if key.startswith(f"objectives.{name}.")}
+        own |= self.validation(name)
         return own | {"positions": self.plan.positions(self.plan.schedule.total_steps)}
+
+    def validation(self, name: str) -> dict[str, Any]:
+        """Settings that say over which rows and targets a loss is the mean."""
+        keys = (*_OF_VALIDATION, f"objectives.{name}.mask_ratio")
+        return {key: value for key, value in self.settings.items() if key.startswith(keys)}
 
 
 def evaluated_run(folder: RunFolder) -> EvaluatedRun:
@@ -118,6 +125,9 @@ def _catch_up(run: EvaluatedRun, other: EvaluatedRun, steps: range, name: str) -
         return
     first, last, switch = min(gaps), max(gaps), steps[0] - 1
     end = f"its validation loss at step {last:,} is {abs(gaps[last]):.4f} {'higher' if gaps[last] > 0 else 'lower'}"
+    ours, other_rows = run.validation(name), other.validation(name)
+    if differing := [key for key in sorted(ours.keys() | other_rows.keys()) if ours.get(key) != other_rows.get(key)]:
+        end += f" (not of the same rows or targets: {', '.join(differing)})"
     caught = next((step for step in gaps if all(gaps[later] <= 0 for later in gaps if later >= step)), None)
     if caught is None:
         yield f"{name} has not caught up with {other.name} within {counted(last - switch, 'step')}: {end}"
