@@ -39,6 +39,8 @@ def test_a_ramp_deals_the_sum_of_its_shares():
     sizes = [4] * 100 + [8] * 101
     dealt = dealt_rows(ramp, sizes)
     assert dealt[0].tolist() == [4, 0]
+    # As the weights in the loss, the only step of a phase has its last shares.
+    assert dealt_rows(ramp, [4]).tolist() == [[0, 4]]
     due = np.cumsum([rows * (1 - Fraction(step, 200)) for step, rows in enumerate(sizes)])
     assert max(abs(int(got) - want) for got, want in zip(np.cumsum(dealt[:, 0]), due, strict=True)) < 1
     entry = ramp[0]

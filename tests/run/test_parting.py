@@ -272,6 +272,16 @@ def test_mixtures_part_where_rows_are_dealt_otherwise() -> None:
     assert parting(_mixed(*half), _mixed(*half, steps=9)).step == 12
     assert parting(_mixed(*ramp), _mixed(*ramp, steps=9)).step == 4
     assert parting(_mixed(*half), _mixed(*half, first=3)).step == 3
+    assert parting(_mixed(_entry("mlm", 1.0)), _mixed(_entry("mlm", 1.0) | {"weight": 2.0})).keys == ("mix",)
+
+
+def test_objectives_of_one_kind_in_a_mixture_are_compared_each() -> None:
+    def of_ratios(first: float, second: float) -> Course:
+        declared = {"rare": {"kind": "mlm", "mask_ratio": first}, "mlm": {"mask_ratio": second}}
+        return _run(schedule=[{"mix": [_entry("rare", 0.5), _entry("mlm", 0.5)], "steps": 12}], objectives=declared)
+
+    assert parting(of_ratios(0.1, 0.4), of_ratios(0.2, 0.4)).keys == ("objectives.0.mlm.mask_ratio",)
+    assert parting(of_ratios(0.1, 0.4), of_ratios(0.1, 0.3)).keys == ("objectives.1.mlm.mask_ratio",)
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,24 @@ def test_an_objective_whose_targets_do_not_ascend_is_named(parts):
         _batcher(parts[1], micro=8, ranks=1, rank=0).step(0, _alone(_Unsorted()))
 
 
+class _Weighed:
+    """An objective of one target, with these weights."""
+
+    name, attention = "weighed", AttentionKind.BIDIRECTIONAL
+
+    def __init__(self, weights):
+        self.weights_N = np.array(weights, dtype=np.float32)
+
+    def build(self, tokens_BS, segments_BS, draws):
+        return Targets(tokens_BS, positions_N=np.array([1]), labels_N=np.array([5]), weights_N=self.weights_N)
+
+
+@pytest.mark.parametrize("weights", [[np.nan], [np.inf], [-1.0], [1.0, 1.0]])
+def test_an_objective_whose_weights_are_none_is_named(parts, weights):
+    with pytest.raises(SettingsError, match=r"objective weighed \(.*_Weighed\) gives weights_N that are not finite"):
+        _batcher(parts[1], micro=8, ranks=1, rank=0).step(0, _alone(_Weighed(weights)))
+
+
 def _by_row(batches):
     """Sets of what the micro-batches say of each row: its ids, attention kind, and targets."""
     found = []

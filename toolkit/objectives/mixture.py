@@ -97,6 +97,9 @@ def dealt_rows(mix: Sequence[MixEntry], sizes: Sequence[int]) -> IntArray:
     The sums from the first step on are the sums of the shares, exact, within one row where there are two objectives.
     """
     firsts, lasts = (_exact([entry.ends[number] for entry in mix]) for number in (0, 1))
+    if len(sizes) == 1:
+        # Its progress is 1.
+        firsts = lasts
     rises = [(last - first) / max(len(sizes) - 1, 1) for first, last in zip(firsts, lasts, strict=True)]
     unit = np.lcm.reduce([part.denominator for part in (*firsts, *rises)], dtype=object)
     starts, steepness = ([int(part * unit) for part in parts] for parts in (firsts, rises))

@@ -12,7 +12,7 @@ from itertools import accumulate
 
 from toolkit.core.errors import SettingsError
 from toolkit.core.text import counted
-from toolkit.objectives.mixture import MixEntry
+from toolkit.objectives.mixture import MixEntry, alone
 from toolkit.objectives.phase_settings import PhaseSettings
 
 
@@ -76,8 +76,8 @@ class Phase:
 
     @property
     def shares(self) -> str:
-        """Its objectives in words, with their shares and weights where there are several."""
-        return self.objective if len(self.mix) == 1 else " + ".join(str(entry) for entry in self.mix)
+        """Its objectives in words, with their shares and weights; the name of one that has neither."""
+        return self.objective if self.mix == alone(self.objective) else " + ".join(str(entry) for entry in self.mix)
 
     @property
     def objectives(self) -> tuple[str, ...]:

@@ -93,9 +93,11 @@ class Course:
         objectives = [self.run.settings.objectives.get(name) or declare(name, {}) for name in phase.objectives]
         kinds = "+".join(objective.kind for objective in objectives)
         found = {"objective": Held(kinds, kinds)}
-        for objective in objectives:
-            found |= _plain(objective.settings.model_dump(mode="json"), f"objectives.{objective.kind}.")
-        if len(objectives) > 1:
+        for number, objective in enumerate(objectives):
+            # Two of a mixture may be of one kind.
+            place = f"objectives.{number}.{objective.kind}." if len(objectives) > 1 else f"objectives.{objective.kind}."
+            found |= _plain(objective.settings.model_dump(mode="json"), place)
+        if phase.shares != phase.objective:
             # Rows are dealt from the first step of the phase on.
             found["mix"] = Held((phase.start, *((*entry.ends, entry.weight) for entry in phase.mix)), phase.shares)
         if self.run.settings.train.on_spike == "skip":

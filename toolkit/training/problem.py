@@ -110,4 +110,12 @@ def build(objective: Objective, rows: TokenRows, draws: Draws) -> Targets:
             f"{named} gives positions_N that do not ascend, or one of them twice.\nbuild() has to sort them, and their "
             "labels with them, as np.flatnonzero gives them."
         )
+    weights_N = targets.weights_N
+    if weights_N is not None and not (
+        weights_N.shape == targets.labels_N.shape and (np.isfinite(weights_N) & (weights_N >= 0)).all()
+    ):
+        raise SettingsError(
+            f"{named} gives weights_N that are not finite, negative or not as many as its labels_N.\nbuild() has to "
+            "give each target a weight of 0 or more, or none at all."
+        )
     return targets
