@@ -46,10 +46,11 @@ def run_views(folder: RunFolder, against: RunFolder | None = None) -> Iterator["
     settings = read_without_objectives(folder.settings_file)
     plan, lines = StepPlan(settings), read_lines(folder)
     others = [] if against is None else [evaluated_run(against)]
-    if others and not any(others[0].has_only(phase.objective) for phase in plan.schedule.phases[1:]):
+    later = dict.fromkeys(name for phase in plan.schedule.phases[1:] for name in phase.objectives)
+    if others and not any(map(others[0].has_only, later)):
         raise SettingsError(
             f"--against {others[0].name}: it is no run of one objective to which {folder.path} switches. Give one that "
-            f"has nothing but {' or '.join(phase.objective for phase in plan.schedule.phases[1:]) or 'that'}."
+            f"has nothing but {' or '.join(later) or 'that'}."
         )
     checkpoints = folder.steps()
     reached = [line["step"] for line in lines[-1:]] + [step for step, _ in checkpoints]
@@ -147,7 +148,7 @@ def _phases(plan: StepPlan, lines: Sequence[dict[str, Any]], step: int) -> "Tabl
         losses = [line["loss"] for line in lines if phase.start < line["step"] <= phase.stop and "loss" in line]
         done = "done" if step >= phase.stop else "to come" if step <= phase.start else f"at {step:,}"
         ends = [f"{losses[0]:.4f}", f"{losses[-1]:.4f}"] if losses else ["-", "-"]
-        name = f"{phase.objective}{plan.describe_changes(phase)}"
+        name = f"{phase.shares}{plan.describe_changes(phase)}"
         table.add_row(f"{phase.index + 1}", name, f"{phase.start + 1:,} to {phase.stop:,}", done, *ends)
     return table
 
