@@ -1108,8 +1108,8 @@ FAULTS = (
     Fault(
         name="parting: settings of an objective are not compared",
         path="toolkit/run/parting.py",
-        old='f"objectives.{objective.kind}.")',
-        new='"objectives.") and {}',
+        old='found |= _plain(objective.settings.model_dump(mode="json"), place)',
+        new="pass",
         tests=("tests/run/test_parting.py",),
     ),
     Fault(
