@@ -181,6 +181,9 @@ def test_what_makes_no_mean_is_refused(run: Path, tmp_path: Path) -> None:
         with pytest.raises(SettingsError) as caught:
             merge(sources, out, **options)
         assert said in str(caught.value)
+    (run / "run.toml").touch()
+    with pytest.raises(SettingsError, match="would take the merge for its own"):
+        merge([first, second], run / "checkpoints/step-00000050")
     merge([second, first], out)
     with pytest.raises(UserError, match="already exists"):
         merge([first, second], out)

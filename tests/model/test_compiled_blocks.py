@@ -19,10 +19,12 @@ from tests.support.kernels import traced_flash
 from toolkit.core.types import AttentionKind
 from toolkit.model import Encoder, SegmentLayout, checkpoint_blocks_, compile_blocks_
 from toolkit.model.config import ActivationCheckpointing
+from toolkit.model.encoder import Block, LastBlock, SelfAttention
 from toolkit.model.kernels.choice import Kernels
 from toolkit.model.kernels.cross_entropy_forms import EAGER
 from toolkit.model.kernels.flash import FlashKernel, torch_flash
 from toolkit.model.layers import joined_products
+from toolkit.model.segments import MixedRows
 from toolkit.testing.models import MODEL_OPTIONS, tiny_encoder
 
 # Cuts of a row of 32 into segments: few, as many as need a longer list of bounds, and with padding.
@@ -67,7 +69,7 @@ def _layout(name: str, num_targets: int) -> SegmentLayout:
     return SegmentLayout.from_segments(segments_BS, positions_N=_positions(num_targets).numpy())
 
 
-def _loss(encoder: Encoder, layout: SegmentLayout, kind: AttentionKind, num_targets: int) -> Tensor:
+def _loss(encoder: Encoder, layout: SegmentLayout, kind: AttentionKind | MixedRows, num_targets: int) -> Tensor:
     device = encoder.lm_head.weight.device
     ids_BS = torch.randint(0, 97, (_ROWS, 32), generator=torch.Generator().manual_seed(num_targets)).to(device)
     positions_N = _positions(num_targets).to(device)
@@ -108,6 +110,31 @@ def test_a_block_is_one_graph_each_way_whatever_the_layout_and_the_targets(
     assert graphs == {"forward": 8, "backward": 4}
     codes = {type(layer).forward.__code__ for layer in compiled.model.layers}
     assert [len(_debug_get_cache_entry_list(code)) for code in codes] == [4, 4]
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_rows_of_both_kinds_leave_those_of_one_their_graphs(is_first: bool, graphs: Counter[str]) -> None:
+    """They break a block's graph up; before or after them, a block of one kind is one graph, also with other bounds."""
+    encoder = _encoder(traced_flash)
+    compile_blocks_(encoder)
+    encoder.lm_head.form = EAGER
+    segments = torch.ones(_ROWS, 32, dtype=torch.int64)
+
+    def mixed() -> None:
+        for rows in (1, 2, 3):
+            parts = segments.split([rows, _ROWS - rows])
+            _loss(encoder, _layout("few", 5), MixedRows(*map(SegmentLayout.from_segments, parts)), 5)
+
+    if is_first:
+        mixed()
+    before = dict(graphs)
+    for kind in AttentionKind:
+        for name in _CUTS:
+            _loss(encoder, _layout(name, 5), kind, 5)
+    assert graphs["forward"] - before.get("forward", 0) == 4
+    mixed()
+    assert len(_debug_get_cache_entry_list(SelfAttention.forward.__code__)) == 2
+    assert [len(_debug_get_cache_entry_list(code.forward.__code__)) for code in (Block, LastBlock)] == [3, 3]
 
 
 def test_torchs_operator_is_taken_into_the_graph(graphs: Counter[str]) -> None:

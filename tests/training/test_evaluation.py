@@ -77,7 +77,7 @@ def test_each_named_corpus_has_the_losses_that_it_has_alone(two, tmp_path):
     table = next(view for view in run_views(folder) if view.title == "Validation loss")
     cells = [list(column.cells) for column in table.columns]
     assert [str(column.header) for column in table.columns] == ["step", "after", "corpus", "clm", "mlm"]
-    assert cells[2] == ["all", "web", "code"] * 3
+    assert cells[2] == ["(all)", "web", "code"] * 3
     assert cells[3][-1] == f"{lines[-1]['eval_loss']['code']['clm']:.4f}"
     # Whatever a folder may not do on resume, a name may not.
     other = named.replace("code=", "prose=")

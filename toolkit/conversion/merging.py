@@ -20,7 +20,7 @@ from toolkit.conversion.folders import check_output, output_directory
 from toolkit.conversion.weights import settings_of
 from toolkit.core.errors import CheckpointError, SettingsError
 from toolkit.core.files import hash_file
-from toolkit.run.folder import kept_checkpoints, range_of
+from toolkit.run.folder import RunFolder, kept_checkpoints, range_of
 from toolkit.run.identity import flat
 
 # Of the checkpoint at a place, from 0, before all are divided by their sum.
@@ -47,6 +47,9 @@ def merge(
         weights: `uniform`, `linear` or `1-sqrt`, by place in the order; or numbers with commas between.
     """
     check_output(out)
+    run = RunFolder(out.absolute().parent.parent)
+    if run.checkpoints == out.absolute().parent and run.settings_file.exists():
+        raise SettingsError(f"{out}: the run {run.path} would take the merge for its own. Name another folder.")
     paths = list(sources)
     if steps is not None:
         if not (chosen := range_of(steps)):

@@ -166,7 +166,7 @@ def _validation(schedule: Schedule, lines: Sequence[dict[str, Any]]) -> "Table":
     for when, last in chosen.items():
         for step, found in last:
             for corpus, losses in found.items():
-                which = [corpus or "all"] if named else []
+                which = [corpus or "(all)"] if named else []
                 shown = [f"{losses[name]:.4f}" if name in losses else "-" for name in names]
                 table.add_row(f"{step:,}", when, *which, *shown)
     return table

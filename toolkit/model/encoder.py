@@ -171,6 +171,9 @@ class Block(nn.Module):
 
     def forward(self, hidden_TD: Tensor, context: ForwardContext) -> Tensor:
         """(T, D) -> (T, D)."""
+        if isinstance(context.attention, MixedAttention):
+            # It breaks up compiled code further down. Looked at here, since that code would serve rows of one kind too.
+            torch._dynamo.graph_break()
         mixed_TD = self.self_attn(self.input_layernorm(hidden_TD), context, None)
         return self.feed_forward(hidden_TD + mixed_TD)
 
@@ -186,6 +189,8 @@ class LastBlock(Block):
     def forward(self, hidden_TD: Tensor, context: ForwardContext) -> Tensor:
         """(T, D) -> (N, D)."""
         positions_N = context.positions_N
+        if isinstance(context.attention, MixedAttention):
+            torch._dynamo.graph_break()
         mixed = self.self_attn(self.input_layernorm(hidden_TD), context, positions_N)
         return self.feed_forward((hidden_TD if positions_N is None else hidden_TD[positions_N]) + mixed)
 

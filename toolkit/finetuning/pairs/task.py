@@ -60,7 +60,8 @@ class MinimalPairs(Task[list[Pair]]):
         """The file itself, or all tables in a folder, of the formats in which BLiMP is distributed."""
         if not path.is_dir():
             return [path]
-        found = sorted(file for file in path.rglob("*") if file.suffix in _IN_FOLDERS and file.is_file())
+        files = (file for file in path.rglob("[!.]*") if file.suffix in _IN_FOLDERS)
+        found = sorted(file for file in files if file.is_file())
         if not found:
             raise UserError(f"{path}: no {' or '.join(_IN_FOLDERS)} file in this folder. Give the folder of the pairs.")
         return found
