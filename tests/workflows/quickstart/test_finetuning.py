@@ -49,6 +49,7 @@ def test_runs_share_the_cores(tmp_path):
     assert {threads for _, threads in places} == {"2"}
 
 
+@pytest.mark.costs(10)
 def test_more_runs_than_cores_all_run(tmp_path):
     runs = _runs(tmp_path, [1e-3] * 5)
     finetune_side_by_side(runs, logs=tmp_path / "logs")
