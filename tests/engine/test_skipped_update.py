@@ -5,37 +5,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from toolkit.core.types import AttentionKind
+from tests.support.micro_batches import random_micro_batches
 from toolkit.engine.ds_config import resolve_ds_config
 from toolkit.engine.engine import Engine
 from toolkit.engine.optimizer import OptimizerSettings
 from toolkit.engine.optimizer_state import collect
 from toolkit.engine.ranks import join_ranks
-from toolkit.engine.step import LossTerm, MicroBatch, StepResult
-from toolkit.model.segments import SegmentLayout
+from toolkit.engine.step import LossTerm, StepResult
 from toolkit.parallel.topology import batch_plan
 from toolkit.testing.distributed import run_distributed
 from toolkit.testing.models import tiny_encoder
 
 _ACCUMULATION, _LENGTH = 2, 16
-
-
-def _micro_batches(step: int, rank: int) -> list[MicroBatch]:
-    generator = np.random.default_rng((step, rank))
-    layout = SegmentLayout.from_segments(np.ones((1, _LENGTH), dtype=np.int32), device=torch.device("cpu"))
-    ids = generator.integers(3, 90, (_ACCUMULATION, 1, _LENGTH))
-    return [
-        MicroBatch(
-            torch.from_numpy(row),
-            layout,
-            AttentionKind.BIDIRECTIONAL,
-            torch.arange(_LENGTH),
-            torch.from_numpy(row[0].copy()),
-        )
-        for row in ids
-    ]
 
 
 @dataclass(frozen=True)
@@ -63,7 +45,7 @@ class Trained:
             if largest is not None:
                 results.append(
                     engine.train_step(
-                        _micro_batches(step, ranks.rank),
+                        random_micro_batches(step, ranks.rank, accumulation=_ACCUMULATION, length=_LENGTH),
                         terms=[LossTerm(_ACCUMULATION * _LENGTH * ranks.world_size)],
                         learning_rate=1e-2,
                         largest_loss=largest,

@@ -8,13 +8,12 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from toolkit.core.types import AttentionKind
+from tests.support.micro_batches import random_micro_batches
 from toolkit.engine.ds_config import resolve_ds_config
 from toolkit.engine.engine import Engine
 from toolkit.engine.optimizer import OptimizerSettings
 from toolkit.engine.ranks import join_ranks
-from toolkit.engine.step import LossTerm, MicroBatch
-from toolkit.model.segments import SegmentLayout
+from toolkit.engine.step import LossTerm
 from toolkit.parallel.topology import batch_plan
 from toolkit.testing.distributed import run_distributed
 from toolkit.testing.models import tiny_encoder
@@ -59,7 +58,7 @@ class Counted:
         gc.callbacks.append(note)
         losses = []
         for step in range(_STEPS):
-            batches = self._micro_batches(step, ranks.rank)
+            batches = random_micro_batches(step, ranks.rank, accumulation=self.accumulation, length=_LENGTH)
             with _Reads() as reads:
                 result = engine.train_step(
                     batches,
@@ -71,21 +70,6 @@ class Counted:
         found = losses, reads.count, len(collections)
         engine.close()
         return found
-
-    def _micro_batches(self, step: int, rank: int) -> list[MicroBatch]:
-        generator = np.random.default_rng((step, rank))
-        layout = SegmentLayout.from_segments(np.ones((1, _LENGTH), dtype=np.int32), device=torch.device("cpu"))
-        ids = generator.integers(3, 90, (self.accumulation, 1, _LENGTH))
-        return [
-            MicroBatch(
-                torch.from_numpy(row),
-                layout,
-                AttentionKind.BIDIRECTIONAL,
-                torch.arange(_LENGTH),
-                torch.from_numpy(row[0].copy()),
-            )
-            for row in ids
-        ]
 
 
 def test_a_step_costs_the_host_the_same_however_many_micro_batches_it_has() -> None:
