@@ -177,16 +177,19 @@ def settings_in(manifest: CheckpointManifest) -> RunSettings:
 
 def last_kinds(manifest: CheckpointManifest) -> frozenset[str]:
     """Kinds of the objectives of a checkpoint's last update; none where its manifest does not tell."""
-    settings = as_fork(manifest.settings)
     try:
         schedule = schedule_of(settings_in(manifest))
     except (CheckpointError, SettingsError):
         return frozenset()
     if not manifest.step:
         return frozenset()
-    phase = settings["schedule"][schedule.phase_at(min(manifest.step, schedule.total_steps) - 1).index]
-    names, declared = [entry["objective"] for entry in phase.get("mix") or [phase]], settings.get("objectives", {})
-    return frozenset(declared.get(name, {}).get("kind", name) for name in names)
+    phase = schedule.phase_at(min(manifest.step, schedule.total_steps) - 1)
+    return frozenset(kind_of(manifest, name) for name in phase.objectives)
+
+
+def kind_of(manifest: CheckpointManifest, name: str) -> str:
+    """The kind of an objective of the run that wrote a checkpoint, by its name there."""
+    return str(manifest.settings.get("objectives", {}).get(name, {}).get("kind", name))
 
 
 @contextmanager

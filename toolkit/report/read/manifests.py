@@ -34,7 +34,7 @@ from toolkit.report.read.labels import (
 )
 from toolkit.report.read.results import Results
 from toolkit.run.folder import RunFolder
-from toolkit.run.identity import settings_in
+from toolkit.run.identity import kind_of, settings_in
 from toolkit.run.metrics import history
 from toolkit.run.step_plan import schedule_of
 
@@ -110,7 +110,7 @@ def _schedule_labels(manifest: CheckpointManifest) -> dict[str, Label]:
     for phase in schedule.phases:
         steps = min(phase.stop, manifest.step) - phase.start
         if steps > 0:
-            kinds = [str(declared.get(name, {}).get("kind", name)) for name in phase.objectives]
+            kinds = [kind_of(manifest, name) for name in phase.objectives]
             done[".".join(kinds)] = None
             scheduled.update(phase.objectives)
             # Of a phase that is not over, as if its shares were those of all of it.

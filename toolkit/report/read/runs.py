@@ -7,11 +7,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from toolkit.checkpoint.manifest import CheckpointManifest
 from toolkit.core.errors import CheckpointError, UserError
 from toolkit.report.read.manifests import start_of
 from toolkit.run.folder import RunFolder
-from toolkit.run.identity import settings_in
+from toolkit.run.identity import kind_of, settings_in
 from toolkit.run.metrics import by_corpus, history, read_lines
 from toolkit.run.step_plan import schedule_of
 
@@ -82,7 +81,7 @@ def _read_run(folder: Path, name: str, drawn: set[Path]) -> RunCurves:
                 switches = curves.switches
             before = schedule_of(made_by).phase_at(fork.step - 1).objective
             is_cut = trained and curves.training[0][0] > fork.step
-            if is_cut and _kind(manifest, before) != _kind(manifest, trained[0].get("objective")):
+            if is_cut and kind_of(manifest, before) != kind_of(manifest, str(trained[0].get("objective"))):
                 switches = (fork.step, *switches)
     return replace(curves, switches=switches, start=start)
 
@@ -101,11 +100,6 @@ def curves_of(lines: Sequence[Mapping[str, Any]], *, name: str, folder: Path, se
     }
     training = _curve((line["step"], line.get("loss")) for line in lines)
     return RunCurves(name, folder, training, held_out, tuple(switches), settings)
-
-
-def _kind(manifest: CheckpointManifest, name: object) -> object:
-    """The kind of an objective of a run, by its name there."""
-    return manifest.settings.get("objectives", {}).get(name, {}).get("kind", name)
 
 
 def _evaluation(line: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
