@@ -104,7 +104,7 @@ def _train(run: Run, state: RunState, coming: StepsAhead, hooks: HookList, error
     while state.step < run.stop and not is_stopping:
         started = time.perf_counter()
         step = next(coming)
-        counts, phase, mix = step.counts, schedule.phase_at(state.step), run.mix_at(state.step)
+        counts, phase, mix = step.counts, schedule.phase_at(state.step), step.mix
         lr = run.plan.learning_rate(state.step)
         threshold = run.spikes.threshold(state.losses_in(phase))
         run.engine.set_rope(run.plan.model_at(state.step))

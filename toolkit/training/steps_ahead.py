@@ -25,6 +25,7 @@ from toolkit.training.run_state import StepCounts
 class AgreedStep:
     """What one rank runs in one step, and what all ranks know of it before it begins."""
 
+    mix: StepMix
     micro_batches: tuple[MicroBatch, ...]
     counts: StepCounts
     """Over all ranks."""
@@ -80,7 +81,8 @@ def _agree(
     """Build this rank's part, and take part in the exchange whether that failed or not: the others wait in it."""
     local, error = None, None
     try:
-        local = batcher.step(step, mix_at(step))
+        mix = mix_at(step)
+        local = batcher.step(step, mix)
     except Exception as raised:
         error = raised
     nothing = (0,) * batcher.num_objectives(step)
@@ -92,4 +94,4 @@ def _agree(
     by_copy = ranks.one_of_each_copy(gathered[:, 1:])
     summed = StepCounts.summed(by_copy[:, : len(counts)])
     hashes_RL8 = np.ascontiguousarray(by_copy[:, len(counts) :]).view(np.uint8).reshape(len(by_copy), -1, 8)
-    return AgreedStep(local.micro_batches, summed, hashes_RL8)
+    return AgreedStep(mix, local.micro_batches, summed, hashes_RL8)
