@@ -62,7 +62,7 @@ def run_views(folder: RunFolder, against: RunFolder | None = None) -> Iterator["
     yield _phases(plan, lines, step)
     if any("eval_loss" in line for line in lines):
         yield _validation(plan.schedule, lines)
-    if switches := list(switch_lines(evaluated_run(folder), others)):
+    if later and (switches := list(switch_lines(evaluated_run(folder), others))):
         yield "\n".join(switches)
     if checkpoints:
         yield _checkpoints(checkpoints, settings)
