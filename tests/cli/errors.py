@@ -243,6 +243,7 @@ _PARALLEL = (
     _set("parallel.stages=2", found=("for parallel.stages:", "got 2"), remedy="a list"),
     _set("parallel.tp=0", found=("for parallel.tp:", "got 0"), remedy="above 0"),
     _train("--num-procs", "0", found=("'--num-procs'",), remedy="at least 1"),
+    _train("--threads", "0", found=("'--threads'",), remedy="at least 1"),
     _train("--num-procs", "two", found=("'--num-procs'",), remedy="an integer"),
     _train("--ds-config", "{ds_optimizer}", found=("the block 'optimizer'", "AdamW"), remedy="Remove the block"),
     _train("--ds-config", "{ds_batch}", found=("train_batch_size to 9", "needs 8"), remedy='Write "auto"'),

@@ -1,5 +1,6 @@
 """`toolkit --help` and `toolkit train --dry-run`: what is shown without doing anything."""
 
+import os
 import re
 import subprocess
 import sys
@@ -20,6 +21,14 @@ def test_a_dry_run_shows_what_would_run(monkeypatch, capsys, tmp_path):
     assert "vocab_size = 97" in out
     assert "# steps 11 to 20: mlm" in out
     assert not (tmp_path / "run").exists()
+
+
+def test_the_threads_of_ranks_are_what_they_inherit(monkeypatch, tmp_path):
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    monkeypatch.setattr(sys, "argv", ["toolkit", "train", str(write_run(tmp_path)), "--threads", "3", "--dry-run"])
+    with pytest.raises(SystemExit):
+        main()
+    assert os.environ["OMP_NUM_THREADS"] == "3"
 
 
 def test_a_dry_run_shows_the_phases_that_the_scheduler_makes(monkeypatch, capsys, tmp_path):

@@ -1,5 +1,6 @@
 """`toolkit train`."""
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -39,6 +40,9 @@ def command(
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="a.b=value", help="Change a setting; the value is TOML.")
     ] = None,
+    threads: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="CPU threads of a rank (default: its share of the cores).")
+    ] = None,
     until: Annotated[int | None, _UNTIL] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the resolved settings and what the run will take; start nothing.")
@@ -54,6 +58,9 @@ def command(
         raise SettingsError("--job-hours needs --device: how long the run takes depends on it.")
     if dry_run and until:
         raise SettingsError("--until says where training stops, and --dry-run trains nothing. Leave one of them out.")
+    if threads:
+        # What ranks inherit, and what the choice of a dtype is measured with.
+        os.environ["OMP_NUM_THREADS"] = str(threads)
     if dry_run:
         from toolkit.workflows.train import show_run
 
