@@ -20,6 +20,7 @@ EXAMPLES = (
     "toolkit train run.toml --num-procs 8 --ds-config zero3",
 )
 
+_THREADS = typer.Option(metavar="N", min=1, help="CPU threads of a rank (default: its share of the cores).")
 _UNTIL = typer.Option(metavar="K", min=1, help="Stop behind update K, with a checkpoint (default: the end).")
 
 
@@ -40,9 +41,7 @@ def command(
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="a.b=value", help="Change a setting; the value is TOML.")
     ] = None,
-    threads: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="CPU threads of a rank (default: its share of the cores).")
-    ] = None,
+    threads: Annotated[int | None, _THREADS] = None,
     until: Annotated[int | None, _UNTIL] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the resolved settings and what the run will take; start nothing.")
