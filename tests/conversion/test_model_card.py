@@ -41,6 +41,15 @@ def test_the_card_writes_a_ramp_in_brackets(make_checkpoint: Callable[..., Path]
     assert "mlm (30 steps, mask_ratio (start 0.4, stop 0.15, shape linear))" in card
 
 
+def test_the_card_tells_shares_weights_and_settings_of_a_mixture(make_checkpoint: Callable[..., Path]) -> None:
+    mix = [{"objective": "clm", "share": 0.25}, {"objective": "mlm", "share": 0.75, "weight": 2.0}]
+    manifest = open_checkpoint(make_checkpoint()).manifest
+    manifest = manifest.model_copy(update={"settings": {**manifest.settings, "schedule": [{"mix": mix, "steps": 40}]}})
+    card = model_card(manifest, ExportForm.BIDIRECTIONAL, name="e", architecture="EuroBertForMaskedLM")
+    shares = "share 0.25 of clm, share 0.75 of mlm, weight 2.0 of mlm"
+    assert f"| schedule | clm+mlm (40 steps, {shares}, mask_ratio 0.4 of mlm) |" in card
+
+
 def test_an_encoder_of_a_causal_class_names_the_version_that_it_was_checked_with(
     make_checkpoint: Callable[..., Path],
 ) -> None:

@@ -191,10 +191,15 @@ def _phases(manifest: CheckpointManifest) -> Iterator[str]:
     objectives = _group(manifest, "objectives")
     for phase in manifest.settings.get("schedule", ()):
         mix = phase.get("mix") or [{"objective": phase.get("objective")}]
-        name = "+".join(str(entry.get("objective")) for entry in mix)
+        names = [str(entry.get("objective")) for entry in mix]
         length = [f"{phase[unit]} {unit}" for unit in ("steps", "tokens", "fraction") if phase.get(unit)]
-        own = {} if len(mix) > 1 else objectives.get(name) or {}
-        length += [f"share {_plain(entry['share'])} of {entry['objective']}" for entry in mix if len(mix) > 1]
+        if len(mix) > 1:
+            length += [f"share {_plain(entry['share'])} of {entry['objective']}" for entry in mix]
+            length += [
+                f"weight {weight} of {entry['objective']}"
+                for entry in mix
+                if (weight := entry.get("weight", 1.0)) != 1.0
+            ]
         length += [
             f"{key} {phase[key]}"
             for key in ("global_batch_rows", "batch_warmup_rows", "batch_warmup_tokens", "lr_peak")
@@ -203,7 +208,10 @@ def _phases(manifest: CheckpointManifest) -> Iterator[str]:
         length += [f"{key} {phase[key]}" for key in ("lr", "optimizer") if phase.get(key, "keep") != "keep"]
         length += [f"{key} {_named(value)}" for key, value in (phase.get("data") or {}).items()]
         length += [f"{key} {_plain(value)}" for key, value in (phase.get("model") or {}).items()]
-        yield f"{name} ({', '.join([*length, *(f'{key} {_plain(value)}' for key, value in sorted(own.items()))])})"
+        for name in names:
+            of = f" of {name}" if len(mix) > 1 else ""
+            length += [f"{key} {_plain(value)}{of}" for key, value in sorted((objectives.get(name) or {}).items())]
+        yield f"{'+'.join(names)} ({', '.join(length)})"
 
 
 def _plain(value: Any) -> str:
