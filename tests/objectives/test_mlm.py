@@ -10,7 +10,7 @@ from toolkit.objectives import AttentionKind, Draws, IntArray, Targets, Vocabula
 from toolkit.objectives.base import at_progress
 from toolkit.objectives.mixture import alone
 from toolkit.objectives.mlm import MaskRatioRamp
-from toolkit.objectives.schedule import Phase
+from toolkit.objectives.schedule import Phase, PhaseRows
 
 VOCABULARY = Vocabulary(size=1000, mask_id=4, pad_id=2, bos_id=1, eos_id=2, special_ids=(1, 2, 3))
 """The mask is not among the special ids: a tokenizer may have got it afterwards."""
@@ -161,7 +161,7 @@ _RAMPS = [
 
 @pytest.mark.parametrize(("given", "ratios"), _RAMPS, ids=str)
 def test_every_ramp_against_a_table(given: dict[str, Any], ratios: list[float]) -> None:
-    ramp, phase = MaskRatioRamp(start=0.1, stop=0.9, **given), Phase(index=1, mix=alone("mlm"), start=20, stop=29)
+    ramp, phase = MaskRatioRamp(start=0.1, stop=0.9, **given), Phase(1, alone("mlm"), 20, 29, PhaseRows(1))
     found = [ramp.at(phase.progress_at(step)) for step in range(20, 29)]
     assert found == pytest.approx(ratios, abs=1e-6)
     assert (found[0], found[-1], ramp.mean) == (0.1, 0.9, 0.5)
@@ -170,13 +170,13 @@ def test_every_ramp_against_a_table(given: dict[str, Any], ratios: list[float]) 
 @pytest.mark.parametrize("stairs", [2, 3, 4, 5, 8])
 def test_stairs_are_equally_long_where_they_divide_the_phase(stairs: int) -> None:
     ramp = MaskRatioRamp(start=0.8, stop=0.2, shape="steps", steps=stairs)
-    phase = Phase(index=0, mix=alone("mlm"), start=0, stop=stairs * 7)
+    phase = Phase(0, alone("mlm"), 0, stairs * 7, PhaseRows(1))
     _, lengths = np.unique([ramp.at(phase.progress_at(step)) for step in range(stairs * 7)], return_counts=True)
     assert lengths.tolist() == [7] * stairs
 
 
 def test_a_phase_of_one_step_is_at_the_end_of_its_ramp() -> None:
-    assert Phase(index=0, mix=alone("mlm"), start=4, stop=5).progress_at(4) == 1.0
+    assert Phase(0, alone("mlm"), 4, 5, PhaseRows(1)).progress_at(4) == 1.0
 
 
 def test_a_ramp_gives_the_targets_of_its_ratio_and_evaluation_those_of_its_end() -> None:

@@ -8,7 +8,7 @@ import pytest
 from tests.support.runs import write_run
 from toolkit.core.errors import SettingsError
 from toolkit.objectives.phase_settings import PhaseSettings
-from toolkit.objectives.schedule import rows_of_phases
+from toolkit.objectives.schedule import Schedule
 from toolkit.run import load_run
 from toolkit.run.load import declare_run
 from toolkit.run.resolve import resolve_run
@@ -74,9 +74,9 @@ def test_a_batch_warmup_adds_as_many_rows_at_a_time(run_file: Path) -> None:
 @pytest.mark.parametrize(("tokens", "steps"), [(128, 1), (129, 2), (896, 4), (897, 5), (2000, 7)])
 def test_tokens_of_a_phase_count_its_batch_warmup(tokens: int, steps: int) -> None:
     """Its four steps of 2, 2, 4 and 6 rows of 64 are 896 positions, each further step 512."""
-    phase = PhaseSettings(objective="clm", tokens=tokens, batch_warmup_rows=2, batch_warmup_tokens=768)
-    (rows,) = rows_of_phases([phase], global_batch_rows=8, sequence_lengths=[64])
-    assert rows.steps_for(math.ceil(tokens / 64)) == steps
+    phase = PhaseSettings(objective="clm", steps=7, batch_warmup_rows=2, batch_warmup_tokens=768)
+    (found,) = Schedule.resolve([phase], total_steps=None, global_batch_rows=8, sequence_length=64).phases
+    assert found.rows.steps_for(math.ceil(tokens / 64)) == steps
 
 
 def test_a_rewarmed_phase_begins_another_stretch(run_file: Path) -> None:

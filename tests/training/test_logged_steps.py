@@ -13,7 +13,7 @@ from toolkit.core.errors import UserError
 from toolkit.engine.gpus import peak_flops
 from toolkit.model import training_flops
 from toolkit.objectives.mixture import alone
-from toolkit.objectives.schedule import Phase
+from toolkit.objectives.schedule import Phase, PhaseRows
 from toolkit.run import load_run
 from toolkit.run.load import declare_run
 from toolkit.run.metrics import scalars
@@ -38,7 +38,7 @@ class _Kept:
 
 def _info(step, *, stop=100):
     state = RunState(step, 100 * step, bytes(16))
-    return StepInfo(state, Phase(0, alone("mlm"), 0, stop), "bidirectional", is_start=step == 0)
+    return StepInfo(state, Phase(0, alone("mlm"), 0, stop, PhaseRows(1)), "bidirectional", is_start=step == 0)
 
 
 def _trained(hook, step, *, seconds=0.5, stop=100, losses=None):

@@ -13,7 +13,7 @@ from tests.support.checkpoints import states_of, write_checkpoint
 from tests.support.runs import RunCase, read_metrics, write_run
 from toolkit.checkpoint.folders import step_folders
 from toolkit.objectives.mixture import alone
-from toolkit.objectives.schedule import Phase
+from toolkit.objectives.schedule import Phase, PhaseRows
 from toolkit.run.load import declare_run
 from toolkit.run.metrics import missing_probes
 from toolkit.testing.distributed import run_distributed
@@ -45,7 +45,7 @@ class Watched(ProbeHook):
     def step(self, step, *, saved=False):
         state = RunState(step)
         metrics = StepMetrics(2.0, 1.0, 1e-3, StepCounts((0,), (0.0,)), 0.1)
-        self.after_step(StepInfo(state, Phase(0, alone("clm"), 0, 20), "causal"), metrics)
+        self.after_step(StepInfo(state, Phase(0, alone("clm"), 0, 20, PhaseRows(1)), "causal"), metrics)
         if saved:
             self.on_checkpoint(step)
 

@@ -14,7 +14,7 @@ from tests.support.runs import RunCase, read_metrics, write_run
 from toolkit.checkpoint.read import open_checkpoint
 from toolkit.core.errors import LossSpikeError, SettingsError
 from toolkit.objectives.mixture import alone
-from toolkit.objectives.schedule import Phase
+from toolkit.objectives.schedule import Phase, PhaseRows
 from toolkit.run import RunFolder, load_run
 from toolkit.testing.distributed import run_distributed
 from toolkit.training import run_state, spikes
@@ -41,7 +41,7 @@ def test_what_is_told_is_applied():
 
 def test_the_window_holds_the_last_steps_of_its_phase_that_had_targets():
     phases, hashes = (
-        (Phase(0, alone("clm"), 0, 150), Phase(1, alone("mlm"), 150, 300)),
+        (Phase(0, alone("clm"), 0, 150, PhaseRows(1)), Phase(1, alone("mlm"), 150, 300, PhaseRows(1))),
         np.zeros((1, 8), dtype=np.uint8),
     )
     state = RunState()

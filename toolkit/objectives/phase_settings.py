@@ -45,48 +45,32 @@ class PhaseSettings(Settings):
     """`reset`: the optimizer's moments are set to zero before the first step of this phase."""
 
     @model_validator(mode="after")
-    def _has_an_objective_or_a_mix(self) -> Self:
+    def _check_together(self) -> Self:
         if (self.objective is None) == (self.mix is None):
             found = "neither" if self.mix is None else f"objective = {self.objective!r} and a mix"
             raise ValueError(f"a phase has {found}. Give it exactly one of objective and mix.")
         if (complaint := mixture_complaint(self.entries)) is not None:
             raise ValueError(f"a phase has {complaint}")
-        return self
-
-    @model_validator(mode="after")
-    def _can_be_written_to_a_run_file(self) -> Self:
-        for name, given in (("data", self.data), ("model", self.model)):
-            if (found := _unwritable(given or {})) is not None:
+        for name, table in (("data", self.data), ("model", self.model)):
+            if (value := _unwritable(table or {})) is not None:
                 raise ValueError(
-                    f"{name} of the phase {self.name!r} holds {found}, which a run file cannot say. Give strings, "
+                    f"{name} of the phase {self.name!r} holds {value}, which a run file cannot say. Give strings, "
                     "numbers, true or false, lists and tables of them, and leave a key without a value out"
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _has_a_rate_of_its_own_only_with_a_rise(self) -> Self:
         for name, own in (("lr_peak", "peak"), ("lr_warmup_steps", "warm-up"), ("lr_decay_steps", "decay")):
             if (given := getattr(self, name)) is not None and self.lr != "rewarm":
                 raise ValueError(
                     f"the phase {self.name!r} has {name} = {given:g} and lr = {self.lr!r}: only a phase that "
                     f'warms up again has a {own} of its own. Set lr = "rewarm", or leave {name} out'
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _has_rows_and_length_of_its_batch_warmup(self) -> Self:
         if (self.batch_warmup_rows is None) != (self.batch_warmup_tokens is None):
             raise ValueError(
                 f"the phase {self.name!r} has batch_warmup_rows = {self.batch_warmup_rows} and "
                 f"batch_warmup_tokens = {self.batch_warmup_tokens}. Give both, or leave both out"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _has_one_length(self) -> Self:
-        given = [name for name in ("steps", "tokens", "fraction") if getattr(self, name) is not None]
-        if len(given) != 1:
-            found = " and ".join(f"{name} = {getattr(self, name)}" for name in given) or "no length"
+        lengths = [name for name in ("steps", "tokens", "fraction") if getattr(self, name) is not None]
+        if len(lengths) != 1:
+            found = " and ".join(f"{name} = {getattr(self, name)}" for name in lengths) or "no length"
             raise ValueError(f"the phase {self.name!r} has {found}. Give it exactly one of steps, tokens and fraction.")
         return self
 

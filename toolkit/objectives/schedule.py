@@ -68,6 +68,7 @@ class Phase:
     mix: tuple[MixEntry, ...]
     start: int
     stop: int
+    rows: PhaseRows
 
     @property
     def objective(self) -> str:
@@ -87,6 +88,10 @@ class Phase:
     def progress_at(self, step: int) -> float:
         """Progress of update `step` in the phase: 0 at the first and 1 at the last; 1 where there is one."""
         return (step - self.start) / (self.stop - 1 - self.start) if self.stop - self.start > 1 else 1.0
+
+    def rows_before(self, step: int) -> int:
+        """Rows of the phase in the first `step` updates of the run."""
+        return self.rows.before(max(min(step, self.stop) - self.start, 0))
 
 
 @dataclass(frozen=True)
@@ -112,7 +117,10 @@ class Schedule:
         if not phases:
             raise SettingsError("the schedule is empty. Give at least one [[schedule]] with an objective and a length.")
         lengths = [(phase.data or {}).get("sequence_length", sequence_length) for phase in phases]
-        rows = rows_of_phases(phases, global_batch_rows=global_batch_rows, sequence_lengths=lengths)
+        rows = [
+            _rows_of(phase, number, phase.global_batch_rows or global_batch_rows, length)
+            for number, (phase, length) in enumerate(zip(phases, lengths, strict=True), start=1)
+        ]
         if any(phase.fraction is not None for phase in phases):
             stops = _stops_of_fractions(phases, total_steps)
         else:
@@ -123,25 +131,21 @@ class Schedule:
                 f"{first.optimizer!r}: nothing comes before it.\nLeave both out; what happens to other weights is said "
                 "by init.optimizer, or by [branch] of a tail."
             )
-        starts = [0, *stops[:-1]]
-        for number, (phase, start, stop) in enumerate(zip(phases, starts, stops, strict=True), start=1):
+        found = []
+        for index, (phase, start, stop) in enumerate(zip(phases, [0, *stops[:-1]], stops, strict=True)):
             if start == stop:
                 raise SettingsError(
-                    f"phase {number} of the schedule ({phase.name}, fraction {phase.fraction}) gets none of "
+                    f"phase {index + 1} of the schedule ({phase.name}, fraction {phase.fraction}) gets none of "
                     f"train.steps = {total_steps}. Raise its fraction or train.steps."
                 )
-            if stop - start < (ramp := rows[number - 1].warmup_steps):
+            if stop - start < (ramp := rows[index].warmup_steps):
                 raise SettingsError(
-                    f"phase {number} of the schedule ({phase.name}) has {counted(stop - start, 'step')}, and its "
+                    f"phase {index + 1} of the schedule ({phase.name}) has {counted(stop - start, 'step')}, and its "
                     f"batch-size warm-up takes {counted(ramp, 'step')}.\nLower batch_warmup_tokens, or make the phase "
                     "longer."
                 )
-        return cls(
-            phases=tuple(
-                Phase(index=index, mix=phase.entries, start=start, stop=stop)
-                for index, (phase, start, stop) in enumerate(zip(phases, starts, stops, strict=True))
-            )
-        )
+            found.append(Phase(index, phase.entries, start, stop, rows[index]))
+        return cls(tuple(found))
 
     @property
     def total_steps(self) -> int:
@@ -154,17 +158,8 @@ class Schedule:
         return self.phases[bisect_right([phase.stop for phase in self.phases], step)]
 
 
-def rows_of_phases(
-    phases: Sequence[PhaseSettings], *, global_batch_rows: int, sequence_lengths: Sequence[int]
-) -> tuple[PhaseRows, ...]:
-    """Rows of the steps of each phase; a batch-size warm-up has to lead to the rows of a full step."""
-    return tuple(
-        _rows_of(phase, number, phase.global_batch_rows or global_batch_rows, length)
-        for number, (phase, length) in enumerate(zip(phases, sequence_lengths, strict=True), start=1)
-    )
-
-
 def _rows_of(phase: PhaseSettings, number: int, full: int, sequence_length: int) -> PhaseRows:
+    """Rows of the steps of a phase; a batch-size warm-up has to lead to the rows of a full step."""
     first, tokens = phase.batch_warmup_rows, phase.batch_warmup_tokens
     if first is None or tokens is None:
         return PhaseRows(full)

@@ -203,7 +203,7 @@ def _past(before: DeclaredRun, step: int, *, given: Mapping[str, Any]) -> list[P
     """The phases of the parent up to the step; keys of the learning rate that are given hold for its last stretch."""
     entries = []
     for phase, entry in zip(before.plan.schedule.phases, before.settings.schedule, strict=True):
-        steps, rows = min(phase.stop, step) - phase.start, before.plan.rows[phase.index]
+        steps, rows = min(phase.stop, step) - phase.start, phase.rows
         if steps <= 0:
             break
         entry = entry.of_steps(steps).model_copy(update=dict.fromkeys({f"lr_{key}" for key in given} & _OF_A_RISE))

@@ -33,7 +33,7 @@ class BatchPlans:
         self._plans = {
             (phase.index, rows): _plan_of(plan, steps, phase, rows)
             for phase in steps.schedule.phases
-            for rows in steps.rows[phase.index].sizes
+            for rows in phase.rows.sizes
         }
 
     def at(self, step: int) -> BatchPlan:
@@ -44,7 +44,7 @@ class BatchPlans:
         """The division of a step in words; a line for each division that phases have, with their numbers."""
         phases = dict[str, list[str]]()
         for number, rows in self._plans:
-            if rows == self._steps.rows[number].full:
+            if rows == self._steps.schedule.phases[number].rows.full:
                 phases.setdefault(self._plans[number, rows].describe(), []).append(str(number + 1))
         if len(phases) == 1:
             return list(phases)
@@ -221,7 +221,7 @@ def _plan_of(plan: BatchPlan, steps: StepPlan, phase: Phase, rows: int) -> Batch
         return plan
     share, left = divmod(rows, plan.data_parallel)
     if left:
-        is_full = rows == steps.rows[phase.index].full
+        is_full = rows == phase.rows.full
         raise SettingsError(
             f"phase {phase.index + 1} of the schedule ({phase.objective}) has "
             f"{'global_batch_rows' if is_full else 'batch_warmup_rows'}={rows}, which "

@@ -85,8 +85,7 @@ def arithmetic_of(run: DeclaredRun, *, start: int | None = None, data: RunData |
     plan, is_known = run.plan, run.settings.model.vocab_size is not None
     first, whole = plan.first_step if start is None else start, Arithmetic(0, 0.0)
     for phase in plan.schedule.phases:
-        rows, num_steps = plan.rows[phase.index], phase.stop - phase.start
-        made = rows.before(num_steps) - rows.before(min(max(first - phase.start, 0), num_steps))
+        made = phase.rows_before(phase.stop) - phase.rows_before(first)
         positions = made * plan.data[phase.index].sequence_length
         whole += Arithmetic(positions, positions * _flops_per_position(run, phase, data) if is_known else None)
     return whole

@@ -66,9 +66,8 @@ class Course:
     def bends(self) -> set[int]:
         """Updates, by 0-based index, at which something begins."""
         found = {0}
-        for phase, rows in zip(self.run.plan.schedule.phases, self.run.plan.rows, strict=True):
-            found.add(phase.start)
-            found.update(phase.start + stop for stop in rows.warmup_ends)
+        for phase in self.run.plan.schedule.phases:
+            found.update(phase.start + stop for stop in (0, *phase.rows.warmup_ends))
         for stretch in self.run.plan.stretches:
             warmup, decay = stretch.settings.ramps(stretch.num_steps)
             found.update((stretch.start, stretch.start + warmup, stretch.stop - decay))

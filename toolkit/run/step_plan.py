@@ -17,7 +17,7 @@ from toolkit.engine.lr import LearningRateSettings, learning_rate_at
 from toolkit.model.config import ModelSettings
 from toolkit.objectives.mixture import dealt_rows
 from toolkit.objectives.phase_settings import PhaseSettings
-from toolkit.objectives.schedule import Phase, Schedule, rows_of_phases
+from toolkit.objectives.schedule import Phase, Schedule
 from toolkit.run.settings import EVERYTHING, RunSettings
 
 _FREE_IN_PHASES = ("rope_theta", "rope_scaling", "max_position_embeddings")
@@ -91,23 +91,18 @@ class Stretch:
 class StepPlan:
     """The steps of a run; nothing in it has state, so no resume can land anywhere else.
 
-    `data`, `models` and `rows` are those of each phase, `stretches` those of the learning rate; `first_step` are the
-    updates that are not the run's own, those before its fork.
+    `data` and `models` are those of each phase, `stretches` those of the learning rate; `first_step` are the updates
+    that are not the run's own, those before its fork.
     """
 
     def __init__(self, settings: RunSettings) -> None:
-        # First: lengths in tokens are counted in rows of these.
+        # First: lengths in tokens are counted in rows of these, which are checked here.
         shared = settings.data.model_dump(exclude={"validation"})
         phases = list(enumerate(settings.schedule))
         # `validation` is the run's and left out.
         self.data = tuple(_data_of(phase, shared, number) for number, phase in phases)
         self.models = tuple(_model_of(phase, settings.model, number) for number, phase in phases)
         self.schedule = schedule_of(settings)
-        self.rows = rows_of_phases(
-            settings.schedule,
-            global_batch_rows=settings.train.global_batch_rows,
-            sequence_lengths=[data.sequence_length for data in self.data],
-        )
         self._dealt: dict[int, IntArray] = {}
         self.sequence_length = settings.data.sequence_length
         self._phases = settings.schedule
@@ -127,25 +122,26 @@ class StepPlan:
     def step_sizes(self) -> tuple[int, ...]:
         """Positions of a step, each size of each phase."""
         return tuple(
-            size * data.sequence_length for rows, data in zip(self.rows, self.data, strict=True) for size in rows.sizes
+            size * data.sequence_length
+            for phase, data in zip(self.schedule.phases, self.data, strict=True)
+            for size in phase.rows.sizes
         )
 
     def rows_of(self, phase: Phase) -> int:
         """Rows of the steps of a phase that are the run's own."""
-        rows, first = self.rows[phase.index], min(max(self.first_step, phase.start), phase.stop)
-        return rows.before(phase.stop - phase.start) - rows.before(first - phase.start)
+        return phase.rows_before(phase.stop) - phase.rows_before(self.first_step)
 
     def positions(self, step: int) -> int:
         """Positions, padding included, of the first `step` updates."""
         return sum(
-            rows.before(max(min(step, phase.stop) - phase.start, 0)) * data.sequence_length
-            for phase, rows, data in zip(self.schedule.phases, self.rows, self.data, strict=True)
+            phase.rows_before(step) * data.sequence_length
+            for phase, data in zip(self.schedule.phases, self.data, strict=True)
         )
 
     def rows_at(self, step: int) -> int:
         """Rows of the update with 0-based index `step`."""
         phase = self.schedule.phase_at(step)
-        return self.rows[phase.index].at(step - phase.start)
+        return phase.rows.at(step - phase.start)
 
     def dealt(self, step: int) -> IntArray:
         """Rows of each objective in the update with 0-based index `step`."""
@@ -153,15 +149,14 @@ class StepPlan:
         if len(phase.mix) == 1:
             return np.array([self.rows_at(step)])
         if phase.index not in self._dealt:
-            rows = self.rows[phase.index]
-            sizes = [rows.at(number) for number in range(phase.stop - phase.start)]
+            sizes = [phase.rows.at(number) for number in range(phase.stop - phase.start)]
             self._dealt[phase.index] = dealt_rows(phase.mix, sizes)
         rows_P: IntArray = self._dealt[phase.index][step - phase.start]
         return rows_P
 
     def describe_changes(self, phase: Phase) -> str:
         """Words that follow the name of a phase, on what it has otherwise than the run; empty where that is nothing."""
-        entry, data, rows = self._phases[phase.index], self.data[phase.index], self.rows[phase.index]
+        entry, data, rows = self._phases[phase.index], self.data[phase.index], phase.rows
         changes = []
         if entry.data or entry.global_batch_rows:
             changes.append(f"{rows.full:,} rows of {data.sequence_length:,} a step")
@@ -193,11 +188,7 @@ class StepPlan:
             phases = tuple(phase for phase in phases if phase.start >= self.first_step)
             positions = zip(phases, self._positions, strict=False)
             known = next((read for phase, read in positions if self.data[phase.index] == data), 0)
-        return known + sum(
-            self.rows[phase.index].before(max(min(step, phase.stop) - phase.start, 0))
-            for phase in phases
-            if self.data[phase.index] == data
-        )
+        return known + sum(phase.rows_before(step) for phase in phases if self.data[phase.index] == data)
 
     def learning_rate(self, step: int) -> float:
         """Learning rate of the update with 0-based index `step`."""
