@@ -1,6 +1,6 @@
 """Forms of the cross-entropy: what lies between the products of a chunk of the head.
 
-`Eager` makes fp32 copies of a chunk's logits, small chunks keep them cheap; `Compiled` is one function that reads the
+`EAGER` makes fp32 copies of a chunk's logits, small chunks keep them cheap; `Compiled` is one function that reads the
 logits for loss and normaliser, and reads and overwrites them with their gradient, in fp32 inside, so that a chunk may
 be as large as indices of 32 bits allow.
 
@@ -8,7 +8,7 @@ N may be the targets of one chunk.
 """
 
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,43 +40,19 @@ class VocabularyColumns:
         return loss
 
 
-class CrossEntropyForm(Protocol):
-    """Method that turns a chunk's logits into its loss and their gradient."""
+class CrossEntropyForm:
+    """Method that turns a chunk's logits into its loss and their gradient: one operation of torch after another."""
 
     def rows(self, vocabulary: int) -> int:
         """Targets of a chunk, with logits of so many columns."""
-        ...
-
-    def bytes_per_logit(self, width: int) -> int:
-        """Held at most for each of a chunk's logits, where those have so many bytes."""
-        ...
-
-    def losses(self, logits_NV: Tensor, labels_N: Tensor, columns: VocabularyColumns) -> Tensor:
-        """The cross-entropies, (N,), 0 where the label's column is not here; may overwrite the logits."""
-        ...
-
-    def losses_and_gradient(
-        self, logits_NV: Tensor, labels_N: Tensor, columns: VocabularyColumns, z_loss: float
-    ) -> tuple[Tensor, Tensor]:
-        """The same, and the gradient of the logits in their dtype; may overwrite them. What it says of targets with a
-        negative label is left out by the caller.
-        """
-        ...
-
-
-class Eager:
-    """One operation of torch after another."""
-
-    def rows(self, vocabulary: int) -> int:
-        """See `CrossEntropyForm`."""
         return _EAGER_ROWS
 
     def bytes_per_logit(self, width: int) -> int:
-        """See `CrossEntropyForm`: twice fp32."""
+        """Held at most for each of a chunk's logits, where those have so many bytes: twice fp32."""
         return 8
 
     def losses(self, logits_NV: Tensor, labels_N: Tensor, columns: VocabularyColumns) -> Tensor:
-        """See `CrossEntropyForm`."""
+        """The cross-entropies, (N,), 0 where the label's column is not here; may overwrite the logits."""
         wide_NV = logits_NV.to(sum_dtype(logits_NV))
         del logits_NV
         return _losses_of(columns.log_softmax(wide_NV), columns.of_labels(labels_N))
@@ -84,7 +60,9 @@ class Eager:
     def losses_and_gradient(
         self, logits_NV: Tensor, labels_N: Tensor, columns: VocabularyColumns, z_loss: float
     ) -> tuple[Tensor, Tensor]:
-        """See `CrossEntropyForm`."""
+        """The same, and the gradient of the logits in their dtype; may overwrite them. What it says of targets with a
+        negative label is left out by the caller.
+        """
         dtype, column_N = logits_NV.dtype, columns.of_labels(labels_N)
         wide_NV = logits_NV.to(sum_dtype(logits_NV))
         del logits_NV
@@ -100,7 +78,7 @@ class Eager:
         return losses_N, d_logits_NV.to(dtype)
 
 
-class Compiled:
+class Compiled(CrossEntropyForm):
     """One compiled function, for logits of the whole vocabulary."""
 
     def rows(self, vocabulary: int) -> int:
@@ -123,7 +101,7 @@ class Compiled:
         return compiled_parts()[1](_of_any_number(logits_NV), _of_any_number(labels_N), z_loss), logits_NV
 
 
-EAGER = Eager()
+EAGER = CrossEntropyForm()
 
 
 def sum_dtype(tensor: Tensor) -> torch.dtype:

@@ -9,8 +9,8 @@ every call (pytorch pull request 191576), and shares no heads under torch 2.11.
 N may count any positions with a query, not the targets alone.
 """
 
+from collections.abc import Callable
 from functools import cache
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -23,32 +23,8 @@ _WIDEST_HEAD = 256
 _OLDEST_CAPABILITY = (8, 0)
 
 
-class FlashKernel(Protocol):
-    """Attention of stretches of queries over stretches of keys, both in order and side by side."""
-
-    def __call__(
-        self,
-        query_NHE: Tensor,
-        key_TKE: Tensor,
-        value_TKE: Tensor,
-        query_bounds_M: Tensor,
-        key_bounds_M: Tensor,
-        longest_queries: int,
-        longest_keys: int,
-        kind: AttentionKind,
-    ) -> Tensor:
-        """The output, (N, H, E).
-
-        Args:
-            query_NHE: (N, H, E).
-            key_TKE: (T, K, E); query head h reads key-value head h // (H / K).
-            value_TKE: (T, K, E).
-            query_bounds_M: int32, from 0 to N: stretch i is bounds[i] to bounds[i + 1] - 1 and may be empty.
-            key_bounds_M: likewise, from 0 to T.
-            longest_queries: an upper bound of the queries of a stretch.
-            longest_keys: likewise of its keys.
-            kind: causal wants as many queries as keys.
-        """
+FlashKernel = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, int, int, AttentionKind], Tensor]
+"""Attention as `torch_flash` takes and gives it."""
 
 
 def suits_flash(device: torch.device, dtype: torch.dtype, head_size: int) -> bool:
@@ -78,7 +54,20 @@ def torch_flash(
     longest_keys: int,
     kind: AttentionKind,
 ) -> Tensor:
-    """See `FlashKernel`; by FlashAttention-2, or what was registered for torch's operator in its place."""
+    """Attention of stretches of queries over stretches of keys, both in order and side by side: (N, H, E).
+
+    By FlashAttention-2, or what was registered for torch's operator in its place.
+
+    Args:
+        query_NHE: (N, H, E).
+        key_TKE: (T, K, E); query head h reads key-value head h // (H / K).
+        value_TKE: (T, K, E).
+        query_bounds_M: int32, from 0 to N: stretch i is bounds[i] to bounds[i + 1] - 1 and may be empty.
+        key_bounds_M: likewise, from 0 to T.
+        longest_queries: an upper bound of the queries of a stretch.
+        longest_keys: likewise of its keys.
+        kind: causal wants as many queries as keys.
+    """
     is_causal = kind is AttentionKind.CAUSAL
     # 0.0: no dropout. A window of (-1, 0) is everything before and nothing after.
     output_NHE, *_ = torch.ops.aten._flash_attention_forward(
