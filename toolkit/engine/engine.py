@@ -14,6 +14,7 @@ and the engine's skipped steps after it, or before it at stage 0, where the engi
 import gc
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,9 @@ class Engine:
         module: the encoder, or this rank's part of it, with its initial weights; equal on all ranks that have it.
         kernels: names of what the module computes with, for manifests.
     """
+
+    _evaluated_together = 1
+    """Micro-batches that an evaluation runs in one call."""
 
     def __init__(
         self,
@@ -145,12 +149,13 @@ class Engine:
         There is no gradient. The weights of targets that count alike are 1.
         All ranks need the same number of micro-batches, since ZeRO-3 gathers weights in every forward pass.
         """
-        self.deepspeed.eval()
         total = torch.zeros(2, dtype=torch.float64, device=self.ranks.device)
-        for batch in micro_batches:
-            total += torch.stack([self._forward(batch, 1.0).double(), batch.weight])
-        loss_sum, weight = self.ranks.sum_with_flags(list(total), ())[0]
-        return loss_sum, weight
+        coming = iter(micro_batches)
+        while batches := tuple(islice(coming, self._evaluated_together)):
+            weight = torch.stack([batch.weight for batch in batches]).sum()
+            total += torch.stack([self._evaluate(batches).double().sum(), weight])
+        loss_sum, weight_sum = self.ranks.sum_with_flags(list(total), ())[0]
+        return loss_sum, weight_sum
 
     @property
     def optimizer_step(self) -> int:
@@ -223,6 +228,11 @@ class Engine:
             if number < len(micro_batches) - 1:
                 self.deepspeed.step()
         return torch.stack(losses)
+
+    def _evaluate(self, micro_batches: Sequence[MicroBatch]) -> torch.Tensor:
+        """Losses of micro-batches without gradients, (micro-batches,); none where they are not known."""
+        self.deepspeed.eval()
+        return torch.stack([self._forward(batch, 1.0) for batch in micro_batches])
 
     def _forward(self, batch: MicroBatch, scale: float) -> torch.Tensor:
         loss: torch.Tensor = self.deepspeed(

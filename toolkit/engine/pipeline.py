@@ -7,9 +7,8 @@ update; nothing of that step is saved, as everywhere.
 """
 
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
-from itertools import islice
 from typing import Any
 
 import torch
@@ -27,15 +26,15 @@ from toolkit.model.encoder import ForwardContext
 from toolkit.parallel.stages import Stage
 from toolkit.parallel.topology import Topology
 
-# Micro-batches of an evaluation that go through the pipeline together: enough that filling it costs little.
-_EVALUATED_TOGETHER = 32
-
 
 class PipelinedEngine(Engine):
     """A stage of an encoder under DeepSpeed's pipeline, with its initial weights, at ZeRO stage 1.
 
     `names` are the Hugging Face names of all parameters of the model, in the same order on all ranks.
     """
+
+    _evaluated_together = 32
+    """Micro-batches that go through the pipeline together: enough that filling it costs little."""
 
     def __init__(
         self,
@@ -78,21 +77,13 @@ class PipelinedEngine(Engine):
         """See `Engine.parameter_names`."""
         return self._names
 
-    @torch.no_grad()
-    def loss_sum(self, micro_batches: Iterable[MicroBatch]) -> tuple[float, float]:
-        """See `Engine.loss_sum`."""
-        total = torch.zeros(2, dtype=torch.float64, device=self.ranks.device)
-        coming = iter(micro_batches)
-        while batches := tuple(islice(coming, _EVALUATED_TOGETHER)):
-            self.deepspeed.eval_batch(self._fed(batches, 1.0), num_micro_batches=len(batches))
-            weight = torch.stack([batch.weight for batch in batches]).sum()
-            total += torch.stack([self._losses().double().sum(), weight])
-        loss_sum, weight_sum = self.ranks.sum_with_flags(list(total), ())[0]
-        return loss_sum, weight_sum
-
     def _accumulate(self, micro_batches: Sequence[MicroBatch], scale: float) -> torch.Tensor:
         """The whole step; returns the losses of all micro-batches, none where they are not known."""
         self.deepspeed.train_batch(self._fed(micro_batches, scale))
+        return self._losses()
+
+    def _evaluate(self, micro_batches: Sequence[MicroBatch]) -> torch.Tensor:
+        self.deepspeed.eval_batch(self._fed(micro_batches, 1.0), num_micro_batches=len(micro_batches))
         return self._losses()
 
     def _update(self) -> float:

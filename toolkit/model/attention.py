@@ -150,9 +150,10 @@ def attend_by_sdpa(
     query_THE: Tensor, key_TKE: Tensor, value_TKE: Tensor, kind: AttentionKind, layout: SegmentLayout
 ) -> Tensor:
     """`attend` by torch's attention, one call per span: for long segments, and for devices without a kernel here."""
-    if query_THE.is_cuda:
+    group = query_THE.shape[1] // key_TKE.shape[1]
+    if query_THE.is_cuda and group > 1:
         # In fp32, torch's kernels there share no heads, and its plain way would keep every probability.
-        key_TKE, value_TKE = (_head_for_each_query(part, query_THE.shape[1]) for part in (key_TKE, value_TKE))
+        key_TKE, value_TKE = (part.repeat_interleave(group, dim=1) for part in (key_TKE, value_TKE))
     # One split and one cat: slices taken one by one would each cost a zero-filled gradient of full size.
     sizes = [span.stop - span.start for span in layout.spans]
     outputs = []
@@ -169,12 +170,6 @@ def attend_by_sdpa(
         )
         outputs.append(output.transpose(1, 2).flatten(0, 1))
     return torch.cat(outputs)
-
-
-def _head_for_each_query(part_TKE: Tensor, num_heads: int) -> Tensor:
-    """Keys or values with a copy for each query head that reads them, (T, H, E)."""
-    group = num_heads // part_TKE.shape[1]
-    return part_TKE if group == 1 else part_TKE.repeat_interleave(group, dim=1)
 
 
 def attend_by_bmm(
