@@ -2,8 +2,9 @@
 
 import sys
 import textwrap
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -65,9 +66,10 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _forget(monkeypatch: pytest.MonkeyPatch) -> None:
+def _forget() -> Iterator[None]:
     """What a test registers is gone after it."""
-    monkeypatch.setattr(registry, "KINDS", replace(registry.KINDS, registered={}))
+    with mock.patch.dict(registry.KINDS.registered, clear=True):
+        yield
 
 
 def test_a_plugin_is_found_and_used(site: Path) -> None:

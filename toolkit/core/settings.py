@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Discriminator, ValidationError
 
 NUMBER, TABLE = "a number", "a table"
-"""Tags of the members of a union whose values tell which one they are of."""
+"""Tags of members of unions, see `table_or`."""
 
 _LONGEST_VALUE = 100
 # How pydantic names the members of a union, behind the key that has one.
@@ -48,6 +48,11 @@ class Settings(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, strict=True)
+
+
+def table_or(other: str) -> Discriminator:
+    """Of a union of a table and a member with another tag: the one that a value is meant to be, as messages say it."""
+    return Discriminator(lambda value: TABLE if isinstance(value, dict | BaseModel) else other)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
-from toolkit.core.settings import TABLE, Settings
+from toolkit.core.settings import TABLE, Settings, table_or
 from toolkit.core.text import counted
 
 _SMALLEST_SHARE = 1e-9
@@ -16,10 +16,6 @@ _FOLDER, _BLEND = "str", "list[any]"
 def _kind_of_train(value: Any) -> str:
     """The kind that it is meant to be, so that a message is about that one."""
     return _BLEND if isinstance(value, list | tuple) else _FOLDER
-
-
-def _kind_of_validation(value: Any) -> str:
-    return TABLE if isinstance(value, dict) else _FOLDER
 
 
 class BlendEntry(Settings):
@@ -53,7 +49,7 @@ class DataSettings(Settings):
         Annotated[
             Annotated[str, Field(min_length=1), Tag(_FOLDER)]
             | Annotated[dict[str, Annotated[str, Field(min_length=1)]], Tag(TABLE)],
-            Discriminator(_kind_of_validation),
+            table_or(_FOLDER),
         ]
         | None
     ) = None
@@ -87,7 +83,7 @@ class DataSettings(Settings):
         return train
 
     @model_validator(mode="after")
-    def _each_corpus_has_one_weight(self) -> Self:
+    def _check_together(self) -> Self:
         entries = () if isinstance(self.train, str) else self.train
         without = [entry.path for entry in entries if entry.weight is None]
         if self.weights is None and without:
@@ -102,6 +98,13 @@ class DataSettings(Settings):
             )
         if self.weights is not None and len(without) < len(entries):
             raise ValueError("data.weights gives every corpus of the blend its weight. Leave weight out of data.train.")
+        segments = {"documents": 1, "random-cut": 2, "blocks": 0}[self.windows]
+        if segments * self.min_length > self.sequence_length:
+            raise ValueError(
+                f"rows of data.sequence_length={self.sequence_length} have no room for "
+                f"{counted(segments, 'segment')} of at least data.min_length={self.min_length} "
+                f"(data.windows={self.windows!r}). Make the rows longer or data.min_length smaller."
+            )
         return self
 
     @field_validator("validation")
@@ -126,14 +129,3 @@ class DataSettings(Settings):
         """Folders of the corpora that are evaluated, by name; a single folder has an empty one."""
         given = self.validation or {}
         return given if isinstance(given, dict) else {"": given}
-
-    @model_validator(mode="after")
-    def _row_holds_its_segments(self) -> Self:
-        segments = {"documents": 1, "random-cut": 2, "blocks": 0}[self.windows]
-        if segments * self.min_length > self.sequence_length:
-            raise ValueError(
-                f"rows of data.sequence_length={self.sequence_length} have no room for "
-                f"{counted(segments, 'segment')} of at least data.min_length={self.min_length} "
-                f"(data.windows={self.windows!r}). Make the rows longer or data.min_length smaller."
-            )
-        return self

@@ -8,13 +8,13 @@ of one entry, with a share of 1.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
-from pydantic import Discriminator, Field, Tag
+from pydantic import Field, Tag
 
-from toolkit.core.settings import NUMBER, TABLE, Settings
-from toolkit.core.types import AttentionKind, IntArray
+from toolkit.core.settings import NUMBER, TABLE, Settings, table_or
+from toolkit.core.types import IntArray
 from toolkit.objectives.base import Objective
 
 
@@ -27,17 +27,13 @@ class ShareRamp(Settings):
     """Share of its last step."""
 
 
-def _member(value: Any) -> str:
-    return TABLE if isinstance(value, dict | ShareRamp) else NUMBER
-
-
 class MixEntry(Settings):
     """An objective of a mixture."""
 
     objective: str = Field(min_length=1)
     """Name of the objective."""
     share: Annotated[
-        Annotated[float, Field(gt=0, le=1), Tag(NUMBER)] | Annotated[ShareRamp, Tag(TABLE)], Discriminator(_member)
+        Annotated[float, Field(gt=0, le=1), Tag(NUMBER)] | Annotated[ShareRamp, Tag(TABLE)], table_or(NUMBER)
     ]
     """Share of the rows of a step; or a table {from, to}: from the first step of the phase to its last."""
     weight: float = Field(1.0, gt=0, allow_inf_nan=False)
@@ -136,16 +132,3 @@ class StepMix:
     objectives: tuple[Objective, ...]
     coefficients: tuple[float, ...]
     """Weight x share."""
-
-    @property
-    def attention(self) -> str:
-        """See `attention_of`."""
-        return attention_of(self.objectives)
-
-    @property
-    def causal_first(self) -> list[int]:
-        """Numbers of the objectives in the order of their rows in a micro-batch."""
-        return sorted(
-            range(len(self.objectives)),
-            key=lambda number: self.objectives[number].attention is not AttentionKind.CAUSAL,
-        )

@@ -5,14 +5,14 @@
 
 import copy
 import math
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
-from pydantic import BaseModel, Discriminator, Field, Tag, model_validator
+from pydantic import BaseModel, Field, Tag, model_validator
 
 from toolkit.core.draws import Draws
 from toolkit.core.errors import SettingsError
-from toolkit.core.settings import NUMBER, TABLE, Settings
+from toolkit.core.settings import NUMBER, TABLE, Settings, table_or
 from toolkit.core.types import AttentionKind, BoolArray, FloatArray, IntArray, Targets, Vocabulary, WordBoundaries
 
 
@@ -57,16 +57,12 @@ class MaskRatioRamp(Settings):
         return f"{self.start:g} to {self.stop:g}{shape}"
 
 
-def _member(value: Any) -> str:
-    return TABLE if isinstance(value, dict | MaskRatioRamp) else NUMBER
-
-
 class MlmSettings(Settings):
     """Share of tokens that are hidden, and what replaces them."""
 
     mask_ratio: Annotated[
         Annotated[float, Field(gt=0, le=1), Tag(NUMBER)] | Annotated[MaskRatioRamp, Tag(TABLE)],
-        Discriminator(_member),
+        table_or(NUMBER),
     ] = 0.4
     """Probability with which each ordinary token becomes a target, above 0 and at most 1 (0.4 is 40 %); or a table: a
     ramp over each phase of this objective."""

@@ -27,6 +27,7 @@ def _complaints(candidate: object) -> list[str]:
 
 
 KINDS: Plugins[ObjectiveClass] = Plugins("toolkit.objectives", "objective kind", _complaints)
+known, get = KINDS.known, KINDS.get
 
 
 def register(objective_class: ClassT) -> ClassT:
@@ -37,20 +38,6 @@ def register(objective_class: ClassT) -> ClassT:
     """
     KINDS.register(objective_class)
     return objective_class
-
-
-def known() -> tuple[str, ...]:
-    """All kinds, sorted; nothing is imported."""
-    return KINDS.known()
-
-
-def get(kind: str) -> ObjectiveClass:
-    """The class of a kind.
-
-    Raises:
-        SettingsError: no package offers the kind, two do, or the one that does fails on import.
-    """
-    return KINDS.get(kind)
 
 
 @dataclass(frozen=True)

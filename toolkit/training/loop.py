@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from toolkit.engine.engine import Engine
 from toolkit.engine.step import LossTerm, NonFiniteStep
 from toolkit.objectives.base import Objective, at_progress
-from toolkit.objectives.mixture import StepMix
+from toolkit.objectives.mixture import StepMix, attention_of
 from toolkit.run.division import BatchPlans
 from toolkit.run.step_plan import StepPlan
 from toolkit.training.batching import Batcher
@@ -53,16 +53,6 @@ class Run:
             tuple(entry.weight * entry.share_at(progress) for entry in phase.mix),
         )
 
-    def coming(self, state: RunState) -> StepsAhead:
-        """The steps after a state."""
-        ranks = self.engine.ranks
-        return steps_ahead(self.batcher, ranks, self.mix_at, start=state.step, stop=self.stop)
-
-    def is_plain(self, info: StepInfo) -> bool:
-        """True where a step is neither evaluated nor saved, which take so long that a request to stop may come."""
-        is_evaluated = self.evaluator is not None and self.evaluator.is_due(info)
-        return not is_evaluated and not self.saver.is_due(info.state)
-
 
 def train(run: Run, state: RunState) -> RunState:
     """Continue from `state` to where the run stops, or until a stop is requested on any rank.
@@ -76,7 +66,8 @@ def train(run: Run, state: RunState) -> RunState:
     errors = RankErrors(run.engine.ranks)
     hooks = HookList(run.hooks, errors)
     try:
-        with closing(run.coming(state)) as coming:
+        steps = steps_ahead(run.batcher, run.engine.ranks, run.mix_at, start=state.step, stop=run.stop)
+        with closing(steps) as coming:
             state = _train(run, state, coming, hooks, errors)
         run.saver.save_last(state, hooks, errors)
         hooks.on_end(state)
@@ -94,7 +85,7 @@ def _train(run: Run, state: RunState, coming: StepsAhead, hooks: HookList, error
     if errors.should_stop(run.is_stop_requested):
         return state
     schedule = run.plan.schedule
-    attention, is_start = run.mix_at(state.step).attention, state.step == run.plan.first_step
+    attention, is_start = attention_of(run.mix_at(state.step).objectives), state.step == run.plan.first_step
     info = StepInfo(state, schedule.phase_at(state.step), attention, is_start)
     hooks.on_start(info)
     run.engine.set_rope(run.plan.model_at(state.step))
@@ -131,14 +122,15 @@ def _train(run: Run, state: RunState, coming: StepsAhead, hooks: HookList, error
             name: mean for name, mean, targets in zip(mix.names, result.means, counts.targets_P, strict=True) if targets
         }
         state = state.after_step(phase, counts, hashes_G8, loss=result.loss, means=means)
-        info = StepInfo(state, phase, mix.attention)
+        info = StepInfo(state, phase, attention_of(mix.objectives))
         seconds = time.perf_counter() - started
         metrics = StepMetrics(result.loss, result.grad_norm, lr, counts, seconds, spike, result.is_applied, means)
         state = _evaluate_if_due(run, info, hooks)
         hooks.after_step(info, metrics)
         if not is_writing:
             run.saver.advance(hooks)
-        if not run.is_plain(info):
+        # These take so long that a request to stop may come.
+        if (run.evaluator is not None and run.evaluator.is_due(info)) or run.saver.is_due(state):
             is_stopping |= errors.should_stop(run.is_stop_requested)
         if run.saver.is_due(state):
             run.saver.save(state, hooks)

@@ -45,8 +45,8 @@ class Problem:
     @classmethod
     def pose(cls, mix: StepMix, rows: TokenRows, objective_B: IntArray, samples_B: IntArray, *, seed: int) -> Self:
         """What objectives make of their rows, of which `samples_B` are the sample indices."""
-        parts = []
-        for number in mix.causal_first:
+        kinds, parts = [objective.attention for objective in mix.objectives], []
+        for number in sorted(range(len(kinds)), key=lambda number: kinds[number] is not AttentionKind.CAUSAL):
             own_B = np.flatnonzero(objective_B == number)
             draws = Draws(seed, samples_B[own_B], num_columns=rows.tokens_BS.shape[1])
             own = rows if own_B.size == len(objective_B) else TokenRows(rows.tokens_BS[own_B], rows.segments_BS[own_B])
