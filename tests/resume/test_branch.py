@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch.distributed as dist
 
 from tests.resume.test_resume import differing_tensors
 from tests.support.runs import RunCase, read_metrics, write_run
@@ -86,7 +87,7 @@ class Branched:
             output = folder / tail.name
             if ranks.rank == 0:
                 make_branch(folder / "run", step=tail.step, tail=tail.file(folder), output=output)
-            ranks.barrier()
+            dist.barrier()
             RunCase(str(output / "run.toml"), self.ds_config)()
             RunCase(run_file, self.ds_config, (*tail.whole, f"run.dir={folder / 'whole' / tail.name}"))()
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from tests.support.layouts import stage3
 from tests.support.runs import RunCase, read_metrics, write_run
@@ -52,9 +53,9 @@ class CutOff:
                 for checkpoint in (again / "checkpoints").glob("step-*"):
                     if int(checkpoint.name.removeprefix("step-")) > step:
                         shutil.rmtree(checkpoint)
-            ranks.barrier()
+            dist.barrier()
             self._run(again, _KEEP_LAST)
-            ranks.barrier()
+            dist.barrier()
             differences[step] = compare(whole, again)
         return differences
 
@@ -203,7 +204,7 @@ class ChangedLayout:
         ranks = join_ranks()
         if ranks.rank == 0:
             shutil.rmtree(RunFolder(self.folder).checkpoint(_LAST))
-        ranks.barrier()
+        dist.barrier()
         changed = (*common, "train.micro_batch_rows=1")
         _, lines = RunCase(self.run_file, self.second, changed)()
         return [line["loss"] for line in lines if "loss" in line]

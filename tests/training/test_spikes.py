@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch.distributed as dist
 
 from tests.resume.test_resume import compare
 from tests.support.layouts import Layout
@@ -104,9 +105,9 @@ class CutInAWindow:
         if ranks.rank == 0:
             shutil.copytree(whole, again)
             shutil.rmtree(RunFolder(again).checkpoint(2 * _PHASE))
-        ranks.barrier()
+        dist.barrier()
         self._run(again)
-        ranks.barrier()
+        dist.barrier()
         return compare(whole, again)
 
     def _run(self, folder: Path) -> None:

@@ -130,7 +130,7 @@ def test_a_step_that_another_rank_could_not_build_is_not_run(parts):
     assert list(steps_ahead(batcher, _Alone(heard=(1,)), lambda step: mlm, start=0, stop=4)) == []
 
 
-_HOST_EXCHANGES = ("sum_counts", "gather", "broadcast", "barrier", "_gather_numbers", "sum_with_flags")
+_HOST_EXCHANGES = ("sum_counts", "gather", "broadcast", "_gather_numbers", "sum_with_flags")
 
 
 @dataclass(frozen=True)

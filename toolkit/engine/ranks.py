@@ -124,10 +124,6 @@ class Ranks:
         """Let host exchanges fail after torch's half hour: where ranks do not watch one another, one may be gone."""
         _set_pg_timeout(default_pg_timeout, self._host_group)
 
-    def barrier(self) -> None:
-        """Wait for all ranks."""
-        dist.barrier(group=self._host_group)
-
     @contextmanager
     def together(self) -> Iterator[None]:
         """Raise the first one's error on every rank if the body fails on any, so that all leave the same way."""

@@ -33,13 +33,6 @@ class AgreedStep:
     """By data rank."""
 
 
-@dataclass(frozen=True)
-class _Failure:
-    """A step that some rank could not build; `error` is this rank's own."""
-
-    error: Exception | None
-
-
 StepsAhead = Generator[AgreedStep, None, None]
 """One step after the other. Whoever stops early closes it, on all ranks after the same step."""
 
@@ -61,24 +54,27 @@ def steps_ahead(
         begun = (thread.submit(_agree, batcher, ranks, gather, step, mix_at) for step in range(start, stop))
         awaited = next(begun, None)
         while awaited is not None:
-            agreed = awaited.result()
+            agreed, error = awaited.result()
             awaited = next(begun, None)
-            if isinstance(agreed, AgreedStep):
+            if agreed is not None:
                 yield agreed
             else:
-                _raise_everywhere(agreed, ranks)
+                _raise_everywhere(error, ranks)
 
 
-def _raise_everywhere(failure: _Failure, ranks: Ranks) -> None:
+def _raise_everywhere(error: Exception | None, ranks: Ranks) -> None:
     with ranks.together():
-        if failure.error is not None:
-            raise failure.error
+        if error is not None:
+            raise error
 
 
 def _agree(
     batcher: Batcher, ranks: Ranks, gather: GatherNumbers, step: int, mix_at: Callable[[int], StepMix]
-) -> AgreedStep | _Failure:
-    """Build this rank's part, and take part in the exchange whether that failed or not: the others wait in it."""
+) -> tuple[AgreedStep | None, Exception | None]:
+    """Build this rank's part, and take part in the exchange whether that failed or not: the others wait in it.
+
+    No step where some rank could not build its part, and this rank's own error.
+    """
     local, error = None, None
     try:
         mix = mix_at(step)
@@ -90,8 +86,8 @@ def _agree(
     hashes_L8 = local.row_hashes if local else np.zeros((batcher.samples(step).size, 8), dtype=np.uint8)
     gathered = gather(np.concatenate([[error is not None], counts, hashes_L8.view(np.int64).ravel()]))
     if local is None or gathered[:, 0].any():
-        return _Failure(error)
+        return None, error
     by_copy = ranks.one_of_each_copy(gathered[:, 1:])
     summed = StepCounts.summed(by_copy[:, : len(counts)])
     hashes_RL8 = np.ascontiguousarray(by_copy[:, len(counts) :]).view(np.uint8).reshape(len(by_copy), -1, 8)
-    return AgreedStep(mix, local.micro_batches, summed, hashes_RL8)
+    return AgreedStep(mix, local.micro_batches, summed, hashes_RL8), None
