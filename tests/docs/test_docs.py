@@ -26,8 +26,8 @@ from toolkit.engine.ds_config import read_ds_config, resolve_ds_config
 from toolkit.experiments.grid.cells import grid_cells
 from toolkit.experiments.grid.declaration import load_grid
 from toolkit.experiments.study.declaration import load_study
-from toolkit.experiments.study.finetuning import grid_of
 from toolkit.experiments.study.models import models_of
+from toolkit.experiments.study.program import grid_of
 from toolkit.experiments.study.tree import Tree
 from toolkit.finetuning import FinetuningResult, get_task
 from toolkit.model import model_settings

@@ -4,8 +4,7 @@ import pytest
 
 from toolkit.core.errors import SettingsError
 from toolkit.experiments.study.declaration import load_study, shipped_studies
-from toolkit.experiments.study.models import models_of
-from toolkit.experiments.study.schedules import parse_schedule
+from toolkit.experiments.study.models import models_of, parse_schedule
 from toolkit.experiments.study.tree import Tree
 
 BASE = """

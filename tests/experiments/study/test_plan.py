@@ -13,10 +13,9 @@ from toolkit.core.files import atomic_write
 from toolkit.experiments.grid.declaration import TaskEntry
 from toolkit.experiments.grid.inputs import at_steps
 from toolkit.experiments.study.declaration import load_study
-from toolkit.experiments.study.finetuning import grid_of
 from toolkit.experiments.study.models import models_of
 from toolkit.experiments.study.plan import StudyPlan
-from toolkit.experiments.study.program import run_study, show_plan, tidy_study
+from toolkit.experiments.study.program import grid_of, run_study, show_plan, tidy_study
 from toolkit.experiments.study.slurm import joined
 from toolkit.experiments.study.tree import Tree
 from toolkit.run.folder import RunFolder

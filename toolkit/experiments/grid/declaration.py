@@ -20,6 +20,9 @@ _NEEDED = {
     "task": "A grid needs at least one [[task]] with name, kind, train and test.",
 }
 
+UNTRAINED_CELLS = {kind: {"learning_rates": (0.0,), "seeds": (0,)} for kind in UNTRAINED}
+"""Rate and seed of the one cell of a task that trains nothing, by its kind."""
+
 # Names of folders, on every system, and never `.` or `..`.
 Name = Annotated[str, Field(pattern=r"^\w[\w.+@-]*$")]
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]

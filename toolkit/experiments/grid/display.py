@@ -82,18 +82,14 @@ class GridTally:
         """True once a cell has finished or failed."""
         return cell in self.scores or cell in self.diverged or cell in self.failed
 
-    @property
-    def cells_per_hour(self) -> float:
-        """Rate of those that ended since the start of this command."""
-        ended = self.num_done - self._num_before + len(self.failed)
-        return ended / max(self._clock() - self._begun, 1e-9) * _HOUR
-
     def summary(self) -> str:
         """'12 of 96 cells done, 2 running, 1 failed, 310 cells/h, 0:16:00 left'."""
         parts = [f"{self.num_done:,} of {self.totals.total():,} cells done", f"{len(self.running):,} running"]
         parts += [f"{len(self.diverged):,} diverged"] if self.diverged else []
         parts += [f"{len(self.failed):,} failed"] if self.failed else []
-        if rate := self.cells_per_hour:
+        # Since the start of this command.
+        ended = self.num_done - self._num_before + len(self.failed)
+        if rate := ended / max(self._clock() - self._begun, 1e-9) * _HOUR:
             parts += [f"{rate:,.0f} cells/h", f"{duration(self.num_left / rate * _HOUR)} left"]
         return ", ".join(parts)
 

@@ -12,9 +12,8 @@ from toolkit.core.files import atomic_write
 from toolkit.core.text import json_kind
 from toolkit.experiments.grid.cell_folder import CellFolder
 from toolkit.experiments.grid.cells import Cell, Score, results_text
-from toolkit.experiments.grid.declaration import Label, Labels
+from toolkit.experiments.grid.declaration import UNTRAINED_CELLS, Label, Labels
 from toolkit.experiments.grid.selection import Selected
-from toolkit.finetuning.settings import UNTRAINED
 
 _AGAIN = "Run `toolkit grid` again: it writes the file from the cells that have finished."
 _DIVERGED = "Runs that diverged (cells/*/*/*/*/diverged.json) have no score: give smaller learning_rates."
@@ -141,7 +140,8 @@ class GridFolder:
         text = _read_text(self.declaration_file)
         try:
             content = tomllib.loads(text)
-            shared, tasks = content.get("grid", {}), content.get("task", [])
+            shared = content.get("grid", {})
+            tasks = [{**shared, **task, **UNTRAINED_CELLS.get(task["kind"], {})} for task in content.get("task", [])]
             models = [self._model(entry, shared.get("dir")) for entry in content.get("model", [])]
             return Declaration(
                 text=text,
@@ -151,8 +151,8 @@ class GridFolder:
                     Cell(model.name, task["name"], task["kind"], seed, rate)
                     for model in models
                     for task in tasks
-                    for rate in sorted(map(float, {**shared, **task, **_fixed(task)}.get("learning_rates", ())))
-                    for seed in sorted({**shared, **task, **_fixed(task)}.get("seeds", ()))
+                    for rate in sorted(map(float, task.get("learning_rates", ())))
+                    for seed in sorted(task.get("seeds", ()))
                 ),
                 is_halving=shared.get("search") == "halving",
             )
@@ -172,11 +172,6 @@ class GridFolder:
         if not parts or Path(*parts).is_absolute() or own.parts[-len(parts) :] != parts:
             return None
         return own.parents[len(parts) - 1]
-
-
-def _fixed(task: Mapping[str, Any]) -> dict[str, tuple[float]]:
-    """Rate and seed of the one cell of a task that trains nothing."""
-    return {"learning_rates": (0.0,), "seeds": (0,)} if task["kind"] in UNTRAINED else {}
 
 
 def _labels(raw: Mapping[str, Any]) -> dict[str, Label]:

@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,7 +17,6 @@ from toolkit.experiments.study.axes import Choice, axes_of, labels_of_choices
 from toolkit.experiments.study.declaration import ModelBlock, RewarmSettings, Study
 from toolkit.experiments.study.folder import StudyFolder
 from toolkit.experiments.study.names import labels_of, model_name
-from toolkit.experiments.study.schedules import parse_schedule
 from toolkit.run.declared import DeclaredRun
 from toolkit.run.folder import RunFolder
 from toolkit.run.load import complete_run, find_run_file, read_resolved
@@ -25,6 +25,9 @@ from toolkit.run.toml_files import read_toml
 
 # Keys that a study chooses for each of its models, and what takes their place.
 _CHOSEN = {"run.dir": "Each model has a folder of its name; set study.dir", "checkpoint.keep_at": "Set study.keep"}
+# Of a schedule that is a text, `clm 3k + mlm 9k`: an objective and a length for each phase.
+_PHASE = re.compile(r"(\S+)\s+(\d[\d_,]*(?:\.\d+)?)\s*([kKmMbB]?)\s*(%|tokens|steps)?")
+_TIMES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
 
 
 @dataclass(frozen=True)
@@ -231,6 +234,27 @@ def _with_phases(given: Mapping[str, Any]) -> dict[str, Any]:
     """Keys of a run file, with a schedule that is a text as phases."""
     schedule = given.get("schedule")
     return {**given, "schedule": parse_schedule(schedule)} if isinstance(schedule, str) else dict(given)
+
+
+def parse_schedule(text: str) -> list[dict[str, Any]]:
+    """`[[schedule]]` of a text: lengths are steps, `12k`, `5B tokens`, or `25%` of `train.steps`."""
+    return [_phase(part.strip(), text) for part in text.split("+")]
+
+
+def _phase(part: str, text: str) -> dict[str, Any]:
+    found = _PHASE.fullmatch(part)
+    if found is None:
+        raise SettingsError(
+            f'schedule "{text}": {part!r} is not an objective and a length. Write for example "clm 3k + mlm 9k"; '
+            "lengths are steps (750, 12k), tokens (5B tokens) or shares of train.steps (25%)."
+        )
+    objective, digits, multiple, unit = found.groups()
+    number = float(re.sub("[_,]", "", digits)) * _TIMES[multiple.lower()]
+    if unit == "%":
+        return {"objective": objective, "fraction": number / 100}
+    if number != int(number):
+        raise SettingsError(f'schedule "{text}": {part!r} has {number:g} {unit or "steps"}. Give a whole number.')
+    return {"objective": objective, "tokens" if unit == "tokens" else "steps": int(number)}
 
 
 def _has_shares(schedule: Any) -> bool:

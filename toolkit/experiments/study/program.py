@@ -14,20 +14,22 @@ from toolkit.core.errors import SettingsError
 from toolkit.core.files import atomic_directory, atomic_write
 from toolkit.core.settings import nearest
 from toolkit.core.text import counted, first_few, rounded
-from toolkit.execution.slurm import SlurmJobs
+from toolkit.execution.slurm import SlurmJobs, SlurmSettings
 from toolkit.execution.work import ExecutorKind
-from toolkit.experiments.grid.declaration import Grid
+from toolkit.experiments.grid.declaration import Grid, ModelEntry, make_grid
 from toolkit.experiments.study.declaration import Study, load_study
 from toolkit.experiments.study.display import show_study
-from toolkit.experiments.study.estimate import StudyEstimate, kept_steps, summary
-from toolkit.experiments.study.finetuning import grid_of
+from toolkit.experiments.study.estimate import StudyEstimate, kept_steps, missed_steps, summary
 from toolkit.experiments.study.folder import StudyFolder
 from toolkit.experiments.study.models import Model, models_of
 from toolkit.experiments.study.plan import StudyPlan
-from toolkit.experiments.study.tree import Tree
+from toolkit.experiments.study.tree import Leaf, Tree
 from toolkit.run.folder import RunFolder
 from toolkit.run.load import to_toml
 from toolkit.run.metrics import read_lines
+
+# Labels that a report reads off the checkpoint itself.
+_OF_THE_CHECKPOINT = {"objective", "clm_share", "mask_ratio", "budget_steps", "seed"}
 
 
 def study_json(source: str, *, only: Sequence[str] = (), tflops: float | None = None) -> str:
@@ -223,3 +225,25 @@ def _named(models: Sequence[Model], name: str) -> Model:
     if name not in found:
         raise SettingsError(f"no model is called {name!r}.{nearest(name, found)} Models: {', '.join(found)}.")
     return found[name]
+
+
+def grid_of(study: Study, tree: Tree) -> Grid | None:
+    """The grid of a study; None where it has no task."""
+    if not study.task:
+        return None
+    entries = [entry for leaf in tree.leaves.values() for entry in _entries(study, leaf)]
+    # A whole node, as `launchers/slurm.sbatch` takes for a model.
+    slurm = SlurmSettings(options=("--exclusive", "--mem=0", *study.job_options))
+    return make_grid(study.grid, entries, study.task, slurm=slurm)
+
+
+def _entries(study: Study, leaf: Leaf) -> list[ModelEntry]:
+    """A model at its end, and at steps of `study.keep` that it trains itself: `NAME@STEP`."""
+    labels = {name: value for name, value in leaf.model.labels.items() if name not in _OF_THE_CHECKPOINT}
+    folder = leaf.model.run.folder
+    # Its folder would mean an earlier checkpoint where the last is damaged.
+    last = ModelEntry(name=leaf.name, path=str(folder.checkpoint(leaf.model.total_steps)), labels=labels)
+    named = {*study.study.keep}.difference(missed_steps(leaf, study.study.keep))
+    own = kept_steps(leaf, named)
+    steps = tuple(step for step in own if step in named and step < leaf.model.total_steps)
+    return [last, *([last.model_copy(update={"path": str(folder.path), "steps": steps})] if steps else [])]
