@@ -512,8 +512,8 @@ FAULTS = (
     Fault(
         name="phases: each begins its rows at 0, on the same data too",
         path="toolkit/run/step_plan.py",
-        old="            if self.data[phase.index] == data\n",
-        new="            if self.data[phase.index] is data\n",
+        old="for phase in phases if self.data[phase.index] == data)",
+        new="for phase in phases if self.data[phase.index] is data)",
         tests=("tests/run/test_step_plan.py",),
     ),
     Fault(

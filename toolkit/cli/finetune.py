@@ -71,7 +71,7 @@ def command(
         given["text_columns"] = tuple(text_columns.split(","))
     from toolkit.core.console import console
     from toolkit.finetuning import get_task
-    from toolkit.workflows.finetune import finetune, next_lines
+    from toolkit.workflows.finetune import finetune
 
     if task in UNTRAINED:
         raise SettingsError(f"{task} trains nothing. Score the model: toolkit score {model} --pairs FILE --output DIR")
@@ -82,7 +82,10 @@ def command(
     )
     console().print(_scores(result))
     console().print(f"written to {output}: result.json, predictions.jsonl, model/")
-    console().print("\n".join(next_lines(result, output)))
+    console().print(
+        f"Next: compare the answers, a row per test example ({output / 'predictions.jsonl'}), with the test file, and\n"
+        f"use the model in Python: {get_task(task).usage(output / 'model')}"
+    )
 
 
 def help_sections(words: Sequence[str]) -> list[tuple[str, list[tuple[str, str]]]]:

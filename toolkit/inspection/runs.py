@@ -195,16 +195,12 @@ def _checkpoints(found: Sequence[tuple[int, Path]], settings: RunSettings) -> "T
 
 
 def _tensors(manifest: CheckpointManifest) -> "Table":
-    names = list(manifest.tensors)
-    table = columns(f"{len(names):,} tensors", "name", "shape")
-    half = _MOST_TENSORS // 2
-    is_long = len(names) > _MOST_TENSORS
-    for name in names[:half] if is_long else names:
-        table.add_row(name, _shape(manifest, name))
-    if is_long:
-        table.add_row(f"... {len(names) - _MOST_TENSORS:,} more", "")
-        for name in names[-half:]:
-            table.add_row(name, _shape(manifest, name))
+    rows = [(name, " x ".join(f"{size:,}" for size in entry.shape)) for name, entry in manifest.tensors.items()]
+    table, half = columns(f"{len(rows):,} tensors", "name", "shape"), _MOST_TENSORS // 2
+    if (num_more := len(rows) - _MOST_TENSORS) > 0:
+        rows[half:-half] = [(f"... {num_more:,} more", "")]
+    for row in rows:
+        table.add_row(*row)
     return table
 
 
@@ -235,10 +231,6 @@ def _model_line(model: ModelSettings) -> str:
 def _spread(layout: LayoutEntry) -> str:
     degrees = "".join(f", {name} {degree}" for name, degree in (("tp", layout.tp), ("pp", layout.pp)) if degree > 1)
     return f"{counted(layout.world_size, 'rank')}, ZeRO {layout.zero_stage}{degrees}"
-
-
-def _shape(manifest: CheckpointManifest, name: str) -> str:
-    return " x ".join(f"{size:,}" for size in manifest.tensors[name].shape)
 
 
 def _folder_size(folder: Path) -> int:

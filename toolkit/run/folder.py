@@ -7,18 +7,16 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from toolkit.checkpoint.folders import CHECKPOINTS_FOLDER, step_folders, step_name
 from toolkit.checkpoint.manifest import MANIFEST_NAME, CheckpointManifest, read_manifest
+from toolkit.checkpoint.read import Checkpoint, newest_intact
 from toolkit.checkpoint.retention import is_complete
 from toolkit.core.errors import CheckpointError, CorpusError, SettingsError
 from toolkit.core.files import PARTIAL_FILES, atomic_directory, atomic_write
 from toolkit.core.locks import is_held, locked_folder
 from toolkit.core.text import quoted
-
-if TYPE_CHECKING:
-    from toolkit.checkpoint.read import Checkpoint
 
 _NEAREST = 8
 _RANGE = re.compile(r"(\d+)\.\.(\d+)(?::([1-9]\d*))?")
@@ -56,10 +54,8 @@ class RunFolder:
         """Updates up to the newest checkpoint that has all its files, which are not hashed; 0 without one."""
         return next((step for step, path in self.steps() if is_complete(path)), 0)
 
-    def newest_checkpoint(self) -> "tuple[Checkpoint | None, list[str]]":
+    def newest_checkpoint(self) -> tuple[Checkpoint | None, list[str]]:
         """The newest checkpoint whose every file is intact, and a message for each newer one that is not."""
-        from toolkit.checkpoint.read import newest_intact
-
         return newest_intact(self.checkpoints)
 
     def no_intact_checkpoint(self, damage: list[str]) -> CheckpointError:

@@ -86,8 +86,11 @@ def arithmetic_of(run: DeclaredRun, *, start: int | None = None, data: RunData |
     first, whole = plan.first_step if start is None else start, Arithmetic(0, 0.0)
     for phase in plan.schedule.phases:
         made = phase.rows_before(phase.stop) - phase.rows_before(first)
-        positions = made * plan.data[phase.index].sequence_length
-        whole += Arithmetic(positions, positions * _flops_per_position(run, phase, data) if is_known else None)
+        positions, flops = made * plan.data[phase.index].sequence_length, None
+        if is_known:
+            each = sum(entry.mean_share * _flops_of(run, phase, entry.objective, data) for entry in phase.mix)
+            flops = positions * each
+        whole += Arithmetic(positions, flops)
     return whole
 
 
@@ -149,12 +152,8 @@ def forecast_memory(run: DeclaredRun, division: Division) -> list[str]:
     return [f"memory per rank{of}, on GPUs: {needed}"]
 
 
-def _flops_per_position(run: DeclaredRun, phase: Phase, data: RunData | None) -> float:
-    """Mean over the positions of rows, padding included."""
-    return sum(entry.mean_share * _flops_of(run, phase, entry.objective, data) for entry in phase.mix)
-
-
 def _flops_of(run: DeclaredRun, phase: Phase, name: str, data: RunData | None) -> float:
+    """Of an objective of a phase, per position: the mean over those of rows, padding included."""
     settings, length = run.settings, run.plan.data[phase.index].sequence_length
     if data is not None:
         return _sampled_flops(settings, data.objectives[name], data.training[phase.index].rows[0])

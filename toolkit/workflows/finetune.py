@@ -58,12 +58,13 @@ def finetune(
     _check_data(files, dataset, needed=(Split.TEST,) if task in UNTRAINED else (Split.TRAIN, Split.TEST))
     # It finds what does not fit the family.
     family(settings)
-    if dataset is not None:
-        named_dataset(dataset, task=task)
+    named = None if dataset is None else named_dataset(dataset, task=task)
     # Before data are read or fetched; without a data set, a checkpoint is read only when it is exported.
     if dataset is not None or not needs_export(model):
         check_model(model, attention=family.attention)
-    settings, files = resolve_data(settings, files, task=task, dataset=dataset)
+    if named is not None:
+        settings = named.settings(settings)
+        files = named.fetch(settings.protocol)
     chosen = family(settings)
     data = chosen.read(files)
     with _as_encoder(model) as (encoder, origin):
@@ -77,29 +78,6 @@ def finetune(
         prepared = prepare(chosen, files, data, source, dataset_name=dataset)
         keep = Keep.SCORES if task in UNTRAINED else Keep.MODEL
         return run_cell(prepared, output, model_name=str(model), keep=keep)
-
-
-def resolve_data(
-    settings: FinetuningSettings,
-    files: Mapping[Split, Path],
-    *,
-    task: str,
-    dataset: str | None,
-) -> tuple[FinetuningSettings, dict[Split, Path]]:
-    """Settings and files of a run: those given, or what a named data set makes of them; `task` is a family's name."""
-    if dataset is None:
-        return settings, dict(files)
-    named = named_dataset(dataset, task=task)
-    settings = named.settings(settings)
-    return settings, named.fetch(settings.protocol)
-
-
-def next_lines(result: FinetuningResult, output: Path) -> list[str]:
-    """Closing lines of the command: where the answers to the test file are, and how the model is used."""
-    return [
-        f"Next: compare the answers, a row per test example ({output / 'predictions.jsonl'}), with the test file, and",
-        f"use the model in Python: {get_task(result.task).usage(output / 'model')}",
-    ]
 
 
 def _check_data(files: Mapping[Split, Path], dataset: str | None, *, needed: Sequence[Split]) -> None:
