@@ -67,11 +67,7 @@ class Plugins(Generic[ClassT]):
         return tuple(sorted({*self.registered, *(point.name for point in self._points())}))
 
     def get(self, kind: str) -> ClassT:
-        """The class of a kind.
-
-        Raises:
-            SettingsError: no package offers the kind, two do, or the one that does fails on import.
-        """
+        """The class of a kind; a SettingsError where no package offers it, two do, or its import fails."""
         if kind in self.registered:
             return self.registered[kind]
         points = {point.value: point for point in self._points() if point.name == kind}

@@ -105,8 +105,9 @@ class Retrieval(Task[JudgedSplits]):
     def encode(self, data: JudgedSplits, source: EncoderSource) -> Mapping[Split, Features]:
         """Texts, since a SentenceTransformer tokenizes by itself: pairs to train on, and one search for a split."""
         features: dict[Split, Features] = {}
+        separator = ". " if self.is_paper else " "
         for split, judged in data.judgements.items():
-            texts = self._texts(judged.collection)
+            texts = {one: document.joined(separator) for one, document in judged.collection.documents.items()}
             if split is Split.TRAIN:
                 features[split] = [{"pair": pair} for pair in self._pairs(judged, texts)]
             else:
@@ -114,10 +115,6 @@ class Retrieval(Task[JudgedSplits]):
                 documents = [texts[document] for document in data.searched[split]]
                 features[split] = [{"queries": queries, "documents": documents}]
         return features
-
-    def _texts(self, collection: Collection) -> dict[str, str]:
-        separator = ". " if self.is_paper else " "
-        return {identity: document.joined(separator) for identity, document in collection.documents.items()}
 
     def _pairs(self, judged: Judgements, texts: Mapping[str, str]) -> list[Pair]:
         pairs: list[Pair] = []
