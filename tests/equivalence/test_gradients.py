@@ -323,15 +323,18 @@ def test_every_gradient_of_queries_at_targets_alone(parallel: ParallelSettings, 
 def test_every_gradient_of_a_mixture_is_the_weighted_sum_of_two_plain_steps(
     world_size: int, parallel: ParallelSettings
 ) -> None:
-    """Micro-batches of both kinds and of one; rows without a target; every ZeRO stage, bf16, tied weights, z-loss."""
+    """Micro-batches of both kinds and of one; rows without a target; every ZeRO stage, bf16, tied weights, z-loss.
+
+    Micro-batches of two rows are of either kind, both and no target, so one compiled case has all that a rank meets.
+    """
     layouts = _LAYOUTS if parallel == _ALONE else [("zero1", "fp32"), ("zero1", "bf16")]
     cases = [
         OneStep(layout, rows, AttentionKind.BIDIRECTIONAL, rows > 2, parallel=parallel, is_mixed=True,
                 z_loss=0.02 * (rows > 2), first_row=2)
-        for layout in layouts
-        for rows in (1, 2, 4)
+        for number, layout in enumerate(layouts)
+        for rows in (2, (1, 4)[number % 2])
     ]  # fmt: skip
-    compiled = [replace(case, is_compiled=True) for case in cases[:2]] if parallel == _ALONE else []
+    compiled = [replace(cases[0], is_compiled=True)] if world_size == 1 else []
     _check([*cases, *compiled], world_size)
 
 
