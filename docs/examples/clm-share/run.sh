@@ -9,13 +9,9 @@
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
 text=$(realpath "$1") labelled=$(realpath "$2") tokenizer=$(realpath "$here/../../../toolkit/quickstart/tokenizer")
-mkdir -p "$3/data/sst2" && cd "$3"
+mkdir -p "$3" && cd "$3"
 
-for name in conll2003 squad scifact; do ln -sfn "$labelled/$name" "data/$name"; done
-# The last 1,000 training sentences choose the learning rate: the labels of SST-2's own test file are not public.
-ln -sfn "$labelled/sst2/dev.tsv" data/sst2/dev.tsv
-head -n -1000 "$labelled/sst2/train.tsv" > data/sst2/train.tsv
-{ head -n 1 "$labelled/sst2/train.tsv"; tail -n 1000 "$labelled/sst2/train.tsv"; } > data/sst2/validation.tsv
+"$here/labelled.sh" "$labelled"
 test -f corpus/corpus.json || toolkit preprocess "$text" --tokenizer "$tokenizer" --output corpus --holdout 0.01
 cp "$here/pretrain.toml" "$here/study.toml" .
 
