@@ -149,6 +149,7 @@ class Engine:
         There is no gradient. The weights of targets that count alike are 1.
         All ranks need the same number of micro-batches, since ZeRO-3 gathers weights in every forward pass.
         """
+        self.deepspeed.eval()
         total = torch.zeros(2, dtype=torch.float64, device=self.ranks.device)
         coming = iter(micro_batches)
         while batches := tuple(islice(coming, self._evaluated_together)):
@@ -231,7 +232,6 @@ class Engine:
 
     def _evaluate(self, micro_batches: Sequence[MicroBatch]) -> torch.Tensor:
         """Losses of micro-batches without gradients, (micro-batches,); none where they are not known."""
-        self.deepspeed.eval()
         return torch.stack([self._forward(batch, 1.0) for batch in micro_batches])
 
     def _forward(self, batch: MicroBatch, scale: float) -> torch.Tensor:
