@@ -331,10 +331,10 @@ def test_every_gradient_of_a_mixture_is_the_weighted_sum_of_two_plain_steps(
     cases = [
         OneStep(layout, rows, AttentionKind.BIDIRECTIONAL, rows > 2, parallel=parallel, is_mixed=True,
                 z_loss=0.02 * (rows > 2), first_row=2)
-        for number, layout in enumerate(layouts)
-        for rows in (2, (1, 4)[number % 2])
+        for layout in layouts
+        for rows in (1, 2, 4)
     ]  # fmt: skip
-    compiled = [replace(cases[0], is_compiled=True)] if world_size == 1 else []
+    compiled = [replace(cases[1], is_compiled=True)] if world_size == 1 else []
     _check([*cases, *compiled], world_size)
 
 
