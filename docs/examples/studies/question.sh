@@ -12,7 +12,6 @@ set -euo pipefail
 here=$(dirname "$(realpath "$0")")
 text=$(realpath "$1") labelled=$(realpath "$2") pairs=$(realpath "$3")
 mkdir -p "$4/data/blimp" && cd "$4"
-export OMP_NUM_THREADS=1
 
 "$here/../clm-share/labelled.sh" "$labelled"
 for file in "$pairs"/*.jsonl; do head -n 20 "$file" > "data/blimp/$(basename "$file")"; done
@@ -29,7 +28,7 @@ for run in studies/trunk/runs/*; do
     for weights in uniform 1-sqrt linear; do
         mean=means/$(basename "$run")-$weights
         test -d "$mean" || toolkit merge "$run" --steps 1088..1280 --weights $weights --output "$mean"
-        toolkit train small.toml --set init.from="$mean" --set run.dir="evaluated/$(basename "$mean")" --set train.steps=1 \
-            --set lr.warmup_steps=0 --set lr.decay_steps=0
+        toolkit train small.toml --threads 1 --set init.from="$mean" --set run.dir="evaluated/$(basename "$mean")" \
+            --set train.steps=1 --set lr.warmup_steps=0 --set lr.decay_steps=0
     done
 done
