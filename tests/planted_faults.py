@@ -52,6 +52,27 @@ class Fault:
 
 FAULTS = (
     Fault(
+        name="hangs: a rank that computes counts as one that waits",
+        path="toolkit/engine/stalls.py",
+        old="if is_waiting and names & _IN_STEP:",
+        new="if is_waiting or names & _IN_STEP:",
+        tests=("tests/engine/test_stalls.py",),
+    ),
+    Fault(
+        name="slow ranks: stages of a pipeline are compared with one another",
+        path="toolkit/training/slow_ranks.py",
+        old="own = np.array(seconds_W).reshape(num_stages, -1)",
+        new="own = np.array(seconds_W).reshape(1, -1)",
+        tests=("tests/training/test_slow_ranks.py",),
+    ),
+    Fault(
+        name="slow ranks: time spent on other ranks' data counts as one's own",
+        path="toolkit/training/steps_ahead.py",
+        old="waited = max(0.0, agreed.built_at - began) if agreed else 0.0",
+        new="waited = time.perf_counter() - began",
+        tests=("tests/training/test_steps_ahead.py",),
+    ),
+    Fault(
         name="switches: a loss that is once below has caught up",
         path="toolkit/run/switches.py",
         old="if all(gaps[later] <= 0 for later in gaps if later >= step)",

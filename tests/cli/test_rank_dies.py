@@ -4,7 +4,15 @@ import time
 
 import pytest
 
-from tests.support.launches import PRETRAIN, install_failing_objective, outputs, start, start_hosts, start_ranks
+from tests.support.launches import (
+    PRETRAIN,
+    install_failing_objective,
+    kill_host,
+    outputs,
+    start,
+    start_hosts,
+    start_ranks,
+)
 from tests.support.runs import write_run
 
 _FAILING = ("schedule.0.objective=failing", "schedule.0.steps=60_000")
@@ -45,6 +53,23 @@ def test_a_killed_rank_ends_the_other_one(run, how):
     assert "Traceback" not in first + second
     assert "rank 1 on " in (told := first[first.index("error: ") :])
     assert "has ended, and the run with it" in told
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("how", "what"), [("hangs", "is at toolkit/training/problem.py"), ("is stopped", "does not answer")]
+)
+def test_a_rank_that_hangs_is_named_before_the_timeout(run, how, what):
+    """A minute for collectives, and 20 seconds for an answer."""
+    arguments, environment = run
+    ranks = start_ranks(2, arguments, {**environment, "HOW_RANK_1_FAILS": how, "DEEPSPEED_TIMEOUT": "1"})
+    assert ranks[0].wait(timeout=300) == 1
+    first = ranks[0].communicate()[0]
+    kill_host(ranks[1])
+    assert "Traceback" not in first
+    told = first[first.index("error: ") :]
+    assert told.startswith("error: rank 0: a collective of a step has waited 0:00:54 for rank 1 on ")
+    assert f", which {what}" in told
 
 
 def _toolkit_train(arguments, environment):

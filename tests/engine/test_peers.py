@@ -156,3 +156,47 @@ def test_a_run_goes_on_where_ranks_cannot_connect(monkeypatch, capsys):
     monkeypatch.setattr(peers, "_call", refused)
     assert _run([lambda: None] * 2) == ({}, [None] * 2)
     assert "do not watch one another (rank 1 on " in capsys.readouterr().out
+
+
+def _hang(monkeypatch, places, stalled, silent=()):
+    """Ranks that do not end by themselves, of which `stalled` have waited for too long; what each was ended with."""
+    send = peers._Watch._send
+
+    def send_unless_silent(watch, message, text=""):
+        if watch._rank not in silent:
+            send(watch, message, text)
+
+    monkeypatch.setattr(peers, "_ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(peers._Watch, "_send", send_unless_silent)
+    monkeypatch.setattr(peers, "place_of_rank", lambda: places[threading.current_thread()._rank])
+    monkeypatch.setattr(peers.StallClock, "has_stalled", lambda clock: threading.current_thread()._rank in stalled)
+    ended = {}
+
+    def until_all_are_ended():
+        deadline = time.monotonic() + 60
+        while len(ended) < len(places) and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    _run([until_all_are_ended] * len(places), ended)
+    return {rank: message for rank, message in ended.items() if message}
+
+
+@pytest.mark.parametrize("stalled", [{0, 1}, {1}])
+def test_a_rank_that_hangs_is_named_by_rank_0(monkeypatch, stalled):
+    told = _hang(monkeypatch, ["", "", "is at toolkit/data/corpus/shards.py:120 in read"], stalled)
+    assert list(told) == [0]
+    assert told[0].startswith("error: rank 0: a collective of a step has waited 0:09:00 for rank 2 on ")
+    assert ", which is at toolkit/data/corpus/shards.py:120 in read. DEEPSPEED_TIMEOUT" in told[0]
+    assert "rank 1" not in told[0]
+
+
+@pytest.mark.parametrize("silent", [2, 0])
+def test_a_rank_that_says_nothing_is_named(monkeypatch, silent):
+    told = _hang(monkeypatch, ["", "", ""], {1, 2}, silent={silent})
+    told = told[0 if silent else 1]
+    assert f"for rank {silent} on " in told
+    assert ", which does not answer: its process is stopped" in told
+
+
+def test_where_all_wait_it_is_the_network():
+    assert "all ranks are there (NCCL_DEBUG" in peers.missing_ranks(["ann", "bob"], {0: "", 1: ""})[1]

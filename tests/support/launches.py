@@ -46,8 +46,10 @@ class Failing:
             raise TypeError("a bug in the objective")
         if batches == 20 and rank == "1" and "killed" in how:
             os.kill(os.getpid(), signal.SIGKILL)
-        if batches == 20 and how == "is killed while rank 0 hangs":
+        if batches == 20 and (how == "is killed while rank 0 hangs" or (rank == "1" and how == "hangs")):
             time.sleep(600)
+        if batches == 20 and rank == "1" and how == "is stopped":
+            os.kill(os.getpid(), signal.SIGSTOP)
         positions_N = np.flatnonzero(segments_BS != 0)
         labels_N = tokens_BS.reshape(-1)[positions_N]
         return Targets(input_ids_BS=tokens_BS, positions_N=positions_N, labels_N=labels_N)

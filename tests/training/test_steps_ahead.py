@@ -1,6 +1,7 @@
 """Steps are built and agreed on a step ahead, in a thread; nothing but the loss is exchanged on the main one."""
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing, contextmanager, nullcontext
@@ -77,6 +78,28 @@ def test_they_are_what_each_step_alone_gives(parts):
             assert torch.equal(mine.labels_N, theirs.labels_N)
     assert len(agreed) == 5
     assert list(steps_ahead(batcher, _Alone(), lambda step: mlm, start=3, stop=3)) == []
+
+
+def test_seconds_of_each_rank_travel_with_the_counts(parts):
+    batcher, mlm = parts
+    told = iter([0.25, 0.5])
+    ranks = _Alone(heard=(0, 1_750_000))
+    coming = steps_ahead(batcher, ranks, lambda step: mlm, start=0, stop=1, own_seconds=lambda: next(told))
+    assert next(coming).own_seconds_W == [0.25, 1.75]
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_a_step_that_waits_for_data_is_held_up_by_the_rank_that_builds_them(parts, is_ours):
+    batcher, mlm = parts
+
+    def wait(step=None):
+        time.sleep(0.3)
+        return mlm
+
+    mix_at, gathered = (wait, lambda: None) if is_ours else (lambda step: mlm, wait)
+    coming = steps_ahead(batcher, _Alone(gathered=gathered), mix_at, start=0, stop=3)
+    own = [step.own_seconds_W[0] for step in coming]
+    assert (own[2] > 0.25) == is_ours
 
 
 def test_the_next_is_built_and_told_while_one_is_held(parts):

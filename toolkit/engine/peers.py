@@ -5,6 +5,9 @@ ten minutes by default, and the deepspeed launcher waits up to half a minute for
 So every rank keeps a connection to rank 0, which the system closes when either process ends. A rank that leaves in
 order says so first; of any other end rank 0 tells all ranks, and those that have not ended by themselves a little later
 are ended by their own thread.
+
+A rank that hangs keeps its connection. One that has waited too long in a collective of a step says so to rank 0, which
+asks all where they are; those that did not arrive are then as good as dead.
 """
 
 import contextlib
@@ -14,13 +17,16 @@ import socket
 import struct
 import sys
 import threading
+import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from toolkit.core.errors import LostRankError, ToolkitError
+from toolkit.core.text import duration, first_few
 from toolkit.engine.ranks import Ranks
+from toolkit.engine.stalls import StallClock, limit_seconds, place_of_rank
 from toolkit.parallel.launcher import read_launcher
 
 # Time for a rank to end by itself, with its own message, after another one is gone.
@@ -31,9 +37,12 @@ _CONNECT_SECONDS = 20.0
 _BACKLOG = 4096
 # A machine that vanishes closes nothing: it is asked after 15 quiet seconds, and is gone after three silent ones of 5.
 _KEEP_ALIVE = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
-# A message: the rank that is gone, or that the sender leaves in order.
-_MESSAGE = struct.Struct("!i")
-_LEAVING = -1
+# For an answer: the main thread of a rank may keep the interpreter to itself for a while.
+_ANSWER_SECONDS = 20.0
+# A message: the rank that is gone, and how, if it hangs; or that the sender leaves in order; or where it is, which rank
+# 0 asks by the same number.
+_MESSAGE = struct.Struct("!i400s")
+_LEAVING, _PLACE = -1, -2
 _TOKEN_BYTES = 16
 
 
@@ -58,7 +67,7 @@ def peers_watched(ranks: Ranks, *, end: Callable[[str], None] | None = None) -> 
     except RuntimeError as error:
         # Torch's errors of a collective are of this type.
         if (lost := watch.lost_rank(_SECONDS_FOR_NEWS)) is not None:
-            raise watch.error(lost) from error
+            raise watch.error(*lost) from error
         raise
     watch.leave()
 
@@ -71,8 +80,10 @@ class _Watch(threading.Thread):
     ) -> None:
         super().__init__(name="peers", daemon=True)
         self._rank, self._connections, self._hosts, self._end = rank, connections, hosts, end
-        self._lost: int | None = None
+        self._lost: tuple[int, str] | None = None
         self._is_lost, self._has_left = threading.Event(), threading.Event()
+        self._clock, self._places = StallClock(), dict[int, str]()
+        self._asked_at: float | None = None
 
     def run(self) -> None:
         """Wait until a rank dies, all others have left in order, or this one has."""
@@ -81,60 +92,95 @@ class _Watch(threading.Thread):
                 waiting.register(connection, selectors.EVENT_READ)
             lost = self._wait(waiting)
         if lost is not None:
-            self._end_after_grace(lost)
+            self._end_after_grace(*lost)
         self._has_left.wait()
         for connection in self._connections:
             connection.close()
 
-    def _wait(self, waiting: selectors.BaseSelector) -> int | None:
-        """The rank that is gone; None if nobody is left to watch, or this rank leaves."""
+    def _wait(self, waiting: selectors.BaseSelector) -> tuple[int, str] | None:
+        """The rank that is gone, and how, if it hangs; None if nobody is left to watch, or this rank leaves."""
         while waiting.get_map() and not self._has_left.is_set():
             for key, _ in waiting.select(timeout=1.0):
-                told = self._read(key.fileobj)
-                if told != _LEAVING:
-                    return told
-                waiting.unregister(key.fileobj)
+                told, text = self._read(key.fileobj)
+                if told >= 0:
+                    return told, text
+                if told == _LEAVING:
+                    waiting.unregister(key.fileobj)
+                elif self._rank == 0:
+                    self._ask()
+                    self._places[self._connections[key.fileobj]] = text  # type: ignore[index]
+                else:
+                    self._send(_PLACE, place_of_rank())
+            if (stalled := self._stalled()) is not None:
+                return stalled
         return None
 
-    def lost_rank(self, seconds: float) -> int | None:
-        """The rank that died; None if none did within `seconds`."""
-        self._is_lost.wait(seconds)
+    def _ask(self) -> None:
+        """As rank 0, ask all where they are; as another one, have it ask them: this one waits."""
+        if self._asked_at is None:
+            self._asked_at, self._places[self._rank] = time.monotonic(), place_of_rank()
+            self._send(_PLACE)
+
+    def _stalled(self) -> tuple[int, str] | None:
+        """A rank that hangs, and how it and others do, once that is known."""
+        if self._asked_at is None:
+            if self._clock.has_stalled():
+                self._ask()
+            return None
+        waited = time.monotonic() - self._asked_at
+        if self._rank == 0 and (waited > _ANSWER_SECONDS or len(self._places) == len(self._hosts)):
+            return missing_ranks(self._hosts, self._places)
+        # Then rank 0 hangs itself, its threads and all.
+        others = dict.fromkeys(range(1, len(self._hosts)), "")
+        return missing_ranks(self._hosts, others) if waited > 2 * _ANSWER_SECONDS else None
+
+    def lost_rank(self, seconds: float) -> tuple[int, str] | None:
+        """The rank that died, and how, if it hangs; None if none did within `seconds`, or while ranks are asked."""
+        self._is_lost.wait(seconds if self._asked_at is None else 2 * _ANSWER_SECONDS)
         return self._lost
 
-    def error(self, lost: int) -> LostRankError:
-        """The error that ends this rank after `lost` died."""
-        error = LostRankError(
-            f"rank {lost} on {self._hosts[lost]} has ended, and the run with it. If it left no message above or in "
-            "the log of its machine, it was killed, as the system does when memory runs out, or the machine is gone.\n"
-            "Start the same command again, on all machines: it resumes from the newest checkpoint."
+    def error(self, lost: int, how: str) -> LostRankError:
+        """The error that ends this rank after `lost` died, or hangs."""
+        what = (
+            f"a collective of a step has waited {duration(limit_seconds())} for {how}. DEEPSPEED_TIMEOUT is how many "
+            "minutes it may take."
+            if how
+            else f"rank {lost} on {self._hosts[lost]} has ended, and the run with it. If it left no message above or "
+            "in the log of its machine, it was killed, as the system does when memory runs out, or the machine is gone."
         )
+        remedy = "Start the same command again, on all machines: it resumes from the newest checkpoint."
+        error = LostRankError(f"{what}\n{remedy}")
         error.is_told_here = self._rank == (1 if lost == 0 else 0)
         return error
 
     def leave(self) -> None:
         """Tell the others that this rank leaves in order."""
         self._has_left.set()
+        self._send(_LEAVING)
+
+    def _send(self, message: int, text: str = "") -> None:
         for connection in self._connections:
             with contextlib.suppress(OSError):
-                connection.sendall(_MESSAGE.pack(_LEAVING))
+                connection.sendall(_MESSAGE.pack(message, text.encode()))
 
-    def _read(self, connection: Any) -> int:
-        """The rank that is gone; _LEAVING if the other end leaves in order."""
+    def _read(self, connection: Any) -> tuple[int, str]:
+        """A message of the other end, or the rank there, which is gone."""
         try:
             message = connection.recv(_MESSAGE.size, socket.MSG_WAITALL)
         except OSError:
             message = b""
-        return int(_MESSAGE.unpack(message)[0]) if len(message) == _MESSAGE.size else self._connections[connection]
+        if len(message) < _MESSAGE.size:
+            return self._connections[connection], ""
+        told, text = _MESSAGE.unpack(message)
+        return told, text.rstrip(b"\0").decode(errors="replace")
 
-    def _end_after_grace(self, lost: int) -> None:
-        self._lost = lost
+    def _end_after_grace(self, lost: int, how: str) -> None:
+        self._lost = (lost, how)
         self._is_lost.set()
         if self._rank == 0:
-            for connection in self._connections:
-                with contextlib.suppress(OSError):
-                    connection.sendall(_MESSAGE.pack(lost))
+            self._send(lost, how)
         if not self._has_left.wait(_GRACE_SECONDS):
-            error = self.error(lost)
+            error = self.error(lost, how)
             self._end(f"error: rank {self._rank}: {error}" if error.is_told_here else "")
 
 
@@ -177,7 +223,7 @@ def _listener() -> socket.socket:
 
 def _call(host: str, port: int, token: bytes, rank: int) -> socket.socket:
     connection = socket.create_connection((host, port), timeout=_CONNECT_SECONDS)
-    connection.sendall(token + _MESSAGE.pack(rank))
+    connection.sendall(token + _MESSAGE.pack(rank, b""))
     return _kept_alive(connection)
 
 
@@ -199,6 +245,15 @@ def _kept_alive(connection: socket.socket) -> socket.socket:
     for option, seconds in _KEEP_ALIVE:
         connection.setsockopt(socket.IPPROTO_TCP, option, seconds)
     return connection
+
+
+def missing_ranks(hosts: Sequence[str], places: Mapping[int, str]) -> tuple[int, str]:
+    """The first rank that hangs, and how all do, by where each is: empty for one that waits, none if it is silent."""
+    silent = "does not answer: its process is stopped, or its machine hangs"
+    told = [places.get(rank, silent) for rank in range(len(hosts))]
+    missing = {rank: f"rank {rank} on {hosts[rank]}, which {place}" for rank, place in enumerate(told) if place}
+    nobody = "a network or a device that fails: all ranks are there (NCCL_DEBUG=INFO tells more)"
+    return min(missing, default=1), first_few(list(missing.values())) or nobody
 
 
 def _end_process(message: str) -> None:

@@ -1,6 +1,6 @@
 """The run as the loop wants it: batches, evaluation, saving and hooks around an engine."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from toolkit.engine.engine import Engine
@@ -13,6 +13,7 @@ from toolkit.training.loop import Run
 from toolkit.training.probing import ProbeHook
 from toolkit.training.run_state import RunState
 from toolkit.training.saving import CheckpointSaver
+from toolkit.training.slow_ranks import SlowRankHook
 from toolkit.training.speed import Speed, peak_flops_of
 from toolkit.training.spikes import SpikePolicy
 
@@ -24,9 +25,10 @@ def assemble(
     state: RunState,
     stop: int,
     origin: dict[str, str],
+    hosts: Sequence[str],
     is_stop_requested: Callable[[], bool],
 ) -> Run:
-    """The run as the loop wants it, from a state on; manifests name the origin of the weights."""
+    """The run as the loop wants it, from a state on; manifests name the origin of the weights. `hosts` are by rank."""
     settings, data, plan, ranks = run.settings, run.data, run.plan, engine.ranks
     parts, batches = list(dict.fromkeys(data.training)), run.division.batches
     streams = [part.stream() for part in parts]
@@ -68,20 +70,26 @@ def assemble(
         evaluator=evaluator,
         spikes=SpikePolicy(settings.train.on_spike, settings.train.spike_deviations),
         saver=CheckpointSaver(run, engine, origin=origin, first_step=state.step),
-        hooks=_hooks(run, engine, state, stop, is_stop_requested) if ranks.rank == 0 else [],
+        hooks=_hooks(run, engine, state, stop, hosts, is_stop_requested) if ranks.rank == 0 else [],
         is_stop_requested=is_stop_requested,
     )
 
 
 def _hooks(
-    run: ResolvedRun, engine: Engine, state: RunState, stop: int, is_stop_requested: Callable[[], bool]
+    run: ResolvedRun,
+    engine: Engine,
+    state: RunState,
+    stop: int,
+    hosts: Sequence[str],
+    is_stop_requested: Callable[[], bool],
 ) -> list[Hook]:
     settings = run.settings
     speed = Speed(settings.model, peak_flops=peak_flops_of(settings, engine.ranks))
     writers = open_writers(run, resumed_step=None if state.step == run.plan.first_step else state.step)
     log = LogHook(writers, every=settings.log.every, speed=speed, is_probed=run.is_probed)
     console = ConsoleHook(run.plan, run.data.objectives, stop=stop)
+    slow = SlowRankHook(hosts, num_stages=settings.parallel.pp, say=console.say)
     if settings.probe is None:
-        return [log, console, RetentionHook(run.folder.checkpoints, settings.checkpoint)]
+        return [log, console, slow, RetentionHook(run.folder.checkpoints, settings.checkpoint)]
     probes = ProbeHook(run, report=partial(add_probe, writers), say=console.say, is_stop_requested=is_stop_requested)
-    return [log, console, probes, RetentionHook(run.folder.checkpoints, settings.checkpoint, in_use=probes)]
+    return [log, console, slow, probes, RetentionHook(run.folder.checkpoints, settings.checkpoint, in_use=probes)]

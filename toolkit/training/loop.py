@@ -22,6 +22,7 @@ from toolkit.training.hooks import Hook, HookList
 from toolkit.training.rank_errors import RankErrors
 from toolkit.training.run_state import RunState, StepInfo, StepMetrics
 from toolkit.training.saving import CheckpointSaver
+from toolkit.training.slow_ranks import ForwardTime
 from toolkit.training.spikes import SpikePolicy
 from toolkit.training.steps_ahead import StepsAhead, steps_ahead
 
@@ -66,7 +67,9 @@ def train(run: Run, state: RunState) -> RunState:
     errors = RankErrors(run.engine.ranks)
     hooks = HookList(run.hooks, errors)
     try:
-        steps = steps_ahead(run.batcher, run.engine.ranks, run.mix_at, start=state.step, stop=run.stop)
+        ranks, first, last = run.engine.ranks, state.step, run.stop
+        own = ForwardTime(run.engine.module, ranks.device).take
+        steps = steps_ahead(run.batcher, ranks, run.mix_at, start=first, stop=last, own_seconds=own)
         with closing(steps) as coming:
             state = _train(run, state, coming, hooks, errors)
         run.saver.save_last(state, hooks, errors)
@@ -123,8 +126,8 @@ def _train(run: Run, state: RunState, coming: StepsAhead, hooks: HookList, error
         }
         state = state.after_step(phase, counts, hashes_G8, loss=result.loss, means=means)
         info = StepInfo(state, phase, attention_of(mix.objectives))
-        seconds = time.perf_counter() - started
-        metrics = StepMetrics(result.loss, result.grad_norm, lr, counts, seconds, spike, result.is_applied, means)
+        measured = (counts, time.perf_counter() - started, spike, result.is_applied, means, step.own_seconds_W)
+        metrics = StepMetrics(result.loss, result.grad_norm, lr, *measured)
         state = _evaluate_if_due(run, info, hooks)
         hooks.after_step(info, metrics)
         if not is_writing:

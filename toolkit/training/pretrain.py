@@ -8,6 +8,7 @@
 """
 
 import os
+import socket
 import sys
 from contextlib import ExitStack
 
@@ -99,11 +100,12 @@ def _pretrain(folder: RunFolder, ranks: Ranks, is_stop_requested: StopRequest, *
     engine = build_engine(run, run.division, ranks=ranks)
     try:
         state, origin = beginning.load(engine), beginning.origin()
+        hosts = ranks.gather(socket.gethostname())
         with ranks.together():
             if ranks.rank == 0:
                 print(run.data.describe(), flush=True)
             assembled = assemble(
-                run, engine, state=state, stop=stop, origin=origin, is_stop_requested=is_stop_requested
+                run, engine, state=state, stop=stop, origin=origin, hosts=hosts, is_stop_requested=is_stop_requested
             )
         state = train(assembled, state)
     finally:

@@ -3,7 +3,7 @@
 Shapes: G rows in a step.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -133,3 +133,5 @@ class StepMetrics:
     """True where weights and moments were updated."""
     means: Mapping[str, float] = field(default_factory=dict)
     """Exact means over target tokens of the objectives of a mixture that had one, by name."""
+    own_seconds_W: Sequence[float] = ()
+    """What each rank needed by itself for an earlier step, as `AgreedStep` has it."""

@@ -6,7 +6,8 @@ meet; a plain step exchanges nothing but gradients, their norm and one sum on th
 Shapes: R data-parallel ranks, L rows of one of them in a step.
 """
 
-from collections.abc import Callable, Generator
+import time
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -31,6 +32,10 @@ class AgreedStep:
     """Over all ranks."""
     row_hashes_RL8: npt.NDArray[np.uint8]
     """By data rank."""
+    own_seconds_W: Sequence[float]
+    """What each rank needed by itself for an earlier step: as `steps_ahead` was told there, and to build its part."""
+    built_at: float
+    """When this rank had built its part, by the performance counter."""
 
 
 StepsAhead = Generator[AgreedStep, None, None]
@@ -38,9 +43,15 @@ StepsAhead = Generator[AgreedStep, None, None]
 
 
 def steps_ahead(
-    batcher: Batcher, ranks: Ranks, mix_at: Callable[[int], StepMix], *, start: int, stop: int
+    batcher: Batcher,
+    ranks: Ranks,
+    mix_at: Callable[[int], StepMix],
+    *,
+    start: int,
+    stop: int,
+    own_seconds: Callable[[], float] = float,
 ) -> StepsAhead:
-    """The updates `start` to `stop` - 1; collective where it begins.
+    """The updates `start` to `stop` - 1; collective where it begins. `own_seconds` are of this rank's last step.
 
     If any rank could not build its part of a step, a ToolkitError, or an OSError likewise, on every rank.
     """
@@ -51,10 +62,17 @@ def steps_ahead(
             torch.cuda.set_device(ranks.device)
 
     with ranks.gathering() as gather, ThreadPoolExecutor(max_workers=1, initializer=enter_thread) as thread:
-        begun = (thread.submit(_agree, batcher, ranks, gather, step, mix_at) for step in range(start, stop))
+        waited = 0.0
+        begun = (
+            thread.submit(_agree, batcher, ranks, gather, step, mix_at, own_seconds() + waited)
+            for step in range(start, stop)
+        )
         awaited = next(begun, None)
         while awaited is not None:
+            began = time.perf_counter()
             agreed, error = awaited.result()
+            # For its own part alone: it may be another rank's that was late.
+            waited = max(0.0, agreed.built_at - began) if agreed else 0.0
             awaited = next(begun, None)
             if agreed is not None:
                 yield agreed
@@ -69,7 +87,7 @@ def _raise_everywhere(error: Exception | None, ranks: Ranks) -> None:
 
 
 def _agree(
-    batcher: Batcher, ranks: Ranks, gather: GatherNumbers, step: int, mix_at: Callable[[int], StepMix]
+    batcher: Batcher, ranks: Ranks, gather: GatherNumbers, step: int, mix_at: Callable[[int], StepMix], seconds: float
 ) -> tuple[AgreedStep | None, Exception | None]:
     """Build this rank's part, and take part in the exchange whether that failed or not: the others wait in it.
 
@@ -81,13 +99,16 @@ def _agree(
         local = batcher.step(step, mix)
     except Exception as raised:
         error = raised
+    built_at = time.perf_counter()
     nothing = (0,) * batcher.num_objectives(step)
     counts = (local.counts if local else StepCounts(nothing, nothing)).packed()
     hashes_L8 = local.row_hashes if local else np.zeros((batcher.samples(step).size, 8), dtype=np.uint8)
-    gathered = gather(np.concatenate([[error is not None], counts, hashes_L8.view(np.int64).ravel()]))
+    mine = [error is not None, round(1e6 * seconds)]
+    gathered = gather(np.concatenate([mine, counts, hashes_L8.view(np.int64).ravel()]))
     if local is None or gathered[:, 0].any():
         return None, error
-    by_copy = ranks.one_of_each_copy(gathered[:, 1:])
+    by_copy = ranks.one_of_each_copy(gathered[:, 2:])
     summed = StepCounts.summed(by_copy[:, : len(counts)])
     hashes_RL8 = np.ascontiguousarray(by_copy[:, len(counts) :]).view(np.uint8).reshape(len(by_copy), -1, 8)
-    return AgreedStep(mix, local.micro_batches, summed, hashes_RL8), None
+    own_seconds_W = (gathered[:, 1] / 1e6).tolist()
+    return AgreedStep(mix, local.micro_batches, summed, hashes_RL8, own_seconds_W, built_at), None

@@ -1,0 +1,73 @@
+"""Where a rank is, and whether it waits too long for others in a collective of a step; another thread of it looks.
+
+A rank that hangs cannot tell, and of those that wait for it torch says only that time is over; on GPUs it ends them
+without a word. So the stacks of the rank's own threads are looked at.
+"""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from traceback import walk_stack
+from types import FrameType
+
+from torch.distributed import distributed_c10d
+
+Stack = Sequence[tuple[str, int, str]]
+"""File, line and function of each frame, innermost first."""
+
+_SOURCE = f"{Path(__file__).resolve().parents[2]}/"
+# Of what a collective may take: torch's own timeout, which names nobody, comes later.
+_SHARE = 0.9
+# Only in these functions: other exchanges may wait for as long as some rank has work to do.
+_IN_STEP = {"train_step", "loss_sum", "_gather_numbers"}
+_COLLECTIVES = ("/torch/distributed/", "/deepspeed/comm/")
+_WAITS_FOR_DEVICE = {"sum_with_flags", "_update"}
+
+
+def limit_seconds() -> float:
+    """How long a rank may wait in a collective of a step."""
+    return _SHARE * 60 * float(os.environ.get("DEEPSPEED_TIMEOUT", "10"))
+
+
+class StallClock:
+    """Time since this rank began its last collective."""
+
+    def __init__(self) -> None:
+        self._count, self._since = 0, time.monotonic()
+
+    def has_stalled(self) -> bool:
+        """True where this rank has waited for too long; to be asked every second or so."""
+        count = 0
+        for group in list(distributed_c10d._world.pg_names):
+            with suppress(RuntimeError):
+                count += group._get_sequence_number_for_group()  # type: ignore[attr-defined]
+        if count != self._count:
+            self._count, self._since = count, time.monotonic()
+        return time.monotonic() - self._since > limit_seconds() and not place_of_rank()
+
+
+def place_of_rank() -> str:
+    """Where this rank is at work; empty while it waits in a collective of a step."""
+    stacks = {thread: _stack(frame) for thread, frame in sys._current_frames().items()}
+    return place(stacks.pop(threading.main_thread().ident or 0), list(stacks.values()))
+
+
+def place(main: Stack, others: Sequence[Stack]) -> str:
+    """The same, from the stacks of the main thread and of others, one of which builds the next step."""
+    stack = main
+    if {"steps_ahead", "result"} <= {name for _, _, name in main}:
+        stack = next((other for other in others if any(name == "_agree" for _, _, name in other)), main)
+    names = {name for _, _, name in stack}
+    is_waiting = names & _WAITS_FOR_DEVICE or any(part in file for file, _, _ in stack for part in _COLLECTIVES)
+    if is_waiting and names & _IN_STEP:
+        return ""
+    file, line, name = next((frame for frame in stack if frame[0].startswith(f"{_SOURCE}toolkit/")), stack[0])
+    return f"is at {file.removeprefix(_SOURCE)}:{line} in {name}"
+
+
+def _stack(frame: FrameType) -> Stack:
+    return [(at.f_code.co_filename, line, at.f_code.co_name) for at, line in walk_stack(frame)]
