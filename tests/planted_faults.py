@@ -594,6 +594,27 @@ FAULTS = (
         tests=("tests/training/test_background_saving.py",),
     ),
     Fault(
+        name="saving: ranks without a parameter write files",
+        path="toolkit/checkpoint/write.py",
+        old="        if not states:\n",
+        new="        if False:\n",
+        tests=("tests/checkpoint/test_checkpoint_format.py::test_a_writer_without_a_parameter_writes_no_file",),
+    ),
+    Fault(
+        name="resume: a rank that cannot read a parameter leaves the others in an exchange",
+        path="toolkit/engine/saving.py",
+        old="                failures.append(error)\n",
+        new="                raise\n",
+        tests=("tests/resume/test_layouts.py::test_a_parameter_that_cannot_be_read_is_an_error_behind_all_exchanges",),
+    ),
+    Fault(
+        name="groups: each rank makes the groups of all others that are alone",
+        path="toolkit/parallel/groups.py",
+        old="len(own := ranks_of(topology)) == 1",
+        new="len(own := ranks_of(topology)) == 0",
+        tests=("tests/parallel/test_groups.py",),
+    ),
+    Fault(
         name="saving: a writer's error is swallowed, and the checkpoint never appears",
         path="toolkit/engine/saving.py",
         old="self._finished.result()",

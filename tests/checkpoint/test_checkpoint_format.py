@@ -144,6 +144,14 @@ def test_a_parameter_that_is_not_fp32_is_a_mistake_of_the_program(root: Path) ->
     assert not list(root.glob("step-*"))
 
 
+def test_a_writer_without_a_parameter_writes_no_file(root: Path) -> None:
+    from toolkit.checkpoint.write import PartEntry, write_part
+
+    folder = begin(root, 1)
+    assert write_part(folder, part=7, num_parts=10_240, parameters=[]) == PartEntry(tensors={}, files={})
+    assert list(folder.iterdir()) == []
+
+
 def test_settings_defaults_and_bounds() -> None:
     assert CheckpointSettings().model_dump() == {"every": None, "keep": 2, "keep_every": None, "keep_at": ()}
     for key in ("every", "keep", "keep_every"):

@@ -1,15 +1,21 @@
 """Checkpoints under tensor and pipeline parallelism: whole, and the same whatever layout writes or reads them."""
 
 import shutil
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 
 from tests.resume.test_resume import CutOff, differing_tensors
+from tests.support.checkpoints import write_checkpoint
 from tests.support.layouts import Layout, stage3
 from tests.support.runs import RunCase, read_metrics, write_run
-from toolkit.checkpoint.read import open_checkpoint
+from toolkit.checkpoint.read import ParameterState, open_checkpoint, open_unverified
+from toolkit.core.errors import CheckpointError
 from toolkit.testing.distributed import run_distributed
 
 # Whole runs on several ranks.
@@ -44,6 +50,34 @@ class LoadAndSave:
         tokenizer = found.path / "tokenizer"
         AsyncCheckpoint(engine, Path(self.folder), manifest=found.manifest, tokenizer_folder=tokenizer).wait()
         engine.close()
+
+
+def test_a_parameter_that_cannot_be_read_is_an_error_behind_all_exchanges(tmp_path: Path) -> None:
+    from toolkit.engine.saving import load_checkpoint
+
+    names = ["first", "second", "third"]
+    states = [ParameterState(name, *(torch.full((2,), 3.0) for _ in range(3))) for name in names]
+    (tmp_path / "tokenizer").mkdir()
+    folder = write_checkpoint(tmp_path / "run", 1, states=states, tokenizer_folder=tmp_path / "tokenizer", num_parts=3)
+    (folder / "exp_avg-00001-of-00003.safetensors").unlink()
+    sent: list[torch.Tensor] = []
+
+    def send(tensor: torch.Tensor) -> torch.Tensor:
+        sent.append(tensor)
+        return tensor
+
+    ranks = SimpleNamespace(data_rank=0, from_first_copy=send, together=nullcontext)
+    parameters = {name: torch.nn.Parameter(torch.zeros(2)) for name in names}
+    engine: Any = SimpleNamespace(
+        ranks=ranks,
+        named_parameters=lambda: parameters,
+        parameter_names=tuple(names),
+        zero_stage=0,
+        deepspeed=SimpleNamespace(optimizer=SimpleNamespace(state={})),
+    )
+    with pytest.raises(CheckpointError, match=r"exp_avg-00001-of-00003\.safetensors"):
+        load_checkpoint(engine, open_unverified(folder))
+    assert len(sent) == 3 * len(names)
 
 
 def _layouts(folder: Path) -> list[Layout]:

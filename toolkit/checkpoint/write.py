@@ -71,7 +71,8 @@ def write_part(folder: Path, *, part: int, num_parts: int, parameters: Iterable[
 
     Args:
         part: number of this writer, from 0.
-        parameters: this writer's share of the parameters; read once, held in memory until written.
+        parameters: this writer's share of the parameters; read once, held in memory until written. Without any,
+            nothing is written.
 
     Raises:
         CheckpointError: the disk is full or the folder cannot be written. The folder stays for `abandon`, once no other
@@ -80,6 +81,9 @@ def write_part(folder: Path, *, part: int, num_parts: int, parameters: Iterable[
     file = f"{part:05d}-of-{num_parts:05d}.safetensors"
     with _explained(folder):
         states = list(parameters)
+        if not states:
+            # Of ten thousand ranks most have none: their files would be nearly all of the folder and of the manifest.
+            return PartEntry(tensors={}, files={})
         tensors: dict[str, TensorEntry] = {}
         for state in states:
             shape = tuple(state.weight.shape)

@@ -6,7 +6,6 @@ moments exist before they can be set, copying restored master weights to the bf1
 stage 3, where the public function fails on the last rank if a parameter's size is not a multiple of the ranks.
 """
 
-import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -27,7 +26,7 @@ _FLAT_PARTITIONS = (
 
 def stage_sizes(engine: Engine) -> dict[str, int]:
     """Numbers of elements of each parameter that this stage writes, whole, by name."""
-    return {name: _whole_size(parameter) for name, parameter in _of_stage(engine)}
+    return {name: whole_shape(parameter).numel() for name, parameter in _of_stage(engine)}
 
 
 def collect(engine: Engine, *, is_mine: Callable[[str], bool]) -> Iterator[ParameterState]:
@@ -49,11 +48,12 @@ def _of_stage(engine: Engine) -> list[tuple[str, torch.nn.Parameter]]:
     return [(name, parameter) for name, parameter in named if not getattr(parameter, "ds_pipe_replicated", False)]
 
 
-def _whole_size(parameter: torch.nn.Parameter) -> int:
+def whole_shape(parameter: torch.nn.Parameter) -> torch.Size:
+    """Shape of a parameter of which this rank may hold a part."""
     if (share := share_of(parameter)) is not None:
-        return math.prod(share.whole_shape)
+        return torch.Size(share.whole_shape)
     # Under ZeRO-3 a parameter is empty between two uses.
-    return int(getattr(parameter, "ds_numel", parameter.numel()))
+    return torch.Size(getattr(parameter, "ds_shape", parameter.shape))
 
 
 def _joined(engine: Engine, parameter: torch.nn.Parameter, tensor: torch.Tensor) -> torch.Tensor:

@@ -94,17 +94,17 @@ class Ranks:
             dist.destroy_process_group(group)
 
     def _gather_numbers(self, group: dist.ProcessGroup, mine: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        sent = torch.from_numpy(mine)
-        received = [torch.empty_like(sent) for _ in range(self.world_size)]
-        dist.all_gather(received, sent, group=group)
-        return torch.stack(received).numpy()
+        received = torch.empty(self.world_size * mine.size, dtype=torch.int64)
+        dist.all_gather_single(received, torch.from_numpy(mine), group=group)
+        return received.numpy().reshape(self.world_size, mine.size)
 
     def one_of_each_copy(self, gathered: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Lists of one rank of each copy of the model, by data rank, from those of all ranks, (world_size, n)."""
-        copies = gathered[list(self.topology.first_rank_of_copies)]
-        for rank, told in enumerate(gathered):
-            if not np.array_equal(told, copies[self.topology.at(rank).data_rank]):
-                raise ToolkitError(f"rank {rank} read other rows than the other ranks of its copy of the model")
+        by_place = gathered.reshape(self.topology.pp, self.topology.dp, self.topology.tp, -1)
+        copies = by_place[0, :, 0]
+        others = np.flatnonzero((by_place != copies[:, None]).any(axis=-1))
+        if others.size:
+            raise ToolkitError(f"rank {others[0]} read other rows than the other ranks of its copy of the model")
         return copies
 
     def gather(self, mine: _T) -> list[_T]:
@@ -113,12 +113,25 @@ class Ranks:
         dist.all_gather_object(received, mine, group=self._host_group)
         return received
 
+    def gather_on_first(self, mine: _T) -> list[_T]:
+        """Every rank's object, in rank order, on rank 0; none on the others. Collective."""
+        received: list[Any] = [None] * self.world_size if self.rank == 0 else []
+        dist.gather_object(mine, received or None, dst=0, group=self._host_group)
+        return received
+
     def broadcast(self, value: _T) -> _T:
         """Rank 0's object, on every rank."""
         box: list[Any] = [value]
         dist.broadcast_object_list(box, src=0, group=self._host_group)
         received: _T = box[0]
         return received
+
+    def from_first_copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What the first copy's rank with the same part of the model gives, on the device of this one. Collective."""
+        sent = tensor.to(self.device)
+        if self.data_parallel_size > 1:
+            dist.broadcast(sent, group_src=0, group=self.groups.data)
+        return sent
 
     def limit_waits(self) -> None:
         """Let host exchanges fail after torch's half hour: where ranks do not watch one another, one may be gone."""
@@ -132,11 +145,13 @@ class Ranks:
             yield
         except Exception as raised:
             error = raised
-        failed = next((found for found in self.gather(_portable(error, self.rank)) if found is not None), None)
-        if failed is not None:
-            if isinstance(failed, ToolkitError):
-                failed.is_agreed = True
-            raise failed from error
+        # A number first: ten thousand objects are half a second of unpickling, on each rank, and hardly ever an error.
+        if self.sum_counts(int(error is not None)) == (0,):
+            return
+        failed = next(found for found in self.gather(_portable(error, self.rank)) if found is not None)
+        if isinstance(failed, ToolkitError):
+            failed.is_agreed = True
+        raise failed from error
 
 
 def join_ranks(parallel: ParallelSettings = _DATA_PARALLEL) -> Ranks:

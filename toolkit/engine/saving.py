@@ -5,16 +5,19 @@ their own (pickles, a planner's metadata) without hashes, and torch's exchanges 
 enough, because hashing and writing release the interpreter lock, and ends with its process, unlike a second process.
 """
 
+import heapq
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
+
+import torch
 
 from toolkit.checkpoint.manifest import CheckpointManifest
 from toolkit.checkpoint.read import Checkpoint, ParameterState
 from toolkit.checkpoint.write import PartEntry, abandon, begin, finish, merge_parts, write_part
 from toolkit.core.errors import CheckpointError
 from toolkit.engine.engine import Engine
-from toolkit.engine.optimizer_state import collect, restore, stage_sizes
+from toolkit.engine.optimizer_state import collect, restore, stage_sizes, whole_shape
 
 
 class AsyncCheckpoint:
@@ -67,7 +70,7 @@ class AsyncCheckpoint:
             if self._finished is None:
                 with self._ranks.together():
                     part = self._part.result()
-                self._finished = self._thread.submit(self._finish, merge_parts(self._ranks.gather(part)))
+                self._finished = self._thread.submit(self._finish, merge_parts(self._ranks.gather_on_first(part)))
                 return False
             with self._ranks.together():
                 self._finished.result()
@@ -100,22 +103,23 @@ def _own_part(engine: Engine) -> set[str]:
     By number, one rank could get both the embedding and the head, which are most of a small model.
     """
     topology = engine.ranks.topology
-    loads, own = [0] * topology.ranks_per_stage, set()
+    loads, own = [(0, writer) for writer in range(topology.ranks_per_stage)], set()
     for name, size in sorted(stage_sizes(engine).items(), key=lambda item: -item[1]):
-        writer = loads.index(min(loads))
-        loads[writer] += size
+        load, writer = loads[0]
+        heapq.heapreplace(loads, (load + size, writer))
         if writer == topology.rank % topology.ranks_per_stage:
             own.add(name)
     return own
 
 
 def load_checkpoint(engine: Engine, checkpoint: Checkpoint, *, moments: Literal["keep", "reset"] = "keep") -> None:
-    """Restore weights and optimizer into a fresh engine of any layout; collective, every rank reads.
+    """Restore weights and optimizer into a fresh engine of any layout; collective.
 
-    The moments are restored too, or start at zero. An error is a CheckpointError on every rank: parameters that are not
-    the engine's, or one that a rank could not read.
+    The ranks of one copy of the model read, and send to those with the same part of the others: ten thousand that read
+    each file would be all that shared storage does for an hour. The moments are restored too, or start at zero. An
+    error is a CheckpointError on every rank: parameters that are not the engine's, or one that a rank could not read.
     """
-    own, expected = engine.named_parameters(), set(engine.parameter_names)
+    ranks, own, expected = engine.ranks, engine.named_parameters(), set(engine.parameter_names)
     found = checkpoint.manifest.tensors.keys()
     if expected != found:
         differing = ", ".join(sorted(expected ^ found)[:5])
@@ -124,11 +128,24 @@ def load_checkpoint(engine: Engine, checkpoint: Checkpoint, *, moments: Literal[
             "Use a checkpoint of a model of this shape."
         )
 
+    failures: list[Exception] = []
+
     def read(name: str) -> ParameterState | None:
-        # Agreed for each, since a rank that failed alone would leave the others in what `restore` exchanges.
-        with engine.ranks.together():
-            if name not in own:
-                return None
-            return checkpoint.fresh_parameter(name) if moments == "reset" else checkpoint.parameter(name)
+        if name not in own:
+            return None
+        shape, tensors = whole_shape(own[name]), list[torch.Tensor]()
+        if ranks.data_rank == 0 and not failures:
+            # Kept to the end, since a rank that failed alone would leave the others in what `restore` exchanges.
+            try:
+                state = checkpoint.fresh_parameter(name) if moments == "reset" else checkpoint.parameter(name)
+                assert state.weight.shape == shape, f"{name} has the shape {tuple(state.weight.shape)}"
+                tensors = [state.weight, state.exp_avg, state.exp_avg_sq]
+            except Exception as error:
+                failures.append(error)
+        tensors = tensors or [torch.zeros(shape) for _ in range(3)]
+        return ParameterState(name, *(ranks.from_first_copy(tensor) for tensor in tensors))
 
     restore(engine, read, optimizer_step=0 if moments == "reset" else checkpoint.manifest.optimizer_step)
+    with ranks.together():
+        if failures:
+            raise failures[0]

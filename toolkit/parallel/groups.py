@@ -75,7 +75,15 @@ def process_groups(topology: Topology) -> ProcessGroups:
 
 def _own_group(topology: Topology, ranks_of: Callable[[Topology], tuple[int, ...]]) -> dist.ProcessGroup | None:
     """The group that this rank is in, if any, of those that `ranks_of` gives for all ranks."""
-    groups = sorted({ranks_of(topology.at(rank)) for rank in range(topology.world_size)})
     group: dist.ProcessGroup | None
-    group, _ = dist.new_subgroups_by_enumeration([list(ranks) for ranks in groups])  # type: ignore[no-untyped-call]
+    if len(own := ranks_of(topology)) == 1:
+        # Its own affair: else each of ten thousand ranks would make ten thousand groups.
+        group = dist.new_group(list(own), use_local_synchronization=True)
+        return group
+    groups, placed = list[list[int]](), set[int]()
+    for rank in range(topology.world_size):
+        if rank not in placed:
+            groups.append(list(ranks_of(topology.at(rank))))
+            placed.update(groups[-1])
+    group, _ = dist.new_subgroups_by_enumeration(groups)  # type: ignore[no-untyped-call]
     return group

@@ -76,11 +76,6 @@ class Topology:
         return self.tp * self.dp
 
     @property
-    def first_rank_of_copies(self) -> tuple[int, ...]:
-        """The first rank of each copy of the model, in the order of their data ranks."""
-        return tuple(range(0, self.ranks_per_stage, self.tp))
-
-    @property
     def data_parallel_ranks(self) -> tuple[int, ...]:
         """The ranks with the same part of each copy, in the order of their data ranks: those that reduce gradients."""
         first = self.rank - self.data_rank * self.tp
