@@ -74,6 +74,15 @@ class FailsOnOneRank:
                 append(file, line)
 
             patch.setattr(MetricsFile, "append", fail)
+        if self.where == "checkpoint" and rank == 0:
+            read_parameter = Checkpoint.parameter
+
+            def parameter(checkpoint: Checkpoint, name: str) -> object:
+                if "norm" in name:
+                    raise CheckpointError(f"{name} cannot be read")
+                return read_parameter(checkpoint, name)
+
+            patch.setattr(Checkpoint, "parameter", parameter)
         if rank != 1:
             return
         if self.where == "rows":
@@ -92,15 +101,6 @@ class FailsOnOneRank:
                 yield
 
             patch.setattr(EvaluationBatches, "of", of)
-        if self.where == "checkpoint":
-            read_parameter = Checkpoint.parameter
-
-            def parameter(checkpoint: Checkpoint, name: str) -> object:
-                if "norm" in name:
-                    raise CheckpointError(f"{name} cannot be read")
-                return read_parameter(checkpoint, name)
-
-            patch.setattr(Checkpoint, "parameter", parameter)
 
 
 _EXPECTED = {
