@@ -92,6 +92,8 @@ def with_retries(
     waits: Sequence[float],
     sleep: Callable[[float], object] = time.sleep,
     report: Callable[[str], object] | None = None,
+    is_transient: Callable[[Exception], bool] | None = None,
+    describe: Callable[[Exception], str] | None = None,
 ) -> _Result:
     """Call `ask`, and call it again after each wait if it failed with a transient error.
 
@@ -101,7 +103,9 @@ def with_retries(
     Args:
         waits: seconds before each retry.
         report: is given a sentence before a wait of 4 seconds or more.
+        is_transient, describe: which errors are, and what that sentence says of one; default: those of the hub.
     """
+    is_transient, describe = is_transient or _is_transient, describe or _failure
     for wait in waits:
         try:
             return ask()
@@ -110,12 +114,12 @@ def with_retries(
                 raise
             seconds = max(wait, _requested_wait(error))
             if report is not None and seconds >= _REPORTED_SECONDS:
-                report(f"{_failure(error)}; retrying in {seconds:.0f} s")
+                report(f"{describe(error)}; retrying in {seconds:.0f} s")
             sleep(seconds)
     return ask()
 
 
-def is_transient(error: Exception) -> bool:
+def _is_transient(error: Exception) -> bool:
     """The same request may succeed later: a network failure, a rate limit or a server in trouble."""
     status = _status(error)
     return status in _TRANSIENT_STATUS if status is not None else is_network_error(error)

@@ -19,6 +19,7 @@ LAYERS = {
     "toolkit.checkpoint": 1,
     "toolkit.execution": 1,
     "toolkit.hub": 1,
+    "toolkit.remote": 1,
     "toolkit.parallel": 2,
     "toolkit.engine": 3,
     "toolkit.run": 4,
@@ -61,6 +62,7 @@ THIRD_PARTY = {
 ONLY_IN = {
     "deepspeed": {"toolkit.engine"},
     "ray": {"toolkit.execution"},
+    "fsspec": {"toolkit.remote", "toolkit.preprocess"},
     "torch.distributed": {"toolkit.engine", "toolkit.parallel", "toolkit.testing"},
 }
 

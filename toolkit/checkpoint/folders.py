@@ -23,22 +23,26 @@ def step_name(step: int) -> str:
     return f"step-{step:08d}"
 
 
+def step_of(name: str) -> int | None:
+    """The step of a folder of this name; None of any other name."""
+    found = _STEP_NAME.fullmatch(name)
+    return int(found[1]) if found else None
+
+
 def step_folders(root: Path) -> list[tuple[int, Path]]:
     """Visible checkpoint folders below `root` as (step, folder), newest first; empty if there is no `root`."""
     if not root.is_dir():
         return []
-    matches = ((_STEP_NAME.fullmatch(path.name), path) for path in root.iterdir())
-    found = [(int(match.group(1)), path) for match, path in matches if match and path.is_dir()]
-    return sorted(found, reverse=True)
+    steps = ((step_of(path.name), path) for path in root.iterdir())
+    return sorted(((step, path) for step, path in steps if step is not None and path.is_dir()), reverse=True)
 
 
 def latest_step(root: Path) -> int | None:
     """The step that was written last, as `latest` below `root` says; None if it does not say."""
     try:
-        match = _STEP_NAME.fullmatch((root / LATEST_NAME).read_text(encoding="utf-8").strip())
+        return step_of((root / LATEST_NAME).read_text(encoding="utf-8").strip())
     except (OSError, UnicodeDecodeError):
         return None
-    return int(match.group(1)) if match else None
 
 
 def holds_checkpoints(folder: Path) -> bool:

@@ -201,6 +201,11 @@ def read_manifest(folder: Path) -> CheckpointManifest:
         raw = path.read_bytes()
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}. {COPY_AGAIN}") from error
+    return parse_manifest(raw, path)
+
+
+def parse_manifest(raw: bytes, path: Path | str) -> CheckpointManifest:
+    """Check the content of a manifest, which messages call `path`; a CheckpointError as `read_manifest` raises."""
     try:
         content = json.loads(raw)
     except (ValueError, RecursionError) as error:

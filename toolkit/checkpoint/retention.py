@@ -27,6 +27,10 @@ class CheckpointSettings(Settings):
     keep_at: tuple[Annotated[int, Field(ge=1)], ...] = Field(default=(), strict=False)
     """Save at these steps too and never delete those, for runs that fork off there."""
 
+    copy_to: Annotated[str, Field(min_length=1)] | None = None
+    """URL of object storage (`s3://...`) or folder that each checkpoint is copied to when it is whole. A run whose
+    folder is empty resumes from there. Copies are never deleted."""
+
     def is_due(self, step: int) -> bool:
         """A checkpoint is saved at this step, be it the last or not."""
         return self.is_kept(step) or (self.every is not None and step % self.every == 0)

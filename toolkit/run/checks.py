@@ -110,7 +110,7 @@ def _check_tokenizers(settings: RunSettings, corpora: RunCorpora) -> None:
     for other in others:
         if other.corpus.fingerprint != first.corpus.fingerprint:
             raise SettingsError(
-                f"{first.key} ({first.corpus.path}) and {other.key} ({other.corpus.path}) were made with different "
+                f"{first.key} ({first.corpus.place}) and {other.key} ({other.corpus.place}) were made with different "
                 f"tokenizers: fingerprints {first.corpus.fingerprint[:12]} and {other.corpus.fingerprint[:12]}.\n"
                 "Preprocess both with the same --tokenizer."
             )
@@ -127,8 +127,8 @@ def _check_frames(settings: RunSettings, corpora: RunCorpora) -> None:
         first, expected = frames[0]
         if frame != expected:
             raise SettingsError(
-                f"the documents of {first.key} ({first.corpus.path}) have {expected}, and those of {named.key} "
-                f"({named.corpus.path}) have {frame}: a model learns one beginning and end, which exports then use.\n"
+                f"the documents of {first.key} ({first.corpus.place}) have {expected}, and those of {named.key} "
+                f"({named.corpus.place}) have {frame}: a model learns one beginning and end, which exports then use.\n"
                 "Preprocess both with the same --eod, --no-eod and --no-bos."
             )
 
@@ -138,7 +138,7 @@ def _check_vocabulary(settings: RunSettings, corpora: RunCorpora) -> None:
     needed = corpus.vocabulary.size
     if asked is not None and asked < needed:
         raise SettingsError(
-            f"model.vocab_size={asked} is smaller than the tokenizer of {corpus.path}, which has {needed} ids.\n"
+            f"model.vocab_size={asked} is smaller than the tokenizer of {corpus.place}, which has {needed} ids.\n"
             "Leave model.vocab_size out to take the tokenizer's, or choose a larger one."
         )
 
@@ -147,7 +147,7 @@ def _check_tokenizer_folder(settings: RunSettings, corpora: RunCorpora) -> None:
     first = corpora.first
     if not first.corpus.tokenizer_folder.is_dir():
         raise CorpusError(
-            f"{first.key} ({first.corpus.path}) has no folder tokenizer/, which every checkpoint gets a copy of.\n"
+            f"{first.key} ({first.corpus.place}) has no folder tokenizer/, which every checkpoint gets a copy of.\n"
             "Copy the corpus again, with that folder."
         )
 

@@ -5,9 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from toolkit.core.errors import SettingsError
+from toolkit.core.errors import CorpusError, SettingsError
 from toolkit.data import Corpus, DataSettings
+from toolkit.parallel.launcher import read_launcher
+from toolkit.remote import ShardCache, is_url
 from toolkit.run.declared import DeclaredRun
+from toolkit.run.settings import RunFolderSettings
 
 # Shapes that tensor cores like; ids beyond the tokenizer's are never targets.
 _VOCABULARY_MULTIPLE = 64
@@ -36,6 +39,8 @@ class RunCorpora:
     """The training corpus; the first of several, all of which have its tokenizer."""
     named: tuple[NamedCorpus, ...]
     """Each once, `first` as the first."""
+    cache: ShardCache | None = None
+    """Of those in object storage, if any are."""
 
     def hashes(self) -> dict[str, str]:
         """SHA-256 of each corpus's manifest, by the setting that names it: what may not change on resume."""
@@ -50,6 +55,17 @@ class RunCorpora:
         model = settings.model.model_copy(update={"vocab_size": rounded})
         return replace(run, settings=settings.model_copy(update={"model": model}))
 
+    def small_cache(self) -> list[str]:
+        """A line where the cache does not hold the corpora in object storage, whose shards come and go."""
+        cache, size = self.cache, sum(named.corpus.num_bytes for named in self.named if is_url(named.corpus.place))
+        if cache is None or size <= cache.most_bytes:
+            return []
+        return [
+            f"{size / 1e9:.3g} GB of shards in object storage, and {cache.most_bytes / 1e9:.3g} GB for them in "
+            f"{cache.folder}: they are fetched again when they are read again. Rows that are shuffled over the whole "
+            'corpus would do so at each step: set data.shuffle = "blocks", or run.cache_gb higher'
+        ]
+
     def other_rules(self) -> list[str]:
         """Lines on corpora that were encoded by other rules than the first; those of earlier versions have no frame."""
         lines = []
@@ -63,7 +79,7 @@ class RunCorpora:
             options = [_OPTIONS[key] for key in keys if getattr(ours, key) != getattr(theirs, key)]
             if options:
                 lines.append(
-                    f"{other.key} ({other.corpus.path}) and {first.key} ({first.corpus.path}) were preprocessed with "
+                    f"{other.key} ({other.corpus.place}) and {first.key} ({first.corpus.place}) were preprocessed with "
                     f"different {', '.join(options)}; preprocess both alike unless that is meant"
                 )
         return lines
@@ -71,8 +87,8 @@ class RunCorpora:
 
 def open_corpora(run: DeclaredRun) -> RunCorpora:
     """Open the corpora of each phase and those of `data.validation`."""
-    phases = run.plan.data
-    opened, training = dict[str, Corpus](), list[tuple[NamedCorpus, ...]]()
+    phases, opened = run.plan.data, _Opened(run.settings.run)
+    training = list[tuple[NamedCorpus, ...]]()
     for number, data in enumerate(phases):
         if data in phases[:number]:
             training.append(training[phases.index(data)])
@@ -82,19 +98,41 @@ def open_corpora(run: DeclaredRun) -> RunCorpora:
             _open_training(data, f"schedule.{number}.data.train" if "train" in own else "data.train", opened)
         )
     validation = {
-        name: NamedCorpus(f"data.validation.{name}".removesuffix("."), Corpus(path))
+        name: NamedCorpus(f"data.validation.{name}".removesuffix("."), opened.corpus(path))
         for name, path in run.settings.data.validation_folders.items()
     }
     named = [*itertools.chain(*training), *validation.values()]
-    return RunCorpora(tuple(training), validation, named[0], tuple(dict.fromkeys(named)))
+    return RunCorpora(tuple(training), validation, named[0], tuple(dict.fromkeys(named)), opened.cache)
 
 
-def _open_training(data: DataSettings, key: str, opened: dict[str, Corpus]) -> tuple[NamedCorpus, ...]:
-    def corpus(path: str) -> Corpus:
-        if path not in opened:
-            opened[path] = Corpus(path)
-        return opened[path]
+class _Opened:
+    """The corpora of a run by the folder or URL that names them, each opened once."""
 
+    def __init__(self, settings: RunFolderSettings) -> None:
+        self._settings, self._opened = settings, dict[str, Corpus]()
+        self.cache: ShardCache | None = None
+
+    def corpus(self, place: str) -> Corpus:
+        """A corpus, opened; of one in object storage, shards are fetched when they are read."""
+        if place not in self._opened:
+            self._opened[place] = self._open_cached(place) if is_url(place) else Corpus(place)
+        return self._opened[place]
+
+    def _open_cached(self, url: str) -> Corpus:
+        if self.cache is None:
+            gigabytes = self._settings.cache_gb
+            most_bytes = None if gigabytes is None else int(gigabytes * 1e9)
+            self.cache = ShardCache(most_bytes=most_bytes, num_sharers=read_launcher().local_world_size)
+        source = self.cache.corpus(url)
+        try:
+            return Corpus(source.folder, source=source)
+        except CorpusError as error:
+            # Its corpus.json is in the cache, and what is wrong is so in the storage.
+            raise CorpusError(str(error).replace(str(source.folder), url)) from None
+
+
+def _open_training(data: DataSettings, key: str, opened: _Opened) -> tuple[NamedCorpus, ...]:
+    corpus = opened.corpus
     if isinstance(data.train, str):
         return (NamedCorpus(key, corpus(data.train)),)
     named: dict[Path, str] = {}

@@ -22,8 +22,8 @@ class TrainingRows:
 
     @property
     def paths(self) -> list[str]:
-        """Folders of the corpora."""
-        return [str(named.corpus.path) for named in self.corpora]
+        """Folders or URLs of the corpora."""
+        return [named.corpus.place for named in self.corpora]
 
     def blend(self) -> Blend:
         """Mixture of the corpora."""
@@ -81,7 +81,7 @@ class RunData:
             for length, longest in lengths
             if length > longest
         ]
-        return "\n  ".join([*lines, *self.corpora.other_rules()])
+        return "\n  ".join([*lines, *self.corpora.small_cache(), *self.corpora.other_rules()])
 
 
 def _describe_part(part: TrainingRows, needed: int, reader: str) -> list[str]:
@@ -94,7 +94,7 @@ def _describe_part(part: TrainingRows, needed: int, reader: str) -> list[str]:
         corpus, taken = named.corpus, round(needed * share)
         takes = f"{reader} takes" if share == 1 else f"{float(share):.2%} of {reader} takes"
         lines.append(
-            f"{corpus.path}: {corpus.num_documents:,} documents, {corpus.num_tokens:,} tokens, "
+            f"{corpus.place}: {corpus.num_documents:,} documents, {corpus.num_tokens:,} tokens, "
             f"{rows.num_rows:,} rows of {rows.sequence_length:,}; "
             f"{takes} {taken:,} rows, {taken / rows.num_rows:.2f} epochs"
         )

@@ -24,7 +24,8 @@ _FREE_IN_MODEL = ("initializer_range", "max_position_embeddings", "rope_")
 _ROPE = "rope_"
 _GROWING = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
 _FREE = (
-    *("parallel.", "train.micro_batch_rows", "train.compile", "checkpoint.", "log.", "eval.", "probe.", "run.dir"),
+    *("parallel.", "train.micro_batch_rows", "train.compile", "checkpoint.", "log.", "eval.", "probe."),
+    *("run.dir", "run.cache_gb"),
     # A run that a spike has stopped goes past it with another one.
     *("train.on_spike", "train.spike_deviations", "train.attention_kernel", "train.activation_checkpointing"),
     # What exports say; rows may be longer.

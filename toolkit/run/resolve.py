@@ -51,8 +51,14 @@ class PreparedRun(ResolvedRun):
         return newest is not None and newest.manifest.step >= step
 
     def write(self) -> None:
-        """Write what ranks read into the run folder, and a copy of the tokenizer for checkpoints."""
-        folder = self.folder
+        """Write what ranks read into the run folder, and a copy of the tokenizer for checkpoints.
+
+        Into an empty folder the checkpoint that `checkpoint.copy_to` has comes first.
+        """
+        folder, start = self.folder, self.start
+        if start.own is not None and start.remote is not None:
+            print(f"downloading the checkpoint {start.remote.url} into the run folder", flush=True)
+            start.remote.download(folder.checkpoint(start.own.step))
         if self.is_finished and folder.settings_file.is_file():
             # They say how it was trained.
             return

@@ -19,12 +19,15 @@ _Declared = Annotated[InstanceOf[DeclaredObjective], PlainSerializer(DeclaredObj
 
 
 class RunFolderSettings(Settings):
-    """Folder and seed of the run."""
+    """Folder and seed of the run, and its room on each machine."""
 
     dir: str = Field(min_length=1)
     """The run folder; default: runs/<name of the run file>."""
     seed: int = Field(0, ge=0, lt=2**63)
     """Seed of the weights, the order of rows and every draw."""
+    cache_gb: float | None = Field(None, gt=0, allow_inf_nan=False)
+    """Most that shards of corpora in object storage take on the disk of each machine, in GB of 10^9 bytes; unset: 90 %
+    of what is free there at the start."""
 
 
 class TrainSettings(OptimizerSettings):

@@ -5,6 +5,8 @@ An init.from with several checkpoints means the newest at the start; RUN_DIR/run
 checkpoint of its own, init.from and fork.from are not read again.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from toolkit.checkpoint.manifest import MANIFEST_NAME, CheckpointManifest, read_
 from toolkit.core.errors import CheckpointError, SettingsError
 from toolkit.core.text import home_hint, quoted
 from toolkit.model.config import ModelSettings
+from toolkit.remote import is_url
 from toolkit.run.corpora import RunCorpora
 from toolkit.run.declared import DeclaredRun
 from toolkit.run.folder import RunFolder, newest_manifest
@@ -27,6 +30,7 @@ from toolkit.run.identity import (
     saved_settings,
 )
 from toolkit.run.parting import Course, parting
+from toolkit.run.remote_checkpoints import RemoteCheckpoint
 from toolkit.run.settings import RunSettings
 from toolkit.run.step_plan import StepPlan
 
@@ -44,6 +48,8 @@ class Start:
     """The run's own newest one, from which it is resumed."""
     initial: CheckpointManifest | None = None
     """That of `init.from` or `fork.from`, for a run without one of its own. With neither, weights are random."""
+    remote: RemoteCheckpoint | None = None
+    """Where that is in object storage; `own` is in `checkpoint.copy_to` then, and not in the run folder."""
 
     def _gone_on_from(self, settings: RunSettings) -> CheckpointManifest | None:
         """The checkpoint of the same run, or of one that a fork takes its first steps over from."""
@@ -66,6 +72,8 @@ class Start:
     def _checkpoint_at(self, source: str, settings: RunSettings) -> str:
         """The checkpoint of a folder with several that the run was started from, or that is now the newest."""
         roots = (Path(source) / CHECKPOINTS_FOLDER, Path(source))
+        if self.own is None and self.remote is not None:
+            return self.remote.url
         if (gone_on_from := self._gone_on_from(settings)) is not None:
             before = (gone_on_from.settings.get("init") or {}).get("from", source)
             return before if Path(before).parent in roots else source
@@ -82,7 +90,8 @@ class Start:
                     f"step {self.own.step:,} in {settings.run.dir} has no optimizer state, so the run cannot be "
                     "resumed from it.\nMove it elsewhere; init.from starts a new run from it."
                 )
-            check_same_run(self.own.settings, settings)
+            with self._naming_copy():
+                check_same_run(self.own.settings, settings)
             check_same_corpora(self.own.corpora, corpora.hashes())
         first = settings.first_weights
         if self.initial is None or first is None:
@@ -96,7 +105,7 @@ class Start:
         theirs = self.initial.vocabulary.fingerprint
         if corpus.fingerprint != theirs:
             raise SettingsError(
-                f"{key} ({corpus.path}) and {first.key} ({first.source}) have different tokenizers: fingerprints "
+                f"{key} ({corpus.place}) and {first.key} ({first.source}) have different tokenizers: fingerprints "
                 f"{corpus.fingerprint[:12]} and {theirs[:12]}.\n"
                 "Preprocess the texts with the model's tokenizer: "
                 f"toolkit preprocess ... --tokenizer {quoted(first.source)}."
@@ -115,11 +124,23 @@ class Start:
                     + "\nMake these equal, or fork at an earlier step. To go on otherwise from there: `toolkit branch`."
                 )
 
+    @contextmanager
+    def _naming_copy(self) -> Iterator[None]:
+        try:
+            yield
+        except SettingsError as error:
+            if self.remote is None:
+                raise
+            raise SettingsError(
+                f"{error}\nIts checkpoint is {self.remote.url}: give a new run another checkpoint.copy_to."
+            ) from None
+
     def describe(self, settings: RunSettings) -> str:
         """Start of the run in one line."""
         if self.own is not None:
             ignored = "" if settings.init is None else f"; init.from ({settings.init.source}) is not read again"
-            return f"resumes from step {self.own.step:,} in {settings.run.dir}{ignored}"
+            place = settings.run.dir if self.remote is None else self.remote.url
+            return f"resumes from step {self.own.step:,} in {place}{ignored}"
         first = settings.first_weights
         if self.initial is None or first is None:
             return f"starts from random weights, seed {settings.run.seed}"
@@ -137,7 +158,11 @@ def find_start(run: DeclaredRun) -> Start:
         own = run.folder.newest_manifest()
     except CheckpointError as error:
         raise run.folder.no_intact_checkpoint([str(error)]) from None
-    first = run.settings.first_weights
+    first, copy_to = run.settings.first_weights, run.settings.checkpoint.copy_to
+    # Looked into although the run may have one of its own: what is wrong there is told now.
+    copied = None if copy_to is None else RemoteCheckpoint.newest(copy_to)
+    if own is None and copied is not None:
+        return Start(copied.manifest, remote=copied)
     if own is not None or first is None:
         return Start(own)
     if run.settings.fork is not None:
@@ -147,11 +172,23 @@ def find_start(run: DeclaredRun) -> Start:
             raise CheckpointError(
                 f"fork.from={first.source}, which a fork needs until it has a checkpoint of its own: {error}"
             ) from None
+    if is_url(first.source):
+        remote = _remote_initial(first.source)
+        return Start(initial=remote.manifest, remote=remote)
     return Start(initial=initial_manifest(first.source))
+
+
+def _remote_initial(url: str) -> RemoteCheckpoint:
+    found = RemoteCheckpoint.newest(url)
+    if found is None:
+        raise CheckpointError(f"init.from={url} holds no checkpoint.\n{_WHAT_TO_GIVE}")
+    return found
 
 
 def initial_manifest(source: str) -> CheckpointManifest:
     """Manifest of the checkpoint that `init.from` names."""
+    if is_url(source):
+        return _remote_initial(source).manifest
     path = Path(source)
     if (path / MANIFEST_NAME).is_file():
         return read_manifest(path)
@@ -183,6 +220,7 @@ def fill_model_from_checkpoint(raw: dict[str, Any]) -> None:
     folder = run.get("dir") if isinstance(run, dict) else None
     try:
         own = RunFolder(folder).newest_manifest() if isinstance(folder, str) else None
+        own = own or _copied_manifest(raw)
         manifest = own or initial_manifest(source)
     except CheckpointError:
         required = {name for name, field in ModelSettings.model_fields.items() if field.is_required()}
@@ -198,3 +236,10 @@ def fill_model_from_checkpoint(raw: dict[str, Any]) -> None:
             "in [model]."
         )
     raw["model"] = {key: value for key, value in model.items() if value is not None} | given
+
+
+def _copied_manifest(raw: dict[str, Any]) -> CheckpointManifest | None:
+    saved = raw.get("checkpoint")
+    url = saved.get("copy_to") if isinstance(saved, dict) else None
+    found = RemoteCheckpoint.newest(url) if isinstance(url, str) and url else None
+    return None if found is None else found.manifest

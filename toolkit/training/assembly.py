@@ -6,6 +6,7 @@ from functools import partial
 from toolkit.engine.engine import Engine
 from toolkit.run.resolve import ResolvedRun
 from toolkit.training.batching import STATIC_TARGETS_MULTIPLE, Batcher, EvaluationBatches, StepRows
+from toolkit.training.copying import CopyHook
 from toolkit.training.evaluation import Evaluator
 from toolkit.training.hooks import ConsoleHook, Hook, RetentionHook
 from toolkit.training.logged_steps import LogHook, add_probe, open_writers
@@ -89,7 +90,10 @@ def _hooks(
     log = LogHook(writers, every=settings.log.every, speed=speed, is_probed=run.is_probed)
     console = ConsoleHook(run.plan, run.data.objectives, stop=stop)
     slow = SlowRankHook(hosts, num_stages=settings.parallel.pp, say=console.say)
-    if settings.probe is None:
-        return [log, console, slow, RetentionHook(run.folder.checkpoints, settings.checkpoint)]
-    probes = ProbeHook(run, report=partial(add_probe, writers), say=console.say, is_stop_requested=is_stop_requested)
-    return [log, console, slow, probes, RetentionHook(run.folder.checkpoints, settings.checkpoint, in_use=probes)]
+    in_use: list[ProbeHook | CopyHook] = []
+    if settings.probe is not None:
+        report = partial(add_probe, writers)
+        in_use.append(ProbeHook(run, report=report, say=console.say, is_stop_requested=is_stop_requested))
+    if settings.checkpoint.copy_to is not None:
+        in_use.append(CopyHook(run.folder, settings.checkpoint.copy_to, say=console.say))
+    return [log, console, slow, *in_use, RetentionHook(run.folder.checkpoints, settings.checkpoint, *in_use)]

@@ -146,10 +146,13 @@ class ConsoleHook(Hook):
 
 
 class RetentionHook(Hook):
-    """Deletes checkpoints that need not be kept; `in_use` has the steps of those that somebody still has to read."""
+    """Deletes checkpoints that need not be kept; `in_use` have the steps of those that somebody still has to read."""
 
-    def __init__(self, root: Path, settings: CheckpointSettings, *, in_use: Container[int] = ()) -> None:
+    def __init__(self, root: Path, settings: CheckpointSettings, *in_use: Container[int]) -> None:
         self._root, self._settings, self._in_use = root, settings, in_use
+
+    def __contains__(self, step: object) -> bool:
+        return any(step in used for used in self._in_use)
 
     def on_checkpoint(self, step: int) -> None:
         """Delete older ones."""
@@ -160,4 +163,4 @@ class RetentionHook(Hook):
         self._retain()
 
     def _retain(self) -> None:
-        retain(self._root, keep=self._settings.keep, is_kept=self._settings.is_kept, in_use=self._in_use)
+        retain(self._root, keep=self._settings.keep, is_kept=self._settings.is_kept, in_use=self)

@@ -15,8 +15,10 @@ from toolkit.engine.engine import Engine
 from toolkit.engine.ranks import Ranks
 from toolkit.engine.saving import load_checkpoint
 from toolkit.model.growth import Growth
+from toolkit.remote import is_url
 from toolkit.run.declared import DeclaredRun
 from toolkit.run.identity import growth_of, rope_differences
+from toolkit.run.remote_checkpoints import RemoteCheckpoint
 from toolkit.run.resolve import ResolvedRun
 from toolkit.run.settings import FirstWeights, RunSettings
 from toolkit.run.start import Start
@@ -92,7 +94,7 @@ class Beginning:
         if first is not None:
             kept = "with its optimizer" if first.optimizer == "keep" else "with a new optimizer"
             grown = "" if growth is None else f", {growth.describe()}"
-            told = [f"starting from {checkpoint.path} (step {manifest.step}){grown}, {kept}"]
+            told = [f"starting from {first.source} (step {manifest.step}){grown}, {kept}"]
             is_one_run = settings.fork is not None and not settings.fork.changed
             others = [] if is_one_run else rope_differences(settings, manifest)
             told += [f"these weights were trained with other rotary embeddings: {line}" for line in others]
@@ -132,8 +134,16 @@ def find_beginning(run: ResolvedRun, own: Checkpoint | None, ranks: Ranks) -> Be
     if own is not None or first is None:
         return Beginning(run.settings, own, None)
 
+    source = first.source
+    if is_url(source):
+        # On each machine, by the first of its ranks.
+        with ranks.together():
+            remote = RemoteCheckpoint.newest(source)
+            assert remote is not None, "found when the run was resolved"
+            source = str(remote.cached())
+
     def fitting() -> Path:
-        found = open_checkpoint(first.source)
+        found = open_checkpoint(source)
         Start(initial=found.manifest).check(run, run.data.corpora)
         return found.path
 

@@ -1,10 +1,11 @@
 """A corpus on disk: shards of tokens, a manifest and the tokenizer that made them. Opening it reads no tokens."""
 
 import os
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property, partial
 from pathlib import Path
-from typing import overload
+from typing import Any, Protocol, overload
 
 import numpy as np
 
@@ -15,23 +16,48 @@ from toolkit.core.text import counted
 from toolkit.core.types import Vocabulary, WordBoundaries
 from toolkit.data.corpus.files import kept_open, open_folder
 from toolkit.data.corpus.manifest import CorpusManifest, read_manifest
+from toolkit.data.corpus.shard_index import ShardIndex
 from toolkit.data.corpus.shards import Shard, file_names
+
+
+class ShardSource(Protocol):
+    """Place from which the files of a corpus's shards are brought into its folder when they are needed.
+
+    Attributes:
+        url: what messages call the corpus.
+    """
+
+    url: str
+
+    def size(self, name: str) -> int:
+        """Size of a file, in bytes; a CorpusError where it does not exist."""
+
+    def fetch_index(self, name: str, sha256: str) -> None:
+        """Bring the .idx of a shard."""
+
+    def open(self, name: str, sha256: str, open_shard: Callable[[], Any]) -> Any:
+        """What `open_shard` returns once the shard's .bin is there, which may go when it is no longer kept."""
 
 
 class Corpus:
     """A corpus folder, opened for reading.
 
+    Args:
+        source: where its shards come from, if they are not all in the folder.
+
     Attributes:
+        place: what messages call it: the folder, or the URL that it is filled from.
         shards: the shards, opened when first used; only the last ones used in this process stay open.
 
     Raises:
         CorpusError: the folder is not a corpus, or a file is missing or has the wrong size; the message names it.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, *, source: ShardSource | None = None) -> None:
         self.path = Path(path)
+        self.place = str(self.path) if source is None else source.url
         self.manifest: CorpusManifest = read_manifest(self.path)
-        self.shards: Sequence[Shard] = _Shards(self.path, self.manifest)
+        self.shards = Shards(self.path, self.manifest, source)
 
     @property
     def num_documents(self) -> int:
@@ -42,6 +68,11 @@ class Corpus:
     def num_tokens(self) -> int:
         """Tokens in all shards."""
         return self.manifest.tokens
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the tokens of all shards."""
+        return self.num_tokens * np.dtype(self.manifest.dtype).itemsize
 
     @property
     def fingerprint(self) -> str:
@@ -91,22 +122,30 @@ class Corpus:
         return WordBoundaries(begins_V, ends_V, rule=WORD_RULE)
 
 
-class _Shards(Sequence[Shard]):
+class Shards(Sequence[Shard]):
     """The shards of a corpus, opened on demand. Their sizes are checked at once, without opening any."""
 
-    def __init__(self, folder: Path, manifest: CorpusManifest) -> None:
-        self._folder, self._manifest = folder, manifest
-        itemsize = np.dtype(manifest.dtype).itemsize
-        with open_folder(folder) as descriptor:
+    def __init__(self, folder: Path, manifest: CorpusManifest, source: ShardSource | None) -> None:
+        self._folder, self._manifest, self._source = folder, manifest, source
+        self._itemsize = np.dtype(manifest.dtype).itemsize
+        with _sizes(folder, source) as size_of:
             # With tens of thousands of shards, path objects and whole paths would be half of the time.
             for name, tokens in zip(manifest.table.names, manifest.table.tokens.tolist(), strict=True):
-                size = _size(folder, f"{name}.bin", descriptor)
-                _size(folder, f"{name}.idx", descriptor)
-                if size != tokens * itemsize:
+                size = size_of(f"{name}.bin")
+                size_of(f"{name}.idx")
+                if size != tokens * self._itemsize:
+                    place = folder / name if source is None else f"{source.url}/{name}"
                     raise CorpusError(
-                        f"{folder / name}.bin is damaged: expected {tokens * itemsize:,} bytes for {tokens:,} "
+                        f"{place}.bin is damaged: expected {tokens * self._itemsize:,} bytes for {tokens:,} "
                         f"{manifest.dtype} tokens, found {size:,}. Copy the corpus again."
                     )
+
+    def index_of(self, number: int) -> ShardIndex:
+        """The index of a shard, whose tokens need not be there."""
+        name = self._manifest.table.names[number]
+        if self._source is not None:
+            self._source.fetch_index(name, self._manifest.table.sha256_idx(number))
+        return ShardIndex(file_names(self._folder / name)[1])
 
     def __len__(self) -> int:
         return len(self._manifest.shards)
@@ -117,7 +156,20 @@ class _Shards(Sequence[Shard]):
     def __getitem__(self, index: slice) -> Sequence[Shard]: ...
     def __getitem__(self, index: int | slice) -> Shard | Sequence[Shard]:
         numbers = range(len(self))[index]
-        return kept_open(self._open, numbers) if isinstance(numbers, int) else [self[number] for number in numbers]
+        if not isinstance(numbers, int):
+            return [self[number] for number in numbers]
+        if self._source is None:
+            return kept_open(self._open, numbers)
+        entry = self._manifest.shards[numbers]
+        shard: Shard = self._source.open(entry.name, entry.sha256_bin, partial(self._open_mapped, numbers))
+        return shard
+
+    def _open_mapped(self, number: int) -> Shard:
+        """A shard whose .bin is mapped, so that it can be read even when it has been removed."""
+        self.index_of(number)
+        shard = self._open(number)
+        _ = shard.tokens
+        return shard
 
     def _open(self, number: int) -> Shard:
         entry = self._manifest.shards[number]
@@ -135,7 +187,17 @@ def _described(documents: int, tokens: int, dtype: str) -> str:
     return f"{counted(documents, 'document')} of {tokens:,} {dtype} tokens"
 
 
-def _size(folder: Path, name: str, descriptor: int) -> int:
+@contextmanager
+def _sizes(folder: Path, source: ShardSource | None) -> Iterator[Callable[[str], int]]:
+    """A function from the name of a file to its size."""
+    if source is not None:
+        yield source.size
+        return
+    with open_folder(folder) as descriptor:
+        yield partial(_size, folder, descriptor)
+
+
+def _size(folder: Path, descriptor: int, name: str) -> int:
     try:
         return os.stat(name, dir_fd=descriptor).st_size
     except OSError as error:

@@ -19,7 +19,6 @@ from toolkit.core.locks import locked_file
 from toolkit.data.corpus.corpus import Corpus
 from toolkit.data.corpus.files import kept_open, open_folder
 from toolkit.data.corpus.shard_index import Lengths
-from toolkit.data.corpus.shards import file_names
 from toolkit.data.rows.plan import (
     PackingPlan,
     PlanKey,
@@ -135,7 +134,7 @@ class PlanStore:
             return [self._make(number) for number in numbers]
         made = []
         # On which machine: where the corpus cannot be written, each one of a run has plans of its own.
-        label = f"Packing rows of {self._corpus.path} on {socket.gethostname()}"
+        label = f"Packing rows of {self._corpus.place} on {socket.gethostname()}"
         with progress(label, total=len(numbers), unit="shards") as shown:
             for number in numbers:
                 made.append(self._make(number))
@@ -158,11 +157,13 @@ class PlanStore:
         )
 
     def _checked_lengths(self, number: int) -> Lengths:
-        shard = self._corpus.shards[number]
-        index = file_names(shard.prefix)[1]
-        if files.hash_file(index) != self._key(number).sha256_idx:
-            raise CorpusError(f"{index} is damaged: its hash is not the one in corpus.json. Copy the corpus again.")
-        return shard.lengths
+        index = self._corpus.shards.index_of(number)
+        if files.hash_file(index.path) != self._key(number).sha256_idx:
+            raise CorpusError(
+                f"{index.path} is damaged: its hash is not the one in corpus.json. Copy the corpus again."
+            )
+        index.check()
+        return index.lengths
 
     def _key(self, number: int) -> PlanKey:
         return PlanKey(self._corpus.manifest.table.sha256_idx(number), self._sequence_length, self._min_length)

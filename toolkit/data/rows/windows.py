@@ -79,7 +79,7 @@ def open_rows(corpus: Corpus, settings: DataSettings, *, seed: int, cache_folder
             )
             remedy = "a shorter data.sequence_length"
         raise NoRowError(
-            f"{corpus.path} does not have {what}: {counted(corpus.num_documents, 'document')}, "
+            f"{corpus.place} does not have {what}: {counted(corpus.num_documents, 'document')}, "
             f"{counted(corpus.num_tokens, 'token')}, {counted(len(corpus.shards), 'shard')}. "
             f"Use a larger corpus, or {remedy}."
         )
@@ -99,7 +99,7 @@ def tokens_left_out(corpus: Corpus, rows: Rows, settings: DataSettings) -> str |
         why = f"data.windows={settings.windows!r} drops what follows the last whole row of {of_shards}"
         remedy = "Use data.windows='documents' or a shorter data.sequence_length to keep them"
     return (
-        f"{kept:,} of {total:,} tokens of {corpus.path} are in rows ({kept / total:.1%}): {why}, "
+        f"{kept:,} of {total:,} tokens of {corpus.place} are in rows ({kept / total:.1%}): {why}, "
         f"{total - kept:,} tokens. {remedy}."
     )
 
@@ -190,7 +190,7 @@ def _check_ids(tokens_BS: npt.NDArray[np.int32], located: list[tuple[int, int]],
     row, column = np.argwhere(ids_BS >= size)[0].tolist()
     shard, row_in_shard = located[row]
     raise CorpusError(
-        f"{corpus.path / corpus.manifest.table.names[shard]}.bin: row {row_in_shard} of this shard has the token id "
+        f"{corpus.place}/{corpus.manifest.table.names[shard]}.bin: row {row_in_shard} of this shard has the token id "
         f"{tokens_BS[row, column]}, outside the vocabulary of {size:,} ids. The tokens are damaged, or were made with "
         f"another tokenizer. `toolkit verify {quoted(corpus.path)}` tells which; copy the corpus again, or rebuild it."
     )

@@ -1,0 +1,187 @@
+"""Objects by URL: listed, read in ranges and written whole, each tried again while the storage is away.
+
+fsspec finds the file system by the URL's scheme; endpoint and keys are what its package takes from the environment
+(AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, ... or ~/.aws).
+"""
+
+import errno
+import os
+import re
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeVar
+
+from tokenization.hub import with_retries
+from toolkit.core.errors import UserError
+from toolkit.core.files import hash_file
+
+WAITS_SECONDS: tuple[float, ...] = (0.5, 1, 2, 4, 8, 15, 30, 60, 60, 60)
+"""Between tries of one request: four minutes in all, and less than ranks wait for one another."""
+
+_RANGE_BYTES = 8 << 20
+_CONNECTIONS = 8
+# Names of what changes with the content of an object, by file system.
+_VERSIONS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "created")
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True)
+class Object:
+    """Size of an object, and what changes when its content does."""
+
+    num_bytes: int
+    version: str
+
+
+def is_url(name: object) -> bool:
+    """A URL such as s3://bucket/key, and no path."""
+    return re.match(r"[a-z][a-z0-9+.-]*://", str(name)) is not None
+
+
+def list_objects(url: str) -> dict[str, Object]:
+    """The objects below a URL by their names there; one that the URL itself names is called "". Empty if none is."""
+
+    def find() -> dict[str, Object]:
+        storage, path = _opened(url)
+        found, root = storage.find(path, detail=True), path.rstrip("/")
+        files = {name: entry for name, entry in sorted(found.items()) if entry["type"] == "file"}
+        return {name.removeprefix(root).lstrip("/"): _object(entry) for name, entry in files.items()}
+
+    return _asked(url, "list", find)
+
+
+def read(url: str) -> bytes:
+    """A small object, whole."""
+    return _asked(url, "read", lambda: bytes(_call(url, "cat_file")))
+
+
+def read_range(url: str, start: int, stop: int) -> bytes:
+    """Bytes start..stop - 1 of an object."""
+
+    def fetch() -> bytes:
+        content = bytes(_call(url, "cat_file", start=start, end=stop))
+        if len(content) != stop - start:
+            raise OSError(f"bytes {start}-{stop - 1} arrived incomplete")
+        return content
+
+    return _asked(url, "read", fetch)
+
+
+def download(url: str, path: Path, *, num_bytes: int, sha256: str | None = None) -> None:
+    """Fetch an object into a file, several ranges at a time, and force it to the disk; an error leaves none.
+
+    Raises:
+        UserError: it cannot be read, or has another SHA-256, where one is given; the message names it.
+        OSError: the disk is full or the folder cannot be written.
+    """
+    ranges = [(start, min(start + _RANGE_BYTES, num_bytes)) for start in range(0, num_bytes, _RANGE_BYTES)]
+
+    def fetch(part: tuple[int, int]) -> None:
+        os.pwrite(file.fileno(), read_range(url, *part), part[0])
+
+    try:
+        with path.open("wb") as file, ThreadPoolExecutor(_CONNECTIONS) as pool:
+            file.truncate(num_bytes)
+            list(pool.map(fetch, ranges))
+            os.fsync(file.fileno())
+        if sha256 is not None and (found := hash_file(path)) != sha256:
+            raise UserError(
+                f"{url} is damaged: expected SHA-256 {sha256[:12]}, found {found[:12]}. Upload that object again."
+            )
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def put(path: Path, url: str) -> None:
+    """Write a file whole as an object; what was there before is replaced."""
+
+    def upload() -> None:
+        storage, key = _opened(url)
+        if "file" in storage.protocol:
+            Path(key).parent.mkdir(parents=True, exist_ok=True)
+        storage.put_file(str(path), key)
+
+    _asked(url, "write", upload)
+
+
+def plain_name(url: str, name: str) -> str:
+    """A name that another object gives for one below a URL; a UserError where it leads elsewhere."""
+    if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+        raise UserError(
+            f"{url} names a file outside of it: {name}. Only files of its own folder can be in object storage: make a "
+            "corpus that holds its shards (`toolkit preprocess`)."
+        )
+    return name
+
+
+def _opened(url: str) -> tuple[Any, str]:
+    from fsspec.core import url_to_fs
+
+    storage, path = url_to_fs(url, use_listings_cache=False)
+    return storage, str(path)
+
+
+def _call(url: str, method: str, **options: Any) -> Any:
+    storage, path = _opened(url)
+    return getattr(storage, method)(path, **options)
+
+
+def _object(entry: dict[str, Any]) -> Object:
+    version = next((entry[key] for key in _VERSIONS if entry.get(key) is not None), "")
+    return Object(int(entry["size"]), str(version).strip('"'))
+
+
+def _asked(url: str, verb: str, ask: Callable[[], _Result]) -> _Result:
+    try:
+        return with_retries(
+            ask,
+            waits=WAITS_SECONDS,
+            report=lambda text: print(text, flush=True),
+            is_transient=_is_transient,
+            describe=lambda error: f"could not {verb} {url} ({_reason(error)})",
+        )
+    except Exception as error:
+        raise UserError(_message(url, verb, error)) from error
+
+
+def _is_transient(error: Exception) -> bool:
+    """Not what another try cannot mend; file systems raise what they like when a server is away."""
+    permanent = (
+        *(FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError, FileExistsError),
+        *(ImportError, ValueError, TypeError, AttributeError, UserError),
+    )
+    is_wrong = isinstance(error, OSError) and error.errno in (errno.EINVAL, errno.ENOSPC)
+    return not (isinstance(error, permanent) or is_wrong or _has_no_keys(error))
+
+
+def _has_no_keys(error: Exception) -> bool:
+    return "Credentials" in type(error).__name__
+
+
+def _message(url: str, verb: str, error: Exception) -> str:
+    scheme, failed = url.partition("://")[0], f"could not {verb} {url}: {_reason(error)}."
+    if isinstance(error, ImportError):
+        package = "s3fs" if scheme == "s3" else f"the fsspec package for {scheme}://"
+        return (
+            f"{url} needs a package that is not installed ({error}). Install {package} (for S3: the extra `remote`), "
+            "or give a folder."
+        )
+    if isinstance(error, ValueError) and "Protocol not known" in str(error):
+        return f"{url}: fsspec knows no scheme {scheme}://. Give s3://BUCKET/KEY, or a folder."
+    if isinstance(error, FileNotFoundError):
+        return f"{failed} Check the bucket and the key, and AWS_ENDPOINT_URL where the storage is not Amazon's."
+    if isinstance(error, PermissionError):
+        return f"{failed} Check the keys in use (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY) and what they may do there."
+    if _has_no_keys(error):
+        return f"{failed} Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE."
+    return f"{failed} Check the network and AWS_ENDPOINT_URL, and start again; what is finished is kept."
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, FileNotFoundError) and error.strerror is None and "xist" not in str(error):
+        return "no such object"
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return text.strip().partition("\n")[0].rstrip(".") or type(error).__name__

@@ -1,0 +1,72 @@
+"""Checkpoints in object storage: the newest at a URL, its way to a disk of this machine, and the way there.
+
+One that is copied gets its manifest last, so that it is whole where that is.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from toolkit.checkpoint.folders import CHECKPOINTS_FOLDER, step_of
+from toolkit.checkpoint.manifest import MANIFEST_NAME, CheckpointManifest, parse_manifest, read_manifest
+from toolkit.core.errors import CheckpointError
+from toolkit.core.files import atomic_directory, cache_folder
+from toolkit.core.locks import locked_file
+from toolkit.remote import download, list_objects, plain_name, put, read
+
+
+@dataclass(frozen=True)
+class RemoteCheckpoint:
+    """A checkpoint in object storage: its URL, and its manifest as it is there and as it is read."""
+
+    url: str
+    content: bytes
+    manifest: CheckpointManifest
+
+    @classmethod
+    def newest(cls, url: str) -> Self | None:
+        """The one at a URL, or the newest of a run or a folder of checkpoints; None where there is none."""
+        url, steps = url.rstrip("/"), dict[int, str]()
+        for name in list_objects(url):
+            folder, _, file = name.rpartition("/")
+            step = -1 if not folder else step_of(folder.removeprefix(f"{CHECKPOINTS_FOLDER}/"))
+            if file == MANIFEST_NAME and step is not None:
+                steps[step] = f"{url}/{folder}".rstrip("/")
+        if not steps:
+            return None
+        found = steps.get(-1) or steps[max(steps)]
+        content = read(f"{found}/{MANIFEST_NAME}")
+        return cls(found, content, parse_manifest(content, f"{found}/{MANIFEST_NAME}"))
+
+    def download(self, folder: Path) -> None:
+        """Bring it to a folder that does not exist, whole or not at all; each file has the hash that it should."""
+        try:
+            with atomic_directory(folder) as target:
+                for name, entry in self.manifest.files.items():
+                    path = target / plain_name(self.url, name)
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    download(f"{self.url}/{name}", path, num_bytes=entry.bytes, sha256=entry.sha256)
+                (target / MANIFEST_NAME).write_bytes(self.content)
+        except OSError as error:
+            raise CheckpointError(
+                f"could not download {self.url} to {folder}: {error.strerror or error}. Free space there, or make it "
+                "writable."
+            ) from error
+
+    def cached(self) -> Path:
+        """Its folder below `$XDG_CACHE_HOME`, downloaded by the first process of this machine that asks."""
+        folder = cache_folder() / CHECKPOINTS_FOLDER / hashlib.sha256(self.content).hexdigest()[:32]
+        with locked_file(folder.with_name(f".{folder.name}.lock")):
+            if not folder.is_dir():
+                self.download(folder)
+        return folder
+
+
+def copy_checkpoint(folder: Path, url: str) -> None:
+    """Copy a whole checkpoint to a URL, unless the same is there."""
+    last, content = f"{url}/{MANIFEST_NAME}", (folder / MANIFEST_NAME).read_bytes()
+    if list_objects(last) and read(last) == content:
+        return
+    for name in (*read_manifest(folder).files, MANIFEST_NAME):
+        put(folder / name, f"{url}/{name}")
